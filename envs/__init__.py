@@ -1,0 +1,16 @@
+"""Simulators behind one interface, and the robots in them. A backend is one file here and one row below."""
+
+from __future__ import annotations
+
+from robolearn.registry import Row
+
+BACKENDS = {
+    "mujoco": Row(
+        "robolearn.envs.mujoco:MujocoBackend",
+        "MuJoCo on the CPU, thousands of robots stepped by C threads",
+        requires=("mujoco", "mjbatch"),
+        extra="mujoco",
+        devices=("cpu",),
+    ),
+}
+"""Our backends by name; within a device the first one installed is what backend=auto picks."""

@@ -1,0 +1,254 @@
+"""From a Robot to a MuJoCo scene: its MJCF plus floor, actuators, sensors, solver options and, for videos, looks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from robolearn.envs.robot import Robot
+
+FLOOR_FRICTION = 0.8
+HORIZON = (0.82, 0.86, 0.90)
+FOOT_SENSORS = ("pos", "vel", "quat", "force")
+
+# Options in robot.yaml that are names in MJCF and numbers in MuJoCo.
+_ENUMS = {
+    "integrator": ("mjINT_", mujoco.mjtIntegrator),
+    "solver": ("mjSOL_", mujoco.mjtSolver),
+    "cone": ("mjCONE_", mujoco.mjtCone),
+    "jacobian": ("mjJAC_", mujoco.mjtJacobian),
+}
+_FLAGS = {
+    "disable": ("mjDSBL_", mujoco.mjtDisableBit, "disableflags"),
+    "enable": ("mjENBL_", mujoco.mjtEnableBit, "enableflags"),
+}
+_NUMBERS = (
+    "timestep", "iterations", "ls_iterations", "noslip_iterations", "ccd_iterations",
+    "tolerance", "ls_tolerance", "noslip_tolerance", "ccd_tolerance", "impratio",
+)  # fmt: skip
+# Sizes that a backend passes to its own constructor: MuJoCo's options have no place for them.
+_BACKEND_SIZES = ("nconmax", "njmax")
+
+
+def build_spec(robot: Robot, backend: str = "mujoco", visual: bool = False) -> mujoco.MjSpec:
+    """The scene of one robot, ready to be changed further and compiled.
+
+    Adds to the robot's MJCF: a plane "floor" under a free-floating robot; for each actuated joint, in the
+    robot's order, an actuator named as the joint; for each foot the sensors `<foot>_pos` [m], `<foot>_vel`
+    [m/s], `<foot>_quat` (wxyz) of the site on its sole and `<foot>_force`, the net contact force on the foot
+    in world axes [N]; the options of `robot.solver[backend]`. With `visual`, also what makes a good video,
+    and a camera "track"; without, everything that is only for looks is dropped. The physics is the same.
+
+    Raises ValueError where robot.yaml and MJCF disagree, or an option does not exist.
+    """
+    spec = _read(robot)
+    _check_names(robot, spec)
+    _add_solver_options(spec, robot, backend)
+    if robot.base is not None:
+        _add_floor(spec)
+    for actuator in robot.actuators:
+        _add_actuator(spec, actuator)
+    for foot in robot.feet:
+        _add_foot_sensors(spec, foot)
+    if visual:
+        _add_looks(spec, robot)
+    # Geoms without collision cost time in every kinematics pass; their mass, if any, stays with the body.
+    spec.compiler.discardvisual = not visual
+    return spec
+
+
+def build_model(robot: Robot, backend: str = "mujoco", visual: bool = False) -> mujoco.MjModel:
+    """`build_spec`, compiled, with the home pose checked against the joint ranges."""
+    spec = build_spec(robot, backend, visual)
+    try:
+        model = spec.compile()
+    except ValueError as error:
+        raise ValueError(f"{robot.mjcf}: {' '.join(str(error).split())}") from None
+    for name, home in zip(robot.joints, robot.home, strict=True):
+        joint = model.joint(name)
+        low, high = joint.range
+        if model.jnt_limited[joint.id] and not low <= home <= high:
+            raise ValueError(
+                f"{robot.path / 'robot.yaml'}: joints.{name}.home is {home:g}, outside its range "
+                f"{low:g} to {high:g} in {robot.mjcf.name}; change one of them"
+            )
+    return model
+
+
+def home_qpos(robot: Robot, model: mujoco.MjModel) -> np.ndarray:
+    """qpos (nq,) of the home pose; a free base stands at x = y = 0, soles on the ground."""
+    qpos = model.qpos0.copy()
+    if robot.base is not None:
+        start = model.jnt_qposadr[model.body(robot.base).jntadr[0]]
+        qpos[start : start + 7] = [0, 0, robot.home_height, 1, 0, 0, 0]
+    for name, home in zip(robot.joints, robot.home, strict=True):
+        qpos[model.joint(name).qposadr[0]] = home
+    return qpos
+
+
+def _read(robot: Robot) -> mujoco.MjSpec:
+    try:
+        return mujoco.MjSpec.from_file(str(robot.mjcf))
+    except ValueError as error:
+        raise ValueError(f"{robot.mjcf}: {' '.join(str(error).split())}") from None
+
+
+def _check_names(robot: Robot, spec: mujoco.MjSpec) -> None:
+    """Every name in robot.yaml exists in the MJCF, and every joint of the MJCF is in robot.yaml."""
+    file = robot.path / "robot.yaml"
+    one_axis = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
+    joints = [joint.name for joint in spec.joints if joint.type in one_axis]
+    bodies = [body.name for body in spec.bodies if body.name != "world"]
+    sites = [site.name for site in spec.sites]
+    named = [("joints", "joint", robot.joints, joints), ("feet", "body", robot.feet, bodies)]
+    named += [("feet", "site", robot.feet, sites), ("bodies", "body", robot.bodies, bodies)]
+    named += [("base", "body", (robot.base,) if robot.base else (), bodies)]
+    for key, kind, names, valid in named:
+        for name in names:
+            if name not in valid:
+                raise ValueError(f"{file}: {key} names {name!r}, no {kind} of {robot.mjcf.name}; {_choices(name, valid)}")
+    for name in joints:
+        if name not in robot.joints:
+            raise ValueError(f"{file}: joints lacks {name!r} of {robot.mjcf.name}; add it with its home position")
+    free = [j for j in spec.joints if j.type not in one_axis]
+    if any(joint.type != mujoco.mjtJoint.mjJNT_FREE for joint in free):
+        raise ValueError(f"{robot.mjcf}: ball joints are not supported; use hinges")
+    if [joint.parent.name for joint in free] != ([robot.base] if robot.base else []):
+        raise ValueError(
+            f"{file}: base is {robot.base!r}, but the bodies of {robot.mjcf.name} with a free joint are "
+            f"{[joint.parent.name for joint in free]}; base must name the only one, or be left out"
+        )
+    if spec.actuators or spec.sensors:
+        raise ValueError(f"{robot.mjcf}: has actuators or sensors of its own; robot.yaml describes them, remove them")
+
+
+def _add_solver_options(spec: mujoco.MjSpec, robot: Robot, backend: str) -> None:
+    where = f"{robot.path / 'robot.yaml'}: solver"
+    if backend not in robot.solver:
+        raise ValueError(f"{where} has no options for backend {backend!r}; add them; there: {', '.join(robot.solver)}")
+    for key, value in robot.solver[backend].items():
+        if key in _ENUMS:
+            setattr(spec.option, key, _member(*_ENUMS[key], value, f"{where}.{backend}.{key}"))
+        elif key in _FLAGS:
+            prefix, enum, bits = _FLAGS[key]
+            for flag in value if isinstance(value, list) else [value]:
+                flag_bit = int(_member(prefix, enum, flag, f"{where}.{backend}.{key}"))
+                setattr(spec.option, bits, getattr(spec.option, bits) | flag_bit)
+        elif key in _NUMBERS:
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"{where}.{backend}.{key} is {value!r}; it must be a number (with exponent: 1.0e-6)")
+            setattr(spec.option, key, int(value) if key.endswith("iterations") else float(value))
+        elif key not in _BACKEND_SIZES:
+            valid = (*_ENUMS, *_FLAGS, *_NUMBERS, *_BACKEND_SIZES)
+            raise ValueError(f"{where}.{backend} has the unknown option {key!r}; {_choices(key, valid)}")
+    # Recording bounding volumes is for the visualizer only, and costs time in every collision pass.
+    spec.visual.global_.bvactive = 0
+
+
+def _member(prefix: str, enum: Any, value: object, where: str) -> Any:
+    """The enum member that MJCF calls `value`."""
+    members = {name.removeprefix(prefix).lower(): member for name, member in enum.__members__.items() if name.startswith(prefix)}
+    if str(value).lower() not in members:
+        raise ValueError(f"{where} is {value!r}; {_choices(value, members)}")
+    return members[str(value).lower()]
+
+
+def _choices(name: object, valid: Iterable[str]) -> str:
+    words = list(valid)
+    near = difflib.get_close_matches(str(name), words, n=1)
+    return (f"did you mean {near[0]!r}? " if near else "") + f"valid: {', '.join(words) or 'none'}"
+
+
+def _add_floor(spec: mujoco.MjSpec) -> None:
+    # Everything is stated: what is left out would come from the robot's own default class.
+    spec.worldbody.add_geom(
+        name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05], group=0, contype=1, conaffinity=1,
+        condim=3, friction=[FLOOR_FRICTION, 0.005, 0.0001], rgba=[0.5, 0.5, 0.5, 1], material="",
+    )  # fmt: skip
+
+
+def _add_actuator(spec: mujoco.MjSpec, actuator: Any) -> None:
+    limits = [-actuator.effort, actuator.effort]
+    added = spec.add_actuator(name=actuator.joint, target=actuator.joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+    added.forcerange, added.forcelimited = limits, True
+    added.gainprm[0] = 1.0
+    if actuator.kind == "position":
+        # Targets are not clipped: one beyond the joint's range is how a PD law asks for its full torque there.
+        added.gainprm[0] = actuator.kp
+        added.biastype = mujoco.mjtBias.mjBIAS_AFFINE
+        added.biasprm[:3] = [0.0, -actuator.kp, -actuator.kd]
+        added.ctrllimited = False
+    else:
+        added.ctrlrange, added.ctrllimited = limits, True
+
+
+def _add_foot_sensors(spec: mujoco.MjSpec, foot: str) -> None:
+    site = {"objtype": mujoco.mjtObj.mjOBJ_SITE, "objname": foot}
+    spec.add_sensor(name=f"{foot}_pos", type=mujoco.mjtSensor.mjSENS_FRAMEPOS, **site)
+    spec.add_sensor(name=f"{foot}_vel", type=mujoco.mjtSensor.mjSENS_FRAMELINVEL, **site)
+    spec.add_sensor(name=f"{foot}_quat", type=mujoco.mjtSensor.mjSENS_FRAMEQUAT, **site)
+    # Of a contact's two sides the force is told as it acts on the second, so the foot is the second and the
+    # first stays open: whatever touches the foot. The net force is in world axes.
+    spec.add_sensor(
+        name=f"{foot}_force",
+        type=mujoco.mjtSensor.mjSENS_CONTACT,
+        reftype=mujoco.mjtObj.mjOBJ_BODY,
+        refname=foot,
+        intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 3, 1],  # force only, reduced to one net force
+    )
+
+
+def _add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
+    """Sky, floor pattern, lights with shadows and a camera: nothing that a solver sees."""
+    visual = spec.visual
+    visual.global_.offwidth, visual.global_.offheight = 1920, 1080
+    visual.global_.fovy = 35
+    visual.quality.shadowsize = 8192
+    visual.quality.offsamples = 8
+    visual.headlight.ambient, visual.headlight.diffuse = [0.32] * 3, [0.22] * 3
+    visual.headlight.specular = [0.1] * 3
+    visual.rgba.haze = [*HORIZON, 1]
+    visual.map.haze = 0.35
+    spec.add_texture(
+        name="sky", type=mujoco.mjtTexture.mjTEXTURE_SKYBOX, builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
+        rgb1=[0.36, 0.50, 0.66], rgb2=HORIZON, width=512, height=3072,
+    )  # fmt: skip
+    spec.add_texture(
+        name="floor", type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+        mark=mujoco.mjtMark.mjMARK_EDGE, rgb1=[0.30, 0.33, 0.37], rgb2=[0.34, 0.37, 0.41],
+        markrgb=[0.42, 0.45, 0.50], width=512, height=512,
+    )  # fmt: skip
+    material = spec.add_material(name="floor", reflectance=0.08, specular=0.2, shininess=0.3, texuniform=True)
+    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
+    material.texrepeat = [1, 1]
+    floor = spec.geom("floor")
+    if floor is None:
+        floor = spec.worldbody.add_geom(
+            name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05], contype=0, conaffinity=0,
+            group=0, mass=0, rgba=[0.5, 0.5, 0.5, 1],
+        )  # fmt: skip
+    floor.material = "floor"
+    stat = spec.copy().compile().stat
+    size, body, tracking = float(stat.extent), spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
+    offset = np.zeros(3)
+    if robot.base is not None:
+        body, tracking = spec.body(robot.base), mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
+        offset = -body.pos
+    center = stat.center + offset
+    for position, diffuse, shadow in (([0.5, 0.55, 1.3], 0.55, True), ([0.3, -1.0, 0.7], 0.2, False)):
+        body.add_light(
+            type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, mode=tracking, castshadow=shadow,
+            pos=center + size * np.array(position), dir=-np.array(position),
+            diffuse=[diffuse] * 3, specular=[0.3 if shadow else 0.1] * 3, ambient=[0, 0, 0],
+        )  # fmt: skip
+    back = np.array([0.75, 0.62, 0.22])
+    back *= 2.2 * size / np.linalg.norm(back)
+    right = np.cross([0, 0, 1], back)
+    right /= np.linalg.norm(right)
+    up = np.cross(back, right) / np.linalg.norm(back)
+    camera = body.add_camera(name="track", mode=tracking, pos=center + back, fovy=35)
+    camera.alt.type, camera.alt.xyaxes = mujoco.mjtOrientation.mjORIENTATION_XYAXES, [*right, *up]

@@ -1,0 +1,259 @@
+"""MuJoCo on the CPU: thousands of environments stepped by C threads (mjbatch) over one MJCF."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import mujoco
+import numpy as np
+import torch
+from mjbatch import Batch
+
+from robolearn.envs import mjcf
+from robolearn.envs.backend import (
+    Capabilities,
+    Pose,
+    Snapshot,
+    State,
+    Tensor,
+    quat_rotate,
+    quat_rotate_inverse,
+    robot_entity,
+)
+from robolearn.envs.robot import Robot
+
+ABSURD_SPEED = 1000.0
+"""A velocity component beyond this [m/s or rad/s] is a diverged simulation, not a robot."""
+
+_DIVERGENCE_WARNINGS = [
+    int(mujoco.mjtWarning.mjWARN_BADQPOS),
+    int(mujoco.mjtWarning.mjWARN_BADQVEL),
+    int(mujoco.mjtWarning.mjWARN_BADQACC),
+    int(mujoco.mjtWarning.mjWARN_BADCTRL),
+]
+
+
+@dataclass
+class MujocoConfig:
+    """The CPU backend's own settings."""
+
+    threads: int = field(default=0, metadata={"min": 0, "max": 1024})
+    """Simulation threads; 0 uses every core."""
+
+
+class MujocoBackend:
+    """The `mujoco` backend; the contract is `robolearn.envs.backend.Backend`.
+
+    Positions and velocities are zero-copy views of mjbatch's own float64 rows, converted once a
+    step; sensor values arrive from its threads in float32. Body, foot and contact fields lag one
+    substep behind, as after any plain mj_step: a further forward pass would cost a third of the
+    simulation's speed.
+    """
+
+    config_class: ClassVar[type] = MujocoConfig
+
+    def __init__(
+        self, robot: Robot, num_envs: int, device: str = "cpu", config: MujocoConfig | None = None
+    ) -> None:
+        config = config or MujocoConfig()
+        if torch.device(device).type != "cpu":
+            raise ValueError(f"backend=mujoco runs on the CPU, not on device={device}; use device=cpu")
+        self.num_envs = num_envs
+        self.device = torch.device("cpu")
+        self.robot = robot
+        self.model = mjcf.build_model(robot, "mujoco")
+        self.capabilities = Capabilities(
+            name="mujoco",
+            timestep=float(self.model.opt.timestep),
+            derived_lag=1,
+            pd="implicit",
+            exact_restore=True,
+            params=frozenset({"friction", "gain_scale"} | ({"mass_scale"} if robot.base else set())),
+        )
+        self._batch = Batch(self.model, num_envs, config.threads)
+        self._rows = self._batch.bind("state")
+        self._qpos = self._batch.bind("qpos")
+        self._qvel = self._batch.bind("qvel")
+        self._ctrl = self._batch.bind("ctrl")
+        self._warning = self._batch.bind("warning")
+        self._torque = torch.from_numpy(self._batch.bind("qfrc_actuator", np.float32))
+        self._xpos = torch.from_numpy(self._batch.bind("xpos", np.float32))
+        self._sensors = self._batch.bind("sensordata", np.float32)
+        self._index()
+        self._warned = np.zeros((num_envs, len(_DIVERGENCE_WARNINGS)), np.int32)
+        self._expanded: dict[str, np.ndarray] = {}
+        self._entity = robot_entity(robot, num_envs, self.device)
+        self._state = State(
+            {"robot": self._entity},
+            {name: torch.full((num_envs,), self._nominal(name)) for name in sorted(self.capabilities.params)},
+            torch.zeros(num_envs, dtype=torch.bool),
+        )
+        self._batch.reset()
+        self._publish()
+
+    def _index(self) -> None:
+        """Where the robot's joints, bodies and feet stand in MuJoCo's arrays."""
+        model, robot = self.model, self.robot
+        joints = [model.joint(name) for name in robot.joints]
+        self._joint_qpos = _columns([int(j.qposadr[0]) for j in joints])
+        self._joint_dof = _columns([int(j.dofadr[0]) for j in joints])
+        self._body_ids = torch.tensor([model.body(name).id for name in robot.bodies], dtype=torch.long)
+        sensors = {
+            kind: [torch.from_numpy(self._sensor(f"{foot}_{kind}")) for foot in robot.feet]
+            for kind in ("pos", "quat", "vel", "force")
+        }
+        self._foot_sensors = sensors
+
+    def _sensor(self, name: str) -> np.ndarray:
+        sensor = self.model.sensor(name)
+        return self._sensors[:, sensor.adr[0] : sensor.adr[0] + sensor.dim[0]]
+
+    def _nominal(self, name: str) -> float:
+        if name != "friction":
+            return 1.0
+        colliding = self.model.geom_contype | self.model.geom_conaffinity
+        return float(self.model.geom_friction[colliding.astype(bool), 0].max(initial=0.0))
+
+    @property
+    def state(self) -> State:
+        """The current State; its tensors are reused by the next step."""
+        return self._state
+
+    def reset(self, mask: Tensor, pose: Pose) -> None:
+        """See `Backend.reset`."""
+        ids = mask.nonzero().squeeze(-1)
+        if not len(ids):
+            return
+        rows = ids.numpy()
+        self._batch.reset(rows)
+        if self.robot.base:
+            self._qpos[rows, :3] = pose.base_pos[ids].numpy()
+            self._qpos[rows, 3:7] = pose.base_quat[ids].numpy()
+            # MuJoCo's free joint: linear velocity in the world, angular in the body.
+            self._qvel[rows, :3] = quat_rotate(pose.base_quat[ids], pose.base_lin_vel[ids]).numpy()
+            self._qvel[rows, 3:6] = pose.base_ang_vel[ids].numpy()
+        self._qpos[rows[:, None], np.arange(self.model.nq)[self._joint_qpos]] = pose.joint_pos[ids].numpy()
+        self._qvel[rows[:, None], np.arange(self.model.nv)[self._joint_dof]] = pose.joint_vel[ids].numpy()
+        self._batch.forward(rows)
+        self._warned[rows] = self._divergence_counters()[rows]
+        self._publish()
+        self._state.diverged[ids] = False
+
+    def step(self, targets: Tensor, substeps: int) -> None:
+        """See `Backend.step`."""
+        self._ctrl[:] = targets.numpy()
+        self._batch.step(nstep=substeps)
+        self._publish()
+        # MuJoCo resets a simulation that turned NaN and goes on silently; only its counters tell.
+        counters = self._divergence_counters()
+        gave_up = torch.from_numpy((counters > self._warned).any(axis=1))
+        self._warned = counters
+        speed = torch.from_numpy(self._qvel).abs().amax(dim=1)
+        self._state.diverged = gave_up | ~(speed < ABSURD_SPEED)
+
+    def snapshot(self) -> Snapshot:
+        """See `Backend.snapshot`."""
+        return {
+            "rows": torch.from_numpy(self._rows.copy()),
+            "warning": torch.from_numpy(self._warning.copy()),
+            "warned": torch.from_numpy(self._warned.copy()),
+            "diverged": self._state.diverged.clone(),
+            "params": {k: v.clone() for k, v in self._state.params.items()},
+            "published": {k: v.clone() for k, v in self._entity.tensors().items()},
+            # What `_publish` reads: a later reset of other rows publishes these again.
+            "derived": {k: v.clone() for k, v in self._derived().items()},
+        }
+
+    def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
+        """See `Backend.restore`."""
+        source = torch.arange(self.num_envs) if source_rows is None else source_rows
+        everywhere = torch.ones(self.num_envs, dtype=torch.bool)
+        changed = {
+            name: values[source]
+            for name, values in snapshot["params"].items()
+            if not torch.equal(values[source], self._state.params[name])
+        }
+        if changed:
+            self.set_params(everywhere, changed)
+        self._rows[:] = snapshot["rows"][source].numpy()
+        self._warning[:] = snapshot["warning"][source].numpy()
+        self._warned = snapshot["warned"][source].numpy()
+        self._state.diverged = snapshot["diverged"][source]
+        for name, tensor in self._entity.tensors().items():
+            tensor.copy_(snapshot["published"][name][source])
+        for name, tensor in self._derived().items():
+            tensor.copy_(snapshot["derived"][name][source])
+
+    def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
+        """See `Backend.set_params`."""
+        for name in params:
+            if name not in self.capabilities.params:
+                valid = ", ".join(sorted(self.capabilities.params))
+                raise ValueError(f"backend=mujoco cannot set {name!r}; it can set {valid}")
+        rows = mask.nonzero().squeeze(-1).numpy()
+        if not len(rows):
+            return
+        for name, values in params.items():
+            value = values[mask].double().numpy()
+            if name == "friction":
+                # MuJoCo takes the larger of the two surfaces' friction, so both get it.
+                self._expand("geom_friction")[rows, :, 0] = value[:, None]
+            elif name == "gain_scale":
+                pd = [i for i, a in enumerate(self.robot.actuators) if a.kind == "position"]
+                for column, model_field in (
+                    (slice(0, 1), "actuator_gainprm"),
+                    (slice(1, 3), "actuator_biasprm"),
+                ):
+                    nominal = getattr(self.model, model_field)[pd, column]
+                    self._expand(model_field)[rows[:, None], pd, column] = nominal * value[:, None, None]
+            elif name == "mass_scale":
+                base = self.model.body(self.robot.base).id
+                self._expand("body_mass")[rows, base] = self.model.body_mass[base] * value
+                self._expand("body_inertia")[rows, base] = self.model.body_inertia[base] * value[:, None]
+                self._batch.set_const(rows)
+            self._state.params[name][mask] = values[mask]
+
+    def close(self) -> None:
+        """Free the simulator's threads and memory."""
+        self._batch = None  # type: ignore[assignment]
+
+    def _expand(self, model_field: str) -> np.ndarray:
+        # Expanded only when first used: a field that nobody randomizes costs nothing per step.
+        if model_field not in self._expanded:
+            self._expanded[model_field] = self._batch.expand(model_field)
+        return self._expanded[model_field]
+
+    def _divergence_counters(self) -> np.ndarray:
+        return self._warning[:, _DIVERGENCE_WARNINGS, 1]
+
+    def _derived(self) -> dict[str, Tensor]:
+        return {"torque": self._torque, "xpos": self._xpos, "sensors": torch.from_numpy(self._sensors)}
+
+    def _publish(self) -> None:
+        """Convert MuJoCo's rows into the State's convention, in place."""
+        robot = self._entity
+        qpos, qvel = torch.from_numpy(self._qpos), torch.from_numpy(self._qvel)
+        if self.robot.base:
+            robot.base_pos.copy_(qpos[:, :3])
+            robot.base_quat.copy_(qpos[:, 3:7])
+            robot.base_lin_vel.copy_(quat_rotate_inverse(robot.base_quat, qvel[:, :3].float()))
+            robot.base_ang_vel.copy_(qvel[:, 3:6])
+        robot.joint_pos.copy_(qpos[:, self._joint_qpos])
+        robot.joint_vel.copy_(qvel[:, self._joint_dof])
+        robot.joint_torque.copy_(self._torque[:, self._joint_dof])
+        if len(self._body_ids):
+            robot.body_pos.copy_(self._xpos[:, self._body_ids])
+        for f in range(len(self.robot.feet)):
+            robot.foot_pos[:, f].copy_(self._foot_sensors["pos"][f])
+            robot.foot_quat[:, f].copy_(self._foot_sensors["quat"][f])
+            robot.foot_lin_vel[:, f].copy_(self._foot_sensors["vel"][f])
+            robot.foot_force[:, f].copy_(self._foot_sensors["force"][f])
+
+
+def _columns(indices: list[int]) -> slice | list[int]:
+    """A slice (a view, no copy) where the robot's joint order is also MuJoCo's, the indices otherwise."""
+    first = indices[0]
+    if indices == list(range(first, first + len(indices))):
+        return slice(first, first + len(indices))
+    return indices

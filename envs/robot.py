@@ -1,0 +1,322 @@
+"""Robot: what a robot is (names, order, home pose, actuators), read from its robot.yaml. No simulator here."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+SCHEMA = 1
+KINDS = ("position", "force")
+
+
+@dataclass(frozen=True)
+class Actuator:
+    """The motor of one joint.
+
+    `position` is a PD law inside the solver, torque = kp (target - position) - kd velocity, clipped to
+    +-effort. `force` applies the target itself, clipped to +-effort.
+    """
+
+    joint: str
+    """Name of the joint it drives."""
+    kind: str
+    """"position" or "force"."""
+    kp: float
+    """Stiffness [Nm/rad or N/m]; 0 for a force actuator."""
+    kd: float
+    """Damping [Nm s/rad or N s/m]; 0 for a force actuator."""
+    effort: float
+    """Largest torque or force, either way [Nm or N]."""
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """The robot's reflection across its sagittal (x-z) plane, told by names."""
+
+    left: str
+    """Prefix of everything on the left, such as "l_"."""
+    right: str
+    """Prefix of everything on the right."""
+    flip: tuple[str, ...]
+    """Joints, without prefix, whose sign changes: those that turn about x or z, or slide along y."""
+
+    def base(self, name: str) -> str:
+        """The name without its side."""
+        for prefix in (self.left, self.right):
+            if name.startswith(prefix):
+                return name[len(prefix) :]
+        return name
+
+    def twin(self, name: str) -> str:
+        """The name on the other side; a name without a side is its own twin."""
+        if name.startswith(self.left):
+            return self.right + name[len(self.left) :]
+        if name.startswith(self.right):
+            return self.left + name[len(self.right) :]
+        return name
+
+
+@dataclass(frozen=True)
+class Robot:
+    """A robot as every backend, task and exported policy sees it.
+
+    Joint vectors everywhere in RoboLearn have one entry for each name in `joints`, in that order; action and
+    target vectors one for each of `actuators`, which is the same order with the passive joints left out.
+    """
+
+    name: str
+    """Name of the robot's folder."""
+    description: str
+    """One line for people."""
+    path: Path
+    """The robot's folder."""
+    mjcf: Path
+    """Its MJCF file: bodies, joints, geoms and sites; floor, actuators, sensors and options are added."""
+    base: str | None
+    """The free-floating body; None for a robot bolted to the world."""
+    home_height: float
+    """z of the base [m] at which the soles just touch the ground in the home pose; 0 without a free base."""
+    feet: tuple[str, ...]
+    """Bodies that stand on the ground; each holds a site of the same name at the centre of its sole."""
+    bodies: tuple[str, ...]
+    """Bodies whose position State publishes."""
+    joints: tuple[str, ...]
+    """Every hinge and slide joint, in the robot's own order."""
+    home: tuple[float, ...]
+    """Home position of each joint [rad or m]."""
+    actuators: tuple[Actuator, ...]
+    """One for each actuated joint, in the order of `joints`."""
+    solver: dict[str, dict[str, Any]] = field(hash=False)
+    """Simulator options by backend name; `timestep` [s] is always there."""
+    mirror: Mirror | None = None
+    """Left-right symmetry; None for a robot that has none."""
+
+    @property
+    def actuated(self) -> tuple[int, ...]:
+        """For each actuator, the index of its joint in `joints`."""
+        return tuple(self.joints.index(actuator.joint) for actuator in self.actuators)
+
+    def mirror_joints(self) -> tuple[list[int], list[float]] | None:
+        """(permutation, sign) with mirrored[i] = sign[i] * vector[permutation[i]]; None without a mirror."""
+        return self._mirrored(self.joints)
+
+    def mirror_actuators(self) -> tuple[list[int], list[float]] | None:
+        """The same for vectors with one entry an actuator."""
+        return self._mirrored(tuple(actuator.joint for actuator in self.actuators))
+
+    def mirror_feet(self) -> list[int] | None:
+        """Permutation that swaps left and right feet; None without a mirror."""
+        if self.mirror is None:
+            return None
+        return [self.feet.index(self.mirror.twin(foot)) for foot in self.feet]
+
+    def _mirrored(self, names: tuple[str, ...]) -> tuple[list[int], list[float]] | None:
+        if self.mirror is None:
+            return None
+        permutation = [names.index(self.mirror.twin(name)) for name in names]
+        return permutation, [-1.0 if self.mirror.base(name) in self.mirror.flip else 1.0 for name in names]
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Robot:
+        """Read and check `folder`/robot.yaml.
+
+        Raises ValueError in one line that names the file, the offender, the valid choices and the fix. Names
+        are checked against the MJCF where that is compiled (`robolearn.envs.mjcf`).
+        """
+        folder = Path(folder).resolve()
+        return _Reader(folder / "robot.yaml").robot()
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice, of which YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"key {key!r} is given twice", problem_mark=key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+class _Reader:
+    """Turns one robot.yaml into a Robot; every method fails with a line that begins with the file."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def fail(self, message: str) -> NoReturn:
+        raise ValueError(f"{self.file}: {message}")
+
+    def robot(self) -> Robot:
+        raw = self.document()
+        if raw.get("schema") != SCHEMA:
+            self.fail(
+                f"schema is {raw.get('schema')!r}, this RoboLearn reads schema {SCHEMA}; "
+                "convert the file, or use the RoboLearn it was written for"
+            )
+        self.keys(
+            "the file",
+            raw,
+            required=("schema", "description", "mjcf", "joints", "solver"),
+            optional=("base", "home_height", "feet", "bodies", "actuators", "mirror"),
+        )
+        base = self.text("base", raw["base"]) if raw.get("base") is not None else None
+        if base is not None and "home_height" not in raw:
+            self.fail(f"home_height is missing; give the height [m] of {base!r} at which the soles touch ground")
+        if base is None and "home_height" in raw:
+            self.fail("home_height is only for a robot with a free base; remove it, or name the body in base")
+        mjcf = self.file.parent / self.text("mjcf", raw["mjcf"])
+        if not mjcf.is_file():
+            self.fail(f"mjcf names {mjcf.name!r}, which is not in {mjcf.parent}")
+        joints, home, actuators = self.joints(raw["joints"], raw.get("actuators") or {})
+        feet = self.names("feet", raw.get("feet", []))
+        return Robot(
+            name=self.file.parent.name,
+            description=self.text("description", raw["description"]),
+            path=self.file.parent,
+            mjcf=mjcf,
+            base=base,
+            home_height=self.number("home_height", raw.get("home_height", 0.0)),
+            feet=feet,
+            bodies=self.names("bodies", raw.get("bodies", [])),
+            joints=joints,
+            home=home,
+            actuators=actuators,
+            solver=self.solver(raw["solver"]),
+            mirror=self.mirror(raw.get("mirror"), joints, [a.joint for a in actuators], feet),
+        )
+
+    def document(self) -> Mapping[str, Any]:
+        """The parsed file, which must be a mapping."""
+        if not self.file.is_file():
+            self.fail("no such file; a robot is a folder with a robot.yaml and an MJCF file")
+        try:
+            raw = yaml.load(self.file.read_text(encoding="utf-8"), Loader=_UniqueKeys)  # noqa: S506
+        except yaml.MarkedYAMLError as error:
+            line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+            self.fail(f"not valid YAML{line}: {error.problem}")
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            self.fail(f"not valid YAML: {' '.join(str(error).split())}")
+        return self.mapping("the file", raw)
+
+    def joints(
+        self, raw: object, raw_models: object
+    ) -> tuple[tuple[str, ...], tuple[float, ...], tuple[Actuator, ...]]:
+        """Names, home positions and actuators, in the order of the file."""
+        joints = self.mapping("joints", raw)
+        if not joints:
+            self.fail("joints is empty; list every hinge and slide joint of the MJCF")
+        models = self.mapping("actuators", raw_models)
+        for name, model in models.items():
+            self.actuator(name, name, model)  # a model no joint uses is checked too
+        home, actuators, used = [], [], set()
+        for name, raw_joint in joints.items():
+            where = f"joints.{name}"
+            joint = self.mapping(where, raw_joint)
+            self.keys(where, joint, required=("home",), optional=("actuator",))
+            home.append(self.number(f"{where}.home", joint["home"]))
+            if joint.get("actuator") is not None:
+                model = joint["actuator"]
+                if model not in models:
+                    self.fail(f"{where} names actuator {model!r}, which is not defined; {self.choices(model, models)}")
+                used.add(model)
+                actuators.append(self.actuator(model, name, models[model]))
+        for name in models:
+            if name not in used:
+                self.fail(f"actuators.{name} drives no joint; name it in a joint, or remove it")
+        return tuple(joints), tuple(home), tuple(actuators)
+
+    def actuator(self, name: str, joint: str, raw: object) -> Actuator:
+        where = f"actuators.{name}"
+        model = self.mapping(where, raw)
+        kind = model.get("kind")
+        if kind not in KINDS:
+            self.fail(f"{where}.kind is {kind!r}; {self.choices(kind, KINDS)}")
+        gains = ("kp", "kd") if kind == "position" else ()
+        self.keys(where, model, required=("kind", *gains, "effort"))
+        kp, kd = (self.number(f"{where}.{gain}", model.get(gain, 0.0)) for gain in ("kp", "kd"))
+        effort = self.number(f"{where}.effort", model["effort"])
+        if effort <= 0 or kp < 0 or kd < 0:
+            self.fail(f"{where} has kp {kp}, kd {kd}, effort {effort}; effort must be > 0, kp and kd >= 0")
+        return Actuator(joint, kind, kp, kd, effort)
+
+    def solver(self, raw: object) -> dict[str, dict[str, Any]]:
+        solver = {name: dict(self.mapping(f"solver.{name}", o)) for name, o in self.mapping("solver", raw).items()}
+        if not solver:
+            self.fail("solver is empty; give each backend its options, at least mujoco: {timestep: 0.005}")
+        for name, options in solver.items():
+            where = f"solver.{name}.timestep"
+            if self.number(where, options.get("timestep", 0)) <= 0:
+                self.fail(f"{where} is {options.get('timestep')!r}; give the physics step in seconds, such as 0.005")
+        return solver
+
+    def mirror(
+        self, raw: object, joints: tuple[str, ...], actuated: list[str], feet: tuple[str, ...]
+    ) -> Mirror | None:
+        if raw is None:
+            return None
+        raw = self.mapping("mirror", raw)
+        self.keys("mirror", raw, required=("left", "right", "flip"))
+        left, right = (self.text(f"mirror.{side}", raw[side]) for side in ("left", "right"))
+        mirror = Mirror(left, right, self.names("mirror.flip", raw["flip"]))
+        for kind, names in (("joint", joints), ("actuated joint", actuated), ("foot", feet)):
+            for name in names:
+                if mirror.twin(name) not in names:
+                    self.fail(f"mirror: {kind} {name!r} has no twin {mirror.twin(name)!r}; {self.choices(name, names)}")
+        bases = {mirror.base(name): None for name in joints}
+        for name in mirror.flip:
+            if name not in bases:
+                self.fail(f"mirror.flip names {name!r}, which is no joint; {self.choices(name, bases)}")
+        return mirror
+
+    # Values of one type, and the messages about them.
+
+    def keys(self, where: str, raw: Mapping[str, Any], required: Iterable[str], optional: Iterable[str] = ()) -> None:
+        required, valid = tuple(required), (*required, *optional)
+        for key in raw:
+            if key not in valid:
+                self.fail(f"unknown key {key!r} in {where}; {self.choices(key, valid)}")
+        for key in required:
+            if key not in raw:
+                self.fail(f"{where} has no {key!r}; it needs {', '.join(required)}")
+
+    def choices(self, name: object, valid: Iterable[object]) -> str:
+        words = [str(choice) for choice in valid]
+        near = difflib.get_close_matches(str(name), words, n=1)
+        return (f"did you mean {near[0]!r}? " if near else "") + f"valid: {', '.join(words) or 'none'}"
+
+    def mapping(self, where: str, raw: object) -> Mapping[str, Any]:
+        if not isinstance(raw, Mapping):
+            self.fail(f"{where} is {raw!r}; it must be a mapping of names to values")
+        for key in raw:
+            if not isinstance(key, str):
+                self.fail(f"{where} has the key {key!r}, which YAML does not read as text; put it in quotes")
+        return raw
+
+    def text(self, where: str, raw: object) -> str:
+        if not isinstance(raw, str) or not raw:
+            self.fail(f"{where} is {raw!r}; it must be text")
+        return raw
+
+    def number(self, where: str, raw: object) -> float:
+        # YAML 1.1 reads 1e-3 as text: only 1.0e-3 is a number.
+        if isinstance(raw, bool) or not isinstance(raw, int | float) or not math.isfinite(raw):
+            self.fail(f"{where} is {raw!r}; it must be a finite number (with exponent: 1.0e-3)")
+        return float(raw)
+
+    def names(self, where: str, raw: object) -> tuple[str, ...]:
+        if not isinstance(raw, list) or not all(isinstance(name, str) for name in raw):
+            self.fail(f"{where} is {raw!r}; it must be a list of names")
+        if len(set(raw)) != len(raw):
+            self.fail(f"{where} is {raw!r}; a name is there twice")
+        return tuple(raw)

@@ -1,0 +1,385 @@
+"""What a run is: dataclasses resolved from `key=value` overrides, validated, saved with the run.
+
+A `Config` is made once, by `resolve` or `load`, and never changed afterwards. Precedence, last wins: the
+dataclasses' own defaults, the task's `defaults`, the user's overrides in the order written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from robolearn import fields, registry
+from robolearn.errors import ConfigError, did_you_mean, listing, near, quote
+from robolearn.fields import field_docs
+from robolearn.overrides import Override, Scalar, parse
+
+__all__ = ["Config", "ConfigError", "changed", "field_docs", "load", "resolve", "save", "show", "to_dict", "validate"]
+
+SCHEMA = 1
+"""Version of the saved file. Raise it with any change an older file cannot survive; add a migration."""
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""From a schema to the next: MIGRATIONS[1] turns a file of schema 1 into one of schema 2."""
+
+GROUPS = {"task": "tasks", "backend": "backends", "learner": "learners"}
+"""Settings that choose a class by name, and the registry's kind of it."""
+
+FILE_NAME = "config.yaml"
+"""The resolved configuration inside a run folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A run: what is trained, on what, and how."""
+
+    schema: int = SCHEMA
+    """Version of this file's layout."""
+    task: Any
+    """What the robot learns: a Task. `task=NAME` chooses, `task.rewards.alive=0.5` changes a part."""
+    backend: Any
+    """The simulator's settings. `backend=NAME` chooses; auto takes the best one installed."""
+    learner: Any
+    """The algorithm's settings. `learner=NAME` chooses, `learner.learning_rate=3e-4` changes a part."""
+    num_envs: int = field(default=1024, metadata={"min": 1, "max": 1_048_576})
+    """Robots simulated side by side."""
+    seed: int = field(default=1, metadata={"min": 0, "max": 2**32 - 1})
+    """Seed of every random number; the same seed gives the same run on a CPU."""
+    device: str = field(
+        default="auto",
+        metadata={"pattern": r"auto|cpu|cuda(:\d{1,2})?", "form": "auto, cpu, cuda or cuda:N (N a GPU's number)"},
+    )
+    """Where to compute: auto, cpu, cuda or cuda:N."""
+    max_iterations: int = field(default=300, metadata={"min": 1, "max": 1_000_000_000})
+    """Iterations to train, counted from the run's beginning."""
+    checkpoint_interval: int = field(default=25, metadata={"min": 1, "max": 1_000_000_000})
+    """Iterations between two checkpoints."""
+    resume: str | None = None
+    """Run folder or checkpoint to go on from."""
+    output: str | None = None
+    """Run folder to write; none: runs/TASK/TIME."""
+    torch_threads: int = field(default=0, metadata={"min": 0, "max": 1024})
+    """Threads PyTorch computes with on a CPU; 0 chooses."""
+    task_name: str = field(metadata={"hidden": True})
+    """Name the task was chosen by; saved as task.name."""
+    backend_name: str = field(metadata={"hidden": True})
+    """Name of the backend in use, never auto; saved as backend.name."""
+    learner_name: str = field(metadata={"hidden": True})
+    """Name of the learner; saved as learner.name."""
+
+
+_HINTS = fields.hints(Config)
+_METAS = {f.name: f.metadata for f in dataclasses.fields(Config)}
+_SHOWN = [f.name for f in dataclasses.fields(Config) if not f.metadata.get("hidden")]
+_SCALARS = [name for name in _SHOWN if name not in GROUPS and name != "schema"]
+_CHOSEN = {"backend": "auto", "learner": "ppo"}
+"""Groups a user need not choose."""
+
+
+def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
+    """The configuration those overrides describe, complete and valid.
+
+    `base` is a run's own configuration to start from (`eval`, `resume`); without one a task must be named.
+    Raises ConfigError, one line, at the first thing that cannot be, and MissingError where the backend's
+    package is not installed.
+    """
+    items = parse(overrides)
+    chosen, trees = _sort(items)
+    # Plain settings first: they are checked without importing anything.
+    scalars = {k: fields.apply(None, _HINTS[k], v, k, _METAS[k]) for k, v in trees.pop("", {}).items()}
+    task_name = registry.canonical(chosen.get("task") or (base.task_name if base else _no_task()))
+    task_class = registry.load("tasks", task_name)
+    if base is None:
+        preset, preset_trees = _sort(_preset(task_class, task_name))
+        preset_scalars = preset_trees.pop("", {})
+        where = f"{task_class.__name__}.defaults: "
+        scalars = {
+            **{k: fields.apply(None, _HINTS[k], v, where + k, _METAS[k]) for k, v in preset_scalars.items()},
+            **scalars,
+        }
+    else:
+        preset, preset_trees = {}, {}
+        scalars = {**{k: getattr(base, k) for k in _SCALARS}, **scalars}
+
+    built: dict[str, Any] = {}
+    for group, kind in GROUPS.items():
+        if group == "task":
+            name, cls = task_name, task_class
+        else:
+            name = chosen.get(group) or (getattr(base, f"{group}_name") if base else None)
+            # A task's settings for one learner mean nothing to another that the user chose instead.
+            suits = name in (None, preset.get(group, _CHOSEN[group]))
+            name = registry.canonical(name or preset.get(group, _CHOSEN[group]))
+            if group == "backend" and name == "auto":
+                name = registry.pick_backend(scalars.get("device", "auto"))
+            cls = registry.load(kind, name).config_class
+            if not suits:
+                preset_trees.pop(group, None)
+        kept = base is not None and getattr(base, f"{group}_name") == name
+        built[group] = getattr(base, group) if kept else _instance(cls, group, name)
+        built[f"{group}_name"] = name
+    for item in items:
+        _check_known(item, built)
+    for group in GROUPS:
+        node = built[group]
+        tree = preset_trees.get(group)
+        if tree:
+            where = f"{task_class.__name__}.defaults: {group}"
+            node = fields.apply(node, type(node), tree, where, {})
+        built[group] = fields.apply(node, type(node), trees.get(group, fields.KEEP), group, {})
+    config = Config(**scalars, **built)
+    validate(config)
+    return config
+
+
+def _sort(items: Iterable[Override]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Overrides as (chosen group names, nested updates by group; plain settings under "")."""
+    chosen: dict[str, str] = {}
+    trees: dict[str, Any] = {}
+    items = list(items)
+    for item in items:
+        head, rest = item.key[0], item.key[1:]
+        if head == "schema":
+            raise ConfigError(f"{quote(item.text)}: schema is written by RoboLearn and cannot be set")
+        if head in GROUPS and not rest:
+            name = item.value.text if isinstance(item.value, Scalar) else item.value
+            if not isinstance(name, str) or not name.strip():
+                raise ConfigError(f"{quote(item.text)}: {head} takes a name; {_names_of(head)}")
+            chosen[head] = name
+        elif head in GROUPS and rest[0] == "name":
+            raise ConfigError(f"{quote(item.text)}: a {head} is chosen with {head}=NAME; {_names_of(head)}")
+        elif head in GROUPS:
+            _put(trees.setdefault(head, {}), rest, item.value)
+        elif head in _SCALARS and not rest:
+            trees.setdefault("", {})[head] = item.value
+        elif head in _SCALARS:
+            raise ConfigError(f"there is no {quote(item.dotted)}: {head} is one value, set as {head}=VALUE")
+        else:
+            _unknown(item, items)
+    return chosen, trees
+
+
+def _put(tree: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
+    for part in key[:-1]:
+        inner = tree.get(part)
+        if not isinstance(inner, dict):  # a.b=1 after a=3: the later one is meant
+            inner = tree[part] = {}
+        tree = inner
+    old = tree.get(key[-1])
+    if isinstance(old, dict) and isinstance(value, dict):  # a={c:1} after a.b=2: both
+        for part, inner in value.items():
+            _put(old, (part,), inner)
+    else:
+        tree[key[-1]] = dict(value) if isinstance(value, dict) else value
+
+
+def _preset(task_class: Any, name: str) -> list[Override]:
+    """The task's own `defaults` as overrides."""
+    defaults = getattr(task_class, "defaults", {})
+    if not isinstance(defaults, Mapping) or not all(isinstance(key, str) for key in defaults):
+        raise ConfigError(f"task {quote(name)}: defaults must be a dictionary of dotted keys")
+    return [
+        Override(f"{task_class.__name__}.defaults: {key}={value}", tuple(key.split(".")), value)
+        for key, value in defaults.items()
+    ]
+
+
+def _instance(cls: Any, group: str, name: str) -> Any:
+    try:
+        return cls()
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{group} {quote(name, 120)} cannot be made with its defaults: {what}") from error
+
+
+def _names_of(group: str) -> str:
+    return f"valid: {listing(registry.names(GROUPS[group]))}"
+
+
+def _no_task() -> NoReturn:
+    raise ConfigError(f"no task is named: add task=NAME; {_names_of('task')}")
+
+
+def _check_known(item: Override, built: Mapping[str, Any]) -> None:
+    """Refuses a key that is not there, naming the near miss among its siblings and everywhere else."""
+    if item.key[0] not in GROUPS or len(item.key) == 1:
+        return
+    known = {path for group in GROUPS for path in fields.paths(built[group], group)}
+    if item.dotted not in known:
+        raise ConfigError(fields.missing_key(item.text, item.dotted, known | set(_SCALARS)))
+
+
+def _unknown(item: Override, items: list[Override]) -> NoReturn:
+    """Refuses a key that does not begin with a setting's name."""
+    known = {*_SCALARS, *GROUPS}
+    if not near(item.key[0], known):  # only now is it worth importing the groups, to look inside them
+        for group, kind in GROUPS.items():
+            names = [i.value for i in items if i.key == (group,)] or [_CHOSEN.get(group)]
+            try:
+                if names[-1] == "auto":
+                    names = [registry.pick_backend("cpu")]
+                cls = registry.load(kind, names[-1])
+                known |= set(fields.paths(cls() if group == "task" else cls.config_class(), group))
+            except Exception:  # no such group here: the suggestions are poorer, the message stands
+                continue
+    raise ConfigError(fields.missing_key(item.text, item.dotted, known))
+
+
+def validate(config: Config) -> None:
+    """Calls `validate()` of the task, the learner's and the backend's settings and their parts, where defined.
+
+    A ValueError from one becomes a ConfigError that begins with its key.
+    """
+    for group in GROUPS:
+        for path, part in _parts(getattr(config, group), group):
+            check = getattr(part, "validate", None)
+            if callable(check):
+                try:
+                    check()
+                except ConfigError:
+                    raise
+                except ValueError as error:
+                    raise ConfigError(f"{path}: {error}") from error
+
+
+def _parts(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        yield path, node
+        for name in fields.hints(type(node)):
+            yield from _parts(getattr(node, name), f"{path}.{name}")
+    elif isinstance(node, dict):
+        for name, value in node.items():
+            yield from _parts(value, f"{path}.{name}")
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The configuration as plain dictionaries, lists and scalars, each group with its `name` first."""
+    content = {name: _plain(getattr(config, name)) for name in _SHOWN}
+    for group in GROUPS:
+        content[group] = {"name": getattr(config, f"{group}_name"), **content[group]}
+    return content
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: _plain(getattr(value, name)) for name in fields.hints(type(value))}
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def changed(before: Config, after: Config) -> list[str]:
+    """The dotted keys in which two configurations differ."""
+
+    def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                yield from flat(item, f"{path}.{key}" if path else key)
+        else:
+            yield path, value
+
+    old, new = dict(flat(to_dict(before), "")), dict(flat(to_dict(after), ""))
+    return [key for key in {**old, **new} if key not in old or key not in new or old[key] != new[key]]
+
+
+def show(config: Config) -> str:
+    """The resolved YAML, each field's docstring beside it as a comment."""
+    return yaml_file.render(to_dict(config), config)
+
+
+def save(config: Config, path: Path | str) -> None:
+    """Writes the resolved YAML; a reader sees the old file or the whole new one, never half of one."""
+    yaml_file.write(to_dict(config), Path(path))
+
+
+def load(path: Path | str, overrides: Iterable[str] = ()) -> Config:
+    """A saved configuration (a run folder, or the file itself) with overrides laid over it.
+
+    A class that came from a file (`task=path.py:Name`) is not imported because a saved file says so: the
+    overrides must name it again. Raises ConfigError for what cannot be read, for another schema, for unknown
+    keys and for values out of range.
+    """
+    path = Path(path)
+    path = path / FILE_NAME if path.is_dir() else path
+    overrides = list(overrides)
+    content = _migrated(yaml_file.read(path), path)
+    named = {item.dotted: str(item.value) for item in parse(overrides)}
+    try:
+        base = _from_dict(content, named)
+    except ConfigError as error:
+        raise ConfigError(f"{quote(str(path), 120)}: {error}") from error
+    return resolve(overrides, base) if overrides else base
+
+
+def _migrated(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The content in this version's schema, or a refusal that names both."""
+    schema, shown = content.get("schema"), quote(str(path), 120)
+    if not isinstance(schema, int) or isinstance(schema, bool):
+        raise ConfigError(f"{shown} has no schema number; this RoboLearn reads configurations of schema {SCHEMA}")
+    if schema > SCHEMA:
+        raise ConfigError(
+            f"{shown} has schema {schema} and this RoboLearn reads schema {SCHEMA}: "
+            "it was written by a newer version; install that one"
+        )
+    for version in range(schema, SCHEMA):
+        if version not in MIGRATIONS:
+            raise ConfigError(
+                f"{shown} has schema {schema}, too old for this RoboLearn (schema {SCHEMA}): train anew, "
+                "or use the version that wrote it"
+            )
+        content = MIGRATIONS[version](content)
+    return {**content, "schema": SCHEMA}
+
+
+def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
+    for key in content:
+        if key not in _SHOWN:
+            raise ConfigError(fields.unknown(key, key, _SHOWN))
+    built: dict[str, Any] = {}
+    for group, kind in GROUPS.items():
+        node = content.get(group)
+        name = node.get("name") if isinstance(node, dict) else None
+        if not isinstance(name, str):
+            raise ConfigError(f"{group} has no name")
+        name = _allowed(group, name, named)
+        cls = registry.load(kind, name)
+        start = _instance(cls if group == "task" else cls.config_class, group, name)
+        tree = {key: value for key, value in node.items() if key != "name"}
+        _refuse_files(tree, group, named)
+        built[group] = fields.apply(start, type(start), tree, group, {}, whole=True)
+        built[f"{group}_name"] = name
+    scalars = {
+        key: fields.apply(None, _HINTS[key], content[key], key, _METAS[key]) for key in _SCALARS if key in content
+    }
+    config = Config(**scalars, **built)
+    validate(config)
+    return config
+
+
+def _allowed(key: str, name: str, named: Mapping[str, str]) -> str:
+    """The saved name, or the file the user named for it now (it may have moved)."""
+    if not registry.is_file(name):
+        return name
+    again = named.get(key, "")
+    if registry.is_file(again) and again.rpartition(":")[2] == name.rpartition(":")[2]:
+        return registry.canonical(again)
+    raise ConfigError(f"its {key} comes from a file, which is only run where you name it again: {key}={name}")
+
+
+def _refuse_files(tree: Any, path: str, named: Mapping[str, str]) -> None:
+    """Refuses saved text such as task.robot=path.py:Name that the user did not name again."""
+    if isinstance(tree, str):
+        _allowed(path, tree, named)
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            _refuse_files(value, f"{path}.{key}", named)

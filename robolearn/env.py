@@ -1,0 +1,360 @@
+"""Env: a Task on a Backend. It owns the order of a step, time limits, resets, delays and all randomness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from robolearn.delay import DelayLine
+from robolearn.envs.backend import Backend, Tensor
+from robolearn.envs.limits import joint_limits
+from robolearn.envs.robot import Robot
+from robolearn.errors import RunFailed
+from robolearn.tasks.context import Context, Random, RobotConstants
+from robolearn.tasks.symmetry import Symmetry, sagittal
+from robolearn.tasks.task import Task
+
+
+class NonFiniteTerm(RunFailed):
+    """A reward, observation or metric was not finite although the State it read was."""
+
+
+class Diverged(RunFailed):
+    """Too many simulated environments diverged for the results to be trusted."""
+
+
+@dataclass
+class StepResult:
+    """What one control step of N environments gives. Tensors are valid until the next step."""
+
+    observations: dict[str, Tensor]
+    """What the policy and the critic see next, (N, D) a group; of the new episode where one ended."""
+    reward: Tensor
+    """(N,) weighted sum of the terms, per step."""
+    terminated: Tensor
+    """(N,) bool: the episode ended for good; its future is worth nothing."""
+    truncated: Tensor
+    """(N,) bool: the episode ran out of time; its future is worth what the critic says of
+    `terminal_observations`. Never set together with `terminated`."""
+    terminal_observations: dict[str, Tensor]
+    """The observations of the state each step ended in, before any reset."""
+    diverged: Tensor
+    """(N,) bool: terminated because the simulator gave up; a part of `terminated`."""
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+    """The task's metrics, (N,) each."""
+
+    @property
+    def done(self) -> Tensor:
+        """(N,) bool: the episode ended, one way or the other."""
+        return self.terminated | self.truncated
+
+
+@dataclass
+class Totals:
+    """Sums since the last `Env.drain`, kept as tensors so that nothing is read back in between."""
+
+    raw: Tensor
+    weighted: Tensor
+    metrics: Tensor
+    scalars: Tensor
+    """Steps, finished episodes, terminated, diverged, and the finished episodes' returns and steps."""
+
+
+class Env:
+    """N environments of one task, reset by themselves as their episodes end.
+
+    Order of a step: delay the action; simulate; State; advance the task's memory; terminations and
+    rewards; redraw expired commands; observe into the terminal buffer; reset what is done, make its
+    kinematics current; observe. Terms see the state *after* the simulation and the command the robot
+    was following; every random number (noise, commands, poses, delays) is drawn here, once.
+    """
+
+    def __init__(self, task: Task, robot: Robot, backend: Backend, seed: int = 1, rank: int = 0) -> None:
+        self.task, self.robot, self.backend = task, robot, backend
+        self.num_envs, self.device = backend.num_envs, backend.device
+        self.num_actions = len(robot.actuators)
+        timestep = backend.capabilities.timestep
+        self.substeps = round(task.control_dt / timestep)
+        if self.substeps < 1 or abs(self.substeps * timestep - task.control_dt) > 1e-9:
+            raise ValueError(
+                f"task.control_dt={task.control_dt:g} is not a multiple of the {timestep:g} s physics step of "
+                f"backend={backend.capabilities.name}; use {max(1, self.substeps) * timestep:g}"
+            )
+        unsettable = set(task.randomize) - backend.capabilities.params
+        if unsettable:
+            raise ValueError(
+                f"task.randomize.{min(unsettable)}: backend={backend.capabilities.name} cannot set it; it can set "
+                f"{', '.join(sorted(backend.capabilities.params))}"
+            )
+        self.max_episode_steps = max(1, round(task.episode_length_s / task.control_dt))
+        self.random = Random(int(np.random.SeedSequence((seed, rank)).generate_state(1)[0]), self.device)
+
+        n, zeros = self.num_envs, lambda *shape: torch.zeros(self.num_envs, *shape, device=self.device)
+        self.ctx = Context(
+            RobotConstants.of(robot, joint_limits(robot), self.device),
+            task.control_dt,
+            action=zeros(self.num_actions),
+            previous_action=zeros(self.num_actions),
+            command=zeros(3 if task.commands else 0),
+            episode_time=zeros(),
+            memory=task.memory(n, self.random),
+        )
+        self.episode_step = torch.zeros(n, dtype=torch.long, device=self.device)
+        self.episode_return = zeros()
+        self.command_left = zeros()
+        self._reward_terms = task.reward_terms()
+        self._weights = torch.tensor([task.rewards[name] for name in self._reward_terms], device=self.device)
+        self._terminations = task.terminations()
+        self._noise = self._noise_row()
+        self._actions = DelayLine(task.action_delay, n, self.num_actions, self.device)
+        self._delayed: DelayLine | None = None
+        self.observations: dict[str, Tensor] = {}
+        self.terminal_observations: dict[str, Tensor] = {}
+        self._clear_totals()
+        self.reset()
+
+    # ------------------------------------------------------------------ stepping
+
+    def reset(self, stagger: bool = False) -> dict[str, Tensor]:
+        """Start an episode everywhere. With `stagger` their ages are spread over the episode's length, so
+        that a training batch holds every part of an episode from the first step on.
+
+        Returns:
+            The first observations, (N, D) a group.
+        """
+        everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        self._reset(everywhere)
+        if stagger:
+            ages = self.random.uniform(0.0, 1.0, self.num_envs) * self.max_episode_steps
+            self.episode_step = ages.long()
+        fresh = self._observe()
+        policy = fresh["policy"] = fresh["policy"] + self._draw_noise()
+        self._delayed = DelayLine(self.task.observation_delay, self.num_envs, policy.shape[1], self.device)
+        self._delayed.draw(everywhere, self.random, policy)
+        self.terminal_observations = {name: obs.clone() for name, obs in fresh.items()}
+        self.observations = fresh
+        return fresh
+
+    def step(self, action: Tensor) -> StepResult:
+        """One control period for every environment; `action` (N, A).
+
+        Raises:
+            NonFiniteTerm: a term is not finite on a finite State: a bug in the task, named.
+        """
+        task, ctx, delayed = self.task, self.ctx, self._delayed
+        assert delayed is not None
+        ctx.previous_action, ctx.action = ctx.action, action
+        self.backend.step(task.targets(self._actions.push(action), ctx), self.substeps)
+        state = self.backend.state
+        ctx.episode_time = ctx.episode_time + ctx.dt
+        self.episode_step = self.episode_step + 1
+        ctx.memory = task.advance(state, ctx)
+
+        diverged = state.diverged
+        terminated = diverged.clone()
+        for term in self._terminations.values():
+            terminated |= term(state, ctx)
+        truncated = (self.episode_step >= self.max_episode_steps) & ~terminated
+        done = terminated | truncated
+        raw = self._rewards(diverged)
+        reward = (raw @ self._weights) * ctx.dt
+        metrics = {k: torch.where(diverged, 0.0, v) for k, v in task.metrics(state, ctx).items()}
+        self._add_up(raw, reward, metrics, terminated, done, diverged)
+
+        self._redraw_commands()
+        noise = self._draw_noise()
+        for name, obs in self._observe(diverged).items():
+            self.terminal_observations[name] = obs
+        self.terminal_observations["policy"] = delayed.push(self.terminal_observations["policy"] + noise)
+        self.observations = self.terminal_observations.copy()
+        if done.any():
+            self._reset(done)
+            column = done[:, None]
+            fresh = self._observe()
+            fresh["policy"] += noise
+            delayed.draw(done, self.random, fresh["policy"])
+            for name, obs in fresh.items():
+                self.observations[name] = torch.where(column, obs, self.observations[name])
+        return StepResult(
+            self.observations, reward, terminated, truncated, self.terminal_observations, diverged, metrics
+        )
+
+    def _rewards(self, diverged: Tensor) -> Tensor:
+        """Raw reward terms (N, K); rows of diverged environments count nothing."""
+        state = self.backend.state
+        columns = [term(state, self.ctx) for term in self._reward_terms.values()]
+        raw = torch.stack(columns, dim=1) if columns else torch.zeros(self.num_envs, 0, device=self.device)
+        raw = torch.where(diverged[:, None], 0.0, raw)
+        self._require_finite(raw, list(self._reward_terms), [1] * raw.shape[1], "reward")
+        return raw
+
+    def _observe(self, diverged: Tensor | None = None) -> dict[str, Tensor]:
+        """Every group (N, D), without noise or delay."""
+        state = self.backend.state
+        groups = {}
+        for name in self.task.observations:
+            items = self.task.items(name)
+            parts = [item.compute(state, self.ctx) for item in items]
+            obs = torch.cat(parts, dim=1)
+            if diverged is not None:
+                obs = torch.where(diverged[:, None], 0.0, obs)
+            self._require_finite(
+                obs, [i.name for i in items], [p.shape[1] for p in parts], f"{name} observation"
+            )
+            groups[name] = obs
+        return groups
+
+    def _reset(self, mask: Tensor) -> None:
+        """Start new episodes where `mask` is set; everything is drawn for all rows and kept for those."""
+        task, ctx, n = self.task, self.ctx, self.num_envs
+        if task.randomize:
+            params = {k: self.random.uniform(*bounds, n) for k, bounds in sorted(task.randomize.items())}
+            self.backend.set_params(mask, params)
+        ctx.action = torch.where(mask[:, None], 0.0, ctx.action)
+        ctx.previous_action = torch.where(mask[:, None], 0.0, ctx.previous_action)
+        ctx.episode_time = torch.where(mask, 0.0, ctx.episode_time)
+        self.episode_step = torch.where(mask, 0, self.episode_step)
+        self.episode_return = torch.where(mask, 0.0, self.episode_return)
+        self.command_left = torch.where(mask, 0.0, self.command_left)
+        self._redraw_commands(elapsed=0.0)
+        for name, start in task.memory(n, self.random).items():
+            where = mask.view(-1, *[1] * (start.dim() - 1))
+            ctx.memory[name] = torch.where(where, start, ctx.memory[name])
+        self._actions.draw(mask, self.random, torch.zeros_like(ctx.action))
+        self.backend.reset(mask, task.pose(n, ctx, self.random))
+
+    def _redraw_commands(self, elapsed: float | None = None) -> None:
+        if self.task.commands is None:
+            return
+        self.command_left = self.command_left - (self.ctx.dt if elapsed is None else elapsed)
+        expired = self.command_left <= 0
+        command, seconds = self.task.commands.sample(self.num_envs, self.random)
+        self.ctx.command = torch.where(expired[:, None], command, self.ctx.command)
+        self.command_left = torch.where(expired, seconds, self.command_left)
+
+    def _noise_row(self) -> Tensor | None:
+        """Half-width of the noise on every column of the policy group, in a first, noiseless look."""
+        if not self.task.noise:
+            return None
+        parts = [
+            (i.name, i.compute(self.backend.state, self.ctx).shape[1]) for i in self.task.items("policy")
+        ]
+        widths = [self.task.noise.get(name, 0.0) for name, width in parts for _ in range(width)]
+        return torch.tensor(widths, device=self.device)
+
+    def _draw_noise(self) -> Tensor | float:
+        if self._noise is None:
+            return 0.0
+        return self._noise * self.random.uniform(-1.0, 1.0, self.num_envs, len(self._noise))
+
+    def _require_finite(self, values: Tensor, names: list[str], widths: list[int], kind: str) -> None:
+        if values.device.type == "cpu" and not torch.isfinite(values.sum()):
+            finite = torch.isfinite(values)
+            owners = [name for name, width in zip(names, widths, strict=True) for _ in range(width)]
+            guilty = [(owners[c], e) for e, c in (~finite).nonzero().tolist()]
+            if guilty:
+                name, env = guilty[0]
+                raise NonFiniteTerm(
+                    f"{kind} {name!r} is not finite in environment {env} (and {len({e for _, e in guilty}) - 1} "
+                    f"more) at step {int(self.episode_step[env])} of its episode, on a finite State: a bug in the term"
+                )
+
+    # ------------------------------------------------------------------ statistics
+
+    def _clear_totals(self) -> None:
+        zeros = lambda k: torch.zeros(k, dtype=torch.float64, device=self.device)  # noqa: E731
+        names = self.task.metrics(self.backend.state, self.ctx)
+        self._metric_names = list(names)
+        self.totals = Totals(
+            zeros(len(self._weights)), zeros(len(self._weights)), zeros(len(names)), zeros(6)
+        )
+
+    def _add_up(
+        self, raw: Tensor, reward: Tensor, metrics: Any, terminated: Tensor, done: Tensor, diverged: Tensor
+    ):
+        self.episode_return = self.episode_return + reward
+        sums = raw.sum(dim=0, dtype=torch.float64)
+        self.totals.raw += sums
+        self.totals.weighted += sums * self._weights * self.ctx.dt
+        if metrics:
+            self.totals.metrics += torch.stack([m.sum(dtype=torch.float64) for m in metrics.values()])
+        counts = (done, terminated, diverged, done * self.episode_return, done * self.episode_step)
+        self.totals.scalars[0] += self.num_envs
+        self.totals.scalars[1:] += torch.stack([c.sum(dtype=torch.float64) for c in counts])
+
+    def drain(self) -> dict[str, float]:
+        """Means since the last call, by name, and start anew: `reward/<term>` (weighted, per step),
+        `raw/<term>`, `metric/<name>`, `episode/return`, `episode/length` [s], `episode/fall_rate`, counts.
+        """
+        t = self.totals
+        steps, episodes, terminated, diverged, returns, lengths = t.scalars.tolist()
+        per_step, per_episode = max(steps, 1.0), max(episodes, 1.0)
+        out = {"steps": steps, "episodes": episodes, "diverged": diverged}
+        if episodes:
+            out["episode/return"] = returns / per_episode
+            out["episode/length"] = lengths / per_episode * self.ctx.dt
+            out["episode/fall_rate"] = terminated / per_episode
+        out["reward/total"] = float(t.weighted.sum()) / per_step
+        names = list(self._reward_terms)
+        out |= {f"reward/{k}": v / per_step for k, v in zip(names, t.weighted.tolist(), strict=True)}
+        out |= {f"raw/{k}": v / per_step for k, v in zip(names, t.raw.tolist(), strict=True)}
+        out |= {
+            f"metric/{k}": v / per_step for k, v in zip(self._metric_names, t.metrics.tolist(), strict=True)
+        }
+        self._clear_totals()
+        return out
+
+    # ------------------------------------------------------------------ the rest
+
+    def symmetry(self) -> Symmetry | None:
+        """The task's left-right symmetry in the columns of this Env's groups, where it has one."""
+        if not self.task.symmetric:
+            return None
+        state = self.backend.state
+        groups = {
+            name: [(item, item.compute(state, self.ctx).shape[1]) for item in self.task.items(name)]
+            for name in self.task.observations
+        }
+        return sagittal(self.robot, groups, self.device)
+
+    _MUTABLE = ("episode_step", "episode_return", "command_left", "observations", "terminal_observations")
+    _CONTEXT = ("action", "previous_action", "command", "episode_time", "memory")
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything the Env needs to go on exactly here: backend rows, context, delays, random state."""
+        assert self._delayed is not None
+        return {
+            "backend": self.backend.snapshot(),
+            "env": {name: _copy(getattr(self, name)) for name in self._MUTABLE},
+            "context": {name: _copy(getattr(self.ctx, name)) for name in self._CONTEXT},
+            "delays": {"action": self._actions.snapshot(), "observation": self._delayed.snapshot()},
+            "random": self.random.generator.get_state(),
+            "totals": _copy(vars(self.totals)),
+        }
+
+    def restore(self, snapshot: dict[str, Any], source_rows: Tensor | None = None) -> None:
+        """Go on from a snapshot; environment i becomes its row `source_rows[i]` (row i without)."""
+        assert self._delayed is not None
+        rows = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
+        self.backend.restore(snapshot["backend"], rows)
+        for name in self._MUTABLE:
+            setattr(self, name, _copy(snapshot["env"][name], rows))
+        for name in self._CONTEXT:
+            setattr(self.ctx, name, _copy(snapshot["context"][name], rows))
+        self._actions.restore(snapshot["delays"]["action"], rows)
+        self._delayed.restore(snapshot["delays"]["observation"], rows)
+        self.random.generator.set_state(snapshot["random"])
+        self.totals = Totals(**_copy(snapshot["totals"]))
+
+    def close(self) -> None:
+        """Free the simulator."""
+        self.backend.close()
+
+
+def _copy(value: Any, rows: Tensor | None = None) -> Any:
+    if isinstance(value, dict):
+        return {k: _copy(v, rows) for k, v in value.items()}
+    return value.clone() if rows is None else value[rows]

@@ -1,0 +1,72 @@
+"""The errors a user can cause or meet, and how their one-line messages are worded.
+
+`robolearn.cli` turns each of the three into one line on stderr and an exit code; anything else that
+escapes is a bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+LINE = 400
+"""Longest message printed [characters]."""
+
+
+class _OneLine(Exception):
+    """An exception whose message is one printable line, whatever went into it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
+
+class ConfigError(_OneLine, ValueError):
+    """The user's input cannot be used: what, where, the valid choices and the fix, on one line."""
+
+
+class MissingError(_OneLine, RuntimeError):
+    """An optional package or a capability of the machine (a renderer, a GPU) is not there."""
+
+
+class RunFailed(_OneLine, RuntimeError):
+    """A run started and had to stop: it diverged, or a term came out non-finite."""
+
+
+def printable(text: str) -> str:
+    """`text` with every character that would not show (control, newline, lone surrogate) escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def one_line(text: str, limit: int = LINE) -> str:
+    """`text` as one printable line of at most `limit` characters."""
+    text = printable(" ".join(text.split()))
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def quote(value: object, limit: int = 60) -> str:
+    """A value as the user wrote it, in quotes, escaped and shortened."""
+    text = value if isinstance(value, str) else repr(value)
+    if len(text) > limit:  # cut before escaping: escapes are up to ten times longer
+        text = text[: limit - 3] + "..."
+    return f"'{one_line(printable(text), 2 * limit)}'"
+
+
+def near(word: str, choices: Iterable[str], count: int = 3) -> list[str]:
+    """The choices that `word` is probably a misspelling of, best first."""
+    by_fold: dict[str, str] = {}
+    for choice in choices:
+        by_fold.setdefault(choice.lower(), choice)
+    return [by_fold[c] for c in difflib.get_close_matches(word.lower()[:200], by_fold, count, 0.6)]
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """`": did you mean a or b?"`, or nothing where no choice is near."""
+    found = near(word, choices)
+    return f": did you mean {' or '.join(found)}?" if found else ""
+
+
+def listing(choices: Iterable[str], limit: int = 12) -> str:
+    """`a, b, c` for a message, cut after `limit` names."""
+    names = list(choices)
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return (", ".join(names[:limit]) + more) or "none"

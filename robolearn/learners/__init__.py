@@ -1,0 +1,14 @@
+"""Learning algorithms, one a file. A learner is one file here and one row below."""
+
+from __future__ import annotations
+
+from robolearn.registry import Row
+
+LEARNERS = {
+    "ppo": Row(
+        "robolearn.learners.ppo:PPO",
+        "proximal policy optimization with a central critic",
+        devices=("cpu", "cuda"),
+    ),
+}
+"""Our learners by name."""

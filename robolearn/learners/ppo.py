@@ -1,0 +1,380 @@
+"""PPO with a central critic: Schulman et al. (2017), "Proximal Policy Optimization Algorithms".
+
+The actor sees what a robot can measure, the critic everything (Pinto et al., 2017, "Asymmetric Actor
+Critic"). Read `iterate` first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import nn
+
+from robolearn.env import Env, NonFiniteTerm
+from robolearn.learners.learner import Reduce, Report, Tensor, alone
+from robolearn.learners.models import DeployedPolicy, MirroredClock, build_model
+from robolearn.metrics import Timers
+from robolearn.rollout import Batch, collect
+
+
+@dataclass
+class PPOConfig:
+    """Proximal policy optimization."""
+
+    num_steps: int = field(default=24, metadata={"min": 1, "max": 4096})
+    """Steps of every environment in a batch."""
+    num_epochs: int = field(default=4, metadata={"min": 1, "max": 100})
+    """Passes over a batch, each with a fresh permutation."""
+    minibatch_size: int = field(default=6144, metadata={"min": 2, "max": 10_000_000})
+    """Samples in one gradient step, about: a batch is cut into equal parts."""
+    learning_rate: float = field(default=1e-3, metadata={"above": 0.0, "max": 1.0})
+    """Adam's step size at the start."""
+    schedule: Literal["adaptive", "fixed"] = "adaptive"
+    """adaptive: the rate follows the measured KL divergence; fixed: it stays."""
+    desired_kl: float = field(default=0.01, metadata={"above": 0.0, "max": 10.0})
+    """KL divergence a gradient step should be near; the adaptive rate steers towards it."""
+    max_kl: float = field(default=0.06, metadata={"above": 0.0})
+    """Stop the remaining gradient steps of an iteration once the policy has moved this far."""
+    min_learning_rate: float = field(default=1e-5, metadata={"above": 0.0})
+    """The adaptive rate stays above."""
+    max_learning_rate: float = field(default=1e-2, metadata={"above": 0.0})
+    """The adaptive rate stays below."""
+    gamma: float = field(default=0.99, metadata={"min": 0.0, "max": 1.0})
+    """Discount of a step."""
+    lam: float = field(default=0.95, metadata={"min": 0.0, "max": 1.0})
+    """Lambda of the advantage estimate."""
+    clip: float = field(default=0.2, metadata={"above": 0.0, "max": 1.0})
+    """How far the probability ratio may leave 1 before it earns nothing more."""
+    clip_value_loss: bool = False
+    """Clip the value function's change by `clip` too."""
+    value_loss_coef: float = field(default=1.0, metadata={"min": 0.0})
+    """Weight of the value loss."""
+    entropy_coef: float = field(default=0.003, metadata={"min": 0.0})
+    """Weight of the entropy bonus."""
+    max_grad_norm: float = field(default=1.0, metadata={"above": 0.0})
+    """Largest gradient norm, for actor and critic apart."""
+    init_std: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
+    """Standard deviation of the first actions."""
+    actor_hidden: tuple[int, ...] = (256, 128)
+    """Hidden layers of the actor."""
+    critic_hidden: tuple[int, ...] = (256, 128)
+    """Hidden layers of the critic."""
+    activation: Literal["elu", "relu", "swish", "tanh"] = "elu"
+    """Activation of both."""
+    symmetry: Literal["auto", "none", "clock", "augment"] = "auto"
+    """Left-right symmetry. clock: play the second half of the gait as the mirror of the first; augment:
+    learn from every sample and its mirror image; auto: the first of them that the task allows."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic of the networks; auto takes bf16 where the processor multiplies it in hardware."""
+
+    def validate(self) -> None:
+        """Raise ValueError for numbers that contradict each other."""
+        if not self.min_learning_rate <= self.learning_rate <= self.max_learning_rate:
+            raise ValueError(
+                f"learning_rate={self.learning_rate:g} is not between min_learning_rate="
+                f"{self.min_learning_rate:g} and max_learning_rate={self.max_learning_rate:g}; widen them"
+            )
+        for name in ("actor_hidden", "critic_hidden"):
+            sizes = getattr(self, name)
+            if not sizes or min(sizes) < 1 or max(sizes) > 65536:
+                raise ValueError(f"{name}={list(sizes)} must be one or more layer sizes within 1..65536")
+
+
+def gae(
+    reward: Tensor, value: Tensor, last_value: Tensor, done: Tensor, gamma: float, lam: float
+) -> tuple[Tensor, Tensor]:
+    """Generalized advantage estimation (Schulman et al., 2016, eq. 16) and the returns it implies.
+
+    Args:
+        reward: (T, N); for a time-out it already holds the discounted value of the state it ended in.
+        value: (T, N) of the states before each step.
+        last_value: (N,) of the state after the last step.
+        done: (T, N) bool; nothing flows back across an episode's end.
+        gamma: discount.
+        lam: lambda; 0 is one-step TD, 1 the Monte-Carlo return.
+
+    Returns:
+        Advantages and returns, (T, N) each.
+    """
+    alive = 1.0 - done.to(reward.dtype)
+    advantage = torch.empty_like(reward)
+    following, carried = last_value, torch.zeros_like(last_value)
+    for t in reversed(range(len(reward))):
+        delta = reward[t] + gamma * alive[t] * following - value[t]
+        carried = delta + gamma * lam * alive[t] * carried
+        advantage[t], following = carried, value[t]
+    return advantage, advantage + value
+
+
+def clipped_surrogate(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """PPO's loss (Schulman et al., 2017, eq. 7, negated) and the share of samples it clips."""
+    ratio = (log_prob - old_log_prob).exp()
+    clipped = ratio.clamp(1 - clip, 1 + clip)
+    loss = -torch.min(ratio * advantage, clipped * advantage).mean()
+    return loss, ((ratio - 1).abs() > clip).float().mean()
+
+
+class PPO:
+    """One learner for one Env; `iterate` collects a batch and learns from it."""
+
+    config_class: ClassVar[type] = PPOConfig
+    requires: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, env: Env, config: PPOConfig, seed: int = 1, reduce: Reduce = alone) -> None:
+        self.config, self.reduce = config, reduce
+        self.device = env.device
+        self.random = torch.Generator(self.device).manual_seed(seed)
+        self.symmetry, self.clock = self._choose_symmetry(env)
+        self.precision = self._choose_precision()
+        widths = {name: obs.shape[1] for name, obs in env.observations.items()}
+        c = config
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.actor = build_model(
+                "policy", widths["policy"], env.num_actions, c.actor_hidden, c.activation, c.init_std
+            ).to(self.device)
+            self.critic = build_model("critic", widths["critic"], 1, c.critic_hidden, c.activation, None).to(
+                self.device
+            )
+        # A small first policy: actions start at home, not at the whim of the initialization.
+        nn.init.orthogonal_(self.actor.mlp[-1].weight, 0.01)
+        self.learning_rate = c.learning_rate
+        self.optimizer = torch.optim.Adam(
+            chain(self.actor.parameters(), self.critic.parameters()), lr=c.learning_rate, fused=True
+        )
+        self.batch = Batch.empty(env, c.num_steps)
+        self.timers = Timers()
+        env.reset(stagger=True)
+
+    @property
+    def policy(self) -> DeployedPolicy:
+        """The policy as it stands: deterministic, without the critic."""
+        return DeployedPolicy(self.actor, self.clock)
+
+    def iterate(self, env: Env) -> Report:
+        """Collect a batch, estimate advantages, take the gradient steps, update the normalizers."""
+        self.timers.start()
+        collect(env, self.batch, self._act, self.timers)
+        with self.timers("learn"):
+            self._fold_critic(env.observations["critic"], len(self.batch.reward))
+            value, reward = self._evaluate()
+            advantage, returns = gae(
+                reward, value[:-1], value[-1], self.batch.done, self.config.gamma, self.config.lam
+            )
+            losses = self._update(self._normalized(advantage), returns, value[:-1])
+            self.actor.obs_normalizer.absorb(self.batch.policy.flatten(0, 1), self.reduce)
+            self.critic.obs_normalizer.absorb(self.batch.critic[:-1].flatten(0, 1), self.reduce)
+        steps = self.batch.reward.numel()
+        return Report(steps, losses, env.drain(), self.timers.read())
+
+    # ------------------------------------------------------------------ collecting
+
+    @torch.no_grad()
+    def _act(self, observations: dict[str, Tensor], t: int) -> Tensor:
+        """Draw actions (N, A) for the robot; what was seen and decided is stored folded by the clock."""
+        obs, flipped = observations["policy"], None
+        if self.clock:
+            flipped = self.clock.second_half(obs)
+            obs = self.clock.fold(obs, "policy", flipped)
+        self._fold_critic(observations["critic"], t)
+        with self._autocast():
+            mean = self.actor.mlp(self.actor.obs_normalizer(obs)).float()
+        self.actor.distribution.update(mean)
+        noise = torch.randn(mean.shape, generator=self.random, device=self.device)
+        action = mean + self.actor.distribution.std * noise
+        batch = self.batch
+        batch.policy[t], batch.action[t], batch.mean[t] = obs, action, mean
+        return self.clock.unfold(action, flipped) if self.clock else action
+
+    def _fold_critic(self, obs: Tensor, t: int) -> None:
+        self.batch.critic[t] = self._folded_critic(obs)
+
+    def _folded_critic(self, obs: Tensor) -> Tensor:
+        if self.clock is None:
+            return obs
+        return self.clock.fold(obs, "critic", self.clock.second_half(obs, "critic"))
+
+    # ------------------------------------------------------------------ learning
+
+    @torch.no_grad()
+    def _evaluate(self) -> tuple[Tensor, Tensor]:
+        """Values (T + 1, N) in one pass, and rewards (T, N) where a time-out adds the discounted value of
+        the very state it ended in (Pardo et al., 2018, "Time Limits in Reinforcement Learning")."""
+        value = self._value(self.batch.critic)
+        reward = self.batch.reward.clone()
+        for t, rows, obs in self.batch.truncated:
+            reward[t, rows] += self.config.gamma * self._value(self._folded_critic(obs))
+        return value, reward
+
+    def _value(self, obs: Tensor) -> Tensor:
+        with self._autocast():
+            return self.critic.mlp(self.critic.obs_normalizer(obs)).float().squeeze(-1)
+
+    def _normalized(self, advantage: Tensor) -> Tensor:
+        """Advantages at mean 0 and variance 1 over the whole batch of all ranks."""
+        mean = self.reduce(advantage.mean())
+        variance = self.reduce((advantage - mean).square().mean())
+        return (advantage - mean) / (variance.sqrt() + 1e-8)
+
+    def _update(self, advantage: Tensor, returns: Tensor, value: Tensor) -> dict[str, float]:
+        c, batch = self.config, self.batch
+        with torch.no_grad():
+            self.actor.distribution.update(batch.mean)
+            old_std = self.actor.distribution.std[0, 0].clone()
+            old_log_prob = self.actor.distribution.log_prob(batch.action)
+            dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
+            # Normalizers stand still during an update, so each sample is normalized once.
+            data = {
+                "policy": self.actor.obs_normalizer(batch.policy).to(dtype),
+                "critic": self.critic.obs_normalizer(batch.critic[:-1]).to(dtype),
+                "action": batch.action,
+                "mean": batch.mean,
+                "log_prob": old_log_prob,
+                "advantage": advantage,
+                "returns": returns,
+                "value": value,
+            }
+            data = {name: x.flatten(0, 1) for name, x in data.items()}
+        size = len(data["returns"])
+        parts = max(1, round(size / c.minibatch_size))
+        sums: dict[str, float] = {}
+        count, stopped = 0, False
+        for _ in range(c.num_epochs):
+            order = torch.randperm(size, generator=self.random, device=self.device)
+            for rows in order.chunk(parts):
+                part = {name: x[rows] for name, x in data.items()}
+                losses = self._gradient_step(part, old_std)
+                if losses is None:
+                    stopped = True
+                    break
+                count += 1
+                for name, x in losses.items():
+                    sums[name] = sums.get(name, 0.0) + x
+            if stopped:
+                break
+        out = {name: total / max(count, 1) for name, total in sums.items()}
+        explained = 1 - (returns - value).var() / returns.var().clamp(min=1e-8)
+        return out | {
+            "learning_rate": self.learning_rate,
+            "gradient_steps": float(count),
+            "std": float(self.actor.distribution.std.detach().mean()),
+            "explained_variance": float(explained),
+        }
+
+    def _gradient_step(self, part: dict[str, Tensor], old_std: Tensor) -> dict[str, float] | None:
+        """One minibatch; None, and nothing changed, where the policy has moved too far already."""
+        c, actor, critic = self.config, self.actor, self.critic
+        if self.symmetry is not None and self.clock is None:
+            part = self._augmented(part)
+        with self._autocast():
+            mean = actor.mlp(part["policy"])
+            value = critic.mlp(part["critic"])
+        mean, value = mean.float(), value.float().squeeze(-1)
+        actor.distribution.update(mean)
+
+        # How far has the policy moved since it collected? Steer the rate, or stop.
+        with torch.no_grad():
+            std = actor.distribution.std
+            kl = actor.distribution.kl_divergence((part["mean"], old_std.expand_as(mean)), (mean, std)).mean()
+            kl = float(self.reduce(kl))
+        if kl > c.max_kl:
+            self._set_rate(self.learning_rate / 1.5)
+            return None
+        if c.schedule == "adaptive":
+            if kl > 2 * c.desired_kl:
+                self._set_rate(self.learning_rate / 1.5)
+            elif 0 < kl < c.desired_kl / 2:
+                self._set_rate(self.learning_rate * 1.5)
+
+        # Losses.
+        log_prob = actor.distribution.log_prob(part["action"])
+        surrogate, clipped = clipped_surrogate(log_prob, part["log_prob"], part["advantage"], c.clip)
+        value_loss = (value - part["returns"]).square()
+        if c.clip_value_loss:
+            near = part["value"] + (value - part["value"]).clamp(-c.clip, c.clip)
+            value_loss = torch.max(value_loss, (near - part["returns"]).square())
+        value_loss = value_loss.mean()
+        entropy = actor.distribution.entropy.mean()
+        loss = surrogate + c.value_loss_coef * value_loss - c.entropy_coef * entropy
+
+        # Step.
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        for parameter in chain(actor.parameters(), critic.parameters()):
+            if parameter.grad is not None:
+                self.reduce(parameter.grad)
+        norms = [nn.utils.clip_grad_norm_(m.parameters(), c.max_grad_norm) for m in (actor, critic)]
+        if not torch.isfinite(norms[0] + norms[1]):
+            raise NonFiniteTerm(
+                f"the gradient is not finite (surrogate {surrogate.item():g}, value loss {value_loss.item():g}); "
+                "lower learner.learning_rate, or look at the reward terms in metrics.jsonl"
+            )
+        self.optimizer.step()
+        names = ("surrogate", "value", "entropy", "kl", "clip_fraction")
+        return dict(zip(names, (surrogate.item(), value_loss.item(), entropy.item(), kl, clipped.item()), strict=True))
+
+    def _augmented(self, part: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The minibatch and its mirror image: Mittal et al. (2024), "Symmetry Considerations for Learning
+        Task Symmetric Robot Policies"."""
+        assert self.symmetry is not None
+        normal = {"policy": self.actor.obs_normalizer, "critic": self.critic.obs_normalizer}
+        mirrored = dict(part)
+        for group, normalizer in normal.items():
+            scale = normalizer._std + normalizer.eps
+            raw = part[group].float() * scale + normalizer._mean
+            mirrored[group] = normalizer(self.symmetry.groups[group](raw)).to(part[group].dtype)
+        mirrored["action"] = self.symmetry.action(part["action"])
+        mirrored["mean"] = self.symmetry.action(part["mean"])
+        return {name: torch.cat((x, mirrored[name])) for name, x in part.items()}
+
+    # ------------------------------------------------------------------ the rest
+
+    def _set_rate(self, rate: float) -> None:
+        self.learning_rate = min(max(rate, self.config.min_learning_rate), self.config.max_learning_rate)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate
+
+    def _choose_symmetry(self, env: Env) -> tuple[Any, MirroredClock | None]:
+        wanted = self.config.symmetry
+        symmetry = env.symmetry() if wanted != "none" else None
+        if symmetry is None:
+            if wanted in ("clock", "augment"):
+                raise ValueError(f"learner.symmetry={wanted}: this task states no symmetry; use learner.symmetry=none")
+            return None, None
+        if wanted == "clock" and symmetry.clock is None:
+            raise ValueError("learner.symmetry=clock: this task has no gait clock; use learner.symmetry=augment")
+        clock = MirroredClock(symmetry) if symmetry.clock is not None and wanted != "augment" else None
+        return symmetry, clock
+
+    def _choose_precision(self) -> str:
+        if self.config.precision != "auto":
+            return self.config.precision
+        if self.device.type == "cpu":
+            # Without a bf16 multiplier (AMX) the casts cost more than they save.
+            return "bf16" if torch.cpu._is_amx_tile_supported() else "fp32"
+        return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights under rsl_rl's own names, so that its runner loads them, and what exact resume needs."""
+        return {
+            "actor_state_dict": self.actor.state_dict(),
+            "critic_state_dict": self.critic.state_dict(),
+            "optimizer_state_dict": self.optimizer.state_dict(),
+            "learning_rate": self.learning_rate,
+            "random": self.random.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take weights from a checkpoint of ours, or from rsl_rl's (then without optimizer and random state)."""
+        self.actor.load_state_dict(state["actor_state_dict"])
+        self.critic.load_state_dict(state["critic_state_dict"])
+        if "random" in state:
+            self.optimizer.load_state_dict(state["optimizer_state_dict"])
+            self.random.set_state(state["random"])
+            self.learning_rate = state["learning_rate"]

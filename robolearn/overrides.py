@@ -1,0 +1,153 @@
+"""Reads `key=value` words with Hydra's override grammar, and refuses what a single run cannot mean.
+
+The grammar is Hydra's, so lists, dictionaries, quotes and casts are written as people know them. What
+Hydra would do *around* a value is not done: no sweeps, no `+`/`~`, no packages, no interpolation.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from robolearn.errors import ConfigError, quote
+
+LONGEST = 4096
+"""Longest override read [characters]; the grammar's parser is slow on more, and nobody types it."""
+
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z")
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number or truth value together with the text it was written as.
+
+    The grammar reads `output=001` as the number 1; a setting that takes text needs the text.
+    """
+
+    value: int | float | bool
+    """What the grammar made of it."""
+    text: str
+    """What the user wrote."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """One `key=value`."""
+
+    text: str
+    """The whole word as written."""
+    key: tuple[str, ...]
+    """The dotted key, split."""
+    value: Any
+    """Scalar, str, None, list or dict."""
+
+    @property
+    def dotted(self) -> str:
+        """The key as written."""
+        return ".".join(self.key)
+
+
+def parse(words: Iterable[str]) -> list[Override]:
+    """Reads overrides in order. ConfigError names the first word that cannot be read."""
+    return [_parse(word) for word in words]
+
+
+def _parse(word: str) -> Override:
+    key, equals, raw = word.partition("=")
+    if len(word) > LONGEST:
+        _refuse(word, f"is {len(word)} characters long, and {LONGEST} is the most an override may have")
+    if key.startswith("~"):
+        _refuse(word, "deletes a key, and a run's keys are fixed; give the setting another value instead")
+    if key.startswith("+"):
+        plain = word.lstrip("+")
+        _refuse(word, f"adds a key, and a run's keys are fixed; write {quote(plain)} to set an existing one")
+    if not equals:
+        _refuse(word, "is not a setting; write key=value, such as num_envs=4096")
+    _check_key(word, key)
+    if not raw.strip():
+        _refuse(word, f"has no value; write {key}=VALUE, or {key}=null for none")
+    if raw.strip() == "???":
+        _refuse(word, f"leaves the value open (???); write {key}=VALUE")
+    if "${" in raw:
+        _refuse(word, f"has an interpolation, and none is resolved here; write the value itself: {key}=VALUE")
+    return Override(word, tuple(key.split(".")), _value(word, key, raw))
+
+
+def _check_key(word: str, key: str) -> None:
+    if _KEY.match(key):
+        return
+    if not key.strip():
+        _refuse(word, "has no key before the '='; write key=value, such as num_envs=4096")
+    strange = next((c for c in key if not c.isascii() or not c.isprintable()), None)
+    if strange:
+        name = unicodedata.name(strange, "a character that does not print")
+        raise ConfigError(f"{_shown(word)}: the key has {name} (U+{ord(strange):04X}); keys are plain ASCII")
+    if "@" in key:
+        _refuse(word, "names a package (@), and groups have fixed places here; write task=NAME")
+    if "/" in key:
+        _refuse(word, f"has a '/' in its key; parts are joined with dots: {key.replace('/', '.')}=...")
+    _refuse(
+        word, "has a key that cannot be read; a key is names joined with dots, such as task.rewards.alive"
+    )
+
+
+def _value(word: str, key: str, raw: str) -> Any:
+    from hydra.core.override_parser.types import Override as HydraOverride
+    from hydra.errors import HydraException
+
+    if key == "hydra" or key.startswith("hydra."):
+        _refuse(
+            word, "is a setting of Hydra's own launcher, which is not used here; robolearn has output=DIR"
+        )
+    try:
+        parsed: HydraOverride = _parser().parse_override(word)
+    except (HydraException, ValueError, TypeError, RecursionError):
+        # Hydra's own messages are lists of grammar tokens; say what to do instead.
+        if raw.lstrip().startswith("("):
+            _refuse(word, f"uses parentheses; write a list in brackets: {key}=[...]")
+        _refuse(word, f"has a value that cannot be read; put text in quotes: {key}=\"'...'\"")
+    if parsed.is_sweep_override():
+        _refuse(
+            word,
+            "is a sweep of several values, and a run takes one; start one run for each, "
+            "or write a list in brackets: [a,b]",
+        )
+    try:
+        value = _plain(parsed._value)
+    except RecursionError:
+        _refuse(word, "is nested too deeply")
+    return Scalar(value, raw.strip()) if isinstance(value, (bool, int, float)) else value
+
+
+def _plain(value: Any) -> Any:
+    """Hydra's parsed element as Python values."""
+    from hydra.core.override_parser.types import QuotedString
+
+    if isinstance(value, QuotedString):
+        return value.text
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    return value
+
+
+@functools.cache
+def _parser() -> Any:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create()
+
+
+def _shown(word: str) -> str:
+    """The word in quotes; what is not ASCII is escaped, so that a look-alike letter shows."""
+    key, equals, raw = word.partition("=")
+    return quote(ascii(key)[1:-1] + equals + raw)
+
+
+def _refuse(word: str, why: str) -> NoReturn:
+    raise ConfigError(f"{_shown(word)} {why}")

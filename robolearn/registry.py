@@ -1,0 +1,352 @@
+"""Names to things: tasks, robots, backends and learners, ours and other people's.
+
+Everything is a lazy "module:object" string until `load`; listing names imports no torch and no simulator.
+Three sources: our own folders and rows, entry points of installed packages (groups `robolearn.tasks`,
+`.robots`, `.backends`, `.learners`), and a file the user names, `path.py:Name`. A name offered twice is
+refused, both offers named: which one a run used must not depend on what happens to be installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from robolearn import discover
+from robolearn.errors import ConfigError, MissingError, did_you_mean, listing, printable, quote
+
+KINDS = ("tasks", "robots", "backends", "learners")
+OURS = "robolearn"
+_HERE = Path(__file__).parent
+_FILE = re.compile(r"(?P<path>.*\.py):(?P<name>[A-Za-z_]\w*)\Z", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of ours about a backend or a learner."""
+
+    target: str
+    """The class, as "module:object"."""
+    description: str
+    """One line for `robolearn list`."""
+    requires: tuple[str, ...] = ()
+    """Modules that must be importable."""
+    extra: str = ""
+    """The extra of robolearn that installs them."""
+    devices: tuple[str, ...] = ("cpu",)
+    """Where it runs: "cpu", "cuda"."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that can be named."""
+
+    kind: str
+    """One of KINDS."""
+    name: str
+    """What the user types."""
+    target: str
+    """"module:object", or a robot's folder."""
+    source: str
+    """Who offers it: "robolearn", or a distribution with its version."""
+    description: str = ""
+    """One line for `robolearn list`."""
+    requires: tuple[str, ...] = ()
+    """Modules that must be importable."""
+    extra: str = ""
+    """The extra of robolearn that installs them."""
+    devices: tuple[str, ...] = ()
+    """Backends: where it runs; empty where only importing it would tell."""
+    problem: str = ""
+    """Why it cannot be used at all; empty where nothing is wrong."""
+
+    @property
+    def missing(self) -> list[str]:
+        """Required modules that are not installed."""
+        return [name for name in self.requires if not _installed(name)]
+
+    @property
+    def hint(self) -> str:
+        """What keeps it from being used, and the fix; empty where it can be."""
+        if self.problem or not self.missing:
+            return self.problem
+        fix = f": pip install 'robolearn[{self.extra}]'" if self.extra else ""
+        return f"needs {', '.join(self.missing)}{fix}"
+
+
+class Listing(NamedTuple):
+    """A row of `robolearn list`."""
+
+    name: str
+    description: str
+    source: str
+    available: bool
+    hint: str
+
+
+def names(kind: str) -> list[str]:
+    """Every name of a kind, ours first."""
+    return list(entries(kind))
+
+
+def describe(kind: str) -> list[Listing]:
+    """Name, description, source, whether it can be used and what to do where it cannot."""
+    return [Listing(e.name, e.description, e.source, not e.hint, e.hint) for e in entries(kind).values()]
+
+
+@functools.cache
+def entries(kind: str) -> Mapping[str, Entry]:
+    """What is offered under each name. Looked up once a process; `refresh` forgets it."""
+    found: dict[str, Entry] = {}
+    for entry in [*_ours(kind), *_installed_packages(kind)]:
+        if entry.name in found:
+            first = found[entry.name]
+            why = f"offered twice, by {first.source} ({first.target}) and by {entry.source} ({entry.target})"
+            entry = dataclasses.replace(first, source=f"{first.source}, {entry.source}", problem=why)
+        found[entry.name] = entry
+    return found
+
+
+def refresh() -> None:
+    """Forgets what was found, after a package was installed or a folder added to `sys.path`."""
+    entries.cache_clear()
+
+
+def load(kind: str, name: str) -> Any:
+    """The class (for a robot: its folder, or a Robot) of that name, imported now.
+
+    `name` may be `path.py:Name`. Raises ConfigError where there is no such thing, naming near ones, and
+    MissingError where a package it needs is not installed.
+    """
+    if is_file(name):
+        found = _load_file(kind, name)
+    elif kind == "robots" and (Path(name) / "robot.yaml").is_file():
+        return Path(name).resolve()
+    else:
+        found = _load_entry(require(kind, name))
+    return _checked(kind, name, found)
+
+
+def require(kind: str, name: str, where: str = "") -> Entry | None:
+    """The entry of a name, without importing it; None for a file or a robot's folder.
+
+    ConfigError names the near misses; `where` is the setting the name was given to.
+    """
+    one = kind.removesuffix("s")
+    if is_file(name) or (kind == "robots" and (Path(name) / "robot.yaml").is_file()):
+        return None
+    entry = entries(kind).get(name)
+    if entry is None:
+        path = Path(name)
+        if path.suffix == ".py" or "/" in name:
+            return _bad_path(one, path)
+        at = f"{where}: " if where else ""
+        hint = did_you_mean(name, names(kind))
+        raise ConfigError(f"{at}unknown {one} {quote(name)}{hint or '.'} Valid: {listing(names(kind))}")
+    if entry.problem:
+        raise ConfigError(f"{one} {name} cannot be used: {entry.problem}")
+    return entry
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is of the form `path.py:Name`."""
+    return _FILE.match(name) is not None
+
+
+def canonical(name: str) -> str:
+    """The name to save with a run: a file by its absolute path, anything else as it is."""
+    match = _FILE.match(name)
+    return f"{Path(match['path']).expanduser().resolve()}:{match['name']}" if match else name
+
+
+def pick_backend(device: str) -> str:
+    """The backend for `backend=auto` on a device.
+
+    On CUDA one of ours that runs there is preferred; a CPU backend serves either. Other packages' backends
+    are used where they are named. Raises MissingError with the install line where none is installed.
+    """
+    ours = [entry for entry in entries("backends").values() if entry.devices]
+    usable = [entry for entry in ours if not entry.hint]
+    on_cuda = [entry for entry in usable if "cuda" in entry.devices]
+    on_cpu = [entry for entry in usable if "cpu" in entry.devices]
+    if on_cuda and (device.startswith("cuda") or (device == "auto" and _has_cuda())):
+        return on_cuda[0].name
+    if on_cpu:
+        return on_cpu[0].name
+    wanted = "cuda" if device.startswith("cuda") else "cpu"
+    fixes = [entry.hint for entry in ours if wanted in entry.devices] or [entry.hint for entry in ours]
+    raise MissingError(f"no simulator for device={device} is installed; {'; '.join(fixes[:2])}")
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _ours(kind: str) -> list[Entry]:
+    if kind == "tasks":
+        return [
+            Entry(kind, d.name, d.target, OURS, d.description, problem=d.problem)
+            for d in discover.tasks(_HERE / "tasks", "robolearn.tasks")
+        ]
+    if kind == "robots":
+        return [
+            Entry(kind, d.name, d.target, OURS, d.description, problem=d.problem)
+            for d in discover.robots(_HERE / "envs" / "robots")
+        ]
+    module, table = {
+        "backends": ("robolearn.envs", "BACKENDS"),
+        "learners": ("robolearn.learners", "LEARNERS"),
+    }[kind]
+    rows: dict[str, Row] = getattr(importlib.import_module(module), table)
+    return [
+        Entry(kind, name, row.target, OURS, row.description, row.requires, row.extra, row.devices)
+        for name, row in rows.items()
+    ]
+
+
+def _installed_packages(kind: str) -> list[Entry]:
+    """Entries of other people's packages. Whatever is wrong with one stays with that one."""
+    found: dict[tuple[str, str, str], Entry] = {}
+    for point in importlib.metadata.entry_points(group=f"{OURS}.{kind}"):
+        summary, source = "", "an unnamed package"
+        if point.dist is not None:
+            try:
+                source = f"{point.dist.name} {point.dist.version}"
+                summary = point.dist.metadata["Summary"] or ""
+            except Exception as error:  # somebody else's broken metadata must not break `list`
+                summary = f"({type(error).__name__} in its metadata)"
+        doc, problem = discover.look(point.value)
+        entry = Entry(
+            kind,
+            printable(point.name),
+            point.value,
+            printable(source),
+            printable(" ".join((doc or summary).split())),
+            problem=problem,
+        )
+        # An editable install can show the same distribution twice: once is enough.
+        found.setdefault((point.name, point.value, source.partition(" ")[0]), entry)
+    return sorted(found.values(), key=lambda entry: entry.name)
+
+
+def _load_entry(entry: Entry | None) -> Any:
+    assert entry is not None
+    one = entry.kind.removesuffix("s")
+    if entry.hint:
+        raise MissingError(f"{one} {entry.name} {entry.hint}")
+    module_name, _, attribute = entry.target.partition(":")
+    if entry.source == OURS and entry.kind == "robots":
+        return Path(entry.target)
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except ModuleNotFoundError as error:
+        if entry.source == OURS and not _is_optional(error.name):
+            raise  # a module of our own is gone: a bug, not the user's doing
+        raise MissingError(
+            f"{one} {entry.name} ({entry.source}) needs {error.name}: not installed"
+        ) from error
+    except Exception as error:
+        if entry.source == OURS:
+            raise
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{one} {entry.name} ({entry.source}) cannot be imported: {what}") from error
+    return found
+
+
+def _is_optional(module: str | None) -> bool:
+    return module is not None and module.partition(".")[0] != OURS
+
+
+def _load_file(kind: str, name: str) -> Any:
+    """Imports `path.py` under a module name of its own and returns the object called Name."""
+    match = _FILE.match(name)
+    assert match is not None
+    path = Path(match["path"]).expanduser()
+    try:
+        path = path.resolve()
+        exists = path.is_file()
+    except (OSError, ValueError, RuntimeError):
+        exists = False
+    if not exists:
+        _bad_path(kind.removesuffix("s"), path)
+    digest = hashlib.sha256(str(path).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    module_name = f"robolearn_file_{digest}"
+    module = sys.modules.get(module_name)
+    if module is None:
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        # Dataclasses look their own module up while they are made. The folder is on the path meanwhile
+        # (last, so that it shadows nothing), for the file's neighbours.
+        sys.modules[module_name] = module
+        sys.path.append(str(path.parent))
+        try:
+            spec.loader.exec_module(module)
+        except (Exception, SystemExit) as error:
+            del sys.modules[module_name]
+            line = discover.failing_line(error, path)
+            what = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{quote(str(path), 120)}{line} cannot be imported: {what}") from error
+        finally:
+            sys.path.remove(str(path.parent))
+    if not hasattr(module, match["name"]):
+        defined = discover.classes(path)
+        hint = did_you_mean(match["name"], defined) or f"; it has {listing(defined)}"
+        raise ConfigError(f"{quote(str(path), 120)} has no {match['name']}{hint}")
+    return getattr(module, match["name"])
+
+
+def _bad_path(one: str, path: Path) -> Any:
+    """Says what is wrong with something that looks like a path."""
+    shown = quote(str(path), 120)
+    if path.suffix == ".py":
+        try:
+            is_there = path.expanduser().is_file()
+        except (OSError, ValueError, RuntimeError):
+            is_there = False
+        if not is_there:
+            raise ConfigError(f"{one} from a file: there is no file {shown}")
+        inside = listing(discover.classes(path.expanduser()))
+        raise ConfigError(f"{one} from a file needs the name in it: {path}:NAME; it has {inside}")
+    raise ConfigError(
+        f"unknown {one} {shown}: a file is named as path.py:Name. Valid: {listing(names(one + 's'))}"
+    )
+
+
+def _checked(kind: str, name: str, found: Any) -> Any:
+    """Refuses an object that cannot be what its kind says."""
+    one, shown = kind.removesuffix("s"), quote(name, 120)
+    if kind == "robots":
+        return Path(found) if isinstance(found, str) else found
+    if not isinstance(found, type):
+        raise ConfigError(f"{one} {shown} is not a class but {type(found).__name__}")
+    if kind == "tasks":
+        # By name, not identity: the registry stands below the tasks and imports none of them.
+        if not any(base.__name__ == "Task" for base in found.__mro__[1:]):
+            raise ConfigError(f"task {shown} is not a Task: derive the class from robolearn.tasks.task.Task")
+        if not dataclasses.is_dataclass(found):
+            raise ConfigError(f"task {shown} is not a dataclass: put @dataclass above the class")
+    elif not dataclasses.is_dataclass(getattr(found, "config_class", None)):
+        raise ConfigError(f"{one} {shown} has no config_class, the dataclass of its settings")
+    return found

@@ -1,0 +1,73 @@
+"""Collecting a batch: T steps of N environments, kept as the learner wants to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from robolearn.env import Env
+from robolearn.envs.backend import Tensor
+from robolearn.metrics import Timers
+
+
+@dataclass
+class Batch:
+    """T steps of N environments, preallocated once and overwritten every iteration."""
+
+    policy: Tensor
+    """(T, N, Dp) observations the actor saw."""
+    critic: Tensor
+    """(T + 1, N, Dc) observations of the central critic, with those after the last step."""
+    action: Tensor
+    """(T, N, A) as the actor drew them."""
+    mean: Tensor
+    """(T, N, A) the actor's mean then."""
+    reward: Tensor
+    """(T, N)."""
+    done: Tensor
+    """(T, N) bool: the episode ended with this step."""
+    truncated: list[tuple[int, Tensor, Tensor]]
+    """For every step with time-outs: t, the environments (k,), and the critic's observation (k, Dc) of
+    the state they ended in."""
+
+    @classmethod
+    def empty(cls, env: Env, steps: int) -> Batch:
+        """Room for `steps` steps of `env`."""
+
+        def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(*shape, dtype=dtype, device=env.device)
+
+        n, widths = env.num_envs, {k: v.shape[1] for k, v in env.observations.items()}
+        return cls(
+            policy=room(steps, n, widths["policy"]),
+            critic=room(steps + 1, n, widths["critic"]),
+            action=room(steps, n, env.num_actions),
+            mean=room(steps, n, env.num_actions),
+            reward=room(steps, n),
+            done=room(steps, n, dtype=torch.bool),
+            truncated=[],
+        )
+
+
+Act = Callable[[dict[str, Tensor], int], Tensor]
+"""Observations by group and the step's index to the robot's action (N, A)."""
+
+
+def collect(env: Env, batch: Batch, act: Act, timers: Timers) -> None:
+    """Fill `batch` by stepping `env` with `act(observations, t) -> action for the robot`.
+
+    `act` writes what it wants to remember of its own decision; this stores what came of it.
+    """
+    batch.truncated.clear()
+    for t in range(len(batch.reward)):
+        with timers("infer"):
+            action = act(env.observations, t)
+        with timers("simulate"):
+            result = env.step(action)
+        batch.reward[t] = result.reward
+        batch.done[t] = result.done
+        rows = result.truncated.nonzero().squeeze(-1)
+        if len(rows):
+            batch.truncated.append((t, rows, result.terminal_observations["critic"][rows]))

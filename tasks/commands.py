@@ -1,0 +1,42 @@
+"""Commands: what the operator asks of the robot while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from robolearn.envs.backend import Tensor
+from robolearn.tasks.context import Random
+
+
+@dataclass
+class VelocityCommands:
+    """Walk commands: base velocity forward and sideways, and turning, redrawn every few seconds."""
+
+    forward: tuple[float, float] = (-0.5, 1.0)
+    """Range of the forward velocity [m/s]."""
+    sideways: tuple[float, float] = (-0.3, 0.3)
+    """Range of the sideways velocity, left is positive [m/s]."""
+    yaw: tuple[float, float] = (-0.8, 0.8)
+    """Range of the turning rate, left is positive [rad/s]."""
+    standing: float = field(default=0.15, metadata={"min": 0.0, "max": 1.0})
+    """Share of commands that ask to stand still."""
+    seconds: tuple[float, float] = (3.0, 8.0)
+    """Range of a command's duration [s]."""
+
+    def validate(self) -> None:
+        """Raise ValueError for a range that runs backwards or a duration that is not positive."""
+        for name in ("forward", "sideways", "yaw", "seconds"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"commands.{name}=[{low},{high}] runs backwards; write [{high},{low}]")
+        if self.seconds[0] <= 0:
+            raise ValueError(
+                f"commands.seconds starts at {self.seconds[0]}; a command must last longer than 0 s"
+            )
+
+    def sample(self, num_envs: int, random: Random) -> tuple[Tensor, Tensor]:
+        """Draw commands (N, 3) and how long each lasts (N,) [s]."""
+        low, high = zip(self.forward, self.sideways, self.yaw, strict=True)
+        command = random.uniform(low, high, num_envs)
+        command = command * (random.uniform(0.0, 1.0, num_envs, 1) >= self.standing)
+        return command, random.uniform(*self.seconds, num_envs)

@@ -1,0 +1,102 @@
+"""What a term may read besides the State: actions, commands, time and the task's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from robolearn.envs.backend import Tensor
+from robolearn.envs.robot import Robot
+
+
+@dataclass(frozen=True)
+class RobotConstants:
+    """A robot's fixed numbers as tensors, for terms and targets; J joints, A actuators."""
+
+    spec: Robot
+    home: Tensor
+    """(J,) home position [rad or m]."""
+    lower: Tensor
+    """(J,) lower joint limit; -inf without one."""
+    upper: Tensor
+    """(J,) upper joint limit; inf without one."""
+    actuated: Tensor
+    """(A,) index of each actuator's joint."""
+
+    tables: dict[tuple, Tensor] = field(default_factory=dict)
+    """Tables already turned into tensors; see `per_joint`."""
+
+    @classmethod
+    def of(
+        cls, robot: Robot, limits: tuple[list[float], list[float]], device: torch.device
+    ) -> RobotConstants:
+        """Constants of `robot`, with its joint limits (J,) lower and upper."""
+        lower, upper = limits
+        return cls(
+            robot,
+            torch.tensor(robot.home, device=device),
+            torch.tensor(lower, device=device),
+            torch.tensor(upper, device=device),
+            torch.tensor(robot.actuated, dtype=torch.long, device=device),
+        )
+
+    def per_joint(self, table: Mapping[str, float], side: str = "") -> Tensor:
+        """A table such as {"knee": 0.7} as a row (J,): joints by their name without its side, 0 where
+        not named; with `side` ("l_") only that side's.
+        """
+        key = (side, *table.items())
+        if key not in self.tables:
+            mirror = self.spec.mirror
+            names = [mirror.base(joint) if mirror else joint for joint in self.spec.joints]
+            unknown = set(table) - set(names)
+            if unknown:
+                raise ValueError(
+                    f"robot {self.spec.name!r} has no joint {', '.join(unknown)}; it has {', '.join(names)}"
+                )
+            row = [
+                table.get(name, 0.0) if joint.startswith(side) else 0.0
+                for name, joint in zip(names, self.spec.joints, strict=True)
+            ]
+            self.tables[key] = torch.tensor(row, device=self.home.device)
+        return self.tables[key]
+
+    def per_actuator(self, table: Mapping[str, float], side: str = "") -> Tensor:
+        """The same as a row (A,), one entry an actuator."""
+        return self.per_joint(table, side)[self.actuated]
+
+
+class Random:
+    """An Env's own random numbers: one generator, seeded and checkpointed with it."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.device = device
+        self.generator = torch.Generator(device).manual_seed(seed)
+
+    def uniform(self, low: Any, high: Any, *shape: int) -> Tensor:
+        """Uniform numbers between `low` and `high`, of `shape`, or (*shape, k) for bounds of length k."""
+        bounds = torch.as_tensor((low, high), dtype=torch.float32, device=self.device)
+        size = (*shape, *bounds.shape[1:])
+        unit = torch.rand(size, generator=self.generator, device=self.device)
+        return bounds[0] + (bounds[1] - bounds[0]) * unit
+
+
+@dataclass
+class Context:
+    """N environments between two steps. Terms read it; only Env writes it, once a step."""
+
+    robot: RobotConstants
+    dt: float
+    """Control period [s]."""
+    action: Tensor
+    """(N, A) the policy's latest action."""
+    previous_action: Tensor
+    """(N, A) the one before."""
+    command: Tensor
+    """(N, C) what the task asks for; C = 0 without commands."""
+    episode_time: Tensor
+    """(N,) time since the reset [s]."""
+    memory: dict[str, Tensor]
+    """What the task remembers, by name, (N, ...) each; see `Task.advance`."""

@@ -1,0 +1,285 @@
+"""The main job: a humanoid walks where it is told, on flat ground, and stands when asked to.
+
+Three choices do most of the work. The policy corrects a stepping pattern instead of inventing one
+(`targets`); the second half of the gait is the mirror image of the first (`symmetric`); and the gait
+clock finishes its step before it stops (`advance`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+
+from robolearn.envs.backend import Pose, State, Tensor
+from robolearn.tasks import terms
+from robolearn.tasks.commands import VelocityCommands
+from robolearn.tasks.context import Context, Random
+from robolearn.tasks.observations import Observation
+from robolearn.tasks.task import Task, Term
+
+LEGS = ("l_", "r_")
+SWING_HEIGHT = 0.08
+"""How high a sole should be at mid-swing [m]."""
+
+
+def leg_swing(ctx: Context) -> Tensor:
+    """How far each leg is into its swing (N, 2), left and right: sine of its phase, negative in stance,
+    zero while the gait clock rests."""
+    angle = 2 * torch.pi * ctx.memory["phase"]
+    swing = angle.sin() * ctx.memory["walking"]
+    return torch.stack((swing, -swing), dim=-1)
+
+
+def track_velocity(state: State, ctx: Context) -> Tensor:
+    """How well the base moves as commanded (N,), 1 at no error."""
+    return torch.exp(-terms.velocity_error(state, ctx).square() / 0.25)
+
+
+def track_yaw_rate(state: State, ctx: Context) -> Tensor:
+    """How well the base turns as commanded (N,), 1 at no error."""
+    return torch.exp(-terms.yaw_rate_error(state, ctx).square() / 0.25)
+
+
+def gait(state: State, ctx: Context) -> Tensor:
+    """How well both feet keep the schedule (N,), 0 to 1: a swinging foot is lifted and unloaded, a
+    standing foot carries load and does not slip."""
+    swing = leg_swing(ctx)
+    force = state.robot.foot_force[:, :, 2]
+    height = state.robot.foot_pos[:, :, 2]
+    slip = state.robot.foot_lin_vel[:, :, :2].square().sum(dim=-1)
+    lifted = torch.exp(
+        -force.clamp(min=0) / 20 - ((SWING_HEIGHT * swing - height).clamp(min=0) / 0.035).square()
+    )
+    planted = (force > 5.0) * torch.exp(-slip / 0.05)
+    # A ramp, not a switch: around touch-down and lift-off both count.
+    share = (0.5 + 2 * swing).clamp(0, 1) * ctx.memory["walking"][:, None]
+    return (share * lifted + (1 - share) * planted).mean(dim=1)
+
+
+def walk(state: State, ctx: Context) -> Tensor:
+    """Keeping the gait *while* moving as commanded (N,): neither alone earns it."""
+    return gait(state, ctx) * track_velocity(state, ctx)
+
+
+def pose(state: State, ctx: Context) -> Tensor:
+    """Closeness of arms, waist and sideways leg joints to the home pose (N,), 1 at home."""
+    error = (state.robot.joint_pos - ctx.robot.home).square()
+    return torch.exp(-(error @ ctx.robot.per_joint(POSE_WEIGHT)))
+
+
+def landing(state: State, ctx: Context) -> Tensor:
+    """Squared speed of the feet that touch down in this step (N,) [m^2/s^2]: landing softly is free."""
+    down = ctx.memory["contact"] & ~ctx.memory["last_contact"]
+    speed = ctx.memory["last_foot_speed"]
+    return (down * speed).sum(dim=1)
+
+
+POSE_WEIGHT = {
+    "hip_roll": 1.0,
+    "hip_yaw": 1.0,
+    "ankle_roll": 0.5,
+    "waist_yaw": 1.0,
+    "shoulder_pitch": 0.5,
+    "shoulder_roll": 1.0,
+    "shoulder_yaw": 1.0,
+    "elbow": 0.5,
+}
+
+ACTION_SCALE = {
+    "hip_pitch": 0.5,
+    "hip_roll": 0.3,
+    "hip_yaw": 0.25,
+    "knee": 0.5,
+    "ankle_pitch": 0.5,
+    "ankle_roll": 0.3,
+    "waist_yaw": 0.25,
+    "shoulder_pitch": 0.3,
+    "shoulder_roll": 0.15,
+    "shoulder_yaw": 0.15,
+    "elbow": 0.2,
+}
+"""Radians per unit of action, by joint, left and right alike."""
+
+STEP_PATTERN = {"hip_pitch": -0.35, "knee": 0.7, "ankle_pitch": -0.35}
+"""What the stepping pattern adds to a leg's targets at mid-swing [rad]."""
+
+
+@dataclass
+class HumanoidWalk(Task):
+    """A humanoid follows velocity commands: forward, sideways, turning, and standing still."""
+
+    robot: str = "humanoid"
+    """The robot it is for."""
+    step_frequency: float = field(default=1.5, metadata={"above": 0.0, "max": 5.0})
+    """Strides a second: how often each leg swings [Hz]."""
+    stop_time: float = field(default=0.4, metadata={"min": 0.0, "max": 5.0})
+    """The gait clock runs on at least this long after a command to stand [s]."""
+    moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
+    """Share of episodes that start with some of the commanded velocity."""
+    min_height: float = field(default=0.4, metadata={"min": 0.0})
+    """The episode ends when the base is lower than this [m]."""
+    commands: VelocityCommands | None = field(default_factory=VelocityCommands)
+    """What is asked of the robot, redrawn during an episode."""
+    noise: dict[str, float] = field(
+        default_factory=lambda: {
+            "base_ang_vel": 0.1,
+            "projected_gravity": 0.02,
+            "joint_pos_rel": 0.01,
+            "joint_vel_rel": 0.5,
+        }
+    )
+    """Half-width of the uniform noise on each item of the policy's observation."""
+    rewards: dict[str, float] = field(
+        default_factory=lambda: {
+            "track_velocity": 3.0,
+            "track_yaw_rate": 1.5,
+            "gait": 4.0,
+            "walk": 2.0,
+            "pose": 1.0,
+            "alive": 0.6,
+            "tilt": -6.0,
+            "height": -40.0,
+            "vertical_speed": -1.0,
+            "roll_pitch_rate": -0.1,
+            "joint_limits": -4.0,
+            "action_rate": -0.02,
+            "landing": -0.6,
+            "torque": -4e-6,
+            "foot_tilt": -2.0,
+            "foot_yaw": -2.0,
+            "foot_spacing": -40.0,
+        }
+    )
+    """Weight of each reward term, per second."""
+
+    defaults: ClassVar[dict[str, Any]] = {"num_envs": 4096, "max_iterations": 150}
+    observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
+        "policy": (
+            "base_ang_vel",
+            "projected_gravity",
+            "joint_pos_rel",
+            "joint_vel_rel",
+            "last_action",
+            "velocity_commands",
+            "gait_phase",
+        ),
+        "critic": (
+            "base_lin_vel",
+            "base_ang_vel",
+            "projected_gravity",
+            "base_height",
+            "joint_pos_rel",
+            "joint_vel_rel",
+            "joint_torque",
+            "last_action",
+            "velocity_commands",
+            "gait_phase",
+            "foot_height",
+            "foot_lin_vel",
+            "foot_force",
+            "physics",
+        ),
+    }
+    symmetric: ClassVar[bool] = True
+
+    def reward_terms(self) -> dict[str, Term]:
+        """The functions behind `rewards`."""
+        return {
+            "track_velocity": track_velocity,
+            "track_yaw_rate": track_yaw_rate,
+            "gait": gait,
+            "walk": walk,
+            "pose": pose,
+            "alive": terms.alive,
+            "tilt": terms.tilt,
+            "height": terms.height_error,
+            "vertical_speed": terms.vertical_speed,
+            "roll_pitch_rate": terms.roll_pitch_rate,
+            "joint_limits": terms.joint_limits,
+            "action_rate": terms.action_rate,
+            "landing": landing,
+            "torque": terms.torque,
+            "foot_tilt": terms.foot_tilt,
+            "foot_yaw": terms.foot_yaw,
+            "foot_spacing": partial(terms.foot_spacing, distance=0.14),
+        }
+
+    def terminations(self) -> dict[str, Term]:
+        """A fall, or any limb through the floor: only the feet collide."""
+        return {
+            "fallen": partial(terms.fallen, height=self.min_height, upright=0.5),
+            "body_below_ground": terms.body_below_ground,
+        }
+
+    def memory(self, num_envs: int, random: Random) -> dict[str, Tensor]:
+        """The gait clock (cycles, and whether it runs), time since a stop command, and foot contacts."""
+        zeros = torch.zeros(num_envs, device=random.device)
+        feet = torch.ones(num_envs, 2, dtype=torch.bool, device=random.device)
+        return {
+            # Left or right leg first, both feet on the ground.
+            "phase": (random.uniform(0.0, 1.0, num_envs) < 0.5) * 0.5,
+            "walking": zeros,
+            "since_stop": torch.full_like(zeros, self.stop_time),
+            "contact": feet,
+            "last_contact": feet.clone(),
+            "foot_speed": torch.zeros(num_envs, 2, device=random.device),
+            "last_foot_speed": torch.zeros(num_envs, 2, device=random.device),
+        }
+
+    def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
+        """Run the gait clock: on while a velocity is asked for; after a stop command it goes on for
+        `stop_time`, then to the end of the half cycle, so that the robot never halts on one leg."""
+        memory = ctx.memory
+        moving = ctx.command.abs().amax(dim=1) > 0.01
+        since_stop = torch.where(moving, 0.0, memory["since_stop"] + ctx.dt)
+        phase = memory["phase"] + self.step_frequency * ctx.dt * memory["walking"]
+        # floor(2 phase) grows when a half cycle ends: both feet are down there.
+        ended = (2 * phase).floor() > (2 * memory["phase"]).floor()
+        stop = ~moving & (since_stop >= self.stop_time) & (ended | (memory["walking"] == 0))
+        phase = torch.where(stop, (2 * phase).floor() / 2, phase) % 1.0
+        return {
+            "phase": phase,
+            "walking": (~stop).float(),
+            "since_stop": since_stop,
+            "contact": state.robot.foot_force[:, :, 2] > 1.0,
+            "last_contact": memory["contact"],
+            "foot_speed": state.robot.foot_lin_vel.square().sum(dim=-1),
+            "last_foot_speed": memory["foot_speed"],
+        }
+
+    def targets(self, action: Tensor, ctx: Context) -> Tensor:
+        """Joint targets (N, A) [rad]: home + scale x action + the stepping pattern of the swinging leg."""
+        robot = ctx.robot
+        swing = leg_swing(ctx).clamp(min=0)
+        pattern = torch.stack([robot.per_actuator(STEP_PATTERN, side) for side in LEGS])
+        return robot.home[robot.actuated] + robot.per_actuator(ACTION_SCALE) * action + swing @ pattern
+
+    def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
+        """Home pose with a little noise, facing anywhere; some start at part of the commanded velocity."""
+        robot = ctx.robot
+        joints = len(robot.spec.joints)
+        heading = random.uniform(-torch.pi, torch.pi, num_envs) / 2
+        zeros = torch.zeros(num_envs, device=random.device)
+        started = random.uniform(0.0, 1.0, num_envs, 1) * (
+            random.uniform(0.0, 1.0, num_envs, 1) < self.moving_starts
+        )
+        velocity = torch.zeros(num_envs, 3, device=random.device)
+        velocity[:, :2] = started * ctx.command[:, :2]
+        return Pose(
+            base_pos=torch.stack((zeros, zeros, zeros + robot.spec.home_height), dim=-1),
+            base_quat=torch.stack((heading.cos(), zeros, zeros, heading.sin()), dim=-1),
+            base_lin_vel=velocity,
+            base_ang_vel=torch.zeros_like(velocity),
+            joint_pos=robot.home + random.uniform(-0.05, 0.05, num_envs, joints),
+            joint_vel=random.uniform(-0.2, 0.2, num_envs, joints),
+        )
+
+    def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
+        """Tracking errors, [m/s] and [rad/s]."""
+        return {
+            "linear_velocity_error": terms.velocity_error(state, ctx),
+            "yaw_rate_error": terms.yaw_rate_error(state, ctx),
+        }

@@ -1,0 +1,99 @@
+"""Reward and termination terms that several tasks share: pure functions of State and Context.
+
+N environments, J joints, F feet. A weight in the task turns a term into a reward or, below zero, a cost.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from robolearn.envs.backend import State, Tensor, quat_rotate
+from robolearn.tasks.context import Context
+from robolearn.tasks.observations import projected_gravity
+
+
+def velocity_error(state: State, ctx: Context) -> Tensor:
+    """Distance between commanded and actual horizontal base velocity (N,) [m/s]."""
+    return (state.robot.base_lin_vel[:, :2] - ctx.command[:, :2]).norm(dim=1)
+
+
+def yaw_rate_error(state: State, ctx: Context) -> Tensor:
+    """Distance between commanded and actual turning rate (N,) [rad/s]."""
+    return (state.robot.base_ang_vel[:, 2] - ctx.command[:, 2]).abs()
+
+
+def alive(state: State, ctx: Context) -> Tensor:
+    """One for every step that is lived (N,)."""
+    return torch.ones_like(ctx.episode_time)
+
+
+def tilt(state: State, ctx: Context) -> Tensor:
+    """Squared horizontal part of gravity in the base frame (N,): sin^2 of the lean."""
+    return projected_gravity(state.robot.base_quat)[:, :2].square().sum(dim=1)
+
+
+def height_error(state: State, ctx: Context) -> Tensor:
+    """Squared distance of the base from its height in the home pose (N,) [m^2]."""
+    return (state.robot.base_pos[:, 2] - ctx.robot.spec.home_height).square()
+
+
+def vertical_speed(state: State, ctx: Context) -> Tensor:
+    """Squared velocity of the base along its own z axis (N,) [m^2/s^2]."""
+    return state.robot.base_lin_vel[:, 2].square()
+
+
+def roll_pitch_rate(state: State, ctx: Context) -> Tensor:
+    """Squared rolling and pitching rate of the base (N,) [rad^2/s^2]."""
+    return state.robot.base_ang_vel[:, :2].square().sum(dim=1)
+
+
+def action_rate(state: State, ctx: Context) -> Tensor:
+    """Squared change of the action since the last step (N,)."""
+    return (ctx.action - ctx.previous_action).square().sum(dim=1)
+
+
+def joint_limits(state: State, ctx: Context, margin: float = 0.05) -> Tensor:
+    """How far joints are inside the outer `margin` share of their range, summed (N,) [rad]."""
+    centre = (ctx.robot.lower + ctx.robot.upper) / 2
+    half = (ctx.robot.upper - ctx.robot.lower) / 2 * (1 - margin)
+    return ((state.robot.joint_pos - centre).abs() - half).clamp(min=0).sum(dim=1)
+
+
+def torque(state: State, ctx: Context) -> Tensor:
+    """Squared joint torques, summed (N,) [N^2 m^2]."""
+    return state.robot.joint_torque.square().sum(dim=1)
+
+
+def foot_tilt(state: State, ctx: Context) -> Tensor:
+    """Squared sine of each sole's lean against the ground, summed over the feet (N,)."""
+    return projected_gravity(state.robot.foot_quat)[..., :2].square().sum(dim=(1, 2))
+
+
+def foot_yaw(state: State, ctx: Context) -> Tensor:
+    """Squared sine of each foot's heading against the base's, summed over the feet (N,)."""
+    forward = torch.tensor((1.0, 0.0, 0.0), device=state.robot.base_quat.device)
+    base = quat_rotate(state.robot.base_quat, forward.expand_as(state.robot.base_pos))[:, None, :2]
+    feet = quat_rotate(state.robot.foot_quat, forward.expand_as(state.robot.foot_pos))[..., :2]
+    cross = base[..., 0] * feet[..., 1] - base[..., 1] * feet[..., 0]
+    return cross.square().sum(dim=1)
+
+
+def foot_spacing(state: State, ctx: Context, distance: float) -> Tensor:
+    """By how much two feet are closer than `distance` across the direction the base faces (N,) [m]."""
+    between = torch.zeros_like(state.robot.base_pos)
+    between[:, :2] = (state.robot.foot_pos[:, 0] - state.robot.foot_pos[:, 1])[:, :2]
+    forward = torch.tensor((1.0, 0.0, 0.0), device=between.device).expand_as(between)
+    heading = quat_rotate(state.robot.base_quat, forward)[:, :2]
+    across = (heading[:, 0] * between[:, 1] - heading[:, 1] * between[:, 0]).abs()
+    return (distance - across).clamp(min=0)
+
+
+def fallen(state: State, ctx: Context, height: float, upright: float) -> Tensor:
+    """Base lower than `height` [m], or its up axis' vertical part below `upright` (N,) bool."""
+    down = projected_gravity(state.robot.base_quat)[:, 2]
+    return (state.robot.base_pos[:, 2] < height) | (-down < upright)
+
+
+def body_below_ground(state: State, ctx: Context) -> Tensor:
+    """Any selected body's origin under the floor (N,) bool: where only feet collide, the rest must not."""
+    return (state.robot.body_pos[:, :, 2] < 0.0).any(dim=1)
