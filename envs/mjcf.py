@@ -12,7 +12,8 @@ import numpy as np
 from robolearn.envs.robot import Robot
 
 FLOOR_FRICTION = 0.8
-HORIZON = (0.82, 0.86, 0.90)
+FIELD_OF_VIEW = 35  # of the camera, from top to bottom [degrees]
+HORIZON = (0.42, 0.46, 0.52)
 FOOT_SENSORS = ("pos", "vel", "quat", "force")
 
 # Options in robot.yaml that are names in MJCF and numbers in MuJoCo.
@@ -206,23 +207,25 @@ def _add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
     """Sky, floor pattern, lights with shadows and a camera: nothing that a solver sees."""
     visual = spec.visual
     visual.global_.offwidth, visual.global_.offheight = 1920, 1080
-    visual.global_.fovy = 35
+    visual.global_.fovy = FIELD_OF_VIEW
     visual.quality.shadowsize = 8192
     visual.quality.offsamples = 8
-    visual.headlight.ambient, visual.headlight.diffuse = [0.32] * 3, [0.22] * 3
+    visual.quality.numslices, visual.quality.numstacks = 48, 48
+    visual.map.shadowscale = 0.3
+    visual.headlight.ambient, visual.headlight.diffuse = [0.3] * 3, [0.12] * 3
     visual.headlight.specular = [0.1] * 3
     visual.rgba.haze = [*HORIZON, 1]
     visual.map.haze = 0.35
     spec.add_texture(
         name="sky", type=mujoco.mjtTexture.mjTEXTURE_SKYBOX, builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
-        rgb1=[0.36, 0.50, 0.66], rgb2=HORIZON, width=512, height=3072,
+        rgb1=[0.16, 0.20, 0.27], rgb2=HORIZON, width=512, height=3072,
     )  # fmt: skip
     spec.add_texture(
         name="floor", type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-        mark=mujoco.mjtMark.mjMARK_EDGE, rgb1=[0.30, 0.33, 0.37], rgb2=[0.34, 0.37, 0.41],
-        markrgb=[0.42, 0.45, 0.50], width=512, height=512,
+        mark=mujoco.mjtMark.mjMARK_EDGE, rgb1=[0.36, 0.39, 0.43], rgb2=[0.40, 0.43, 0.47],
+        markrgb=[0.52, 0.55, 0.60], width=512, height=512,
     )  # fmt: skip
-    material = spec.add_material(name="floor", reflectance=0.08, specular=0.2, shininess=0.3, texuniform=True)
+    material = spec.add_material(name="floor", reflectance=0.05, specular=0.2, shininess=0.3, texuniform=True)
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
     material.texrepeat = [1, 1]
     floor = spec.geom("floor")
@@ -232,23 +235,44 @@ def _add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
             group=0, mass=0, rgba=[0.5, 0.5, 0.5, 1],
         )  # fmt: skip
     floor.material = "floor"
-    stat = spec.copy().compile().stat
-    size, body, tracking = float(stat.extent), spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
-    offset = np.zeros(3)
-    if robot.base is not None:
+    corners = _corners(spec.copy().compile())
+    center = (corners.min(axis=0) + corners.max(axis=0)) / 2
+    size = float(np.ptp(corners, axis=0).max())
+    body, tracking = spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
+    if robot.base is not None:  # lights and camera go along with the robot, without turning with it
         body, tracking = spec.body(robot.base), mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
-        offset = -body.pos
-    center = stat.center + offset
-    for position, diffuse, shadow in (([0.5, 0.55, 1.3], 0.55, True), ([0.3, -1.0, 0.7], 0.2, False)):
+    origin = body.pos
+    # The key light is a wide spot: unlike a directional light its shadow map leaves no speckles on the floor.
+    toward = np.array([0.62, 0.1, 1.0]) / np.linalg.norm([0.62, 0.1, 1.0])
+    body.add_light(
+        name="key", type=mujoco.mjtLightType.mjLIGHT_SPOT, mode=tracking, castshadow=True, cutoff=80, exponent=3,
+        attenuation=[1, 0, 0], pos=center - origin + 5 * size * toward, dir=-toward,
+        diffuse=[0.62, 0.61, 0.59], specular=[0.35] * 3, ambient=[0, 0, 0],
+    )  # fmt: skip
+    for name, direction, diffuse in (("fill", [-0.3, -1.0, -0.5], 0.2), ("rim", [1.0, 0.6, -0.7], 0.25)):
         body.add_light(
-            type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, mode=tracking, castshadow=shadow,
-            pos=center + size * np.array(position), dir=-np.array(position),
-            diffuse=[diffuse] * 3, specular=[0.3 if shadow else 0.1] * 3, ambient=[0, 0, 0],
+            name=name, type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, mode=tracking, castshadow=False, dir=direction,
+            pos=center - origin, diffuse=[diffuse] * 3, specular=[0.15] * 3, ambient=[0, 0, 0],
         )  # fmt: skip
-    back = np.array([0.75, 0.62, 0.22])
-    back *= 2.2 * size / np.linalg.norm(back)
-    right = np.cross([0, 0, 1], back)
-    right /= np.linalg.norm(right)
-    up = np.cross(back, right) / np.linalg.norm(back)
-    camera = body.add_camera(name="track", mode=tracking, pos=center + back, fovy=35)
+    # From the front left; a robot bolted down is seen rather from its side, along which it mostly moves.
+    back = np.array([0.75, 0.62, 0.2] if robot.base else [0.3, -1.0, 0.22])
+    back /= np.linalg.norm(back)
+    right = np.cross([0, 0, 1], back) / np.linalg.norm(back[:2])
+    up = np.cross(back, right)
+    tangent = np.tan(np.radians(FIELD_OF_VIEW) / 2)  # of half the height; the width of a 16:9 picture is more
+    reach = [np.abs((corners - center) @ axis) / slope for axis, slope in ((right, tangent * 16 / 9), (up, tangent))]
+    distance = float(np.max((corners - center) @ back + 1.2 * np.maximum(*reach)))
+    camera = body.add_camera(name="track", mode=tracking, fovy=FIELD_OF_VIEW, pos=center - origin + distance * back)
     camera.alt.type, camera.alt.xyaxes = mujoco.mjtOrientation.mjORIENTATION_XYAXES, [*right, *up]
+
+
+def _corners(model: mujoco.MjModel) -> np.ndarray:
+    """Corners (8 n, 3) in the world of the boxes around the n geoms that are not planes, all joints at zero."""
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    signs = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
+    boxes = []
+    for geom in np.flatnonzero(model.geom_type != mujoco.mjtGeom.mjGEOM_PLANE):
+        local = model.geom_aabb[geom, :3] + signs * model.geom_aabb[geom, 3:]
+        boxes.append(data.geom_xpos[geom] + local @ data.geom_xmat[geom].reshape(3, 3).T)
+    return np.concatenate(boxes)

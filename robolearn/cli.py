@@ -15,6 +15,8 @@ Nothing heavy is imported before a command's body needs it: `--help` and `list` 
 
 from __future__ import annotations
 
+import errno
+import linecache
 import os
 import sys
 import traceback
@@ -24,36 +26,68 @@ from typing import Annotated, Any
 
 import typer
 
-from robolearn.errors import ConfigError, MissingError, RunFailed, did_you_mean, one_line
+from robolearn import __version__
+from robolearn.errors import ConfigError, MissingError, RunFailed, did_you_mean, one_line, quote
 
-OK, FAILED, BAD_INPUT, MISSING, RUN_FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
+OK, CHECK_FAILED, BAD_INPUT, MISSING, RUN_FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
 
 EPILOG = (
-    "Exit codes: 0 ok, 1 a check failed, 2 bad input, 3 something optional is missing (package, renderer, GPU), "
-    "4 the run failed (diverged, non-finite term), 70 a bug (with traceback), 130 interrupted."
+    "Exit codes: 0 ok, 1 a check failed, 2 bad input, 3 something optional is missing (package, "
+    "renderer, GPU), 4 the run failed (diverged, non-finite term), 70 a bug (shows a traceback), "
+    "130 interrupted."
 )
+WIDTH = {"max_content_width": 100}
+_THE_DISK_SAYS_NO = {
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
 
 app = typer.Typer(
     name="robolearn",
     help="Train robot policies on thousands of simulated robots, prove them, ship them.",
     epilog=EPILOG,
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], **WIDTH},
 )
 
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="key=value settings in Hydra's grammar.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Settings, in Hydra's grammar.", show_default=False),
 ]
-Run = Annotated[
-    str | None,
-    typer.Argument(help="Run folder, checkpoint or pretrained:NAME; the newest run where omitted.", show_default=False),
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN|KEY=VALUE",
+        help="A run folder, a checkpoint or pretrained:NAME (the newest run where omitted), then settings.",
+        show_default=False,
+    ),
 ]
-Output = Annotated[Path | None, typer.Option("--output", help="Folder to write to.", show_default=False)]
+Output = Annotated[
+    Path | None, typer.Option("--output", help="Folder to write to; the run's own where omitted.")
+]
 
 
-@app.command(epilog=EPILOG)
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Shows the help where no command is given."""
+    if version:
+        typer.echo(f"robolearn {__version__}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command(epilog=EPILOG, context_settings=WIDTH)
 def train(
     overrides: Overrides = None,
     show: Annotated[bool, typer.Option("--show", help="Print the resolved configuration and stop.")] = False,
@@ -64,13 +98,14 @@ def train(
     robolearn train task=humanoid_walk num_envs=4096
     robolearn train task=humanoid_walk task.rewards.alive=0.5 learner.learning_rate=3e-4
     robolearn train task=my_task.py:MyTask
-    robolearn train resume=runs/humanoid_walk/2026-01-31_12-00-00
+    robolearn train resume=runs/humanoid_walk/2026-01-31_12-00-00 max_iterations=500
 
-    Every setting, its value and what it means: robolearn train task=NAME --show
+    The tasks: robolearn list tasks. Every setting of one, with its value and meaning:
+    robolearn train task=NAME --show
     """
     from robolearn import config
 
-    resolved = _resolve(overrides)
+    resolved = config.resolve(overrides or [])
     if show:
         typer.echo(config.show(resolved), nl=False)
         return OK
@@ -80,19 +115,22 @@ def train(
     return OK
 
 
-@app.command("list", epilog=EPILOG)
+@app.command("list", epilog=EPILOG, context_settings=WIDTH)
 def list_(
     kind: Annotated[
-        str | None, typer.Argument(help="tasks, robots, backends or learners; all where omitted.", show_default=False)
+        str | None, typer.Argument(help="tasks, robots, backends or learners; all where omitted.")
     ] = None,
 ) -> int:
-    """List tasks, robots, backends and learners, ours and those of installed packages."""
+    """List tasks, robots, backends, learners.
+
+    Ours, and those of installed packages.
+    """
     from robolearn import registry
 
-    wanted = kind if kind is None or kind.endswith("s") else f"{kind}s"
+    wanted = f"{kind}s" if kind and not kind.endswith("s") else kind
     if wanted is not None and wanted not in registry.KINDS:
-        hint = did_you_mean(wanted, registry.KINDS)
-        raise ConfigError(f"there is no kind '{wanted}'{hint} Valid: {', '.join(registry.KINDS)}")
+        hint = did_you_mean(wanted, registry.KINDS) or "."
+        raise ConfigError(f"there is no kind {quote(kind)}{hint} Valid: {', '.join(registry.KINDS)}")
     for i, each in enumerate([wanted] if wanted else registry.KINDS):
         rows = [("name", "description", "source", "available")]
         for name, description, source, available, hint in registry.describe(each):
@@ -105,40 +143,137 @@ def list_(
     return OK
 
 
-def _resolve(overrides: Sequence[str] | None) -> Any:
+@app.command("eval", epilog=EPILOG, context_settings=WIDTH)
+def eval_(
+    words: Words = None,
+    output: Output = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to run.")] = 1024,
+    backend: Annotated[str | None, typer.Option(help="Another simulator than the run's.")] = None,
+) -> int:
+    """Run many episodes and write metrics.json.
+
+    \b
+    robolearn eval
+    robolearn eval runs/humanoid_walk/2026-01-31_12-00-00 seed=7 "task.commands.forward=[1,1]"
+    robolearn eval pretrained:humanoid_walk --output out
+    """
+    run, overrides = _split(words, backend)
+    from robolearn.evaluate import evaluate
+
+    evaluate(run, overrides, episodes=episodes, output=output)
+    return OK
+
+
+@app.command(epilog=EPILOG, context_settings=WIDTH)
+def play(
+    words: Words = None,
+    video: Annotated[
+        Path | None, typer.Option(help="Write a video here, without a window.", show_default=False)
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of the video [s].")] = 20.0,
+    output: Output = None,
+) -> int:
+    """Watch a policy: in the browser, or as a video with --video.
+
+    \b
+    robolearn play --video walk.mp4
+    robolearn play runs/humanoid_walk/2026-01-31_12-00-00 "task.commands.forward=[1,1]"
+    """
+    run, overrides = _split(words)
+    from robolearn.viewer import play as watch
+
+    watch(run, overrides, video=video, seconds=seconds, output=output)
+    return OK
+
+
+@app.command(epilog=EPILOG, context_settings=WIDTH)
+def sim(
+    overrides: Overrides = None,
+    task: Annotated[str | None, typer.Option(help="Task to simulate (required).", show_default=False)] = None,
+    policy: Annotated[
+        str, typer.Option(help="A run, a checkpoint, pretrained:NAME, random or zero.")
+    ] = "zero",
+    backend: Annotated[str, typer.Option(help="Simulator; auto picks.")] = "auto",
+    steps: Annotated[int, typer.Option(min=1, help="Control steps to simulate.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed; on a CPU the same one gives the same bits.")] = 1,
+    num_envs: Annotated[int, typer.Option(min=1, help="Robots side by side.")] = 64,
+    junit: Annotated[Path | None, typer.Option(help="Write a JUnit report here.", show_default=False)] = None,
+) -> int:
+    """Simulate headless and check gates; exit code 1 where one fails.
+
+    \b
+    robolearn sim --task humanoid_walk --policy zero --junit out.xml
+    """
     from robolearn import config
 
-    return config.resolve(overrides or [])
+    named = [f"task={task}"] if task is not None else []
+    settings = [*named, f"backend={backend}", f"seed={seed}", f"num_envs={num_envs}", *(overrides or [])]
+    resolved = config.resolve(settings)
+    from robolearn.sim import simulate
+
+    return OK if simulate(resolved, policy=policy, steps=steps, junit=junit) else CHECK_FAILED
+
+
+def _split(words: list[str] | None, backend: str | None = None) -> tuple[str | None, list[str]]:
+    """[RUN] [KEY=VALUE]... as (run, overrides)."""
+    runs = [word for word in words or [] if "=" not in word or os.path.exists(word)]
+    overrides = [word for word in words or [] if word not in runs]
+    if len(runs) > 1:
+        raise ConfigError(f"{quote(runs[1])} is a second run; give one run, then settings as key=value")
+    return (runs[0] if runs else None), overrides + ([f"backend={backend}"] if backend else [])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit code. Bad input is one line on stderr."""
-    # typer vendors click from some version on; its errors are found through a class it exports.
-    usage_error: Any = typer.BadParameter.__mro__[-4]
-    command = typer.main.get_command(app)
+    """Runs a command and returns its exit code; `argv` without the program's name.
+
+    What a user can cause is one line on stderr. Only a bug of ours shows a traceback.
+    """
+    # typer brings click's code along, from some version on; the class is reached through one it exports.
+    usage: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
-        result = command.main(
-            args=list(sys.argv[1:] if argv is None else argv), prog_name="robolearn", standalone_mode=False
-        )
+        words = list(sys.argv[1:] if argv is None else argv)
+        result = typer.main.get_command(app).main(args=words, prog_name="robolearn", standalone_mode=False)
         return result if isinstance(result, int) else OK
-    except ConfigError as error:
-        return _fail(str(error), BAD_INPUT)
     except MissingError as error:
-        return _fail(str(error), MISSING)
+        return _fail(error, MISSING)
     except RunFailed as error:
-        return _fail(str(error), RUN_FAILED)
-    except usage_error as error:
+        return _fail(error, RUN_FAILED)
+    except usage as error:
         return _fail(error.format_message(), BAD_INPUT)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+    except ValueError as error:
+        if isinstance(error, ConfigError) or _raised_by_us(error):
+            return _fail(error, BAD_INPUT)
+        return _bug()
+    except OSError as error:
+        if error.errno in _THE_DISK_SAYS_NO:
+            where = f"{quote(str(error.filename), 120)}: " if error.filename else ""
+            return _fail(f"{where}{error.strerror}", BAD_INPUT)
+        return _bug()
     except Exception:
-        traceback.print_exc()
-        return BUG
+        return _bug()
 
 
-def _fail(message: str, code: int) -> int:
-    print(f"robolearn: {one_line(message)}", file=sys.stderr)
+def _fail(message: object, code: int) -> int:
+    print(f"robolearn: {one_line(str(message)) or 'bad input'}", file=sys.stderr)
     return code
+
+
+def _bug() -> int:
+    traceback.print_exc()
+    return BUG
+
+
+def _raised_by_us(error: ValueError) -> bool:
+    """Whether a `raise` statement of this package made the error: those are worded for users.
+
+    One out of a library, or out of an expression of ours that a library refused, is a bug.
+    """
+    frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
+    file = frame.f_code.co_filename
+    ours = Path(file).is_relative_to(Path(__file__).parent)
+    return ours and linecache.getline(file, line).lstrip().startswith("raise")
 
 
 if __name__ == "__main__":

@@ -7,22 +7,28 @@ dataclasses' own defaults, the task's `defaults`, the user's overrides in the or
 from __future__ import annotations
 
 import dataclasses
-import os
-import re
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
-from robolearn import fields, registry
-from robolearn.errors import ConfigError, did_you_mean, listing, near, quote
+from robolearn import fields, registry, yaml_file
+from robolearn.errors import ConfigError, listing, near, quote
 from robolearn.fields import field_docs
 from robolearn.overrides import Override, Scalar, parse
 
-__all__ = ["Config", "ConfigError", "changed", "field_docs", "load", "resolve", "save", "show", "to_dict", "validate"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "changed",
+    "field_docs",
+    "load",
+    "resolve",
+    "save",
+    "show",
+    "to_dict",
+    "validate",
+]
 
 SCHEMA = 1
 """Version of the saved file. Raise it with any change an older file cannot survive; add a migration."""
@@ -43,19 +49,16 @@ class Config:
 
     schema: int = SCHEMA
     """Version of this file's layout."""
-    task: Any
-    """What the robot learns: a Task. `task=NAME` chooses, `task.rewards.alive=0.5` changes a part."""
-    backend: Any
-    """The simulator's settings. `backend=NAME` chooses; auto takes the best one installed."""
-    learner: Any
-    """The algorithm's settings. `learner=NAME` chooses, `learner.learning_rate=3e-4` changes a part."""
     num_envs: int = field(default=1024, metadata={"min": 1, "max": 1_048_576})
     """Robots simulated side by side."""
     seed: int = field(default=1, metadata={"min": 0, "max": 2**32 - 1})
-    """Seed of every random number; the same seed gives the same run on a CPU."""
+    """Seed of every random number; on a CPU the same seed gives the same run."""
     device: str = field(
         default="auto",
-        metadata={"pattern": r"auto|cpu|cuda(:\d{1,2})?", "form": "auto, cpu, cuda or cuda:N (N a GPU's number)"},
+        metadata={
+            "pattern": r"auto|cpu|cuda(:\d{1,2})?",
+            "form": "auto, cpu, cuda or cuda:N (a GPU's number)",
+        },
     )
     """Where to compute: auto, cpu, cuda or cuda:N."""
     max_iterations: int = field(default=300, metadata={"min": 1, "max": 1_000_000_000})
@@ -68,6 +71,12 @@ class Config:
     """Run folder to write; none: runs/TASK/TIME."""
     torch_threads: int = field(default=0, metadata={"min": 0, "max": 1024})
     """Threads PyTorch computes with on a CPU; 0 chooses."""
+    task: Any
+    """What the robot learns; chosen with task=NAME, changed with such as task.rewards.alive=0.5."""
+    backend: Any
+    """The simulator; chosen with backend=NAME, where auto takes the best one installed."""
+    learner: Any
+    """The algorithm; chosen with learner=NAME, changed with such as learner.learning_rate=3e-4."""
     task_name: str = field(metadata={"hidden": True})
     """Name the task was chosen by; saved as task.name."""
     backend_name: str = field(metadata={"hidden": True})
@@ -80,64 +89,76 @@ _HINTS = fields.hints(Config)
 _METAS = {f.name: f.metadata for f in dataclasses.fields(Config)}
 _SHOWN = [f.name for f in dataclasses.fields(Config) if not f.metadata.get("hidden")]
 _SCALARS = [name for name in _SHOWN if name not in GROUPS and name != "schema"]
-_CHOSEN = {"backend": "auto", "learner": "ppo"}
+_DEFAULT_CHOICE = {"backend": "auto", "learner": "ppo"}
 """Groups a user need not choose."""
 
 
 def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     """The configuration those overrides describe, complete and valid.
 
-    `base` is a run's own configuration to start from (`eval`, `resume`); without one a task must be named.
-    Raises ConfigError, one line, at the first thing that cannot be, and MissingError where the backend's
-    package is not installed.
+    `base` is a run's own configuration to start from; with `resume=RUN` among the overrides it is that run's.
+    Without one a task must be named. Raises ConfigError, one line, at the first thing that cannot be, and
+    MissingError where a package that is needed is not installed.
     """
-    items = parse(overrides)
+    words = list(overrides)
+    items = parse(words, [*_SCALARS, *GROUPS])
     chosen, trees = _sort(items)
     # Plain settings first: they are checked without importing anything.
-    scalars = {k: fields.apply(None, _HINTS[k], v, k, _METAS[k]) for k, v in trees.pop("", {}).items()}
-    task_name = registry.canonical(chosen.get("task") or (base.task_name if base else _no_task()))
+    scalars = _scalars(trees.pop("", {}))
+    if base is None and scalars.get("resume"):
+        return load(scalars["resume"], words)
+
+    task_name = registry.canonical("tasks", chosen.get("task") or (base.task_name if base else _no_task()))
     task_class = registry.load("tasks", task_name)
+    own = f"{task_class.__name__}.defaults: "
+    preset, preset_trees = _sort(_preset(task_class, own)) if base is None else ({}, {})
     if base is None:
-        preset, preset_trees = _sort(_preset(task_class, task_name))
-        preset_scalars = preset_trees.pop("", {})
-        where = f"{task_class.__name__}.defaults: "
-        scalars = {
-            **{k: fields.apply(None, _HINTS[k], v, where + k, _METAS[k]) for k, v in preset_scalars.items()},
-            **scalars,
-        }
+        scalars = {**_scalars(preset_trees.pop("", {}), own), **scalars}
     else:
-        preset, preset_trees = {}, {}
-        scalars = {**{k: getattr(base, k) for k in _SCALARS}, **scalars}
+        scalars = {**{key: getattr(base, key) for key in _SCALARS}, **scalars}
 
     built: dict[str, Any] = {}
+    device = scalars.get("device", "auto")
     for group, kind in GROUPS.items():
-        if group == "task":
-            name, cls = task_name, task_class
+        usual = task_name if group == "task" else preset.get(group, _DEFAULT_CHOICE[group])
+        name = chosen.get(group) or (getattr(base, f"{group}_name") if base else usual)
+        name = _settled(group, name, device)
+        if group in preset_trees and name != _settled(group, usual, device):
+            del preset_trees[group]  # a task's settings for one learner mean nothing to another
+        if base is not None and getattr(base, f"{group}_name") == name:
+            built[group] = getattr(base, group)
         else:
-            name = chosen.get(group) or (getattr(base, f"{group}_name") if base else None)
-            # A task's settings for one learner mean nothing to another that the user chose instead.
-            suits = name in (None, preset.get(group, _CHOSEN[group]))
-            name = registry.canonical(name or preset.get(group, _CHOSEN[group]))
-            if group == "backend" and name == "auto":
-                name = registry.pick_backend(scalars.get("device", "auto"))
-            cls = registry.load(kind, name).config_class
-            if not suits:
-                preset_trees.pop(group, None)
-        kept = base is not None and getattr(base, f"{group}_name") == name
-        built[group] = getattr(base, group) if kept else _instance(cls, group, name)
+            cls = registry.load(kind, name)
+            built[group] = _instance(cls if group == "task" else cls.config_class, group, name)
         built[f"{group}_name"] = name
+
+    known = {path for group in GROUPS for path in fields.paths(built[group], group)}
     for item in items:
-        _check_known(item, built)
+        if item.key[0] in GROUPS and item.dotted not in known:
+            raise ConfigError(fields.missing_key(item.text, item.dotted, known | set(_SCALARS)))
+    robot = trees.get("task", {}).get("robot")
+    if isinstance(robot, str):
+        trees["task"]["robot"] = registry.canonical("robots", robot)
     for group in GROUPS:
         node = built[group]
-        tree = preset_trees.get(group)
-        if tree:
-            where = f"{task_class.__name__}.defaults: {group}"
-            node = fields.apply(node, type(node), tree, where, {})
+        if group in preset_trees:
+            node = fields.apply(node, type(node), preset_trees[group], own + group, {})
         built[group] = fields.apply(node, type(node), trees.get(group, fields.KEEP), group, {})
     config = Config(**scalars, **built)
     validate(config)
     return config
+
+
+def _scalars(tree: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Plain settings, each checked against its type and range."""
+    return {key: fields.apply(None, _HINTS[key], tree[key], where + key, _METAS[key]) for key in tree}
+
+
+def _settled(group: str, name: str, device: str) -> str:
+    """The name as it is saved: files by absolute path, and which backend auto is."""
+    if group == "backend" and name == "auto":
+        return registry.pick_backend(device)
+    return registry.canonical(GROUPS[group], name)
 
 
 def _sort(items: Iterable[Override]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -181,15 +202,12 @@ def _put(tree: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
         tree[key[-1]] = dict(value) if isinstance(value, dict) else value
 
 
-def _preset(task_class: Any, name: str) -> list[Override]:
+def _preset(task_class: Any, where: str) -> list[Override]:
     """The task's own `defaults` as overrides."""
-    defaults = getattr(task_class, "defaults", {})
+    defaults = task_class.defaults if hasattr(task_class, "defaults") else {}
     if not isinstance(defaults, Mapping) or not all(isinstance(key, str) for key in defaults):
-        raise ConfigError(f"task {quote(name)}: defaults must be a dictionary of dotted keys")
-    return [
-        Override(f"{task_class.__name__}.defaults: {key}={value}", tuple(key.split(".")), value)
-        for key, value in defaults.items()
-    ]
+        raise ConfigError(f"{where}it must be a dictionary from dotted keys to values")
+    return [Override(f"{where}{k}={v}", tuple(k.split(".")), v) for k, v in defaults.items()]
 
 
 def _instance(cls: Any, group: str, name: str) -> Any:
@@ -208,25 +226,15 @@ def _no_task() -> NoReturn:
     raise ConfigError(f"no task is named: add task=NAME; {_names_of('task')}")
 
 
-def _check_known(item: Override, built: Mapping[str, Any]) -> None:
-    """Refuses a key that is not there, naming the near miss among its siblings and everywhere else."""
-    if item.key[0] not in GROUPS or len(item.key) == 1:
-        return
-    known = {path for group in GROUPS for path in fields.paths(built[group], group)}
-    if item.dotted not in known:
-        raise ConfigError(fields.missing_key(item.text, item.dotted, known | set(_SCALARS)))
-
-
 def _unknown(item: Override, items: list[Override]) -> NoReturn:
     """Refuses a key that does not begin with a setting's name."""
     known = {*_SCALARS, *GROUPS}
-    if not near(item.key[0], known):  # only now is it worth importing the groups, to look inside them
+    if not near(item.key[0], known, cutoff=0.8):
+        # Not a plain typing error: worth importing the groups, to look for the name inside them.
         for group, kind in GROUPS.items():
-            names = [i.value for i in items if i.key == (group,)] or [_CHOSEN.get(group)]
+            names = [i.value for i in items if i.key == (group,)] or [_DEFAULT_CHOICE.get(group)]
             try:
-                if names[-1] == "auto":
-                    names = [registry.pick_backend("cpu")]
-                cls = registry.load(kind, names[-1])
+                cls = registry.load(kind, _settled(group, names[-1], "cpu"))
                 known |= set(fields.paths(cls() if group == "task" else cls.config_class(), group))
             except Exception:  # no such group here: the suggestions are poorer, the message stands
                 continue
@@ -234,30 +242,25 @@ def _unknown(item: Override, items: list[Override]) -> NoReturn:
 
 
 def validate(config: Config) -> None:
-    """Calls `validate()` of the task, the learner's and the backend's settings and their parts, where defined.
+    """Calls `validate()` of the task and of the learner's and the backend's settings, where there is one.
 
-    A ValueError from one becomes a ConfigError that begins with its key.
+    A ValueError from it becomes a ConfigError that says which group's. The task's robot must exist, too.
     """
+    robot = getattr(config.task, "robot", None)
+    if isinstance(robot, str):
+        registry.require("robots", robot, "task.robot")
     for group in GROUPS:
-        for path, part in _parts(getattr(config, group), group):
-            check = getattr(part, "validate", None)
-            if callable(check):
-                try:
-                    check()
-                except ConfigError:
-                    raise
-                except ValueError as error:
-                    raise ConfigError(f"{path}: {error}") from error
-
-
-def _parts(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        yield path, node
-        for name in fields.hints(type(node)):
-            yield from _parts(getattr(node, name), f"{path}.{name}")
-    elif isinstance(node, dict):
-        for name, value in node.items():
-            yield from _parts(value, f"{path}.{name}")
+        node = getattr(config, group)
+        if not hasattr(node, "validate"):
+            continue
+        try:
+            node.validate()
+        except ConfigError:
+            raise
+        except ValueError as error:
+            cls: Any = type(node)
+            names_a_field = str(error).startswith(tuple(fields.hints(cls)))
+            raise ConfigError(f"{group}{'.' if names_a_field else ': '}{error}") from error
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -303,29 +306,41 @@ def save(config: Config, path: Path | str) -> None:
 
 
 def load(path: Path | str, overrides: Iterable[str] = ()) -> Config:
-    """A saved configuration (a run folder, or the file itself) with overrides laid over it.
+    """A saved configuration with overrides laid over it. `path`: the file, its run folder or a file in that.
 
     A class that came from a file (`task=path.py:Name`) is not imported because a saved file says so: the
     overrides must name it again. Raises ConfigError for what cannot be read, for another schema, for unknown
     keys and for values out of range.
     """
-    path = Path(path)
-    path = path / FILE_NAME if path.is_dir() else path
-    overrides = list(overrides)
-    content = _migrated(yaml_file.read(path), path)
-    named = {item.dotted: str(item.value) for item in parse(overrides)}
+    file = _saved_file(Path(path))
+    words = list(overrides)
+    content = _migrated(yaml_file.read(file), file)
+    named = {item.dotted: str(item.value) for item in parse(words)}
     try:
         base = _from_dict(content, named)
     except ConfigError as error:
-        raise ConfigError(f"{quote(str(path), 120)}: {error}") from error
-    return resolve(overrides, base) if overrides else base
+        raise ConfigError(f"{quote(str(file), 120)}: {error}") from error
+    return resolve(words, base) if words else base
+
+
+def _saved_file(path: Path) -> Path:
+    """The configuration of a run folder, or of one of its checkpoints."""
+    if path.suffix == ".yaml":
+        return path
+    for folder in (path, *list(path.absolute().parents)[:2]):
+        if (folder / FILE_NAME).is_file():
+            return folder / FILE_NAME
+    what = f"has no {FILE_NAME}, so it is not a run" if path.exists() else "does not exist"
+    raise ConfigError(f"{quote(str(path), 120)} {what}")
 
 
 def _migrated(content: dict[str, Any], path: Path) -> dict[str, Any]:
     """The content in this version's schema, or a refusal that names both."""
     schema, shown = content.get("schema"), quote(str(path), 120)
     if not isinstance(schema, int) or isinstance(schema, bool):
-        raise ConfigError(f"{shown} has no schema number; this RoboLearn reads configurations of schema {SCHEMA}")
+        raise ConfigError(
+            f"{shown} has no schema number; this RoboLearn reads configurations of schema {SCHEMA}"
+        )
     if schema > SCHEMA:
         raise ConfigError(
             f"{shown} has schema {schema} and this RoboLearn reads schema {SCHEMA}: "
@@ -347,21 +362,17 @@ def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
             raise ConfigError(fields.unknown(key, key, _SHOWN))
     built: dict[str, Any] = {}
     for group, kind in GROUPS.items():
-        node = content.get(group)
-        name = node.get("name") if isinstance(node, dict) else None
-        if not isinstance(name, str):
+        tree = content.get(group)
+        if not isinstance(tree, dict) or not isinstance(tree.get("name"), str):
             raise ConfigError(f"{group} has no name")
-        name = _allowed(group, name, named)
+        tree = dict(tree)
+        name = _allowed(group, tree.pop("name"), named)
+        _refuse_files(tree, group, named)
         cls = registry.load(kind, name)
         start = _instance(cls if group == "task" else cls.config_class, group, name)
-        tree = {key: value for key, value in node.items() if key != "name"}
-        _refuse_files(tree, group, named)
         built[group] = fields.apply(start, type(start), tree, group, {}, whole=True)
         built[f"{group}_name"] = name
-    scalars = {
-        key: fields.apply(None, _HINTS[key], content[key], key, _METAS[key]) for key in _SCALARS if key in content
-    }
-    config = Config(**scalars, **built)
+    config = Config(**_scalars({key: content[key] for key in _SCALARS if key in content}), **built)
     validate(config)
     return config
 
@@ -372,7 +383,7 @@ def _allowed(key: str, name: str, named: Mapping[str, str]) -> str:
         return name
     again = named.get(key, "")
     if registry.is_file(again) and again.rpartition(":")[2] == name.rpartition(":")[2]:
-        return registry.canonical(again)
+        return registry.canonical(GROUPS.get(key, "robots"), again)
     raise ConfigError(f"its {key} comes from a file, which is only run where you name it again: {key}={name}")
 
 
@@ -383,3 +394,6 @@ def _refuse_files(tree: Any, path: str, named: Mapping[str, str]) -> None:
     elif isinstance(tree, dict):
         for key, value in tree.items():
             _refuse_files(value, f"{path}.{key}", named)
+    elif isinstance(tree, list):
+        for value in tree:
+            _refuse_files(value, path, named)

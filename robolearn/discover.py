@@ -7,6 +7,7 @@ else's broken package installed. So source is parsed, not run.
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import traceback
 from dataclasses import dataclass
@@ -103,11 +104,11 @@ def look(target: str) -> tuple[str, str]:
     if not attribute or not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
         return "", f"its entry point is {target!r}, not 'module:object'"
     spec: ModuleSpec | None = None
-    places = None
-    for i, part in enumerate(module.split(".")):
+    places: list[str] = []
+    for i in range(module.count(".") + 1):
         name = ".".join(module.split(".")[: i + 1])
-        try:
-            spec = PathFinder.find_spec(name if places is not None else part, places)
+        try:  # the first part through every finder (editable installs have their own), which imports nothing
+            spec = PathFinder.find_spec(name, places) if i else importlib.util.find_spec(name)
         except (ImportError, ValueError, OSError):
             spec = None
         if spec is None:

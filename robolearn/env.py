@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from robolearn import registry
+from robolearn.config import Config
 from robolearn.delay import DelayLine
 from robolearn.envs.backend import Backend, Tensor
 from robolearn.envs.limits import joint_limits
 from robolearn.envs.robot import Robot
-from robolearn.errors import RunFailed
+from robolearn.errors import ConfigError, RunFailed
 from robolearn.tasks.context import Context, Random, RobotConstants
 from robolearn.tasks.symmetry import Symmetry, sagittal
 from robolearn.tasks.task import Task
@@ -358,3 +360,23 @@ def _copy(value: Any, rows: Tensor | None = None) -> Any:
     if isinstance(value, dict):
         return {k: _copy(v, rows) for k, v in value.items()}
     return value.clone() if rows is None else value[rows]
+
+
+def make_env(run: Config, num_envs: int | None = None, rank: int = 0) -> Env:
+    """The Env a configuration describes, with `num_envs` instead of its own where given.
+
+    Raises:
+        ConfigError: robot, backend, device and task do not fit together.
+    """
+    try:
+        found = registry.load("robots", run.task.robot)
+        robot = found if isinstance(found, Robot) else Robot.load(found)
+        device = "cuda" if run.device == "auto" and torch.cuda.is_available() else run.device
+        devices = registry.entries("backends")[run.backend_name].devices if run.device == "auto" else ()
+        if run.device == "auto" and "cuda" not in devices:
+            device = "cpu"
+        backend_class = registry.load("backends", run.backend_name)
+        backend = backend_class(robot, num_envs or run.num_envs, device, run.backend)
+        return Env(run.task, robot, backend, seed=run.seed, rank=rank)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

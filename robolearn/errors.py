@@ -51,12 +51,12 @@ def quote(value: object, limit: int = 60) -> str:
     return f"'{one_line(printable(text), 2 * limit)}'"
 
 
-def near(word: str, choices: Iterable[str], count: int = 3) -> list[str]:
-    """The choices that `word` is probably a misspelling of, best first."""
+def near(word: str, choices: Iterable[str], count: int = 3, cutoff: float = 0.6) -> list[str]:
+    """The choices that `word` is probably a misspelling of, best first; `cutoff` 1 is the same word."""
     by_fold: dict[str, str] = {}
     for choice in choices:
         by_fold.setdefault(choice.lower(), choice)
-    return [by_fold[c] for c in difflib.get_close_matches(word.lower()[:200], by_fold, count, 0.6)]
+    return [by_fold[c] for c in difflib.get_close_matches(word.lower()[:200], by_fold, count, cutoff)]
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """Values into dataclass fields, strictly by their type hints; and the docstrings under those fields.
 
 A field's `metadata` may narrow it: `min`, `max` (inclusive) and `above` (exclusive) bound a number or
-each number of a list; `pattern` and `form` a text; `registry` says the text names one of ours (`robots`).
+each number of a list; `pattern` and `form` (it in words) a text; `keys` adds to those of a dictionary.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import ast
 import dataclasses
 import functools
 import inspect
+import itertools
 import math
 import re
 import textwrap
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NoReturn, Union
 
-from robolearn.errors import ConfigError, did_you_mean, listing, quote
+from robolearn.errors import ConfigError, did_you_mean, listing, near, quote
 from robolearn.overrides import Scalar
 
 KEEP: Any = object()
@@ -56,7 +57,7 @@ def apply(
 
 
 def _apply_dataclass(current: Any, hint: Any, update: Any, where: str, whole: bool) -> Any:
-    cls = type(current) if isinstance(current, hint) else hint
+    cls: Any = type(current) if isinstance(current, hint) else hint
     types_ = hints(cls)
     if update is KEEP:
         update = {}
@@ -84,22 +85,24 @@ def _apply_dataclass(current: Any, hint: Any, update: Any, where: str, whole: bo
 
 def _apply_dict(
     current: Any, hint: Any, update: Any, where: str, meta: Mapping[str, Any], whole: bool
-) -> Any:
+) -> dict[str, Any]:
     inner = (typing.get_args(hint) or (str, Any))[1]
     present: dict[str, Any] = dict(current or {})
+    valid = {**present, **dict.fromkeys(meta.get("keys", ()), KEEP)}
     if update is KEEP:
         update = {}
     elif not isinstance(update, Mapping):
-        example = next(iter(present), "KEY")
-        raise ConfigError(f"{where} holds {listing(present)}, set one by one: {where}.{example}=VALUE")
+        example = next(iter(valid), "KEY")
+        raise ConfigError(f"{where} holds {listing(valid)}, set one by one: {where}.{example}=VALUE")
     elif whole:
         present = {key: present[key] for key in present if key in update}
     for key in update:
-        if key not in (current or {}):
-            raise ConfigError(unknown(f"{where}.{key}", key, current or {}))
+        if key not in valid:
+            raise ConfigError(unknown(f"{where}.{key}", key, valid))
+    merged = {**present, **{key: KEEP for key in update if key not in present}}
     return {
         key: apply(old, inner, update.get(key, KEEP), f"{where}.{key}", meta, whole)
-        for key, old in present.items()
+        for key, old in merged.items()
     }
 
 
@@ -114,27 +117,29 @@ def _leaf(value: Any, hint: Any, where: str, meta: Mapping[str, Any]) -> Any:
     if origin is Literal:
         choices = typing.get_args(hint)
         for choice in choices:
-            if choice in (plain, text) and type(choice) is type(plain if choice == plain else text):
+            given = text if isinstance(choice, str) else plain
+            if type(choice) is type(given) and choice == given:
                 return choice
         words = [str(choice) for choice in choices]
-        refuse(f"one of {listing(words)}{did_you_mean(str(text), words).replace('?', '')}")
+        refuse(f"one of {listing(words)}")
     if origin in (Union, types.UnionType):
-        for option in typing.get_args(hint):
+        options = sorted(typing.get_args(hint), key=lambda option: option is str)  # anything is text: last
+        for option in options:
             try:
                 return _leaf(value, option, where, meta)
             except ConfigError:
                 continue
-        refuse(" or ".join(getattr(option, "__name__", str(option)) for option in typing.get_args(hint)))
+        refuse(" or ".join(getattr(option, "__name__", str(option)) for option in options))
     if hint is bool:
         return plain if isinstance(plain, bool) else refuse("true or false")
     if hint is int:
         if isinstance(plain, float) and plain.is_integer() and abs(plain) < 1e15:
-            refuse(f"a whole number (write {int(plain)})")
+            refuse(f"a whole number{_bounds(meta)} (write {int(plain)})")
         return _number(plain, where, meta) if _is_int(plain) else refuse(f"a whole number{_bounds(meta)}")
     if hint is float:
         if not _is_int(plain) and not isinstance(plain, float):
             refuse(f"a number{_bounds(meta)}")
-        if abs(plain) > 1e300 or not math.isfinite(plain):
+        if not abs(plain) < 1e300:  # also true of NaN
             refuse(f"a finite number{_bounds(meta)}")
         return _number(float(plain), where, meta)
     if hint is str:
@@ -174,29 +179,26 @@ def _is_int(value: Any) -> bool:
 
 
 def _number(value: Any, where: str, meta: Mapping[str, Any]) -> Any:
-    low, high, above = meta.get("min"), meta.get("max"), meta.get("above")
-    if isinstance(value, int) and high is None:
-        high = _LARGEST
+    whole = isinstance(value, int)
+    bounds = {"max": _LARGEST, **meta} if whole else meta
+    low, high, above = bounds.get("min"), bounds.get("max"), bounds.get("above")
     outside = (low is not None and value < low) or (high is not None and value > high)
-    if outside or (above is not None and value <= above):
-        shown = str(value) if abs(value) <= _LARGEST else "a number that large"
-        raise ConfigError(f"{where} takes a number{_bounds({**meta, 'max': high})}, not {shown}")
+    if outside or (above is not None and value <= above) or (whole and value < -_LARGEST):
+        shown = str(value) if abs(value) <= _LARGEST else "one that large"
+        raise ConfigError(f"{where} takes a {'whole ' if whole else ''}number{_bounds(bounds)}, not {shown}")
     return value
 
 
 def _bounds(meta: Mapping[str, Any]) -> str:
     """` from 1 to 10`, ` above 0`: the range of a number in words."""
     low, high, above = meta.get("min"), meta.get("max"), meta.get("above")
-    parts = []
-    if above is not None:
-        parts.append(f"above {above}")
+    words = f" above {above}" if above is not None else ""
     if low is not None:
-        parts.append(f"from {low}" if high is not None else f"of at least {low}")
-    if high is not None and high != _LARGEST:
-        parts.append(f"to {high}" if low is not None else f"of at most {high}")
-    elif high == _LARGEST:
-        parts.append("up to 2^63")
-    return " " + " ".join(parts) if parts else ""
+        words += f" from {low}" if high is not None else f" of at least {low}"
+    if high is not None:
+        top = "2^63" if high == _LARGEST else str(high)
+        words += f" to {top}" if low is not None else f" of at most {top}"
+    return words
 
 
 def _text(value: str, where: str, meta: Mapping[str, Any]) -> str:
@@ -204,10 +206,6 @@ def _text(value: str, where: str, meta: Mapping[str, Any]) -> str:
         raise ConfigError(f"{where} takes printable text, not {quote(value)}")
     if "pattern" in meta and not re.fullmatch(meta["pattern"], value):
         raise ConfigError(f"{where} takes {meta.get('form', meta['pattern'])}, not {quote(value)}")
-    if "registry" in meta:
-        from robolearn import registry
-
-        registry.require(meta["registry"], value, where)
     return value
 
 
@@ -226,15 +224,25 @@ def unknown(dotted: str, word: str, choices: Any) -> str:
     return f"there is no {quote(dotted, 120)}{hint or f'; there is {listing(choices)}'}"
 
 
-def paths(node: Any, prefix: str) -> Iterator[str]:
+def paths(node: Any, prefix: str, meta: Mapping[str, Any] = types.MappingProxyType({})) -> Iterator[str]:
     """Every dotted key below a dataclass instance or dictionary, itself included."""
     yield prefix
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        for name in hints(type(node)):
-            yield from paths(getattr(node, name), f"{prefix}.{name}")
+        kinds = hints(type(node))
+        for f in dataclasses.fields(node):
+            if f.name in kinds:
+                yield from paths(
+                    _start(getattr(node, f.name), kinds[f.name]), f"{prefix}.{f.name}", f.metadata
+                )
     elif isinstance(node, dict):
-        for name, value in node.items():
-            yield from paths(value, f"{prefix}.{name}")
+        for name in {**node, **dict.fromkeys(meta.get("keys", ()))}:
+            yield from paths(node.get(name), f"{prefix}.{name}")
+
+
+def _start(value: Any, hint: Any) -> Any:
+    """The value, or where it is none a fresh instance of the dataclass it may be."""
+    inner = _without_none(hint)[0]
+    return inner() if value is None and dataclasses.is_dataclass(inner) and isinstance(inner, type) else value
 
 
 @functools.cache
@@ -249,7 +257,7 @@ def field_docs(cls: type) -> dict[str, str]:
         except (OSError, TypeError, SyntaxError, IndexError):
             continue  # a class made at run time has no source, so no docstrings either
         statements = body.body if isinstance(body, ast.ClassDef) else []
-        for field, after in zip(statements, statements[1:], strict=False):
+        for field, after in itertools.pairwise(statements):
             if (
                 isinstance(field, ast.AnnAssign)
                 and isinstance(field.target, ast.Name)

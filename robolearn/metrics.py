@@ -47,8 +47,12 @@ class MetricsLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self.path = folder / "metrics.jsonl"
+        self.last: dict[str, Any] | None = None
+        """The row the run goes on from."""
         if self.path.exists():
-            _rewrite(self.path, [row for row in read_metrics(self.path) if row["iteration"] <= resume_at])
+            rows = [row for row in read_metrics(self.path) if row["iteration"] <= resume_at]
+            _rewrite(self.path, rows)
+            self.last = rows[-1] if rows else None
         self._file = self.path.open("a", encoding="utf-8")
         self._writer = SummaryWriter(str(folder), purge_step=resume_at + 1 if resume_at else None)
 

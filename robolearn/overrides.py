@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from robolearn.errors import ConfigError, quote
+from robolearn.errors import ConfigError, did_you_mean, quote
 
 LONGEST = 4096
 """Longest override read [characters]; the grammar's parser is slow on more, and nobody types it."""
@@ -51,12 +51,16 @@ class Override:
         return ".".join(self.key)
 
 
-def parse(words: Iterable[str]) -> list[Override]:
-    """Reads overrides in order. ConfigError names the first word that cannot be read."""
-    return [_parse(word) for word in words]
+def parse(words: Iterable[str], known: Iterable[str] = ()) -> list[Override]:
+    """Reads overrides in order. ConfigError names the first word that cannot be read.
+
+    `known` keys are suggested where a key has a letter that only looks right.
+    """
+    known = list(known)
+    return [_parse(word, known) for word in words]
 
 
-def _parse(word: str) -> Override:
+def _parse(word: str, known: list[str]) -> Override:
     key, equals, raw = word.partition("=")
     if len(word) > LONGEST:
         _refuse(word, f"is {len(word)} characters long, and {LONGEST} is the most an override may have")
@@ -67,7 +71,7 @@ def _parse(word: str) -> Override:
         _refuse(word, f"adds a key, and a run's keys are fixed; write {quote(plain)} to set an existing one")
     if not equals:
         _refuse(word, "is not a setting; write key=value, such as num_envs=4096")
-    _check_key(word, key)
+    _check_key(word, key, known)
     if not raw.strip():
         _refuse(word, f"has no value; write {key}=VALUE, or {key}=null for none")
     if raw.strip() == "???":
@@ -77,7 +81,11 @@ def _parse(word: str) -> Override:
     return Override(word, tuple(key.split(".")), _value(word, key, raw))
 
 
-def _check_key(word: str, key: str) -> None:
+def _check_key(word: str, key: str, known: list[str]) -> None:
+    if re.match(r"hydra([./:@]|\Z)", key):
+        _refuse(
+            word, "is a setting of Hydra's own launcher, which is not used here; output=DIR sets the folder"
+        )
     if _KEY.match(key):
         return
     if not key.strip():
@@ -85,7 +93,10 @@ def _check_key(word: str, key: str) -> None:
     strange = next((c for c in key if not c.isascii() or not c.isprintable()), None)
     if strange:
         name = unicodedata.name(strange, "a character that does not print")
-        raise ConfigError(f"{_shown(word)}: the key has {name} (U+{ord(strange):04X}); keys are plain ASCII")
+        hint = did_you_mean(key, known)
+        raise ConfigError(
+            f"{_shown(word)}: the key has {name} (U+{ord(strange):04X}){hint or '; keys are plain ASCII'}"
+        )
     if "@" in key:
         _refuse(word, "names a package (@), and groups have fixed places here; write task=NAME")
     if "/" in key:
@@ -99,10 +110,6 @@ def _value(word: str, key: str, raw: str) -> Any:
     from hydra.core.override_parser.types import Override as HydraOverride
     from hydra.errors import HydraException
 
-    if key == "hydra" or key.startswith("hydra."):
-        _refuse(
-            word, "is a setting of Hydra's own launcher, which is not used here; robolearn has output=DIR"
-        )
     try:
         parsed: HydraOverride = _parser().parse_override(word)
     except (HydraException, ValueError, TypeError, RecursionError):

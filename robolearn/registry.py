@@ -19,10 +19,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from robolearn import discover
-from robolearn.errors import ConfigError, MissingError, did_you_mean, listing, printable, quote
+from robolearn.errors import ConfigError, MissingError, did_you_mean, listing, one_line, quote
 
 KINDS = ("tasks", "robots", "backends", "learners")
 OURS = "robolearn"
@@ -129,7 +129,7 @@ def load(kind: str, name: str) -> Any:
     """
     if is_file(name):
         found = _load_file(kind, name)
-    elif kind == "robots" and (Path(name) / "robot.yaml").is_file():
+    elif _is_robot_folder(kind, name):
         return Path(name).resolve()
     else:
         found = _load_entry(require(kind, name))
@@ -142,13 +142,13 @@ def require(kind: str, name: str, where: str = "") -> Entry | None:
     ConfigError names the near misses; `where` is the setting the name was given to.
     """
     one = kind.removesuffix("s")
-    if is_file(name) or (kind == "robots" and (Path(name) / "robot.yaml").is_file()):
+    if is_file(name) or _is_robot_folder(kind, name):
         return None
     entry = entries(kind).get(name)
     if entry is None:
         path = Path(name)
         if path.suffix == ".py" or "/" in name:
-            return _bad_path(one, path)
+            _bad_path(one, path)
         at = f"{where}: " if where else ""
         hint = did_you_mean(name, names(kind))
         raise ConfigError(f"{at}unknown {one} {quote(name)}{hint or '.'} Valid: {listing(names(kind))}")
@@ -162,10 +162,14 @@ def is_file(name: str) -> bool:
     return _FILE.match(name) is not None
 
 
-def canonical(name: str) -> str:
-    """The name to save with a run: a file by its absolute path, anything else as it is."""
-    match = _FILE.match(name)
-    return f"{Path(match['path']).expanduser().resolve()}:{match['name']}" if match else name
+def canonical(kind: str, name: str) -> str:
+    """The name to save with a run: a file, or a robot's folder, by its absolute path; others as they are."""
+    try:
+        if match := _FILE.match(name):
+            return f"{Path(match['path']).expanduser().resolve()}:{match['name']}"
+        return str(Path(name).resolve()) if _is_robot_folder(kind, name) else name
+    except (OSError, ValueError, RuntimeError):
+        return name  # no such path; `load` says so
 
 
 def pick_backend(device: str) -> str:
@@ -185,6 +189,10 @@ def pick_backend(device: str) -> str:
     wanted = "cuda" if device.startswith("cuda") else "cpu"
     fixes = [entry.hint for entry in ours if wanted in entry.devices] or [entry.hint for entry in ours]
     raise MissingError(f"no simulator for device={device} is installed; {'; '.join(fixes[:2])}")
+
+
+def _is_robot_folder(kind: str, name: str) -> bool:
+    return kind == "robots" and "/" in name and (Path(name) / "robot.yaml").is_file()
 
 
 def _has_cuda() -> bool:
@@ -224,26 +232,31 @@ def _ours(kind: str) -> list[Entry]:
 
 def _installed_packages(kind: str) -> list[Entry]:
     """Entries of other people's packages. Whatever is wrong with one stays with that one."""
+    group = f"{OURS}.{kind}"
     found: dict[tuple[str, str, str], Entry] = {}
-    for point in importlib.metadata.entry_points(group=f"{OURS}.{kind}"):
-        summary, source = "", "an unnamed package"
-        if point.dist is not None:
-            try:
-                source = f"{point.dist.name} {point.dist.version}"
-                summary = point.dist.metadata["Summary"] or ""
-            except Exception as error:  # somebody else's broken metadata must not break `list`
-                summary = f"({type(error).__name__} in its metadata)"
-        doc, problem = discover.look(point.value)
-        entry = Entry(
-            kind,
-            printable(point.name),
-            point.value,
-            printable(source),
-            printable(" ".join((doc or summary).split())),
-            problem=problem,
-        )
-        # An editable install can show the same distribution twice: once is enough.
-        found.setdefault((point.name, point.value, source.partition(" ")[0]), entry)
+    for dist in importlib.metadata.distributions():
+        # Not `importlib.metadata.entry_points()`: one malformed file anywhere makes that raise.
+        name, source, summary = "", "an unnamed package", ""
+        try:
+            if f"[{group}]" not in (dist.read_text("entry_points.txt") or ""):
+                continue
+            name = dist.metadata["Name"] or ""
+            source, summary = f"{name} {dist.version}", dist.metadata["Summary"] or ""
+            points = [(p.name, p.value) for p in dist.entry_points if p.group == group]
+        except Exception as error:
+            problem = f"its entry points cannot be read: {type(error).__name__}: {error}"
+            broken = Entry(kind, one_line(name or "?"), "", one_line(source), problem=one_line(problem))
+            found.setdefault((name, "", name), broken)
+            continue
+        for label, value in points:
+            target = value.partition("[")[0].strip()
+            doc, problem = discover.look(target)
+            description = one_line(doc or summary)
+            entry = Entry(
+                kind, one_line(label), target, one_line(source), description, problem=one_line(problem)
+            )
+            # The same distribution may be on the path twice (an editable install): once is enough.
+            found.setdefault((label, target, name), entry)
     return sorted(found.values(), key=lambda entry: entry.name)
 
 
@@ -317,7 +330,7 @@ def _load_file(kind: str, name: str) -> Any:
     return getattr(module, match["name"])
 
 
-def _bad_path(one: str, path: Path) -> Any:
+def _bad_path(one: str, path: Path) -> NoReturn:
     """Says what is wrong with something that looks like a path."""
     shown = quote(str(path), 120)
     if path.suffix == ".py":
@@ -345,8 +358,14 @@ def _checked(kind: str, name: str, found: Any) -> Any:
         # By name, not identity: the registry stands below the tasks and imports none of them.
         if not any(base.__name__ == "Task" for base in found.__mro__[1:]):
             raise ConfigError(f"task {shown} is not a Task: derive the class from robolearn.tasks.task.Task")
-        if not dataclasses.is_dataclass(found):
-            raise ConfigError(f"task {shown} is not a dataclass: put @dataclass above the class")
+        own = vars(found)
+        numbers = [
+            name for name, hint in own.get("__annotations__", {}).items() if "ClassVar" not in str(hint)
+        ]
+        if "__dataclass_fields__" not in own and numbers:
+            raise ConfigError(
+                f"task {shown}: put @dataclass above the class, or {numbers[0]} is not a setting"
+            )
     elif not dataclasses.is_dataclass(getattr(found, "config_class", None)):
         raise ConfigError(f"{one} {shown} has no config_class, the dataclass of its settings")
     return found

@@ -78,7 +78,8 @@ def render(content: Mapping[str, Any], node: Any) -> str:
 
 
 def _rows(content: Mapping[str, Any], node: Any, indent: int, rows: list[tuple[str, str]]) -> None:
-    docs = field_docs(type(node)) if dataclasses.is_dataclass(node) else {}
+    cls: Any = type(node)
+    docs = field_docs(cls) if dataclasses.is_dataclass(node) else {}
     for key, value in content.items():
         name, doc = " " * indent + _flow(key), docs.get(key, "")
         if isinstance(value, dict) and value:

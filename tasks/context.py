@@ -75,6 +75,10 @@ class Random:
         self.device = device
         self.generator = torch.Generator(device).manual_seed(seed)
 
+    def fork(self) -> Random:
+        """A generator of its own for a look that must not disturb the run's numbers."""
+        return Random(0, self.device)
+
     def uniform(self, low: Any, high: Any, *shape: int) -> Tensor:
         """Uniform numbers between `low` and `high`, of `shape`, or (*shape, k) for bounds of length k."""
         bounds = torch.as_tensor((low, high), dtype=torch.float32, device=self.device)
@@ -100,3 +104,10 @@ class Context:
     """(N,) time since the reset [s]."""
     memory: dict[str, Tensor]
     """What the task remembers, by name, (N, ...) each; see `Task.advance`."""
+
+    def row(self, index: int, memory: dict[str, Tensor]) -> Context:
+        """One environment's context as a batch of one, with another memory."""
+        one = slice(index, index + 1)
+        fields = ("action", "previous_action", "command", "episode_time")
+        rows = {name: getattr(self, name)[one] for name in fields}
+        return Context(self.robot, self.dt, **rows, memory=memory)

@@ -283,3 +283,10 @@ class HumanoidWalk(Task):
             "linear_velocity_error": terms.velocity_error(state, ctx),
             "yaw_rate_error": terms.yaw_rate_error(state, ctx),
         }
+
+    def deployed(self) -> dict[str, Any]:
+        """The gait clock and the stepping pattern, which run beside the policy on the robot."""
+        return {
+            "gait_clock": {"frequency": self.step_frequency, "stop_time": self.stop_time, "legs": list(LEGS)},
+            "step_pattern": dict(STEP_PATTERN),
+        }

@@ -111,3 +111,7 @@ class Task:
     def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
         """Quantities worth watching that are not rewarded, (N,) each, in SI units."""
         return {}
+
+    def deployed(self) -> dict[str, Any]:
+        """What the robot's computer must know of this task besides names, scales and gains; plain values."""
+        return {}

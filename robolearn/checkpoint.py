@@ -1,0 +1,173 @@
+"""Run folders and checkpoints: everything a run needs to go on exactly where it stopped.
+
+    runs/humanoid_walk/2026-01-31_12-00-00/
+      config.yaml       the resolved configuration
+      contract.json     what the robot must know
+      metrics.jsonl     a line an iteration; TensorBoard's event files lie beside it
+      latest.pt         the newest checkpoint with the simulation itself: exact resume
+      checkpoints/      iteration_000025.pt ...: weights, optimizer, normalizers
+
+A checkpoint holds tensors and plain values only and is loaded so: it cannot run code.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import zipfile
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from robolearn.errors import ConfigError, quote
+
+SCHEMA = 1
+"""Version of the checkpoint's layout."""
+
+LATEST = "latest.pt"
+ROOT = Path("runs")
+
+
+def new_run_folder(task_name: str, output: str | None) -> Path:
+    """Create the folder of a new run: `output`, or runs/TASK/TIME.
+
+    Raises:
+        ConfigError: where `output` already holds a run, which would be lost.
+    """
+    if output is not None:
+        folder = Path(output)
+        if (folder / "config.yaml").exists():
+            raise ConfigError(f"output={output} already holds a run; resume={output} goes on with it, or name another")
+        _make(folder)
+        return folder
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    parent = ROOT / task_name.rpartition(":")[2]
+    for suffix in ("", *(f"_{i}" for i in range(1, 1000))):
+        folder = parent / f"{stamp}{suffix}"
+        if not folder.exists():
+            _make(folder)
+            return folder
+    raise ConfigError(f"{parent} holds a thousand runs of this very second; name one with output=DIR")
+
+
+def _make(folder: Path) -> None:
+    try:
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {quote(str(folder), 120)}: {error.strerror}") from None
+
+
+def find_run(run: str | None) -> tuple[Path, Path]:
+    """A run folder and the checkpoint meant by RUN: a run folder, a checkpoint, or None for the newest run.
+
+    Raises:
+        ConfigError: there is no such run, or it has no checkpoint yet.
+    """
+    if run is None:
+        found = sorted(ROOT.glob("*/*/config.yaml"), key=lambda p: p.stat().st_mtime)
+        if not found:
+            raise ConfigError("there is no run under runs/ yet; train one: robolearn train task=NAME, or name a RUN")
+        folder = found[-1].parent
+    else:
+        folder = Path(run)
+    if folder.is_file():
+        checkpoint = folder
+        folder = folder.parent.parent if folder.parent.name == "checkpoints" else folder.parent
+        if not (folder / "config.yaml").is_file():
+            raise ConfigError(f"{quote(str(checkpoint), 120)} lies in no run folder: there is no config.yaml beside it")
+        return folder, checkpoint
+    if not (folder / "config.yaml").is_file():
+        raise ConfigError(f"{quote(str(folder), 120)} is not a run: it holds no config.yaml")
+    if not (folder / LATEST).is_file():
+        raise ConfigError(f"{quote(str(folder), 120)} has no checkpoint yet; it was stopped before the first one")
+    return folder, folder / LATEST
+
+
+def save(folder: Path, iteration: int, learner: Any, env: Any) -> Path:
+    """Write the checkpoint after `iteration`: weights under checkpoints/, and latest.pt with the simulation.
+
+    Both are written beside their place and moved there: a kill leaves the old file or the new, never half.
+    """
+    weights = {"schema": SCHEMA, "iter": iteration, "infos": None, **learner.state_dict()}
+    path = folder / "checkpoints" / f"iteration_{iteration:06d}.pt"
+    _write(weights, path)
+    _write({**weights, "env": env.snapshot(), "global_random": _global_random()}, folder / LATEST)
+    return path
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a checkpoint, without running anything that may hide in it.
+
+    Raises:
+        ConfigError: not a checkpoint, one that carries code, one of another schema, or a damaged one.
+    """
+    shown = quote(str(path), 120)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise ConfigError(f"there is no checkpoint {shown}") from None
+    except pickle.UnpicklingError:
+        raise ConfigError(f"{shown} refused: it holds more than tensors and plain values, and could run code") from None
+    except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"{shown} is not a whole checkpoint ({first}); take an older one from checkpoints/") from None
+    if not isinstance(content, dict) or "actor_state_dict" not in content:
+        raise ConfigError(f"{shown} is not a checkpoint: it has no actor_state_dict")
+    schema = content.get("schema", SCHEMA)  # rsl_rl's own checkpoints carry none
+    if schema != SCHEMA:
+        raise ConfigError(f"{shown} has schema {schema} and this RoboLearn reads schema {SCHEMA}")
+    return content
+
+
+def restore(content: dict[str, Any], learner: Any, env: Any) -> bool:
+    """Put a checkpoint into a learner and, where it holds one of the same size, the simulation.
+
+    Returns:
+        Whether the run goes on exactly (bit for bit on a CPU).
+
+    Raises:
+        ConfigError: the networks have other shapes.
+    """
+    try:
+        learner.load_state_dict(content)
+    except (RuntimeError, KeyError) as error:
+        first = " ".join(str(error).split())
+        raise ConfigError(f"the checkpoint does not fit this configuration: {first}") from None
+    saved = content.get("env")
+    if saved is None or len(saved["env"]["episode_step"]) != env.num_envs:
+        return False
+    env.restore(saved)
+    set_global_random(content["global_random"])
+    return True
+
+
+def _global_random() -> dict[str, Any]:
+    """Python's, NumPy's and torch's own generators: our code uses none of them, a user's task may."""
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    return {
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(np.asarray(keys, np.int64)), position, has_gauss, gauss),
+        "torch": torch.get_rng_state(),
+    }
+
+
+def set_global_random(state: dict[str, Any]) -> None:
+    """The reverse of what a checkpoint saves."""
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
+
+
+def _write(content: dict[str, Any], path: Path) -> None:
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
