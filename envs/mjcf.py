@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import mujoco
 import numpy as np
 
-from robolearn.envs.robot import Robot
+from robolearn.envs.robot import Actuator, Robot
+from robolearn.errors import ConfigError, did_you_mean, listing, quote
 
 FLOOR_FRICTION = 0.8
 FIELD_OF_VIEW = 35  # of the camera, from top to bottom [degrees]
 HORIZON = (0.42, 0.46, 0.52)
-FOOT_SENSORS = ("pos", "vel", "quat", "force")
 
 # Options in robot.yaml that are names in MJCF and numbers in MuJoCo.
 _ENUMS = {
@@ -27,10 +26,8 @@ _FLAGS = {
     "disable": ("mjDSBL_", mujoco.mjtDisableBit, "disableflags"),
     "enable": ("mjENBL_", mujoco.mjtEnableBit, "enableflags"),
 }
-_NUMBERS = (
-    "timestep", "iterations", "ls_iterations", "noslip_iterations", "ccd_iterations",
-    "tolerance", "ls_tolerance", "noslip_tolerance", "ccd_tolerance", "impratio",
-)  # fmt: skip
+_COUNTS = ("iterations", "ls_iterations", "noslip_iterations", "ccd_iterations")
+_NUMBERS = ("timestep", "tolerance", "ls_tolerance", "noslip_tolerance", "ccd_tolerance", "impratio")
 # Sizes that a backend passes to its own constructor: MuJoCo's options have no place for them.
 _BACKEND_SIZES = ("nconmax", "njmax")
 
@@ -44,9 +41,12 @@ def build_spec(robot: Robot, backend: str = "mujoco", visual: bool = False) -> m
     in world axes [N]; the options of `robot.solver[backend]`. With `visual`, also what makes a good video,
     and a camera "track"; without, everything that is only for looks is dropped. The physics is the same.
 
-    Raises ValueError where robot.yaml and MJCF disagree, or an option does not exist.
+    Raises ConfigError where robot.yaml and MJCF disagree, or an option does not exist.
     """
-    spec = _read(robot)
+    try:
+        spec = mujoco.MjSpec.from_file(str(robot.mjcf))
+    except ValueError as error:
+        raise ConfigError(f"{robot.mjcf}: {error}") from None
     _check_names(robot, spec)
     _add_solver_options(spec, robot, backend)
     if robot.base is not None:
@@ -64,127 +64,139 @@ def build_spec(robot: Robot, backend: str = "mujoco", visual: bool = False) -> m
 
 def build_model(robot: Robot, backend: str = "mujoco", visual: bool = False) -> mujoco.MjModel:
     """`build_spec`, compiled, with the home pose checked against the joint ranges."""
-    spec = build_spec(robot, backend, visual)
-    try:
-        model = spec.compile()
-    except ValueError as error:
-        raise ValueError(f"{robot.mjcf}: {' '.join(str(error).split())}") from None
+    model = _compile(robot, build_spec(robot, backend, visual))
     for name, home in zip(robot.joints, robot.home, strict=True):
         joint = model.joint(name)
         low, high = joint.range
         if model.jnt_limited[joint.id] and not low <= home <= high:
-            raise ValueError(
-                f"{robot.path / 'robot.yaml'}: joints.{name}.home is {home:g}, outside its range "
-                f"{low:g} to {high:g} in {robot.mjcf.name}; change one of them"
+            _fail(
+                robot,
+                f"joints.{name}.home is {home:g}, outside its range {low:g} to {high:g} in "
+                f"{robot.mjcf.name}; change one of them",
             )
     return model
 
 
 def home_qpos(robot: Robot, model: mujoco.MjModel) -> np.ndarray:
-    """qpos (nq,) of the home pose; a free base stands at x = y = 0, soles on the ground."""
+    """MuJoCo's qpos (nq,) in the home pose; a free base stands at x = y = 0, its soles on the ground."""
     qpos = model.qpos0.copy()
     if robot.base is not None:
-        start = model.jnt_qposadr[model.body(robot.base).jntadr[0]]
-        qpos[start : start + 7] = [0, 0, robot.home_height, 1, 0, 0, 0]
+        qpos[:7] = [0, 0, robot.home_height, 1, 0, 0, 0]
     for name, home in zip(robot.joints, robot.home, strict=True):
         qpos[model.joint(name).qposadr[0]] = home
     return qpos
 
 
-def _read(robot: Robot) -> mujoco.MjSpec:
+def _fail(robot: Robot, message: str) -> NoReturn:
+    raise ConfigError(f"{robot.path / 'robot.yaml'}: {message}")
+
+
+def _fail_name(robot: Robot, problem: str, name: object, valid: Iterable[str]) -> NoReturn:
+    valid = tuple(valid)
+    _fail(robot, f"{problem} {quote(name)}{did_you_mean(str(name), valid)} (valid: {listing(valid, 24)})")
+
+
+def _compile(robot: Robot, spec: mujoco.MjSpec) -> mujoco.MjModel:
     try:
-        return mujoco.MjSpec.from_file(str(robot.mjcf))
+        return spec.compile()
     except ValueError as error:
-        raise ValueError(f"{robot.mjcf}: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{robot.mjcf}: {error}") from None
 
 
 def _check_names(robot: Robot, spec: mujoco.MjSpec) -> None:
     """Every name in robot.yaml exists in the MJCF, and every joint of the MJCF is in robot.yaml."""
-    file = robot.path / "robot.yaml"
+    file = robot.mjcf.name
     one_axis = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
     joints = [joint.name for joint in spec.joints if joint.type in one_axis]
-    bodies = [body.name for body in spec.bodies if body.name != "world"]
-    sites = [site.name for site in spec.sites]
+    bodies = [body.name for body in spec.bodies if body.name not in ("", "world")]
+    if not all(joints):
+        raise ConfigError(f"{robot.mjcf}: has a hinge or slide joint without a name; name it")
     named = [("joints", "joint", robot.joints, joints), ("feet", "body", robot.feet, bodies)]
-    named += [("feet", "site", robot.feet, sites), ("bodies", "body", robot.bodies, bodies)]
+    named += [("feet", "site", robot.feet, [site.name for site in spec.sites if site.name])]
+    named += [("bodies", "body", robot.bodies, bodies)]
     named += [("base", "body", (robot.base,) if robot.base else (), bodies)]
     for key, kind, names, valid in named:
         for name in names:
             if name not in valid:
-                raise ValueError(f"{file}: {key} names {name!r}, no {kind} of {robot.mjcf.name}; {_choices(name, valid)}")
+                _fail_name(robot, f"{key} names a {kind} that {file} does not have,", name, valid)
     for name in joints:
         if name not in robot.joints:
-            raise ValueError(f"{file}: joints lacks {name!r} of {robot.mjcf.name}; add it with its home position")
-    free = [j for j in spec.joints if j.type not in one_axis]
-    if any(joint.type != mujoco.mjtJoint.mjJNT_FREE for joint in free):
-        raise ValueError(f"{robot.mjcf}: ball joints are not supported; use hinges")
-    if [joint.parent.name for joint in free] != ([robot.base] if robot.base else []):
-        raise ValueError(
-            f"{file}: base is {robot.base!r}, but the bodies of {robot.mjcf.name} with a free joint are "
-            f"{[joint.parent.name for joint in free]}; base must name the only one, or be left out"
+            _fail(robot, f"joints lacks {name} of {file}; add it with its home position")
+    floating = [joint for joint in spec.joints if joint.type not in one_axis]
+    if any(joint.type != mujoco.mjtJoint.mjJNT_FREE for joint in floating):
+        raise ConfigError(f"{robot.mjcf}: has a ball joint, which is not supported; use hinges")
+    if [joint.parent.name for joint in floating] != ([robot.base] if robot.base else []):
+        found = listing(joint.parent.name or "unnamed" for joint in floating)
+        _fail(
+            robot,
+            f"base is {robot.base or 'left out'}, but with a free joint {file} has: {found}; they must agree",
         )
+    if robot.base is not None and spec.joints[0].type in one_axis:
+        raise ConfigError(f"{robot.mjcf}: joints come before {robot.base}; its free joint must be the first")
     if spec.actuators or spec.sensors:
-        raise ValueError(f"{robot.mjcf}: has actuators or sensors of its own; robot.yaml describes them, remove them")
+        raise ConfigError(f"{robot.mjcf}: has actuators or sensors; remove them, robot.yaml describes them")
 
 
 def _add_solver_options(spec: mujoco.MjSpec, robot: Robot, backend: str) -> None:
-    where = f"{robot.path / 'robot.yaml'}: solver"
     if backend not in robot.solver:
-        raise ValueError(f"{where} has no options for backend {backend!r}; add them; there: {', '.join(robot.solver)}")
+        _fail_name(robot, "solver has no options for the backend", backend, robot.solver)
     for key, value in robot.solver[backend].items():
+        where = f"solver.{backend}.{key}"
         if key in _ENUMS:
-            setattr(spec.option, key, _member(*_ENUMS[key], value, f"{where}.{backend}.{key}"))
+            setattr(spec.option, key, _member(robot, where, value, *_ENUMS[key]))
         elif key in _FLAGS:
             prefix, enum, bits = _FLAGS[key]
             for flag in value if isinstance(value, list) else [value]:
-                flag_bit = int(_member(prefix, enum, flag, f"{where}.{backend}.{key}"))
-                setattr(spec.option, bits, getattr(spec.option, bits) | flag_bit)
-        elif key in _NUMBERS:
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ValueError(f"{where}.{backend}.{key} is {value!r}; it must be a number (with exponent: 1.0e-6)")
-            setattr(spec.option, key, int(value) if key.endswith("iterations") else float(value))
+                bit = int(_member(robot, where, flag, prefix, enum))
+                setattr(spec.option, bits, getattr(spec.option, bits) | bit)
+        elif key in (*_COUNTS, *_NUMBERS):
+            kind, words = (
+                (int, "a whole number") if key in _COUNTS else (int | float, "a number (such as 1.0e-6)")
+            )
+            if isinstance(value, bool) or not isinstance(value, kind) or not 0 <= value < 1e6:
+                _fail(robot, f"{where} is {quote(value)}; it must be {words}, 0 or more")
+            setattr(spec.option, key, value)
         elif key not in _BACKEND_SIZES:
-            valid = (*_ENUMS, *_FLAGS, *_NUMBERS, *_BACKEND_SIZES)
-            raise ValueError(f"{where}.{backend} has the unknown option {key!r}; {_choices(key, valid)}")
-    # Recording bounding volumes is for the visualizer only, and costs time in every collision pass.
+            valid = (*_ENUMS, *_FLAGS, *_COUNTS, *_NUMBERS, *_BACKEND_SIZES)
+            _fail_name(robot, f"solver.{backend} has the unknown option", key, valid)
+    # Recording which bounding volumes are active is for a viewer, and costs time in every collision pass.
     spec.visual.global_.bvactive = 0
 
 
-def _member(prefix: str, enum: Any, value: object, where: str) -> Any:
-    """The enum member that MJCF calls `value`."""
-    members = {name.removeprefix(prefix).lower(): member for name, member in enum.__members__.items() if name.startswith(prefix)}
+def _member(robot: Robot, where: str, value: object, prefix: str, enum: Any) -> Any:
+    """The member of a MuJoCo enum that MJCF calls `value`."""
+    members = {n.removeprefix(prefix).lower(): m for n, m in enum.__members__.items() if n.startswith(prefix)}
     if str(value).lower() not in members:
-        raise ValueError(f"{where} is {value!r}; {_choices(value, members)}")
+        _fail_name(robot, f"{where} is", value, members)
     return members[str(value).lower()]
 
 
-def _choices(name: object, valid: Iterable[str]) -> str:
-    words = list(valid)
-    near = difflib.get_close_matches(str(name), words, n=1)
-    return (f"did you mean {near[0]!r}? " if near else "") + f"valid: {', '.join(words) or 'none'}"
+# What is added states every property that matters: one left out would come from the robot's default class.
 
 
-def _add_floor(spec: mujoco.MjSpec) -> None:
-    # Everything is stated: what is left out would come from the robot's own default class.
+def _add_floor(spec: mujoco.MjSpec, collides: bool = True) -> None:
     spec.worldbody.add_geom(
-        name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05], group=0, contype=1, conaffinity=1,
-        condim=3, friction=[FLOOR_FRICTION, 0.005, 0.0001], rgba=[0.5, 0.5, 0.5, 1], material="",
+        name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05], pos=[0, 0, 0], quat=[1, 0, 0, 0],
+        contype=int(collides), conaffinity=int(collides), condim=3, friction=[FLOOR_FRICTION, 0.005, 0.0001],
+        solref=[0.02, 1], solimp=[0.9, 0.95, 0.001, 0.5, 2], margin=0, gap=0, priority=0,
+        group=0, material="", rgba=[0.5, 0.5, 0.5, 1],
     )  # fmt: skip
 
 
-def _add_actuator(spec: mujoco.MjSpec, actuator: Any) -> None:
+def _add_actuator(spec: mujoco.MjSpec, actuator: Actuator) -> None:
     limits = [-actuator.effort, actuator.effort]
-    added = spec.add_actuator(name=actuator.joint, target=actuator.joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
-    added.forcerange, added.forcelimited = limits, True
-    added.gainprm[0] = 1.0
+    added = spec.add_actuator(
+        name=actuator.joint, target=actuator.joint, trntype=mujoco.mjtTrn.mjTRN_JOINT, gear=[1, 0, 0, 0, 0, 0],
+        dyntype=mujoco.mjtDyn.mjDYN_NONE, gaintype=mujoco.mjtGain.mjGAIN_FIXED,
+        biastype=mujoco.mjtBias.mjBIAS_NONE, forcerange=limits, forcelimited=True,
+    )  # fmt: skip
     if actuator.kind == "position":
         # Targets are not clipped: one beyond the joint's range is how a PD law asks for its full torque there.
-        added.gainprm[0] = actuator.kp
+        added.gainprm[0], added.ctrllimited = actuator.kp, False
         added.biastype = mujoco.mjtBias.mjBIAS_AFFINE
-        added.biasprm[:3] = [0.0, -actuator.kp, -actuator.kd]
-        added.ctrllimited = False
+        added.biasprm[:3] = [0, -actuator.kp, -actuator.kd]
     else:
-        added.ctrlrange, added.ctrllimited = limits, True
+        added.gainprm[0], added.ctrllimited, added.ctrlrange = 1, True, limits
 
 
 def _add_foot_sensors(spec: mujoco.MjSpec, foot: str) -> None:
@@ -193,14 +205,12 @@ def _add_foot_sensors(spec: mujoco.MjSpec, foot: str) -> None:
     spec.add_sensor(name=f"{foot}_vel", type=mujoco.mjtSensor.mjSENS_FRAMELINVEL, **site)
     spec.add_sensor(name=f"{foot}_quat", type=mujoco.mjtSensor.mjSENS_FRAMEQUAT, **site)
     # Of a contact's two sides the force is told as it acts on the second, so the foot is the second and the
-    # first stays open: whatever touches the foot. The net force is in world axes.
+    # first stays open: whatever touches the foot.
+    net_force = 3  # reduce="netforce": one sum, in world axes
     spec.add_sensor(
-        name=f"{foot}_force",
-        type=mujoco.mjtSensor.mjSENS_CONTACT,
-        reftype=mujoco.mjtObj.mjOBJ_BODY,
-        refname=foot,
-        intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 3, 1],  # force only, reduced to one net force
-    )
+        name=f"{foot}_force", type=mujoco.mjtSensor.mjSENS_CONTACT, reftype=mujoco.mjtObj.mjOBJ_BODY, refname=foot,
+        intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), net_force, 1],
+    )  # fmt: skip
 
 
 def _add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
@@ -228,14 +238,10 @@ def _add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
     material = spec.add_material(name="floor", reflectance=0.05, specular=0.2, shininess=0.3, texuniform=True)
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
     material.texrepeat = [1, 1]
-    floor = spec.geom("floor")
-    if floor is None:
-        floor = spec.worldbody.add_geom(
-            name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05], contype=0, conaffinity=0,
-            group=0, mass=0, rgba=[0.5, 0.5, 0.5, 1],
-        )  # fmt: skip
-    floor.material = "floor"
-    corners = _corners(spec.copy().compile())
+    if robot.base is None:
+        _add_floor(spec, collides=False)
+    spec.geom("floor").material = "floor"
+    corners = _corners(_compile(robot, spec.copy()))
     center = (corners.min(axis=0) + corners.max(axis=0)) / 2
     size = float(np.ptp(corners, axis=0).max())
     body, tracking = spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
@@ -259,10 +265,12 @@ def _add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
     back /= np.linalg.norm(back)
     right = np.cross([0, 0, 1], back) / np.linalg.norm(back[:2])
     up = np.cross(back, right)
-    tangent = np.tan(np.radians(FIELD_OF_VIEW) / 2)  # of half the height; the width of a 16:9 picture is more
-    reach = [np.abs((corners - center) @ axis) / slope for axis, slope in ((right, tangent * 16 / 9), (up, tangent))]
-    distance = float(np.max((corners - center) @ back + 1.2 * np.maximum(*reach)))
-    camera = body.add_camera(name="track", mode=tracking, fovy=FIELD_OF_VIEW, pos=center - origin + distance * back)
+    tangent = np.tan(np.radians(FIELD_OF_VIEW) / 2)
+    tall, wide = np.abs((corners - center) @ up), np.abs((corners - center) @ right) * 9 / 16
+    # As near as keeps the whole robot in a 16:9 picture, with room to move its limbs.
+    distance = float(np.max((corners - center) @ back + 1.3 * np.maximum(tall, wide) / tangent))
+    eye = center - origin + distance * back
+    camera = body.add_camera(name="track", mode=tracking, fovy=FIELD_OF_VIEW, pos=eye)
     camera.alt.type, camera.alt.xyaxes = mujoco.mjtOrientation.mjORIENTATION_XYAXES, [*right, *up]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +9,12 @@ from typing import Any, NoReturn
 
 import yaml
 
+from robolearn.errors import ConfigError, did_you_mean, listing, quote
+
 SCHEMA = 1
 KINDS = ("position", "force")
+LARGEST = 1e12
+"""Beyond this a number in a robot.yaml is a mistake, and infinity is one too."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,8 @@ class Robot:
     def load(cls, folder: str | Path) -> Robot:
         """Read and check `folder`/robot.yaml.
 
-        Raises ValueError in one line that names the file, the offender, the valid choices and the fix. Names
-        are checked against the MJCF where that is compiled (`robolearn.envs.mjcf`).
+        Raises ConfigError, a ValueError of one line: the file, the offender, the valid choices and the fix.
+        Names are checked against the MJCF where that is compiled (`robolearn.envs.mjcf`).
         """
         folder = Path(folder).resolve()
         return _Reader(folder / "robot.yaml").robot()
@@ -137,31 +139,33 @@ class _UniqueKeys(yaml.SafeLoader):
     """SafeLoader that refuses a key given twice, of which YAML would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {key!r} is given twice", problem_mark=key_node.start_mark
-                )
-            seen.add(key)
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for name in names:
+            if names.count(name) > 1:
+                raise yaml.MarkedYAMLError(problem=f"{name} is given twice", problem_mark=node.start_mark)
         return super().construct_mapping(node, deep)
 
 
 class _Reader:
-    """Turns one robot.yaml into a Robot; every method fails with a line that begins with the file."""
+    """Turns one robot.yaml into a Robot; whatever is wrong fails with one line that begins with the file."""
 
     def __init__(self, file: Path):
         self.file = file
 
     def fail(self, message: str) -> NoReturn:
-        raise ValueError(f"{self.file}: {message}")
+        raise ConfigError(f"{self.file}: {message}")
+
+    def fail_name(self, problem: str, name: object, valid: Iterable[str]) -> NoReturn:
+        """`problem` ends where the misspelt `name` is told; what it could be follows."""
+        valid = tuple(valid)
+        near = did_you_mean(name, valid) if isinstance(name, str) else ""
+        self.fail(f"{problem} {quote(name)}{near} (valid: {listing(valid, 24)})")
 
     def robot(self) -> Robot:
         raw = self.document()
         if raw.get("schema") != SCHEMA:
             self.fail(
-                f"schema is {raw.get('schema')!r}, this RoboLearn reads schema {SCHEMA}; "
+                f"schema is {quote(raw.get('schema'))}, this RoboLearn reads schema {SCHEMA}; "
                 "convert the file, or use the RoboLearn it was written for"
             )
         self.keys(
@@ -172,13 +176,13 @@ class _Reader:
         )
         base = self.text("base", raw["base"]) if raw.get("base") is not None else None
         if base is not None and "home_height" not in raw:
-            self.fail(f"home_height is missing; give the height [m] of {base!r} at which the soles touch ground")
+            self.fail(f"home_height is missing; give the z of {base} [m] at which the soles touch the ground")
         if base is None and "home_height" in raw:
             self.fail("home_height is only for a robot with a free base; remove it, or name the body in base")
         mjcf = self.file.parent / self.text("mjcf", raw["mjcf"])
         if not mjcf.is_file():
-            self.fail(f"mjcf names {mjcf.name!r}, which is not in {mjcf.parent}")
-        joints, home, actuators = self.joints(raw["joints"], raw.get("actuators") or {})
+            self.fail(f"mjcf names {quote(raw['mjcf'])}, which is not a file in {self.file.parent}")
+        joints, home, actuators = self.joints(raw["joints"], raw.get("actuators", {}))
         feet = self.names("feet", raw.get("feet", []))
         return Robot(
             name=self.file.parent.name,
@@ -201,12 +205,12 @@ class _Reader:
         if not self.file.is_file():
             self.fail("no such file; a robot is a folder with a robot.yaml and an MJCF file")
         try:
-            raw = yaml.load(self.file.read_text(encoding="utf-8"), Loader=_UniqueKeys)  # noqa: S506
+            raw = yaml.load(self.file.read_text(encoding="utf-8"), Loader=_UniqueKeys)
         except yaml.MarkedYAMLError as error:
-            line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+            line = f" near line {error.problem_mark.line + 1}" if error.problem_mark else ""
             self.fail(f"not valid YAML{line}: {error.problem}")
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            self.fail(f"not valid YAML: {' '.join(str(error).split())}")
+        except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
+            self.fail(f"not valid YAML: {error}")
         return self.mapping("the file", raw)
 
     def joints(
@@ -217,23 +221,23 @@ class _Reader:
         if not joints:
             self.fail("joints is empty; list every hinge and slide joint of the MJCF")
         models = self.mapping("actuators", raw_models)
-        for name, model in models.items():
-            self.actuator(name, name, model)  # a model no joint uses is checked too
-        home, actuators, used = [], [], set()
+        home: list[float] = []
+        actuators: list[Actuator] = []
+        unused = dict(models)
         for name, raw_joint in joints.items():
             where = f"joints.{name}"
             joint = self.mapping(where, raw_joint)
             self.keys(where, joint, required=("home",), optional=("actuator",))
             home.append(self.number(f"{where}.home", joint["home"]))
-            if joint.get("actuator") is not None:
-                model = joint["actuator"]
-                if model not in models:
-                    self.fail(f"{where} names actuator {model!r}, which is not defined; {self.choices(model, models)}")
-                used.add(model)
-                actuators.append(self.actuator(model, name, models[model]))
-        for name in models:
-            if name not in used:
-                self.fail(f"actuators.{name} drives no joint; name it in a joint, or remove it")
+            model = joint.get("actuator")
+            if model is None:  # passive
+                continue
+            if not isinstance(model, str) or model not in models:
+                self.fail_name(f"{where} names the undefined actuator", model, models)
+            unused.pop(model, None)
+            actuators.append(self.actuator(model, name, models[model]))
+        if unused:
+            self.fail(f"actuators.{next(iter(unused))} drives no joint; name it in a joint, or remove it")
         return tuple(joints), tuple(home), tuple(actuators)
 
     def actuator(self, name: str, joint: str, raw: object) -> Actuator:
@@ -241,23 +245,25 @@ class _Reader:
         model = self.mapping(where, raw)
         kind = model.get("kind")
         if kind not in KINDS:
-            self.fail(f"{where}.kind is {kind!r}; {self.choices(kind, KINDS)}")
+            self.fail_name(f"{where}.kind is", kind, KINDS)
         gains = ("kp", "kd") if kind == "position" else ()
         self.keys(where, model, required=("kind", *gains, "effort"))
         kp, kd = (self.number(f"{where}.{gain}", model.get(gain, 0.0)) for gain in ("kp", "kd"))
         effort = self.number(f"{where}.effort", model["effort"])
         if effort <= 0 or kp < 0 or kd < 0:
-            self.fail(f"{where} has kp {kp}, kd {kd}, effort {effort}; effort must be > 0, kp and kd >= 0")
+            self.fail(f"{where} has kp {kp:g}, kd {kd:g}, effort {effort:g}; gains are >= 0, effort is > 0")
         return Actuator(joint, kind, kp, kd, effort)
 
     def solver(self, raw: object) -> dict[str, dict[str, Any]]:
-        solver = {name: dict(self.mapping(f"solver.{name}", o)) for name, o in self.mapping("solver", raw).items()}
+        solver = {
+            name: dict(self.mapping(f"solver.{name}", o)) for name, o in self.mapping("solver", raw).items()
+        }
         if not solver:
             self.fail("solver is empty; give each backend its options, at least mujoco: {timestep: 0.005}")
         for name, options in solver.items():
             where = f"solver.{name}.timestep"
-            if self.number(where, options.get("timestep", 0)) <= 0:
-                self.fail(f"{where} is {options.get('timestep')!r}; give the physics step in seconds, such as 0.005")
+            if "timestep" not in options or self.number(where, options["timestep"]) <= 0:
+                self.fail(f"{where} is missing or not > 0; give the physics step in seconds, such as 0.005")
         return solver
 
     def mirror(
@@ -272,51 +278,50 @@ class _Reader:
         for kind, names in (("joint", joints), ("actuated joint", actuated), ("foot", feet)):
             for name in names:
                 if mirror.twin(name) not in names:
-                    self.fail(f"mirror: {kind} {name!r} has no twin {mirror.twin(name)!r}; {self.choices(name, names)}")
+                    self.fail_name(f"mirror: {kind} {name} lacks its twin", mirror.twin(name), names)
         bases = {mirror.base(name): None for name in joints}
         for name in mirror.flip:
             if name not in bases:
-                self.fail(f"mirror.flip names {name!r}, which is no joint; {self.choices(name, bases)}")
+                self.fail_name("mirror.flip names the unknown joint", name, bases)
         return mirror
 
     # Values of one type, and the messages about them.
 
-    def keys(self, where: str, raw: Mapping[str, Any], required: Iterable[str], optional: Iterable[str] = ()) -> None:
+    def keys(
+        self, where: str, raw: Mapping[str, Any], required: Iterable[str], optional: Iterable[str] = ()
+    ) -> None:
         required, valid = tuple(required), (*required, *optional)
         for key in raw:
             if key not in valid:
-                self.fail(f"unknown key {key!r} in {where}; {self.choices(key, valid)}")
+                self.fail_name(f"{where} has the unknown key", key, valid)
         for key in required:
             if key not in raw:
-                self.fail(f"{where} has no {key!r}; it needs {', '.join(required)}")
-
-    def choices(self, name: object, valid: Iterable[object]) -> str:
-        words = [str(choice) for choice in valid]
-        near = difflib.get_close_matches(str(name), words, n=1)
-        return (f"did you mean {near[0]!r}? " if near else "") + f"valid: {', '.join(words) or 'none'}"
+                self.fail(f"{where} has no {key}; it needs {listing(required)}")
 
     def mapping(self, where: str, raw: object) -> Mapping[str, Any]:
         if not isinstance(raw, Mapping):
-            self.fail(f"{where} is {raw!r}; it must be a mapping of names to values")
+            self.fail(f"{where} is {quote(raw)}; it must be a mapping of names to values")
         for key in raw:
             if not isinstance(key, str):
-                self.fail(f"{where} has the key {key!r}, which YAML does not read as text; put it in quotes")
+                self.fail(
+                    f"{where} has the key {quote(key)}, which YAML does not read as text; put it in quotes"
+                )
         return raw
 
     def text(self, where: str, raw: object) -> str:
         if not isinstance(raw, str) or not raw:
-            self.fail(f"{where} is {raw!r}; it must be text")
+            self.fail(f"{where} is {quote(raw)}; it must be text")
         return raw
 
     def number(self, where: str, raw: object) -> float:
         # YAML 1.1 reads 1e-3 as text: only 1.0e-3 is a number.
-        if isinstance(raw, bool) or not isinstance(raw, int | float) or not math.isfinite(raw):
-            self.fail(f"{where} is {raw!r}; it must be a finite number (with exponent: 1.0e-3)")
+        if isinstance(raw, bool) or not isinstance(raw, int | float) or not abs(raw) <= LARGEST:
+            self.fail(f"{where} is {quote(raw)}; it must be a finite number (with an exponent: 1.0e-3)")
         return float(raw)
 
     def names(self, where: str, raw: object) -> tuple[str, ...]:
-        if not isinstance(raw, list) or not all(isinstance(name, str) for name in raw):
-            self.fail(f"{where} is {raw!r}; it must be a list of names")
+        if not isinstance(raw, list) or not all(isinstance(name, str) and name for name in raw):
+            self.fail(f"{where} is {quote(raw)}; it must be a list of names")
         if len(set(raw)) != len(raw):
-            self.fail(f"{where} is {raw!r}; a name is there twice")
+            self.fail(f"{where} is {quote(raw)}; a name is there twice")
         return tuple(raw)

@@ -111,7 +111,7 @@ def train(
         return OK
     from robolearn.train import train as run
 
-    run(resolved)
+    run(resolved, changes=config.resume_changes(overrides or [], resolved))
     return OK
 
 
@@ -147,7 +147,7 @@ def list_(
 def eval_(
     words: Words = None,
     output: Output = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes to run.")] = 1024,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to run, at least.")] = 512,
     backend: Annotated[str | None, typer.Option(help="Another simulator than the run's.")] = None,
 ) -> int:
     """Run many episodes and write metrics.json.

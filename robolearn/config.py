@@ -7,8 +7,7 @@ dataclasses' own defaults, the task's `defaults`, the user's overrides in the or
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,79 +15,24 @@ from robolearn import fields, registry, yaml_file
 from robolearn.errors import ConfigError, listing, near, quote
 from robolearn.fields import field_docs
 from robolearn.overrides import Override, Scalar, parse
+from robolearn.schema import FILE_NAME, GROUPS, SCALARS, SHOWN, Config, migrated, to_dict
+from robolearn.schema import scalars as plain_settings
 
 __all__ = [
+    "FILE_NAME",
     "Config",
     "ConfigError",
     "changed",
     "field_docs",
     "load",
     "resolve",
+    "resume_changes",
     "save",
     "show",
     "to_dict",
     "validate",
 ]
 
-SCHEMA = 1
-"""Version of the saved file. Raise it with any change an older file cannot survive; add a migration."""
-
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""From a schema to the next: MIGRATIONS[1] turns a file of schema 1 into one of schema 2."""
-
-GROUPS = {"task": "tasks", "backend": "backends", "learner": "learners"}
-"""Settings that choose a class by name, and the registry's kind of it."""
-
-FILE_NAME = "config.yaml"
-"""The resolved configuration inside a run folder."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """A run: what is trained, on what, and how."""
-
-    schema: int = SCHEMA
-    """Version of this file's layout."""
-    num_envs: int = field(default=1024, metadata={"min": 1, "max": 1_048_576})
-    """Robots simulated side by side."""
-    seed: int = field(default=1, metadata={"min": 0, "max": 2**32 - 1})
-    """Seed of every random number; on a CPU the same seed gives the same run."""
-    device: str = field(
-        default="auto",
-        metadata={
-            "pattern": r"auto|cpu|cuda(:\d{1,2})?",
-            "form": "auto, cpu, cuda or cuda:N (a GPU's number)",
-        },
-    )
-    """Where to compute: auto, cpu, cuda or cuda:N."""
-    max_iterations: int = field(default=300, metadata={"min": 1, "max": 1_000_000_000})
-    """Iterations to train, counted from the run's beginning."""
-    checkpoint_interval: int = field(default=25, metadata={"min": 1, "max": 1_000_000_000})
-    """Iterations between two checkpoints."""
-    resume: str | None = None
-    """Run folder or checkpoint to go on from."""
-    output: str | None = None
-    """Run folder to write; none: runs/TASK/TIME."""
-    torch_threads: int = field(default=0, metadata={"min": 0, "max": 1024})
-    """Threads PyTorch computes with on a CPU; 0 chooses."""
-    task: Any
-    """What the robot learns; chosen with task=NAME, changed with such as task.rewards.alive=0.5."""
-    backend: Any
-    """The simulator; chosen with backend=NAME, where auto takes the best one installed."""
-    learner: Any
-    """The algorithm; chosen with learner=NAME, changed with such as learner.learning_rate=3e-4."""
-    task_name: str = field(metadata={"hidden": True})
-    """Name the task was chosen by; saved as task.name."""
-    backend_name: str = field(metadata={"hidden": True})
-    """Name of the backend in use, never auto; saved as backend.name."""
-    learner_name: str = field(metadata={"hidden": True})
-    """Name of the learner; saved as learner.name."""
-
-
-_HINTS = fields.hints(Config)
-_METAS = {f.name: f.metadata for f in dataclasses.fields(Config)}
-_SHOWN = [f.name for f in dataclasses.fields(Config) if not f.metadata.get("hidden")]
-_SCALARS = [name for name in _SHOWN if name not in GROUPS and name != "schema"]
 _DEFAULT_CHOICE = {"backend": "auto", "learner": "ppo"}
 """Groups a user need not choose."""
 
@@ -101,21 +45,22 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     MissingError where a package that is needed is not installed.
     """
     words = list(overrides)
-    items = parse(words, [*_SCALARS, *GROUPS])
+    items = parse(words, [*SCALARS, *GROUPS])
     chosen, trees = _sort(items)
     # Plain settings first: they are checked without importing anything.
-    scalars = _scalars(trees.pop("", {}))
+    scalars = plain_settings(trees.pop("", {}))
     if base is None and scalars.get("resume"):
-        return load(scalars["resume"], words)
+        saved = load(scalars["resume"], _naming_files(words))
+        return resolve(words, dataclasses.replace(saved, output=None))  # where to write is asked anew
 
     task_name = registry.canonical("tasks", chosen.get("task") or (base.task_name if base else _no_task()))
     task_class = registry.load("tasks", task_name)
     own = f"{task_class.__name__}.defaults: "
     preset, preset_trees = _sort(_preset(task_class, own)) if base is None else ({}, {})
     if base is None:
-        scalars = {**_scalars(preset_trees.pop("", {}), own), **scalars}
+        scalars = {**plain_settings(preset_trees.pop("", {}), own), **scalars}
     else:
-        scalars = {**{key: getattr(base, key) for key in _SCALARS}, **scalars}
+        scalars = {**{key: getattr(base, key) for key in SCALARS}, **scalars}
 
     built: dict[str, Any] = {}
     device = scalars.get("device", "auto")
@@ -135,7 +80,7 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     known = {path for group in GROUPS for path in fields.paths(built[group], group)}
     for item in items:
         if item.key[0] in GROUPS and item.dotted not in known:
-            raise ConfigError(fields.missing_key(item.text, item.dotted, known | set(_SCALARS)))
+            raise ConfigError(fields.missing_key(item.text, item.dotted, known | set(SCALARS)))
     robot = trees.get("task", {}).get("robot")
     if isinstance(robot, str):
         trees["task"]["robot"] = registry.canonical("robots", robot)
@@ -147,11 +92,6 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     config = Config(**scalars, **built)
     validate(config)
     return config
-
-
-def _scalars(tree: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Plain settings, each checked against its type and range."""
-    return {key: fields.apply(None, _HINTS[key], tree[key], where + key, _METAS[key]) for key in tree}
 
 
 def _settled(group: str, name: str, device: str) -> str:
@@ -179,9 +119,9 @@ def _sort(items: Iterable[Override]) -> tuple[dict[str, str], dict[str, Any]]:
             raise ConfigError(f"{quote(item.text)}: a {head} is chosen with {head}=NAME; {_names_of(head)}")
         elif head in GROUPS:
             _put(trees.setdefault(head, {}), rest, item.value)
-        elif head in _SCALARS and not rest:
+        elif head in SCALARS and not rest:
             trees.setdefault("", {})[head] = item.value
-        elif head in _SCALARS:
+        elif head in SCALARS:
             raise ConfigError(f"there is no {quote(item.dotted)}: {head} is one value, set as {head}=VALUE")
         else:
             _unknown(item, items)
@@ -228,7 +168,7 @@ def _no_task() -> NoReturn:
 
 def _unknown(item: Override, items: list[Override]) -> NoReturn:
     """Refuses a key that does not begin with a setting's name."""
-    known = {*_SCALARS, *GROUPS}
+    known = {*SCALARS, *GROUPS}
     if not near(item.key[0], known, cutoff=0.8):
         # Not a plain typing error: worth importing the groups, to look for the name inside them.
         for group, kind in GROUPS.items():
@@ -263,24 +203,6 @@ def validate(config: Config) -> None:
             raise ConfigError(f"{group}{'.' if names_a_field else ': '}{error}") from error
 
 
-def to_dict(config: Config) -> dict[str, Any]:
-    """The configuration as plain dictionaries, lists and scalars, each group with its `name` first."""
-    content = {name: _plain(getattr(config, name)) for name in _SHOWN}
-    for group in GROUPS:
-        content[group] = {"name": getattr(config, f"{group}_name"), **content[group]}
-    return content
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: _plain(getattr(value, name)) for name in fields.hints(type(value))}
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
-
-
 def changed(before: Config, after: Config) -> list[str]:
     """The dotted keys in which two configurations differ."""
 
@@ -293,6 +215,23 @@ def changed(before: Config, after: Config) -> list[str]:
 
     old, new = dict(flat(to_dict(before), "")), dict(flat(to_dict(after), ""))
     return [key for key in {**old, **new} if key not in old or key not in new or old[key] != new[key]]
+
+
+def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:
+    """The dotted keys in which a resumed run differs from the saved one, so that it cannot go on exactly.
+
+    How long it runs and where it writes do not count.
+    """
+    if run.resume is None:
+        return []
+    saved = load(run.resume, _naming_files(overrides))
+    harmless = {"resume", "output", "max_iterations", "checkpoint_interval"}
+    return [key for key in changed(saved, run) if key not in harmless]
+
+
+def _naming_files(words: Iterable[str]) -> list[str]:
+    """The overrides that allow a file to be imported."""
+    return [word for word in words if registry.is_file(word.partition("=")[2].strip("'\""))]
 
 
 def show(config: Config) -> str:
@@ -314,7 +253,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Config:
     """
     file = _saved_file(Path(path))
     words = list(overrides)
-    content = _migrated(yaml_file.read(file), file)
+    content = migrated(yaml_file.read(file), file)
     named = {item.dotted: str(item.value) for item in parse(words)}
     try:
         base = _from_dict(content, named)
@@ -334,32 +273,10 @@ def _saved_file(path: Path) -> Path:
     raise ConfigError(f"{quote(str(path), 120)} {what}")
 
 
-def _migrated(content: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The content in this version's schema, or a refusal that names both."""
-    schema, shown = content.get("schema"), quote(str(path), 120)
-    if not isinstance(schema, int) or isinstance(schema, bool):
-        raise ConfigError(
-            f"{shown} has no schema number; this RoboLearn reads configurations of schema {SCHEMA}"
-        )
-    if schema > SCHEMA:
-        raise ConfigError(
-            f"{shown} has schema {schema} and this RoboLearn reads schema {SCHEMA}: "
-            "it was written by a newer version; install that one"
-        )
-    for version in range(schema, SCHEMA):
-        if version not in MIGRATIONS:
-            raise ConfigError(
-                f"{shown} has schema {schema}, too old for this RoboLearn (schema {SCHEMA}): train anew, "
-                "or use the version that wrote it"
-            )
-        content = MIGRATIONS[version](content)
-    return {**content, "schema": SCHEMA}
-
-
 def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
     for key in content:
-        if key not in _SHOWN:
-            raise ConfigError(fields.unknown(key, key, _SHOWN))
+        if key not in SHOWN:
+            raise ConfigError(fields.unknown(key, key, SHOWN))
     built: dict[str, Any] = {}
     for group, kind in GROUPS.items():
         tree = content.get(group)
@@ -372,7 +289,7 @@ def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
         start = _instance(cls if group == "task" else cls.config_class, group, name)
         built[group] = fields.apply(start, type(start), tree, group, {}, whole=True)
         built[f"{group}_name"] = name
-    config = Config(**_scalars({key: content[key] for key in _SCALARS if key in content}), **built)
+    config = Config(**plain_settings({key: content[key] for key in SCALARS if key in content}), **built)
     validate(config)
     return config
 

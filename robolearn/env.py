@@ -155,7 +155,7 @@ class Env:
         self.episode_step = self.episode_step + 1
         ctx.memory = task.advance(state, ctx)
 
-        diverged = state.diverged
+        diverged = state.diverged.clone()  # the reset below clears it in the State
         terminated = diverged.clone()
         for term in self._terminations.values():
             terminated |= term(state, ctx)

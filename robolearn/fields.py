@@ -190,15 +190,19 @@ def _number(value: Any, where: str, meta: Mapping[str, Any]) -> Any:
 
 
 def _bounds(meta: Mapping[str, Any]) -> str:
-    """` from 1 to 10`, ` above 0`: the range of a number in words."""
-    low, high, above = meta.get("min"), meta.get("max"), meta.get("above")
-    words = f" above {above}" if above is not None else ""
-    if low is not None:
-        words += f" from {low}" if high is not None else f" of at least {low}"
-    if high is not None:
-        top = "2^63" if high == _LARGEST else str(high)
-        words += f" to {top}" if low is not None else f" of at most {top}"
-    return words
+    """` from 1 to 10`, `, above 0`: the range of a number in words."""
+    low, high, above = (_short(meta.get(key)) for key in ("min", "max", "above"))
+    if low and high:
+        return f" from {low} to {high}"
+    parts = {"above": above, "at least": low, "at most": high}
+    words = " and ".join(f"{word} {bound}" for word, bound in parts.items() if bound)
+    return f", {words}" if words else ""
+
+
+def _short(bound: float | None) -> str:
+    if bound is None:
+        return ""
+    return "2^63" if bound == _LARGEST else f"{bound:g}" if isinstance(bound, float) else str(bound)
 
 
 def _text(value: str, where: str, meta: Mapping[str, Any]) -> str:
@@ -288,7 +292,8 @@ def missing_key(text: str, dotted: str, known: Iterable[str]) -> str:
     word = dotted.removeprefix(parent).lstrip(".").partition(".")[0]
     anywhere = {path.rpartition(".")[2]: path for path in known}
     found = [siblings[name] for name in near(word, siblings)]
-    found = found or near(dotted, known) or [anywhere[name] for name in near(last, anywhere)]
+    found = found or near(dotted, known, cutoff=0.75)
+    found = found or [anywhere[name] for name in near(last, anywhere, cutoff=0.75)]
     if found:
         return f"{there}: did you mean {' or '.join(found)}?"
     if siblings:

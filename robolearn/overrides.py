@@ -73,7 +73,7 @@ def _parse(word: str, known: list[str]) -> Override:
         _refuse(word, "is not a setting; write key=value, such as num_envs=4096")
     _check_key(word, key, known)
     if not raw.strip():
-        _refuse(word, f"has no value; write {key}=VALUE, or {key}=null for none")
+        _refuse(word, f"has no value; write {key}=VALUE")
     if raw.strip() == "???":
         _refuse(word, f"leaves the value open (???); write {key}=VALUE")
     if "${" in raw:
@@ -92,10 +92,9 @@ def _check_key(word: str, key: str, known: list[str]) -> None:
         _refuse(word, "has no key before the '='; write key=value, such as num_envs=4096")
     strange = next((c for c in key if not c.isascii() or not c.isprintable()), None)
     if strange:
-        name = unicodedata.name(strange, "a character that does not print")
         hint = did_you_mean(key, known)
         raise ConfigError(
-            f"{_shown(word)}: the key has {name} (U+{ord(strange):04X}){hint or '; keys are plain ASCII'}"
+            f"{_shown(word)}: the key has {_character(strange)}{hint or '; keys are plain ASCII'}"
         )
     if "@" in key:
         _refuse(word, "names a package (@), and groups have fixed places here; write task=NAME")
@@ -110,6 +109,11 @@ def _value(word: str, key: str, raw: str) -> Any:
     from hydra.core.override_parser.types import Override as HydraOverride
     from hydra.errors import HydraException
 
+    if (not raw.isascii() or "~" in raw) and re.fullmatch(r"[\w ./~:@+-]+", raw):
+        return raw.strip()  # a path with a letter or a ~ that the grammar cannot read: it is text, no more
+    strange = next((c for c in raw if not c.isprintable()), None)
+    if strange:
+        _refuse(word, f"has {_character(strange)} in its value")
     try:
         parsed: HydraOverride = _parser().parse_override(word)
     except (HydraException, ValueError, TypeError, RecursionError):
@@ -154,6 +158,11 @@ def _shown(word: str) -> str:
     """The word in quotes; what is not ASCII is escaped, so that a look-alike letter shows."""
     key, equals, raw = word.partition("=")
     return quote(ascii(key)[1:-1] + equals + raw)
+
+
+def _character(strange: str) -> str:
+    """A character by its name and number."""
+    return f"{unicodedata.name(strange, 'a character that does not print')} (U+{ord(strange):04X})"
 
 
 def _refuse(word: str, why: str) -> NoReturn:

@@ -191,6 +191,14 @@ def pick_backend(device: str) -> str:
     raise MissingError(f"no simulator for device={device} is installed; {'; '.join(fixes[:2])}")
 
 
+def devices(backend: str) -> tuple[str, ...]:
+    """Where a backend runs; that of another package or a file says so in its class's `devices`, else a CPU."""
+    entry = None if is_file(backend) else require("backends", backend)
+    if entry is not None and entry.devices:
+        return entry.devices
+    return tuple(getattr(load("backends", backend), "devices", ("cpu",)))
+
+
 def _is_robot_folder(kind: str, name: str) -> bool:
     return kind == "robots" and "/" in name and (Path(name) / "robot.yaml").is_file()
 

@@ -139,8 +139,8 @@ class PPO:
             self.critic = build_model("critic", widths["critic"], 1, c.critic_hidden, c.activation, None).to(
                 self.device
             )
-        # A small first policy: actions start at home, not at the whim of the initialization.
-        nn.init.orthogonal_(self.actor.mlp[-1].weight, 0.01)
+            # A small first policy: actions start at home, not at the whim of the initialization.
+            nn.init.orthogonal_(self.actor.mlp[-1].weight, 0.01)
         self.learning_rate = c.learning_rate
         self.optimizer = torch.optim.Adam(
             chain(self.actor.parameters(), self.critic.parameters()), lr=c.learning_rate, fused=True

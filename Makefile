@@ -1,0 +1,56 @@
+# RoboLearn from a fresh clone. Python 3.11, 3.12 or 3.13 and make are all it needs.
+#
+#   make walk      install, then train the humanoid to walk
+#   make test      install, then every check and every test
+#   make lint      only the style and type checks
+#   make install   only the installation, into .venv
+#   make clean     remove the installation and everything built
+#
+# PYTHON=/path/to/python3.12 chooses the interpreter, VENV=DIR the place of the installation,
+# ARGS='max_iterations=10' adds settings to `make walk`.
+
+VENV   ?= .venv
+PYTHON ?=
+ARGS   ?=
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+KNOWN  := python3 python3.13 python3.12 python3.11 python
+
+.PHONY: walk test lint install clean
+
+walk: install
+	$(BIN)/robolearn train task=humanoid_walk num_envs=4096 $(ARGS)
+
+test: lint
+	$(BIN)/python -m pytest
+	@mkdir -p build
+	$(BIN)/robolearn sim --task humanoid_walk --policy zero --steps 200 --num-envs 16 --junit build/sim.xml
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+install: $(STAMP)
+
+# The package is installed editable: only a change of its dependencies asks for another installation.
+$(STAMP): pyproject.toml constraints.txt
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  found=; for python in $(or $(PYTHON),$(KNOWN)); do \
+	    if $$python -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+	      >/dev/null 2>&1; then found=$$python; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "make: no Python 3.11, 3.12 or 3.13 with its venv module among: $(or $(PYTHON),$(KNOWN))." >&2; \
+	    echo "make: install one (on Debian and Ubuntu: python3 python3-venv), or name one: make PYTHON=/path/to/python3.12" >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "$$found -m venv --clear $(VENV)"; \
+	  $$found -m venv --clear $(VENV) || exit 1; \
+	fi
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[mujoco,dev]' --constraint constraints.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find robolearn envs tasks export tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

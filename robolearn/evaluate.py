@@ -1,0 +1,232 @@
+"""`robolearn eval`: many episodes of a trained policy, counted fairly, into metrics.json."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robolearn.env import Env, make_env
+from robolearn.envs.backend import State, Tensor, quat_rotate
+from robolearn.errors import RunFailed
+from robolearn.runs import Act, load_policy, open_run, replacing, require_writable
+from robolearn.train import set_threads
+
+SCHEMA = 1
+"""Version of metrics.json's layout."""
+
+FILE_NAME = "metrics.json"
+
+TRACKING = {"linear_velocity_error": "m/s", "yaw_rate_error": "rad/s"}
+"""Task metrics that every metrics.json has, null where the task follows no velocity commands."""
+
+
+@dataclass
+class Tally:
+    """What K episodes of each of N environments came to; E = K N episodes, in the order they ended."""
+
+    returns: Tensor
+    """(E,) sum of the rewards, not discounted."""
+    steps: Tensor
+    """(E,) control steps until the episode ended."""
+    survived: Tensor
+    """(E,) bool: it ran out of time instead of being terminated."""
+    diverged: Tensor
+    """(E,) bool: the simulator gave up on it."""
+    distance: Tensor | None
+    """(E,) [m] of base displacement along the heading the episode started with; None for a robot bolted
+    down. Up to the last control step before the end: Env shows the next episode's start after that."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """The task's metrics, mean over every counted step that did not diverge."""
+    seconds: float = 0.0
+    """Wall time of the loop."""
+    env_steps: int = 0
+    """Control steps simulated, over all environments, counted or not."""
+
+
+@torch.no_grad()
+def tally(env: Env, policy: Act, episodes_each: int = 1) -> Tally:
+    """Run until every environment has finished `episodes_each` episodes, and count exactly those.
+
+    Taking whatever ends first would count short episodes, failures, more often than long ones. So each
+    environment contributes the same number, from its first on, and idles along once it has them.
+
+    Args:
+        env: is reset first, everywhere at once, so that all episodes are whole.
+        policy: observations (N, D) to actions (N, A).
+        episodes_each: K.
+
+    Raises:
+        NonFiniteTerm: a term of the task is not finite on a finite State.
+    """
+    n, device = env.num_envs, env.device
+    mobile = env.robot.base is not None
+    zeros = lambda dtype: torch.zeros(n, dtype=dtype, device=device)  # noqa: E731
+    finished, steps, returns = zeros(torch.long), zeros(torch.long), zeros(torch.float64)
+    sums: dict[str, Tensor] = {}
+    weight, env_steps = zeros(torch.float64), 0
+    ended: list[tuple[Tensor, ...]] = []
+    env.reset()
+    position, heading = _pose(env.backend.state)
+    start = position
+    began = time.perf_counter()
+    for _ in range(episodes_each * env.max_episode_steps):
+        counting = finished < episodes_each
+        result = env.step(policy(env.observations["policy"]))
+        env_steps += n
+        steps, returns = steps + 1, returns + result.reward
+        sound = counting & ~result.diverged
+        weight += sound
+        for name, values in result.metrics.items():
+            sums[name] = sums.get(name, 0) + torch.where(sound, values.double(), 0.0)
+        done = result.done
+        if done.any():
+            rows = (done & counting).nonzero().squeeze(-1)
+            moved = ((position - start) * heading).sum(dim=1)
+            columns = (returns, steps, result.truncated, result.diverged, moved)
+            ended.append(tuple(column[rows].cpu() for column in columns))
+            finished += done
+            returns, steps = torch.where(done, 0.0, returns), torch.where(done, 0, steps)
+        # Where an episode has ended, this is the next one's start.
+        position, facing = _pose(env.backend.state)
+        start = torch.where(done[:, None], position, start)
+        heading = torch.where(done[:, None], facing, heading)
+        if bool((finished >= episodes_each).all()):
+            break
+    seconds = time.perf_counter() - began
+    assert ended, "an episode ends within max_episode_steps"
+    all_returns, all_steps, survived, diverged, distance = (
+        torch.cat(parts) for parts in zip(*ended, strict=True)
+    )
+    total = max(float(weight.sum()), 1.0)
+    metrics = {name: float(column.sum()) / total for name, column in sums.items()}
+    return Tally(
+        all_returns, all_steps, survived, diverged, distance if mobile else None, metrics, seconds, env_steps
+    )
+
+
+def _pose(state: State) -> tuple[Tensor, Tensor]:
+    """Horizontal base position (N, 2) [m], and the horizontal direction (N, 2) the base faces, of length 1."""
+    robot = state.robot
+    forward = torch.tensor((1.0, 0.0, 0.0), device=robot.base_pos.device).expand_as(robot.base_pos)
+    facing = quat_rotate(robot.base_quat, forward)[:, :2].double()
+    return robot.base_pos[:, :2].double(), facing / facing.norm(dim=1, keepdim=True).clamp(min=1e-9)
+
+
+def summarize(counted: Tally, env: Env) -> dict[str, Any]:
+    """The numbers of metrics.json that come out of the episodes.
+
+    Raises:
+        RunFailed: one of them is not finite.
+    """
+    extra = {name: value for name, value in counted.metrics.items() if name not in TRACKING}
+    out: dict[str, Any] = {
+        "episodes": len(counted.returns),
+        "survival_rate": float(counted.survived.double().mean()),
+        **{name: counted.metrics.get(name) for name in TRACKING},
+        "return_mean": float(counted.returns.mean()),
+        "return_std": float(counted.returns.std(correction=0)),
+        "forward_distance": None if counted.distance is None else float(counted.distance.mean()),
+        "episode_length_s": float(counted.steps.double().mean()) * env.ctx.dt,
+        "diverged": int(counted.diverged.sum()),
+        "metrics": extra,
+    }
+    for name, value in [*out.items(), *extra.items()]:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise RunFailed(f"{name} is not finite over {out['episodes']} episodes: look at the task's terms")
+    return out
+
+
+def evaluate(
+    run: str | None, overrides: Iterable[str] = (), episodes: int = 512, output: Path | None = None
+) -> dict[str, Any]:
+    """Evaluate a run and write metrics.json.
+
+    The policy is deterministic (the mean action) and every episode starts at its beginning. Observation
+    noise, delays, randomization and commands stay as the run has them; overrides change them. Without
+    `num_envs=` among those, one episode is taken from each of min(num_envs, episodes) environments; more
+    than one where that is not enough.
+
+    Args:
+        run: see `robolearn.runs.open_run`.
+        overrides: settings to change, in Hydra's grammar.
+        episodes: how many at least; each environment contributes the same number.
+        output: folder for metrics.json; the run's own without it.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ConfigError: the run cannot be used so, or the folder cannot be written to.
+        RunFailed: a term or a result was not finite.
+    """
+    found = open_run(run, overrides)
+    folder = output or found.folder
+    require_writable(folder)
+    config = found.config
+    asked = any(word.startswith("num_envs=") for word in found.overrides)
+    num_envs = config.num_envs if asked else min(config.num_envs, episodes)
+    each = -(-episodes // num_envs)
+    set_threads(config)
+    policy = load_policy(found)
+    env = make_env(config, num_envs=num_envs)
+    try:
+        counted = tally(env, policy, each)
+        summary = summarize(counted, env)
+        dt = env.ctx.dt
+    finally:
+        env.close()
+    metrics = {
+        "schema": SCHEMA,
+        **summary,
+        "task": config.task_name,
+        "run": found.name,
+        "iteration": found.iteration,
+        "backend": config.backend_name,
+        "seed": config.seed,
+        "overrides": list(found.overrides),
+        "num_envs": num_envs,
+        "episodes_each": each,
+        "episode_limit_s": config.task.episode_length_s,
+        "observation_noise": any(config.task.noise.values()),
+        # Simulated time of one environment for a second of the clock; the only numbers two runs differ in.
+        "real_time_factor": counted.env_steps / num_envs * dt / counted.seconds,
+        "steps_per_second": counted.env_steps / counted.seconds,
+    }
+    path = folder / FILE_NAME
+    with replacing(path) as part:
+        part.write_text(json.dumps(metrics, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    print(table(metrics))
+    print(f"wrote {path}")
+    return metrics
+
+
+def table(metrics: dict[str, Any]) -> str:
+    """A metrics.json as lines for people."""
+    rows = [
+        ("survival rate", f"{100 * metrics['survival_rate']:.1f} %"),
+        *((name.replace("_", " "), _number(metrics[name], unit)) for name, unit in TRACKING.items()),
+        ("forward distance", _number(metrics["forward_distance"], "m")),
+        ("return", f"{metrics['return_mean']:.3f} +- {metrics['return_std']:.3f}"),
+        ("episode length", f"{metrics['episode_length_s']:.2f} s of {metrics['episode_limit_s']:g} s"),
+        *((name.replace("_", " "), _number(value, "")) for name, value in metrics["metrics"].items()),
+        ("diverged", str(metrics["diverged"])),
+        ("real-time factor", f"{metrics['real_time_factor']:.1f} ({metrics['steps_per_second']:.0f} steps/s)"),
+    ]
+    noise = "with" if metrics["observation_noise"] else "without"
+    head = (
+        f"{metrics['task']} on {metrics['backend']}, iteration {metrics['iteration']}, seed {metrics['seed']}: "
+        f"{metrics['episodes']} episodes, mean action, {noise} observation noise"
+    )
+    width = max(len(name) for name, _ in rows)
+    return "\n".join([head, *(f"  {name:<{width}}  {value}" for name, value in rows)])
+
+
+def _number(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.3f} {unit}".rstrip()

@@ -1,0 +1,259 @@
+"""The shared suite: what every backend must do, after steps and not only after a reset."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+
+from robolearn.envs import mjcf
+from robolearn.envs.backend import State, quat_rotate
+from tests.factories import home_pose, home_targets, load_robot
+
+EVERY = torch.ones(4, dtype=torch.bool)
+
+
+def assert_same_rows(a: State, b: State, rows_a: list[int], rows_b: list[int]) -> None:
+    for name, tensor in a.robot.tensors().items():
+        assert torch.equal(tensor[rows_a], b.robot.tensors()[name][rows_b]), name
+
+
+def wiggle(robot, num_envs: int, step: int) -> torch.Tensor:
+    """Targets that differ by environment, actuator and time."""
+    phase = torch.arange(num_envs)[:, None] + 0.7 * torch.arange(len(robot.actuators)) + 0.3 * step
+    return home_targets(robot, num_envs) + 0.2 * torch.sin(phase)
+
+
+class Reference:
+    """Plain MuJoCo in float64, one simulation, posed and driven like row 0."""
+
+    def __init__(self, robot, pose):
+        self.robot, self.model = robot, mjcf.build_model(robot, "mujoco")
+        self.data = mujoco.MjData(self.model)
+        if robot.base:
+            self.data.qpos[:7] = [*pose.base_pos[0], *pose.base_quat[0]]
+            self.data.qvel[:3] = quat_rotate(pose.base_quat[:1], pose.base_lin_vel[:1])[0]
+            self.data.qvel[3:6] = pose.base_ang_vel[0]
+        for i, name in enumerate(robot.joints):
+            joint = self.model.joint(name)
+            self.data.qpos[joint.qposadr[0]] = pose.joint_pos[0, i]
+            self.data.qvel[joint.dofadr[0]] = pose.joint_vel[0, i]
+        mujoco.mj_forward(self.model, self.data)
+
+    def step(self, targets, substeps: int) -> None:
+        self.data.ctrl[:] = targets[0].double()
+        for _ in range(substeps):
+            mujoco.mj_step(self.model, self.data)
+
+    def assert_matches(self, state: State, lag: int, tolerance: float) -> None:
+        robot, data, entity = self.robot, self.data, state.robot
+        joints = [self.model.joint(name) for name in robot.joints]
+        expected = {
+            "joint_pos": [data.qpos[j.qposadr[0]] for j in joints],
+            "joint_vel": [data.qvel[j.dofadr[0]] for j in joints],
+        }
+        if robot.base:
+            expected["base_pos"], expected["base_quat"] = data.qpos[:3], data.qpos[3:7]
+            expected["base_ang_vel"] = data.qvel[3:6]
+            world = np.zeros(3)
+            mujoco.mju_rotVecQuat(world, data.qvel[:3], data.qpos[3:7] * [1, -1, -1, -1])
+            expected["base_lin_vel"] = world
+        if lag == 0:
+            mujoco.mj_forward(self.model, data)
+        expected["body_pos"] = np.array([data.body(name).xpos for name in robot.bodies])
+        if robot.feet:
+            expected["foot_pos"] = np.array([data.site(name).xpos for name in robot.feet])
+            expected["foot_lin_vel"] = np.array([data.sensor(f"{n}_vel").data for n in robot.feet])
+        for name, value in expected.items():
+            found = getattr(entity, name)[0].double().numpy()
+            assert np.abs(found - np.asarray(value)).max() < tolerance, name
+
+
+@pytest.mark.parametrize("name", ["cartpole", "humanoid"])
+def test_kinematics_after_a_reset_and_after_steps_are_mujocos(make_backend, name):
+    robot = load_robot(name)
+    backend = make_backend(robot, 4)
+    pose = home_pose(robot, 4)
+    if robot.base:
+        turned = torch.tensor([0.9, 0.1, -0.2, 0.3])
+        pose.base_quat[:] = turned / turned.norm()
+        pose.base_lin_vel[:] = torch.tensor([0.3, -0.2, 0.1])
+        pose.base_ang_vel[:] = torch.tensor([0.5, 0.4, -0.6])
+        pose.base_pos[:, 2] += 1.0  # in the air: no contact, so rounding does not grow
+    pose.joint_vel[:] = 0.3
+    reference = Reference(robot, pose)
+    backend.reset(EVERY, pose)
+    reference.assert_matches(backend.state, 0, 1e-4)
+    for step in range(5):
+        targets = wiggle(robot, 4, step)
+        backend.step(targets, 2)
+        reference.step(targets, 2)
+        reference.assert_matches(backend.state, backend.capabilities.derived_lag, 1e-4)
+
+
+def test_a_contact_free_rollout_of_100_substeps_agrees_with_mujoco(make_backend):
+    robot = load_robot("humanoid")
+    backend, pose = make_backend(robot, 4), home_pose(robot, 4, height=20.0)
+    reference = Reference(robot, pose)
+    backend.reset(EVERY, pose)
+    for step in range(50):
+        targets = wiggle(robot, 4, step)
+        backend.step(targets, 2)
+        reference.step(targets, 2)
+    reference.assert_matches(backend.state, backend.capabilities.derived_lag, 1e-3)
+
+
+def test_foot_forces_of_a_standing_robot_sum_to_its_weight(make_backend):
+    robot = load_robot("humanoid")
+    backend = make_backend(robot, 4)
+    backend.reset(EVERY, home_pose(robot, 4))
+    for _ in range(75):
+        backend.step(home_targets(robot, 4), 2)
+    model = mjcf.build_model(robot, "mujoco")
+    weight = model.body_mass.sum() * 9.81
+    total = backend.state.robot.foot_force.sum(dim=1)
+    assert total[:, 2] == pytest.approx([weight] * 4, rel=0.02)
+    assert total[:, :2].abs().max() < 0.05 * weight  # upwards in the world, not along some foot's axis
+
+
+def test_base_velocity_is_the_link_frames(make_backend):
+    robot = load_robot("humanoid")
+    backend, pose = make_backend(robot, 4), home_pose(robot, 4, height=5.0)
+    # Turned a quarter to the left: forward (x) of the link is y of the world.
+    pose.base_quat[:] = torch.tensor([0.5**0.5, 0.0, 0.0, 0.5**0.5])
+    pose.base_lin_vel[:] = torch.tensor([1.0, 0.0, 0.0])
+    backend.reset(EVERY, pose)
+    before = backend.state.robot.base_pos.clone()
+    assert torch.allclose(backend.state.robot.base_lin_vel, pose.base_lin_vel, atol=1e-6)
+    backend.step(home_targets(robot, 4), 1)
+    moved = backend.state.robot.base_pos - before
+    assert moved[:, 1].numpy() == pytest.approx([backend.capabilities.timestep] * 4, rel=0.05)
+    assert moved[:, 0].abs().max() < 1e-3
+
+
+def test_a_reset_touches_only_its_own_environments(make_backend):
+    robot = load_robot("humanoid")
+    backend, pose = make_backend(robot, 4), home_pose(robot, 4)
+    backend.reset(EVERY, pose)
+    for step in range(5):
+        backend.step(wiggle(robot, 4, step), 2)
+    before, rows = backend.state.clone(), backend.snapshot()
+    backend.reset(torch.tensor([False, True, False, True]), pose)
+    assert_same_rows(before, backend.state, [0, 2], [0, 2])
+    assert torch.allclose(backend.state.robot.joint_pos[[1, 3]], pose.joint_pos[[1, 3]], atol=1e-6)
+    # ... and what follows for the others is what would have followed.
+    backend.step(wiggle(robot, 4, 5), 2)
+    after = backend.state.clone()
+    if backend.capabilities.exact_restore:
+        backend.restore(rows)
+        backend.step(wiggle(robot, 4, 5), 2)
+        assert_same_rows(after, backend.state, [0, 2], [0, 2])
+
+
+def test_joint_order_survives_a_round_trip_through_a_permuted_robot(make_backend):
+    robot = load_robot("humanoid")
+    order = torch.randperm(len(robot.joints), generator=torch.Generator().manual_seed(0)).tolist()
+    rank = [robot.actuators[robot.actuated.index(j)] for j in order]
+    permuted = replace(
+        robot,
+        joints=tuple(robot.joints[j] for j in order),
+        home=tuple(robot.home[j] for j in order),
+        actuators=tuple(rank),
+    )
+    plain, shuffled = make_backend(robot, 4), make_backend(permuted, 4)
+    pose = home_pose(robot, 4, height=3.0)
+    pose.joint_pos += 0.01 * torch.arange(len(order))
+    there = replace(pose, joint_pos=pose.joint_pos[:, order], joint_vel=pose.joint_vel[:, order])
+    plain.reset(EVERY, pose)
+    shuffled.reset(EVERY, there)
+    assert torch.allclose(shuffled.state.robot.joint_pos, there.joint_pos, atol=1e-6)
+    for step in range(10):
+        targets = wiggle(robot, 4, step)
+        plain.step(targets, 2)
+        shuffled.step(targets[:, order], 2)
+    for field in ("joint_pos", "joint_vel", "joint_torque"):
+        ours, theirs = getattr(plain.state.robot, field)[:, order], getattr(shuffled.state.robot, field)
+        assert torch.allclose(ours, theirs, atol=1e-3), field
+
+
+def test_restored_rows_are_bit_equal_and_so_is_what_follows(make_backend):
+    robot = load_robot("humanoid")
+    backend = make_backend(robot, 4)
+    backend.reset(EVERY, home_pose(robot, 4))
+    for step in range(10):
+        backend.step(wiggle(robot, 4, step), 2)
+    saved, at_save = backend.snapshot(), backend.state.clone()
+    for step in range(10, 20):
+        backend.step(wiggle(robot, 4, step), 2)
+    first = backend.state.clone()
+    assert not torch.equal(first.robot.joint_pos, at_save.robot.joint_pos)
+    backend.restore(saved)
+    assert_same_rows(at_save, backend.state, [0, 1, 2, 3], [0, 1, 2, 3])
+    for step in range(10, 20):
+        backend.step(wiggle(robot, 4, step), 2)
+    if backend.capabilities.exact_restore:
+        assert_same_rows(first, backend.state, [0, 1, 2, 3], [0, 1, 2, 3])
+
+
+def test_a_snapshot_row_copied_into_others_starts_and_stays_bit_equal(make_backend):
+    robot = load_robot("humanoid")
+    backend = make_backend(robot, 4)
+    backend.reset(EVERY, home_pose(robot, 4))
+    for step in range(10):
+        backend.step(wiggle(robot, 4, step), 2)
+    source = backend.state.clone()
+    backend.restore(backend.snapshot(), source_rows=torch.tensor([2, 2, 0, 2]))
+    assert_same_rows(source, backend.state, [2, 2, 0, 2], [0, 1, 2, 3])
+    same_targets = wiggle(robot, 4, 10)[:1].repeat(4, 1)
+    for _ in range(5):
+        backend.step(same_targets, 2)
+    if backend.capabilities.exact_restore:
+        assert_same_rows(backend.state, backend.state, [0, 0], [1, 3])
+    assert not torch.equal(backend.state.robot.joint_pos[0], backend.state.robot.joint_pos[2])
+
+
+def test_environment_parameters_act_and_travel_with_a_snapshot(make_backend):
+    robot = load_robot("humanoid")
+    backend = make_backend(robot, 4)
+    if not {"mass_scale", "gain_scale"} <= backend.capabilities.params:
+        pytest.skip(f"{backend.capabilities.name} sets {sorted(backend.capabilities.params)}")
+    scale = torch.tensor([1.0, 1.2, 1.0, 1.4])
+    backend.set_params(torch.tensor([False, True, True, True]), {"mass_scale": scale})
+    assert torch.equal(backend.state.params["mass_scale"], scale)
+    backend.reset(EVERY, home_pose(robot, 4))
+    for _ in range(75):
+        backend.step(home_targets(robot, 4), 2)
+    model = mjcf.build_model(robot, "mujoco")
+    mass = model.body_mass.sum() + (scale.double().numpy() - 1) * model.body(robot.base).mass[0]
+    assert backend.state.robot.foot_force[:, :, 2].sum(dim=1).numpy() == pytest.approx(mass * 9.81, rel=0.03)
+
+    other = make_backend(robot, 4)
+    other.restore(backend.snapshot())
+    assert torch.equal(other.state.params["mass_scale"], scale)
+    backend.step(home_targets(robot, 4), 2)
+    other.step(home_targets(robot, 4), 2)
+    if backend.capabilities.exact_restore:
+        assert_same_rows(backend.state, other.state, [0, 1, 2, 3], [0, 1, 2, 3])
+
+
+def test_gain_scale_scales_the_torque_of_a_held_target(make_backend):
+    robot = load_robot("humanoid")
+    backend = make_backend(robot, 4)
+    backend.set_params(EVERY, {"gain_scale": torch.tensor([1.0, 0.5, 2.0, 1.0])})
+    backend.reset(EVERY, home_pose(robot, 4, height=5.0))
+    targets = home_targets(robot, 4)
+    targets[:, 0] += 0.01
+    backend.step(targets, 1)
+    torque = backend.state.robot.joint_torque[:, robot.actuated[0]]
+    stiffness = robot.actuators[0].kp
+    # One substep from rest: kp x 0.01 rad before the joint moves, within what implicit damping takes.
+    assert (torque / (0.01 * stiffness)).numpy() == pytest.approx([1.0, 0.5, 2.0, 1.0], rel=0.2)
+
+
+def test_an_unknown_parameter_is_refused_by_name(make_backend):
+    backend = make_backend(load_robot("cartpole"), 4)
+    with pytest.raises(ValueError, match="cannot set 'gravity'"):
+        backend.set_params(EVERY, {"gravity": torch.ones(4)})

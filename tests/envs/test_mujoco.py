@@ -1,0 +1,61 @@
+"""What only the mujoco backend promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from robolearn.envs.mujoco import MujocoBackend, MujocoConfig
+from tests.factories import home_pose, home_targets, load_robot
+
+
+def test_a_nan_in_one_robots_state_diverges_that_robot_only():
+    robot = load_robot("humanoid")
+    backend = MujocoBackend(robot, 8)
+    backend.reset(torch.ones(8, dtype=torch.bool), home_pose(robot, 8))
+    backend._qpos[3, 9] = np.nan
+    backend.step(home_targets(robot, 8), 2)
+    assert backend.state.diverged.tolist() == [i == 3 for i in range(8)]
+    assert torch.isfinite(backend.state.robot.joint_pos).all()
+    backend.step(home_targets(robot, 8), 2)  # MuJoCo has reset it: reported once, not for ever
+    assert not backend.state.diverged.any()
+
+
+def test_an_absurd_velocity_counts_as_diverged():
+    robot = load_robot("humanoid")
+    backend, pose = MujocoBackend(robot, 4), home_pose(robot, 4, height=1.0)
+    pose.base_ang_vel[2] = 5000.0
+    backend.reset(torch.ones(4, dtype=torch.bool), pose)
+    backend.step(home_targets(robot, 4), 1)
+    assert backend.state.diverged.tolist() == [False, False, True, False]
+
+
+def test_the_number_of_threads_does_not_change_the_numbers():
+    robot = load_robot("humanoid")
+    states = []
+    for threads in (1, 2):
+        backend = MujocoBackend(robot, 8, config=MujocoConfig(threads=threads))
+        backend.reset(torch.ones(8, dtype=torch.bool), home_pose(robot, 8))
+        for _ in range(20):
+            backend.step(home_targets(robot, 8) + 0.1, 2)
+        states.append(backend.state.clone())
+    for name, tensor in states[0].robot.tensors().items():
+        assert torch.equal(tensor, states[1].robot.tensors()[name]), name
+
+
+def test_a_gpu_is_refused_with_the_fix():
+    with pytest.raises(ValueError, match="device=cpu"):
+        MujocoBackend(load_robot("cartpole"), 4, device="cuda")
+
+
+def test_quarter_scale_of_4096_humanoids_stays_under_a_quarter_of_six_gigabytes():
+    # Memory is linear in environments; the full size is checked where CI runs the training itself.
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    robot = load_robot("humanoid")
+    backend = MujocoBackend(robot, 1024)
+    backend.reset(torch.ones(1024, dtype=torch.bool), home_pose(robot, 1024))
+    backend.step(home_targets(robot, 1024), 2)
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e6 < 1.5

@@ -1,0 +1,81 @@
+"""Small robots-and-environments factories for tests; the fixtures here are loaded by conftest.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from robolearn import registry
+from robolearn.env import Env
+from robolearn.envs.backend import Backend, Pose
+from robolearn.envs.robot import Robot
+from robolearn.tasks.task import Task
+
+ROBOTS = Path(__file__).parent.parent / "envs" / "robots"
+INSTALLED = [name for name, entry in registry.entries("backends").items() if not entry.hint]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _two_threads() -> None:
+    # The tests run on two cores; a fixed number also keeps sums in the same order everywhere.
+    torch.set_num_threads(2)
+
+
+def load_robot(name: str) -> Robot:
+    """One of our robots."""
+    return Robot.load(ROBOTS / name)
+
+
+def home_pose(robot: Robot, num_envs: int, height: float = 0.0) -> Pose:
+    """Everybody in the home pose, at rest, `height` metres above the ground."""
+    zeros = torch.zeros(num_envs, 3)
+    position = zeros.clone()
+    position[:, 2] = robot.home_height + height
+    return Pose(
+        base_pos=position,
+        base_quat=torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat(num_envs, 1),
+        base_lin_vel=zeros,
+        base_ang_vel=zeros.clone(),
+        joint_pos=torch.tensor(robot.home).repeat(num_envs, 1),
+        joint_vel=torch.zeros(num_envs, len(robot.joints)),
+    )
+
+
+def home_targets(robot: Robot, num_envs: int) -> torch.Tensor:
+    """Targets (N, A) that hold the home pose."""
+    return torch.tensor([robot.home[j] for j in robot.actuated]).repeat(num_envs, 1)
+
+
+@pytest.fixture
+def make_env() -> Iterator[Callable[..., Env]]:
+    """(task, num_envs, seed) -> Env on the CPU backend; closed after the test."""
+    made: list[Env] = []
+
+    def make(task: Task, num_envs: int = 16, seed: int = 1) -> Env:
+        from robolearn.envs.mujoco import MujocoBackend
+
+        robot = load_robot(task.robot)
+        made.append(Env(task, robot, MujocoBackend(robot, num_envs), seed=seed))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+@pytest.fixture(params=INSTALLED)
+def make_backend(request: pytest.FixtureRequest) -> Iterator[Callable[..., Backend]]:
+    """(robot, num_envs) -> Backend, for every backend installed here."""
+    cls = registry.load("backends", request.param)
+    made: list[Backend] = []
+
+    def make(robot: Robot, num_envs: int) -> Backend:
+        made.append(cls(robot, num_envs, "cpu", cls.config_class()))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()

@@ -1,0 +1,219 @@
+"""The order of a step, resets, delays, noise, divergence and exactness of an Env."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from robolearn.delay import DelayLine
+from robolearn.env import NonFiniteTerm
+from robolearn.envs.backend import State
+from robolearn.tasks import terms
+from robolearn.tasks.cartpole import CartpoleBalance
+from robolearn.tasks.context import Context, Random
+from robolearn.tasks.humanoid_walk import HumanoidWalk
+from robolearn.tasks.task import Term
+
+CPU = torch.device("cpu")
+
+
+def act(env, seed: int = 0, scale: float = 0.5) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(env.num_envs, env.num_actions, generator=generator)
+
+
+def run(env, steps: int, scale: float = 0.5) -> list[torch.Tensor]:
+    out = []
+    for i in range(steps):
+        result = env.step(act(env, i, scale))
+        out += [result.observations["policy"].clone(), result.observations["critic"].clone(), result.reward]
+        out += [result.terminated, result.truncated]
+    return out
+
+
+def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_an_episode_times_out_as_truncated_and_not_as_terminated(make_env):
+    env = make_env(CartpoleBalance(episode_length_s=0.1, start_angle=0.0))
+    results = [env.step(torch.zeros(16, 1)) for _ in range(5)]
+    assert not any(bool(r.done.any()) for r in results[:4])
+    assert bool(results[4].truncated.all())
+    assert not results[4].terminated.any()
+    assert env.episode_step.tolist() == [0] * 16
+
+
+def test_a_fallen_pole_terminates_and_is_worth_nothing_more(make_env):
+    env = make_env(CartpoleBalance(episode_length_s=10.0))
+    ended = torch.zeros(16, dtype=torch.bool)
+    for _ in range(150):
+        result = env.step(torch.ones(16, 1))
+        assert not (result.terminated & result.truncated).any()
+        ended |= result.terminated
+    assert ended.all()
+
+
+def test_terminal_observation_is_the_state_before_the_reset_and_the_next_one_is_after(make_env):
+    env = make_env(CartpoleBalance(episode_length_s=0.4, start_angle=0.05))
+    for _ in range(19):
+        result = env.step(torch.zeros(16, 1))
+        assert torch.equal(result.terminal_observations["policy"], result.observations["policy"])
+    angle_before = env.observations["policy"][:, 1].clone()
+    result = env.step(torch.zeros(16, 1))
+    assert result.truncated.all()
+    terminal, fresh = result.terminal_observations["policy"], result.observations["policy"]
+    # The pole falls on from where it was; the new episode starts within 0.05 rad.
+    assert (terminal[:, 1].abs() > angle_before.abs()).all()
+    assert (fresh[:, 1].abs() <= 0.05 + 1e-6).all()
+    assert torch.equal(env.backend.state.robot.joint_pos[:, 1], fresh[:, 1])
+
+
+def test_reward_is_the_weighted_sum_of_terms_times_the_control_period(make_env):
+    task = CartpoleBalance(rewards={"upright": 2.0, "centred": 0.0, "effort": -1.0, "alive": 3.0})
+    env = make_env(task)
+    result = env.step(torch.full((16, 1), 0.5))
+    angle = result.terminal_observations["policy"][:, 1]
+    assert torch.allclose(result.reward, 0.02 * (2.0 * angle.cos() - 0.25 + 3.0), atol=1e-6)
+    totals = env.drain()
+    assert totals["raw/effort"] == pytest.approx(0.25)
+    assert totals["reward/effort"] == pytest.approx(-0.25 * 0.02)
+    assert totals["reward/alive"] == pytest.approx(0.06)
+
+
+def test_terms_change_nothing_and_draw_nothing_when_evaluated_twice(make_env):
+    env = make_env(HumanoidWalk(), num_envs=8)
+    run(env, 3)
+    state, before = env.backend.state, env.snapshot()
+    for term in [*env.task.reward_terms().values(), *env.task.terminations().values()]:
+        first = term(state, env.ctx).clone()
+        assert torch.equal(first, term(state, env.ctx))
+    after = env.snapshot()
+    for name in before["context"]["memory"]:
+        assert torch.equal(before["context"]["memory"][name], after["context"]["memory"][name])
+    assert torch.equal(before["random"], after["random"])
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(make_env):
+    first, second, other = (make_env(HumanoidWalk(), num_envs=8, seed=s) for s in (3, 3, 4))
+    a, b, c = (run(env, 30) for env in (first, second, other))
+    assert same(a, b)
+    assert not same(a, c)
+
+
+@pytest.mark.parametrize("delay", [(0, 0), (0, 3)])
+def test_an_env_restored_from_its_snapshot_goes_on_bit_for_bit(make_env, delay):
+    task = HumanoidWalk(action_delay=delay, observation_delay=delay, randomize={"friction": (0.5, 1.2)})
+    env = make_env(task, num_envs=8)
+    run(env, 20)
+    saved = env.snapshot()
+    first = run(env, 40)
+    env.restore(saved)
+    assert same(first, run(env, 40))
+    another = make_env(task, num_envs=8, seed=99)
+    another.restore(saved)
+    assert same(first, run(another, 40))
+
+
+def test_snapshot_rows_copied_across_environments_are_bit_equal(make_env):
+    env = make_env(HumanoidWalk(), num_envs=4)
+    run(env, 10)
+    source = env.observations["critic"].clone()
+    env.restore(env.snapshot(), source_rows=torch.tensor([1, 1, 3, 1]))
+    assert torch.equal(env.observations["critic"], source[[1, 1, 3, 1]])
+    assert torch.equal(env.ctx.command[0], env.ctx.command[3])
+    env.task.noise.clear()
+    env._noise = None
+    result = env.step(act(env)[:1].repeat(4, 1))
+    assert torch.equal(result.terminal_observations["critic"][0], result.terminal_observations["critic"][1])
+    assert not torch.equal(result.terminal_observations["critic"][0], result.terminal_observations["critic"][2])
+
+
+def test_a_delay_line_hands_out_rows_as_late_as_each_environment_has_drawn():
+    line = DelayLine((0, 2), 3, 1, CPU)
+    line.draw(torch.ones(3, dtype=torch.bool), Random(0, CPU), torch.zeros(3, 1))
+    line.lag = torch.tensor([0, 1, 2])
+    arrived = [line.push(torch.full((3, 1), float(step)))[:, 0].tolist() for step in (1, 2, 3)]
+    assert arrived == [[1.0, 0.0, 0.0], [2.0, 1.0, 0.0], [3.0, 2.0, 1.0]]
+
+
+def test_delayed_actions_arrive_late_but_are_remembered_at_once(make_env):
+    env = make_env(CartpoleBalance(action_delay=(2, 2), start_angle=0.0))
+    env.step(torch.ones(16, 1))
+    assert torch.equal(env.ctx.action, torch.ones(16, 1))
+    assert env.backend.state.robot.joint_torque[:, 0].abs().max() == 0
+    env.step(torch.ones(16, 1))
+    env.step(torch.ones(16, 1))
+    assert env.backend.state.robot.joint_torque[:, 0].tolist() == [20.0] * 16
+
+
+def test_noise_is_drawn_once_a_step_and_reaches_the_policy_only(make_env):
+    env = make_env(HumanoidWalk(noise={"joint_vel_rel": 0.5}), num_envs=64)
+    result = env.step(torch.zeros(64, 21))
+    velocity = env.backend.state.robot.joint_vel
+    noise = result.observations["policy"][:, 27:48] - velocity
+    assert 0.4 < noise.abs().max() <= 0.5
+    assert noise.std() == pytest.approx(0.5 / 3**0.5, rel=0.1)  # uniform
+    assert torch.equal(result.observations["policy"], result.terminal_observations["policy"])
+    names = [item.name for item in env.task.items("critic")]
+    start = sum(i.compute(env.backend.state, env.ctx).shape[1] for i in env.task.items("critic")[: names.index("joint_vel_rel")])
+    assert torch.equal(result.observations["critic"][:, start : start + 21], velocity)
+
+
+def nan_in_environment_two(state: State, ctx: Context) -> torch.Tensor:
+    out = terms.alive(state, ctx)
+    out[2] = float("nan")
+    return out
+
+
+@dataclass
+class Broken(CartpoleBalance):
+    """A task with a bug."""
+
+    rewards: dict[str, float] = field(default_factory=lambda: {"upright": 1.0, "wobbly_term": 0.0})
+
+    def reward_terms(self) -> dict[str, Term]:
+        return {"upright": super().reward_terms()["upright"], "wobbly_term": nan_in_environment_two}
+
+
+def test_a_nan_in_a_term_raises_naming_the_term_and_the_environment(make_env):
+    env = make_env(Broken())
+    with pytest.raises(NonFiniteTerm, match=r"reward 'wobbly_term' .* environment 2 "):
+        env.step(torch.zeros(16, 1))
+
+
+def test_a_nan_in_one_robots_state_terminates_resets_and_counts_that_robot_only(make_env):
+    env = make_env(HumanoidWalk(), num_envs=8)
+    env.step(torch.zeros(8, 21))
+    env.drain()
+    env.backend._qpos[5, 10] = float("nan")
+    result = env.step(torch.zeros(8, 21))
+    assert result.diverged.tolist() == [i == 5 for i in range(8)]
+    assert result.terminated[5]
+    assert not result.truncated[5]
+    assert result.reward[5] == 0
+    for group in result.observations.values():
+        assert torch.isfinite(group).all()
+    assert env.drain()["diverged"] == 1
+    assert not env.step(torch.zeros(8, 21)).diverged.any()
+
+
+def test_staggered_starts_spread_the_first_time_outs_over_an_episode(make_env):
+    env = make_env(CartpoleBalance(episode_length_s=1.0, start_angle=0.0), num_envs=64)
+    env.reset(stagger=True)
+    ages = env.episode_step
+    assert ages.min() < 10
+    assert ages.max() >= 40
+    assert len(ages.unique()) > 20
+
+
+def test_a_control_period_that_physics_cannot_divide_is_refused_with_one_that_it_can(make_env):
+    with pytest.raises(ValueError, match=r"control_dt=0.025 is not a multiple of the 0.01 s"):
+        make_env(CartpoleBalance(control_dt=0.025))
+
+
+def test_a_parameter_the_backend_cannot_randomize_is_refused_with_those_it_can(make_env):
+    with pytest.raises(ValueError, match="mass_scale"):
+        make_env(CartpoleBalance(randomize={"mass_scale": (0.9, 1.1)}))  # a cartpole has no free base
