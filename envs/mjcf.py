@@ -284,3 +284,11 @@ def _corners(model: mujoco.MjModel) -> np.ndarray:
         local = model.geom_aabb[geom, :3] + signs * model.geom_aabb[geom, 3:]
         boxes.append(data.geom_xpos[geom] + local @ data.geom_xmat[geom].reshape(3, 3).T)
     return np.concatenate(boxes)
+
+
+def joint_limits(robot: Robot) -> tuple[list[float], list[float]]:
+    """Lower and upper limit of each joint in the robot's order, (J,) each [rad or m]; infinite without one."""
+    model = build_model(robot, next(iter(robot.solver)))
+    joints = [model.joint(name).id for name in robot.joints]
+    ranges = [model.jnt_range[j] if model.jnt_limited[j] else (-np.inf, np.inf) for j in joints]
+    return [float(low) for low, _ in ranges], [float(high) for _, high in ranges]

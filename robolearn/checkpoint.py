@@ -41,7 +41,9 @@ def new_run_folder(task_name: str, output: str | None) -> Path:
     if output is not None:
         folder = Path(output)
         if (folder / "config.yaml").exists():
-            raise ConfigError(f"output={output} already holds a run; resume={output} goes on with it, or name another")
+            raise ConfigError(
+                f"output={output} already holds a run; resume={output} goes on with it, or name another"
+            )
         _make(folder)
         return folder
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
@@ -70,7 +72,9 @@ def find_run(run: str | None) -> tuple[Path, Path]:
     if run is None:
         found = sorted(ROOT.glob("*/*/config.yaml"), key=lambda p: p.stat().st_mtime)
         if not found:
-            raise ConfigError("there is no run under runs/ yet; train one: robolearn train task=NAME, or name a RUN")
+            raise ConfigError(
+                "there is no run under runs/ yet; train one: robolearn train task=NAME, or name a RUN"
+            )
         folder = found[-1].parent
     else:
         folder = Path(run)
@@ -78,12 +82,16 @@ def find_run(run: str | None) -> tuple[Path, Path]:
         checkpoint = folder
         folder = folder.parent.parent if folder.parent.name == "checkpoints" else folder.parent
         if not (folder / "config.yaml").is_file():
-            raise ConfigError(f"{quote(str(checkpoint), 120)} lies in no run folder: there is no config.yaml beside it")
+            raise ConfigError(
+                f"{quote(str(checkpoint), 120)} lies in no run folder: there is no config.yaml beside it"
+            )
         return folder, checkpoint
     if not (folder / "config.yaml").is_file():
         raise ConfigError(f"{quote(str(folder), 120)} is not a run: it holds no config.yaml")
     if not (folder / LATEST).is_file():
-        raise ConfigError(f"{quote(str(folder), 120)} has no checkpoint yet; it was stopped before the first one")
+        raise ConfigError(
+            f"{quote(str(folder), 120)} has no checkpoint yet; it was stopped before the first one"
+        )
     return folder, folder / LATEST
 
 
@@ -111,10 +119,14 @@ def load(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"there is no checkpoint {shown}") from None
     except pickle.UnpicklingError:
-        raise ConfigError(f"{shown} refused: it holds more than tensors and plain values, and could run code") from None
+        raise ConfigError(
+            f"{shown} refused: it holds more than tensors and plain values, and could run code"
+        ) from None
     except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"{shown} is not a whole checkpoint ({first}); take an older one from checkpoints/") from None
+        raise ConfigError(
+            f"{shown} is not a whole checkpoint ({first}); take an older one from checkpoints/"
+        ) from None
     if not isinstance(content, dict) or "actor_state_dict" not in content:
         raise ConfigError(f"{shown} is not a checkpoint: it has no actor_state_dict")
     schema = content.get("schema", SCHEMA)  # rsl_rl's own checkpoints carry none

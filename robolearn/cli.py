@@ -150,7 +150,9 @@ def eval_(
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to run, at least.")] = 512,
     backend: Annotated[str | None, typer.Option(help="Another simulator than the run's.")] = None,
 ) -> int:
-    """Run many episodes and write metrics.json.
+    """Run many episodes of the deterministic policy and write metrics.json.
+
+    Noise, delays and commands stay as the run has them; settings change them.
 
     \b
     robolearn eval
@@ -168,12 +170,12 @@ def eval_(
 def play(
     words: Words = None,
     video: Annotated[
-        Path | None, typer.Option(help="Write a video here, without a window.", show_default=False)
+        Path | None, typer.Option(help="Video to write; play.mp4 in the run's folder where omitted.")
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of the video [s].")] = 20.0,
     output: Output = None,
 ) -> int:
-    """Watch a policy: in the browser, or as a video with --video.
+    """Watch a policy: a video, headless. (The browser viewer is not there yet.)
 
     \b
     robolearn play --video walk.mp4
@@ -189,7 +191,9 @@ def play(
 @app.command(epilog=EPILOG, context_settings=WIDTH)
 def sim(
     overrides: Overrides = None,
-    task: Annotated[str | None, typer.Option(help="Task to simulate (required).", show_default=False)] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Task to simulate; a run's own where omitted.", show_default=False)
+    ] = None,
     policy: Annotated[
         str, typer.Option(help="A run, a checkpoint, pretrained:NAME, random or zero.")
     ] = "zero",
@@ -198,20 +202,37 @@ def sim(
     seed: Annotated[int, typer.Option(min=0, help="Seed; on a CPU the same one gives the same bits.")] = 1,
     num_envs: Annotated[int, typer.Option(min=1, help="Robots side by side.")] = 64,
     junit: Annotated[Path | None, typer.Option(help="Write a JUnit report here.", show_default=False)] = None,
+    min_real_time_factor: Annotated[
+        float, typer.Option(min=0, help="Simulated seconds of each robot for a second of the clock.")
+    ] = 1.0,
+    min_survival: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of robots that a trained policy must keep up.")
+    ] = 0.9,
 ) -> int:
     """Simulate headless and check gates; exit code 1 where one fails.
 
+    The gates: no divergence, nothing that is not finite, fast enough, the same bits again (on a CPU) and,
+    for a trained policy, survival.
+
     \b
     robolearn sim --task humanoid_walk --policy zero --junit out.xml
+    robolearn sim --policy runs/humanoid_walk/2026-01-31_12-00-00
     """
-    from robolearn import config
-
-    named = [f"task={task}"] if task is not None else []
-    settings = [*named, f"backend={backend}", f"seed={seed}", f"num_envs={num_envs}", *(overrides or [])]
-    resolved = config.resolve(settings)
     from robolearn.sim import simulate
 
-    return OK if simulate(resolved, policy=policy, steps=steps, junit=junit) else CHECK_FAILED
+    passed = simulate(
+        task=task,
+        policy=policy,
+        backend=backend,
+        steps=steps,
+        seed=seed,
+        num_envs=num_envs,
+        overrides=overrides or [],
+        junit=junit,
+        min_real_time_factor=min_real_time_factor,
+        min_survival=min_survival,
+    )
+    return OK if passed else CHECK_FAILED
 
 
 def _split(words: list[str] | None, backend: str | None = None) -> tuple[str | None, list[str]]:

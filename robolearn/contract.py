@@ -58,7 +58,9 @@ class Contract:
         """
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.get("schema") != SCHEMA:
-            raise ValueError(f"{path} has schema {content.get('schema')} and this RoboLearn reads schema {SCHEMA}")
+            raise ValueError(
+                f"{path} has schema {content.get('schema')} and this RoboLearn reads schema {SCHEMA}"
+            )
         return cls(**content)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from robolearn import registry
 from robolearn.config import Config
 from robolearn.delay import DelayLine
 from robolearn.envs.backend import Backend, Tensor
-from robolearn.envs.limits import joint_limits
+from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.tasks.context import Context, Random, RobotConstants
@@ -368,13 +369,20 @@ def make_env(run: Config, num_envs: int | None = None, rank: int = 0) -> Env:
     Raises:
         ConfigError: robot, backend, device and task do not fit together.
     """
+    # Nothing of ours draws from the global generators; what a user's task or library draws repeats too.
+    random.seed(run.seed)
+    np.random.seed(run.seed)  # noqa: NPY002
+    torch.manual_seed(run.seed)
     try:
         found = registry.load("robots", run.task.robot)
         robot = found if isinstance(found, Robot) else Robot.load(found)
-        device = "cuda" if run.device == "auto" and torch.cuda.is_available() else run.device
-        devices = registry.entries("backends")[run.backend_name].devices if run.device == "auto" else ()
-        if run.device == "auto" and "cuda" not in devices:
-            device = "cpu"
+        device = run.device
+        if device == "auto":
+            device = (
+                "cuda"
+                if "cuda" in registry.devices(run.backend_name) and torch.cuda.is_available()
+                else "cpu"
+            )
         backend_class = registry.load("backends", run.backend_name)
         backend = backend_class(robot, num_envs or run.num_envs, device, run.backend)
         return Env(run.task, robot, backend, seed=run.seed, rank=rank)

@@ -217,7 +217,10 @@ def table(metrics: dict[str, Any]) -> str:
         ("episode length", f"{metrics['episode_length_s']:.2f} s of {metrics['episode_limit_s']:g} s"),
         *((name.replace("_", " "), _number(value, "")) for name, value in metrics["metrics"].items()),
         ("diverged", str(metrics["diverged"])),
-        ("real-time factor", f"{metrics['real_time_factor']:.1f} ({metrics['steps_per_second']:.0f} steps/s)"),
+        (
+            "real-time factor",
+            f"{metrics['real_time_factor']:.1f} ({metrics['steps_per_second']:.0f} steps/s)",
+        ),
     ]
     noise = "with" if metrics["observation_noise"] else "without"
     head = (

@@ -58,7 +58,9 @@ class Panel:
             f"   iteration {row['iteration']}/{self.iterations}   {row['steps'] / 1e6:.2f}M steps"
             f"   {row['steps_per_second'] / 1e3:.1f}k steps/s   {clock(row['seconds'])}   ETA {clock(left)}",
         )
-        phases = "   ".join(f"{name} {100 * row[f'time/{name}'] / row['time/total']:.0f} %" for name in PHASES)
+        phases = "   ".join(
+            f"{name} {100 * row[f'time/{name}'] / row['time/total']:.0f} %" for name in PHASES
+        )
         other = f"   other {100 * row['time/other'] / row['time/total']:.1f} %"
         return Group(
             head,
@@ -69,7 +71,11 @@ class Panel:
 
     def _columns(self, row: dict[str, Any]) -> Table:
         table = Table.grid(padding=(0, 4))
-        blocks = {"episode and metrics": ("episode/", "metric/"), "reward a step": ("reward/",), "learner": ("loss/",)}
+        blocks = {
+            "episode and metrics": ("episode/", "metric/"),
+            "reward a step": ("reward/",),
+            "learner": ("loss/",),
+        }
         for _ in blocks:
             table.add_column()
         cells = []
@@ -95,7 +101,9 @@ def one_line(row: dict[str, Any], iterations: int, left: float) -> str:
         f"reward {row['reward/total']:.4f}",
     ]
     if "episode/length" in row:
-        parts.append(f"episode {row['episode/length']:.2f} s, {100 * row['episode/fall_rate']:.0f} % end early")
+        parts.append(
+            f"episode {row['episode/length']:.2f} s, {100 * row['episode/fall_rate']:.0f} % end early"
+        )
     parts += [f"{name[7:]} {value:.3f}" for name, value in row.items() if name.startswith("metric/")]
     return "  ".join([*parts, f"ETA {clock(left)}"])
 

@@ -140,7 +140,9 @@ def require_writable(folder: Path) -> None:
     while not there.exists() and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        raise ConfigError(f"cannot write to {quote(str(folder), 120)}: {quote(str(there), 120)} is not a folder")
+        raise ConfigError(
+            f"cannot write to {quote(str(folder), 120)}: {quote(str(there), 120)} is not a folder"
+        )
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"cannot write to {quote(str(folder), 120)}: no permission")
 

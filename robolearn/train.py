@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -50,10 +51,13 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
         exact = checkpoint.restore(content, learner, env) and not changes
         start = content["iter"]
         if start >= run.max_iterations:
-            raise ConfigError(f"the run is at iteration {start} already; ask for more: max_iterations={2 * start}")
+            raise ConfigError(
+                f"the run is at iteration {start} already; ask for more: max_iterations={2 * start}"
+            )
     if folder is None or run.output:
         folder = checkpoint.new_run_folder(run.task_name, run.output)
-    config.save(run, folder / config.FILE_NAME)
+    # Where it came from and where it lies is not what it is: a saved run can be moved and resumed again.
+    config.save(replace(run, resume=None, output=None), folder / config.FILE_NAME)
     contract_of(env).save(folder / "contract.json")
 
     log = MetricsLog(folder, resume_at=start)
@@ -143,7 +147,11 @@ def interruptible() -> Iterator[list[int]]:
         if caught:
             raise KeyboardInterrupt
         caught.append(number)
-        print("stopping after this iteration, with a checkpoint; once more to stop now", file=sys.stderr, flush=True)
+        print(
+            "stopping after this iteration, with a checkpoint; once more to stop now",
+            file=sys.stderr,
+            flush=True,
+        )
 
     before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -62,7 +62,9 @@ def play(
         RunFailed: a term was not finite.
     """
     if video is not None and video.suffix.lower() not in CONTAINERS:
-        raise ConfigError(f"--video {quote(str(video), 120)}: name a file that ends in {', '.join(CONTAINERS)}")
+        raise ConfigError(
+            f"--video {quote(str(video), 120)}: name a file that ends in {', '.join(CONTAINERS)}"
+        )
     if not 0 < seconds <= 3600:
         raise ConfigError(f"--seconds {seconds:g} is not within 0 to 3600")
     found = open_run(run, overrides)
@@ -93,16 +95,17 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
         MissingError: nothing on this machine renders.
     """
     env.reset()
-    episode, smooth = 1, np.zeros(3)
+    episode = 1
+    smooth: np.ndarray | None = None
     with Renderer(env.robot, *SIZE, backend=env.backend.capabilities.name) as renderer:
         for frame in range(frames):
             state = env.backend.state
-            lines = [f"{float(env.ctx.episode_time[0]):6.2f} s   episode {episode}"]
+            lines = [f"{float(env.ctx.episode_time[0]):.2f} s   episode {episode}"]
             arrows: dict[str, np.ndarray] = {}
             if env.task.commands is not None:
                 wanted, actual = command_of(env), velocity_of(state)
                 # At 50 Hz the sway of every step would make the number unreadable.
-                smooth = smooth + 0.08 * (actual - smooth)
+                smooth = actual if smooth is None else smooth + 0.08 * (actual - smooth)
                 lines += [_velocity("command", wanted), _velocity("actual", smooth)]
                 arrows = {"command": wanted[:2], "actual": smooth[:2]}
             else:
@@ -110,7 +113,7 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
                 lines += [f"{name.replace('_', ' ')} {float(v[0]):.3f}" for name, v in metrics.items()]
             yield caption(renderer.draw(state, arrows), lines)
             if frame + 1 < frames and bool(env.step(policy(env.observations["policy"])).done[0]):
-                episode, smooth = episode + 1, np.zeros(3)
+                episode, smooth = episode + 1, None
 
 
 def command_of(env: Env) -> np.ndarray:
@@ -278,7 +281,10 @@ def _forget_opengl() -> None:
     """PyOpenGL settles on one platform where it is imported; forgotten, it can settle on another."""
     os.environ.pop("PYOPENGL_PLATFORM", None)
     for name in list(sys.modules):
-        if name.partition(".")[0] == "OpenGL" or name in {"mujoco.egl.egl_ext", *(f"mujoco.{p}" for p in PLATFORMS)}:
+        if name.partition(".")[0] == "OpenGL" or name in {
+            "mujoco.egl.egl_ext",
+            *(f"mujoco.{p}" for p in PLATFORMS),
+        }:
             del sys.modules[name]
 
 
@@ -316,7 +322,7 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: float, total: int
     from rich.progress import track
 
     try:
-        import imageio_ffmpeg
+        import imageio_ffmpeg  # type: ignore[import-untyped]
 
         imageio_ffmpeg.get_ffmpeg_exe()
     except (ImportError, RuntimeError) as error:

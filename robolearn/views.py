@@ -69,7 +69,9 @@ class RslRlView(VecEnv):
 
     def _groups(self, observations: dict[str, torch.Tensor]) -> TensorDict:
         return TensorDict(
-            {name: obs.clone() for name, obs in observations.items()}, batch_size=[self.num_envs], device=self.device
+            {name: obs.clone() for name, obs in observations.items()},
+            batch_size=[self.num_envs],
+            device=self.device,
         )
 
 
@@ -144,7 +146,9 @@ class GymnasiumVectorView(gymnasium.vector.VectorEnv):
         if done.any():
             final = result.terminal_observations["policy"].numpy()
             # gymnasium's layout: an object array with None where no episode ended.
-            info["final_obs"] = np.array([row.copy() if d else None for row, d in zip(final, done, strict=True)] + [None], dtype=object)[:-1]
+            info["final_obs"] = np.array(
+                [row.copy() if d else None for row, d in zip(final, done, strict=True)] + [None], dtype=object
+            )[:-1]
             info["_final_obs"] = done.copy()
         return (
             result.observations["policy"].numpy().copy(),

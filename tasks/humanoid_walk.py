@@ -17,7 +17,7 @@ from robolearn.envs.backend import Pose, State, Tensor
 from robolearn.tasks import terms
 from robolearn.tasks.commands import VelocityCommands
 from robolearn.tasks.context import Context, Random
-from robolearn.tasks.observations import Observation
+from robolearn.tasks.observations import MEASURABLE, Observation
 from robolearn.tasks.task import Task, Term
 
 LEGS = ("l_", "r_")
@@ -129,7 +129,8 @@ class HumanoidWalk(Task):
             "projected_gravity": 0.02,
             "joint_pos_rel": 0.01,
             "joint_vel_rel": 0.5,
-        }
+        },
+        metadata={"keys": MEASURABLE},
     )
     """Half-width of the uniform noise on each item of the policy's observation."""
     rewards: dict[str, float] = field(

@@ -108,3 +108,6 @@ VOCABULARY: dict[str, Observation] = {
         Observation("physics", lambda s, c: _params(s), "same"),
     )
 }
+
+MEASURABLE = tuple(name for name, item in VOCABULARY.items() if item.deployed is not None)
+"""Names a policy may observe."""

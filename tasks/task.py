@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from robolearn.envs.backend import PARAMETERS, Pose, State, Tensor
 from robolearn.tasks.commands import VelocityCommands
 from robolearn.tasks.context import Context, Random
-from robolearn.tasks.observations import VOCABULARY, Observation
+from robolearn.tasks.observations import MEASURABLE, VOCABULARY, Observation
 
 Term = Callable[[State, Context], Tensor]
 """A pure function of State and Context to (N,) or (N, k); it draws no random number and changes nothing."""
@@ -32,10 +32,12 @@ class Task:
     """Control steps by which actions reach the actuators late, drawn from this range at each reset."""
     observation_delay: tuple[int, int] = (0, 0)
     """Control steps by which the policy observes late, drawn from this range at each reset."""
-    noise: dict[str, float] = field(default_factory=dict)
+    noise: dict[str, float] = field(default_factory=dict, metadata={"keys": MEASURABLE})
     """Half-width of the uniform noise on each item of the policy's observation."""
-    randomize: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Range from which each physical parameter is drawn at a reset; see `robolearn.envs.backend.PARAMETERS`."""
+    randomize: dict[str, tuple[float, float]] = field(
+        default_factory=dict, metadata={"keys": tuple(PARAMETERS)}
+    )
+    """Range from which each physical parameter (friction, mass_scale, gain_scale) is drawn at a reset."""
     commands: VelocityCommands | None = None
     """What is asked of the robot, redrawn during an episode; none for a task without commands."""
     rewards: dict[str, float] = field(default_factory=dict)
@@ -79,7 +81,7 @@ class Task:
         for item in self.items("policy"):
             if item.deployed is None:
                 raise ValueError(
-                    f"policy observation {item.name!r} cannot be measured on a robot; move it to the critic group"
+                    f"the policy observes {item.name!r}, which no robot measures; move it to the critic group"
                 )
         if set(self.rewards) != set(self.reward_terms()):
             odd = ", ".join(sorted(set(self.rewards) ^ set(self.reward_terms())))
@@ -87,10 +89,10 @@ class Task:
         for name, (low, high) in self.randomize.items():
             if name not in PARAMETERS or not 0 < low <= high:
                 raise ValueError(
-                    f"randomize.{name}=[{low},{high}] must be a range above 0 of one of {', '.join(PARAMETERS)}"
+                    f"randomize.{name}=[{low},{high}] is no range above 0 of one of {', '.join(PARAMETERS)}"
                 )
-        if self.commands is not None:
-            self.commands.validate()
+        if (self.commands is None) != (type(self)().commands is None):
+            raise ValueError("commands: this task either follows commands or does not; change its parts only")
 
     def memory(self, num_envs: int, random: Random) -> dict[str, Tensor]:
         """What the task remembers at the start of an episode, (N, ...) each; drawn for every environment."""

@@ -128,7 +128,9 @@ def test_snapshot_rows_copied_across_environments_are_bit_equal(make_env):
     env._noise = None
     result = env.step(act(env)[:1].repeat(4, 1))
     assert torch.equal(result.terminal_observations["critic"][0], result.terminal_observations["critic"][1])
-    assert not torch.equal(result.terminal_observations["critic"][0], result.terminal_observations["critic"][2])
+    assert not torch.equal(
+        result.terminal_observations["critic"][0], result.terminal_observations["critic"][2]
+    )
 
 
 def test_a_delay_line_hands_out_rows_as_late_as_each_environment_has_drawn():
@@ -158,7 +160,10 @@ def test_noise_is_drawn_once_a_step_and_reaches_the_policy_only(make_env):
     assert noise.std() == pytest.approx(0.5 / 3**0.5, rel=0.1)  # uniform
     assert torch.equal(result.observations["policy"], result.terminal_observations["policy"])
     names = [item.name for item in env.task.items("critic")]
-    start = sum(i.compute(env.backend.state, env.ctx).shape[1] for i in env.task.items("critic")[: names.index("joint_vel_rel")])
+    start = sum(
+        i.compute(env.backend.state, env.ctx).shape[1]
+        for i in env.task.items("critic")[: names.index("joint_vel_rel")]
+    )
     assert torch.equal(result.observations["critic"][:, start : start + 21], velocity)
 
 

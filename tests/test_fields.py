@@ -60,7 +60,7 @@ def apply(*words: str) -> Everything:
         ("word=true", "word", "true"),
         ("word='a b, c'", "word", "a b, c"),
         ("word=runs/a-b/2026-01-31_12-00-00", "word", "runs/a-b/2026-01-31_12-00-00"),
-        ("word=/home/m\u00fcller/\u673a\u5668", "word", "/home/m\u00fcller/\u673a\u5668"),
+        ("word=/data/m\u00fcller/\u673a\u5668", "word", "/data/m\u00fcller/\u673a\u5668"),
         ("word=~/x y", "word", "~/x y"),
         ("maybe=null", "maybe", None),
         ("maybe=x", "maybe", "x"),

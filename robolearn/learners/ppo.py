@@ -109,7 +109,9 @@ def gae(
     return advantage, advantage + value
 
 
-def clipped_surrogate(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+def clipped_surrogate(
+    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: float
+) -> tuple[Tensor, Tensor]:
     """PPO's loss (Schulman et al., 2017, eq. 7, negated) and the share of samples it clips."""
     ratio = (log_prob - old_log_prob).exp()
     clipped = ratio.clamp(1 - clip, 1 + clip)
@@ -314,7 +316,9 @@ class PPO:
             )
         self.optimizer.step()
         names = ("surrogate", "value", "entropy", "kl", "clip_fraction")
-        return dict(zip(names, (surrogate.item(), value_loss.item(), entropy.item(), kl, clipped.item()), strict=True))
+        return dict(
+            zip(names, (surrogate.item(), value_loss.item(), entropy.item(), kl, clipped.item()), strict=True)
+        )
 
     def _augmented(self, part: dict[str, Tensor]) -> dict[str, Tensor]:
         """The minibatch and its mirror image: Mittal et al. (2024), "Symmetry Considerations for Learning
@@ -342,10 +346,14 @@ class PPO:
         symmetry = env.symmetry() if wanted != "none" else None
         if symmetry is None:
             if wanted in ("clock", "augment"):
-                raise ValueError(f"learner.symmetry={wanted}: this task states no symmetry; use learner.symmetry=none")
+                raise ValueError(
+                    f"learner.symmetry={wanted}: this task states no symmetry; use learner.symmetry=none"
+                )
             return None, None
         if wanted == "clock" and symmetry.clock is None:
-            raise ValueError("learner.symmetry=clock: this task has no gait clock; use learner.symmetry=augment")
+            raise ValueError(
+                "learner.symmetry=clock: this task has no gait clock; use learner.symmetry=augment"
+            )
         clock = MirroredClock(symmetry) if symmetry.clock is not None and wanted != "augment" else None
         return symmetry, clock
 

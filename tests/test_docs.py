@@ -1,0 +1,237 @@
+"""The documentation says what is so: its commands run, its links lead somewhere, its tables match the code.
+
+The commands of README.md are run for real, in order, at tiny sizes appended to them. Those of the other pages
+are parsed as `robolearn` parses them, and where they configure a training run, resolved.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from robolearn import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+TINY = {
+    "train": ["num_envs=8", "max_iterations=1"],
+    "eval": ["task.episode_length_s=0.2", "--episodes", "2"],
+    "play": ["--seconds", "0.1"],
+    "sim": ["--steps", "10", "--num-envs", "2"],
+}
+"""What makes a command quick; the last setting of a kind wins."""
+
+EXPECTED = {"sim": (cli.OK, cli.CHECK_FAILED), "play": (cli.OK, cli.MISSING)}
+"""Exit codes besides 0: an untrained policy falls, and not every machine renders."""
+
+
+# ---------------------------------------------------------------------------------------- reading the pages
+
+
+def fences(text: str, language: str) -> list[str]:
+    """The code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of every command in a page's bash blocks."""
+    lines = [line for block in fences(text, "bash") for line in block.replace("\\\n", " ").splitlines()]
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def robolearn_commands(page: Path) -> list[list[str]]:
+    """Those of `robolearn`, without that word."""
+    return [words[1:] for words in commands(page.read_text(encoding="utf-8")) if words[0] == "robolearn"]
+
+
+def anchors(text: str) -> set[str]:
+    """What the headings of a page can be linked by."""
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def dead_links(page: Path) -> list[str]:
+    """Links to a file that is not there, or to a heading that the file does not have."""
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if re.match(r"\w+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
+            dead.append(target)
+    return dead
+
+
+def parse(words: list[str]) -> None:
+    """Raise what the command line would raise for these words, and run nothing."""
+    group: Any = typer.main.get_command(cli.app)
+    with group.make_context("robolearn", list(words), resilient_parsing=False) as context:
+        name, command, rest = group.resolve_command(context, list(words))
+        assert command is not None, f"there is no command {words[0]}"
+        command.make_context(name, rest, parent=context).close()
+
+
+# ---------------------------------------------------------------------------------------- the commands
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    readme = ROOT / "README.md"
+    (task,) = [
+        block for block in fences(readme.read_text(encoding="utf-8"), "python") if "@dataclass" in block
+    ]
+    (tmp_path / "my_task.py").write_text(task, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for words in robolearn_commands(readme):
+        tiny = list(TINY.get(words[0], ()))
+        if any(word.startswith("resume=") for word in words):
+            tiny = ["max_iterations=2"]  # its size is the saved one
+        code = cli.main([*words, *tiny])
+        said = capfd.readouterr()
+        assert code in EXPECTED.get(words[0], (cli.OK,)), (
+            f"robolearn {shlex.join(words)}: exit {code}\n{said.err}"
+        )
+        if "resume=runs/walk" in words:
+            assert "exactly" in said.out
+    assert {path.name for path in (tmp_path / "runs" / "walk").iterdir()} >= {
+        "config.yaml",
+        "contract.json",
+        "metrics.jsonl",
+        "latest.pt",
+        "checkpoints",
+        "metrics.json",
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in robolearn_commands(page):
+        parse(words)
+        own_file = any(".py:" in word for word in words)  # the README's, which is run for real
+        if words[0] == "train" and not own_file and not any(word.startswith("resume=") for word in words):
+            show = [] if "--show" in words else ["--show"]
+            assert cli.main([*words, *show]) == cli.OK, shlex.join(words)
+
+
+def test_there_are_commands_to_check() -> None:
+    found = [words for page in PAGES for words in robolearn_commands(page)]
+    assert {words[0] for words in found} == set(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("robolearn trian task=humanoid_walk", "trian"),
+        ("robolearn eval --epsiodes 3", "epsiodes"),
+        ("robolearn sim --steps many", "integer"),
+    ],
+)
+def test_a_wrong_command_is_found(line: str, complaint: str) -> None:
+    ((_, *words),) = commands(f"```bash\n{line}\n```\n")
+    with pytest.raises(Exception, match=complaint):
+        parse(words)
+
+
+def test_commands_are_read_as_a_shell_reads_them() -> None:
+    bash = "```bash\nmake walk   # a comment\nrobolearn eval 'a=[1,1]' \\\n  --output x\n```\n"
+    page = f"robolearn in a sentence\n\n{bash}```python\nrobolearn = 1\n```\n"
+    assert commands(page) == [["make", "walk"], ["robolearn", "eval", "a=[1,1]", "--output", "x"]]
+
+
+def test_the_make_targets_exist() -> None:
+    rules = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    found = [
+        words for page in PAGES for words in commands(page.read_text(encoding="utf-8")) if words[0] == "make"
+    ]
+    assert ["make", "walk"] in found
+    assert ["make", "test"] in found
+    for words in found:
+        assert set(words[1:]) <= set(rules), shlex.join(words)
+
+
+# ---------------------------------------------------------------------------------------- the rest
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert dead_links(page) == []
+
+
+def test_a_dead_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "a.md"
+    page.write_text(
+        "# A heading, here\n[x](b.md) [y](a.md#a-heading-here) [z](#none) [w](https://example.org)\n"
+    )
+    assert dead_links(page) == ["b.md", "#none"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(page: Path) -> None:
+    for block in fences(page.read_text(encoding="utf-8"), "python"):
+        exec(compile(block, str(page), "exec", dont_inherit=True), {"__name__": "example"})
+
+
+def test_the_exit_codes_are_those_of_the_command() -> None:
+    rows = re.findall(r"^\| (\d+) \| ", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    codes = [cli.OK, cli.CHECK_FAILED, cli.BAD_INPUT, cli.MISSING, cli.RUN_FAILED, cli.BUG, cli.INTERRUPTED]
+    assert [int(row) for row in rows] == codes
+
+
+def table(page: str, heading: str) -> set[str]:
+    """The names in backticks in the first column of a section's table."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (.*?) \|", section, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
+
+
+def test_the_settings_are_all_explained() -> None:
+    from robolearn.schema import GROUPS, SCALARS
+
+    assert table("training.md", "Settings") == {*SCALARS, *GROUPS}
+
+
+def test_the_fields_of_state_are_all_explained() -> None:
+    from dataclasses import fields
+
+    from robolearn.envs.backend import Entity
+
+    assert table("backends.md", "State") == {field.name for field in fields(Entity)}
+
+
+def test_the_parts_of_a_backend_are_all_explained() -> None:
+    from robolearn.envs.backend import Backend
+
+    public = {name for name in (*vars(Backend), *Backend.__annotations__) if not name.startswith("_")}
+    assert table("backends.md", "The contract") == public
+
+
+def test_the_parts_of_a_task_are_all_explained() -> None:
+    from robolearn.tasks.task import Task
+
+    public = {name for name in (*vars(Task), *Task.__annotations__) if not name.startswith("_")}
+    assert table("tasks.md", "The parts") == public - {"items"}
+
+
+def test_the_vocabulary_is_all_explained() -> None:
+    from robolearn.tasks.observations import VOCABULARY
+
+    text = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Observations\n")[2].partition("\n## ")[0]
+    policy, _, critic = section.partition("For the critic also")
+    deployed = {name for name, item in VOCABULARY.items() if item.deployed is not None}
+    named = set(re.findall(r"`(\w+)`", policy.partition("For the policy:")[2]))
+    assert deployed <= named
+    assert set(VOCABULARY) - deployed <= set(re.findall(r"`(\w+)`", critic))
