@@ -159,7 +159,7 @@ def restore(content: dict[str, Any], learner: Any, env: Any) -> bool:
 
 def _global_random() -> dict[str, Any]:
     """Python's, NumPy's and torch's own generators: our code uses none of them, a user's task may."""
-    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002
     return {
         "python": random.getstate(),
         "numpy": (name, torch.from_numpy(np.asarray(keys, np.int64)), position, has_gauss, gauss),
@@ -172,7 +172,7 @@ def set_global_random(state: dict[str, Any]) -> None:
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, *rest = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
     torch.set_rng_state(state["torch"])
 
 

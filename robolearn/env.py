@@ -63,7 +63,7 @@ class Totals:
     weighted: Tensor
     metrics: Tensor
     scalars: Tensor
-    """Steps, finished episodes, terminated, diverged, and the finished episodes' returns and steps."""
+    """Steps, finished episodes, terminated, diverged, and the finished episodes' returns and seconds."""
 
 
 class Env:
@@ -276,15 +276,21 @@ class Env:
         )
 
     def _add_up(
-        self, raw: Tensor, reward: Tensor, metrics: Any, terminated: Tensor, done: Tensor, diverged: Tensor
-    ):
+        self,
+        raw: Tensor,
+        reward: Tensor,
+        metrics: dict[str, Tensor],
+        terminated: Tensor,
+        done: Tensor,
+        diverged: Tensor,
+    ) -> None:
         self.episode_return = self.episode_return + reward
         sums = raw.sum(dim=0, dtype=torch.float64)
         self.totals.raw += sums
         self.totals.weighted += sums * self._weights * self.ctx.dt
         if metrics:
             self.totals.metrics += torch.stack([m.sum(dtype=torch.float64) for m in metrics.values()])
-        counts = (done, terminated, diverged, done * self.episode_return, done * self.episode_step)
+        counts = (done, terminated, diverged, done * self.episode_return, done * self.ctx.episode_time)
         self.totals.scalars[0] += self.num_envs
         self.totals.scalars[1:] += torch.stack([c.sum(dtype=torch.float64) for c in counts])
 
@@ -298,7 +304,7 @@ class Env:
         out = {"steps": steps, "episodes": episodes, "diverged": diverged}
         if episodes:
             out["episode/return"] = returns / per_episode
-            out["episode/length"] = lengths / per_episode * self.ctx.dt
+            out["episode/length"] = lengths / per_episode
             out["episode/fall_rate"] = terminated / per_episode
         out["reward/total"] = float(t.weighted.sum()) / per_step
         names = list(self._reward_terms)

@@ -26,6 +26,7 @@ class Timers:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
+        """Time the block as part of `phase`."""
         began = time.perf_counter()
         try:
             yield

@@ -10,6 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -323,23 +324,24 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: float, total: int
 
     try:
         import imageio_ffmpeg  # type: ignore[import-untyped]
+        import PIL  # noqa: F401
 
         imageio_ffmpeg.get_ffmpeg_exe()
     except (ImportError, RuntimeError) as error:
-        raise MissingError(f"a video needs ffmpeg ({error}): pip install imageio-ffmpeg") from error
+        raise MissingError(
+            f"a video needs an encoder ({error}): pip install imageio-ffmpeg pillow"
+        ) from error
     quality = ["-crf", "20", "-preset", "veryfast", "-movflags", "+faststart"]
+    rest = iter(frames)
+    first = next(rest)  # a machine without a renderer fails here, before there is a file
+    size = (first.shape[1], first.shape[0])
     with replacing(path) as part:
-        # Opened with the first frame: a machine without a renderer fails before there is a file.
-        writer = None
+        writer = imageio_ffmpeg.write_frames(
+            str(part), size, fps=fps, codec="libx264", quality=None, output_params=quality
+        )
         try:
-            for frame in track(frames, "video", total, disable=not sys.stderr.isatty()):
-                if writer is None:
-                    size = (frame.shape[1], frame.shape[0])
-                    writer = imageio_ffmpeg.write_frames(
-                        str(part), size, fps=fps, codec="libx264", quality=None, output_params=quality
-                    )
-                    writer.send(None)
+            writer.send(None)
+            for frame in track(chain((first,), rest), "video", total, disable=not sys.stderr.isatty()):
                 writer.send(np.ascontiguousarray(frame))
         finally:
-            if writer is not None:
-                writer.close()
+            writer.close()

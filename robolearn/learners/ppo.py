@@ -177,9 +177,9 @@ class PPO:
     @torch.no_grad()
     def _act(self, observations: dict[str, Tensor], t: int) -> Tensor:
         """Draw actions (N, A) for the robot; what was seen and decided is stored folded by the clock."""
-        obs, flipped = observations["policy"], None
-        if self.clock:
-            flipped = self.clock.second_half(obs)
+        obs = observations["policy"]
+        flipped = self.clock.second_half(obs) if self.clock else None
+        if self.clock and flipped is not None:
             obs = self.clock.fold(obs, "policy", flipped)
         self._fold_critic(observations["critic"], t)
         with self._autocast():
@@ -189,7 +189,7 @@ class PPO:
         action = mean + self.actor.distribution.std * noise
         batch = self.batch
         batch.policy[t], batch.action[t], batch.mean[t] = obs, action, mean
-        return self.clock.unfold(action, flipped) if self.clock else action
+        return action if flipped is None or not self.clock else self.clock.unfold(action, flipped)
 
     def _fold_critic(self, obs: Tensor, t: int) -> None:
         self.batch.critic[t] = self._folded_critic(obs)
@@ -247,7 +247,7 @@ class PPO:
         for _ in range(c.num_epochs):
             order = torch.randperm(size, generator=self.random, device=self.device)
             for rows in order.chunk(parts):
-                part = {name: x[rows] for name, x in data.items()}
+                part = {name: x.index_select(0, rows) for name, x in data.items()}
                 losses = self._gradient_step(part, old_std)
                 if losses is None:
                     stopped = True

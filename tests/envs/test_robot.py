@@ -1,0 +1,93 @@
+"""Reading robot.yaml: what a robot is, and how a wrong file is refused."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from robolearn.envs.robot import Robot
+from tests.envs.scenes import hopper
+from tests.factories import ROBOTS
+
+
+def test_reading_a_robot_imports_neither_simulator_nor_torch():
+    code = (
+        "import sys; from robolearn.envs.robot import Robot; "
+        f"Robot.load({str(ROBOTS / 'humanoid')!r}); "
+        "assert not {'mujoco', 'torch', 'mjbatch'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_robot_survives_pickling_and_has_a_hash(humanoid):
+    assert pickle.loads(pickle.dumps(humanoid)) == humanoid  # noqa: S301
+    assert hash(humanoid) == hash(Robot.load(ROBOTS / "humanoid"))
+
+
+def test_actuators_follow_the_joint_order_and_leave_out_passive_joints(cartpole, tmp_path):
+    assert cartpole.joints == ("slider", "hinge")
+    assert [a.joint for a in cartpole.actuators] == ["slider"]
+    assert cartpole.actuated == (0,)
+    passive_first = hopper(tmp_path, ("l_leg: {home: 0, actuator: leg}", "l_leg: {home: 0.1}"))
+    (passive_first / "robot.yaml").write_text(
+        (passive_first / "robot.yaml").read_text().replace("mirror: {left: l_, right: r_, flip: []}", "")
+    )
+    robot = Robot.load(passive_first)
+    assert robot.actuated == (1,)
+    assert robot.home == (0.1, 0.0)
+    assert robot.mirror_joints() is None
+    assert robot.mirror_feet() is None
+
+
+def test_mirror_swaps_sides_and_negates_the_flipped_joints(tmp_path):
+    robot = Robot.load(hopper(tmp_path, ("flip: []", "flip: [leg]")))
+    assert robot.mirror_joints() == ([1, 0], [-1.0, -1.0])
+    assert robot.mirror_actuators() == ([1, 0], [-1.0, -1.0])
+    assert robot.mirror_feet() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("schema: 1", "schema: 2", ["schema is '2'", "reads schema 1"]),
+        ("schema: 1\n", "", ["schema is 'None'"]),
+        ("base: trunk", "basis: trunk", ["unknown key 'basis'", "did you mean base?", "home_height"]),
+        ("home_height: 0.45", "", ["home_height is missing", "trunk"]),
+        ("base: trunk", "", ["home_height is only for a robot with a free base"]),
+        ("home_height: 0.45", "home_height: tall", ["home_height is 'tall'", "number"]),
+        ("home_height: 0.45", "home_height: .inf", ["home_height is 'inf'", "finite"]),
+        ("home_height: 0.45", "home_height: 1e-1", ["'1e-1'", "1.0e-3"]),
+        ("mjcf: hopper.xml", "mjcf: hoper.xml", ["mjcf names 'hoper.xml'"]),
+        ("feet: [l_leg, r_leg]", "feet: l_leg", ["feet is 'l_leg'", "list of names"]),
+        ("feet: [l_leg, r_leg]", "feet: [l_leg, l_leg]", ["feet", "twice"]),
+        ("l_leg: {home: 0, ", "l_leg: {", ["joints.l_leg has no home"]),
+        ("l_leg: {home: 0, ", "l_leg: {home: yes, ", ["joints.l_leg.home is 'True'", "number"]),
+        ("actuator: leg", "actuator: lag", ["joints.l_leg", "'lag'", "did you mean leg?"]),
+        ("actuator: leg", "motor: leg", ["joints.l_leg", "unknown key 'motor'", "valid: home, actuator"]),
+        ("  r_leg:", "  l_leg:", ["l_leg is given twice"]),
+        ("kind: position", "kind: positon", ["actuators.leg.kind is 'positon'", "did you mean position?"]),
+        ("kind: position", "kind: force", ["actuators.leg has the unknown key 'kp'", "kind, effort"]),
+        ("kd: 20, ", "", ["actuators.leg has no kd"]),
+        ("effort: 50", "effort: 0", ["actuators.leg", "effort is > 0"]),
+        ("effort: 50}", "effort: 50}\n  arm: {kind: force, effort: 1}", ["actuators.arm drives no joint"]),
+        ("flip: []", "flip: [lag]", ["mirror.flip", "'lag'", "did you mean leg?"]),
+        ("right: r_", "right: x_", ["l_leg lacks its twin 'x_leg'"]),
+        ("timestep: 0.005, ", "", ["solver.mujoco.timestep"]),
+        ("timestep: 0.005", "timestep: 0", ["solver.mujoco.timestep"]),
+        ("joints:", "joints: [", ["not valid YAML near line"]),
+        ("schema: 1", "- schema", ["not valid YAML"]),
+    ],
+)
+def test_a_wrong_robot_yaml_is_refused_in_one_line_that_names_the_offender(tmp_path, old, new, words):
+    with pytest.raises(ValueError, match=r"robot\.yaml: ") as error:
+        Robot.load(hopper(tmp_path, (old, new)))
+    message = str(error.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message, message
+
+
+def test_a_folder_without_a_robot_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no such file; a robot is a folder with"):
+        Robot.load(tmp_path)
