@@ -1,0 +1,169 @@
+"""The walking task's clock, stepping pattern, rewards and mirror image."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from robolearn.envs.backend import Entity
+from robolearn.tasks import humanoid_walk
+from robolearn.tasks.humanoid_walk import HumanoidWalk, leg_swing
+from tests.tasks.test_terms import humanoid
+
+
+def clock(phase: float, walking: float = 1.0, since_stop: float = 0.0):
+    feet = torch.ones(1, 2, dtype=torch.bool)
+    return humanoid(
+        phase=torch.tensor([phase]),
+        walking=torch.tensor([walking]),
+        since_stop=torch.tensor([since_stop]),
+        contact=feet,
+        last_contact=feet,
+        foot_speed=torch.zeros(1, 2),
+        last_foot_speed=torch.zeros(1, 2),
+    )
+
+
+def run_clock(task: HumanoidWalk, state, ctx, steps: int) -> list[tuple[float, float]]:
+    out = []
+    for _ in range(steps):
+        ctx.memory = task.advance(state, ctx)
+        out.append((ctx.memory["phase"].item(), ctx.memory["walking"].item()))
+    return out
+
+
+def test_the_clock_runs_at_the_step_frequency_while_a_velocity_is_asked_for():
+    state, ctx = clock(0.0)
+    phases = run_clock(HumanoidWalk(step_frequency=1.25), state, ctx, 10)  # 1.25 x 0.02 s = 1/40 cycle a step
+    assert [p for p, _ in phases] == pytest.approx([i / 40 for i in range(1, 11)])
+    assert all(walking == 1.0 for _, walking in phases)
+
+
+def test_the_clock_wraps_around():
+    state, ctx = clock(0.98)
+    assert run_clock(HumanoidWalk(step_frequency=1.25), state, ctx, 2)[-1][0] == pytest.approx(0.03, abs=1e-5)
+
+
+def test_after_a_stop_command_the_step_is_finished_and_both_feet_are_down():
+    state, ctx = clock(0.1)
+    ctx.command[:] = 0.0
+    # 1/40 cycle a step: 0.4 s are 20 steps, to phase 0.6; the half cycle ends at 1.0, 36 steps from 0.1.
+    phases = run_clock(HumanoidWalk(step_frequency=1.25, stop_time=0.4), state, ctx, 60)
+    assert [walking for _, walking in phases].index(0.0) + 1 in (36, 37)
+    assert phases[-1] == (0.0, 0.0)
+    assert leg_swing(ctx).tolist() == [[0.0, 0.0]]
+
+
+def test_the_clock_starts_again_where_it_rested():
+    state, ctx = clock(0.5, walking=0.0, since_stop=9.0)
+    phases = run_clock(HumanoidWalk(step_frequency=1.25), state, ctx, 3)
+    assert phases[0] == (pytest.approx(0.5), 1.0)
+    assert phases[-1][0] == pytest.approx(0.55)
+
+
+def test_a_walk_command_right_after_a_stop_keeps_the_clock_running():
+    state, ctx = clock(0.1)
+    task = HumanoidWalk()
+    ctx.command[:] = 0.0
+    run_clock(task, state, ctx, 10)
+    ctx.command[:] = 0.5
+    assert all(walking == 1.0 for _, walking in run_clock(task, state, ctx, 60))
+
+
+def test_legs_swing_half_a_cycle_apart_and_the_pattern_bends_only_the_swinging_one():
+    task = HumanoidWalk()
+    _, ctx = clock(0.25)  # mid-swing of the left leg
+    assert leg_swing(ctx)[0].tolist() == pytest.approx([1.0, -1.0])
+    robot = ctx.robot
+    pattern = task.targets(torch.zeros(1, 21), ctx)[0] - robot.home[robot.actuated]
+    found = {
+        a.joint: round(x, 4)
+        for a, x in zip(robot.spec.actuators, pattern.tolist(), strict=True)
+        if abs(x) > 1e-4
+    }
+    assert found == {"l_hip_pitch": -0.35, "l_knee": 0.7, "l_ankle_pitch": -0.35}
+
+
+def test_an_action_moves_each_joint_by_its_own_scale_alike_on_both_sides():
+    task = HumanoidWalk()
+    _, ctx = clock(0.0, walking=0.0)
+    moved = task.targets(torch.ones(1, 21), ctx) - task.targets(torch.zeros(1, 21), ctx)
+    scale = dict(zip((a.joint for a in ctx.robot.spec.actuators), moved[0].tolist(), strict=True))
+    assert scale["l_knee"] == scale["r_knee"] == pytest.approx(0.5)
+    assert scale["l_elbow"] == scale["r_elbow"] == pytest.approx(0.2)
+    assert all(x > 0 for x in scale.values())
+
+
+def test_gait_pays_for_a_lifted_swing_foot_and_a_planted_stance_foot():
+    state, ctx = clock(0.25)
+    state.robot.foot_pos[0, :, 2] = torch.tensor([0.08, 0.0])
+    state.robot.foot_force[0, :, 2] = torch.tensor([0.0, 350.0])
+    assert humanoid_walk.gait(state, ctx).item() == pytest.approx(1.0, abs=1e-4)
+    state.robot.foot_lin_vel[0, 1, 0] = 0.3  # the standing foot slips: exp(-0.09 / 0.05) of its half
+    assert humanoid_walk.gait(state, ctx).item() == pytest.approx(0.5 + 0.5 * math.exp(-1.8), abs=1e-4)
+    state.robot.foot_lin_vel[0, 1, 0] = 0.0
+    state.robot.foot_pos[0, 0, 2] = 0.045  # half the height is missing: exp(-(0.035 / 0.035)^2)
+    assert humanoid_walk.gait(state, ctx).item() == pytest.approx(0.5 + 0.5 * math.exp(-1.0), abs=1e-3)
+
+
+def test_standing_still_asks_for_both_feet_on_the_ground():
+    state, ctx = clock(0.0, walking=0.0)
+    state.robot.foot_force[0, :, 2] = torch.tensor([170.0, 170.0])
+    assert humanoid_walk.gait(state, ctx).item() == pytest.approx(1.0)
+    state.robot.foot_force[0, 0, 2] = 0.0
+    assert humanoid_walk.gait(state, ctx).item() == pytest.approx(0.5)
+
+
+def test_landing_costs_the_speed_a_foot_had_before_it_touched_down():
+    task = HumanoidWalk()
+    state, ctx = clock(0.4)
+    state.robot.foot_lin_vel[0, 0] = torch.tensor([0.0, 0.3, -0.4])
+    ctx.memory = task.advance(state, ctx)  # in the air, moving
+    assert humanoid_walk.landing(state, ctx).item() == 0.0
+    state.robot.foot_lin_vel[:] = 0.0
+    state.robot.foot_force[0, 0, 2] = 200.0
+    ctx.memory = task.advance(state, ctx)  # touched down
+    assert humanoid_walk.landing(state, ctx).item() == pytest.approx(0.25)
+    ctx.memory = task.advance(state, ctx)  # stands
+    assert humanoid_walk.landing(state, ctx).item() == 0.0
+
+
+def mirrored(entity: Entity, robot) -> None:
+    """Put an entity into its mirror image, from first principles."""
+    y, order, signs = torch.tensor([1.0, -1.0, 1.0]), *robot.mirror_joints()
+    for name in ("base_pos", "base_lin_vel"):
+        getattr(entity, name).mul_(y)
+    entity.base_ang_vel.mul_(-y)
+    entity.base_quat.mul_(torch.tensor([1.0, -1.0, 1.0, -1.0]))
+    for name in ("joint_pos", "joint_vel", "joint_torque"):
+        getattr(entity, name).copy_(getattr(entity, name)[:, order] * torch.tensor(signs))
+    for name in ("foot_pos", "foot_lin_vel", "foot_force"):
+        getattr(entity, name).copy_(getattr(entity, name).flip(1) * y)
+    entity.foot_quat.copy_(entity.foot_quat.flip(1) * torch.tensor([1.0, -1.0, 1.0, -1.0]))
+
+
+def test_every_reward_is_the_same_in_the_mirror(make_env):
+    env = make_env(HumanoidWalk(), num_envs=16)
+    for i in range(15):
+        env.step(0.5 * torch.randn(16, 21, generator=torch.Generator().manual_seed(i)))
+    state, ctx, robot = env.backend.state.clone(), env.ctx, env.robot
+    before = {name: term(state, ctx).clone() for name, term in env.task.reward_terms().items()}
+    groups = {name: env._observe()[name].clone() for name in ("policy", "critic")}
+    symmetry = env.symmetry()
+
+    mirrored(state.robot, robot)
+    order, signs = robot.mirror_actuators()
+    sign = torch.tensor(signs)
+    ctx.action, ctx.previous_action = ctx.action[:, order] * sign, ctx.previous_action[:, order] * sign
+    ctx.command = ctx.command * torch.tensor([1.0, -1.0, -1.0])
+    ctx.memory["phase"] = (ctx.memory["phase"] + 0.5) % 1.0
+    for name in ("contact", "last_contact", "foot_speed", "last_foot_speed"):
+        ctx.memory[name] = ctx.memory[name].flip(1)
+    for name, term in env.task.reward_terms().items():
+        assert torch.allclose(term(state, ctx), before[name], atol=1e-4), name
+    for name, obs in groups.items():
+        items = env.task.items(name)
+        seen = torch.cat([item.compute(state, ctx) for item in items], dim=1)
+        assert torch.allclose(seen, symmetry.groups[name](obs), atol=1e-5), name
