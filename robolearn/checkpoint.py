@@ -12,7 +12,6 @@ A checkpoint holds tensors and plain values only and is loaded so: it cannot run
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
 import zipfile
@@ -24,6 +23,7 @@ import numpy as np
 import torch
 
 from robolearn.errors import ConfigError, quote
+from robolearn.files import replacing
 
 SCHEMA = 1
 """Version of the checkpoint's layout."""
@@ -177,9 +177,5 @@ def set_global_random(state: dict[str, Any]) -> None:
 
 
 def _write(content: dict[str, Any], path: Path) -> None:
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    with replacing(path) as part:
+        torch.save(content, part)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from robolearn.env import Env
+from robolearn.files import replacing
 
 SCHEMA = 1
 """Version of contract.json's layout."""
@@ -45,9 +45,8 @@ class Contract:
 
     def save(self, path: Path) -> None:
         """Write as JSON in full precision, atomically."""
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-        os.replace(part, path)
+        with replacing(path) as part:
+            part.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Contract:

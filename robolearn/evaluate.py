@@ -15,7 +15,8 @@ import torch
 from robolearn.env import Env, make_env
 from robolearn.envs.backend import State, Tensor, quat_rotate
 from robolearn.errors import RunFailed
-from robolearn.runs import Act, load_policy, open_run, replacing, require_writable
+from robolearn.files import replacing
+from robolearn.runs import Act, load_policy, open_run, require_writable
 from robolearn.train import set_threads
 
 SCHEMA = 1

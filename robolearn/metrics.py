@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from robolearn.files import replacing
 
 PHASES = ("simulate", "infer", "learn", "synchronize")
 
@@ -83,6 +84,5 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _rewrite(path: Path, rows: list[dict[str, Any]]) -> None:
-    part = path.with_suffix(".part")
-    part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    os.replace(part, path)
+    with replacing(path) as part:
+        part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

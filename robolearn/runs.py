@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,28 +144,3 @@ def require_writable(folder: Path) -> None:
         )
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"cannot write to {quote(str(folder), 120)}: no permission")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A file to write instead of `path`, in the same folder; moved there at the end, removed on an error.
-
-    A reader sees the old file or the whole new one. The folder is made where it is not there.
-
-    Raises:
-        ConfigError: the folder or the file cannot be written.
-    """
-    # The suffix stays: a video's says its format.
-    part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
-    try:
-        if path.is_dir():
-            raise ConfigError(f"cannot write {quote(str(path), 120)}: it is a folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        os.replace(part, path)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise ConfigError(f"cannot write {quote(str(path), 120)}: {why}") from error
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)

@@ -17,7 +17,8 @@ from robolearn.config import Config
 from robolearn.env import Env, NonFiniteTerm, StepResult, make_env
 from robolearn.envs.backend import State, Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, near, one_line, printable, quote
-from robolearn.runs import Act, load_policy, open_run, random_policy, replacing, require_writable, zero_policy
+from robolearn.files import replacing
+from robolearn.runs import Act, load_policy, open_run, random_policy, require_writable, zero_policy
 from robolearn.train import set_threads
 
 REPEATED_STEPS = 100

@@ -116,7 +116,9 @@ def make_learner(run: Config, env: Env) -> Learner:
 
 def set_threads(run: Config) -> None:
     """PyTorch's threads on a CPU: as many as the process may use, unless the run says otherwise."""
-    torch.set_num_threads(run.torch_threads or len(os.sched_getaffinity(0)))
+    # Not every system can say which cores a process may use: macOS knows only how many there are.
+    allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
+    torch.set_num_threads(run.torch_threads or len(allowed(0)))
 
 
 def _row(iteration: int, steps: int, seconds: float, report: Report) -> dict[str, float]:

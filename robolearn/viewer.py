@@ -22,7 +22,8 @@ from robolearn.env import Env, make_env
 from robolearn.envs.backend import State
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, MissingError, one_line, quote
-from robolearn.runs import Act, load_policy, open_run, replacing, require_writable
+from robolearn.files import replacing
+from robolearn.runs import Act, load_policy, open_run, require_writable
 from robolearn.train import set_threads
 
 SIZE = (1280, 720)

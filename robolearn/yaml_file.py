@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import textwrap
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import yaml
 
 from robolearn.errors import ConfigError, quote
 from robolearn.fields import field_docs
+from robolearn.files import replacing
 
 _WIDTH = 110
 _FLOAT = re.compile(r"[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+\Z")
@@ -49,19 +49,8 @@ def read(path: Path) -> dict[str, Any]:
 def write(content: Mapping[str, Any], path: Path) -> None:
     """Writes a file that is there whole or not at all, also when the power goes."""
     text = yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        raise ConfigError(f"cannot write {quote(str(path), 120)}: {error.strerror}") from error
-    finally:
-        if partial.exists():
-            partial.unlink()
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def render(content: Mapping[str, Any], node: Any) -> str:

@@ -404,3 +404,15 @@ def test_every_field_of_every_registered_group_has_a_docstring(kind: str) -> Non
         for part in nested((cls if kind == "tasks" else cls.config_class)()):
             missing = set(fields.hints(part)) - set(config.field_docs(part))
             assert not missing, f"{part.__name__}: no docstring under {', '.join(sorted(missing))}"
+
+
+def test_a_run_saved_with_a_simulator_that_is_not_here_loads_onto_another_that_is(tmp_path):
+    path = tmp_path / "config.yaml"
+    config.save(config.resolve(["task=cartpole_balance", "backend=mujoco"]), path)
+    path.write_text(
+        path.read_text().replace("name: mujoco", "name: warp_drive").replace("threads: 0", "cores: 9")
+    )
+    with pytest.raises(config.ConfigError, match="warp_drive"):
+        config.load(path)
+    assert config.load(path, ["backend=mujoco"]).backend_name == "mujoco"
+    assert config.load(path, ["backend=auto", "seed=5"]).seed == 5

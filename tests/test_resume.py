@@ -52,8 +52,8 @@ ppo.PPO._gradient_step = patched
 import robolearn.checkpoint, os
 fsync, calls = os.fsync, []
 def patched(number):
-    calls.append(1)
-    if len(calls) == 4: os.ftruncate(number, 5000); kill()   # latest.pt of iteration 6, half written
+    calls.append("latest" in os.readlink(f"/proc/self/fd/{number}"))
+    if sum(calls) == 2: os.ftruncate(number, 5000); kill()   # latest.pt of iteration 6, half written
     fsync(number)
 os.fsync = patched
 """,
@@ -62,7 +62,7 @@ os.fsync = patched
 SCRIPT = """
 import os, signal, sys
 def kill(): os.kill(os.getpid(), signal.SIGKILL)
-{patch}
+PATCH
 from robolearn.cli import main
 sys.exit(main(["train", *sys.argv[1:]]))
 """
@@ -70,7 +70,7 @@ sys.exit(main(["train", *sys.argv[1:]]))
 
 def command(folder: Path, *words: str, patch: str = "") -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(patch=patch), *words],
+        [sys.executable, "-c", SCRIPT.replace("PATCH", patch), *words],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -137,7 +137,7 @@ def test_a_finished_run_can_be_asked_for_more_and_says_so_when_not(uninterrupted
 
 def test_ctrl_c_ends_after_the_iteration_with_a_checkpoint_and_resumes_exactly(uninterrupted, tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(patch=""), *RUN, "output=run"],
+        [sys.executable, "-c", SCRIPT.replace("PATCH", ""), *RUN, "output=run"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

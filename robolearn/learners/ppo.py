@@ -35,7 +35,7 @@ class PPOConfig:
     schedule: Literal["adaptive", "fixed"] = "adaptive"
     """adaptive: the rate follows the measured KL divergence; fixed: it stays."""
     desired_kl: float = field(default=0.01, metadata={"above": 0.0, "max": 10.0})
-    """KL divergence a gradient step should be near; the adaptive rate steers towards it."""
+    """KL divergence from the collecting policy that the last epoch should be near, within a factor of two."""
     max_kl: float = field(default=0.06, metadata={"above": 0.0})
     """Stop the remaining gradient steps of an iteration once the policy has moved this far."""
     min_learning_rate: float = field(default=1e-5, metadata={"above": 0.0})
@@ -242,9 +242,10 @@ class PPO:
             data = {name: x.flatten(0, 1) for name, x in data.items()}
         size = len(data["returns"])
         parts = max(1, round(size / c.minibatch_size))
-        sums: dict[str, float] = {}
-        count, stopped = 0, False
+        epochs: list[list[dict[str, float]]] = []
+        stopped = False
         for _ in range(c.num_epochs):
+            epochs.append([])
             order = torch.randperm(size, generator=self.random, device=self.device)
             for rows in order.chunk(parts):
                 part = {name: x.index_select(0, rows) for name, x in data.items()}
@@ -252,16 +253,16 @@ class PPO:
                 if losses is None:
                     stopped = True
                     break
-                count += 1
-                for name, x in losses.items():
-                    sums[name] = sums.get(name, 0.0) + x
+                epochs[-1].append(losses)
             if stopped:
                 break
-        out = {name: total / max(count, 1) for name, total in sums.items()}
+        self._steer_rate(stopped, _mean(epochs[-1]).get("kl", 0.0))
+        steps = [losses for epoch in epochs for losses in epoch]
+        out = _mean(steps)
         explained = 1 - (returns - value).var() / returns.var().clamp(min=1e-8)
         return out | {
             "learning_rate": self.learning_rate,
-            "gradient_steps": float(count),
+            "gradient_steps": float(len(steps)),
             "std": float(self.actor.distribution.std.detach().mean()),
             "explained_variance": float(explained),
         }
@@ -277,19 +278,13 @@ class PPO:
         mean, value = mean.float(), value.float().squeeze(-1)
         actor.distribution.update(mean)
 
-        # How far has the policy moved since it collected? Steer the rate, or stop.
+        # How far has the policy moved since it collected? Too far: stop before making it worse.
         with torch.no_grad():
             std = actor.distribution.std
             kl = actor.distribution.kl_divergence((part["mean"], old_std.expand_as(mean)), (mean, std)).mean()
             kl = float(self.reduce(kl))
         if kl > c.max_kl:
-            self._set_rate(self.learning_rate / 1.5)
             return None
-        if c.schedule == "adaptive":
-            if kl > 2 * c.desired_kl:
-                self._set_rate(self.learning_rate / 1.5)
-            elif 0 < kl < c.desired_kl / 2:
-                self._set_rate(self.learning_rate * 1.5)
 
         # Losses.
         log_prob = actor.distribution.log_prob(part["action"])
@@ -336,8 +331,22 @@ class PPO:
 
     # ------------------------------------------------------------------ the rest
 
-    def _set_rate(self, rate: float) -> None:
-        self.learning_rate = min(max(rate, self.config.min_learning_rate), self.config.max_learning_rate)
+    def _steer_rate(self, stopped: bool, kl: float) -> None:
+        """Change Adam's step size once an iteration, by how far its last epoch ended from `desired_kl`.
+
+        Once, where others do so after every minibatch: the divergence is measured from the policy that
+        collected, so within an iteration it only grows, and the rate would swing with it.
+        """
+        c = self.config
+        if c.schedule == "fixed":
+            return
+        if stopped or kl > 2 * c.desired_kl:
+            rate = self.learning_rate / 1.5
+        elif kl < c.desired_kl / 2:
+            rate = self.learning_rate * 1.5
+        else:
+            return
+        self.learning_rate = min(max(rate, c.min_learning_rate), c.max_learning_rate)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
 
@@ -386,3 +395,8 @@ class PPO:
             self.optimizer.load_state_dict(state["optimizer_state_dict"])
             self.random.set_state(state["random"])
             self.learning_rate = state["learning_rate"]
+
+
+def _mean(rows: list[dict[str, float]]) -> dict[str, float]:
+    """The mean of each number over some gradient steps; nothing where there were none."""
+    return {name: sum(row[name] for row in rows) / len(rows) for name in (rows[0] if rows else ())}
