@@ -259,7 +259,7 @@ class PPO:
         self._steer_rate(stopped, _mean(epochs[-1]).get("kl", 0.0))
         steps = [losses for epoch in epochs for losses in epoch]
         out = _mean(steps)
-        explained = 1 - (returns - value).var() / returns.var().clamp(min=1e-8)
+        explained = 1 - (returns - value).var(correction=0) / returns.var(correction=0).clamp(min=1e-8)
         return out | {
             "learning_rate": self.learning_rate,
             "gradient_steps": float(len(steps)),
