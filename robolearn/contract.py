@@ -74,8 +74,7 @@ def contract_of(env: Env) -> Contract:
     offset = task.targets(torch.zeros(1, env.num_actions, device=env.device), ctx)[0]
     scale = task.targets(torch.ones(1, env.num_actions, device=env.device), ctx)[0] - offset
     column, observations = 0, []
-    for item in task.items("policy"):
-        width = item.compute(env.backend.state, env.ctx).shape[1]
+    for item, width in env.columns["policy"]:
         observations.append({"name": item.name, "width": width, "column": column})
         column += width
     return Contract(

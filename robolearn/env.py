@@ -17,8 +17,10 @@ from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.tasks.context import Context, Random, RobotConstants
+from robolearn.tasks.observations import Observation
 from robolearn.tasks.symmetry import Symmetry, sagittal
 from robolearn.tasks.task import Task
+from robolearn.totals import Totals
 
 
 class NonFiniteTerm(RunFailed):
@@ -53,17 +55,6 @@ class StepResult:
     def done(self) -> Tensor:
         """(N,) bool: the episode ended, one way or the other."""
         return self.terminated | self.truncated
-
-
-@dataclass
-class Totals:
-    """Sums since the last `Env.drain`, kept as tensors so that nothing is read back in between."""
-
-    raw: Tensor
-    weighted: Tensor
-    metrics: Tensor
-    scalars: Tensor
-    """Steps, finished episodes, terminated, diverged, and the finished episodes' returns and seconds."""
 
 
 class Env:
@@ -111,12 +102,15 @@ class Env:
         self._reward_terms = task.reward_terms()
         self._weights = torch.tensor([task.rewards[name] for name in self._reward_terms], device=self.device)
         self._terminations = task.terminations()
+        self.columns = self._checked_columns()
+        """Items of each observation group with their widths, in the order of the columns."""
         self._noise = self._noise_row()
         self._actions = DelayLine(task.action_delay, n, self.num_actions, self.device)
         self._delayed: DelayLine | None = None
         self.observations: dict[str, Tensor] = {}
         self.terminal_observations: dict[str, Tensor] = {}
-        self._clear_totals()
+        metrics = list(task.metrics(backend.state, self.ctx))
+        self._totals = Totals(list(self._reward_terms), metrics, self._weights, task.control_dt)
         self.reset()
 
     # ------------------------------------------------------------------ stepping
@@ -165,7 +159,10 @@ class Env:
         raw = self._rewards(diverged)
         reward = (raw @ self._weights) * ctx.dt
         metrics = {k: torch.where(diverged, 0.0, v) for k, v in task.metrics(state, ctx).items()}
-        self._add_up(raw, reward, metrics, terminated, done, diverged)
+        self.episode_return = self.episode_return + reward
+        self._totals.add(
+            raw, list(metrics.values()), done, terminated, diverged, self.episode_return, ctx.episode_time
+        )
 
         self._redraw_commands()
         noise = self._draw_noise()
@@ -189,7 +186,11 @@ class Env:
         """Raw reward terms (N, K); rows of diverged environments count nothing."""
         state = self.backend.state
         columns = [term(state, self.ctx) for term in self._reward_terms.values()]
-        raw = torch.stack(columns, dim=1) if columns else torch.zeros(self.num_envs, 0, device=self.device)
+        raw = (
+            torch.stack(columns, dim=1).float()
+            if columns
+            else torch.zeros(self.num_envs, 0, device=self.device)
+        )
         raw = torch.where(diverged[:, None], 0.0, raw)
         self._require_finite(raw, list(self._reward_terms), [1] * raw.shape[1], "reward")
         return raw
@@ -198,15 +199,12 @@ class Env:
         """Every group (N, D), without noise or delay."""
         state = self.backend.state
         groups = {}
-        for name in self.task.observations:
-            items = self.task.items(name)
-            parts = [item.compute(state, self.ctx) for item in items]
-            obs = torch.cat(parts, dim=1)
+        for name, columns in self.columns.items():
+            obs = torch.cat([item.compute(state, self.ctx) for item, _ in columns], dim=1)
             if diverged is not None:
                 obs = torch.where(diverged[:, None], 0.0, obs)
-            self._require_finite(
-                obs, [i.name for i in items], [p.shape[1] for p in parts], f"{name} observation"
-            )
+            names, widths = [item.name for item, _ in columns], [width for _, width in columns]
+            self._require_finite(obs, names, widths, f"{name} observation")
             groups[name] = obs
         return groups
 
@@ -238,14 +236,49 @@ class Env:
         self.ctx.command = torch.where(expired[:, None], command, self.ctx.command)
         self.command_left = torch.where(expired, seconds, self.command_left)
 
+    def _checked_columns(self) -> dict[str, list[tuple[Observation, int]]]:
+        """Look at every term once, so that a wrong shape is told by name and not by a tensor operation.
+
+        Raises:
+            ValueError: a term, an observation or the targets have another shape or type than they must.
+        """
+        task, state, ctx, n = self.task, self.backend.state, self.ctx, self.num_envs
+        per_env = {
+            **{f"reward {k!r}": (term(state, ctx), None) for k, term in self._reward_terms.items()},
+            **{
+                f"termination {k!r}": (term(state, ctx), torch.bool) for k, term in self._terminations.items()
+            },
+            **{f"metric {k!r}": (value, None) for k, value in task.metrics(state, ctx).items()},
+        }
+        for name, (value, dtype) in per_env.items():
+            _require_shape(name, value, (n,), "one number an environment")
+            if dtype is not None and value.dtype != dtype:
+                raise ValueError(
+                    f"{name} returns {value.dtype}, and must return {dtype}: compare with a limit"
+                )
+        shape = (n, self.num_actions)
+        _require_shape(
+            "targets", task.targets(torch.zeros(shape, device=self.device), ctx), shape, "one an actuator"
+        )
+        columns: dict[str, list[tuple[Observation, int]]] = {}
+        for group in task.observations:
+            columns[group] = []
+            for item in task.items(group):
+                value = item.compute(state, ctx)
+                width = value.shape[1] if isinstance(value, Tensor) and value.dim() == 2 else 1
+                _require_shape(
+                    f"{group} observation {item.name!r}", value, (n, width), "columns, even if only one"
+                )
+                columns[group].append((item, width))
+        return columns
+
     def _noise_row(self) -> Tensor | None:
-        """Half-width of the noise on every column of the policy group, in a first, noiseless look."""
+        """Half-width of the noise on every column of the policy group."""
         if not self.task.noise:
             return None
-        parts = [
-            (i.name, i.compute(self.backend.state, self.ctx).shape[1]) for i in self.task.items("policy")
+        widths = [
+            self.task.noise.get(i.name, 0.0) for i, width in self.columns["policy"] for _ in range(width)
         ]
-        widths = [self.task.noise.get(name, 0.0) for name, width in parts for _ in range(width)]
         return torch.tensor(widths, device=self.device)
 
     def _draw_noise(self) -> Tensor | float:
@@ -265,69 +298,17 @@ class Env:
                     f"more) at step {int(self.episode_step[env])} of its episode, on a finite State: a bug in the term"
                 )
 
-    # ------------------------------------------------------------------ statistics
-
-    def _clear_totals(self) -> None:
-        zeros = lambda k: torch.zeros(k, dtype=torch.float64, device=self.device)  # noqa: E731
-        names = self.task.metrics(self.backend.state, self.ctx)
-        self._metric_names = list(names)
-        self.totals = Totals(
-            zeros(len(self._weights)), zeros(len(self._weights)), zeros(len(names)), zeros(6)
-        )
-
-    def _add_up(
-        self,
-        raw: Tensor,
-        reward: Tensor,
-        metrics: dict[str, Tensor],
-        terminated: Tensor,
-        done: Tensor,
-        diverged: Tensor,
-    ) -> None:
-        self.episode_return = self.episode_return + reward
-        sums = raw.sum(dim=0, dtype=torch.float64)
-        self.totals.raw += sums
-        self.totals.weighted += sums * self._weights * self.ctx.dt
-        if metrics:
-            self.totals.metrics += torch.stack([m.sum(dtype=torch.float64) for m in metrics.values()])
-        counts = (done, terminated, diverged, done * self.episode_return, done * self.ctx.episode_time)
-        self.totals.scalars[0] += self.num_envs
-        self.totals.scalars[1:] += torch.stack([c.sum(dtype=torch.float64) for c in counts])
+    # ------------------------------------------------------------------ the rest
 
     def drain(self) -> dict[str, float]:
-        """Means since the last call, by name, and start anew: `reward/<term>` (weighted, per step),
-        `raw/<term>`, `metric/<name>`, `episode/return`, `episode/length` [s], `episode/fall_rate`, counts.
-        """
-        t = self.totals
-        steps, episodes, terminated, diverged, returns, lengths = t.scalars.tolist()
-        per_step, per_episode = max(steps, 1.0), max(episodes, 1.0)
-        out = {"steps": steps, "episodes": episodes, "diverged": diverged}
-        if episodes:
-            out["episode/return"] = returns / per_episode
-            out["episode/length"] = lengths / per_episode
-            out["episode/fall_rate"] = terminated / per_episode
-        out["reward/total"] = float(t.weighted.sum()) / per_step
-        names = list(self._reward_terms)
-        out |= {f"reward/{k}": v / per_step for k, v in zip(names, t.weighted.tolist(), strict=True)}
-        out |= {f"raw/{k}": v / per_step for k, v in zip(names, t.raw.tolist(), strict=True)}
-        out |= {
-            f"metric/{k}": v / per_step for k, v in zip(self._metric_names, t.metrics.tolist(), strict=True)
-        }
-        self._clear_totals()
-        return out
-
-    # ------------------------------------------------------------------ the rest
+        """Means since the last call, by name; see `Totals.drain`."""
+        return self._totals.drain()
 
     def symmetry(self) -> Symmetry | None:
         """The task's left-right symmetry in the columns of this Env's groups, where it has one."""
         if not self.task.symmetric:
             return None
-        state = self.backend.state
-        groups = {
-            name: [(item, item.compute(state, self.ctx).shape[1]) for item in self.task.items(name)]
-            for name in self.task.observations
-        }
-        return sagittal(self.robot, groups, self.device)
+        return sagittal(self.robot, self.columns, self.device)
 
     _MUTABLE = ("episode_step", "episode_return", "command_left", "observations", "terminal_observations")
     _CONTEXT = ("action", "previous_action", "command", "episode_time", "memory")
@@ -341,7 +322,7 @@ class Env:
             "context": {name: _copy(getattr(self.ctx, name)) for name in self._CONTEXT},
             "delays": {"action": self._actions.snapshot(), "observation": self._delayed.snapshot()},
             "random": self.random.generator.get_state(),
-            "totals": _copy(vars(self.totals)),
+            "totals": self._totals.sums.clone(),
         }
 
     def restore(self, snapshot: dict[str, Any], source_rows: Tensor | None = None) -> None:
@@ -356,11 +337,17 @@ class Env:
         self._actions.restore(snapshot["delays"]["action"], rows)
         self._delayed.restore(snapshot["delays"]["observation"], rows)
         self.random.generator.set_state(snapshot["random"])
-        self.totals = Totals(**_copy(snapshot["totals"]))
+        self._totals.sums = snapshot["totals"].clone()
 
     def close(self) -> None:
         """Free the simulator."""
         self.backend.close()
+
+
+def _require_shape(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> None:
+    found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    if found != shape:
+        raise ValueError(f"{name} returns {found}, and must return a tensor {shape}: {meaning}")
 
 
 def _copy(value: Any, rows: Tensor | None = None) -> Any:

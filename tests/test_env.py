@@ -14,6 +14,7 @@ from robolearn.tasks import terms
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.context import Context, Random
 from robolearn.tasks.humanoid_walk import HumanoidWalk
+from robolearn.tasks.observations import Observation
 from robolearn.tasks.task import Term
 
 CPU = torch.device("cpu")
@@ -159,11 +160,8 @@ def test_noise_is_drawn_once_a_step_and_reaches_the_policy_only(make_env):
     assert 0.4 < noise.abs().max() <= 0.5
     assert noise.std() == pytest.approx(0.5 / 3**0.5, rel=0.1)  # uniform
     assert torch.equal(result.observations["policy"], result.terminal_observations["policy"])
-    names = [item.name for item in env.task.items("critic")]
-    start = sum(
-        i.compute(env.backend.state, env.ctx).shape[1]
-        for i in env.task.items("critic")[: names.index("joint_vel_rel")]
-    )
+    names = [item.name for item, _ in env.columns["critic"]]
+    start = sum(width for _, width in env.columns["critic"][: names.index("joint_vel_rel")])
     assert torch.equal(result.observations["critic"][:, start : start + 21], velocity)
 
 
@@ -222,3 +220,46 @@ def test_a_control_period_that_physics_cannot_divide_is_refused_with_one_that_it
 def test_a_parameter_the_backend_cannot_randomize_is_refused_with_those_it_can(make_env):
     with pytest.raises(ValueError, match="mass_scale"):
         make_env(CartpoleBalance(randomize={"mass_scale": (0.9, 1.1)}))  # a cartpole has no free base
+
+
+def returning(value) -> Term:
+    return lambda state, ctx: value(ctx.episode_time)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (lambda t: t[:, None], r"reward 'upright' returns \(16, 1\), and must return a tensor \(16,\)"),
+        (lambda t: t.sum(), r"reward 'upright' returns \(\), and must"),
+        (lambda t: 1.0, r"reward 'upright' returns float, and must"),
+    ],
+)
+def test_a_reward_of_the_wrong_shape_is_refused_by_name(make_env, monkeypatch, value, message):
+    right = CartpoleBalance().reward_terms()
+    monkeypatch.setattr(CartpoleBalance, "reward_terms", lambda self: {**right, "upright": returning(value)})
+    with pytest.raises(ValueError, match=message):
+        make_env(CartpoleBalance())
+
+
+def test_a_termination_that_is_no_bool_and_targets_of_the_wrong_width_are_refused(make_env, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(CartpoleBalance, "terminations", lambda self: {"late": returning(lambda t: t)})
+        with pytest.raises(ValueError, match=r"termination .late. returns torch\.float32"):
+            make_env(CartpoleBalance())
+    monkeypatch.setattr(CartpoleBalance, "targets", lambda self, action, ctx: action.repeat(1, 2))
+    with pytest.raises(ValueError, match=r"targets returns \(16, 2\), and must return a tensor \(16, 1\)"):
+        make_env(CartpoleBalance())
+
+
+def test_an_observation_without_columns_is_refused_by_name(make_env, monkeypatch):
+    flat = Observation("age", lambda state, ctx: ctx.episode_time, "same")
+    monkeypatch.setattr(CartpoleBalance, "observations", {"policy": ("joint_pos_rel",), "critic": (flat,)})
+    with pytest.raises(ValueError, match=r"critic observation 'age' returns \(16,\)"):
+        make_env(CartpoleBalance())
+
+
+def test_rewards_of_truth_values_count_as_zero_and_one(make_env, monkeypatch):
+    terms_of_bools = {k: returning(lambda t: t >= 0) for k in CartpoleBalance().rewards}
+    monkeypatch.setattr(CartpoleBalance, "reward_terms", lambda self: terms_of_bools)
+    env = make_env(CartpoleBalance(rewards=dict.fromkeys(terms_of_bools, 2.0)))
+    assert torch.allclose(env.step(torch.zeros(16, 1)).reward, torch.tensor(4 * 2.0 * 0.02))

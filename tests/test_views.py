@@ -35,6 +35,7 @@ RSL_RL = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*Box")  # advice on bounds that a robot's sensors do not have
 @pytest.mark.parametrize("task", [CartpoleBalance(), HumanoidWalk()], ids=["cartpole", "humanoid"])
 def test_the_single_view_passes_gymnasiums_own_checker(make_env, task):
     check_env(as_gymnasium(make_env(task, num_envs=1)), skip_render_check=True)

@@ -1,0 +1,62 @@
+"""Totals: what an Env has seen since it was last asked, summed on its device."""
+
+from __future__ import annotations
+
+import torch
+
+from robolearn.envs.backend import Tensor
+
+
+class Totals:
+    """Sums over steps and finished episodes, kept as tensors: nothing is read back before `drain`."""
+
+    def __init__(self, terms: list[str], metrics: list[str], weights: Tensor, dt: float) -> None:
+        """Reward terms with their weights (K,) a second, metrics by name, and the control period [s]."""
+        self.terms, self.metrics, self.weights, self.dt = terms, metrics, weights, dt
+        self.clear()
+
+    def clear(self) -> None:
+        """Start anew."""
+        zeros = torch.zeros(
+            len(self.terms) + len(self.metrics) + 6, dtype=torch.float64, device=self.weights.device
+        )
+        self.sums = zeros
+        """Raw terms, metrics, then: steps, episodes, terminated, diverged, and the returns and seconds of
+        the finished episodes."""
+
+    def add(
+        self,
+        raw: Tensor,
+        metrics: list[Tensor],
+        done: Tensor,
+        terminated: Tensor,
+        diverged: Tensor,
+        returns: Tensor,
+        seconds: Tensor,
+    ) -> None:
+        """One step of N environments: raw terms (N, K), metrics and the rest (N,) each."""
+        counts = (torch.ones_like(done), done, terminated, diverged, done * returns, done * seconds)
+        columns = [*metrics, *counts]
+        per_step = [column.sum(dtype=torch.float64) for column in columns]
+        self.sums = self.sums + torch.cat((raw.sum(dim=0, dtype=torch.float64), torch.stack(per_step)))
+
+    def drain(self) -> dict[str, float]:
+        """Means since the last call, by name, and start anew: `reward/<term>` (weighted, per step),
+        `raw/<term>`, `metric/<name>`, `episode/return`, `episode/length` [s], `episode/fall_rate`, counts.
+        """
+        values = self.sums.tolist()
+        raw, values = values[: len(self.terms)], values[len(self.terms) :]
+        metrics, (steps, episodes, terminated, diverged, returns, seconds) = values[:-6], values[-6:]
+        per_step = max(steps, 1.0)
+        out = {"steps": steps, "episodes": episodes, "diverged": diverged}
+        if episodes:
+            out["episode/return"] = returns / episodes
+            out["episode/length"] = seconds / episodes
+            out["episode/fall_rate"] = terminated / episodes
+        weighted = [r * w * self.dt for r, w in zip(raw, self.weights.tolist(), strict=True)]
+        out["reward/total"] = sum(weighted) / per_step
+        out |= {f"reward/{k}": v / per_step for k, v in zip(self.terms, weighted, strict=True)}
+        out |= {f"raw/{k}": v / per_step for k, v in zip(self.terms, raw, strict=True)}
+        out |= {f"metric/{k}": v / per_step for k, v in zip(self.metrics, metrics, strict=True)}
+        self.clear()
+        return out
