@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -64,7 +64,8 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
     if log.last:
         seconds, steps = log.last["seconds"], log.last["steps"]
     title = f"{run.task_name} on {run.backend_name}, {run.num_envs} environments, {run.learner_name}"
-    with Panel(title, run.max_iterations) as panel, interruptible() as interrupted:
+    panel = Panel(title, run.max_iterations)
+    with closing(env), closing(log), panel, interruptible() as interrupted:
         panel.note(f"run {folder}")
         if start:
             panel.note(f"resumed at iteration {start}, " + ("exactly" if exact else _why_inexact(changes)))
@@ -86,8 +87,6 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
             if interrupted:
                 panel.note(f"stopped at iteration {iteration}; go on with: robolearn train resume={folder}")
                 break
-    log.close()
-    env.close()
     if interrupted:
         raise KeyboardInterrupt
     print(f"trained {run.task_name}: {folder}")

@@ -314,18 +314,3 @@ def test_a_term_that_is_not_finite_fails_the_evaluation_by_name(trained, tasks, 
     assert ask("eval", trained, f"task={tasks}:NotFinite", "--episodes", 4, "--output", tmp_path / "out") == 4
     assert "'upright'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "new" / "file.json"
-    with runs.replacing(path) as part:
-        part.write_text("one")
-
-    def stopped() -> None:
-        with runs.replacing(path) as part:
-            part.write_text("tw")
-            raise RuntimeError("half way")
-
-    with pytest.raises(RuntimeError, match="half way"):
-        stopped()
-    assert [(p.name, p.read_text()) for p in path.parent.iterdir()] == [("file.json", "one")]
