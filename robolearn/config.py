@@ -283,7 +283,14 @@ def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
         if not isinstance(tree, dict) or not isinstance(tree.get("name"), str):
             raise ConfigError(f"{group} has no name")
         tree = dict(tree)
-        name = _allowed(group, tree.pop("name"), named)
+        name, chosen = tree.pop("name"), named.get(group)
+        if group != "task" and chosen not in (None, name):
+            # `resolve` replaces it anyway, so what was saved need not be here: a policy trained on one
+            # simulator is evaluated on another, on a machine that has only that.
+            name, tree = chosen, {}
+            if group == "backend" and name == "auto":
+                name = registry.pick_backend(str(content.get("device", "auto")))
+        name = _allowed(group, name, named)
         _refuse_files(tree, group, named)
         cls = registry.load(kind, name)
         start = _instance(cls if group == "task" else cls.config_class, group, name)
