@@ -27,8 +27,8 @@ PARAMETERS = {
 class Entity:
     """One robot in each of N environments; J joints, B selected bodies, F feet.
 
-    Base and joint fields are at time t. `Capabilities.derived_lag` says whether the body, foot
-    and contact fields are at t too or one physics substep behind.
+    Base and joint positions and velocities are at time t. `Capabilities.derived_lag` says whether torque,
+    body, foot and contact fields are at t too or one physics substep behind.
     """
 
     base_pos: Tensor
@@ -107,7 +107,7 @@ class Capabilities:
     timestep: float
     """Length of one physics substep [s]."""
     derived_lag: int
-    """Substeps by which body, foot and contact fields lag behind after a step: 0 or 1."""
+    """Substeps by which torque, body, foot and contact fields lag behind after a step: 0 or 1."""
     pd: Literal["implicit", "explicit"]
     """Whether position actuators are integrated inside the solver or evaluated once a substep."""
     exact_restore: bool
@@ -135,7 +135,8 @@ class Backend(Protocol):
 
     def reset(self, mask: Tensor, pose: Pose) -> None:
         """Put the environments in `mask` (N,) bool into their row of `pose`, at rest otherwise (no warm
-        start, no warnings), and make every field of their State current. Others are untouched.
+        start, no warnings, position actuators holding the pose), and make every field of their State
+        current. Others are untouched.
         """
 
     def step(self, targets: Tensor, substeps: int) -> None:

@@ -46,7 +46,7 @@ class MujocoBackend:
     """The `mujoco` backend; the contract is `robolearn.envs.backend.Backend`.
 
     Positions and velocities are zero-copy views of mjbatch's own float64 rows, converted once a
-    step; sensor values arrive from its threads in float32. Body, foot and contact fields lag one
+    step; sensor values arrive from its threads in float32. Torque, body, foot and contact fields lag one
     substep behind, as after any plain mj_step: a further forward pass would cost a third of the
     simulation's speed.
     """
@@ -69,7 +69,11 @@ class MujocoBackend:
             derived_lag=1,
             pd="implicit",
             exact_restore=True,
-            params=frozenset({"friction", "gain_scale"} | ({"mass_scale"} if robot.base else set())),
+            params=frozenset(
+                {"friction"}
+                | ({"gain_scale"} if any(a.kind == "position" for a in robot.actuators) else set())
+                | ({"mass_scale"} if robot.base else set())
+            ),
         )
         self._batch = Batch(self.model, num_envs, config.threads)
         self._rows = self._batch.bind("state")
@@ -81,7 +85,6 @@ class MujocoBackend:
         self._xpos = torch.from_numpy(self._batch.bind("xpos", np.float32))
         self._sensors = self._batch.bind("sensordata", np.float32)
         self._index()
-        self._warned = np.zeros((num_envs, len(_DIVERGENCE_WARNINGS)), np.int32)
         self._expanded: dict[str, np.ndarray] = {}
         self._entity = robot_entity(robot, num_envs, self.device)
         self._state = State(
@@ -90,6 +93,7 @@ class MujocoBackend:
             torch.zeros(num_envs, dtype=torch.bool),
         )
         self._batch.reset()
+        self._blank = self._rows[0].copy()
         self._publish()
 
     def _index(self) -> None:
@@ -104,6 +108,8 @@ class MujocoBackend:
             for kind in ("pos", "quat", "vel", "force")
         }
         self._foot_sensors = sensors
+        self._pd = [i for i, a in enumerate(robot.actuators) if a.kind == "position"]
+        self._pd_joints = [robot.actuated[i] for i in self._pd]
 
     def _sensor(self, name: str) -> np.ndarray:
         sensor = self.model.sensor(name)
@@ -126,6 +132,8 @@ class MujocoBackend:
         if not len(ids):
             return
         rows = ids.numpy()
+        # Rows written since the last step (a restore) would be laid over mj_resetData: start from a blank one.
+        self._rows[rows] = self._blank
         self._batch.reset(rows)
         if self.robot.base:
             self._qpos[rows, :3] = pose.base_pos[ids].numpy()
@@ -135,8 +143,10 @@ class MujocoBackend:
             self._qvel[rows, 3:6] = pose.base_ang_vel[ids].numpy()
         self._qpos[rows[:, None], np.arange(self.model.nq)[self._joint_qpos]] = pose.joint_pos[ids].numpy()
         self._qvel[rows[:, None], np.arange(self.model.nv)[self._joint_dof]] = pose.joint_vel[ids].numpy()
+        # Hold the pose: with targets left at 0 the first torques and contact forces would be those of a
+        # robot being pulled to its zero position.
+        self._ctrl[rows[:, None], self._pd] = pose.joint_pos[ids][:, self._pd_joints].numpy()
         self._batch.forward(rows)
-        self._warned[rows] = self._divergence_counters()[rows]
         self._publish()
         self._state.diverged[ids] = False
 
@@ -146,18 +156,17 @@ class MujocoBackend:
         self._batch.step(nstep=substeps)
         self._publish()
         # MuJoCo resets a simulation that turned NaN and goes on silently; only its counters tell.
-        counters = self._divergence_counters()
-        gave_up = torch.from_numpy((counters > self._warned).any(axis=1))
-        self._warned = counters
+        gave_up = torch.from_numpy((self._warning[:, _DIVERGENCE_WARNINGS, 1] > 0).any(axis=1))
+        if gave_up.any():
+            self._warning[gave_up.numpy()] = 0  # told once; the next one counts from zero
         speed = torch.from_numpy(self._qvel).abs().amax(dim=1)
-        self._state.diverged = gave_up | ~(speed < ABSURD_SPEED)
+        self._state.diverged.copy_(gave_up | ~(speed < ABSURD_SPEED))
 
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""
         return {
             "rows": torch.from_numpy(self._rows.copy()),
             "warning": torch.from_numpy(self._warning.copy()),
-            "warned": torch.from_numpy(self._warned.copy()),
             "diverged": self._state.diverged.clone(),
             "params": {k: v.clone() for k, v in self._state.params.items()},
             "published": {k: v.clone() for k, v in self._entity.tensors().items()},
@@ -178,8 +187,7 @@ class MujocoBackend:
             self.set_params(everywhere, changed)
         self._rows[:] = snapshot["rows"][source].numpy()
         self._warning[:] = snapshot["warning"][source].numpy()
-        self._warned = snapshot["warned"][source].numpy()
-        self._state.diverged = snapshot["diverged"][source]
+        self._state.diverged.copy_(snapshot["diverged"][source])
         for name, tensor in self._entity.tensors().items():
             tensor.copy_(snapshot["published"][name][source])
         for name, tensor in self._derived().items():
@@ -200,13 +208,14 @@ class MujocoBackend:
                 # MuJoCo takes the larger of the two surfaces' friction, so both get it.
                 self._expand("geom_friction")[rows, :, 0] = value[:, None]
             elif name == "gain_scale":
-                pd = [i for i, a in enumerate(self.robot.actuators) if a.kind == "position"]
                 for column, model_field in (
                     (slice(0, 1), "actuator_gainprm"),
                     (slice(1, 3), "actuator_biasprm"),
                 ):
-                    nominal = getattr(self.model, model_field)[pd, column]
-                    self._expand(model_field)[rows[:, None], pd, column] = nominal * value[:, None, None]
+                    nominal = getattr(self.model, model_field)[self._pd, column]
+                    self._expand(model_field)[rows[:, None], self._pd, column] = (
+                        nominal * value[:, None, None]
+                    )
             elif name == "mass_scale":
                 base = self.model.body(self.robot.base).id
                 self._expand("body_mass")[rows, base] = self.model.body_mass[base] * value
@@ -223,9 +232,6 @@ class MujocoBackend:
         if model_field not in self._expanded:
             self._expanded[model_field] = self._batch.expand(model_field)
         return self._expanded[model_field]
-
-    def _divergence_counters(self) -> np.ndarray:
-        return self._warning[:, _DIVERGENCE_WARNINGS, 1]
 
     def _derived(self) -> dict[str, Tensor]:
         return {"torque": self._torque, "xpos": self._xpos, "sensors": torch.from_numpy(self._sensors)}

@@ -12,7 +12,7 @@ import torch
 from robolearn import registry
 from robolearn.config import Config
 from robolearn.delay import DelayLine
-from robolearn.envs.backend import Backend, Tensor
+from robolearn.envs.backend import Backend, State, Tensor
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, RunFailed
@@ -24,7 +24,12 @@ from robolearn.totals import Totals
 
 
 class NonFiniteTerm(RunFailed):
-    """A reward, observation or metric was not finite although the State it read was."""
+    """An action, reward, observation, metric, start pose or gradient was not finite."""
+
+    def __init__(self, message: str, state: State | None = None) -> None:
+        super().__init__(message)
+        self.state = state
+        """The State it was computed from, to look at."""
 
 
 class Diverged(RunFailed):
@@ -100,7 +105,8 @@ class Env:
         self.episode_return = zeros()
         self.command_left = zeros()
         self._reward_terms = task.reward_terms()
-        self._weights = torch.tensor([task.rewards[name] for name in self._reward_terms], device=self.device)
+        weights = [task.rewards[name] for name in self._reward_terms]
+        self._weights = torch.tensor(weights, dtype=torch.float32, device=self.device)
         self._terminations = task.terminations()
         self.columns = self._checked_columns()
         """Items of each observation group with their widths, in the order of the columns."""
@@ -139,12 +145,14 @@ class Env:
         """One control period for every environment; `action` (N, A).
 
         Raises:
-            NonFiniteTerm: a term is not finite on a finite State: a bug in the task, named.
+            NonFiniteTerm: the action, a term or a start pose is not finite; it is named.
         """
         task, ctx, delayed = self.task, self.ctx, self._delayed
         assert delayed is not None
-        ctx.previous_action, ctx.action = ctx.action, action
-        self.backend.step(task.targets(self._actions.push(action), ctx), self.substeps)
+        # A copy: whoever acts may reuse its buffer for the next action.
+        ctx.previous_action, ctx.action = ctx.action, action.to(torch.float32, copy=True)
+        self._require_finite(ctx.action, [a.joint for a in self.robot.actuators], "action of")
+        self.backend.step(task.targets(self._actions.push(ctx.action), ctx), self.substeps)
         state = self.backend.state
         ctx.episode_time = ctx.episode_time + ctx.dt
         self.episode_step = self.episode_step + 1
@@ -157,8 +165,12 @@ class Env:
         truncated = (self.episode_step >= self.max_episode_steps) & ~terminated
         done = terminated | truncated
         raw = self._rewards(diverged)
-        reward = (raw @ self._weights) * ctx.dt
+        # Not a matrix product: its rounding depends on where in the batch a row stands, and copies of one
+        # environment must stay equal to the bit.
+        reward = (raw * self._weights).sum(dim=1) * ctx.dt
         metrics = {k: torch.where(diverged, 0.0, v) for k, v in task.metrics(state, ctx).items()}
+        if metrics:
+            self._require_finite(torch.stack(list(metrics.values()), dim=1), list(metrics), "metric")
         self.episode_return = self.episode_return + reward
         self._totals.add(
             raw, list(metrics.values()), done, terminated, diverged, self.episode_return, ctx.episode_time
@@ -192,7 +204,7 @@ class Env:
             else torch.zeros(self.num_envs, 0, device=self.device)
         )
         raw = torch.where(diverged[:, None], 0.0, raw)
-        self._require_finite(raw, list(self._reward_terms), [1] * raw.shape[1], "reward")
+        self._require_finite(raw, list(self._reward_terms), "reward")
         return raw
 
     def _observe(self, diverged: Tensor | None = None) -> dict[str, Tensor]:
@@ -203,8 +215,9 @@ class Env:
             obs = torch.cat([item.compute(state, self.ctx) for item, _ in columns], dim=1)
             if diverged is not None:
                 obs = torch.where(diverged[:, None], 0.0, obs)
-            names, widths = [item.name for item, _ in columns], [width for _, width in columns]
-            self._require_finite(obs, names, widths, f"{name} observation")
+            self._require_finite(
+                obs, [i.name for i, width in columns for _ in range(width)], f"{name} observation"
+            )
             groups[name] = obs
         return groups
 
@@ -225,7 +238,10 @@ class Env:
             where = mask.view(-1, *[1] * (start.dim() - 1))
             ctx.memory[name] = torch.where(where, start, ctx.memory[name])
         self._actions.draw(mask, self.random, torch.zeros_like(ctx.action))
-        self.backend.reset(mask, task.pose(n, ctx, self.random))
+        pose = task.pose(n, ctx, self.random)
+        for name, value in vars(pose).items():
+            self._require_finite(value, [name] * value.shape[-1], "start pose")
+        self.backend.reset(mask, pose)
 
     def _redraw_commands(self, elapsed: float | None = None) -> None:
         if self.task.commands is None:
@@ -255,6 +271,16 @@ class Env:
             if dtype is not None and value.dtype != dtype:
                 raise ValueError(
                     f"{name} returns {value.dtype}, and must return {dtype}: compare with a limit"
+                )
+        taken = {t.untyped_storage().data_ptr() for t in state.robot.tensors().values()}
+        for name, value in task.advance(state, ctx).items():
+            if name not in ctx.memory or value.shape != ctx.memory[name].shape:
+                raise ValueError(
+                    f"memory {name!r}: advance() returns it unlike memory() does; shapes and names must agree"
+                )
+            if value.untyped_storage().data_ptr() in taken:
+                raise ValueError(
+                    f"memory {name!r} is the State's own tensor, which the next step overwrites; clone() it"
                 )
         shape = (n, self.num_actions)
         _require_shape(
@@ -286,17 +312,25 @@ class Env:
             return 0.0
         return self._noise * self.random.uniform(-1.0, 1.0, self.num_envs, len(self._noise))
 
-    def _require_finite(self, values: Tensor, names: list[str], widths: list[int], kind: str) -> None:
-        if values.device.type == "cpu" and not torch.isfinite(values.sum()):
-            finite = torch.isfinite(values)
-            owners = [name for name, width in zip(names, widths, strict=True) for _ in range(width)]
-            guilty = [(owners[c], e) for e, c in (~finite).nonzero().tolist()]
-            if guilty:
-                name, env = guilty[0]
-                raise NonFiniteTerm(
-                    f"{kind} {name!r} is not finite in environment {env} (and {len({e for _, e in guilty}) - 1} "
-                    f"more) at step {int(self.episode_step[env])} of its episode, on a finite State: a bug in the term"
-                )
+    def _require_finite(self, values: Tensor, names: list[str], kind: str) -> None:
+        """Raise naming the column (its owner in `names`) and environment of a value that is not finite.
+
+        At once on a CPU only: on a GPU looking would wait for everything queued before it.
+        """
+        if values.device.type != "cpu" or bool(torch.isfinite(values.sum())):
+            return
+        guilty = (~torch.isfinite(values)).nonzero().tolist()
+        if guilty:  # else the sum alone overflowed
+            env, column = guilty[0]
+            others = len({e for e, _ in guilty}) - 1
+            sound = all(
+                bool(torch.isfinite(t[env]).all()) for t in self.backend.state.robot.tensors().values()
+            )
+            raise NonFiniteTerm(
+                f"{kind} {names[column]!r} is not finite in environment {env} (and {others} more) at step "
+                f"{int(self.episode_step[env])} of its episode, on a State that is {'' if sound else 'not '}finite",
+                self.backend.state.clone(),
+            )
 
     # ------------------------------------------------------------------ the rest
 

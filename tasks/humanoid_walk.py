@@ -67,7 +67,7 @@ def walk(state: State, ctx: Context) -> Tensor:
 def pose(state: State, ctx: Context) -> Tensor:
     """Closeness of arms, waist and sideways leg joints to the home pose (N,), 1 at home."""
     error = (state.robot.joint_pos - ctx.robot.home).square()
-    return torch.exp(-(error @ ctx.robot.per_joint(POSE_WEIGHT)))
+    return torch.exp(-(error * ctx.robot.per_joint(POSE_WEIGHT)).sum(dim=1))
 
 
 def landing(state: State, ctx: Context) -> Tensor:
@@ -261,8 +261,9 @@ class HumanoidWalk(Task):
         """Joint targets (N, A) [rad]: home + scale x action + the stepping pattern of the swinging leg."""
         robot = ctx.robot
         swing = leg_swing(ctx).clamp(min=0)
-        pattern = torch.stack([robot.per_actuator(STEP_PATTERN, side) for side in LEGS])
-        return robot.home[robot.actuated] + robot.per_actuator(ACTION_SCALE) * action + swing @ pattern
+        left, right = (robot.per_actuator(STEP_PATTERN, side) for side in LEGS)
+        pattern = swing[:, :1] * left + swing[:, 1:] * right
+        return robot.home[robot.actuated] + robot.per_actuator(ACTION_SCALE) * action + pattern
 
     def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
         """Home pose with a little noise, facing anywhere; some start at part of the commanded velocity."""

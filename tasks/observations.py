@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from robolearn.envs.backend import State, Tensor
+from robolearn.envs.backend import State, Tensor, quat_rotate_inverse
 from robolearn.tasks.context import Context
 
 Mirror = Literal[
@@ -73,6 +73,12 @@ def _numpy(key: str) -> Callable[[Sensors], np.ndarray]:
     return lambda sensors: np.asarray(sensors[key], np.float32)
 
 
+def _foot_velocity(state: State) -> Tensor:
+    """Velocity of each sole (N, F, 3) in base axes: the critic does not see where the world's x is."""
+    velocity = state.robot.foot_lin_vel
+    return quat_rotate_inverse(state.robot.base_quat[:, None].expand(-1, velocity.shape[1], -1), velocity)
+
+
 def _params(state: State) -> Tensor:
     return torch.stack([state.params[name] for name in sorted(state.params)], dim=-1)
 
@@ -103,7 +109,7 @@ VOCABULARY: dict[str, Observation] = {
         Observation("base_height", lambda s, c: s.robot.base_pos[:, 2:], "same"),
         Observation("joint_torque", lambda s, c: s.robot.joint_torque / 50.0, "joints"),
         Observation("foot_height", lambda s, c: s.robot.foot_pos[:, :, 2], "feet"),
-        Observation("foot_lin_vel", lambda s, c: s.robot.foot_lin_vel.flatten(1), "foot_vectors"),
+        Observation("foot_lin_vel", lambda s, c: _foot_velocity(s).flatten(1), "foot_vectors"),
         Observation("foot_force", lambda s, c: s.robot.foot_force[:, :, 2] / 100.0, "feet"),
         Observation("physics", lambda s, c: _params(s), "same"),
     )

@@ -34,8 +34,8 @@ class Symmetry:
     groups: dict[str, Reflection]
     action: Reflection
     clock: dict[str, int] | None
-    """Column of the gait clock's sine in each group, where the task has a clock: the second half of
-    its cycle is then the mirror image of the first."""
+    """Column of the gait clock's sine in each group, its cosine being the next, where the task has a clock:
+    the second half of its cycle is then the mirror image of the first."""
 
 
 def sagittal(

@@ -53,10 +53,12 @@ def action_rate(state: State, ctx: Context) -> Tensor:
 
 
 def joint_limits(state: State, ctx: Context, margin: float = 0.05) -> Tensor:
-    """How far joints are inside the outer `margin` share of their range, summed (N,) [rad]."""
+    """How far joints are inside the outer `margin` share of their range, summed (N,) [rad]; a joint
+    without limits counts nothing."""
     centre = (ctx.robot.lower + ctx.robot.upper) / 2
     half = (ctx.robot.upper - ctx.robot.lower) / 2 * (1 - margin)
-    return ((state.robot.joint_pos - centre).abs() - half).clamp(min=0).sum(dim=1)
+    beyond = ((state.robot.joint_pos - centre).abs() - half).clamp(min=0)
+    return torch.where(torch.isfinite(half), beyond, 0.0).sum(dim=1)
 
 
 def torque(state: State, ctx: Context) -> Tensor:

@@ -26,8 +26,8 @@ class Normalizer(EmpiricalNormalization):
         variances"; with several ranks the batch's moments are averaged first.
         """
         mean = reduce(obs.mean(dim=0, keepdim=True))
-        square = reduce(obs.square().mean(dim=0, keepdim=True))
-        variance = (square - mean.square()).clamp(min=0)
+        # Around the mean of all ranks: the difference of two large squares would cancel.
+        variance = reduce((obs - mean).square().mean(dim=0, keepdim=True))
         total = self.count + obs.shape[0]
         rate = obs.shape[0] / total
         delta = mean - self._mean
@@ -69,9 +69,14 @@ class MirroredClock:
         self.symmetry, self.clock = symmetry, symmetry.clock
 
     def second_half(self, obs: Tensor, group: str = "policy") -> Tensor:
-        """(N, 1) bool: the gait clock's sine is below zero."""
+        """(N, 1) bool: the gait clock is past the middle of its cycle, told from its sine and cosine.
+
+        At the half cycles, where a resting clock stops, the sine is zero but for rounding, which another
+        computer rounds differently: there the cosine decides.
+        """
         column = self.clock[group]
-        return obs[:, column : column + 1] < 0
+        sine, cosine = obs[:, column : column + 1], obs[:, column + 1 : column + 2]
+        return (sine < -1e-4) | ((sine.abs() <= 1e-4) & (cosine < 0))
 
     def fold(self, obs: Tensor, group: str, flipped: Tensor) -> Tensor:
         """Observations (N, D) of a group, reflected where `flipped` (N, 1) is set."""

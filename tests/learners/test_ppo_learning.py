@@ -61,12 +61,12 @@ def test_folding_makes_policy_and_value_exactly_symmetric(make_env):
     symmetry, obs = env.symmetry(), env.observations
     action = learner.policy(obs["policy"])
     mirrored = learner.policy(symmetry.groups["policy"](obs["policy"]))
-    walking = obs["policy"][:, symmetry.clock["policy"]].abs() > 1e-3  # at a half cycle both halves meet
-    assert walking.sum() > 10
-    assert torch.allclose(symmetry.action(mirrored)[walking], action[walking], atol=1e-5)
+    walking = obs["policy"][:, symmetry.clock["policy"]].abs() > 1e-3
+    assert 0 < walking.sum() < 32  # some walk, some stand at a half cycle
+    assert torch.allclose(symmetry.action(mirrored), action, atol=1e-5)
     value = learner._value(learner._folded_critic(obs["critic"]))
     mirrored_value = learner._value(learner._folded_critic(symmetry.groups["critic"](obs["critic"])))
-    assert torch.allclose(value[walking], mirrored_value[walking], atol=1e-5)
+    assert torch.allclose(value, mirrored_value, atol=1e-5)
 
 
 def test_reflecting_twice_is_nothing(make_env):
@@ -148,13 +148,14 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched(make
 
 
 def test_the_normalizer_has_the_moments_of_everything_it_absorbed():
-    batches = torch.randn(3, 500, 4, generator=torch.Generator().manual_seed(0)) * 3 + 5
+    batches = torch.randn(3, 500, 4, generator=torch.Generator().manual_seed(0))
+    batches = batches * torch.tensor([3.0, 1.0, 0.01, 0.1]) + torch.tensor([5.0, 0.0, 100.0, 1000.0])
     normalizer = Normalizer(4)
     for batch in batches:
         normalizer.absorb(batch)
     everything = batches.flatten(0, 1)
-    assert torch.allclose(normalizer.mean, everything.mean(0), atol=1e-4)
-    assert torch.allclose(normalizer.std, everything.std(0, correction=0), rtol=1e-3)
+    assert torch.allclose(normalizer.mean, everything.mean(0), rtol=1e-5, atol=1e-4)
+    assert torch.allclose(normalizer.std, everything.double().std(0, correction=0).float(), rtol=1e-2)
     assert int(normalizer.count) == 1500
 
 
