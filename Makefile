@@ -23,6 +23,8 @@ walk: install
 
 test: lint
 	$(BIN)/python -m pytest
+	rm -rf build/walk
+	$(MAKE) walk ARGS='num_envs=64 max_iterations=1 output=build/walk'
 	$(BIN)/robolearn sim --task humanoid_walk --policy zero --steps 200 --num-envs 16 \
 	  --min-real-time-factor 0.1 --junit build/sim.xml
 

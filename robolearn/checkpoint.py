@@ -15,6 +15,7 @@ from __future__ import annotations
 import pickle
 import random
 import zipfile
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,8 @@ def find_run(run: str | None) -> tuple[Path, Path]:
         folder = found[-1].parent
     else:
         folder = Path(run)
+    if not folder.exists():
+        raise ConfigError(f"there is no run {quote(str(folder), 120)}")
     if folder.is_file():
         checkpoint = folder
         folder = folder.parent.parent if folder.parent.name == "checkpoints" else folder.parent
@@ -95,12 +98,19 @@ def find_run(run: str | None) -> tuple[Path, Path]:
     return folder, folder / LATEST
 
 
-def save(folder: Path, iteration: int, learner: Any, env: Any) -> Path:
+def save(folder: Path, iteration: int, learner: Any, env: Any, infos: dict[str, Any] | None = None) -> Path:
     """Write the checkpoint after `iteration`: weights under checkpoints/, and latest.pt with the simulation.
 
     Both are written beside their place and moved there: a kill leaves the old file or the new, never half.
+
+    Args:
+        folder: the run's.
+        iteration: the last one finished.
+        learner: its `state_dict` is saved.
+        env: its `snapshot` is saved, in latest.pt.
+        infos: plain values about the run to keep with it.
     """
-    weights = {"schema": SCHEMA, "iter": iteration, "infos": None, **learner.state_dict()}
+    weights = {"schema": SCHEMA, "iter": iteration, "infos": infos, **learner.state_dict()}
     path = folder / "checkpoints" / f"iteration_{iteration:06d}.pt"
     _write(weights, path)
     _write({**weights, "env": env.snapshot(), "global_random": _global_random()}, folder / LATEST)
@@ -115,6 +125,11 @@ def load(path: Path) -> dict[str, Any]:
     """
     shown = quote(str(path), 120)
     try:
+        with path.open("rb") as file:
+            start = file.read(2)
+        # torch's files are zip archives, its old ones pickles; anything else is another kind of file.
+        if start not in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
+            raise ConfigError(f"{shown} is not a checkpoint; name a run folder or a file ending in .pt")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise ConfigError(f"there is no checkpoint {shown}") from None
@@ -122,7 +137,9 @@ def load(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{shown} refused: it holds more than tensors and plain values, and could run code"
         ) from None
-    except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError) as error:
+    except ConfigError:
+        raise
+    except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError, IndexError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
             f"{shown} is not a whole checkpoint ({first}); take an older one from checkpoints/"
@@ -135,26 +152,59 @@ def load(path: Path) -> dict[str, Any]:
     return content
 
 
-def restore(content: dict[str, Any], learner: Any, env: Any) -> bool:
-    """Put a checkpoint into a learner and, where it holds one of the same size, the simulation.
+def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[str] = ()) -> bool:
+    """Put a checkpoint into a learner and, where it holds one and nothing speaks against it, the simulation.
+
+    Args:
+        content: what `load` gave.
+        learner: takes the weights, and the saved rate and random state unless `changes` set them anew.
+        env: takes the simulation unless `changes` concern it.
+        changes: dotted keys in which the configuration differs from the one that was saved.
 
     Returns:
-        Whether the run goes on exactly (bit for bit on a CPU).
+        Whether the simulation was restored.
 
     Raises:
-        ConfigError: the networks have other shapes.
+        ConfigError: networks or simulation have other shapes.
     """
-    try:
-        learner.load_state_dict(content)
-    except (RuntimeError, KeyError) as error:
-        first = " ".join(str(error).split())
-        raise ConfigError(f"the checkpoint does not fit this configuration: {first}") from None
+    changed = set(changes)
+    state = dict(content)
+    if (
+        any(key.startswith("learner.") and "learning_rate" in key for key in changed)
+        or "learner.schedule" in changed
+    ):
+        state.pop("learning_rate", None)
+    if "seed" in changed:
+        state.pop("random", None)
     saved = content.get("env")
-    if saved is None or len(saved["env"]["episode_step"]) != env.num_envs:
-        return False
-    env.restore(saved)
+    anew = any(key.partition(".")[0] in ("task", "backend", "device", "num_envs", "seed") for key in changed)
+    try:
+        learner.load_state_dict(state)
+        if saved is None or anew or len(saved["env"]["episode_step"]) != env.num_envs:
+            return False
+        env.restore(saved)
+    except (RuntimeError, KeyError, IndexError, AttributeError, ValueError) as error:
+        first = " ".join(str(error).split())
+        if "size mismatch" in first or "Error(s) in loading" in first:
+            first = (
+                "its networks are of other shapes: trained for another task, or with other learner.*_hidden?"
+            )
+        raise ConfigError(
+            f"the checkpoint does not fit this configuration ({first}); an older one from checkpoints/ holds the "
+            "weights alone"
+        ) from error
     set_global_random(content["global_random"])
     return True
+
+
+def require_newest(folder: Path, content: dict[str, Any]) -> None:
+    """Refuse to go on in a run's own folder from behind its newest checkpoint, which would mix two histories."""
+    newest = load(folder / LATEST)["iter"] if (folder / LATEST).exists() else 0
+    if content["iter"] < newest:
+        raise ConfigError(
+            f"this checkpoint is of iteration {content['iter']}, and the run is at {newest}; add output=DIR to go on "
+            "from it in a folder of its own"
+        )
 
 
 def _global_random() -> dict[str, Any]:

@@ -157,7 +157,7 @@ def eval_(
     \b
     robolearn eval
     robolearn eval runs/humanoid_walk/2026-01-31_12-00-00 seed=7 "task.commands.forward=[1,1]"
-    robolearn eval pretrained:humanoid_walk --output out
+    robolearn eval runs/humanoid_walk/2026-01-31_12-00-00 --output out
     """
     run, overrides = _split(words, backend)
     from robolearn.evaluate import evaluate
@@ -263,6 +263,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error.format_message(), BAD_INPUT)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+    except SystemExit as stop:
+        # Nobody reads our output any more (`| head`): no failure of ours.
+        return OK if stop.code == 1 else int(stop.code or 0)
     except ValueError as error:
         if isinstance(error, ConfigError) or _raised_by_us(error):
             return _fail(error, BAD_INPUT)

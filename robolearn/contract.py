@@ -60,19 +60,27 @@ class Contract:
             raise ValueError(
                 f"{path} has schema {content.get('schema')} and this RoboLearn reads schema {SCHEMA}"
             )
-        return cls(**content)
+        delays = {name: tuple(content[name]) for name in ("action_delay", "observation_delay")}
+        return cls(**{**content, **delays})
 
 
 def contract_of(env: Env) -> Contract:
     """The Contract of a policy trained in `env`.
 
     Scale and offset are read off `Task.targets` itself, so they cannot disagree with what was trained.
+
+    Raises:
+        ValueError: the targets are not offset + scale x action, so no runtime could follow.
     """
     task, robot, constants = env.task, env.robot, env.ctx.robot
     at_rest = task.memory(1, env.random.fork())
     ctx = env.ctx.row(0, memory=at_rest)
-    offset = task.targets(torch.zeros(1, env.num_actions, device=env.device), ctx)[0]
-    scale = task.targets(torch.ones(1, env.num_actions, device=env.device), ctx)[0] - offset
+    ones = torch.ones(1, env.num_actions, device=env.device)
+    offset = task.targets(0 * ones, ctx)[0]
+    scale = task.targets(ones, ctx)[0] - offset
+    odd = -2.5 * torch.arange(1, env.num_actions + 1, device=env.device)[None].cos()
+    if not torch.allclose(task.targets(odd, ctx)[0], offset + scale * odd[0], rtol=1e-4, atol=1e-5):
+        raise ValueError(f"{type(task).__name__}.targets is not offset + scale x action for each actuator")
     column, observations = 0, []
     for item, width in env.columns["policy"]:
         observations.append({"name": item.name, "width": width, "column": column})

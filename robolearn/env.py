@@ -16,8 +16,8 @@ from robolearn.envs.backend import Backend, State, Tensor
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, RunFailed
+from robolearn.task_check import check_parts, require_shape
 from robolearn.tasks.context import Context, Random, RobotConstants
-from robolearn.tasks.observations import Observation
 from robolearn.tasks.symmetry import Symmetry, sagittal
 from robolearn.tasks.task import Task
 from robolearn.totals import Totals
@@ -108,7 +108,7 @@ class Env:
         weights = [task.rewards[name] for name in self._reward_terms]
         self._weights = torch.tensor(weights, dtype=torch.float32, device=self.device)
         self._terminations = task.terminations()
-        self.columns = self._checked_columns()
+        self.columns = check_parts(task, backend.state, self.ctx, self.num_actions)
         """Items of each observation group with their widths, in the order of the columns."""
         self._noise = self._noise_row()
         self._actions = DelayLine(task.action_delay, n, self.num_actions, self.device)
@@ -151,8 +151,11 @@ class Env:
         assert delayed is not None
         # A copy: whoever acts may reuse its buffer for the next action.
         ctx.previous_action, ctx.action = ctx.action, action.to(torch.float32, copy=True)
-        self._require_finite(ctx.action, [a.joint for a in self.robot.actuators], "action of")
-        self.backend.step(task.targets(self._actions.push(ctx.action), ctx), self.substeps)
+        joints = [actuator.joint for actuator in self.robot.actuators]
+        self._require_finite(ctx.action, joints, "action of")
+        targets = task.targets(self._actions.push(ctx.action), ctx)
+        self._require_finite(targets, joints, "target of")
+        self.backend.step(targets, self.substeps)
         state = self.backend.state
         ctx.episode_time = ctx.episode_time + ctx.dt
         self.episode_step = self.episode_step + 1
@@ -239,7 +242,9 @@ class Env:
             ctx.memory[name] = torch.where(where, start, ctx.memory[name])
         self._actions.draw(mask, self.random, torch.zeros_like(ctx.action))
         pose = task.pose(n, ctx, self.random)
+        widths = {"base_quat": 4, "joint_pos": len(self.robot.joints), "joint_vel": len(self.robot.joints)}
         for name, value in vars(pose).items():
+            require_shape(f"pose().{name}", value, (n, widths.get(name, 3)), "a row an environment")
             self._require_finite(value, [name] * value.shape[-1], "start pose")
         self.backend.reset(mask, pose)
 
@@ -251,52 +256,6 @@ class Env:
         command, seconds = self.task.commands.sample(self.num_envs, self.random)
         self.ctx.command = torch.where(expired[:, None], command, self.ctx.command)
         self.command_left = torch.where(expired, seconds, self.command_left)
-
-    def _checked_columns(self) -> dict[str, list[tuple[Observation, int]]]:
-        """Look at every term once, so that a wrong shape is told by name and not by a tensor operation.
-
-        Raises:
-            ValueError: a term, an observation or the targets have another shape or type than they must.
-        """
-        task, state, ctx, n = self.task, self.backend.state, self.ctx, self.num_envs
-        per_env = {
-            **{f"reward {k!r}": (term(state, ctx), None) for k, term in self._reward_terms.items()},
-            **{
-                f"termination {k!r}": (term(state, ctx), torch.bool) for k, term in self._terminations.items()
-            },
-            **{f"metric {k!r}": (value, None) for k, value in task.metrics(state, ctx).items()},
-        }
-        for name, (value, dtype) in per_env.items():
-            _require_shape(name, value, (n,), "one number an environment")
-            if dtype is not None and value.dtype != dtype:
-                raise ValueError(
-                    f"{name} returns {value.dtype}, and must return {dtype}: compare with a limit"
-                )
-        taken = {t.untyped_storage().data_ptr() for t in state.robot.tensors().values()}
-        for name, value in task.advance(state, ctx).items():
-            if name not in ctx.memory or value.shape != ctx.memory[name].shape:
-                raise ValueError(
-                    f"memory {name!r}: advance() returns it unlike memory() does; shapes and names must agree"
-                )
-            if value.untyped_storage().data_ptr() in taken:
-                raise ValueError(
-                    f"memory {name!r} is the State's own tensor, which the next step overwrites; clone() it"
-                )
-        shape = (n, self.num_actions)
-        _require_shape(
-            "targets", task.targets(torch.zeros(shape, device=self.device), ctx), shape, "one an actuator"
-        )
-        columns: dict[str, list[tuple[Observation, int]]] = {}
-        for group in task.observations:
-            columns[group] = []
-            for item in task.items(group):
-                value = item.compute(state, ctx)
-                width = value.shape[1] if isinstance(value, Tensor) and value.dim() == 2 else 1
-                _require_shape(
-                    f"{group} observation {item.name!r}", value, (n, width), "columns, even if only one"
-                )
-                columns[group].append((item, width))
-        return columns
 
     def _noise_row(self) -> Tensor | None:
         """Half-width of the noise on every column of the policy group."""
@@ -376,12 +335,6 @@ class Env:
     def close(self) -> None:
         """Free the simulator."""
         self.backend.close()
-
-
-def _require_shape(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> None:
-    found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-    if found != shape:
-        raise ValueError(f"{name} returns {found}, and must return a tensor {shape}: {meaning}")
 
 
 def _copy(value: Any, rows: Tensor | None = None) -> Any:

@@ -94,6 +94,11 @@ def _apply_dict(
     elif not isinstance(update, Mapping):
         example = next(iter(valid), "KEY")
         raise ConfigError(f"{where} holds {listing(valid)}, set one by one: {where}.{example}=VALUE")
+    elif not update and not whole:
+        example = next(iter(valid), "KEY")
+        raise ConfigError(
+            f"{where}={{}} changes nothing: a dictionary is merged; set single ones, {where}.{example}=0"
+        )
     elif whole:
         present = {key: present[key] for key in present if key in update}
     for key in update:

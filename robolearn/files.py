@@ -19,11 +19,11 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         ConfigError: the folder or the file cannot be written.
     """
+    if not path.name or path.is_dir():
+        raise ConfigError(f"cannot write {quote(str(path), 120)}: it is a folder")
     # The suffix stays: a video's says its format.
     part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
-        if path.is_dir():
-            raise ConfigError(f"cannot write {quote(str(path), 120)}: it is a folder")
         path.parent.mkdir(parents=True, exist_ok=True)
         yield part
         with part.open("rb+") as file:

@@ -49,18 +49,14 @@ class MetricsLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self.path = folder / "metrics.jsonl"
-        self.last: dict[str, Any] | None = None
-        """The row the run goes on from."""
         if self.path.exists():
-            rows = [row for row in read_metrics(self.path) if row["iteration"] <= resume_at]
-            _rewrite(self.path, rows)
-            self.last = rows[-1] if rows else None
+            _rewrite(self.path, [row for row in read_metrics(self.path) if row["iteration"] <= resume_at])
         self._file = self.path.open("a", encoding="utf-8")
         self._writer = SummaryWriter(str(folder), purge_step=resume_at + 1 if resume_at else None)
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one iteration's numbers; `iteration` is the step of every curve."""
-        self._file.write(json.dumps(row) + "\n")
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
         self._file.flush()
         for name, value in row.items():
             if name != "iteration":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -27,8 +28,16 @@ class Panel:
         if self._live:
             self._live.__enter__()
         else:
-            print(self.title, flush=True)
+            self._print(self.title)
         return self
+
+    def _print(self, line: str) -> None:
+        """A line that nobody may be reading any more (`| head`): that is no reason to stop training."""
+        try:
+            print(line, file=self.console.file, flush=True)
+        except BrokenPipeError:
+            # What is still buffered must go somewhere too, or closing the stream fails again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.console.file.fileno())
 
     def __exit__(self, *error: Any) -> None:
         if self._live:
@@ -39,7 +48,7 @@ class Panel:
         if self._live:
             self.console.print(message, highlight=False)
         else:
-            print(message, flush=True)
+            self._print(message)
 
     def show(self, row: dict[str, Any]) -> None:
         """One iteration's numbers."""
@@ -50,7 +59,7 @@ class Panel:
         if self._live:
             self._live.update(self._render(row, left))
         else:
-            print(one_line(row, self.iterations, left), flush=True)
+            self._print(one_line(row, self.iterations, left))
 
     def _render(self, row: dict[str, Any], left: float) -> Group:
         head = Text.assemble(
@@ -62,27 +71,20 @@ class Panel:
             f"{name} {100 * row[f'time/{name}'] / row['time/total']:.0f} %" for name in PHASES
         )
         other = f"   other {100 * row['time/other'] / row['time/total']:.1f} %"
-        return Group(
-            head,
-            ProgressBar(total=self.iterations, completed=row["iteration"]),
-            Text(phases + other, style="dim"),
-            self._columns(row),
-        )
+        bar = Table.grid(expand=True)  # a bare bar ends without a newline and swallows the line after it
+        bar.add_row(ProgressBar(total=self.iterations, completed=row["iteration"]))
+        return Group(head, bar, Text(phases + other, style="dim"), self._columns(row))
 
     def _columns(self, row: dict[str, Any]) -> Table:
-        table = Table.grid(padding=(0, 4))
-        blocks = {
-            "episode and metrics": ("episode/", "metric/"),
-            "reward a step": ("reward/",),
-            "learner": ("loss/",),
-        }
+        table = Table.grid(padding=(0, 2))
+        blocks = {"episode": ("episode/", "metric/"), "reward": ("reward/",), "learner": ("loss/",)}
         for _ in blocks:
             table.add_column()
         cells = []
         for title, prefixes in blocks.items():
             inner = Table.grid(padding=(0, 1))
-            inner.add_column()
-            inner.add_column(justify="right")
+            inner.add_column(no_wrap=True)
+            inner.add_column(justify="right", no_wrap=True)
             inner.add_row(Text(title, style="bold"), "")
             for name, value in row.items():
                 if name.startswith(prefixes):

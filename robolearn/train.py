@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,14 +18,17 @@ import torch
 from robolearn import checkpoint, config, registry
 from robolearn.config import Config
 from robolearn.contract import contract_of
-from robolearn.env import Diverged, Env, make_env
+from robolearn.env import Diverged, Env, NonFiniteTerm, make_env
 from robolearn.errors import ConfigError
+from robolearn.files import replacing
 from robolearn.learners.learner import Learner, Report
 from robolearn.metrics import MetricsLog
 from robolearn.panel import Panel
 
 DIVERGED_SHARE = 0.001
 """Share of an iteration's steps that may diverge before training stops."""
+
+WEIGHTS_ONLY = "this checkpoint holds weights only (latest.pt holds the simulation too)"
 
 
 def train(run: Config, changes: list[str] | None = None) -> Path:
@@ -39,38 +43,51 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
         KeyboardInterrupt: after Ctrl-C, with a checkpoint written.
     """
     set_threads(run)
-    content, folder = None, None
-    if run.resume is not None:
-        folder, path = checkpoint.find_run(run.resume)
-        content = checkpoint.load(path)
-        folder = Path(run.output) if run.output else folder
+    folder, content = _resumed(run)
     env = make_env(run)
     learner = make_learner(run, env)
-    start, exact, seconds, steps = 0, True, 0.0, 0
+    numerics = {"torch threads": torch.get_num_threads(), "precision": getattr(learner, "precision", None)}
+    start, seconds, steps, exact, why = 0, 0.0, 0, True, ""
     if content is not None:
-        exact = checkpoint.restore(content, learner, env) and not changes
-        start = content["iter"]
+        exact = checkpoint.restore(content, learner, env, changes or ())
+        start, infos = content["iter"], content["infos"] or {}
+        seconds, steps = infos.get("seconds", 0.0), infos.get("steps", 0)
+        differ = [
+            *(changes or ()),
+            *(k for k, v in numerics.items() if infos.get("numerics", numerics)[k] != v),
+        ]
+        why = f"{', '.join(differ)} differ from the saved run" if differ else WEIGHTS_ONLY
+        exact = exact and not differ
         if start >= run.max_iterations:
             raise ConfigError(
                 f"the run is at iteration {start} already; ask for more: max_iterations={2 * start}"
             )
-    if folder is None or run.output:
+    in_place = folder is not None
+    for stale in folder.rglob(".*.part*") if folder else ():
+        stale.unlink(missing_ok=True)  # what a kill left half written
+    if folder is None:
         folder = checkpoint.new_run_folder(run.task_name, run.output)
-    # Where it came from and where it lies is not what it is: a saved run can be moved and resumed again.
-    config.save(replace(run, resume=None, output=None), folder / config.FILE_NAME)
-    contract_of(env).save(folder / "contract.json")
 
+    def describe() -> None:
+        # Where it came from and where it lies is not what it is: a run can be moved and resumed again.
+        config.save(replace(run, resume=None, output=None), folder / config.FILE_NAME)
+        contract_of(env).save(folder / "contract.json")
+
+    # A run that goes on in its own folder is described by its old files until it has a checkpoint of its own.
+    described = not in_place
+    if described:
+        describe()
     log = MetricsLog(folder, resume_at=start)
-    if log.last:
-        seconds, steps = log.last["seconds"], log.last["steps"]
     title = f"{run.task_name} on {run.backend_name}, {run.num_envs} environments, {run.learner_name}"
     panel = Panel(title, run.max_iterations)
     with closing(env), closing(log), panel, interruptible() as interrupted:
         panel.note(f"run {folder}")
         if start:
-            panel.note(f"resumed at iteration {start}, " + ("exactly" if exact else _why_inexact(changes)))
+            panel.note(
+                f"resumed at iteration {start}, " + ("exactly" if exact else f"not bit for bit: {why}")
+            )
         for iteration in range(start + 1, run.max_iterations + 1):
-            report = learner.iterate(env)
+            report = _iterate(learner, env, folder)
             steps += report.steps
             seconds += report.seconds["total"]
             row = _row(iteration, steps, seconds, report)
@@ -81,16 +98,44 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
                     f"{report.env['diverged']:.0f} of {report.steps} steps diverged in iteration {iteration} (limit "
                     f"{100 * DIVERGED_SHARE:g} %): lower the timestep or the gains; the last checkpoint is kept"
                 )
-            last = iteration == run.max_iterations or bool(interrupted)
-            if last or iteration % run.checkpoint_interval == 0:
-                checkpoint.save(folder, iteration, learner, env)
-            if interrupted:
+            stop = bool(interrupted)
+            if stop or iteration == run.max_iterations or iteration % run.checkpoint_interval == 0:
+                if not described:
+                    describe()
+                    described = True
+                infos = {"steps": steps, "seconds": seconds, "numerics": numerics}
+                checkpoint.save(folder, iteration, learner, env, infos)
+            if stop:
                 panel.note(f"stopped at iteration {iteration}; go on with: robolearn train resume={folder}")
-                break
-    if interrupted:
-        raise KeyboardInterrupt
-    print(f"trained {run.task_name}: {folder}")
+                raise KeyboardInterrupt
+        panel.note(f"trained {run.task_name}: {folder}")
     return folder
+
+
+def _resumed(run: Config) -> tuple[Path | None, dict[str, Any] | None]:
+    """The folder to go on in and the checkpoint to go on from; neither for a new run, no folder for one
+    that goes on elsewhere."""
+    if run.resume is None:
+        return None, None
+    folder, path = checkpoint.find_run(run.resume)
+    content = checkpoint.load(path)
+    if run.output is not None:
+        return None, content
+    checkpoint.require_newest(folder, content)
+    return folder, content
+
+
+def _iterate(learner: Learner, env: Env, folder: Path) -> Report:
+    """One iteration; what is not finite leaves the State it came from in the run's folder."""
+    try:
+        return learner.iterate(env)
+    except NonFiniteTerm as error:
+        if error.state is None:
+            raise
+        path = folder / "non_finite_state.pt"
+        with replacing(path) as part:
+            torch.save({name: entity.tensors() for name, entity in error.state.entities.items()}, part)
+        raise NonFiniteTerm(f"{error}; saved as {path}") from error
 
 
 def make_learner(run: Config, env: Env) -> Learner:
@@ -111,6 +156,12 @@ def make_learner(run: Config, env: Env) -> Learner:
         return cls(env, run.learner, seed=seed)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    except (RuntimeError, MemoryError) as error:
+        if "alloc" not in str(error):
+            raise
+        raise ConfigError(
+            f"num_envs={run.num_envs} with these learner settings needs more memory than there is"
+        ) from error
 
 
 def set_threads(run: Config) -> None:
@@ -131,12 +182,6 @@ def _row(iteration: int, steps: int, seconds: float, report: Report) -> dict[str
         **{f"loss/{k}": v for k, v in report.losses.items()},
         **{f"time/{k}": v for k, v in report.seconds.items()},
     }
-
-
-def _why_inexact(changes: list[str] | None) -> str:
-    if changes:
-        return f"not bit for bit: {', '.join(changes)} differ from the saved run"
-    return "not bit for bit: this checkpoint holds weights only (latest.pt holds the simulation too)"
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from robolearn.envs.backend import PARAMETERS, Pose, State, Tensor
+from robolearn.errors import did_you_mean, listing
 from robolearn.tasks.commands import VelocityCommands
 from robolearn.tasks.context import Context, Random
 from robolearn.tasks.observations import MEASURABLE, VOCABULARY, Observation
@@ -72,16 +73,26 @@ class Task:
             low, high = getattr(self, name)
             if not 0 <= low <= high <= 50:
                 raise ValueError(f"{name}=[{low},{high}] is not a range of control steps within 0..50")
+        for name in ("targets", "pose"):
+            if getattr(type(self), name) is getattr(Task, name):
+                raise ValueError(f"the task defines no {name}(); see robolearn.tasks.task.Task.{name}")
+        for group in ("policy", "critic"):
+            if group not in self.observations:
+                raise ValueError(f"observations has no group {group!r}; a task needs policy and critic")
+            for item in self.observations[group]:
+                if isinstance(item, str) and item not in VOCABULARY:
+                    hint = did_you_mean(item, VOCABULARY) or f"; there are {listing(VOCABULARY, 30)}"
+                    raise ValueError(f"observations.{group}: no item is called {item!r}{hint}")
         policy = {item.name for item in self.items("policy")}
         for name in self.noise:
             if name not in policy:
                 raise ValueError(
                     f"noise.{name}: the policy does not observe it; it observes {', '.join(policy)}"
                 )
-        for item in self.items("policy"):
-            if item.deployed is None:
+        for measured in self.items("policy"):
+            if measured.deployed is None:
                 raise ValueError(
-                    f"the policy observes {item.name!r}, which no robot measures; move it to the critic group"
+                    f"the policy observes {measured.name!r}, which no robot measures; move it to the critic group"
                 )
         if set(self.rewards) != set(self.reward_terms()):
             odd = ", ".join(sorted(set(self.rewards) ^ set(self.reward_terms())))

@@ -415,3 +415,26 @@ def test_a_run_saved_with_a_simulator_that_is_not_here_loads_onto_another_that_i
         config.load(path)
     assert config.load(path, ["backend=mujoco"]).backend_name == "mujoco"
     assert config.load(path, ["backend=auto", "seed=5"]).seed == 5
+
+
+def test_an_empty_dictionary_is_refused_because_it_would_change_nothing():
+    with pytest.raises(ConfigError, match=r"task.rewards={} changes nothing.*task.rewards.upright=0"):
+        config.resolve(["task=cartpole_balance", "task.rewards={}"])
+
+
+def test_a_task_with_a_misspelt_observation_or_without_targets_is_refused_by_name(tmp_path):
+    head = "from dataclasses import dataclass\nfrom robolearn.tasks.cartpole import CartpoleBalance\n"
+    head += "from robolearn.tasks.task import Task\n"
+    for body, message in {
+        "@dataclass\nclass T(CartpoleBalance):\n    observations = {'policy': ('joint_pos_rell',), 'critic': ()}\n": (
+            "no item is called 'joint_pos_rell': did you mean joint_pos_rel"
+        ),
+        "@dataclass\nclass T(CartpoleBalance):\n    observations = {'policy': ('joint_vel_rel',)}\n": (
+            "no group 'critic'"
+        ),
+        "@dataclass\nclass T(Task):\n    robot: str = 'cartpole'\n": r"defines no targets\(\)",
+    }.items():
+        path = tmp_path / f"task_{len(list(tmp_path.iterdir()))}.py"
+        path.write_text(head + body)
+        with pytest.raises(ConfigError, match=message):
+            config.resolve([f"task={path}:T"])

@@ -66,8 +66,13 @@ def test_a_contract_survives_its_file_and_another_schema_is_refused(make_env, tm
         json.loads(path.read_text())["joints"][1]["upper"] is None
     )  # the pole turns freely; JSON has no inf
     again = Contract.load(path)
-    assert again.actions == contract.actions
-    assert again.observations == contract.observations
+    assert again == contract
     replace(contract, schema=2).save(path)
     with pytest.raises(ValueError, match="schema 2 and this RoboLearn reads schema 1"):
         Contract.load(path)
+
+
+def test_targets_that_no_runtime_could_follow_are_refused(make_env, monkeypatch):
+    monkeypatch.setattr(CartpoleBalance, "targets", lambda self, action, ctx: 20 * action.tanh())
+    with pytest.raises(ValueError, match="not offset"):
+        contract_of(make_env(CartpoleBalance(), num_envs=2))

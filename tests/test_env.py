@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -119,19 +119,38 @@ def test_an_env_restored_from_its_snapshot_goes_on_bit_for_bit(make_env, delay):
 
 
 def test_snapshot_rows_copied_across_environments_are_bit_equal(make_env):
-    env = make_env(HumanoidWalk(), num_envs=4)
+    env = make_env(HumanoidWalk(noise={}), num_envs=4)
     run(env, 10)
     source = env.observations["critic"].clone()
     env.restore(env.snapshot(), source_rows=torch.tensor([1, 1, 3, 1]))
     assert torch.equal(env.observations["critic"], source[[1, 1, 3, 1]])
     assert torch.equal(env.ctx.command[0], env.ctx.command[3])
-    env.task.noise.clear()
-    env._noise = None
     result = env.step(act(env)[:1].repeat(4, 1))
     assert torch.equal(result.terminal_observations["critic"][0], result.terminal_observations["critic"][1])
     assert not torch.equal(
         result.terminal_observations["critic"][0], result.terminal_observations["critic"][2]
     )
+
+
+def test_copies_of_one_environment_earn_the_same_to_the_bit_wherever_they_stand(make_env):
+    env = make_env(HumanoidWalk(noise={}), num_envs=6)  # not a multiple of any vector width
+    run(env, 10)
+    env.restore(env.snapshot(), source_rows=torch.full((6,), 3))
+    for i in range(5):
+        reward = env.step(act(env, i)[:1].repeat(6, 1)).reward
+        assert (reward == reward[0]).all()
+
+
+def test_an_action_buffer_may_be_reused_for_the_next_action(make_env):
+    env = make_env(CartpoleBalance())
+    buffer = torch.full((16, 1), 0.5)
+    env.step(buffer)
+    buffer[:] = -0.5
+    env.step(buffer)
+    assert env.ctx.previous_action.unique().tolist() == [0.5]
+    assert env.ctx.action.unique().tolist() == [-0.5]
+    env.step(torch.zeros(16, 1, dtype=torch.float64))
+    assert env.ctx.action.dtype == torch.float32
 
 
 def test_a_delay_line_hands_out_rows_as_late_as_each_environment_has_drawn():
@@ -247,7 +266,9 @@ def test_a_termination_that_is_no_bool_and_targets_of_the_wrong_width_are_refuse
         with pytest.raises(ValueError, match=r"termination .late. returns torch\.float32"):
             make_env(CartpoleBalance())
     monkeypatch.setattr(CartpoleBalance, "targets", lambda self, action, ctx: action.repeat(1, 2))
-    with pytest.raises(ValueError, match=r"targets returns \(16, 2\), and must return a tensor \(16, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"targets\(\) returns \(16, 2\), and must return a tensor \(16, 1\)"
+    ):
         make_env(CartpoleBalance())
 
 
@@ -263,3 +284,88 @@ def test_rewards_of_truth_values_count_as_zero_and_one(make_env, monkeypatch):
     monkeypatch.setattr(CartpoleBalance, "reward_terms", lambda self: terms_of_bools)
     env = make_env(CartpoleBalance(rewards=dict.fromkeys(terms_of_bools, 2.0)))
     assert torch.allclose(env.step(torch.zeros(16, 1)).reward, torch.tensor(4 * 2.0 * 0.02))
+
+
+def test_what_is_not_finite_is_named_wherever_it_comes_from(make_env, monkeypatch):
+    bad = torch.zeros(16, 1)
+    bad[4] = float("nan")
+    with pytest.raises(NonFiniteTerm, match="action of 'slider' is not finite in environment 4"):
+        make_env(CartpoleBalance()).step(bad)
+    env = make_env(CartpoleBalance())
+    monkeypatch.setattr(CartpoleBalance, "metrics", lambda self, state, ctx: {"lean": bad[:, 0]})
+    with pytest.raises(NonFiniteTerm, match="metric 'lean' is not finite in environment 4") as error:
+        env.step(torch.zeros(16, 1))
+    assert error.value.state.robot.joint_pos.shape == (16, 2)
+    monkeypatch.setattr(CartpoleBalance, "targets", lambda self, action, ctx: bad)
+    with pytest.raises(NonFiniteTerm, match="target of 'slider'"):
+        env.step(torch.zeros(16, 1))
+
+
+def test_a_start_pose_of_the_wrong_shape_is_refused_by_name(make_env, monkeypatch):
+    right = CartpoleBalance.pose
+
+    def short(self, num_envs, ctx, random):
+        return replace(right(self, num_envs, ctx, random), base_quat=torch.zeros(num_envs, 3))
+
+    monkeypatch.setattr(CartpoleBalance, "pose", short)
+    with pytest.raises(ValueError, match=r"pose\(\).base_quat returns \(16, 3\)"):
+        make_env(CartpoleBalance())
+
+
+def test_a_term_that_raises_is_told_with_its_line(make_env, monkeypatch):
+    terms_with_bug = {**CartpoleBalance().reward_terms(), "effort": returning(lambda t: t.no_such_thing)}
+    monkeypatch.setattr(CartpoleBalance, "reward_terms", lambda self: terms_with_bug)
+    with pytest.raises(ValueError, match=r"reward 'effort' raised AttributeError: .* \(test_env.py:\d+\)"):
+        make_env(CartpoleBalance())
+
+
+def test_memory_that_is_the_states_own_tensor_or_changes_its_name_is_refused(make_env, monkeypatch):
+    monkeypatch.setattr(CartpoleBalance, "memory", lambda self, n, random: {"speed": torch.zeros(n, 2)})
+    monkeypatch.setattr(CartpoleBalance, "advance", lambda self, s, c: {"speed": s.robot.joint_vel})
+    with pytest.raises(ValueError, match="memory 'speed' is a tensor of the State"):
+        make_env(CartpoleBalance())
+    monkeypatch.setattr(CartpoleBalance, "advance", lambda self, s, c: {})
+    with pytest.raises(ValueError, match="memory 'speed': memory"):
+        make_env(CartpoleBalance())
+
+
+def layout(value):
+    if isinstance(value, dict):
+        return {k: layout(v) for k, v in value.items()}
+    return type(value).__name__
+
+
+def test_the_snapshots_layout_belongs_to_the_checkpoints_schema(make_env):
+    """Another layout: raise robolearn.checkpoint.SCHEMA, migrate or refuse the old one, then change this."""
+    from robolearn.checkpoint import SCHEMA
+
+    found = layout(make_env(CartpoleBalance()).snapshot())
+    entity = found["backend"].pop("published")
+    assert SCHEMA == 1
+    assert len(entity) == 12
+    assert found == {
+        "backend": {
+            "rows": "Tensor",
+            "warning": "Tensor",
+            "diverged": "Tensor",
+            "params": {"friction": "Tensor"},
+            "derived": {"torque": "Tensor", "xpos": "Tensor", "sensors": "Tensor"},
+        },
+        "env": {
+            "episode_step": "Tensor",
+            "episode_return": "Tensor",
+            "command_left": "Tensor",
+            "observations": {"policy": "Tensor", "critic": "Tensor"},
+            "terminal_observations": {"policy": "Tensor", "critic": "Tensor"},
+        },
+        "context": {
+            "action": "Tensor",
+            "previous_action": "Tensor",
+            "command": "Tensor",
+            "episode_time": "Tensor",
+            "memory": {},
+        },
+        "delays": {"action": {"lag": "Tensor"}, "observation": {"lag": "Tensor"}},
+        "random": "Tensor",
+        "totals": "Tensor",
+    }

@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("config", "discover", "fields", "files", "metrics", "overrides", "registry", "schema", "yaml_file"),
     ("envs",),
     ("tasks",),
-    ("contract", "delay", "env", "totals"),
+    ("contract", "delay", "env", "task_check", "totals"),
     ("external", "rollout", "views"),
     ("learners",),
     ("checkpoint",),

@@ -79,7 +79,9 @@ def command(folder: Path, *words: str, patch: str = "") -> subprocess.CompletedP
 
 
 def final(run: Path) -> dict:
-    return torch.load(run / "latest.pt", weights_only=True)
+    content = torch.load(run / "latest.pt", weights_only=True)
+    content["infos"].pop("seconds")  # the clock is nobody's to repeat
+    return content
 
 
 def assert_equal(a, b, where: str = "") -> None:
@@ -165,6 +167,40 @@ def test_a_change_that_breaks_exactness_is_named(uninterrupted, tmp_path):
     assert "not bit for bit: learner.clip" in result.stdout
     assert (tmp_path / "other" / "latest.pt").exists()
     assert checkpoint.load(uninterrupted / "latest.pt")["iter"] == 8  # the first run is as it was
+
+
+def test_a_rate_set_anew_takes_effect_and_the_simulation_goes_on(uninterrupted, tmp_path):
+    words = ["output=other", "max_iterations=9", "learner.learning_rate=1e-5", "learner.schedule=fixed"]
+    result = command(tmp_path, f"resume={uninterrupted}", *words)
+    assert result.returncode == 0, result.stderr
+    row = json.loads((tmp_path / "other" / "metrics.jsonl").read_text())
+    assert row["loss/learning_rate"] == 1e-5
+    assert (row["iteration"], row["steps"]) == (9, 9 * 24 * 24)  # counted from the run's beginning
+
+
+@pytest.mark.parametrize("change", ["task.action_delay=[0,5]", "task.observation_delay=[0,0]", "seed=77"])
+def test_a_change_of_the_task_starts_the_simulation_anew_with_the_weights(uninterrupted, tmp_path, change):
+    result = command(tmp_path, f"resume={uninterrupted}", "output=other", "max_iterations=9", change)
+    assert result.returncode == 0, result.stderr
+    assert f"not bit for bit: {change.partition('=')[0]} differ" in result.stdout
+
+
+def test_a_change_that_never_reached_a_checkpoint_leaves_the_run_as_it_was(tmp_path):
+    assert command(tmp_path, *RUN, "output=run", "max_iterations=3").returncode == 0
+    words = ["resume=run", "max_iterations=8", "task.step_frequency=1.2"]
+    assert command(tmp_path, *words, patch=KILL_DURING["learn"].replace("16 * 4 + 5", "3")).returncode == -9
+    assert "step_frequency: 1.5" in (tmp_path / "run" / "config.yaml").read_text()
+    result = command(tmp_path, "resume=run", "max_iterations=4")
+    assert "resumed at iteration 3, exactly" in result.stdout
+    assert not list((tmp_path / "run").rglob(".*.part*"))
+
+
+def test_going_back_to_an_older_checkpoint_needs_a_folder_of_its_own(uninterrupted, tmp_path):
+    before = (uninterrupted / "metrics.jsonl").read_text()
+    result = command(tmp_path, f"resume={uninterrupted}/checkpoints/iteration_000003.pt", "max_iterations=9")
+    assert result.returncode == 2
+    assert "add output=DIR" in result.stderr
+    assert (uninterrupted / "metrics.jsonl").read_text() == before
 
 
 def test_another_number_of_environments_resumes_from_the_weights(uninterrupted, tmp_path):

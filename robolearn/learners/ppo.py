@@ -77,6 +77,8 @@ class PPOConfig:
                 f"learning_rate={self.learning_rate:g} is not between min_learning_rate="
                 f"{self.min_learning_rate:g} and max_learning_rate={self.max_learning_rate:g}; widen them"
             )
+        if self.max_kl < self.desired_kl:
+            raise ValueError(f"max_kl={self.max_kl:g} is below desired_kl={self.desired_kl:g}; raise it")
         for name in ("actor_hidden", "critic_hidden"):
             sizes = getattr(self, name)
             if not sizes or min(sizes) < 1 or max(sizes) > 65536:
@@ -346,7 +348,10 @@ class PPO:
             rate = self.learning_rate * 1.5
         else:
             return
-        self.learning_rate = min(max(rate, c.min_learning_rate), c.max_learning_rate)
+        self._set_rate(rate)
+
+    def _set_rate(self, rate: float) -> None:
+        self.learning_rate = min(max(rate, self.config.min_learning_rate), self.config.max_learning_rate)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
 
@@ -385,16 +390,29 @@ class PPO:
             "optimizer_state_dict": self.optimizer.state_dict(),
             "learning_rate": self.learning_rate,
             "random": self.random.get_state(),
+            "folded": self.clock is not None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take weights from a checkpoint of ours, or from rsl_rl's (then without optimizer and random state)."""
+        """Take weights and optimizer from a checkpoint of ours or of rsl_rl's; rate and random state where
+        it has them.
+
+        Raises:
+            ValueError: the weights were learned with `symmetry=clock` and this learner has it off, or the
+                reverse: the networks have the same shape, but not the same meaning.
+        """
+        folded = bool(state.get("folded", False))
+        if folded != (self.clock is not None):
+            learned, fix = ("with", "clock") if folded else ("without", "none")
+            raise ValueError(
+                f"these weights were learned {learned} a mirrored clock: use learner.symmetry={fix}"
+            )
         self.actor.load_state_dict(state["actor_state_dict"])
         self.critic.load_state_dict(state["critic_state_dict"])
+        self.optimizer.load_state_dict(state["optimizer_state_dict"])
+        self._set_rate(state.get("learning_rate", self.config.learning_rate))
         if "random" in state:
-            self.optimizer.load_state_dict(state["optimizer_state_dict"])
             self.random.set_state(state["random"])
-            self.learning_rate = state["learning_rate"]
 
 
 def _mean(rows: list[dict[str, float]]) -> dict[str, float]:

@@ -41,6 +41,9 @@ class Reference:
             joint = self.model.joint(name)
             self.data.qpos[joint.qposadr[0]] = pose.joint_pos[0, i]
             self.data.qvel[joint.dofadr[0]] = pose.joint_vel[0, i]
+        for i, actuator in enumerate(robot.actuators):  # a reset holds the pose
+            if actuator.kind == "position":
+                self.data.ctrl[i] = pose.joint_pos[0, robot.actuated[i]]
         mujoco.mj_forward(self.model, self.data)
 
     def step(self, targets, substeps: int) -> None:
@@ -63,13 +66,16 @@ class Reference:
             expected["base_lin_vel"] = world
         if lag == 0:
             mujoco.mj_forward(self.model, data)
+        expected["joint_torque"] = [data.qfrc_actuator[j.dofadr[0]] for j in joints]
         expected["body_pos"] = np.array([data.body(name).xpos for name in robot.bodies])
         if robot.feet:
             expected["foot_pos"] = np.array([data.site(name).xpos for name in robot.feet])
-            expected["foot_lin_vel"] = np.array([data.sensor(f"{n}_vel").data for n in robot.feet])
+            for field, sensor in (("foot_lin_vel", "vel"), ("foot_quat", "quat"), ("foot_force", "force")):
+                expected[field] = np.array([data.sensor(f"{foot}_{sensor}").data for foot in robot.feet])
         for name, value in expected.items():
             found = getattr(entity, name)[0].double().numpy()
-            assert np.abs(found - np.asarray(value)).max() < tolerance, name
+            scale = max(1.0, np.abs(value).max()) if name in ("joint_torque", "foot_force") else 1.0
+            assert np.abs(found - np.asarray(value)).max() < tolerance * scale, name
 
 
 @pytest.mark.parametrize("name", ["cartpole", "humanoid"])
@@ -251,6 +257,30 @@ def test_gain_scale_scales_the_torque_of_a_held_target(make_backend):
     stiffness = robot.actuators[0].kp
     # One substep from rest: kp x 0.01 rad before the joint moves, within what implicit damping takes.
     assert (torque / (0.01 * stiffness)).numpy() == pytest.approx([1.0, 0.5, 2.0, 1.0], rel=0.2)
+
+
+def test_a_reset_right_after_a_restore_is_as_clean_as_any(make_backend):
+    robot = load_robot("humanoid")
+    used, fresh, pose = make_backend(robot, 4), make_backend(robot, 4), home_pose(robot, 4)
+    used.reset(EVERY, pose)
+    for step in range(10):
+        used.step(wiggle(robot, 4, step), 2)
+    used.restore(used.snapshot())
+    used.reset(EVERY, pose)
+    fresh.reset(EVERY, pose)
+    assert_same_rows(used.state, fresh.state, [0, 1, 2, 3], [0, 1, 2, 3])
+    for step in range(3):
+        for backend in (used, fresh):
+            backend.step(wiggle(robot, 4, step), 2)
+    if used.capabilities.exact_restore:
+        assert_same_rows(used.state, fresh.state, [0, 1, 2, 3], [0, 1, 2, 3])
+
+
+def test_a_robot_reset_at_rest_is_not_pulled_anywhere(make_backend):
+    robot = load_robot("humanoid")
+    backend = make_backend(robot, 4)
+    backend.reset(EVERY, home_pose(robot, 4))
+    assert backend.state.robot.joint_torque.abs().max() < 1e-3
 
 
 def test_an_unknown_parameter_is_refused_by_name(make_backend):

@@ -20,6 +20,9 @@ def test_a_nan_in_one_robots_state_diverges_that_robot_only():
     assert torch.isfinite(backend.state.robot.joint_pos).all()
     backend.step(home_targets(robot, 8), 2)  # MuJoCo has reset it: reported once, not for ever
     assert not backend.state.diverged.any()
+    backend._qpos[3, 9] = np.nan  # and again, without a reset of ours in between
+    backend.step(home_targets(robot, 8), 2)
+    assert backend.state.diverged.tolist() == [i == 3 for i in range(8)]
 
 
 def test_an_absurd_velocity_counts_as_diverged():
@@ -47,3 +50,8 @@ def test_the_number_of_threads_does_not_change_the_numbers():
 def test_a_gpu_is_refused_with_the_fix():
     with pytest.raises(ValueError, match="device=cpu"):
         MujocoBackend(load_robot("cartpole"), 4, device="cuda")
+
+
+def test_gains_are_offered_only_where_a_position_actuator_has_them():
+    assert "gain_scale" in MujocoBackend(load_robot("humanoid"), 1).capabilities.params
+    assert "gain_scale" not in MujocoBackend(load_robot("cartpole"), 1).capabilities.params

@@ -69,6 +69,30 @@ def test_folding_makes_policy_and_value_exactly_symmetric(make_env):
     assert torch.allclose(value, mirrored_value, atol=1e-5)
 
 
+def test_a_clock_resting_at_the_half_cycle_is_folded_whichever_way_its_sine_was_rounded(make_env):
+    env = make_env(HumanoidWalk(), num_envs=4)
+    learner = PPO(env, PPOConfig())
+    column = env.symmetry().clock["policy"]
+    obs = torch.zeros(4, env.observations["policy"].shape[1])
+    obs[:, column] = torch.tensor(
+        [-8.7e-8, 1.2e-16, 0.0, -0.5]
+    )  # sine: float32's pi, float64's, phase 0, walking
+    obs[:, column + 1] = torch.tensor([-1.0, -1.0, 1.0, 0.8])
+    assert learner.clock.second_half(obs)[:, 0].tolist() == [True, True, False, True]
+
+
+def test_weights_learned_with_a_mirrored_clock_are_not_taken_without_and_the_reverse(make_env):
+    env = make_env(HumanoidWalk(), num_envs=4)
+    folded, plain = PPO(env, PPOConfig()), PPO(env, PPOConfig(symmetry="none"))
+    with pytest.raises(ValueError, match="symmetry=clock"):
+        plain.load_state_dict(folded.state_dict())
+    with pytest.raises(ValueError, match="symmetry=none"):
+        folded.load_state_dict(plain.state_dict())
+    rsl_rl = {k: v for k, v in folded.state_dict().items() if k.endswith("state_dict")}
+    with pytest.raises(ValueError, match="symmetry=none"):
+        folded.load_state_dict(rsl_rl)
+
+
 def test_reflecting_twice_is_nothing(make_env):
     env = make_env(HumanoidWalk(), num_envs=4)
     symmetry = env.symmetry()

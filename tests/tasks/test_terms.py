@@ -87,6 +87,13 @@ def test_joint_limits_cost_only_in_the_outer_margin():
     assert terms.joint_limits(state, ctx).item() == pytest.approx(0.03 + 0.05, abs=1e-5)
 
 
+def test_a_joint_without_limits_costs_nothing():
+    state, ctx = humanoid()
+    ctx.robot.lower[0], ctx.robot.upper[0] = -math.inf, math.inf
+    state.robot.joint_pos[0, :2] = torch.tensor([50.0, -1.0])
+    assert terms.joint_limits(state, ctx).item() == pytest.approx(0.05, abs=1e-5)
+
+
 def test_feet_closer_than_asked_across_the_heading():
     state, ctx = humanoid()
     state.robot.base_quat[:] = QUARTER_LEFT  # faces y, so across is x
