@@ -364,7 +364,8 @@ def _checked(kind: str, name: str, found: Any) -> Any:
         raise ConfigError(f"{one} {shown} is not a class but {type(found).__name__}")
     if kind == "tasks":
         # By name, not identity: the registry stands below the tasks and imports none of them.
-        if not any(base.__name__ == "Task" for base in found.__mro__[1:]):
+        task = ("robolearn.tasks.task", "Task")
+        if not any((base.__module__, base.__name__) == task for base in found.__mro__[1:]):
             raise ConfigError(f"task {shown} is not a Task: derive the class from robolearn.tasks.task.Task")
         own = vars(found)
         numbers = [
