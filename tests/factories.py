@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from robolearn import registry
+from robolearn import config, registry
 from robolearn.env import Env
 from robolearn.envs.backend import Backend, Pose
 from robolearn.envs.robot import Robot
 from robolearn.tasks.task import Task
+from robolearn.train import train
 
 ROBOTS = Path(__file__).parent.parent / "envs" / "robots"
 INSTALLED = [name for name, entry in registry.entries("backends").items() if not entry.hint]
@@ -22,6 +23,22 @@ INSTALLED = [name for name, entry in registry.entries("backends").items() if not
 def _two_threads() -> None:
     # The tests run on two cores; a fixed number also keeps sums in the same order everywhere.
     torch.set_num_threads(2)
+
+
+@pytest.fixture(autouse=True)
+def _keep_threads() -> Iterator[None]:
+    # Commands run in this process choose their own number.
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cartpole run of two tiny iterations: enough to be loaded, not to balance."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    small = ["num_envs=8", "max_iterations=2", "learner.actor_hidden=[8]", "learner.critic_hidden=[8]"]
+    return train(config.resolve(["task=cartpole_balance", *small, f"output={folder}"]))
 
 
 def load_robot(name: str) -> Robot:

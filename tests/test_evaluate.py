@@ -47,21 +47,6 @@ class NotFinite(CartpoleBalance):
 """
 
 
-@pytest.fixture(autouse=True)
-def _threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    """A run of two tiny iterations: enough to be loaded, not to balance."""
-    folder = tmp_path_factory.mktemp("trained") / "run"
-    small = ["num_envs=8", "max_iterations=2", "learner.actor_hidden=[8]", "learner.critic_hidden=[8]"]
-    return train(config.resolve(["task=cartpole_balance", *small, f"output={folder}"]))
-
-
 @pytest.fixture
 def tasks(tmp_path) -> Path:
     path = tmp_path / "more_tasks.py"

@@ -7,12 +7,9 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-import torch
 
-from robolearn import config
 from robolearn.cli import main
 from robolearn.sim import REPEATED_STEPS, Gate, Outcome, judge, junit_xml
-from robolearn.train import train
 
 GATES = ["divergence", "finite", "real_time_factor", "survival", "deterministic"]
 QUICK = ("--steps", "30", "--num-envs", "8", "--min-real-time-factor", "0")
@@ -54,21 +51,6 @@ class Unseeded(CartpoleBalance):
         pose.joint_pos[:, 1] = random_of_the_system.uniform(-0.3, 0.3)
         return pose
 """
-
-
-@pytest.fixture(autouse=True)
-def _threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    """A run of one tiny iteration: it cannot balance."""
-    folder = tmp_path_factory.mktemp("trained") / "run"
-    small = ["num_envs=8", "max_iterations=1", "learner.actor_hidden=[8]", "learner.critic_hidden=[8]"]
-    return train(config.resolve(["task=cartpole_balance", *small, f"output={folder}"]))
 
 
 @pytest.fixture

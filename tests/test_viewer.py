@@ -9,30 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from robolearn import config, viewer
 from robolearn.cli import main
 from robolearn.env import make_env
 from robolearn.errors import MissingError
 from robolearn.runs import random_policy, zero_policy
-from robolearn.train import train
 
 imageio = pytest.importorskip("imageio")
-
-
-@pytest.fixture(autouse=True)
-def _threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("trained") / "run"
-    small = ["num_envs=8", "max_iterations=1", "learner.actor_hidden=[8]", "learner.critic_hidden=[8]"]
-    return train(config.resolve(["task=cartpole_balance", *small, f"output={folder}"]))
 
 
 @pytest.fixture(scope="module")
