@@ -180,18 +180,19 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
     anew = any(key.partition(".")[0] in ("task", "backend", "device", "num_envs", "seed") for key in changed)
     try:
         learner.load_state_dict(state)
-        if saved is None or anew or len(saved["env"]["episode_step"]) != env.num_envs:
-            return False
+    except (RuntimeError, KeyError, ValueError) as error:
+        why = " ".join(str(error).split())
+        if "Error(s) in loading" in why or "size mismatch" in why:
+            why = "its networks are of other shapes; was it trained for another task, or with other learner.*_hidden?"
+        raise ConfigError(f"the checkpoint does not fit this configuration: {why}") from error
+    if saved is None or anew or len(saved["env"]["episode_step"]) != env.num_envs:
+        return False
+    try:
         env.restore(saved)
     except (RuntimeError, KeyError, IndexError, AttributeError, ValueError) as error:
-        first = " ".join(str(error).split())
-        if "size mismatch" in first or "Error(s) in loading" in first:
-            first = (
-                "its networks are of other shapes: trained for another task, or with other learner.*_hidden?"
-            )
+        why = " ".join(str(error).split())
         raise ConfigError(
-            f"the checkpoint does not fit this configuration ({first}); an older one from checkpoints/ holds the "
-            "weights alone"
+            f"the simulation in this checkpoint does not fit ({why}); a file in checkpoints/ holds the weights alone"
         ) from error
     set_global_random(content["global_random"])
     return True

@@ -13,6 +13,7 @@ from robolearn import checkpoint
 from robolearn.errors import ConfigError
 from robolearn.learners.ppo import PPO, PPOConfig
 from robolearn.tasks.cartpole import CartpoleBalance
+from robolearn.tasks.humanoid_walk import HumanoidWalk
 
 
 class Bomb:
@@ -70,7 +71,7 @@ def test_weights_checkpoints_hold_no_simulation_and_latest_does(make_env, tmp_pa
 def test_networks_of_another_shape_are_refused_in_one_line(make_env, tmp_path):
     content = checkpoint.load(saved(make_env, tmp_path))
     env = make_env(CartpoleBalance(), num_envs=4)
-    with pytest.raises(ConfigError, match="does not fit this configuration") as error:
+    with pytest.raises(ConfigError, match="networks are of other shapes") as error:
         checkpoint.restore(content, PPO(env, PPOConfig(actor_hidden=(8,))), env)
     assert "\n" not in str(error.value)
 
@@ -94,3 +95,19 @@ def test_the_newest_run_is_found_and_no_run_is_said(tmp_path, monkeypatch):
             (folder / file).touch()
         os.utime(folder / "config.yaml", (when, when))
     assert checkpoint.find_run(None)[0] == Path("runs/t/new")
+
+
+def test_a_checkpoint_of_another_task_is_told_as_such_and_not_as_another_symmetry(make_env, tmp_path):
+    content = checkpoint.load(saved(make_env, tmp_path))
+    env = make_env(HumanoidWalk(), num_envs=4)
+    with pytest.raises(ConfigError, match="trained for another task"):
+        checkpoint.restore(content, PPO(env, PPOConfig()), env)
+
+
+def test_a_simulation_that_does_not_fit_is_told_apart_from_weights_that_do_not(make_env, tmp_path):
+    saved(make_env, tmp_path)
+    content = checkpoint.load(tmp_path / "latest.pt")
+    del content["env"]["delays"]
+    env = make_env(CartpoleBalance(), num_envs=4)
+    with pytest.raises(ConfigError, match="simulation in this checkpoint does not fit"):
+        checkpoint.restore(content, PPO(env, PPOConfig()), env)

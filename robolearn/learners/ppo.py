@@ -401,14 +401,14 @@ class PPO:
             ValueError: the weights were learned with `symmetry=clock` and this learner has it off, or the
                 reverse: the networks have the same shape, but not the same meaning.
         """
+        self.actor.load_state_dict(state["actor_state_dict"])
+        self.critic.load_state_dict(state["critic_state_dict"])
         folded = bool(state.get("folded", False))
         if folded != (self.clock is not None):
             learned, fix = ("with", "clock") if folded else ("without", "none")
             raise ValueError(
                 f"these weights were learned {learned} a mirrored clock: use learner.symmetry={fix}"
             )
-        self.actor.load_state_dict(state["actor_state_dict"])
-        self.critic.load_state_dict(state["critic_state_dict"])
         self.optimizer.load_state_dict(state["optimizer_state_dict"])
         self._set_rate(state.get("learning_rate", self.config.learning_rate))
         if "random" in state:
