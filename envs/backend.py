@@ -17,7 +17,7 @@ Tensor = torch.Tensor
 
 PARAMETERS = {
     "friction": "sliding friction of the feet",
-    "mass_scale": "mass and inertia of the base, as a factor",
+    "mass_scale": "mass and inertia of every body, as a factor",
     "gain_scale": "stiffness and damping of every position actuator, as a factor",
 }
 """The per-environment physical parameters a backend may offer, (N,) each."""
@@ -142,6 +142,11 @@ class Backend(Protocol):
     def step(self, targets: Tensor, substeps: int) -> None:
         """Hold `targets` (N, A) for `substeps` physics steps. Position actuators take joint positions
         [rad], force actuators forces [N] or torques [Nm], in the robot's actuator order.
+        """
+
+    def push(self, mask: Tensor, jump: Tensor) -> None:
+        """Add `jump` (N, 3), world axes [m/s], to the velocity of the free bases in `mask` (N,) bool. The
+        State shows it after the next step.
         """
 
     def snapshot(self) -> Snapshot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import mujoco
 import numpy as np
@@ -26,6 +26,12 @@ from robolearn.envs.robot import Robot
 ABSURD_SPEED = 1000.0
 """A velocity component beyond this [m/s or rad/s] is a diverged simulation, not a robot."""
 
+_SOLVERS = {
+    "pgs": mujoco.mjtSolver.mjSOL_PGS,
+    "cg": mujoco.mjtSolver.mjSOL_CG,
+    "newton": mujoco.mjtSolver.mjSOL_NEWTON,
+}
+
 _DIVERGENCE_WARNINGS = [
     int(mujoco.mjtWarning.mjWARN_BADQPOS),
     int(mujoco.mjtWarning.mjWARN_BADQVEL),
@@ -40,6 +46,12 @@ class MujocoConfig:
 
     threads: int = field(default=0, metadata={"min": 0, "max": 1024})
     """Simulation threads; 0 uses every core."""
+    timestep: float = field(default=0.0, metadata={"min": 0.0, "max": 0.1})
+    """Physics step [s]; 0 takes the robot's own."""
+    solver: Literal["robot", "pgs", "cg", "newton"] = "robot"
+    """Constraint solver; robot takes the robot's own."""
+    iterations: int = field(default=0, metadata={"min": 0, "max": 1000})
+    """Iterations of the solver, at most; 0 takes the robot's own."""
 
 
 class MujocoBackend:
@@ -63,6 +75,11 @@ class MujocoBackend:
         self.device = torch.device("cpu")
         self.robot = robot
         self.model = mjcf.build_model(robot, "mujoco")
+        options = self.model.opt
+        options.timestep = config.timestep or options.timestep
+        options.iterations = config.iterations or options.iterations
+        if config.solver != "robot":
+            options.solver = _SOLVERS[config.solver]
         self.capabilities = Capabilities(
             name="mujoco",
             timestep=float(self.model.opt.timestep),
@@ -162,6 +179,12 @@ class MujocoBackend:
         speed = torch.from_numpy(self._qvel).abs().amax(dim=1)
         self._state.diverged.copy_(gave_up | ~(speed < ABSURD_SPEED))
 
+    def push(self, mask: Tensor, jump: Tensor) -> None:
+        """See `Backend.push`."""
+        rows = mask.nonzero().squeeze(-1)
+        if self.robot.base and len(rows):
+            self._qvel[rows.numpy(), :3] += jump[rows].numpy()  # a free joint's velocity is the world's
+
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""
         return {
@@ -217,9 +240,8 @@ class MujocoBackend:
                         nominal * value[:, None, None]
                     )
             elif name == "mass_scale":
-                base = self.model.body(self.robot.base).id
-                self._expand("body_mass")[rows, base] = self.model.body_mass[base] * value
-                self._expand("body_inertia")[rows, base] = self.model.body_inertia[base] * value[:, None]
+                self._expand("body_mass")[rows] = self.model.body_mass * value[:, None]
+                self._expand("body_inertia")[rows] = self.model.body_inertia * value[:, None, None]
                 self._batch.set_const(rows)
             self._state.params[name][mask] = values[mask]
 

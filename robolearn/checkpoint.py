@@ -26,7 +26,7 @@ import torch
 from robolearn.errors import ConfigError, quote
 from robolearn.files import replacing
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the checkpoint's layout."""
 
 LATEST = "latest.pt"

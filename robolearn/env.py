@@ -19,7 +19,7 @@ from robolearn.errors import ConfigError, RunFailed
 from robolearn.task_check import check_parts, require_shape
 from robolearn.tasks.context import Context, Random, RobotConstants
 from robolearn.tasks.symmetry import Symmetry, sagittal
-from robolearn.tasks.task import Task
+from robolearn.tasks.task import Ratio, Task
 from robolearn.totals import Totals
 
 
@@ -53,8 +53,8 @@ class StepResult:
     """The observations of the state each step ended in, before any reset."""
     diverged: Tensor
     """(N,) bool: terminated because the simulator gave up; a part of `terminated`."""
-    metrics: dict[str, Tensor] = field(default_factory=dict)
-    """The task's metrics, (N,) each."""
+    metrics: dict[str, Ratio] = field(default_factory=dict)
+    """The task's metrics, a pair of (N,) each; diverged environments count in none."""
 
     @property
     def done(self) -> Tensor:
@@ -65,7 +65,7 @@ class StepResult:
 class Env:
     """N environments of one task, reset by themselves as their episodes end.
 
-    Order of a step: delay the action; simulate; State; advance the task's memory; terminations and
+    Order of a step: delay the action; push; simulate; State; advance the task's memory; terminations and
     rewards; redraw expired commands; observe into the terminal buffer; reset what is done, make its
     kinematics current; observe. Terms see the state *after* the simulation and the command the robot
     was following; every random number (noise, commands, poses, delays) is drawn here, once.
@@ -99,11 +99,13 @@ class Env:
             previous_action=zeros(self.num_actions),
             command=zeros(3 if task.commands else 0),
             episode_time=zeros(),
+            command_time=zeros(),
             memory=task.memory(n, self.random),
         )
         self.episode_step = torch.zeros(n, dtype=torch.long, device=self.device)
         self.episode_return = zeros()
         self.command_left = zeros()
+        self.push_left = zeros()
         self._reward_terms = task.reward_terms()
         weights = [task.rewards[name] for name in self._reward_terms]
         self._weights = torch.tensor(weights, dtype=torch.float32, device=self.device)
@@ -155,9 +157,11 @@ class Env:
         self._require_finite(ctx.action, joints, "action of")
         targets = task.targets(self._actions.push(ctx.action), ctx)
         self._require_finite(targets, joints, "target of")
+        self._push()
         self.backend.step(targets, self.substeps)
         state = self.backend.state
         ctx.episode_time = ctx.episode_time + ctx.dt
+        ctx.command_time = ctx.command_time + ctx.dt
         self.episode_step = self.episode_step + 1
         ctx.memory = task.advance(state, ctx)
 
@@ -171,9 +175,7 @@ class Env:
         # Not a matrix product: its rounding depends on where in the batch a row stands, and copies of one
         # environment must stay equal to the bit.
         reward = (raw * self._weights).sum(dim=1) * ctx.dt
-        metrics = {k: torch.where(diverged, 0.0, v) for k, v in task.metrics(state, ctx).items()}
-        if metrics:
-            self._require_finite(torch.stack(list(metrics.values()), dim=1), list(metrics), "metric")
+        metrics = self._measured(diverged)
         self.episode_return = self.episode_return + reward
         self._totals.add(
             raw, list(metrics.values()), done, terminated, diverged, self.episode_return, ctx.episode_time
@@ -210,6 +212,27 @@ class Env:
         self._require_finite(raw, list(self._reward_terms), "reward")
         return raw
 
+    def _measured(self, diverged: Tensor) -> dict[str, Ratio]:
+        """The task's metrics; rows of diverged environments count in none."""
+        out = {}
+        for name, value in self.task.metrics(self.backend.state, self.ctx).items():
+            total, weight = value if isinstance(value, Ratio) else (value, torch.ones_like(value))
+            out[name] = Ratio(torch.where(diverged, 0.0, total), torch.where(diverged, 0.0, weight))
+        if out:
+            self._require_finite(torch.stack([m.total for m in out.values()], dim=1), list(out), "metric")
+        return out
+
+    def _push(self) -> None:
+        """Shove the robots whose time has come."""
+        pushes = self.task.pushes
+        if pushes is None or not pushes.speed[1]:
+            return
+        jump, seconds = pushes.sample(self.num_envs, self.random)
+        self.push_left = self.push_left - self.ctx.dt
+        due = self.push_left <= 0
+        self.push_left = torch.where(due, seconds, self.push_left)
+        self.backend.push(due, jump)
+
     def _observe(self, diverged: Tensor | None = None) -> dict[str, Tensor]:
         """Every group (N, D), without noise or delay."""
         state = self.backend.state
@@ -237,6 +260,8 @@ class Env:
         self.episode_return = torch.where(mask, 0.0, self.episode_return)
         self.command_left = torch.where(mask, 0.0, self.command_left)
         self._redraw_commands(elapsed=0.0)
+        if task.pushes is not None:
+            self.push_left = torch.where(mask, task.pushes.sample(n, self.random)[1], self.push_left)
         for name, start in task.memory(n, self.random).items():
             where = mask.view(-1, *[1] * (start.dim() - 1))
             ctx.memory[name] = torch.where(where, start, ctx.memory[name])
@@ -255,6 +280,7 @@ class Env:
         expired = self.command_left <= 0
         command, seconds = self.task.commands.sample(self.num_envs, self.random)
         self.ctx.command = torch.where(expired[:, None], command, self.ctx.command)
+        self.ctx.command_time = torch.where(expired, 0.0, self.ctx.command_time)
         self.command_left = torch.where(expired, seconds, self.command_left)
 
     def _noise_row(self) -> Tensor | None:
@@ -303,8 +329,15 @@ class Env:
             return None
         return sagittal(self.robot, self.columns, self.device)
 
-    _MUTABLE = ("episode_step", "episode_return", "command_left", "observations", "terminal_observations")
-    _CONTEXT = ("action", "previous_action", "command", "episode_time", "memory")
+    _MUTABLE = (
+        "episode_step",
+        "episode_return",
+        "command_left",
+        "push_left",
+        "observations",
+        "terminal_observations",
+    )
+    _CONTEXT = ("action", "previous_action", "command", "episode_time", "command_time", "memory")
 
     def snapshot(self) -> dict[str, Any]:
         """Everything the Env needs to go on exactly here: backend rows, context, delays, random state."""

@@ -24,6 +24,9 @@ SCHEMA = 1
 
 FILE_NAME = "metrics.json"
 
+NEVER_TRAINED = 1_000_000
+"""The rank whose random numbers evaluations take: no training process has it, so none has seen them."""
+
 TRACKING = {"linear_velocity_error": "m/s", "yaw_rate_error": "rad/s"}
 """Task metrics that every metrics.json has, null where the task follows no velocity commands."""
 
@@ -43,8 +46,8 @@ class Tally:
     distance: Tensor | None
     """(E,) [m] of base displacement along the heading the episode started with; None for a robot bolted
     down. Up to the last control step before the end: Env shows the next episode's start after that."""
-    metrics: dict[str, float] = field(default_factory=dict)
-    """The task's metrics, mean over every counted step that did not diverge."""
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """The task's metrics, mean over every step that counts; None where none did."""
     seconds: float = 0.0
     """Wall time of the loop."""
     env_steps: int = 0
@@ -71,7 +74,7 @@ def tally(env: Env, policy: Act, episodes_each: int = 1) -> Tally:
     zeros = lambda dtype: torch.zeros(n, dtype=dtype, device=device)  # noqa: E731
     finished, steps, returns = zeros(torch.long), zeros(torch.long), zeros(torch.float64)
     sums: dict[str, Tensor] = {}
-    weight, env_steps = zeros(torch.float64), 0
+    env_steps = 0
     ended: list[tuple[Tensor, ...]] = []
     env.reset()
     position, heading = _pose(env.backend.state)
@@ -82,10 +85,9 @@ def tally(env: Env, policy: Act, episodes_each: int = 1) -> Tally:
         result = env.step(policy(env.observations["policy"]))
         env_steps += n
         steps, returns = steps + 1, returns + result.reward
-        sound = counting & ~result.diverged
-        weight += sound
-        for name, values in result.metrics.items():
-            sums[name] = sums.get(name, 0) + torch.where(sound, values.double(), 0.0)
+        for name, pair in result.metrics.items():
+            both = torch.stack(pair).double() * counting
+            sums[name] = sums.get(name, 0) + both.sum(dim=1)
         done = result.done
         if done.any():
             rows = (done & counting).nonzero().squeeze(-1)
@@ -105,8 +107,7 @@ def tally(env: Env, policy: Act, episodes_each: int = 1) -> Tally:
     all_returns, all_steps, survived, diverged, distance = (
         torch.cat(parts) for parts in zip(*ended, strict=True)
     )
-    total = max(float(weight.sum()), 1.0)
-    metrics = {name: float(column.sum()) / total for name, column in sums.items()}
+    metrics = {name: float(total / weight) if weight else None for name, (total, weight) in sums.items()}
     return Tally(
         all_returns, all_steps, survived, diverged, distance if mobile else None, metrics, seconds, env_steps
     )
@@ -176,7 +177,7 @@ def evaluate(
     each = -(-episodes // num_envs)
     set_threads(config)
     policy = load_policy(found)
-    env = make_env(config, num_envs=num_envs)
+    env = make_env(config, num_envs=num_envs, rank=NEVER_TRAINED)
     try:
         counted = tally(env, policy, each)
         summary = summarize(counted, env)

@@ -11,7 +11,7 @@ import torch
 from robolearn.envs.backend import State, Tensor
 from robolearn.tasks.context import Context
 from robolearn.tasks.observations import Observation
-from robolearn.tasks.task import Task
+from robolearn.tasks.task import Ratio, Task
 
 
 def check_parts(
@@ -38,7 +38,8 @@ def check_parts(
                     f"{kind} {name!r} returns {value.dtype}, and must return {dtype}: compare it"
                 )
     for name, value in _tried("metrics()", task.metrics, state, ctx).items():
-        require_shape(f"metric {name!r}", value, (n,), "one number an environment")
+        for part in value if isinstance(value, Ratio) else (value,):
+            require_shape(f"metric {name!r}", part, (n,), "one number an environment")
     taken = {t.untyped_storage().data_ptr() for t in state.robot.tensors().values()}
     following = _tried("advance()", task.advance, state, ctx)
     for name in {**ctx.memory, **following}:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from robolearn.envs.backend import Tensor
+from robolearn.tasks.task import Ratio
 
 
 class Totals:
@@ -18,31 +19,32 @@ class Totals:
     def clear(self) -> None:
         """Start anew."""
         zeros = torch.zeros(
-            len(self.terms) + len(self.metrics) + 6, dtype=torch.float64, device=self.weights.device
+            len(self.terms) + 2 * len(self.metrics) + 6, dtype=torch.float64, device=self.weights.device
         )
         self.sums = zeros
-        """Raw terms, metrics, then: steps, episodes, terminated, diverged, and the returns and seconds of
-        the finished episodes."""
+        """Raw terms, metrics (all totals, then all weights), then: steps, episodes, terminated, diverged, and
+        the returns and seconds of the finished episodes."""
 
     def add(
         self,
         raw: Tensor,
-        metrics: list[Tensor],
+        metrics: list[Ratio],
         done: Tensor,
         terminated: Tensor,
         diverged: Tensor,
         returns: Tensor,
         seconds: Tensor,
     ) -> None:
-        """One step of N environments: raw terms (N, K), metrics and the rest (N,) each."""
+        """One step of N environments: raw terms (N, K), metrics as pairs of (N,), the rest (N,) each."""
         counts = (torch.ones_like(done), done, terminated, diverged, done * returns, done * seconds)
-        columns = [*metrics, *counts]
+        columns = [*(m.total for m in metrics), *(m.weight for m in metrics), *counts]
         per_step = [column.sum(dtype=torch.float64) for column in columns]
         self.sums = self.sums + torch.cat((raw.sum(dim=0, dtype=torch.float64), torch.stack(per_step)))
 
     def drain(self) -> dict[str, float]:
         """Means since the last call, by name, and start anew: `reward/<term>` (weighted, per step),
-        `raw/<term>`, `metric/<name>`, `episode/return`, `episode/length` [s], `episode/fall_rate`, counts.
+        `raw/<term>`, `metric/<name>` (where any step counted), `episode/return`, `episode/length` [s],
+        `episode/fall_rate`, counts.
         """
         values = self.sums.tolist()
         raw, values = values[: len(self.terms)], values[len(self.terms) :]
@@ -57,6 +59,9 @@ class Totals:
         out["reward/total"] = sum(weighted) / per_step
         out |= {f"reward/{k}": v / per_step for k, v in zip(self.terms, weighted, strict=True)}
         out |= {f"raw/{k}": v / per_step for k, v in zip(self.terms, raw, strict=True)}
-        out |= {f"metric/{k}": v / per_step for k, v in zip(self.metrics, metrics, strict=True)}
+        half = len(self.metrics)
+        for name, total, weight in zip(self.metrics, metrics[:half], metrics[half:], strict=True):
+            if weight:
+                out[f"metric/{name}"] = total / weight
         self.clear()
         return out

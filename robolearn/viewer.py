@@ -24,6 +24,7 @@ from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, MissingError, one_line, quote
 from robolearn.files import replacing
 from robolearn.runs import Act, load_policy, open_run, require_writable
+from robolearn.tasks.task import Ratio
 from robolearn.train import set_threads
 
 SIZE = (1280, 720)
@@ -111,8 +112,9 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
                 lines += [_velocity("command", wanted), _velocity("actual", smooth)]
                 arrows = {"command": wanted[:2], "actual": smooth[:2]}
             else:
-                metrics = env.task.metrics(state, env.ctx)
-                lines += [f"{name.replace('_', ' ')} {float(v[0]):.3f}" for name, v in metrics.items()]
+                for name, value in env.task.metrics(state, env.ctx).items():
+                    each = value.each() if isinstance(value, Ratio) else value
+                    lines.append(f"{name.replace('_', ' ')} {float(each[0]):.3f}")
             yield caption(renderer.draw(state, arrows), lines)
             if frame + 1 < frames and bool(env.step(policy(env.observations["policy"])).done[0]):
                 episode, smooth = episode + 1, None

@@ -63,7 +63,11 @@ class RslRlView(VecEnv):
         extras = {
             "time_outs": result.truncated,
             "terminal_observations": self._groups(result.terminal_observations),
-            "log": {f"/{name}": value.mean() for name, value in result.metrics.items()},
+            "log": {
+                f"/{name}": total.sum() / weight.sum()
+                for name, (total, weight) in result.metrics.items()
+                if weight.any()
+            },
         }
         return self._groups(result.observations), result.reward, result.done.long(), extras
 
@@ -106,7 +110,7 @@ class GymnasiumView(gymnasium.Env):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
         """One control period; `action` (A,)."""
         result = self.env.step(torch.as_tensor(np.asarray(action, np.float32))[None].clone())
-        info: dict[str, Any] = {name: float(value[0]) for name, value in result.metrics.items()}
+        info: dict[str, Any] = {k: float(m.each()[0]) for k, m in result.metrics.items() if m.weight[0]}
         info["critic"] = result.terminal_observations["critic"][0].numpy().copy()
         return (
             result.terminal_observations["policy"][0].numpy().copy(),
@@ -140,7 +144,7 @@ class GymnasiumVectorView(gymnasium.vector.VectorEnv):
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
         """One control period for all; `actions` (N, A)."""
         result = self.env.step(torch.as_tensor(np.asarray(actions, np.float32)).clone())
-        info: dict[str, Any] = {name: value.numpy().copy() for name, value in result.metrics.items()}
+        info: dict[str, Any] = {name: m.each().numpy() for name, m in result.metrics.items()}
         info["critic"] = result.observations["critic"].numpy().copy()
         done = result.done.numpy()
         if done.any():

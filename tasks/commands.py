@@ -1,8 +1,11 @@
-"""Commands: what the operator asks of the robot while it runs."""
+"""Commands: what the operator asks of the robot while it runs; pushes: what else happens to it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+
+import torch
 
 from robolearn.envs.backend import Tensor
 from robolearn.tasks.context import Random
@@ -40,3 +43,27 @@ class VelocityCommands:
         command = random.uniform(low, high, num_envs)
         command = command * (random.uniform(0.0, 1.0, num_envs, 1) >= self.standing)
         return command, random.uniform(*self.seconds, num_envs)
+
+
+@dataclass
+class Pushes:
+    """Shoves: every few seconds the base's horizontal velocity jumps, in any direction."""
+
+    speed: tuple[float, float] = field(default=(0.0, 0.0), metadata={"min": 0.0, "max": 10.0})
+    """Range of the jump [m/s]; [0,0] is none."""
+    seconds: tuple[float, float] = field(default=(4.0, 8.0), metadata={"above": 0.0})
+    """Range of the time between two [s]."""
+
+    def validate(self) -> None:
+        """Raise ValueError for a range that runs backwards."""
+        for name in ("speed", "seconds"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"pushes.{name}=[{low},{high}] runs backwards; write [{high},{low}]")
+
+    def sample(self, num_envs: int, random: Random) -> tuple[Tensor, Tensor]:
+        """Draw jumps of the base's velocity in the world (N, 3) [m/s] and the time until the next (N,) [s]."""
+        speed = random.uniform(*self.speed, num_envs)
+        angle = random.uniform(-math.pi, math.pi, num_envs)
+        jump = torch.stack((speed * angle.cos(), speed * angle.sin(), torch.zeros_like(speed)), dim=1)
+        return jump, random.uniform(*self.seconds, num_envs)

@@ -25,6 +25,8 @@ class RobotConstants:
     """(J,) upper joint limit; inf without one."""
     actuated: Tensor
     """(A,) index of each actuator's joint."""
+    effort: Tensor
+    """(A,) largest torque or force of each actuator [Nm or N]."""
 
     tables: dict[tuple, Tensor] = field(default_factory=dict)
     """Tables already turned into tensors; see `per_joint`."""
@@ -41,6 +43,7 @@ class RobotConstants:
             torch.tensor(lower, device=device),
             torch.tensor(upper, device=device),
             torch.tensor(robot.actuated, dtype=torch.long, device=device),
+            torch.tensor([actuator.effort for actuator in robot.actuators], device=device),
         )
 
     def per_joint(self, table: Mapping[str, float], side: str = "") -> Tensor:
@@ -102,12 +105,14 @@ class Context:
     """(N, C) what the task asks for; C = 0 without commands."""
     episode_time: Tensor
     """(N,) time since the reset [s]."""
+    command_time: Tensor
+    """(N,) time since the command was drawn [s]."""
     memory: dict[str, Tensor]
     """What the task remembers, by name, (N, ...) each; see `Task.advance`."""
 
     def row(self, index: int, memory: dict[str, Tensor]) -> Context:
         """One environment's context as a batch of one, with another memory."""
         one = slice(index, index + 1)
-        fields = ("action", "previous_action", "command", "episode_time")
+        fields = ("action", "previous_action", "command", "episode_time", "command_time")
         rows = {name: getattr(self, name)[one] for name in fields}
         return Context(self.robot, self.dt, **rows, memory=memory)

@@ -7,6 +7,7 @@ clock finishes its step before it stops (`advance`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -14,11 +15,11 @@ from typing import Any, ClassVar
 import torch
 
 from robolearn.envs.backend import Pose, State, Tensor
-from robolearn.tasks import terms
-from robolearn.tasks.commands import VelocityCommands
+from robolearn.tasks import quality, terms
+from robolearn.tasks.commands import Pushes, VelocityCommands
 from robolearn.tasks.context import Context, Random
 from robolearn.tasks.observations import MEASURABLE, Observation
-from robolearn.tasks.task import Task, Term
+from robolearn.tasks.task import Ratio, Task, Term
 
 LEGS = ("l_", "r_")
 SWING_HEIGHT = 0.08
@@ -106,6 +107,17 @@ ACTION_SCALE = {
 STEP_PATTERN = {"hip_pitch": -0.35, "knee": 0.7, "ankle_pitch": -0.35}
 """What the stepping pattern adds to a leg's targets at mid-swing [rad]."""
 
+STRIDE_PATTERN = {
+    "forward": {"hip_pitch": 0.28, "ankle_pitch": -0.28},
+    "sideways": {"hip_roll": -0.28, "ankle_roll": 0.28},
+    "yaw": {"hip_yaw": -0.167},
+}
+"""What it adds at lift-off, and with the other sign at touch-down, for each m/s or rad/s of the command [rad].
+
+In between the foot stays where it is: the base passes over it at velocity v for half a stride, T = 1/3 s, which
+turns a leg of length L = 0.6 m by v T / L about the hip, from -v T / 2 L to v T / 2 L; and a turning base by yaw
+rate x T."""
+
 
 @dataclass
 class HumanoidWalk(Task):
@@ -123,6 +135,8 @@ class HumanoidWalk(Task):
     """The episode ends when the base is lower than this [m]."""
     commands: VelocityCommands | None = field(default_factory=VelocityCommands)
     """What is asked of the robot, redrawn during an episode."""
+    pushes: Pushes | None = field(default_factory=Pushes)
+    """Shoves against the pelvis."""
     noise: dict[str, float] = field(
         default_factory=lambda: {
             "base_ang_vel": 0.1,
@@ -224,16 +238,12 @@ class HumanoidWalk(Task):
     def memory(self, num_envs: int, random: Random) -> dict[str, Tensor]:
         """The gait clock (cycles, and whether it runs), time since a stop command, and foot contacts."""
         zeros = torch.zeros(num_envs, device=random.device)
-        feet = torch.ones(num_envs, 2, dtype=torch.bool, device=random.device)
         return {
             # Left or right leg first, both feet on the ground.
             "phase": (random.uniform(0.0, 1.0, num_envs) < 0.5) * 0.5,
             "walking": zeros,
             "since_stop": torch.full_like(zeros, self.stop_time),
-            "contact": feet,
-            "last_contact": feet.clone(),
-            "foot_speed": torch.zeros(num_envs, 2, device=random.device),
-            "last_foot_speed": torch.zeros(num_envs, 2, device=random.device),
+            **quality.start(num_envs, 2, random.device),
         }
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
@@ -251,19 +261,23 @@ class HumanoidWalk(Task):
             "phase": phase,
             "walking": (~stop).float(),
             "since_stop": since_stop,
-            "contact": state.robot.foot_force[:, :, 2] > 1.0,
-            "last_contact": memory["contact"],
-            "foot_speed": state.robot.foot_lin_vel.square().sum(dim=-1),
-            "last_foot_speed": memory["foot_speed"],
+            **quality.follow(state, ctx, resting=stop),
         }
 
     def targets(self, action: Tensor, ctx: Context) -> Tensor:
-        """Joint targets (N, A) [rad]: home + scale x action + the stepping pattern of the swinging leg."""
+        """Joint targets (N, A) [rad]: home + scale x action + the stepping pattern: the swinging leg is
+        lifted, and both go to and fro as the command asks."""
         robot = ctx.robot
         swing = leg_swing(ctx).clamp(min=0)
-        left, right = (robot.per_actuator(STEP_PATTERN, side) for side in LEGS)
-        pattern = swing[:, :1] * left + swing[:, 1:] * right
-        return robot.home[robot.actuated] + robot.per_actuator(ACTION_SCALE) * action + pattern
+        lift = sum(swing[:, i, None] * robot.per_actuator(STEP_PATTERN, side) for i, side in enumerate(LEGS))
+        angle = 2 * torch.pi * ctx.memory["phase"]
+        progress = angle.cos() * ctx.memory["walking"]
+        command = ctx.command * progress[:, None]
+        stride = sum(
+            command[:, i, None] * (robot.per_actuator(table, LEGS[0]) - robot.per_actuator(table, LEGS[1]))
+            for i, table in enumerate(STRIDE_PATTERN.values())
+        )
+        return robot.home[robot.actuated] + robot.per_actuator(ACTION_SCALE) * action + lift + stride
 
     def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
         """Home pose with a little noise, facing anywhere; some start at part of the commanded velocity."""
@@ -285,16 +299,14 @@ class HumanoidWalk(Task):
             joint_vel=random.uniform(-0.2, 0.2, num_envs, joints),
         )
 
-    def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
-        """Tracking errors, [m/s] and [rad/s]."""
-        return {
-            "linear_velocity_error": terms.velocity_error(state, ctx),
-            "yaw_rate_error": terms.yaw_rate_error(state, ctx),
-        }
+    def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
+        """Tracking errors and walking quality."""
+        return quality.measure(state, ctx)
 
     def deployed(self) -> dict[str, Any]:
         """The gait clock and the stepping pattern, which run beside the policy on the robot."""
         return {
             "gait_clock": {"frequency": self.step_frequency, "stop_time": self.stop_time, "legs": list(LEGS)},
             "step_pattern": dict(STEP_PATTERN),
+            "stride_pattern": {name: dict(table) for name, table in STRIDE_PATTERN.items()},
         }

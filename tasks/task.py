@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from robolearn.envs.backend import PARAMETERS, Pose, State, Tensor
 from robolearn.errors import did_you_mean, listing
-from robolearn.tasks.commands import VelocityCommands
+from robolearn.tasks.commands import Pushes, VelocityCommands
 from robolearn.tasks.context import Context, Random
 from robolearn.tasks.observations import MEASURABLE, VOCABULARY, Observation
 
 Term = Callable[[State, Context], Tensor]
 """A pure function of State and Context to (N,) or (N, k); it draws no random number and changes nothing."""
+
+
+class Ratio(NamedTuple):
+    """A metric in which not every step counts: over steps and environments, sum of `total` / sum of `weight`."""
+
+    total: Tensor
+    """(N,)."""
+    weight: Tensor
+    """(N,) how much this step counts; where it does not, both are 0."""
+
+    def each(self) -> Tensor:
+        """(N,) the quotient by itself, NaN where this step does not count."""
+        return self.total / self.weight
 
 
 @dataclass
@@ -41,6 +54,8 @@ class Task:
     """Range from which each physical parameter (friction, mass_scale, gain_scale) is drawn at a reset."""
     commands: VelocityCommands | None = None
     """What is asked of the robot, redrawn during an episode; none for a task without commands."""
+    pushes: Pushes | None = None
+    """Shoves against the base; none for a task, such as of a robot bolted down, that knows no shoves."""
     rewards: dict[str, float] = field(default_factory=dict)
     """Weight of each reward term, per second."""
 
@@ -102,8 +117,9 @@ class Task:
                 raise ValueError(
                     f"randomize.{name}=[{low},{high}] is no range above 0 of one of {', '.join(PARAMETERS)}"
                 )
-        if (self.commands is None) != (type(self)().commands is None):
-            raise ValueError("commands: this task either follows commands or does not; change its parts only")
+        for name in ("commands", "pushes"):
+            if (getattr(self, name) is None) != (getattr(type(self)(), name) is None):
+                raise ValueError(f"{name}: this task either has {name} or has not; change their parts only")
 
     def memory(self, num_envs: int, random: Random) -> dict[str, Tensor]:
         """What the task remembers at the start of an episode, (N, ...) each; drawn for every environment."""
@@ -121,8 +137,9 @@ class Task:
         """Where a reset puts the robot, a row for every environment."""
         raise NotImplementedError(f"{type(self).__name__}.pose")
 
-    def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
-        """Quantities worth watching that are not rewarded, (N,) each, in SI units."""
+    def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
+        """Quantities worth watching that are not rewarded, (N,) each, in SI units; a `Ratio` where not
+        every step counts."""
         return {}
 
     def deployed(self) -> dict[str, Any]:

@@ -71,6 +71,13 @@ def foot_tilt(state: State, ctx: Context) -> Tensor:
     return projected_gravity(state.robot.foot_quat)[..., :2].square().sum(dim=(1, 2))
 
 
+def heading(quat: Tensor) -> Tensor:
+    """Horizontal direction (N, 2) in which frames with orientation `quat` (N, 4) face, of length 1."""
+    ahead = torch.tensor((1.0, 0.0, 0.0), device=quat.device).expand(len(quat), 3)
+    facing = quat_rotate(quat, ahead)[:, :2]
+    return facing / facing.norm(dim=1, keepdim=True).clamp(min=1e-9)
+
+
 def foot_yaw(state: State, ctx: Context) -> Tensor:
     """Squared sine of each foot's heading against the base's, summed over the feet (N,)."""
     forward = torch.tensor((1.0, 0.0, 0.0), device=state.robot.base_quat.device)

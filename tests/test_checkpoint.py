@@ -57,7 +57,7 @@ def test_a_truncated_checkpoint_is_told_as_such(make_env, tmp_path):
 def test_another_schema_is_refused_naming_both(make_env, tmp_path):
     path = saved(make_env, tmp_path)
     torch.save({**torch.load(path, weights_only=True), "schema": 99}, path)
-    with pytest.raises(ConfigError, match="schema 99 and this RoboLearn reads schema 1"):
+    with pytest.raises(ConfigError, match="schema 99 and this RoboLearn reads schema 2"):
         checkpoint.load(path)
 
 

@@ -30,6 +30,9 @@ def test_targets_follow_from_the_contract_alone(make_env):
             + entry["scale"] * action[:, i]
             + contract.extra["step_pattern"].get(base, 0.0) * swing
         )
+        for column, name in enumerate(contract.command):
+            stride = contract.extra["stride_pattern"][name].get(base, 0.0) * env.ctx.command[:, column]
+            expected += lead * torch.cos(2 * torch.pi * phase) * walking * stride
         assert torch.allclose(env.task.targets(action, env.ctx)[:, i], expected, atol=1e-5), entry["joint"]
 
 

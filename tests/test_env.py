@@ -341,7 +341,7 @@ def test_the_snapshots_layout_belongs_to_the_checkpoints_schema(make_env):
 
     found = layout(make_env(CartpoleBalance()).snapshot())
     entity = found["backend"].pop("published")
-    assert SCHEMA == 1
+    assert SCHEMA == 2
     assert len(entity) == 12
     assert found == {
         "backend": {
@@ -355,6 +355,7 @@ def test_the_snapshots_layout_belongs_to_the_checkpoints_schema(make_env):
             "episode_step": "Tensor",
             "episode_return": "Tensor",
             "command_left": "Tensor",
+            "push_left": "Tensor",
             "observations": {"policy": "Tensor", "critic": "Tensor"},
             "terminal_observations": {"policy": "Tensor", "critic": "Tensor"},
         },
@@ -363,6 +364,7 @@ def test_the_snapshots_layout_belongs_to_the_checkpoints_schema(make_env):
             "previous_action": "Tensor",
             "command": "Tensor",
             "episode_time": "Tensor",
+            "command_time": "Tensor",
             "memory": {},
         },
         "delays": {"action": {"lag": "Tensor"}, "observation": {"lag": "Tensor"}},

@@ -8,21 +8,17 @@ import pytest
 import torch
 
 from robolearn.envs.backend import Entity
-from robolearn.tasks import humanoid_walk
+from robolearn.tasks import humanoid_walk, quality
 from robolearn.tasks.humanoid_walk import HumanoidWalk, leg_swing
-from tests.tasks.test_terms import humanoid
+from tests.tasks.test_terms import CPU, humanoid
 
 
 def clock(phase: float, walking: float = 1.0, since_stop: float = 0.0):
-    feet = torch.ones(1, 2, dtype=torch.bool)
     return humanoid(
         phase=torch.tensor([phase]),
         walking=torch.tensor([walking]),
         since_stop=torch.tensor([since_stop]),
-        contact=feet,
-        last_contact=feet,
-        foot_speed=torch.zeros(1, 2),
-        last_foot_speed=torch.zeros(1, 2),
+        **quality.start(1, 2, CPU),
     )
 
 
@@ -74,7 +70,7 @@ def test_a_walk_command_right_after_a_stop_keeps_the_clock_running():
 
 def test_legs_swing_half_a_cycle_apart_and_the_pattern_bends_only_the_swinging_one():
     task = HumanoidWalk()
-    _, ctx = clock(0.25)  # mid-swing of the left leg
+    _, ctx = clock(0.25)  # mid-swing of the left leg, where no foot is ahead of the other
     assert leg_swing(ctx)[0].tolist() == pytest.approx([1.0, -1.0])
     robot = ctx.robot
     pattern = task.targets(torch.zeros(1, 21), ctx)[0] - robot.home[robot.actuated]

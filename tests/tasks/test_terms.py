@@ -33,8 +33,9 @@ def humanoid(**memory: torch.Tensor) -> tuple[State, Context]:
         zeros,
         zeros.clone(),
         torch.tensor([[0.5, 0.2, -0.3]]),
-        torch.zeros(1),
-        memory,
+        episode_time=torch.full((1,), 9.0),
+        command_time=torch.full((1,), 3.0),
+        memory=memory,
     )
     return State({"robot": entity}), ctx
 
