@@ -86,7 +86,9 @@ def measure(state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
     return {
         "linear_velocity_error": Ratio(settled * (velocity - ctx.command[:, :2]).norm(dim=1), settled),
         "yaw_rate_error": Ratio(settled * (level_yaw_rate(state) - ctx.command[:, 2]).abs(), settled),
-        "foot_slip": Ratio((stance * robot.foot_lin_vel[:, :, :2].norm(dim=-1)).sum(dim=1), stance.sum(dim=1)),
+        "foot_slip": Ratio(
+            (stance * robot.foot_lin_vel[:, :, :2].norm(dim=-1)).sum(dim=1), stance.sum(dim=1)
+        ),
         "swing_height": Ratio((stepped * memory["swing_peak"]).sum(dim=1), stepped.sum(dim=1)),
         "step_frequency": Ratio(stepped.sum(dim=1) * moving, feet * ctx.dt * moving),
         "standing_drift": Ratio(

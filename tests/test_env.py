@@ -12,6 +12,7 @@ from robolearn.env import NonFiniteTerm
 from robolearn.envs.backend import State
 from robolearn.tasks import terms
 from robolearn.tasks.cartpole import CartpoleBalance
+from robolearn.tasks.commands import Pushes, VelocityCommands
 from robolearn.tasks.context import Context, Random
 from robolearn.tasks.humanoid_walk import HumanoidWalk
 from robolearn.tasks.observations import Observation
@@ -182,6 +183,38 @@ def test_noise_is_drawn_once_a_step_and_reaches_the_policy_only(make_env):
     names = [item.name for item, _ in env.columns["critic"]]
     start = sum(width for _, width in env.columns["critic"][: names.index("joint_vel_rel")])
     assert torch.equal(result.observations["critic"][:, start : start + 21], velocity)
+
+
+def test_pushes_come_at_their_times_with_their_speed_in_every_direction(make_env):
+    pushes = Pushes(speed=(0.5, 0.5), seconds=(0.19, 0.19))
+    env = make_env(HumanoidWalk(pushes=pushes), num_envs=32)
+    came = []
+    env.backend.push = lambda mask, jump: came.append((mask.clone(), jump.clone()))
+    run(env, 21)  # 0.19 s are over after 10 steps
+    assert [i for i, (mask, _) in enumerate(came) if mask.any()] == [9, 19]
+    assert came[9][0].all()
+    jump = came[9][1]
+    assert jump.norm(dim=1).tolist() == pytest.approx([0.5] * 32)
+    assert (jump[:, 2] == 0).all()
+    assert jump[:, :2].amin() < -0.3
+    assert jump[:, :2].amax() > 0.3
+
+
+def test_without_pushes_nothing_is_drawn_and_nobody_is_shoved(make_env):
+    env = make_env(HumanoidWalk(pushes=Pushes(speed=(0.0, 0.0))))
+    env.backend.push = None
+    run(env, 3)
+
+
+def test_a_command_ages_until_the_next_one(make_env):
+    task = HumanoidWalk()
+    task.commands = VelocityCommands(seconds=(0.1, 0.1))
+    env = make_env(task)
+    ages = []
+    for i in range(7):
+        env.step(act(env, i))
+        ages.append(round(env.ctx.command_time[0].item(), 2))
+    assert ages == [0.02, 0.04, 0.06, 0.08, 0.0, 0.02, 0.04]
 
 
 def nan_in_environment_two(state: State, ctx: Context) -> torch.Tensor:

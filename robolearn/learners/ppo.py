@@ -375,8 +375,9 @@ class PPO:
         if self.config.precision != "auto":
             return self.config.precision
         if self.device.type == "cpu":
-            # Without a bf16 multiplier (AMX) the casts cost more than they save.
-            return "bf16" if torch.cpu._is_amx_tile_supported() else "fp32"
+            # Without a bf16 multiplier (AMX, or AVX-512's own) the casts cost more than they save.
+            fast = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+            return "bf16" if fast else "fp32"
         return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
 
     def _autocast(self) -> torch.autocast:

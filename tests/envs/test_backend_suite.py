@@ -245,6 +245,23 @@ def test_environment_parameters_act_and_travel_with_a_snapshot(make_backend):
         assert_same_rows(backend.state, other.state, [0, 1, 2, 3], [0, 1, 2, 3])
 
 
+def test_a_push_adds_to_the_velocity_of_those_it_meets_in_world_axes(make_backend):
+    robot = load_robot("humanoid")
+    backend, pose = make_backend(robot, 4), home_pose(robot, 4, height=5.0)
+    # Turned a quarter to the left: the world's x is the base's -y.
+    pose.base_quat[:] = torch.tensor([0.5**0.5, 0.0, 0.0, 0.5**0.5])
+    pose.base_lin_vel[:, 0] = 0.3
+    backend.reset(EVERY, pose)
+    jump = torch.tensor([0.5, 0.2, 0.0]).repeat(4, 1)
+    backend.push(torch.tensor([False, True, False, True]), jump)
+    backend.step(home_targets(robot, 4), 1)
+    velocity = backend.state.robot.base_lin_vel
+    moved = velocity[[1, 3]] - velocity[[0, 2]]
+    # Nothing holds the robot but its own limbs, so after one substep the base still has the whole jump.
+    assert moved[:, :2].numpy() == pytest.approx(np.array([[0.2, -0.5]] * 2), abs=0.02)
+    assert velocity[0, 0].item() == pytest.approx(0.3, abs=0.02)
+
+
 def test_gain_scale_scales_the_torque_of_a_held_target(make_backend):
     robot = load_robot("humanoid")
     backend = make_backend(robot, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -55,3 +56,25 @@ def test_a_gpu_is_refused_with_the_fix():
 def test_gains_are_offered_only_where_a_position_actuator_has_them():
     assert "gain_scale" in MujocoBackend(load_robot("humanoid"), 1).capabilities.params
     assert "gain_scale" not in MujocoBackend(load_robot("cartpole"), 1).capabilities.params
+
+
+def test_a_finer_physics_step_and_another_solver_can_be_asked_for():
+    robot = load_robot("humanoid")
+    fine = MujocoBackend(robot, 1, config=MujocoConfig(timestep=0.005, solver="newton", iterations=50))
+    options = fine.model.opt
+    assert (options.timestep, options.iterations) == (0.005, 50)
+    assert options.solver == int(mujoco.mjtSolver.mjSOL_NEWTON)
+    assert fine.capabilities.timestep == 0.005
+    own = MujocoBackend(robot, 1, config=MujocoConfig())
+    solver = robot.solver["mujoco"]
+    assert (own.model.opt.timestep, own.model.opt.iterations) == (solver["timestep"], solver["iterations"])
+
+
+def test_mass_scale_scales_every_body_and_its_inertia():
+    robot = load_robot("humanoid")
+    backend = MujocoBackend(robot, 3)
+    backend.set_params(torch.tensor([False, True, False]), {"mass_scale": torch.full((3,), 1.1)})
+    mass = backend._expand("body_mass")
+    assert mass[1] == pytest.approx(1.1 * backend.model.body_mass)
+    assert backend._expand("body_inertia")[1] == pytest.approx(1.1 * backend.model.body_inertia)
+    assert mass[2] == pytest.approx(backend.model.body_mass)

@@ -1,0 +1,245 @@
+"""Does it walk? The gates of docs/performance.md, for a run, under other physics, or along its training.
+
+    python scripts/walking.py gates RUN                  each gate with its number; exit code 1 where one fails
+    python scripts/walking.py conditions RUN             the same policy under physics it was not trained on
+    python scripts/walking.py curve RUN... --picture P   every checkpoint: survival and error over minutes and steps
+
+RUN is a run folder, a checkpoint or pretrained:NAME. Mean action, seeds never trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robolearn import checkpoint
+from robolearn.env import make_env
+from robolearn.evaluate import NEVER_TRAINED, summarize, tally
+from robolearn.runs import load_policy, open_run
+from robolearn.train import set_threads
+
+NOMINAL = [
+    "task.pushes.speed=[0,0]",
+    "task.randomize={friction: [0.8, 0.8], mass_scale: [1, 1], gain_scale: [1, 1]}",
+]
+SCENARIOS = {
+    "commands": [
+        "task.commands.forward=[-0.5,1.0]",
+        "task.commands.sideways=[-0.3,0.3]",
+        "task.commands.yaw=[-0.5,0.5]",
+        "task.commands.standing=0.1",
+        "task.commands.seconds=[3,8]",
+        "task.episode_length_s=20",
+    ],
+    "fast": [
+        "task.commands.forward=[1,1]",
+        "task.commands.sideways=[0,0]",
+        "task.commands.yaw=[0,0]",
+        "task.commands.standing=0",
+        "task.moving_starts=0",
+        "task.episode_length_s=10",
+    ],
+    "stand": ["task.commands.standing=1", "task.episode_length_s=12"],
+}
+"""Commands of every kind; 1.0 m/s from standing; standing still from the start."""
+SHARE = {"commands": 1, "fast": 4, "stand": 4}
+"""Of so many episodes, one is spent on a scenario."""
+CONDITIONS = {
+    "as trained": [],
+    "finer physics": ["backend.timestep=0.005", "backend.solver=newton", "backend.iterations=50"],
+    "friction 0.5": ["task.randomize.friction=[0.5,0.5]"],
+    "friction 1.2": ["task.randomize.friction=[1.2,1.2]"],
+    "mass -10 %": ["task.randomize.mass_scale=[0.9,0.9]"],
+    "mass +10 %": ["task.randomize.mass_scale=[1.1,1.1]"],
+    "gains -10 %": ["task.randomize.gain_scale=[0.9,0.9]"],
+    "action one step late": ["task.action_delay=[1,1]"],
+    "pushes of 0.5 m/s": ["task.pushes.speed=[0.5,0.5]", "task.pushes.seconds=[3,6]"],
+}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A number and what it must be."""
+
+    name: str
+    scenario: str
+    key: str
+    low: float = -float("inf")
+    high: float = float("inf")
+    unit: str = ""
+
+    def passes(self, value: float | None) -> bool:
+        """Whether it holds; a number that nothing contributed to does not."""
+        return value is not None and self.low <= value <= self.high
+
+    def line(self, value: float | None) -> str:
+        """For people."""
+        bound = " to ".join(f"{b:g}" for b in (self.low, self.high) if abs(b) != float("inf"))
+        kind = "" if "to" in bound else ("at least " if self.high == float("inf") else "at most ")
+        shown = "none" if value is None else f"{value:.3f}"
+        return f"  {'ok  ' if self.passes(value) else 'FAIL'}  {self.name:<24}{shown:>8} {self.unit:<6} ({kind}{bound})"
+
+
+GATES = (
+    Gate("survival", "commands", "survival_rate", low=0.95),
+    Gate("velocity error", "commands", "linear_velocity_error", high=0.2, unit="m/s"),
+    Gate("10 s at 1.0 m/s", "fast", "forward_distance", low=8.0, unit="m"),
+    Gate("foot slip in stance", "commands", "foot_slip", high=0.1, unit="m/s"),
+    Gate("swing height", "commands", "swing_height", low=0.03, unit="m"),
+    Gate("steps a second a foot", "commands", "step_frequency", low=1.0, high=3.0, unit="1/s"),
+    Gate("torque saturation", "commands", "torque_saturation", high=0.05),
+    Gate("standing drift in 10 s", "stand", "standing_drift", high=0.05, unit="m"),
+    Gate("survival standing", "stand", "survival_rate", low=0.95),
+)
+
+
+def measure(run: str, scenario: str, extra: list[str], episodes: int) -> dict[str, Any]:
+    """metrics.json's numbers of one scenario, flat."""
+    found = open_run(run, [*NOMINAL, *SCENARIOS[scenario], *extra])
+    set_threads(found.config)
+    env = make_env(found.config, num_envs=max(1, episodes // SHARE[scenario]), rank=NEVER_TRAINED)
+    try:
+        out = summarize(tally(env, load_policy(found)), env)
+    finally:
+        env.close()
+    infos = found.content.get("infos") or {}
+    return {**out, **out["metrics"], "seconds": infos.get("seconds"), "steps": infos.get("steps")}
+
+
+def judge(run: str, extra: list[str], episodes: int) -> dict[str, dict[str, Any]]:
+    """Every scenario's numbers."""
+    return {name: measure(run, name, extra, episodes) for name in SCENARIOS}
+
+
+def walks(found: dict[str, dict[str, Any]]) -> bool:
+    """Whether every gate holds."""
+    return all(gate.passes(found[gate.scenario][gate.key]) for gate in GATES)
+
+
+def gates(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
+    """Print each gate, and what is measured without one."""
+    found = judge(run, extra, episodes)
+    shown = found["commands"]
+    print(f"{run}: {shown['episodes']} episodes of 20 s, {found['fast']['episodes']} at 1.0 m/s")
+    for gate in GATES:
+        print(gate.line(found[gate.scenario][gate.key]))
+    for key in ("yaw_rate_error", "action_rate", "energy_per_metre"):
+        print(f"        {key.replace('_', ' '):<24}{shown[key]:>8.3f}")
+    print("it walks" if walks(found) else "it does not walk")
+    return found
+
+
+def conditions(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
+    """Print a Markdown table of all conditions."""
+    print("| Condition | Survive | Velocity error | Yaw rate error | Slip | 10 s at 1.0 m/s |")
+    print("|---|---|---|---|---|---|")
+    table = {}
+    for name, changes in CONDITIONS.items():
+        one, fast = (measure(run, s, [*changes, *extra], episodes) for s in ("commands", "fast"))
+        table[name] = {"commands": one, "fast": fast}
+        print(
+            f"| {name} | {100 * one['survival_rate']:.1f} % | {one['linear_velocity_error']:.3f} m/s "
+            f"| {one['yaw_rate_error']:.2f} rad/s | {one['foot_slip']:.3f} m/s | {fast['forward_distance']:.1f} m |",
+            flush=True,
+        )
+    return table
+
+
+def curve(runs: list[str], extra: list[str], episodes: int, picture: Path | None) -> dict[str, Any]:
+    """Every checkpoint of each run; the first one at which it walks, judged by all gates."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        rows[run], first = [], None
+        folder, _ = checkpoint.find_run(run)
+        for path in sorted((folder / "checkpoints").glob("*.pt")):
+            found = judge(str(path), extra, episodes)
+            one = found["commands"]
+            row = {key: one[key] for key in ("seconds", "steps", "survival_rate", "linear_velocity_error")}
+            rows[run].append({**row, "distance": found["fast"]["forward_distance"], "walks": walks(found)})
+            failed = [g.name for g in GATES if not g.passes(found[g.scenario][g.key])]
+            print(
+                f"{path.stem}  {one['seconds'] / 60:5.2f} min  {one['steps'] / 1e6:6.2f} M steps  "
+                f"survive {100 * one['survival_rate']:5.1f} %  error {one['linear_velocity_error'] or 9:.3f} m/s  "
+                + (f"fails {', '.join(failed)}" if failed else "walks"),
+                flush=True,
+            )
+            if first is None and not failed:
+                first = rows[run][-1]
+        print(
+            f"{run}: "
+            + (
+                f"walks after {first['seconds'] / 60:.2f} min, {first['steps'] / 1e6:.2f} M steps"
+                if first
+                else "never walks"
+            )
+        )
+    if picture is not None:
+        draw(rows, picture)
+    return rows
+
+
+def draw(rows: dict[str, list[dict[str, Any]]], picture: Path) -> None:
+    """Survival and velocity error against minutes and against steps, a line a run."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 2, figsize=(11, 6), sharey="row")
+    columns = (("seconds", 60, "minutes of training"), ("steps", 1e6, "million environment steps"))
+    lines = (("survival_rate", "survive 20 s", 0.95), ("linear_velocity_error", "velocity error [m/s]", 0.2))
+    for i, (key, label, bound) in enumerate(lines):
+        for j, (unit, scale, name) in enumerate(columns):
+            axis = axes[i, j]
+            for number, (run, points) in enumerate(rows.items()):
+                kept = [p for p in points if p[key] is not None]
+                x = [p[unit] / scale for p in kept]
+                axis.plot(x, [p[key] for p in kept], linewidth=1.6, label=Path(run).name, color=f"C{number}")
+                first = next((p for p in kept if p["walks"]), None)
+                if first:
+                    axis.plot(first[unit] / scale, first[key], "o", color=f"C{number}", markersize=8)
+            axis.axhline(bound, color="0.6", linewidth=1, linestyle="--")
+            axis.grid(alpha=0.3)
+            axis.set_xlim(left=0)
+            axis.set_ylim(bottom=0)
+            if j == 0:
+                axis.set_ylabel(label)
+            if i == 1:
+                axis.set_xlabel(name)
+    axes[0, 0].legend(fontsize=8, title="dot: walks, by every gate", title_fontsize=8)
+    figure.tight_layout()
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("gates", "conditions", "curve"))
+    parser.add_argument("runs", nargs="+")
+    parser.add_argument("--episodes", type=int, default=1024, help="of 20 s; a quarter of it for the others")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting to change")
+    parser.add_argument("--picture", type=Path, help="where curve draws")
+    parser.add_argument("--json", type=Path, help="write the numbers here too")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    options = (arguments.set, arguments.episodes)
+    failed = False
+    if arguments.what == "curve":
+        found: dict[str, Any] = curve(arguments.runs, *options, arguments.picture)
+    elif arguments.what == "conditions":
+        found = {run: conditions(run, *options) for run in arguments.runs}
+    else:
+        found = {run: gates(run, *options) for run in arguments.runs}
+        failed = not all(walks(one) for one in found.values())
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    raise SystemExit(int(failed))
+
+
+if __name__ == "__main__":
+    main()
