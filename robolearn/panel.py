@@ -106,7 +106,8 @@ def one_line(row: dict[str, Any], iterations: int, left: float) -> str:
         parts.append(
             f"episode {row['episode/length']:.2f} s, {100 * row['episode/fall_rate']:.0f} % end early"
         )
-    parts += [f"{name[7:]} {value:.3f}" for name, value in row.items() if name.startswith("metric/")]
+    measured = [f"{name[7:]} {value:.3f}" for name, value in row.items() if name.startswith("metric/")]
+    parts += measured[:2]  # a task names what matters most first
     return "  ".join([*parts, f"ETA {clock(left)}"])
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from robolearn.envs.backend import Pose, State, Tensor
+from robolearn.envs.backend import PARAMETERS, Pose, State, Tensor
 from robolearn.tasks import quality, terms
 from robolearn.tasks.commands import Pushes, VelocityCommands
 from robolearn.tasks.context import Context, Random
@@ -131,12 +131,23 @@ class HumanoidWalk(Task):
     """The gait clock runs on at least this long after a command to stand [s]."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
     """Share of episodes that start with some of the commanded velocity."""
-    min_height: float = field(default=0.4, metadata={"min": 0.0})
-    """The episode ends when the base is lower than this [m]."""
+    min_height: float = field(default=0.5, metadata={"min": 0.0})
+    """The episode ends when the base is lower than this [m]; a robot lost anyway teaches nothing on its way down."""
+    min_upright: float = field(default=0.75, metadata={"min": -1.0, "max": 1.0})
+    """The episode ends when the cosine of the base's lean is below this."""
     commands: VelocityCommands | None = field(default_factory=VelocityCommands)
     """What is asked of the robot, redrawn during an episode."""
-    pushes: Pushes | None = field(default_factory=Pushes)
+    pushes: Pushes | None = field(default_factory=lambda: Pushes(speed=(0.0, 0.5)))
     """Shoves against the pelvis."""
+    randomize: dict[str, tuple[float, float]] = field(
+        default_factory=lambda: {
+            "friction": (0.5, 1.2),
+            "mass_scale": (0.9, 1.1),
+            "gain_scale": (0.9, 1.1),
+        },
+        metadata={"keys": tuple(PARAMETERS)},
+    )
+    """Range from which each physical parameter is drawn at a reset."""
     noise: dict[str, float] = field(
         default_factory=lambda: {
             "base_ang_vel": 0.1,
@@ -155,6 +166,7 @@ class HumanoidWalk(Task):
             "walk": 2.0,
             "pose": 1.0,
             "alive": 0.6,
+            "fall": -200.0,
             "tilt": -6.0,
             "height": -40.0,
             "vertical_speed": -1.0,
@@ -172,8 +184,13 @@ class HumanoidWalk(Task):
 
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 4096,
-        "max_iterations": 150,
-        # Large batches of 4096 robots allow, and reward, larger policy steps than PPO's usual 0.01.
+        "max_iterations": 400,
+        # Many short batches instead of few long ones: what counts is how often the policy changes. Each may
+        # change it more than PPO's usual 0.01.
+        "learner.num_steps": 8,
+        "learner.num_epochs": 3,
+        "learner.minibatch_size": 4096,
+        "learner.gamma": 0.97,
         "learner.desired_kl": 0.03,
         "learner.max_kl": 0.15,
     }
@@ -215,6 +232,7 @@ class HumanoidWalk(Task):
             "walk": walk,
             "pose": pose,
             "alive": terms.alive,
+            "fall": self.fall,
             "tilt": terms.tilt,
             "height": terms.height_error,
             "vertical_speed": terms.vertical_speed,
@@ -231,9 +249,13 @@ class HumanoidWalk(Task):
     def terminations(self) -> dict[str, Term]:
         """A fall, or any limb through the floor: only the feet collide."""
         return {
-            "fallen": partial(terms.fallen, height=self.min_height, upright=0.5),
+            "fallen": partial(terms.fallen, height=self.min_height, upright=self.min_upright),
             "body_below_ground": terms.body_below_ground,
         }
+
+    def fall(self, state: State, ctx: Context) -> Tensor:
+        """One in the step that ends an episode for good (N,)."""
+        return torch.stack([ends(state, ctx) for ends in self.terminations().values()]).any(dim=0).float()
 
     def memory(self, num_envs: int, random: Random) -> dict[str, Tensor]:
         """The gait clock (cycles, and whether it runs), time since a stop command, and foot contacts."""

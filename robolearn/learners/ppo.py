@@ -62,7 +62,7 @@ class PPOConfig:
     """Hidden layers of the actor."""
     critic_hidden: tuple[int, ...] = (256, 128)
     """Hidden layers of the critic."""
-    activation: Literal["elu", "relu", "swish", "tanh"] = "elu"
+    activation: Literal["elu", "relu", "swish", "tanh"] = "relu"
     """Activation of both."""
     symmetry: Literal["auto", "none", "clock", "augment"] = "auto"
     """Left-right symmetry. clock: play the second half of the gait as the mirror of the first; augment:
@@ -410,7 +410,8 @@ class PPO:
             raise ValueError(
                 f"these weights were learned {learned} a mirrored clock: use learner.symmetry={fix}"
             )
-        self.optimizer.load_state_dict(state["optimizer_state_dict"])
+        if "optimizer_state_dict" in state:  # a shipped policy is there to be used, and comes without
+            self.optimizer.load_state_dict(state["optimizer_state_dict"])
         self._set_rate(state.get("learning_rate", self.config.learning_rate))
         if "random" in state:
             self.random.set_state(state["random"])

@@ -1,0 +1,81 @@
+"""Make the policy that ships with the package: train it from nothing, see that it walks, keep what made it.
+
+    python scripts/ship.py humanoid_walk                 trains `robolearn train task=humanoid_walk num_envs=4096`
+    python scripts/ship.py humanoid_walk --run RUN       takes a run trained already, by this commit
+
+Writes robolearn/pretrained/NAME: config.yaml, policy.pt (weights and normalizers, no optimizer) and made.json with
+commit, seed, command and the gates' numbers. Refuses a policy that does not walk, or a tree with changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import yaml
+from walking import GATES, judge, walks
+
+from robolearn import checkpoint, config
+from robolearn.files import replacing
+from robolearn.runs import PRETRAINED
+
+ROOT = Path(__file__).parent.parent
+
+
+def git(*words: str) -> str:
+    """What git answers about this repository."""
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("task")
+    parser.add_argument("--run", type=Path)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--episodes", type=int, default=1024)
+    arguments = parser.parse_args()
+    if git("status", "--porcelain"):
+        sys.exit("the tree has changes: commit them, so that the commit says what made the policy")
+    words = [f"task={arguments.task}", "num_envs=4096", f"seed={arguments.seed}"]
+    run = arguments.run or ROOT / "runs" / f"ship_{arguments.task}"
+    if arguments.run is None:
+        train = [sys.executable, "-c", "from robolearn.cli import main; raise SystemExit(main())", "train"]
+        subprocess.run([*train, *words, f"output={run}"], check=True)
+    content = checkpoint.load(run / checkpoint.LATEST)
+    settings = yaml.safe_load((run / config.FILE_NAME).read_text())
+    if settings != {**config.to_dict(config.resolve(words)), "resume": None, "output": None}:
+        sys.exit(f"{run} was not made by: robolearn train {' '.join(words)}")
+    found = judge(str(run), [], arguments.episodes)
+    for gate in GATES:
+        print(gate.line(found[gate.scenario][gate.key]))
+    if not walks(found):
+        sys.exit("it does not walk: not shipped")
+    made = {
+        "command": "robolearn train " + " ".join(words),
+        "seed": arguments.seed,
+        "commit": git("rev-parse", "HEAD"),
+        "torch": torch.__version__,
+        "iterations": content["iter"],
+        "environment_steps": content["infos"]["steps"],
+        "minutes": round(content["infos"]["seconds"] / 60, 2),
+        "episodes": found["commands"]["episodes"],
+        "gates": {gate.name: found[gate.scenario][gate.key] for gate in GATES},
+    }
+    folder = PRETRAINED / arguments.task
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = ("schema", "iter", "infos", "actor_state_dict", "critic_state_dict", "learning_rate", "folded")
+    with replacing(folder / "policy.pt") as part:
+        torch.save({name: content[name] for name in kept}, part)
+    shutil.copyfile(run / config.FILE_NAME, folder / config.FILE_NAME)
+    with replacing(folder / "made.json") as part:
+        part.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    print(f"wrote {folder}: {(folder / 'policy.pt').stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
