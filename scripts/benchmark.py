@@ -2,7 +2,7 @@
 
     python scripts/benchmark.py task=humanoid_walk num_envs=4096
 
-raw        the backend alone: the run's own recorded targets, commands to reset and poses, replayed
+raw        the backend alone: the run's own recorded targets, pushes, resets and parameters, replayed
 env        the environment with inference: terms, resets, observations, actions
 training   everything, with learning
 
@@ -30,29 +30,31 @@ from robolearn.rollout import collect
 from robolearn.train import make_learner, set_threads
 
 
+CALLS = ("step", "reset", "push", "set_params")
+
+
 class Recorder:
-    """Stands between Env and backend and remembers every step and reset."""
+    """Stands between Env and backend and remembers all that is asked of it."""
 
     def __init__(self, env: Env) -> None:
         self.env, self.calls = env, []
-        self.step, self.reset = env.backend.step, env.backend.reset
+        self.real = {name: getattr(env.backend, name) for name in CALLS}
 
     def __enter__(self) -> Recorder:
-        backend = self.env.backend
-
-        def step(targets, substeps):
-            self.calls.append((self.step, (targets.clone(), substeps)))
-            self.step(targets, substeps)
-
-        def reset(mask, pose):
-            self.calls.append((self.reset, (mask.clone(), pose)))
-            self.reset(mask, pose)
-
-        backend.step, backend.reset = step, reset
+        for name, function in self.real.items():
+            setattr(self.env.backend, name, self._recording(function))
         return self
 
+    def _recording(self, function):
+        def record(first, second):
+            self.calls.append((function, (first.clone(), second)))
+            function(first, second)
+
+        return record
+
     def __exit__(self, *error: object) -> None:
-        del self.env.backend.step, self.env.backend.reset
+        for name in CALLS:
+            delattr(self.env.backend, name)
 
     def replay(self) -> float:
         """Seconds for the backend to do it all again."""

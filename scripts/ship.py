@@ -29,7 +29,9 @@ ROOT = Path(__file__).parent.parent
 
 def git(*words: str) -> str:
     """What git answers about this repository."""
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def main() -> None:

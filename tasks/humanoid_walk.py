@@ -129,6 +129,10 @@ class HumanoidWalk(Task):
     """Strides a second: how often each leg swings [Hz]."""
     stop_time: float = field(default=0.4, metadata={"min": 0.0, "max": 5.0})
     """The gait clock runs on at least this long after a command to stand [s]."""
+    balance_lean: float = field(default=0.1, metadata={"above": 0.0})
+    """The gait clock also runs while the base leans more than this (sine): steps are what catches a fall."""
+    balance_sway: float = field(default=0.4, metadata={"above": 0.0})
+    """A resting gait clock starts when the base rolls and pitches faster than this [rad/s], as after a push."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
     """Share of episodes that start with some of the commanded velocity."""
     min_height: float = field(default=0.5, metadata={"min": 0.0})
@@ -269,10 +273,13 @@ class HumanoidWalk(Task):
         }
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
-        """Run the gait clock: on while a velocity is asked for; after a stop command it goes on for
-        `stop_time`, then to the end of the half cycle, so that the robot never halts on one leg."""
+        """Run the gait clock: on while a velocity is asked for or the robot must catch itself; after that it
+        goes on for `stop_time`, then to the end of the half cycle, so that the robot never halts on one leg."""
         memory = ctx.memory
-        moving = ctx.command.abs().amax(dim=1) > 0.01
+        asked = ctx.command.abs().amax(dim=1) > 0.01
+        sway = state.robot.base_ang_vel[:, :2].norm(dim=1)
+        leaning = terms.tilt(state, ctx).sqrt() > self.balance_lean
+        moving = asked | leaning | ((memory["walking"] == 0) & (sway > self.balance_sway))
         since_stop = torch.where(moving, 0.0, memory["since_stop"] + ctx.dt)
         phase = memory["phase"] + self.step_frequency * ctx.dt * memory["walking"]
         # floor(2 phase) grows when a half cycle ends: both feet are down there.
@@ -283,7 +290,8 @@ class HumanoidWalk(Task):
             "phase": phase,
             "walking": (~stop).float(),
             "since_stop": since_stop,
-            **quality.follow(state, ctx, resting=stop),
+            # Steps taken to stay upright are part of how well it stands.
+            **quality.follow(state, ctx, resting=~asked & (stop | (memory["rest_time"] > 0))),
         }
 
     def targets(self, action: Tensor, ctx: Context) -> Tensor:
@@ -328,7 +336,13 @@ class HumanoidWalk(Task):
     def deployed(self) -> dict[str, Any]:
         """The gait clock and the stepping pattern, which run beside the policy on the robot."""
         return {
-            "gait_clock": {"frequency": self.step_frequency, "stop_time": self.stop_time, "legs": list(LEGS)},
+            "gait_clock": {
+                "frequency": self.step_frequency,
+                "stop_time": self.stop_time,
+                "balance_lean": self.balance_lean,
+                "balance_sway": self.balance_sway,
+                "legs": list(LEGS),
+            },
             "step_pattern": dict(STEP_PATTERN),
             "stride_pattern": {name: dict(table) for name, table in STRIDE_PATTERN.items()},
         }

@@ -59,6 +59,24 @@ def test_the_clock_starts_again_where_it_rested():
     assert phases[-1][0] == pytest.approx(0.55)
 
 
+def test_a_standing_robot_that_is_pushed_steps_until_it_is_upright_again():
+    state, ctx = clock(0.5, walking=0.0, since_stop=9.0)
+    ctx.command[:] = 0.0
+    task = HumanoidWalk(step_frequency=1.25, stop_time=0.4, balance_lean=0.1, balance_sway=0.4)
+    state.robot.base_ang_vel[0, 0] = 0.39
+    assert run_clock(task, state, ctx, 5)[-1] == (pytest.approx(0.5), 0.0)
+    state.robot.base_ang_vel[0, 0] = 0.41  # a shove
+    assert run_clock(task, state, ctx, 1)[-1][1] == 1.0
+    # A gait sways as much by itself, so only the lean keeps it going: 0.11 of sin, then upright.
+    state.robot.base_quat[:] = torch.tensor([[math.cos(0.055), math.sin(0.055), 0.0, 0.0]])
+    assert all(walking == 1.0 for _, walking in run_clock(task, state, ctx, 100))
+    state.robot.base_quat[:] = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
+    state.robot.base_ang_vel[:] = 0.0
+    after = run_clock(task, state, ctx, 45)  # 0.4 s are 20 steps, and a half cycle 20 more at most
+    assert 0.0 not in [walking for _, walking in after[:19]]
+    assert after[-1][1] == 0.0
+
+
 def test_a_walk_command_right_after_a_stop_keeps_the_clock_running():
     state, ctx = clock(0.1)
     task = HumanoidWalk()
