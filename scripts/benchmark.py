@@ -29,7 +29,6 @@ from robolearn.metrics import PHASES
 from robolearn.rollout import collect
 from robolearn.train import make_learner, set_threads
 
-
 CALLS = ("step", "reset", "push", "set_params")
 
 
