@@ -129,10 +129,12 @@ class HumanoidWalk(Task):
     """Strides a second: how often each leg swings [Hz]."""
     stop_time: float = field(default=0.4, metadata={"min": 0.0, "max": 5.0})
     """The gait clock runs on at least this long after a command to stand [s]."""
-    balance_lean: float = field(default=0.1, metadata={"above": 0.0})
+    balance_lean: float = field(default=0.15, metadata={"above": 0.0})
     """The gait clock also runs while the base leans more than this (sine): steps are what catches a fall."""
     balance_sway: float = field(default=0.4, metadata={"above": 0.0})
-    """A resting gait clock starts when the base rolls and pitches faster than this [rad/s], as after a push."""
+    """A gait clock at rest starts when the base rolls and pitches faster than this [rad/s], as after a push."""
+    settle_time: float = field(default=0.6, metadata={"min": 0.0})
+    """How long after `stop_time` the robot may sway from its last step before that counts as a push [s]."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
     """Share of episodes that start with some of the commanded velocity."""
     min_height: float = field(default=0.5, metadata={"min": 0.0})
@@ -279,7 +281,8 @@ class HumanoidWalk(Task):
         asked = ctx.command.abs().amax(dim=1) > 0.01
         sway = state.robot.base_ang_vel[:, :2].norm(dim=1)
         leaning = terms.tilt(state, ctx).sqrt() > self.balance_lean
-        moving = asked | leaning | ((memory["walking"] == 0) & (sway > self.balance_sway))
+        pushed = (memory["since_stop"] > self.stop_time + self.settle_time) & (sway > self.balance_sway)
+        moving = asked | leaning | pushed
         since_stop = torch.where(moving, 0.0, memory["since_stop"] + ctx.dt)
         phase = memory["phase"] + self.step_frequency * ctx.dt * memory["walking"]
         # floor(2 phase) grows when a half cycle ends: both feet are down there.
@@ -341,6 +344,7 @@ class HumanoidWalk(Task):
                 "stop_time": self.stop_time,
                 "balance_lean": self.balance_lean,
                 "balance_sway": self.balance_sway,
+                "settle_time": self.settle_time,
                 "legs": list(LEGS),
             },
             "step_pattern": dict(STEP_PATTERN),

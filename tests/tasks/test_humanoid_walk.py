@@ -67,7 +67,7 @@ def test_a_standing_robot_that_is_pushed_steps_until_it_is_upright_again():
     assert run_clock(task, state, ctx, 5)[-1] == (pytest.approx(0.5), 0.0)
     state.robot.base_ang_vel[0, 0] = 0.41  # a shove
     assert run_clock(task, state, ctx, 1)[-1][1] == 1.0
-    # A gait sways as much by itself, so only the lean keeps it going: 0.11 of sin, then upright.
+    # A gait sways as much by itself, so only the lean keeps it going: 0.11 of sine, then upright.
     state.robot.base_quat[:] = torch.tensor([[math.cos(0.055), math.sin(0.055), 0.0, 0.0]])
     assert all(walking == 1.0 for _, walking in run_clock(task, state, ctx, 100))
     state.robot.base_quat[:] = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
@@ -75,6 +75,16 @@ def test_a_standing_robot_that_is_pushed_steps_until_it_is_upright_again():
     after = run_clock(task, state, ctx, 45)  # 0.4 s are 20 steps, and a half cycle 20 more at most
     assert 0.0 not in [walking for _, walking in after[:19]]
     assert after[-1][1] == 0.0
+
+
+def test_the_sway_of_its_last_step_does_not_make_a_robot_step_again():
+    state, ctx = clock(0.1)
+    ctx.command[:] = 0.0
+    task = HumanoidWalk(step_frequency=1.25, stop_time=0.4, balance_sway=0.4, settle_time=0.6)
+    state.robot.base_ang_vel[0, 1] = 0.5
+    # It rests from step 36 on (see above); 0.4 + 0.6 s are 50 steps.
+    assert [walking for _, walking in run_clock(task, state, ctx, 49)][36:] == [0.0] * 13
+    assert run_clock(task, state, ctx, 3)[-1][1] == 1.0
 
 
 def test_a_walk_command_right_after_a_stop_keeps_the_clock_running():
