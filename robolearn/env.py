@@ -100,6 +100,7 @@ class Env:
             command=zeros(3 if task.commands else 0),
             episode_time=zeros(),
             command_time=zeros(),
+            push_time=zeros() + torch.inf,
             memory=task.memory(n, self.random),
         )
         self.episode_step = torch.zeros(n, dtype=torch.long, device=self.device)
@@ -162,6 +163,7 @@ class Env:
         state = self.backend.state
         ctx.episode_time = ctx.episode_time + ctx.dt
         ctx.command_time = ctx.command_time + ctx.dt
+        ctx.push_time = ctx.push_time + ctx.dt
         self.episode_step = self.episode_step + 1
         ctx.memory = task.advance(state, ctx)
 
@@ -231,6 +233,7 @@ class Env:
         self.push_left = self.push_left - self.ctx.dt
         due = self.push_left <= 0
         self.push_left = torch.where(due, seconds, self.push_left)
+        self.ctx.push_time = torch.where(due, 0.0, self.ctx.push_time)
         self.backend.push(due, jump)
 
     def _observe(self, diverged: Tensor | None = None) -> dict[str, Tensor]:
@@ -256,6 +259,7 @@ class Env:
         ctx.action = torch.where(mask[:, None], 0.0, ctx.action)
         ctx.previous_action = torch.where(mask[:, None], 0.0, ctx.previous_action)
         ctx.episode_time = torch.where(mask, 0.0, ctx.episode_time)
+        ctx.push_time = torch.where(mask, torch.inf, ctx.push_time)
         self.episode_step = torch.where(mask, 0, self.episode_step)
         self.episode_return = torch.where(mask, 0.0, self.episode_return)
         self.command_left = torch.where(mask, 0.0, self.command_left)
@@ -337,7 +341,7 @@ class Env:
         "observations",
         "terminal_observations",
     )
-    _CONTEXT = ("action", "previous_action", "command", "episode_time", "command_time", "memory")
+    _CONTEXT = ("action", "previous_action", "command", "episode_time", "command_time", "push_time", "memory")
 
     def snapshot(self) -> dict[str, Any]:
         """Everything the Env needs to go on exactly here: backend rows, context, delays, random state."""

@@ -21,7 +21,7 @@ class VelocityCommands:
     """Range of the sideways velocity, left is positive [m/s]."""
     yaw: tuple[float, float] = (-0.8, 0.8)
     """Range of the turning rate, left is positive [rad/s]."""
-    standing: float = field(default=0.15, metadata={"min": 0.0, "max": 1.0})
+    standing: float = field(default=0.2, metadata={"min": 0.0, "max": 1.0})
     """Share of commands that ask to stand still."""
     seconds: tuple[float, float] = (3.0, 8.0)
     """Range of a command's duration [s]."""

@@ -107,12 +107,14 @@ class Context:
     """(N,) time since the reset [s]."""
     command_time: Tensor
     """(N,) time since the command was drawn [s]."""
+    push_time: Tensor
+    """(N,) time since the last push of this episode [s]; inf before the first."""
     memory: dict[str, Tensor]
     """What the task remembers, by name, (N, ...) each; see `Task.advance`."""
 
     def row(self, index: int, memory: dict[str, Tensor]) -> Context:
         """One environment's context as a batch of one, with another memory."""
         one = slice(index, index + 1)
-        fields = ("action", "previous_action", "command", "episode_time", "command_time")
+        fields = ("action", "previous_action", "command", "episode_time", "command_time", "push_time")
         rows = {name: getattr(self, name)[one] for name in fields}
         return Context(self.robot, self.dt, **rows, memory=memory)

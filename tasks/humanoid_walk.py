@@ -18,12 +18,17 @@ from robolearn.envs.backend import PARAMETERS, Pose, State, Tensor
 from robolearn.tasks import quality, terms
 from robolearn.tasks.commands import Pushes, VelocityCommands
 from robolearn.tasks.context import Context, Random
-from robolearn.tasks.observations import MEASURABLE, Observation
+from robolearn.tasks.observations import MEASURABLE, Observation, projected_gravity
 from robolearn.tasks.task import Ratio, Task, Term
 
 LEGS = ("l_", "r_")
 SWING_HEIGHT = 0.08
 """How high a sole should be at mid-swing [m]."""
+FALL_TIME = 0.25
+"""How far ahead a fall is foreseen [s]: sqrt(height / gravity) of the base, the time constant of an inverted
+pendulum. Lean + rate x this is the angle of the capture point (Pratt et al., Humanoids 2006)."""
+FALL_FILTER = 0.1
+"""Time constant of the filter on the gyro for that [s]."""
 
 
 def leg_swing(ctx: Context) -> Tensor:
@@ -63,6 +68,14 @@ def gait(state: State, ctx: Context) -> Tensor:
 def walk(state: State, ctx: Context) -> Tensor:
     """Keeping the gait *while* moving as commanded (N,): neither alone earns it."""
     return gait(state, ctx) * track_velocity(state, ctx)
+
+
+def still(state: State, ctx: Context) -> Tensor:
+    """How quietly it stands while the gait clock rests (N,), 1 upright and at rest, 0 while the clock runs."""
+    velocity = state.robot.base_lin_vel[:, :2].square().sum(dim=1)
+    sway = state.robot.base_ang_vel.square().sum(dim=1)
+    quiet = torch.exp(-velocity / 0.02 - sway / 0.2 - terms.tilt(state, ctx) / 0.01)
+    return (1 - ctx.memory["walking"]) * quiet
 
 
 def pose(state: State, ctx: Context) -> Tensor:
@@ -130,11 +143,16 @@ class HumanoidWalk(Task):
     stop_time: float = field(default=0.4, metadata={"min": 0.0, "max": 5.0})
     """The gait clock runs on at least this long after a command to stand [s]."""
     balance_lean: float = field(default=0.15, metadata={"above": 0.0})
-    """The gait clock also runs while the base leans more than this (sine): steps are what catches a fall."""
-    balance_sway: float = field(default=0.4, metadata={"above": 0.0})
-    """A gait clock at rest starts when the base rolls and pitches faster than this [rad/s], as after a push."""
-    settle_time: float = field(default=0.6, metadata={"min": 0.0})
-    """How long after `stop_time` the robot may sway from its last step before that counts as a push [s]."""
+    """The gait clock also runs on while the base leans more than this (sine): steps are what catches a fall."""
+    balance_start: float = field(default=0.13, metadata={"above": 0.0})
+    """A gait clock at rest starts when the base is about to lean this much (sine), as after a push."""
+    settle_time: float = field(default=0.4, metadata={"min": 0.0})
+    """How long it must have rested for that [s]: the last step sways the robot, too."""
+    balance_window: float = field(default=2.0, metadata={"min": 0.0})
+    """Only so long after a push does balance move the clock [s]; 0: always, as on the robot, which cannot know.
+    A robot that may start the clock by leaning prefers to step and never learns to stand."""
+    feed_forward: float = field(default=1.0, metadata={"min": 0.0, "max": 2.0})
+    """How much of the stepping pattern the targets contain: 0 leaves all of the walk to the policy."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
     """Share of episodes that start with some of the commanded velocity."""
     min_height: float = field(default=0.5, metadata={"min": 0.0})
@@ -170,6 +188,7 @@ class HumanoidWalk(Task):
             "track_yaw_rate": 1.5,
             "gait": 4.0,
             "walk": 2.0,
+            "still": 1.5,
             "pose": 1.0,
             "alive": 0.6,
             "fall": -200.0,
@@ -236,6 +255,7 @@ class HumanoidWalk(Task):
             "track_yaw_rate": track_yaw_rate,
             "gait": gait,
             "walk": walk,
+            "still": still,
             "pose": pose,
             "alive": terms.alive,
             "fall": self.fall,
@@ -264,13 +284,15 @@ class HumanoidWalk(Task):
         return torch.stack([ends(state, ctx) for ends in self.terminations().values()]).any(dim=0).float()
 
     def memory(self, num_envs: int, random: Random) -> dict[str, Tensor]:
-        """The gait clock (cycles, and whether it runs), time since a stop command, and foot contacts."""
+        """The gait clock (cycles, whether it runs, times since a stop and at rest), sway and foot contacts."""
         zeros = torch.zeros(num_envs, device=random.device)
         return {
             # Left or right leg first, both feet on the ground.
             "phase": (random.uniform(0.0, 1.0, num_envs) < 0.5) * 0.5,
             "walking": zeros,
             "since_stop": torch.full_like(zeros, self.stop_time),
+            "since_rest": torch.full_like(zeros, self.settle_time),
+            "sway": torch.zeros(num_envs, 2, device=random.device),
             **quality.start(num_envs, 2, random.device),
         }
 
@@ -279,10 +301,18 @@ class HumanoidWalk(Task):
         goes on for `stop_time`, then to the end of the half cycle, so that the robot never halts on one leg."""
         memory = ctx.memory
         asked = ctx.command.abs().amax(dim=1) > 0.01
-        sway = state.robot.base_ang_vel[:, :2].norm(dim=1)
-        leaning = terms.tilt(state, ctx).sqrt() > self.balance_lean
-        pushed = (memory["since_stop"] > self.stop_time + self.settle_time) & (sway > self.balance_sway)
-        moving = asked | leaning | pushed
+        lean = projected_gravity(state.robot.base_quat)[:, :2]
+        # Filtered: the noise of a gyro, and of exploration, is no push.
+        share = min(1.0, ctx.dt / FALL_FILTER)
+        sway = memory["sway"] + share * (state.robot.base_ang_vel[:, :2] - memory["sway"])
+        # Pitching forward turns gravity to +x in the base frame, rolling to the right to -y.
+        ahead = lean + FALL_TIME * torch.stack((sway[:, 1], -sway[:, 0]), dim=-1)
+        rested = memory["since_rest"] >= self.settle_time
+        pushed = rested & (ahead.norm(dim=1) > self.balance_start)
+        falling = pushed | (lean.norm(dim=1) > self.balance_lean)
+        if self.balance_window:
+            falling &= ctx.push_time <= self.balance_window
+        moving = asked | falling
         since_stop = torch.where(moving, 0.0, memory["since_stop"] + ctx.dt)
         phase = memory["phase"] + self.step_frequency * ctx.dt * memory["walking"]
         # floor(2 phase) grows when a half cycle ends: both feet are down there.
@@ -293,6 +323,8 @@ class HumanoidWalk(Task):
             "phase": phase,
             "walking": (~stop).float(),
             "since_stop": since_stop,
+            "since_rest": torch.where(stop, memory["since_rest"] + ctx.dt, 0.0),
+            "sway": sway,
             # Steps taken to stay upright are part of how well it stands.
             **quality.follow(state, ctx, resting=~asked & (stop | (memory["rest_time"] > 0))),
         }
@@ -310,7 +342,8 @@ class HumanoidWalk(Task):
             command[:, i, None] * (robot.per_actuator(table, LEGS[0]) - robot.per_actuator(table, LEGS[1]))
             for i, table in enumerate(STRIDE_PATTERN.values())
         )
-        return robot.home[robot.actuated] + robot.per_actuator(ACTION_SCALE) * action + lift + stride
+        corrected = robot.home[robot.actuated] + robot.per_actuator(ACTION_SCALE) * action
+        return corrected + self.feed_forward * (lift + stride)
 
     def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
         """Home pose with a little noise, facing anywhere; some start at part of the commanded velocity."""
@@ -343,10 +376,16 @@ class HumanoidWalk(Task):
                 "frequency": self.step_frequency,
                 "stop_time": self.stop_time,
                 "balance_lean": self.balance_lean,
-                "balance_sway": self.balance_sway,
+                "balance_start": self.balance_start,
                 "settle_time": self.settle_time,
+                "fall_filter": FALL_FILTER,
+                "fall_time": FALL_TIME,
                 "legs": list(LEGS),
             },
-            "step_pattern": dict(STEP_PATTERN),
-            "stride_pattern": {name: dict(table) for name, table in STRIDE_PATTERN.items()},
+            "step_pattern": self.scaled(STEP_PATTERN),
+            "stride_pattern": {name: self.scaled(table) for name, table in STRIDE_PATTERN.items()},
         }
+
+    def scaled(self, pattern: Mapping[str, float]) -> dict[str, float]:
+        """What of a pattern the targets contain."""
+        return {joint: self.feed_forward * angle for joint, angle in pattern.items()}

@@ -13,8 +13,9 @@ from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
 
 
-def test_targets_follow_from_the_contract_alone(make_env):
-    env = make_env(HumanoidWalk(), num_envs=8)
+@pytest.mark.parametrize("feed_forward", [1.0, 0.5])
+def test_targets_follow_from_the_contract_alone(feed_forward, make_env):
+    env = make_env(HumanoidWalk(feed_forward=feed_forward), num_envs=8)
     for _ in range(12):
         env.step(torch.zeros(8, 21))
     contract = contract_of(env)

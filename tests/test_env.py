@@ -190,7 +190,10 @@ def test_pushes_come_at_their_times_with_their_speed_in_every_direction(make_env
     env = make_env(HumanoidWalk(pushes=pushes), num_envs=32)
     came = []
     env.backend.push = lambda mask, jump: came.append((mask.clone(), jump.clone()))
-    run(env, 21)  # 0.19 s are over after 10 steps
+    run(env, 9)
+    assert env.ctx.push_time.isinf().all()
+    run(env, 12)  # 0.19 s are over after 10 steps
+    assert env.ctx.push_time.tolist() == pytest.approx([0.04] * 32)  # pushed before the 20th of 21 steps
     assert [i for i, (mask, _) in enumerate(came) if mask.any()] == [9, 19]
     assert came[9][0].all()
     jump = came[9][1]
@@ -398,6 +401,7 @@ def test_the_snapshots_layout_belongs_to_the_checkpoints_schema(make_env):
             "command": "Tensor",
             "episode_time": "Tensor",
             "command_time": "Tensor",
+            "push_time": "Tensor",
             "memory": {},
         },
         "delays": {"action": {"lag": "Tensor"}, "observation": {"lag": "Tensor"}},

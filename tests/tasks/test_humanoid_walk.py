@@ -13,11 +13,13 @@ from robolearn.tasks.humanoid_walk import HumanoidWalk, leg_swing
 from tests.tasks.test_terms import CPU, humanoid
 
 
-def clock(phase: float, walking: float = 1.0, since_stop: float = 0.0):
+def clock(phase: float, walking: float = 1.0, since_stop: float = 0.0, since_rest: float = 9.0):
     return humanoid(
         phase=torch.tensor([phase]),
         walking=torch.tensor([walking]),
         since_stop=torch.tensor([since_stop]),
+        since_rest=torch.tensor([since_rest]),
+        sway=torch.zeros(1, 2),
         **quality.start(1, 2, CPU),
     )
 
@@ -59,16 +61,21 @@ def test_the_clock_starts_again_where_it_rested():
     assert phases[-1][0] == pytest.approx(0.55)
 
 
-def test_a_standing_robot_that_is_pushed_steps_until_it_is_upright_again():
+@pytest.mark.parametrize(("axis", "sign"), [(0, 1), (0, -1), (1, 1), (1, -1)])
+def test_a_standing_robot_that_is_pushed_steps_until_it_is_upright_again(axis, sign):
     state, ctx = clock(0.5, walking=0.0, since_stop=9.0)
     ctx.command[:] = 0.0
-    task = HumanoidWalk(step_frequency=1.25, stop_time=0.4, balance_lean=0.1, balance_sway=0.4)
-    state.robot.base_ang_vel[0, 0] = 0.39
-    assert run_clock(task, state, ctx, 5)[-1] == (pytest.approx(0.5), 0.0)
-    state.robot.base_ang_vel[0, 0] = 0.41  # a shove
-    assert run_clock(task, state, ctx, 1)[-1][1] == 1.0
-    # A gait sways as much by itself, so only the lean keeps it going: 0.11 of sine, then upright.
-    state.robot.base_quat[:] = torch.tensor([[math.cos(0.055), math.sin(0.055), 0.0, 0.0]])
+    task = HumanoidWalk(step_frequency=1.25, stop_time=0.4, balance_start=0.13, balance_lean=0.15)
+    # It leans by 0.1 and turns on at w: 0.1 + 0.25 w (1 - 0.8^n) passes 0.13 at w = 0.2 in the fifth step.
+    half = math.asin(0.1) / 2
+    lean = [math.cos(half), 0.0, 0.0, 0.0]
+    lean[1 + axis] = sign * math.sin(half)
+    state.robot.base_quat[:] = torch.tensor([lean])
+    state.robot.base_ang_vel[0, axis] = sign * 0.2
+    assert [walking for _, walking in run_clock(task, state, ctx, 6)] == [0.0] * 4 + [1.0] * 2
+    # A gait sways by itself, so from then on only the lean keeps it going: 0.16 of sine, then upright.
+    half = math.asin(0.16) / 2
+    state.robot.base_quat[:] = torch.tensor([[math.cos(half), math.sin(half), 0.0, 0.0]])
     assert all(walking == 1.0 for _, walking in run_clock(task, state, ctx, 100))
     state.robot.base_quat[:] = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
     state.robot.base_ang_vel[:] = 0.0
@@ -77,14 +84,37 @@ def test_a_standing_robot_that_is_pushed_steps_until_it_is_upright_again():
     assert after[-1][1] == 0.0
 
 
-def test_the_sway_of_its_last_step_does_not_make_a_robot_step_again():
-    state, ctx = clock(0.1)
+def test_without_a_push_balance_does_not_move_the_clock_unless_it_always_may():
+    state, ctx = clock(0.5, walking=0.0, since_stop=9.0)
     ctx.command[:] = 0.0
-    task = HumanoidWalk(step_frequency=1.25, stop_time=0.4, balance_sway=0.4, settle_time=0.6)
-    state.robot.base_ang_vel[0, 1] = 0.5
-    # It rests from step 36 on (see above); 0.4 + 0.6 s are 50 steps.
-    assert [walking for _, walking in run_clock(task, state, ctx, 49)][36:] == [0.0] * 13
-    assert run_clock(task, state, ctx, 3)[-1][1] == 1.0
+    state.robot.base_quat[:] = torch.tensor([[math.cos(0.1), math.sin(0.1), 0.0, 0.0]])  # sine 0.2
+    ctx.push_time[:] = 2.1
+    assert run_clock(HumanoidWalk(balance_window=2.0), state, ctx, 1)[-1][1] == 0.0
+    ctx.push_time[:] = torch.inf
+    assert run_clock(HumanoidWalk(balance_window=2.0), state, ctx, 1)[-1][1] == 0.0
+    assert run_clock(HumanoidWalk(balance_window=0.0), state, ctx, 1)[-1][1] == 1.0
+
+
+def test_a_robot_that_leans_but_swings_back_does_not_step():
+    state, ctx = clock(0.5, walking=0.0, since_stop=9.0)
+    ctx.command[:] = 0.0
+    half = math.asin(0.14) / 2
+    state.robot.base_quat[:] = torch.tensor([[math.cos(half), math.sin(half), 0.0, 0.0]])
+    state.robot.base_ang_vel[0, 0] = -0.2
+    ctx.memory["sway"][0, 0] = -0.2  # 0.14 - 0.25 x 0.2 = 0.09
+    assert run_clock(HumanoidWalk(), state, ctx, 1)[-1][1] == 0.0
+    ctx.memory["sway"][0, 0] = state.robot.base_ang_vel[0, 0] = 0.0
+    assert run_clock(HumanoidWalk(), state, ctx, 1)[-1][1] == 1.0
+
+
+def test_the_sway_of_its_last_step_does_not_make_a_robot_step_again():
+    state, ctx = clock(0.1, since_rest=0.0)
+    ctx.command[:] = 0.0
+    task = HumanoidWalk(step_frequency=1.25, stop_time=0.4, settle_time=0.4)
+    state.robot.base_ang_vel[0, 1] = 0.6  # 0.25 x 0.6 = 0.15
+    # It rests from step 36 on (see above); 0.4 s are 20 steps.
+    assert [walking for _, walking in run_clock(task, state, ctx, 54)][36:] == [0.0] * 18
+    assert run_clock(task, state, ctx, 4)[-1][1] == 1.0
 
 
 def test_a_walk_command_right_after_a_stop_keeps_the_clock_running():
@@ -138,6 +168,16 @@ def test_standing_still_asks_for_both_feet_on_the_ground():
     assert humanoid_walk.gait(state, ctx).item() == pytest.approx(1.0)
     state.robot.foot_force[0, 0, 2] = 0.0
     assert humanoid_walk.gait(state, ctx).item() == pytest.approx(0.5)
+
+
+def test_standing_quietly_pays_only_while_the_clock_rests():
+    state, ctx = clock(0.0)
+    state.robot.base_lin_vel[:, :2] = torch.tensor([0.1, 0.1])  # 0.02 m^2/s^2
+    assert humanoid_walk.still(state, ctx).item() == 0.0
+    ctx.memory["walking"][:] = 0.0
+    assert humanoid_walk.still(state, ctx).item() == pytest.approx(math.exp(-1))
+    state.robot.base_ang_vel[:, 0] = math.sqrt(0.2)
+    assert humanoid_walk.still(state, ctx).item() == pytest.approx(math.exp(-2))
 
 
 def test_landing_costs_the_speed_a_foot_had_before_it_touched_down():

@@ -35,6 +35,7 @@ def humanoid(**memory: torch.Tensor) -> tuple[State, Context]:
         torch.tensor([[0.5, 0.2, -0.3]]),
         episode_time=torch.full((1,), 9.0),
         command_time=torch.full((1,), 3.0),
+        push_time=torch.full((1,), 1.0),
         memory=memory,
     )
     return State({"robot": entity}), ctx

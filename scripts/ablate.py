@@ -1,0 +1,103 @@
+"""What each main choice of humanoid_walk is worth: train without it, and see when it walks.
+
+    python scripts/ablate.py --output FOLDER             all of them, a table in Markdown at the end
+    python scripts/ablate.py --output FOLDER --only "no feed-forward" --seeds 1 2 3
+
+A run already in FOLDER is not trained again. Nothing else should run beside it: the table is in minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from walking import first_walk, trace
+
+from robolearn import checkpoint
+
+TASK = "humanoid_walk"
+VARIANTS = {
+    "the default": [],
+    "no feed-forward stepping pattern": ["task.feed_forward=0"],
+    "no mirror symmetry": ["learner.symmetry=none"],
+    "24 steps a batch, not 8": ["learner.num_steps=24", "learner.minibatch_size=12288"],
+    "gamma 0.99, not 0.97": ["learner.gamma=0.99"],
+    "desired KL 0.01, not 0.03": ["learner.desired_kl=0.01"],
+    "ELU, not ReLU": ["learner.activation=elu"],
+    "late and free falls": ["task.rewards.fall=0", "task.min_height=0.3", "task.min_upright=0.5"],
+    "no reward for standing still": ["task.rewards.still=0"],
+    "no pushes, no randomization": [
+        "task.pushes.speed=[0,0]",
+        "task.randomize={friction: [0.8, 0.8], mass_scale: [1, 1], gain_scale: [1, 1]}",
+    ],
+    "fp32, not bf16": ["learner.precision=fp32"],
+}
+"""Each with what takes it away. Longer batches keep the number of updates an iteration."""
+
+
+def trained(name: str, words: list[str], folder: Path) -> Path:
+    """The run of one variant, trained now unless it is there."""
+    run = folder / "".join(c if c.isalnum() else "_" for c in name)
+    if not (run / checkpoint.LATEST).exists():
+        train = [sys.executable, "-c", "from robolearn.cli import main; raise SystemExit(main())", "train"]
+        print(f"training: {name}", flush=True)
+        with open(folder / f"{run.name}.log", "w") as log:
+            done = subprocess.run(
+                [*train, f"task={TASK}", *words, f"output={run}"], stdout=log, stderr=log, check=False
+            )
+        if done.returncode:
+            sys.exit(f"{name}: training failed, see {log.name}")
+    return run
+
+
+def cell(row: dict | None) -> str:
+    """Minutes and steps of a checkpoint, for the table."""
+    return f"{row['seconds'] / 60:.1f} min, {row['steps'] / 1e6:.1f} M" if row else "not"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--num-envs", type=int, default=1024)
+    parser.add_argument("--steps", type=float, default=6.6, help="environment steps a run, in millions")
+    parser.add_argument("--checkpoints", type=int, default=20, help="how many are judged")
+    parser.add_argument("--episodes", type=int, default=128, help="a checkpoint, of 20 s")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--json", type=Path, help="write the numbers here too")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    runs: dict[tuple[str, int], Path] = {}
+    for name, words in VARIANTS.items():
+        if arguments.only and name not in arguments.only:
+            continue
+        length = 24 if "learner.num_steps=24" in words else 8
+        iterations = round(arguments.steps * 1e6 / arguments.num_envs / length)
+        for seed in arguments.seeds:
+            size = [f"num_envs={arguments.num_envs}", f"seed={seed}", f"max_iterations={iterations}"]
+            size.append(f"checkpoint_interval={max(1, iterations // arguments.checkpoints)}")
+            runs[name, seed] = trained(f"{name} {seed}", [*size, *words], arguments.output)
+    found = {key: trace(str(run), [], arguments.episodes) for key, run in runs.items()}
+    print("| Without | Seed | 95 % survive after | Walks after | Velocity error at the end | Steps/s |")
+    print("|---|---|---|---|---|---|")
+    for (name, seed), rows in found.items():
+        last = rows[-1]
+        survives = next((row for row in rows if row["survival_rate"] >= 0.95), None)
+        error = last["linear_velocity_error"]
+        print(
+            f"| {name} | {seed} | {cell(survives)} | {cell(first_walk(rows))} "
+            f"| {'none' if error is None else f'{error:.3f} m/s'} "
+            f"| {last['steps'] / last['seconds'] / 1e3:.1f}k |"
+        )
+    if arguments.json:
+        table = [{"variant": name, "seed": seed, "rows": rows} for (name, seed), rows in found.items()]
+        arguments.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
