@@ -40,6 +40,10 @@ _DIVERGENCE_WARNINGS = [
 ]
 
 
+SHORTEST_STEP = 1e-4
+"""Of physics [s]: with less a control step takes hundreds of them, and forces lose their digits."""
+
+
 @dataclass
 class MujocoConfig:
     """The CPU backend's own settings."""
@@ -76,6 +80,10 @@ class MujocoBackend:
         self.robot = robot
         self.model = mjcf.build_model(robot, "mujoco")
         options = self.model.opt
+        if 0 < config.timestep < SHORTEST_STEP:
+            raise ValueError(
+                f"backend.timestep={config.timestep:g} is below {SHORTEST_STEP:g} s; 0 takes the robot's own"
+            )
         options.timestep = config.timestep or options.timestep
         options.iterations = config.iterations or options.iterations
         if config.solver != "robot":

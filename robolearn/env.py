@@ -221,7 +221,9 @@ class Env:
             total, weight = value if isinstance(value, Ratio) else (value, torch.ones_like(value))
             out[name] = Ratio(torch.where(diverged, 0.0, total), torch.where(diverged, 0.0, weight))
         if out:
-            self._require_finite(torch.stack([m.total for m in out.values()], dim=1), list(out), "metric")
+            parts = [part for m in out.values() for part in (m.total, m.weight)]
+            names = [name for name in out for _ in range(2)]
+            self._require_finite(torch.stack([p.float() for p in parts], dim=1), names, "metric")
         return out
 
     def _push(self) -> None:

@@ -15,9 +15,10 @@ import sys
 from pathlib import Path
 
 import torch
-from walking import first_walk, trace
+import yaml
+from walking import first_walk, number, trace
 
-from robolearn import checkpoint
+from robolearn import checkpoint, config
 
 TASK = "humanoid_walk"
 VARIANTS = {
@@ -28,7 +29,7 @@ VARIANTS = {
     "gamma 0.99, not 0.97": ["learner.gamma=0.99"],
     "desired KL 0.01, not 0.03": ["learner.desired_kl=0.01"],
     "ELU, not ReLU": ["learner.activation=elu"],
-    "late and free falls": ["task.rewards.fall=0", "task.min_height=0.3", "task.min_upright=0.5"],
+    "late and free falls": ["task.rewards.fall=0", "task.min_height=0.4", "task.min_upright=0.5"],
     "no reward for standing still": ["task.rewards.still=0"],
     "no pushes, no randomization": [
         "task.pushes.speed=[0,0]",
@@ -39,17 +40,26 @@ VARIANTS = {
 """Each with what takes it away. Longer batches keep the number of updates an iteration."""
 
 
+def settings(words: list[str]) -> dict:
+    """What config.yaml of a run of these words holds."""
+    return {**config.to_dict(config.resolve([f"task={TASK}", *words])), "resume": None, "output": None}
+
+
 def trained(name: str, words: list[str], folder: Path) -> Path:
     """The run of one variant, trained now unless it is there."""
     run = folder / "".join(c if c.isalnum() else "_" for c in name)
-    if not (run / checkpoint.LATEST).exists():
+    done = (run / checkpoint.LATEST).exists()
+    if done and yaml.safe_load((run / config.FILE_NAME).read_text()) != settings(words):
+        sys.exit(f"{run} was trained with other settings: move it away, or choose another --output")
+    if done and checkpoint.load(run / checkpoint.LATEST)["iter"] != settings(words)["max_iterations"]:
+        sys.exit(f"{run} is unfinished: remove it, to train it again")
+    if not done:
         train = [sys.executable, "-c", "from robolearn.cli import main; raise SystemExit(main())", "train"]
         print(f"training: {name}", flush=True)
         with open(folder / f"{run.name}.log", "w") as log:
-            done = subprocess.run(
-                [*train, f"task={TASK}", *words, f"output={run}"], stdout=log, stderr=log, check=False
-            )
-        if done.returncode:
+            asked = [*train, f"task={TASK}", *words, f"output={run}"]
+            status = subprocess.run(asked, stdout=log, stderr=log, check=False).returncode
+        if status:
             sys.exit(f"{name}: training failed, see {log.name}")
     return run
 
@@ -63,11 +73,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--num-envs", type=int, default=1024)
-    parser.add_argument("--steps", type=float, default=6.6, help="environment steps a run, in millions")
-    parser.add_argument("--checkpoints", type=int, default=20, help="how many are judged")
+    parser.add_argument("--steps", type=float, default=4.6, help="environment steps a run, in millions")
+    parser.add_argument("--checkpoints", type=int, default=18, help="how many are judged")
     parser.add_argument("--episodes", type=int, default=128, help="a checkpoint, of 20 s")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--only", action="append", default=[], choices=VARIANTS, metavar="NAME")
     parser.add_argument("--json", type=Path, help="write the numbers here too")
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -88,10 +98,9 @@ def main() -> None:
     for (name, seed), rows in found.items():
         last = rows[-1]
         survives = next((row for row in rows if row["survival_rate"] >= 0.95), None)
-        error = last["linear_velocity_error"]
         print(
             f"| {name} | {seed} | {cell(survives)} | {cell(first_walk(rows))} "
-            f"| {'none' if error is None else f'{error:.3f} m/s'} "
+            f"| {number(last['linear_velocity_error'], 3)} m/s "
             f"| {last['steps'] / last['seconds'] / 1e3:.1f}k |"
         )
     if arguments.json:

@@ -1,6 +1,6 @@
 """Draw a run's curves from its metrics.jsonl into one picture.
 
-python scripts/plot_run.py RUN docs/images/humanoid_walk_training.png
+python scripts/plot_run.py RUN curves.png
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Make the policy that ships with the package: train it from nothing, see that it walks, keep what made it.
 
-    python scripts/ship.py humanoid_walk                 trains `robolearn train task=humanoid_walk num_envs=4096`
-    python scripts/ship.py humanoid_walk --run RUN       takes a run trained already, by this commit
+    python scripts/ship.py humanoid_walk        trains `robolearn train task=humanoid_walk num_envs=4096 seed=1`
 
-Writes robolearn/pretrained/NAME: config.yaml, policy.pt (weights and normalizers, no optimizer) and made.json with
-commit, seed, command and the gates' numbers. Refuses a policy that does not walk, or a tree with changes.
+Writes robolearn/pretrained/NAME: config.yaml, contract.json, policy.pt (weights and normalizers, no optimizer), and
+made.json with commit, seed, command and numbers. Refuses a policy that does not walk, or a tree with changes.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import sys
 from pathlib import Path
 
 import torch
-import yaml
 from walking import GATES, judge, walks
 
 from robolearn import checkpoint, config
@@ -37,21 +35,22 @@ def git(*words: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("task")
-    parser.add_argument("--run", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--episodes", type=int, default=1024)
     arguments = parser.parse_args()
     if git("status", "--porcelain"):
         sys.exit("the tree has changes: commit them, so that the commit says what made the policy")
     words = [f"task={arguments.task}", "num_envs=4096", f"seed={arguments.seed}"]
-    run = arguments.run or ROOT / "runs" / f"ship_{arguments.task}"
-    if arguments.run is None:
-        train = [sys.executable, "-c", "from robolearn.cli import main; raise SystemExit(main())", "train"]
-        subprocess.run([*train, *words, f"output={run}"], check=True)
+    run = ROOT / "runs" / f"ship_{arguments.task}"
+    if run.exists():
+        sys.exit(f"{run} is there already: move it away")
+    commit = git("rev-parse", "HEAD")
+    train = [sys.executable, "-c", "from robolearn.cli import main; raise SystemExit(main())", "train"]
+    if subprocess.run([*train, *words, f"output={run}"], check=False).returncode:
+        sys.exit("training failed: nothing is shipped")
     content = checkpoint.load(run / checkpoint.LATEST)
-    settings = yaml.safe_load((run / config.FILE_NAME).read_text())
-    if settings != {**config.to_dict(config.resolve(words)), "resume": None, "output": None}:
-        sys.exit(f"{run} was not made by: robolearn train {' '.join(words)}")
+    if content["iter"] != config.resolve(words).max_iterations:
+        sys.exit("training was stopped before its end: nothing is shipped")
     found = judge(str(run), [], arguments.episodes)
     for gate in GATES:
         print(gate.line(found[gate.scenario][gate.key]))
@@ -60,7 +59,7 @@ def main() -> None:
     made = {
         "command": "robolearn train " + " ".join(words),
         "seed": arguments.seed,
-        "commit": git("rev-parse", "HEAD"),
+        "commit": commit,
         "torch": torch.__version__,
         "iterations": content["iter"],
         "environment_steps": content["infos"]["steps"],
@@ -71,11 +70,13 @@ def main() -> None:
     folder = PRETRAINED / arguments.task
     folder.mkdir(parents=True, exist_ok=True)
     kept = ("schema", "iter", "infos", "actor_state_dict", "critic_state_dict", "learning_rate", "folded")
-    with replacing(folder / "policy.pt") as part:
-        torch.save({name: content[name] for name in kept}, part)
-    shutil.copyfile(run / config.FILE_NAME, folder / config.FILE_NAME)
+    (folder / "policy.pt").unlink(missing_ok=True)  # it comes last: without it nothing is shipped
+    for name in (config.FILE_NAME, "contract.json"):
+        shutil.copyfile(run / name, folder / name)
     with replacing(folder / "made.json") as part:
         part.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    with replacing(folder / "policy.pt") as part:
+        torch.save({name: content[name] for name in kept}, part)
     print(f"wrote {folder}: {(folder / 'policy.pt').stat().st_size / 1e6:.2f} MB")
 
 

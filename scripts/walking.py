@@ -1,10 +1,10 @@
-"""Does it walk? The gates of docs/performance.md, for a run, under other physics, or along its training.
+"""Does it walk? The gates of docs/humanoid_walk.md, for a run, under other physics, or along its training.
 
     python scripts/walking.py gates RUN                  each gate with its number; exit code 1 where one fails
-    python scripts/walking.py conditions RUN             the same policy under physics it was not trained on
+    python scripts/walking.py conditions RUN             the same policy under other physics and pushes
     python scripts/walking.py curve RUN... --picture P   every checkpoint: survival and error over minutes and steps
 
-RUN is a run folder, a checkpoint or pretrained:NAME. Mean action, seeds never trained on.
+RUN is a run folder or, but for curve, a checkpoint or pretrained:NAME. Mean action, seeds never trained on.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ import torch
 
 from robolearn import checkpoint
 from robolearn.env import make_env
+from robolearn.errors import ConfigError, MissingError
 from robolearn.evaluate import NEVER_TRAINED, summarize, tally
 from robolearn.runs import load_policy, open_run
 from robolearn.train import set_threads
 
+SAME = ["task.min_height=0.5", "task.min_upright=0.75", "task.balance_window=0"]
+"""What a run may have had its own way: when it has fallen is judged alike, and no clock is told of a push."""
 NOMINAL = [
     "task.pushes.speed=[0,0]",
     "task.randomize={friction: [0.8, 0.8], mass_scale: [1, 1], gain_scale: [1, 1]}",
@@ -49,8 +52,9 @@ SCENARIOS = {
 """Commands of every kind; 1.0 m/s from standing; standing still from the start."""
 SHARE = {"commands": 1, "fast": 4, "stand": 4}
 """Of so many episodes, one is spent on a scenario."""
-CONDITIONS = {
-    "as trained": [],
+CONDITIONS: dict[str, list[str] | None] = {
+    "as trained, pushes up to 0.5 m/s": None,
+    "nominal, no pushes": [],
     "finer physics": ["backend.timestep=0.005", "backend.solver=newton", "backend.iterations=50"],
     "friction 0.5": ["task.randomize.friction=[0.5,0.5]"],
     "friction 1.2": ["task.randomize.friction=[1.2,1.2]"],
@@ -58,8 +62,13 @@ CONDITIONS = {
     "mass +10 %": ["task.randomize.mass_scale=[1.1,1.1]"],
     "gains -10 %": ["task.randomize.gain_scale=[0.9,0.9]"],
     "action one step late": ["task.action_delay=[1,1]"],
-    "pushes of 0.5 m/s": ["task.pushes.speed=[0.5,0.5]", "task.pushes.seconds=[3,6]"],
+    "pushes, each of 0.5 m/s, every 3 to 6 s": ["task.pushes.speed=[0.5,0.5]", "task.pushes.seconds=[3,6]"],
 }
+
+
+def number(value: float | None, digits: int) -> str:
+    """For people; what nothing contributed to has none."""
+    return "none" if value is None else f"{value:.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -81,8 +90,8 @@ class Gate:
         """For people."""
         bound = " to ".join(f"{b:g}" for b in (self.low, self.high) if abs(b) != float("inf"))
         kind = "" if "to" in bound else ("at least " if self.high == float("inf") else "at most ")
-        shown = "none" if value is None else f"{value:.3f}"
-        return f"  {'ok  ' if self.passes(value) else 'FAIL'}  {self.name:<24}{shown:>8} {self.unit:<6} ({kind}{bound})"
+        mark = "ok  " if self.passes(value) else "FAIL"
+        return f"  {mark}  {self.name:<24}{number(value, 3):>8} {self.unit:<6} ({kind}{bound})"
 
 
 GATES = (
@@ -98,9 +107,11 @@ GATES = (
 )
 
 
-def measure(run: str, scenario: str, extra: list[str], episodes: int) -> dict[str, Any]:
+def measure(
+    run: str, scenario: str, extra: list[str], episodes: int, physics: list[str] = NOMINAL
+) -> dict[str, Any]:
     """metrics.json's numbers of one scenario, flat."""
-    found = open_run(run, [*NOMINAL, *SCENARIOS[scenario], *extra])
+    found = open_run(run, [*physics, *SAME, *SCENARIOS[scenario], *extra])
     set_threads(found.config)
     env = make_env(found.config, num_envs=max(1, episodes // SHARE[scenario]), rank=NEVER_TRAINED)
     try:
@@ -134,7 +145,7 @@ def gates(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
     for gate in GATES:
         print(gate.line(found[gate.scenario][gate.key]))
     for key in ("yaw_rate_error", "action_rate", "energy_per_metre"):
-        print(f"        {key.replace('_', ' '):<24}{shown[key]:>8.3f}")
+        print(f"        {key.replace('_', ' '):<24}{number(shown[key], 3):>8}")
     print("it walks" if walks(found) else "it does not walk")
     return found
 
@@ -145,11 +156,13 @@ def conditions(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
     print("|---|---|---|---|---|---|")
     table = {}
     for name, changes in CONDITIONS.items():
-        one, fast = (measure(run, s, [*changes, *extra], episodes) for s in ("commands", "fast"))
+        physics = [] if changes is None else [*NOMINAL, *changes]
+        one, fast = (measure(run, s, extra, episodes, physics) for s in ("commands", "fast"))
         table[name] = {"commands": one, "fast": fast}
         print(
-            f"| {name} | {100 * one['survival_rate']:.1f} % | {one['linear_velocity_error']:.3f} m/s "
-            f"| {one['yaw_rate_error']:.2f} rad/s | {one['foot_slip']:.3f} m/s | {fast['forward_distance']:.1f} m |",
+            f"| {name} | {100 * one['survival_rate']:.1f} % | {number(one['linear_velocity_error'], 3)} m/s "
+            f"| {number(one['yaw_rate_error'], 2)} rad/s | {number(one['foot_slip'], 3)} m/s "
+            f"| {fast['forward_distance']:.1f} m |",
             flush=True,
         )
     return table
@@ -262,4 +275,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ConfigError, MissingError) as error:
+        raise SystemExit(f"walking.py: {error}") from None

@@ -24,6 +24,8 @@ from robolearn.tasks.task import Ratio, Task, Term
 LEGS = ("l_", "r_")
 SWING_HEIGHT = 0.08
 """How high a sole should be at mid-swing [m]."""
+COMMAND_THRESHOLD = 0.01
+"""A command of which no part is larger asks to stand [m/s, rad/s]."""
 FALL_TIME = 0.25
 """How far ahead a fall is foreseen [s]: sqrt(height / gravity) of the base, the time constant of an inverted
 pendulum. Lean + rate x this is the angle of the capture point (Pratt et al., Humanoids 2006)."""
@@ -142,9 +144,9 @@ class HumanoidWalk(Task):
     """Strides a second: how often each leg swings [Hz]."""
     stop_time: float = field(default=0.4, metadata={"min": 0.0, "max": 5.0})
     """The gait clock runs on at least this long after a command to stand [s]."""
-    balance_lean: float = field(default=0.15, metadata={"above": 0.0})
+    balance_lean: float = field(default=0.15, metadata={"above": 0.0, "max": 1.0})
     """The gait clock also runs on while the base leans more than this (sine): steps are what catches a fall."""
-    balance_start: float = field(default=0.13, metadata={"above": 0.0})
+    balance_start: float = field(default=0.13, metadata={"above": 0.0, "max": 1.0})
     """A gait clock at rest starts when the base is about to lean this much (sine), as after a push."""
     settle_time: float = field(default=0.4, metadata={"min": 0.0})
     """How long it must have rested for that [s]: the last step sways the robot, too."""
@@ -162,7 +164,7 @@ class HumanoidWalk(Task):
     commands: VelocityCommands | None = field(default_factory=VelocityCommands)
     """What is asked of the robot, redrawn during an episode."""
     pushes: Pushes | None = field(default_factory=lambda: Pushes(speed=(0.0, 0.5)))
-    """Shoves against the pelvis."""
+    """Shoves: the whole robot is set in motion."""
     randomize: dict[str, tuple[float, float]] = field(
         default_factory=lambda: {
             "friction": (0.5, 1.2),
@@ -216,6 +218,7 @@ class HumanoidWalk(Task):
         "learner.num_epochs": 3,
         "learner.minibatch_size": 4096,
         "learner.gamma": 0.97,
+        "learner.activation": "relu",
         "learner.desired_kl": 0.03,
         "learner.max_kl": 0.15,
     }
@@ -300,7 +303,7 @@ class HumanoidWalk(Task):
         """Run the gait clock: on while a velocity is asked for or the robot must catch itself; after that it
         goes on for `stop_time`, then to the end of the half cycle, so that the robot never halts on one leg."""
         memory = ctx.memory
-        asked = ctx.command.abs().amax(dim=1) > 0.01
+        asked = ctx.command.abs().amax(dim=1) > COMMAND_THRESHOLD
         lean = projected_gravity(state.robot.base_quat)[:, :2]
         # Filtered: the noise of a gyro, and of exploration, is no push.
         share = min(1.0, ctx.dt / FALL_FILTER)
@@ -374,6 +377,8 @@ class HumanoidWalk(Task):
         return {
             "gait_clock": {
                 "frequency": self.step_frequency,
+                "phase_at_start": [0.0, 0.5],
+                "command_threshold": COMMAND_THRESHOLD,
                 "stop_time": self.stop_time,
                 "balance_lean": self.balance_lean,
                 "balance_start": self.balance_start,

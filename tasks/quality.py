@@ -81,6 +81,10 @@ def measure(state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
     saturated = (torque.abs() >= SATURATED * ctx.robot.effort).float().mean(dim=1)
     power = (robot.joint_torque * robot.joint_vel).clamp(min=0).sum(dim=1)
     velocity = level_velocity(state)
+    asked = ctx.command[:, :2].norm(dim=1)
+    # Sway and steps aside are no way made: only what leads where the command points.
+    progress = (velocity * ctx.command[:, :2]).sum(dim=1) / asked.clamp(min=1e-6)
+    going = moving & (asked > 0.1)
     resting = memory["rest_time"] > SETTLE_TIME
     feet = stance.shape[1]
     return {
@@ -96,7 +100,7 @@ def measure(state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
         ),
         "torque_saturation": saturated,
         "action_rate": (ctx.action - ctx.previous_action).abs().mean(dim=1),
-        "energy_per_metre": Ratio(power * moving, velocity.norm(dim=1) * moving),
+        "energy_per_metre": Ratio(power * going, progress.clamp(min=0) * going),
     }
 
 

@@ -55,7 +55,7 @@ class Task:
     commands: VelocityCommands | None = None
     """What is asked of the robot, redrawn during an episode; none for a task without commands."""
     pushes: Pushes | None = None
-    """Shoves against the base; none for a task, such as of a robot bolted down, that knows no shoves."""
+    """Shoves of the whole robot; none for a task, such as of a robot bolted down, that knows no shoves."""
     rewards: dict[str, float] = field(default_factory=dict)
     """Weight of each reward term, per second."""
 
@@ -120,6 +120,9 @@ class Task:
         for name in ("commands", "pushes"):
             if (getattr(self, name) is None) != (getattr(type(self)(), name) is None):
                 raise ValueError(f"{name}: this task either has {name} or has not; change their parts only")
+        for part in (self.commands, self.pushes):
+            if part is not None:
+                part.validate()
 
     def memory(self, num_envs: int, random: Random) -> dict[str, Tensor]:
         """What the task remembers at the start of an episode, (N, ...) each; drawn for every environment."""

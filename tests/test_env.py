@@ -108,6 +108,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(make_env):
 @pytest.mark.parametrize("delay", [(0, 0), (0, 3)])
 def test_an_env_restored_from_its_snapshot_goes_on_bit_for_bit(make_env, delay):
     task = HumanoidWalk(action_delay=delay, observation_delay=delay, randomize={"friction": (0.5, 1.2)})
+    task.pushes = Pushes(speed=(0.5, 0.5), seconds=(0.05, 0.2))
     env = make_env(task, num_envs=8)
     run(env, 20)
     saved = env.snapshot()

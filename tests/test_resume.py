@@ -20,12 +20,15 @@ RUN = [
     "num_envs=24",
     "max_iterations=8",
     "checkpoint_interval=3",
+    "learner.num_steps=24",
+    "learner.num_epochs=4",
     "learner.minibatch_size=144",
     "torch_threads=2",
     # Everything that has a state of its own takes part.
     "task.action_delay=[0,2]",
     "task.observation_delay=[0,1]",
     "task.randomize={friction: [0.5, 1.2], mass_scale: [0.9, 1.1]}",
+    "task.pushes.seconds=[0.05,0.2]",
     "task.episode_length_s=1.0",
 ]
 

@@ -33,3 +33,30 @@ def test_the_curves_of_a_run_become_a_picture(tmp_path, monkeypatch):
     assert main(["train", "task=cartpole_balance", "num_envs=16", "max_iterations=2", "output=run"]) == 0
     subprocess.run([sys.executable, str(SCRIPTS / "plot_run.py"), "run", "docs/curve.png"], check=True)
     assert (tmp_path / "docs" / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_gates_along_a_run_and_under_other_physics_of_a_robot_that_falls(tmp_path):
+    run = tmp_path / "run"
+    assert main(["train", "task=humanoid_walk", "num_envs=16", "max_iterations=1", f"output={run}"]) == 0
+    picture = tmp_path / "pictures" / "curve.png"
+
+    def walking(*words: str) -> str:
+        script = [sys.executable, str(SCRIPTS / "walking.py"), *words, "--episodes", "8"]
+        return subprocess.run(script, capture_output=True, text=True, check=True).stdout
+
+    out = walking("curve", str(run), "--picture", str(picture))
+    assert "iteration_000001" in out
+    assert "fails survival" in out
+    assert f"{run}: walks never" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    rows = walking("conditions", str(run)).splitlines()
+    assert len(rows) == 12
+    assert all(row.count("|") == 7 for row in rows)
+
+
+def test_a_run_that_is_not_there_is_one_line():
+    script = [sys.executable, str(SCRIPTS / "walking.py"), "gates", "runs/nowhere"]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("walking.py: ")
+    assert len(done.stderr.splitlines()) == 1

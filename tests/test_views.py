@@ -94,7 +94,7 @@ def test_rsl_rl_trains_on_the_view_and_weights_go_both_ways(make_env, tmp_path):
     obs = env.observations["policy"].clone()
 
     # rsl_rl's checkpoint into our PPO ...
-    ours = PPO(env, PPOConfig(precision="fp32"))
+    ours = PPO(env, PPOConfig(precision="fp32", activation=RSL_RL["actor"]["activation"]))
     ours.load_state_dict(runner.alg.save())
     theirs = runner.get_inference_policy()
     with torch.inference_mode():

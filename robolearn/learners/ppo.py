@@ -62,7 +62,7 @@ class PPOConfig:
     """Hidden layers of the actor."""
     critic_hidden: tuple[int, ...] = (256, 128)
     """Hidden layers of the critic."""
-    activation: Literal["elu", "relu", "swish", "tanh"] = "relu"
+    activation: Literal["elu", "relu", "swish", "tanh"] = "elu"
     """Activation of both."""
     symmetry: Literal["auto", "none", "clock", "augment"] = "auto"
     """Left-right symmetry. clock: play the second half of the gait as the mirror of the first; augment:

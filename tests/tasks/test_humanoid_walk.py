@@ -140,6 +140,51 @@ def test_legs_swing_half_a_cycle_apart_and_the_pattern_bends_only_the_swinging_o
     assert found == {"l_hip_pitch": -0.35, "l_knee": 0.7, "l_ankle_pitch": -0.35}
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        # At lift-off of the left foot it is behind and the right one ahead: a hip that bends forward is negative.
+        ((1.0, 0.0, 0.0), {"hip_pitch": 0.28, "ankle_pitch": -0.28}),
+        ((0.0, 0.5, 0.0), {"hip_roll": -0.14, "ankle_roll": 0.14}),
+        ((0.0, 0.0, 0.5), {"hip_yaw": -0.0835}),
+    ],
+)
+def test_the_pattern_strides_as_the_command_asks(command, expected):
+    task = HumanoidWalk()
+    _, ctx = clock(0.0)  # lift-off of the left foot: no lift yet
+    ctx.command = torch.tensor([command])
+    robot = ctx.robot
+    pattern = task.targets(torch.zeros(1, 21), ctx)[0] - robot.home[robot.actuated]
+    found = {
+        a.joint: round(x, 5)
+        for a, x in zip(robot.spec.actuators, pattern.tolist(), strict=True)
+        if abs(x) > 1e-4
+    }
+    assert found == {
+        **{f"l_{joint}": pytest.approx(x, abs=1e-4) for joint, x in expected.items()},
+        **{f"r_{joint}": pytest.approx(-x, abs=1e-4) for joint, x in expected.items()},
+    }
+    ctx.memory["phase"][:] = 0.5  # and the other way round half a cycle later
+    later = task.targets(torch.zeros(1, 21), ctx)[0] - robot.home[robot.actuated]
+    assert torch.allclose(later, -pattern, atol=1e-6)
+
+
+def test_steps_taken_to_stay_upright_count_as_drift():
+    state, ctx = clock(0.5, walking=0.0, since_stop=9.0)
+    ctx.command[:] = 0.0
+    ctx.memory["rest_time"][:] = 3.0
+    task = HumanoidWalk()
+    half = math.asin(0.2) / 2
+    state.robot.base_quat[:] = torch.tensor([[math.cos(half), 0.0, math.sin(half), 0.0]])
+    state.robot.base_pos[0, 0] = 0.3
+    ctx.memory = task.advance(state, ctx)
+    assert ctx.memory["walking"].item() == 1.0
+    assert ctx.memory["drift"].item() == pytest.approx(0.3)
+    state.robot.base_quat[:] = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
+    ctx.command[:] = 0.5  # asked to move: no drift any more
+    assert task.advance(state, ctx)["drift"].item() == 0.0
+
+
 def test_an_action_moves_each_joint_by_its_own_scale_alike_on_both_sides():
     task = HumanoidWalk()
     _, ctx = clock(0.0, walking=0.0)
@@ -231,3 +276,28 @@ def test_every_reward_is_the_same_in_the_mirror(make_env):
         items = env.task.items(name)
         seen = torch.cat([item.compute(state, ctx) for item in items], dim=1)
         assert torch.allclose(seen, symmetry.groups[name](obs), atol=1e-5), name
+
+
+def test_targets_and_the_clock_are_mirrored_half_a_cycle_later(make_env):
+    env = make_env(HumanoidWalk(balance_window=0.0), num_envs=16)
+    for i in range(15):
+        env.step(0.5 * torch.randn(16, 21, generator=torch.Generator().manual_seed(i)))
+    state, ctx, robot, task = env.backend.state.clone(), env.ctx, env.robot, env.task
+    ctx.command[::2] = 0.0  # some are asked to stand
+    action = torch.randn(16, 21, generator=torch.Generator().manual_seed(0))
+    targets, clock_after = task.targets(action, ctx), task.advance(state, ctx)
+    order, signs = robot.mirror_actuators()
+    sign = torch.tensor(signs)
+
+    mirrored(state.robot, robot)
+    ctx.command = ctx.command * torch.tensor([1.0, -1.0, -1.0])
+    ctx.memory = dict(ctx.memory)
+    ctx.memory["phase"] = (ctx.memory["phase"] + 0.5) % 1.0
+    ctx.memory["sway"] = ctx.memory["sway"] * torch.tensor([-1.0, 1.0])
+    assert torch.allclose(task.targets(action[:, order] * sign, ctx), targets[:, order] * sign, atol=1e-5)
+    after = task.advance(state, ctx)
+    for name in ("walking", "since_stop", "since_rest"):
+        assert torch.allclose(after[name], clock_after[name]), name
+    assert torch.allclose(after["sway"], clock_after["sway"] * torch.tensor([-1.0, 1.0]), atol=1e-6)
+    apart = (after["phase"] - clock_after["phase"]) % 1.0
+    assert torch.allclose(apart, torch.full((16,), 0.5), atol=1e-5)

@@ -132,5 +132,10 @@ def test_saturation_energy_and_action_rate():
     ctx.action[0, 0] = 2.1
     sums = advance(state, ctx)
     assert sums["torque_saturation"] == pytest.approx([1 / 21, 1.0])
-    assert sums["energy_per_metre"] == pytest.approx([120.0, 0.6])  # 200 J/m
+    # The command is (0.5, 0.2): of 0.6 m/s ahead 0.6 x 0.5 / sqrt(0.29) lead there.
+    assert sums["energy_per_metre"] == pytest.approx([120.0, 0.6 * 0.5 / math.sqrt(0.29)])
+    state.robot.base_lin_vel[0, :2] = torch.tensor([-0.2, 0.5])  # sway across the command is no way made
+    assert advance(state, ctx)["energy_per_metre"] == pytest.approx([120.0, 0.0], abs=1e-6)
+    ctx.command[0, :2] = torch.tensor([0.05, 0.0])  # nor is the drift of a robot that turns on the spot
+    assert advance(state, ctx)["energy_per_metre"] == [0.0, 0.0]
     assert sums["action_rate"] == pytest.approx([0.1, 1.0])
