@@ -74,10 +74,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--num-envs", type=int, default=1024)
     parser.add_argument("--steps", type=float, default=4.6, help="environment steps a run, in millions")
-    parser.add_argument("--checkpoints", type=int, default=18, help="how many are judged")
+    parser.add_argument("--checkpoints", type=int, default=18, help="saved by each")
     parser.add_argument("--episodes", type=int, default=128, help="a checkpoint, of 20 s")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--only", action="append", default=[], choices=VARIANTS, metavar="NAME")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="to judge with")
     parser.add_argument("--json", type=Path, help="write the numbers here too")
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -92,7 +93,9 @@ def main() -> None:
             size = [f"num_envs={arguments.num_envs}", f"seed={seed}", f"max_iterations={iterations}"]
             size.append(f"checkpoint_interval={max(1, iterations // arguments.checkpoints)}")
             runs[name, seed] = trained(f"{name} {seed}", [*size, *words], arguments.output)
-    found = {key: trace(str(run), [], arguments.episodes) for key, run in runs.items()}
+    found = {
+        key: trace(str(run), arguments.set, arguments.episodes, briefly=True) for key, run in runs.items()
+    }
     print("| Without | Seed | 95 % survive after | Walks after | Velocity error at the end | Steps/s |")
     print("|---|---|---|---|---|---|")
     for (name, seed), rows in found.items():

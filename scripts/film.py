@@ -1,7 +1,7 @@
 """Make the README's pictures from a video: a small looping animation, and one stride in a row.
 
     robolearn play pretrained:humanoid_walk 'task.commands.forward=[0.8,0.8]' 'task.commands.sideways=[0,0]' \\
-        'task.commands.yaw=[0,0]' task.commands.standing=0 'task.pushes.speed=[0,0]' --video walk.mp4 --seconds 8
+        'task.commands.yaw=[0,0]' task.commands.standing=0 'task.pushes.speed=[0,0]' seed=2 --video walk.mp4 --seconds 8
     python scripts/film.py walk.mp4 --animation docs/images/humanoid_walk.webp --strip docs/images/humanoid_walk.jpg
 """
 
@@ -23,8 +23,8 @@ def frames(video: Path, start: float, seconds: float) -> tuple[list[np.ndarray],
 
 
 def cropped(picture: np.ndarray, aspect: float) -> Image.Image:
-    """The middle of a picture, `aspect` times as wide as it is high."""
-    image = Image.fromarray(picture)
+    """The middle of a picture above the legend, `aspect` times as wide as it is high."""
+    image = Image.fromarray(picture[: round(0.84 * len(picture))])
     width = min(image.width, round(image.height * aspect))
     left = (image.width - width) // 2
     return image.crop((left, 0, left + width, image.height))

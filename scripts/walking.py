@@ -168,8 +168,8 @@ def conditions(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
     return table
 
 
-def trace(run: str, extra: list[str], episodes: int) -> list[dict[str, Any]]:
-    """A row for each checkpoint of a run, printed as it is found.
+def trace(run: str, extra: list[str], episodes: int, briefly: bool = False) -> list[dict[str, Any]]:
+    """A row for each checkpoint of a run, printed as it is found; `briefly`: once it walks, only the last.
 
     The other scenarios are measured only where the commands' gates hold; a checkpoint at which all hold is judged
     again over at least 1024 episodes before it counts as walking.
@@ -177,7 +177,10 @@ def trace(run: str, extra: list[str], episodes: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     folder, _ = checkpoint.find_run(run)
     sure = False
-    for path in sorted((folder / "checkpoints").glob("*.pt")):
+    paths = sorted((folder / "checkpoints").glob("*.pt"))
+    for path in paths:
+        if briefly and sure and path != paths[-1]:
+            continue
         found = {"commands": measure(str(path), "commands", extra, episodes)}
         if not failing(found):
             found |= {name: measure(str(path), name, extra, episodes) for name in ("fast", "stand")}

@@ -211,7 +211,7 @@ class HumanoidWalk(Task):
 
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 4096,
-        "max_iterations": 400,
+        "max_iterations": 600,
         # Many short batches instead of few long ones: what counts is how often the policy changes. Each may
         # change it more than PPO's usual 0.01.
         "learner.num_steps": 8,
