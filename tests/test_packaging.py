@@ -32,6 +32,9 @@ SHIPPED = (
     "robolearn/envs/robots/cartpole/robot.yaml",
     "robolearn/tasks/humanoid_walk.py",
     "robolearn/export/__init__.py",
+    "robolearn/pretrained/humanoid_walk/config.yaml",
+    "robolearn/pretrained/humanoid_walk/contract.json",
+    "robolearn/pretrained/humanoid_walk/policy.pt",
 )
 
 USE = """
