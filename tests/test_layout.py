@@ -27,7 +27,18 @@ LINKED = ("envs", "tasks", "export")
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("", "errors"),  # "" is robolearn/__init__.py
-    ("config", "discover", "fields", "files", "metrics", "overrides", "registry", "schema", "yaml_file"),
+    (
+        "config",
+        "discover",
+        "fields",
+        "files",
+        "metrics",
+        "overrides",
+        "registry",
+        "runtime",
+        "schema",
+        "yaml_file",
+    ),
     ("envs",),
     ("tasks",),
     ("contract", "delay", "env", "task_check", "totals"),

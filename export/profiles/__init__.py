@@ -1,0 +1,1 @@
+"""Which deployment stacks a policy can be written for: one module a reader."""

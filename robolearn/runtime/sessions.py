@@ -1,0 +1,69 @@
+"""Sessions: a loaded network, ready to run, whoever runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from robolearn.runtime.errors import BAD_INPUT, NOT_HERE, Refused
+
+
+class Session(Protocol):
+    """A network of static shapes, loaded and ready."""
+
+    name: str
+    """onnxruntime or tensorrt."""
+    inputs: dict[str, tuple[int, ...]]
+    """Shape of each input by name, in the graph's order; all are float32."""
+    outputs: dict[str, tuple[int, ...]]
+    """The same of each output."""
+
+    def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Every output by name, float32, in arrays that the next call may overwrite."""
+
+
+class OnnxSession:
+    """ONNX Runtime on one thread of the processor: more would starve the control loop."""
+
+    name = "onnxruntime"
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise Refused("onnxruntime is not installed: pip install onnxruntime", NOT_HERE) from None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        # A thread that spins for the next call would take a processor from the robot.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 4
+        try:
+            session = onnxruntime.InferenceSession(
+                path.read_bytes(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its own exception classes are not public
+            raise Refused(f"ONNX Runtime does not take {path.name}: {error}", BAD_INPUT) from None
+        self.inputs = {i.name: _static(path, i) for i in session.get_inputs()}
+        self.outputs = {o.name: _static(path, o) for o in session.get_outputs()}
+        self.metadata = dict(session.get_modelmeta().custom_metadata_map)
+        """The graph's own notes, by name."""
+        self._session, self._names = session, list(self.outputs)
+
+    def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Every output by name, float32."""
+        return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
+
+
+def _static(path: Path, port: object) -> tuple[int, ...]:
+    """The shape of an input or output, where it is fixed and float32."""
+    name, shape, kind = (getattr(port, key) for key in ("name", "shape", "type"))
+    if not all(isinstance(size, int) and size > 0 for size in shape):
+        raise Refused(
+            f"{path.name}: {name} has the dynamic shape {shape}; export with a fixed batch of 1", BAD_INPUT
+        )
+    if kind != "tensor(float)":
+        raise Refused(f"{path.name}: {name} is {kind}, not float32", BAD_INPUT)
+    return tuple(shape)
