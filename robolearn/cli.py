@@ -10,6 +10,8 @@ Exit codes:
     70   a bug of ours; its traceback is shown, please report it
     130  interrupted (Ctrl-C); a training run has saved a checkpoint
 
+`export` and `deploy` have codes of their own from 3 to 6, those of the bundle's runtime: `robolearn.runtime.errors`.
+
 Nothing heavy is imported before a command's body needs it: `--help` and `list` answer at once.
 """
 
@@ -20,7 +22,8 @@ import linecache
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +31,7 @@ import typer
 
 from robolearn import __version__
 from robolearn.errors import ConfigError, MissingError, RunFailed, did_you_mean, one_line, quote
+from robolearn.runtime.errors import NOT_HERE, NOT_THE_SAME, Refused
 
 OK, CHECK_FAILED, BAD_INPUT, MISSING, RUN_FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
 
@@ -35,6 +39,12 @@ EPILOG = (
     "Exit codes: 0 ok, 1 a check failed, 2 bad input, 3 something optional is missing (package, "
     "renderer, GPU), 4 the run failed (diverged, non-finite term), 70 a bug (shows a traceback), "
     "130 interrupted."
+)
+EXPORT_EPILOG = (
+    "Exit codes: 0 done (a missing TensorRT or GPU is a warning), 2 bad input, 3 not the policy that was "
+    "trained (export, checker, parity or closed loop), 4 over the budget, measured or modelled, 5 something "
+    "required cannot be had on this machine, 6 an engine of another device or not buildable, 70 a bug (shows "
+    "a traceback), 130 interrupted."
 )
 WIDTH = {"max_content_width": 100}
 _THE_DISK_SAYS_NO = {
@@ -235,6 +245,103 @@ def sim(
     return OK if passed else CHECK_FAILED
 
 
+@app.command(epilog=EXPORT_EPILOG, context_settings=WIDTH)
+def export(
+    words: Words = None,
+    target: Annotated[
+        str, typer.Option(help="The robot's computer: jetson-thor, ..., host, or the path of a .yaml file.")
+    ] = "host",
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Folder of the bundle; RUN/export/TARGET where omitted.")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="Of the matrices: fp32, fp16 or bf16.")] = "fp32",
+    profile: Annotated[
+        list[str] | None, typer.Option(help="Also write what this stack reads: unitree, mjlab.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Control rate on the robot [Hz]; checked against the policy's own.")
+    ] = None,
+    starts: Annotated[int, typer.Option(min=2, help="Paired starts of the closed loop.")] = 512,
+    seconds: Annotated[float, typer.Option(help="Length of each [s].")] = 10.0,
+    measure_seconds: Annotated[
+        float, typer.Option(help="How long to measure here at the control rate [s]; 0: not.")
+    ] = 10.0,
+    require_engine: Annotated[
+        bool, typer.Option("--require-engine", help="Fail where no TensorRT engine can be built.")
+    ] = False,
+    require_measured: Annotated[
+        bool, typer.Option("--require-measured", help="Fail where this machine is not the target.")
+    ] = False,
+) -> int:
+    """Make a bundle that a robot can run: ONNX, parity, closed loop, latency against the budget.
+
+    \b
+    robolearn export --target jetson-thor pretrained:humanoid_walk
+    robolearn export --target jetson-orin-nano --precision fp16 runs/humanoid_walk/2026-01-31_12-00-00
+
+    The bundle's REPORT.md says what was checked and what was not; its runtime.py checks, builds and measures on the
+    robot's computer. docs/export.md explains all of it.
+    """
+    run, overrides = _split(words)
+    from robolearn.export.request import Request
+    from robolearn.export.stages import export as make_bundle
+
+    request = Request(
+        run=run,
+        overrides=tuple(overrides),
+        target=target,
+        precision=precision,
+        rate=rate,
+        output=output,
+        profiles=tuple(profile or ()),
+        starts=starts,
+        seconds=seconds,
+        measure_seconds=measure_seconds,
+        require_engine=require_engine,
+        require_measured=require_measured,
+    )
+    with _export_codes():
+        return make_bundle(request)
+
+
+@app.command(epilog=EXPORT_EPILOG, context_settings=WIDTH)
+def deploy(
+    bundle: Annotated[Path, typer.Argument(help="Folder that `robolearn export` wrote.")],
+    overrides: Overrides = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long [s].")] = 20.0,
+    runtime: Annotated[
+        str | None, typer.Option(help="onnxruntime or tensorrt; what the bundle has where omitted.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of start, commands and pushes.")] = 1,
+    max_missed: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the deadlines that may be missed.")
+    ] = 0.01,
+) -> int:
+    """Run a bundle against the simulator in real time, at its control rate.
+
+    Exit code 1 where the robot falls, 4 where too many deadlines are missed.
+
+    \b
+    robolearn deploy runs/humanoid_walk/2026-01-31_12-00-00/export/jetson-thor
+    robolearn deploy runs/humanoid_walk/2026-01-31_12-00-00/export/jetson-thor "task.commands.forward=[1,1]"
+    """
+    from robolearn.export.deploy import deploy as run_bundle
+
+    with _export_codes():
+        return run_bundle(bundle, overrides or [], seconds, runtime, seed, max_missed)
+
+
+@contextmanager
+def _export_codes() -> Iterator[None]:
+    """What is missing or fails in `export` and `deploy` has their codes, not those of the other commands."""
+    try:
+        yield
+    except MissingError as error:
+        raise Refused(str(error), NOT_HERE) from error
+    except RunFailed as error:
+        raise Refused(str(error), NOT_THE_SAME) from error
+
+
 def _split(words: list[str] | None, backend: str | None = None) -> tuple[str | None, list[str]]:
     """[RUN] [KEY=VALUE]... as (run, overrides)."""
     runs = [word for word in words or [] if "=" not in word or os.path.exists(word)]
@@ -259,6 +366,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, MISSING)
     except RunFailed as error:
         return _fail(error, RUN_FAILED)
+    except Refused as error:
+        return _fail(error, error.code)
     except usage as error:
         return _fail(error.format_message(), BAD_INPUT)
     except (KeyboardInterrupt, typer.Abort):

@@ -144,8 +144,11 @@ class Env:
         self.observations = fresh
         return fresh
 
-    def step(self, action: Tensor) -> StepResult:
+    def step(self, action: Tensor, targets: Tensor | None = None) -> StepResult:
         """One control period for every environment; `action` (N, A).
+
+        `targets` (N, A) are sent to the actuators in place of what the task makes of the action: a robot's own
+        runtime has computed them, and the action is still what rewards and observations see.
 
         Raises:
             NonFiniteTerm: the action, a term or a start pose is not finite; it is named.
@@ -156,7 +159,8 @@ class Env:
         ctx.previous_action, ctx.action = ctx.action, action.to(torch.float32, copy=True)
         joints = [actuator.joint for actuator in self.robot.actuators]
         self._require_finite(ctx.action, joints, "action of")
-        targets = task.targets(self._actions.push(ctx.action), ctx)
+        arriving = self._actions.push(ctx.action)
+        targets = task.targets(arriving, ctx) if targets is None else targets
         self._require_finite(targets, joints, "target of")
         self._push()
         self.backend.step(targets, self.substeps)

@@ -249,6 +249,7 @@ class HumanoidWalk(Task):
             "physics",
         ),
     }
+    on_robot: ClassVar[dict[str, Any]] = {"balance_window": 0.0}
     symmetric: ClassVar[bool] = True
 
     def reward_terms(self) -> dict[str, Term]:

@@ -63,6 +63,8 @@ class Task:
     """Overrides this task applies before the user's: sizes, iterations, learner settings."""
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {}
     """Items of each group, `policy` and `critic`, from the vocabulary or the task's own."""
+    on_robot: ClassVar[dict[str, Any]] = {}
+    """Fields that have another value on the robot than in training, which its runtime is exported with."""
     symmetric: ClassVar[bool] = False
     """The task looks the same to a robot and its mirror image: learners may use that."""
 

@@ -1,0 +1,186 @@
+"""What was asked of `robolearn export`, checked before any work is done."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robolearn import checkpoint, runs
+from robolearn.contract import Contract
+from robolearn.errors import ConfigError, did_you_mean, quote
+from robolearn.export import profiles, target
+from robolearn.export.bundle import require_replaceable
+from robolearn.export.graph import PRECISIONS
+from robolearn.export.target import Target
+from robolearn.runs import Run
+from robolearn.runtime.bundle import canonical, difference
+from robolearn.runtime.cuda import device_tree_model
+from robolearn.runtime.engine import device
+from robolearn.runtime.errors import NOT_HERE, Refused
+
+PARITY_STARTS = 512
+"""Paired starts of the closed loop."""
+
+LARGEST_STARTS = 100_000
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of the command."""
+
+    run: str | None = None
+    """See `robolearn.runs.open_run`."""
+    overrides: tuple[str, ...] = ()
+    target: str = "host"
+    precision: str = "fp32"
+    rate: float | None = None
+    """Control rate on the robot [Hz]; the policy's own without."""
+    output: Path | None = None
+    """Folder of the bundle; RUN/export/TARGET without."""
+    profiles: tuple[str, ...] = ()
+    starts: int = PARITY_STARTS
+    """Paired starts of the closed loop."""
+    seconds: float = 10.0
+    """Length of each [s]."""
+    measure_seconds: float = 10.0
+    """How long to measure at the control rate [s]; 0: not at all."""
+    require_engine: bool = False
+    require_measured: bool = False
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A request that can be fulfilled."""
+
+    request: Request
+    found: Run
+    target: Target
+    on_target: bool
+    """Whether this machine is the target."""
+    board: str | None
+    """What this machine calls itself."""
+    engine_here: str
+    """Empty where an engine can be built here for the target; else why not."""
+    saved: Contract | None
+    """The contract in the run's folder."""
+    folder: Path
+    """Of the bundle."""
+
+
+def check_request(request: Request) -> Checked:
+    """Refuse what cannot be done, before the work instead of after it.
+
+    Raises:
+        ConfigError: the run, target, precision, rate, profile, a number or the folder cannot be used.
+        Refused: NOT_HERE where what is required cannot be had on this machine.
+    """
+    wanted = target.load(request.target)
+    if request.precision not in PRECISIONS:
+        hint = did_you_mean(request.precision, PRECISIONS) or "."
+        raise ConfigError(
+            f"unknown precision {quote(request.precision)}{hint} Valid: {', '.join(PRECISIONS)}"
+        )
+    for name in request.profiles:
+        profiles.load(name)
+    if not 2 <= request.starts <= LARGEST_STARTS:
+        raise ConfigError(f"--starts {request.starts} is not within 2..{LARGEST_STARTS}")
+    for option, value, low in (
+        ("--seconds", request.seconds, 0.02),
+        ("--measure-seconds", request.measure_seconds, 0),
+    ):
+        if not low <= value <= 86400:
+            raise ConfigError(f"{option} {value:g} is not within {low:g}..86400")
+    if request.rate is not None and not (math.isfinite(request.rate) and request.rate > 0):
+        raise ConfigError(
+            f"--rate {request.rate:g} Hz is no control rate; give a positive number, or leave it out"
+        )
+
+    board = device_tree_model()
+    on_target = target.here(wanted, board)
+    if request.require_measured and (not on_target or not request.measure_seconds):
+        why = "nothing is measured with --measure-seconds 0"
+        if not on_target:
+            why = f"this machine is {board or 'no ' + wanted.title}; export there, or there: python runtime.py measure"
+        raise Refused(f"--require-measured for {wanted.name}: {why}", NOT_HERE)
+    engine_here = _engine_here(wanted, on_target)
+    if request.require_engine and engine_here:
+        raise Refused(f"--require-engine for {wanted.name}: {engine_here}", NOT_HERE)
+    if request.precision == "bf16" and request.require_measured and engine_here:
+        raise Refused(f"--require-measured in bf16 needs TensorRT: {engine_here}", NOT_HERE)
+
+    found = runs.open_run(request.run, request.overrides)
+    period = found.config.task.control_dt
+    if request.rate is not None and abs(request.rate * period - 1) > 0.01:
+        raise ConfigError(
+            f"--rate {request.rate:g} Hz: the policy was trained at {1 / period:g} Hz (control_dt={period:g} s) and is "
+            "another one at another rate; leave --rate out, or train with task.control_dt"
+        )
+    _require_finite(found)
+    folder = request.output or found.folder / "export" / wanted.name
+    require_replaceable(folder)
+    runs.require_writable(folder.absolute().parent)
+    return Checked(request, found, wanted, on_target, board, engine_here, _saved_contract(found), folder)
+
+
+def _engine_here(wanted: Target, on_target: bool) -> str:
+    if not on_target:
+        return f"an engine is tied to its device and TensorRT version: build it on the {wanted.title} itself"
+    try:
+        device()
+    except Refused as error:
+        return str(error)
+    return ""
+
+
+def _require_finite(found: Run) -> None:
+    """Refuse weights that are not numbers, by name."""
+    for name, value in found.content["actor_state_dict"].items():
+        if isinstance(value, torch.Tensor) and not bool(torch.isfinite(value.float()).all()):
+            bad = int((~torch.isfinite(value.float())).sum())
+            raise ConfigError(
+                f"{quote(found.name, 120)}: weight {name} is not finite in {bad} of {value.numel()} places; its "
+                "training diverged, take an earlier checkpoint from checkpoints/"
+            )
+
+
+def _saved_contract(found: Run) -> Contract | None:
+    """The contract.json beside the run's configuration; none where settings were changed, or it is not there."""
+    if found.overrides:
+        return None
+    pretrained = found.name.startswith(runs.PREFIX)
+    source = (
+        runs.PRETRAINED / found.name.removeprefix(runs.PREFIX)
+        if pretrained
+        else checkpoint.find_run(found.name)[0]
+    )
+    path = source / "contract.json"
+    if not path.is_file():
+        return None
+    try:
+        return Contract.load(path)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{quote(str(path), 120)} cannot be used: {error}") from None
+
+
+def require_same(saved: Contract | None, now: Contract) -> None:
+    """Refuse a run whose contract.json says something else than the robot and task it is exported with.
+
+    Raises:
+        ConfigError: the first difference is named.
+    """
+    if saved is None:
+        return
+
+    def plain(contract: Contract) -> Any:
+        return json.loads(canonical(asdict(contract)))
+
+    if found := difference(plain(saved), plain(now)):
+        raise ConfigError(
+            f"the run's contract.json and the robot as it is now disagree: {found}; the robot's or task's file was "
+            "changed since training, or contract.json was"
+        )

@@ -1,0 +1,338 @@
+"""`robolearn export`: a trained run becomes a bundle, stage by stage, each shown as it is done."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from robolearn import config as configuration
+from robolearn.config import Config
+from robolearn.contract import Contract, contract_of
+from robolearn.env import make_env
+from robolearn.errors import ConfigError, RunFailed
+from robolearn.evaluate import NEVER_TRAINED
+from robolearn.export import bundle as bundles
+from robolearn.export import latency, profiles
+from robolearn.export.check import check_graph, summary
+from robolearn.export.closed_loop import Gap, closed_loop
+from robolearn.export.graph import build_graph
+from robolearn.export.parity import Parity, check_parity
+from robolearn.export.record import Recording, on_robot, record
+from robolearn.export.reference import ReferenceSession, TorchSession
+from robolearn.export.report import write_report
+from robolearn.export.request import Checked, Request, check_request, require_same
+from robolearn.export.target import Target
+from robolearn.learners.models import DeployedPolicy, Player
+from robolearn.runs import Act, load_policy
+from robolearn.runtime.bundle import Bundle, canonical, difference
+from robolearn.runtime.engine import EngineSession, build_engine
+from robolearn.runtime.errors import NOT_THE_SAME, OK, OVER_BUDGET, Refused
+from robolearn.runtime.measure import measure
+from robolearn.runtime.robot import Runtime, replay
+from robolearn.runtime.sessions import OnnxSession, Session
+from robolearn.train import set_threads
+
+RECORDED = (16, 256)
+"""Robots and control steps of the recording: 4096 observations in sequences of 256."""
+
+LATENCY_SCHEMA = 1
+"""Version of latency.json's layout."""
+
+
+@dataclass
+class Export:
+    """What the stages found out, for the report."""
+
+    checked: Checked
+    manifest: dict[str, Any]
+    graph: str
+    parity: Parity
+    gap: Gap
+    golden: dict[str, dict[str, float]]
+    """Largest differences of the golden check, by runtime."""
+    verdict: latency.Verdict
+    recommendation: latency.Recommendation | None
+    estimates: list[latency.Estimate]
+    measured: list[dict[str, Any]] = field(default_factory=list)
+    engine: str = ""
+    """Why there is no engine; empty where there is one."""
+    profiles: dict[str, list[str]] = field(default_factory=dict)
+    """The files of each profile."""
+    warnings: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def show(verdict: str, stage: str, text: str) -> None:
+    """One line a stage: ok, warn or skip."""
+    print(f"  {verdict:<5} {stage:<12} {text}", flush=True)
+
+
+def export(request: Request) -> int:
+    """Export a run; see `robolearn export --help`.
+
+    Returns:
+        OK, or OVER_BUDGET for a whole bundle that misses its budget.
+
+    Raises:
+        ConfigError: bad input.
+        Refused: with its exit code; nothing is left behind.
+    """
+    began = time.perf_counter()
+    checked = check_request(request)
+    found, target = checked.found, checked.target
+    set_threads(found.config)
+    rate = 1 / found.config.task.control_dt
+    print(f"export {found.name} to {target.name} ({target.title}), {rate:g} Hz, {request.precision}")
+    policy, act = _policy(checked)
+    contract = _contract(found.config)
+    require_same(checked.saved, contract)
+    width = sum(item["width"] for item in contract.observations)
+    show(
+        "ok",
+        "run",
+        f"{contract.task} on {contract.robot}, iteration {found.iteration}, {width} observations, "
+        f"{len(contract.actions)} actions, all weights finite",
+    )
+    entry = bundles.contract_entry(contract)
+    model = build_graph(policy, width, request.precision, {"contract": entry})
+    show("ok", "onnx", summary(model))
+    check_graph(model, width, len(contract.actions), policy.state_names)
+    show("ok", "checker", "valid, static shapes, allowed operators, fp32 in and out, no critic")
+
+    robot_config = on_robot(found.config)
+    recording = _record(robot_config, act)
+    with bundles.new_folder(checked.folder) as folder:
+        manifest = bundles.manifest_entry(
+            entry, model, request.precision, target_entry(target), run_entry(checked)
+        )
+        manifest["command_ranges"] = ranges_of(found.config)
+        bundles.write_parts(folder, manifest, model, recording)
+        configuration.save(replace(found.config, resume=None, output=None), folder / configuration.FILE_NAME)
+        session = _session(folder, model, policy, request.precision)
+        parity = check_parity(
+            policy, session, recording, [a["joint"] for a in entry["actions"]], request.precision
+        )
+        show(
+            "ok",
+            "parity",
+            f"{parity.observations} recorded observations: {parity.recorded:.1e}; zeros {parity.zeros:.1e}; extremes "
+            f"{parity.extremes:.1e} (limit {parity.limit:.0e} of the largest action)",
+        )
+        bundle = Bundle.load(folder)
+        _require_consistent(bundle, robot_config, contract)
+        worst = {session.name: replay(bundle, session)}
+        show(
+            "ok",
+            "contract",
+            f"{len(entry['joints'])} joints, gains, dt and observations as the robot's; rebuilt from raw sensors to "
+            f"{worst[session.name]['observations']:.1e}",
+        )
+        driving = session
+        if isinstance(session, ReferenceSession):
+            driving = TorchSession(policy, request.precision, session)
+        gap = closed_loop(robot_config, act, bundle, driving, request.starts, request.seconds)
+        show(
+            "ok",
+            "closed loop",
+            f"{gap.starts} paired starts of {gap.seconds:g} s: return {100 * gap.mean:+.3f} % "
+            f"({100 * gap.low:+.3f} to {100 * gap.high:+.3f}), {100 * gap.bundle_survival:.1f} % stay up, trained "
+            f"{100 * gap.trained_survival:.1f} %",
+        )
+        sessions: list[Session] = [session] if isinstance(session, OnnxSession) else []
+        why_no_engine = checked.engine_here
+        if not why_no_engine:
+            engine = _engine(bundle, request.precision)
+            worst[engine.name] = replay(bundle, engine)
+            sessions.append(engine)
+            show(
+                "ok", "engine", f"{bundle.engine.name} built and checked: {worst[engine.name]['actions']:.1e}"
+            )
+        else:
+            show("skip", "engine", f"not-run: {why_no_engine}")
+        measured = [_measured(s, bundle, checked) for s in sessions] if request.measure_seconds else []
+        estimates = latency.model(target, latency.cost_of(model))
+        best, verdict = latency.decide(
+            target, bundle.rate, estimates, [latency.Measurement.read(result) for result in measured]
+        )
+        out = Export(
+            checked,
+            manifest,
+            summary(model),
+            parity,
+            gap,
+            worst,
+            verdict,
+            best,
+            estimates,
+            measured,
+            why_no_engine,
+        )
+        _show_latency(out)
+        _write_latency(folder, out)
+        for name in request.profiles:
+            out.profiles[name] = _write_profile(folder, name, manifest, model)
+            show("ok", "profile", f"{name}: {', '.join(out.profiles[name])}")
+        out.seconds = time.perf_counter() - began
+        write_report(folder, out)
+    show("ok", "bundle", str(checked.folder))
+    if verdict.fits is False:
+        how = "measured" if verdict.basis == "measured-on-target" else "modelled, not measured"
+        print(
+            f"over the budget of {target.title} ({how}): {next(line for line in verdict.lines if ' is over ' in line)}"
+        )
+        return OVER_BUDGET
+    return OK
+
+
+# ---------------------------------------------------------------------------------------- the stages
+
+
+def _policy(checked: Checked) -> tuple[DeployedPolicy, Act]:
+    """The trained policy, and the same as it acts in simulation, with its memory."""
+    act = load_policy(checked.found)
+    policy = act.policy if isinstance(act, Player) else act
+    if not isinstance(policy, DeployedPolicy):
+        raise ConfigError(f"learner={checked.found.config.learner_name} has no policy that can be exported")
+    return policy, act
+
+
+def _contract(config: Config) -> Contract:
+    env = make_env(config, num_envs=1)
+    try:
+        return contract_of(env)
+    finally:
+        env.close()
+
+
+def _record(config: Config, act: Act) -> Recording:
+    env = make_env(config, num_envs=RECORDED[0], rank=NEVER_TRAINED)
+    try:
+        return record(env, act, RECORDED[1])
+    except RunFailed as error:
+        raise Refused(f"the trained policy itself does not run: {error}", NOT_THE_SAME) from None
+    finally:
+        env.close()
+
+
+def _session(folder: Path, model: onnx.ModelProto, policy: DeployedPolicy, precision: str) -> Session:
+    """The written graph, loaded; in bf16, which ONNX Runtime has no products in, by ONNX's own evaluator."""
+    return ReferenceSession(model) if precision == "bf16" else OnnxSession(folder / bundles.GRAPH)
+
+
+def _require_consistent(bundle: Bundle, config: Config, contract: Contract) -> None:
+    """Hold the manifest as it lies on the disk against the robot that will be driven.
+
+    Raises:
+        Refused: the first difference is named.
+    """
+    env = make_env(config, num_envs=1)
+    try:
+        # Delays are stated as they were trained, and are not on the robot.
+        delays = {name: getattr(contract, name) for name in ("action_delay", "observation_delay")}
+        robot = replace(contract_of(env), **delays)
+    finally:
+        env.close()
+    if found := difference(json.loads(canonical(bundles.contract_entry(robot))), bundle.contract):
+        raise Refused(f"the manifest is not the robot's: {found}", NOT_THE_SAME)
+
+
+def _engine(bundle: Bundle, precision: str) -> EngineSession:
+    build_engine(bundle.graph, bundle.engine, precision, bundle.folder / "timing.cache")
+    return EngineSession(bundle.engine, bundle.manifest["graph"]["sha256"])
+
+
+def _measured(session: Session, bundle: Bundle, checked: Checked) -> dict[str, Any]:
+    result = measure(Runtime(bundle, session), bundle.golden, checked.request.measure_seconds)
+    status = "measured-on-target" if checked.on_target else "measured-other-device"
+    return result | {"status": status, "board": checked.board}
+
+
+def _show_latency(out: Export) -> None:
+    for result in out.measured:
+        step = result["paced"]
+        show(
+            "ok",
+            "measured",
+            f"here ({out.checked.board or 'this machine'}), {result['runtime']}: p50 {step['p50_ms']:.3f}, p99 "
+            f"{step['p99_ms']:.3f}, max {step['max_ms']:.3f} ms paced; hot p50 {result['hot']['p50_ms']:.3f} ms",
+        )
+    said = {True: "ok", False: "over", None: "warn"}[out.verdict.fits]
+    show(said, "latency", "; ".join(out.verdict.lines[:2]))
+    if out.recommendation:
+        show("", "", f"recommended: {out.recommendation.runtime}. {out.recommendation.reason}")
+
+
+def _write_latency(folder: Path, out: Export) -> None:
+    target, verdict = out.checked.target, out.verdict
+    rate = 1 / out.manifest["contract"]["control_dt"]
+    content = {
+        "schema": LATENCY_SCHEMA,
+        "status": verdict.basis,
+        "target": target.name,
+        "rate_hz": rate,
+        "budget_ms": target.budget.ms(rate),
+        "fits": verdict.fits,
+        "lines": list(verdict.lines),
+        "recommended": out.recommendation.runtime if out.recommendation else None,
+        "measured": out.measured,
+        "modelled": [
+            {
+                "runtime": e.runtime,
+                "total_ms": e.total_ms,
+                "terms_ms": dict(e.terms_ms),
+                "figures": {name: asdict(figure) for name, figure in e.figures.items()},
+                "notes": list(e.notes),
+            }
+            for e in out.estimates
+        ],
+        "engine": {"status": "not-run", "why": out.engine} if out.engine else {"status": "built"},
+    }
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    (folder / "latency.json").write_text(text, encoding="utf-8")
+
+
+def _write_profile(folder: Path, name: str, manifest: dict[str, Any], model: onnx.ModelProto) -> list[str]:
+    files: dict[str, bytes] = profiles.load(name).files(manifest, model)
+    for path, content in files.items():
+        place = folder / name / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    return [f"{name}/{path}" for path in files]
+
+
+# ---------------------------------------------------------------------------------------- the manifest's parts
+
+
+def target_entry(target: Target) -> dict[str, Any]:
+    """What the robot's computer must know of its target: which board it is, and the budget."""
+    return {
+        "name": target.name,
+        "title": target.title,
+        "any_machine": target.any_machine,
+        "detect": list(target.detect),
+        "compute_capability": target.compute_capability,
+        "budget": {name: figure.value for name, figure in vars(target.budget).items()},
+    }
+
+
+def run_entry(checked: Checked) -> dict[str, Any]:
+    """Where the policy comes from."""
+    found = checked.found
+    return {
+        "name": found.name,
+        "iteration": found.iteration,
+        "seed": found.config.seed,
+        "overrides": list(found.overrides),
+    }
+
+
+def ranges_of(config: Config) -> dict[str, Sequence[float]]:
+    """The velocity commands it was trained for, by name; none for a task without commands."""
+    commands = config.task.commands
+    return {} if commands is None else {n: list(getattr(commands, n)) for n in ("forward", "sideways", "yaw")}

@@ -1,0 +1,223 @@
+"""What the policy sees and what its actions mean, computed on the robot from raw sensors and the contract alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from robolearn.runtime.errors import BAD_INPUT, Refused
+
+Sensors = Mapping[str, Any]
+"""Raw sensor readings on the robot: `quat` (4,) wxyz, `gyro` (3,) [rad/s] in the base frame, `joint_pos` (J,)
+[rad or m], `joint_vel` (J,), and what the runtime itself knows: `last_action` (A,), `command` (C,), `phase`
+(scalar, cycles), `home` (J,).
+"""
+
+FULL_TURN = np.float32(2 * math.pi)
+
+
+def projected_gravity_of(sensors: Sensors) -> np.ndarray:
+    """The world's down direction (3,) in the base frame: the third row of the rotation matrix, negated."""
+    w, x, y, z = (float(part) for part in sensors["quat"])
+    return np.array([2 * (w * y - x * z), -2 * (y * z + w * x), 2 * (x * x + y * y) - 1], np.float32)
+
+
+def gait_phase_of(sensors: Sensors) -> np.ndarray:
+    """Sine and cosine (2,) of the gait clock."""
+    angle = FULL_TURN * np.float32(sensors["phase"])
+    return np.array([np.sin(angle), np.cos(angle)], np.float32)
+
+
+def reading(key: str) -> Callable[[Sensors], np.ndarray]:
+    """A reading as it is, in float32."""
+    return lambda sensors: np.asarray(sensors[key], np.float32)
+
+
+OBSERVATIONS: dict[str, Callable[[Sensors], np.ndarray]] = {
+    "base_ang_vel": reading("gyro"),
+    "projected_gravity": projected_gravity_of,
+    "joint_pos_rel": lambda s: np.asarray(s["joint_pos"], np.float32) - np.asarray(s["home"], np.float32),
+    "joint_vel_rel": reading("joint_vel"),
+    "last_action": reading("last_action"),
+    "velocity_commands": reading("command"),
+    "gait_phase": gait_phase_of,
+}
+"""Everything a policy may observe, by name: sensors -> (k,) float32. The simulator's side of each is in
+robolearn/tasks/observations.py."""
+
+UNITS = {
+    "base_ang_vel": "rad/s",
+    "projected_gravity": "1, the unit vector that points down, in the base frame",
+    "joint_pos_rel": "rad (m for a slide), less the home position",
+    "joint_vel_rel": "rad/s (m/s for a slide)",
+    "last_action": "1, the network's previous output",
+    "velocity_commands": "m/s forward, m/s to the left, rad/s counterclockwise",
+    "gait_phase": "1, sine and cosine of the gait clock",
+}
+"""The unit of each of them."""
+
+EXTRAS = ("gait_clock", "step_pattern", "stride_pattern")
+"""What else a contract may ask of the runtime."""
+
+
+class GaitClock:
+    """A gait clock that runs while the robot is asked to move or must catch itself, and rests between two steps.
+
+    In float32 throughout, as in training: the half cycle then ends in the same control step.
+    """
+
+    def __init__(self, clock: Mapping[str, Any], dt: float) -> None:
+        self.dt = np.float32(dt)
+        self.start = float(clock["phase_at_start"][0])
+        names = ("frequency", "command_threshold", "stop_time", "balance_lean", "balance_start")
+        number = {
+            name: np.float32(clock[name]) for name in (*names, "settle_time", "fall_filter", "fall_time")
+        }
+        self.frequency, self.threshold, self.stop_time, self.lean, self.tip = (number[n] for n in names)
+        self.settle_time, self.fall_time = number["settle_time"], number["fall_time"]
+        self.share = np.float32(min(1.0, float(self.dt) / float(number["fall_filter"])))
+        self.reset(None)
+
+    def reset(self, phase: float | None) -> None:
+        """Rest, at `phase` (0 or 0.5 of a cycle: which leg goes first); the contract's first without."""
+        self.phase = np.float32(self.start if phase is None else phase)
+        self.walking = False
+        self.since_stop, self.since_rest = self.stop_time, self.settle_time
+        self.sway_x = self.sway_y = np.float32(0)
+
+    def advance(self, gyro: np.ndarray, gravity: np.ndarray, command: np.ndarray) -> None:
+        """One control step later: new gyro (3,) and gravity (3,), and the command (C,) followed meanwhile."""
+        zero = np.float32(0)
+        self.sway_x += self.share * (gyro[0] - self.sway_x)
+        self.sway_y += self.share * (gyro[1] - self.sway_y)
+        ahead = math.hypot(
+            gravity[0] + self.fall_time * self.sway_y, gravity[1] - self.fall_time * self.sway_x
+        )
+        tips = self.since_rest >= self.settle_time and ahead > self.tip
+        falls = math.hypot(gravity[0], gravity[1]) > self.lean
+        asked = bool((np.abs(command) > self.threshold).any())
+        moving = bool(asked or tips or falls)
+        self.since_stop = zero if moving else self.since_stop + self.dt
+        phase = self.phase + self.frequency * self.dt if self.walking else self.phase
+        halves = np.floor(2 * phase)
+        between_steps = not self.walking or halves > np.floor(2 * self.phase)
+        self.walking = bool(moving or self.since_stop < self.stop_time or not between_steps)
+        self.since_rest = zero if self.walking else self.since_rest + self.dt
+        self.phase = np.float32((phase if self.walking else halves / 2) % 1)
+
+
+class Pattern:
+    """The stepping pattern: what the clock and the command add to the targets of the legs' actuators."""
+
+    def __init__(self, contract: Mapping[str, Any]) -> None:
+        extra = contract["extra"]
+        legs = extra["gait_clock"]["legs"]
+        actuators = [action["joint"] for action in contract["actions"]]
+        commands = contract["command"]
+
+        def row(table: Mapping[str, float], leg: str) -> np.ndarray:
+            return np.array(
+                [table.get(a.removeprefix(leg), 0.0) if a.startswith(leg) else 0.0 for a in actuators],
+                np.float32,
+            )
+
+        self.lift = [row(extra["step_pattern"], leg) for leg in legs]
+        """(A,) of each leg at the middle of its swing [rad]."""
+        strides = extra["stride_pattern"]
+        self.stride = np.array(
+            [
+                row(strides[c], legs[0]) - row(strides[c], legs[1]) if c in strides else 0 * self.lift[0]
+                for c in commands
+            ],
+            np.float32,
+        ).reshape(len(commands), len(actuators))
+        """(C, A) for a unit of each part of the command, when the first leg lifts off [rad]."""
+
+    def __call__(self, clock: GaitClock, command: np.ndarray) -> np.ndarray:
+        """(A,) to add to the targets [rad]."""
+        if not clock.walking:
+            return np.zeros(self.stride.shape[1], np.float32)
+        angle = FULL_TURN * clock.phase
+        swing, progress = np.sin(angle), np.cos(angle)
+        lift = self.lift[0] * swing if swing > 0 else self.lift[1] * -swing
+        return lift + (command * progress) @ self.stride
+
+
+def checked_contract(contract: Any, where: str) -> dict[str, Any]:
+    """A contract whose parts agree with each other.
+
+    Raises:
+        Refused: they do not; the first fault is named. `where` says whose contract it is.
+    """
+
+    def refuse(why: str) -> Refused:
+        return Refused(f"{where}: {why}", BAD_INPUT)
+
+    try:
+        joints, actions = contract["joints"], contract["actions"]
+        names = [joint["name"] for joint in joints]
+        numbers = [float(contract["control_dt"])]
+        numbers += [float(joint["home"]) for joint in joints]
+        numbers += [float(joint[k]) for joint in joints for k in ("lower", "upper") if joint[k] is not None]
+        keys = ("kp", "kd", "effort", "offset", "scale")
+        numbers += [float(action[key]) for action in actions for key in keys if action[key] is not None]
+        if not all(math.isfinite(number) for number in numbers):
+            raise refuse("a number is not finite")
+        if not 0 < contract["control_dt"] <= 1:
+            raise refuse(f"control_dt={contract['control_dt']:g} s is no control period; it must be above 0")
+        if len(set(names)) != len(names) or not names:
+            raise refuse("two joints have the same name, or there is none")
+        for action in actions:
+            if action["joint"] not in names:
+                raise refuse(
+                    f"an actuator drives {action['joint']!r}, which is no joint; there are {', '.join(names)}"
+                )
+        if not actions or len({action["joint"] for action in actions}) != len(actions):
+            raise refuse("two actuators drive the same joint, or there is none")
+        widths = {
+            "base_ang_vel": 3,
+            "projected_gravity": 3,
+            "joint_pos_rel": len(joints),
+            "joint_vel_rel": len(joints),
+            "last_action": len(actions),
+            "velocity_commands": len(contract["command"]),
+            "gait_phase": 2,
+        }
+        column = 0
+        for item in contract["observations"]:
+            if item["name"] not in OBSERVATIONS:
+                raise refuse(
+                    f"unknown observation {item['name']!r}; this runtime knows {', '.join(OBSERVATIONS)}"
+                )
+            if (item["column"], item["width"]) != (column, widths[item["name"]]):
+                raise refuse(
+                    f"observation {item['name']} takes {item['width']} columns from {item['column']}, where "
+                    f"{widths[item['name']]} from {column} follow from joints, actuators and command"
+                )
+            if item.get("history", 1) != 1:
+                raise refuse(
+                    f"observation {item['name']} has a history of {item['history']}; this runtime keeps 1"
+                )
+            column += item["width"]
+        if not column:
+            raise refuse("the policy observes nothing")
+        extra = contract["extra"]
+        for name in extra:
+            if name not in EXTRAS:
+                raise refuse(f"it needs {name!r} beside the network; this runtime knows {', '.join(EXTRAS)}")
+        if extra and set(extra) != set(EXTRAS):
+            raise refuse(f"it has {', '.join(extra)} only; {', '.join(EXTRAS)} go together")
+        if (
+            any(item["name"] == "gait_phase" for item in contract["observations"])
+            and "gait_clock" not in extra
+        ):
+            raise refuse("it observes gait_phase and has no gait_clock")
+        if extra:
+            GaitClock(extra["gait_clock"], contract["control_dt"])
+            Pattern(contract)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise refuse(f"it is incomplete or malformed ({type(error).__name__}: {error})") from None
+    return dict(contract)

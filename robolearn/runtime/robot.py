@@ -1,0 +1,157 @@
+"""Runtime: one robot's policy, from raw sensors to the targets of its actuators."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from robolearn.runtime.bundle import STATES, Bundle
+from robolearn.runtime.errors import NOT_THE_SAME, Refused
+from robolearn.runtime.observe import OBSERVATIONS, GaitClock, Pattern, projected_gravity_of
+from robolearn.runtime.sessions import Session
+
+SENSORS = {"quat": "(4,) wxyz", "gyro": "(3,) rad/s", "joint_pos": "(J,)", "joint_vel": "(J,)"}
+"""What the robot must measure; joints in the order of `Runtime.joints`."""
+
+
+class Runtime:
+    """A policy on its robot: call `step` once a control period, `reset` before the first.
+
+    It keeps what the policy remembers: its last action, recurrent state and gait clock. Several may share one
+    session, from one thread.
+    """
+
+    def __init__(self, bundle: Bundle, session: Session) -> None:
+        bundle.require_fit(session)
+        contract, self.session = bundle.contract, session
+        self.joints: list[str] = [joint["name"] for joint in contract["joints"]]
+        """The order of `joint_pos` and `joint_vel`."""
+        self.actuators: list[str] = [action["joint"] for action in contract["actions"]]
+        """The joints that `step` gives targets for, in its order."""
+
+        def column(key: str) -> np.ndarray:
+            return np.array([action[key] for action in contract["actions"]], np.float32)
+
+        self.kp, self.kd, self.effort = column("kp"), column("kd"), column("effort")
+        """(A,) the gains to drive them with, torque = kp (target - position) - kd velocity, and its limit."""
+        self.dt = float(contract["control_dt"])
+        """Control period [s]."""
+        self._scale, self._offset = column("scale"), column("offset")
+        self._home = np.array([joint["home"] for joint in contract["joints"]], np.float32)
+        self._items = [
+            (slice(item["column"], item["column"] + item["width"]), OBSERVATIONS[item["name"]])
+            for item in contract["observations"]
+        ]
+        extra = contract["extra"]
+        self.clock = GaitClock(extra["gait_clock"], self.dt) if extra else None
+        self._pattern = Pattern(contract) if extra else None
+        self._obs = np.zeros(session.inputs["obs"], np.float32)
+        self._state = [name for name in STATES if f"{name}_in" in session.inputs]
+        self._commands = len(contract["command"])
+        self.network_seconds = 0.0
+        """How long the network took in the last step [s]."""
+        self.reset()
+
+    def reset(self, phase: float | None = None) -> None:
+        """Begin anew: nothing remembered, the gait clock at rest (at `phase`, cycles, where given)."""
+        self.action = np.zeros(len(self.actuators), np.float32)
+        """(A,) the network's latest output."""
+        self.command = np.zeros(self._commands, np.float32)
+        self.feeds = {"obs": self._obs}
+        self.feeds |= {f"{n}_in": np.zeros(self.session.inputs[f"{n}_in"], np.float32) for n in self._state}
+        if self.clock is not None:
+            self.clock.reset(phase)
+        self._begun = False
+
+    @property
+    def observation(self) -> np.ndarray:
+        """(D,) what the network saw in the last step."""
+        return self._obs[0]
+
+    def step(self, sensors: Mapping[str, Any], command: Any = ()) -> np.ndarray:
+        """One control period.
+
+        Args:
+            sensors: `quat`, `gyro`, `joint_pos`, `joint_vel`; see `SENSORS`.
+            command: what is asked of the robot from now on, as the contract's `command` names it.
+
+        Returns:
+            Targets (A,) of the actuators: positions [rad or m], or forces [N or Nm], float32.
+
+        Raises:
+            ValueError: a reading is not finite or has another length; nothing has changed then.
+        """
+        readings: dict[str, Any] = {name: np.asarray(sensors[name], np.float32) for name in SENSORS}
+        asked = np.asarray(command, np.float32)
+        sizes = {"quat": 4, "gyro": 3, "joint_pos": len(self.joints), "joint_vel": len(self.joints)}
+        for name, size in (*sizes.items(), ("command", self._commands)):
+            value = asked if name == "command" else readings[name]
+            if value.shape != (size,) or not np.isfinite(value.sum()):
+                raise ValueError(f"{name} must be {size} finite numbers, not {value.tolist()}")
+        if self.clock is not None and self._begun:
+            self.clock.advance(readings["gyro"], projected_gravity_of(readings), self.command)
+        self._begun = True
+        self.command = asked
+        readings |= {"command": asked, "last_action": self.action, "home": self._home}
+        if self.clock is not None:
+            readings["phase"] = self.clock.phase
+        for columns, compute in self._items:
+            self._obs[0, columns] = compute(readings)
+        began = time.perf_counter()
+        out = self.session.run(self.feeds)
+        self.network_seconds = time.perf_counter() - began
+        self.action = out["actions"][0].copy()
+        for name in self._state:
+            self.feeds[f"{name}_in"] = out[f"{name}_out"].copy()
+        targets = self._offset + self._scale * self.action
+        if self._pattern is not None and self.clock is not None:
+            targets = targets + self._pattern(self.clock, asked)
+        return targets
+
+
+TOLERANCE = {"fp32": 1e-5, "fp16": 8e-3, "bf16": 6.5e-2}
+"""How far an action may be from the trained policy's, as a share of max(1, the largest of that step): for fp32 what
+two ways to add up differ by; for the others 16 roundings, 16 x 2^-11 and 16 x 2^-8. Ours."""
+
+
+def replay(bundle: Bundle, session: Session, tolerance: float | None = None) -> dict[str, float]:
+    """Play the golden sensor readings through a session and compare with what the trained policy did.
+
+    Returns:
+        The largest difference of `observations`, `actions` and `targets`.
+
+    Raises:
+        Refused: one of them is too large, or not finite; it is named.
+    """
+    golden, runtime = bundle.golden, Runtime(bundle, session)
+    limit = TOLERANCE[bundle.manifest["graph"]["precision"]] if tolerance is None else tolerance
+    worst = {"observations": 0.0, "actions": 0.0, "targets": 0.0}
+    observed = [
+        f"{item['name']}[{i}]" for item in bundle.contract["observations"] for i in range(item["width"])
+    ]
+    for t in range(len(golden["reset"])):
+        if golden["reset"][t]:
+            runtime.reset(float(golden["phase"][t]))
+        targets = runtime.step({name: golden[name][t] for name in SENSORS}, golden["command"][t])
+        off = limit * max(1.0, float(np.abs(golden["actions"][t]).max()))
+        rounding = 2e-5 * np.maximum(1.0, np.abs(golden["targets"][t]))
+        for name, value, allowed, names in (
+            ("observations", runtime.observation, np.full(len(observed), 2e-5), observed),
+            ("actions", runtime.action, np.full(len(runtime.actuators), off), runtime.actuators),
+            ("targets", targets, np.maximum(off * np.abs(runtime._scale), rounding), runtime.actuators),
+        ):
+            error = np.abs(value - golden[name][t])
+            worst[name] = max(worst[name], float(error.max()))
+            if not bool((error <= allowed).all()):
+                i = int(np.argmax(np.where(np.isfinite(error), error / allowed, np.inf)))
+                raise Refused(
+                    f"golden check failed in step {t}: {name} {names[i]} is {value[i]:.6g}, the trained policy's "
+                    f"{golden[name][t][i]:.6g} (allowed difference {allowed[i]:.1g})",
+                    NOT_THE_SAME,
+                )
+        # Each step is judged by itself: what the last one was allowed to be off by is not carried on.
+        runtime.action = golden["actions"][t].astype(np.float32)
+    return worst
