@@ -1,0 +1,115 @@
+"""An ONNX file with the properties that mjlab 1.6 writes, for legged_control2 and others that read those.
+
+Properties are text, lists separated by commas. Every list of numbers belongs to `joint_names` entry by entry, and
+a target is default_joint_pos + action_scale x action: there is no offset of its own and no joint without a motor.
+mjlab itself rounds to three decimals; numbers are written here so that they read back as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import onnx
+
+from robolearn.errors import printable
+from robolearn.export.profiles.plain import checked, copied, efforts, refused
+
+TERMS = {
+    "base_ang_vel": "base_ang_vel",
+    "projected_gravity": "projected_gravity",
+    "joint_pos_rel": "joint_pos",
+    "joint_vel_rel": "joint_vel",
+    "last_action": "actions",
+    "velocity_commands": "command",
+}
+"""Names of the terms in mjlab's velocity task. legged_control2's `phase` has a clock that never rests."""
+
+VELOCITY = "twist"
+"""Name of mjlab's velocity command: forward, sideways, yaw."""
+
+README = """\
+# {name} with mjlab's properties
+
+`policy.onnx` says by itself what its reader needs, except what the format has no place for:
+
+- **Rate.** One control step is {dt!r} s; set the reader to {rate:g} Hz (legged_control2: `update_rate`).
+- **Command.** The readers pass on what they are sent, in m/s and rad/s. Trained were: {ranges}.
+- **Torque.** There is no limit in the file; the policy was trained with {effort} [Nm or N].
+"""
+
+
+def files(manifest: dict[str, Any], graph: onnx.ModelProto) -> dict[str, bytes]:
+    """The ONNX file and a page on what it cannot say.
+
+    Args:
+        manifest: of a bundle: `contract`, `command_ranges` and `run`.
+        graph: `obs` (1, D) to `actions` (1, A), float32; it is not changed.
+
+    Returns:
+        Content by relative path.
+
+    Raises:
+        Refused: the readers cannot run this policy.
+    """
+    contract = manifest["contract"]
+    checked("mjlab", contract, graph, TERMS)
+    _check(contract)
+    copy = copied(graph)
+    # In place of the graph's own notes: the readers look for these by name.
+    onnx.helper.set_model_props(copy, properties(manifest))
+    ranges = (f"{part} {low!r} to {high!r}" for part, (low, high) in manifest["command_ranges"].items())
+    readme = README.format(
+        name=printable(manifest["run"]["name"]),
+        dt=float(contract["control_dt"]),
+        rate=1 / contract["control_dt"],
+        ranges=", ".join(ranges) or "none",
+        effort=efforts(contract),
+    )
+    return {"policy.onnx": copy.SerializeToString(deterministic=True), "README.md": readme.encode()}
+
+
+def _check(contract: dict[str, Any]) -> None:
+    """Refuse what one list a joint cannot say."""
+    driven = [action["joint"] for action in contract["actions"]]
+    for joint in contract["joints"]:
+        name, home = joint["name"], joint["home"]
+        if name not in driven:
+            raise refused("mjlab", f"{name} has no motor, and the lists have one entry for each joint")
+        if not name or "," in name:
+            raise refused("mjlab", f"the lists are separated by commas, and a joint is called {name!r}")
+        offset = contract["actions"][driven.index(name)]["offset"]
+        if abs(offset - home) > 1e-6:
+            raise refused(
+                "mjlab",
+                f"{name}'s target at action 0 is {offset:g}, its home is {home:g}, and the format has one number "
+                "for both",
+                "use the unitree profile or the bundle's own runtime.py",
+            )
+
+
+def properties(manifest: dict[str, Any]) -> dict[str, str]:
+    """mjlab 1.6's properties by name."""
+    contract = manifest["contract"]
+    actions, items = contract["actions"], contract["observations"]
+    names = [item["name"] for item in items]
+    return {
+        "run_path": str(manifest["run"]["name"]),
+        "joint_names": _csv(joint["name"] for joint in contract["joints"]),
+        "joint_stiffness": _csv(float(action["kp"]) for action in actions),
+        "joint_damping": _csv(float(action["kd"]) for action in actions),
+        "default_joint_pos": _csv(float(joint["home"]) for joint in contract["joints"]),
+        "command_names": VELOCITY if "velocity_commands" in names else "",
+        "observation_names": _csv(TERMS[name] for name in names),
+        "observation_terms_scale": _csv(1.0 for _ in items),
+        # mjlab counts past frames only where a term has a history: 0 is the present alone. Readers ask for 0.
+        "observation_terms_flatten_history_dim": _csv(1 for _ in items),
+        "observation_terms_history_length": _csv(0 for _ in items),
+        "observation_terms_clip": _csv("-inf;inf" for _ in items),
+        "action_scale": _csv(float(action["scale"]) for action in actions),
+    }
+
+
+def _csv(values: Iterable[str | float]) -> str:
+    """A list as text; a float in as many digits as it takes to read the same one back."""
+    return ",".join(value if isinstance(value, str) else repr(value) for value in values)

@@ -1,0 +1,399 @@
+"""What the profiles write is run by small readers that do what the stacks' own do, written from their source.
+
+The readers below take raw sensors and a profile's files, and nothing of ours; the joint targets must be those that
+the contract and the observation vocabulary give.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.helper
+import onnx.numpy_helper
+import onnx.parser
+import onnxruntime
+import pytest
+import yaml
+
+from robolearn.errors import ConfigError
+from robolearn.export import profiles
+from robolearn.export.profiles import mjlab, unitree
+from robolearn.runtime.errors import BAD_INPUT, Refused
+from robolearn.tasks.observations import VOCABULARY
+
+ROOT = Path(__file__).resolve().parents[2]
+JOINTS = ("knee", "ankle", "hip", "waist")
+HOME = (0.6, -0.31, -0.1, 0.0)
+WIDTHS = {"last_action": 4, "joint_pos_rel": 4, "velocity_commands": 3}  # an order of their own
+WIDTHS |= {"projected_gravity": 3, "joint_vel_rel": 4, "base_ang_vel": 3}
+Files = dict[str, bytes]
+Change = Callable[[dict[str, Any]], object]
+
+
+def manifest_of(*names: str) -> dict[str, Any]:
+    """Four position motors in an order of no alphabet, with numbers that three decimals would spoil."""
+    actions = [
+        {"joint": joint, "kind": "position", "kp": 40 + i + 1 / 3, "kd": 1 + i / 7, "effort": 30.0}
+        | {"offset": float(np.float32(HOME[i])), "scale": float(np.float32(0.1)) * 1.1**i}
+        for i, joint in enumerate(JOINTS)
+    ]
+    contract = {
+        "control_dt": 0.02,
+        "observations": [{"name": name, "width": WIDTHS[name], "history": 1} for name in names or WIDTHS],
+        "joints": [{"name": joint, "home": home} for joint, home in zip(JOINTS, HOME, strict=True)],
+        "actions": actions,
+        "command": ["forward", "sideways", "yaw"],
+        "action_delay": [0, 1],
+        "extra": {},
+    }
+    ranges = {"forward": [-0.5, 1.0], "sideways": [-0.3, 0.3], "yaw": [-0.51234567, 0.5]}
+    return {"run": {"name": "walk", "iteration": 7}, "command_ranges": ranges, "contract": contract}
+
+
+def graph_of(width: int = 21, actions: int = 4, recurrent: bool = False) -> onnx.ModelProto:
+    """actions = 2 tanh(obs W + b), W and b random; recurrent: with a state that goes straight through."""
+    h_in, h_out = (f", float[1,1,8] {h}" if recurrent else "" for h in ("h_in", "h_out"))
+    step = "h_out = Identity(h_in)" if recurrent else ""
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 18]>
+        policy (float[1,{width}] obs{h_in}) => (float[1,{actions}] actions{h_out}) <float two = {{2}}> {{
+            x = MatMul(obs, w) y = Add(x, b) z = Tanh(y) actions = Mul(z, two) {step}
+        }}""")
+    rng = np.random.default_rng(0)
+    for name, shape in {"w": (width, actions), "b": (1, actions)}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(rng.normal(size=shape)), name))
+    onnx.helper.set_model_props(model, {"contract": "{}"})
+    return model
+
+
+def readings(seed: int) -> dict[str, np.ndarray]:
+    """Random raw sensors, joints by their place in JOINTS; commands within range and within the sticks' reach."""
+    rng = np.random.default_rng(seed)
+    sizes = {"quat": 4, "gyro": 3, "joint_pos": 4, "joint_vel": 4}
+    sensors = {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+    sensors["quat"] /= np.linalg.norm(sensors["quat"])
+    return {**sensors, "command": rng.uniform((-0.5, -0.3, -0.5), (1.0, 0.3, 0.5)).astype(np.float32)}
+
+
+def targets_by_contract(manifest: dict[str, Any], graph: onnx.ModelProto, steps: int) -> np.ndarray:
+    """(steps, A) joint targets: the vocabulary's numpy twins, the graph as it came, offset + scale x action."""
+    contract, session = manifest["contract"], onnxruntime.InferenceSession(graph.SerializeToString())
+    home = np.array([joint["home"] for joint in contract["joints"]])
+    offset, scale = (np.array([a[key] for a in contract["actions"]]) for key in ("offset", "scale"))
+    action, targets = np.zeros(len(offset), np.float32), []
+    for step in range(steps):
+        sensors = {**readings(step), "home": home, "last_action": action}
+        parts = [VOCABULARY[item["name"]].deployed(sensors) for item in contract["observations"]]
+        action = session.run(["actions"], {"obs": np.concatenate(parts)[None]})[0][0]
+        targets.append(offset + scale * action)
+    return np.array(targets)
+
+
+def agrees(got: np.ndarray, manifest: dict[str, Any], graph: onnx.ModelProto) -> bool:
+    return bool(np.abs(got - targets_by_contract(manifest, graph, len(got))).max() < 1e-6)
+
+
+def down(quat: np.ndarray) -> np.ndarray:
+    """(0, 0, -1) turned by the inverse of a unit quaternion wxyz: v + 2 u x (u x v - w v), u the vector part."""
+    w, u, v = float(quat[0]), np.asarray(quat[1:], float), np.array([0.0, 0.0, -1.0])
+    return v + 2 * np.cross(u, np.cross(u, v) - w * v)
+
+
+class UnitreeReader:
+    """unitree_rl_lab e72a072 and 5dc06a4 (`joint_actions.h`), unitree_rl_mjlab 5b7e396; deploy/include/isaaclab:
+
+    envs/manager_based_rl_env.h (the keys), manager/observation_manager.h and manager_term_cfg.h (terms in file
+    order; clip, then scale), envs/mdp/observations*.h, envs/mdp/actions/joint_actions.h, algorithms/algorithms.h;
+    and deploy/include/FSM/State_RLBase.h (gains by motor number), robots/g1/src/State_RLBase.cpp (targets by map).
+    A key that yaml-cpp would convert without a default raises KeyError here.
+    """
+
+    def __init__(self, files: Files) -> None:
+        cfg = self.cfg = yaml.safe_load(files["params/deploy.yaml"])
+        self.dt = np.float32(cfg["step_dt"])
+        self.motors = [int(number) for number in cfg["joint_ids_map"]]
+        self.default = np.array(cfg["default_joint_pos"], np.float32)
+        self.kp, self.kd = np.array(cfg["stiffness"], np.float32), np.array(cfg["damping"], np.float32)
+        action = cfg["actions"]["JointPositionAction"]
+        # IsNull() is false for a missing key, and what follows throws. A list of joint_ids would only shorten the
+        # action: run() sends one to every motor.
+        assert (action["clip"], action["joint_ids"]) == (None, None)
+        self.scale, self.offset = (np.array(action[key], np.float32) for key in ("scale", "offset"))
+        self.terms = {}
+        for name, term in cfg["observations"].items():
+            # Without `params` unitree_rl_mjlab takes the terms for groups of terms.
+            assert term["params"] is not None
+            assert (term["clip"], term.get("history_length", 1)) == (None, 1)
+            self.terms[name] = np.array(term["scale"], np.float32)
+        self.session = onnxruntime.InferenceSession(files["exported/policy.onnx"])
+        (self.port,) = self.session.get_inputs()  # Run() is given one tensor
+        self.action = np.zeros(len(self.motors), np.float32)
+
+    def term(self, name: str, s: dict[str, Any]) -> np.ndarray:
+        known = {
+            "base_ang_vel": lambda: s["gyro"],
+            "projected_gravity": lambda: down(s["quat"]),
+            "joint_pos_rel": lambda: s["q"][self.motors] - self.default,
+            "joint_vel_rel": lambda: s["dq"][self.motors],
+            "last_action": lambda: self.action,
+            "velocity_commands": lambda: self.clamped([s["ly"], -s["lx"], -s["rx"]]),
+        }
+        return known[name]()
+
+    def clamped(self, sticks: list[float]) -> np.ndarray:
+        ranges = self.cfg["commands"]["base_velocity"]["ranges"]
+        limits = np.array([ranges[key] for key in ("lin_vel_x", "lin_vel_y", "ang_vel_z")], np.float32)
+        return np.clip(np.float32(sticks), limits[:, 0], limits[:, 1])
+
+    def step(self, s: dict[str, Any]) -> dict[int, float]:
+        """Motor readings `q`, `dq` by motor number, IMU and sticks to targets by motor number."""
+        obs = np.concatenate([self.term(name, s) * scale for name, scale in self.terms.items()])
+        self.action = self.session.run(["actions"], {"obs": np.float32(obs).reshape(self.port.shape)})[0][0]
+        return dict(zip(self.motors, self.action * self.scale + self.offset, strict=True))
+
+
+def run_unitree(reader: UnitreeReader, motors: list[int], steps: int) -> np.ndarray:
+    """(steps, 4) targets by joint, of a robot whose joint i has motor `motors[i]`."""
+    targets = []
+    for step in range(steps):
+        s, (q, dq) = readings(step), np.zeros((2, 8), np.float32)
+        q[motors], dq[motors] = s["joint_pos"], s["joint_vel"]
+        forward, left, turn = s["command"]
+        sent = reader.step({**s, "q": q, "dq": dq, "ly": forward, "lx": -left, "rx": -turn})
+        targets.append([sent[motor] for motor in motors])
+    return np.array(targets)
+
+
+class MjlabReader:
+    """Two readers of mjlab 1.6's properties, as strict as both together.
+
+    legged_control2, whose sources are closed: headers in qiayuanl/legged_control2_doc 4df7bc0 (gh-pages), namely
+    legged_rl_controllers/OnnxPolicy.h (parseCsv, getMetadataStr), ObservationManager.h and CommandManager.h; names
+    as in the policies that qiayuanl/unitree_bringup 16fa5b2 ships for it. And the `rsl_rl_onnx` policy of
+    strands-labs/robots: the checks, scale and clip, and target = default_joint_pos + action_scale x action.
+    """
+
+    def __init__(self, files: Files, model: tuple[str, ...] = JOINTS) -> None:
+        self.session = onnxruntime.InferenceSession(files["policy.onnx"])
+        self.meta, self.model = self.session.get_modelmeta().custom_metadata_map, model
+        self.joints, self.terms = self.names("joint_names"), self.names("observation_names")
+        self.commands = self.names("command_names")
+        self.kp, self.kd = self.numbers("joint_stiffness"), self.numbers("joint_damping")
+        self.default, self.scale = self.numbers("default_joint_pos"), self.numbers("action_scale")
+        self.gain = self.numbers("observation_terms_scale")
+        self.limits = [tuple(map(float, t.split(";"))) for t in self.names("observation_terms_clip")]
+        assert len(self.joints) == len(self.scale) == self.session.get_outputs()[0].shape[-1]
+        assert all(past <= 0 for past in self.numbers("observation_terms_history_length"))
+        assert all(name == "twist" for name in self.commands)
+        self.last = np.zeros(4)
+
+    def names(self, key: str) -> list[str]:
+        return self.meta[key].split(",") if self.meta[key] else []  # as std::getline does
+
+    def numbers(self, key: str) -> np.ndarray:
+        return np.array([float(text) for text in self.names(key)])
+
+    def by_policy(self, values: np.ndarray) -> np.ndarray:
+        """What the robot's model has in its own order, in the policy's; Eigen wants both of one length."""
+        vector = [float(values[JOINTS.index(name)]) for name in self.model]
+        assert len(vector) == len(self.joints)
+        return np.array([vector[self.model.index(name)] for name in self.joints])
+
+    def term(self, name: str, s: dict[str, Any]) -> np.ndarray:
+        known = {
+            "base_ang_vel": lambda: s["gyro"],
+            "projected_gravity": lambda: down(s["quat"]),
+            "joint_pos": lambda: self.by_policy(s["joint_pos"]) - self.default,
+            "joint_vel": lambda: self.by_policy(s["joint_vel"]),
+            "actions": lambda: self.last,
+            "command": lambda: np.concatenate([s["command"] for _ in self.commands]),
+        }
+        return known[name]()
+
+    def step(self, s: dict[str, Any]) -> dict[str, float]:
+        """Raw sensors to targets by joint name."""
+        terms = zip(self.terms, self.gain, self.limits, strict=True)
+        obs = np.concatenate([np.clip(self.term(name, s) * gain, *limits) for name, gain, limits in terms])
+        self.last = self.session.run(["actions"], {"obs": np.float32(obs)[None]})[0][0].astype(float)
+        return dict(zip(self.joints, self.default + self.scale * self.last, strict=True))
+
+
+def test_unitrees_reader_sends_the_contracts_targets() -> None:
+    manifest, graph = manifest_of(), graph_of()
+    # Not the home position: `offset` is a list of its own there.
+    manifest["contract"]["actions"][1]["offset"] = 0.25
+    reader = UnitreeReader(unitree.files(manifest, graph))
+    assert agrees(run_unitree(reader, [0, 1, 2, 3], steps=20), manifest, graph)
+    assert reader.clamped([0.7, 0.6, -1.0]).tolist() == np.float32([0.7, 0.3, -0.51234567]).tolist()
+    assert reader.dt == np.float32(0.02)
+
+
+def test_unitrees_reader_misses_each_key_that_is_taken_away() -> None:
+    files = unitree.files(manifest_of(), graph_of())
+    whole = yaml.safe_load(files["params/deploy.yaml"])
+    blocks = (["actions", "JointPositionAction"], ["observations", "base_ang_vel"], ["commands"])
+    for way in ([], *blocks, ["commands", "base_velocity", "ranges"]):
+        keys = functools.reduce(operator.getitem, way, whole).keys()
+        for key in keys - {"joint_names", "history_length"}:  # unread, and 1 without it
+            less = copy.deepcopy(whole)
+            del functools.reduce(operator.getitem, way, less)[key]
+            files["params/deploy.yaml"] = json.dumps(less).encode()
+            with pytest.raises(KeyError, match=key):
+                run_unitree(UnitreeReader(files), [0, 1, 2, 3], steps=1)
+
+
+def test_filling_in_the_motor_numbers_takes_the_three_lists_that_the_page_names() -> None:
+    manifest, graph, motors = manifest_of(), graph_of(), [5, 0, 3, 1]
+    files = unitree.files(manifest, graph)
+    assert b"joint_ids_map[i]" in files["README.md"]
+    deploy = yaml.safe_load(files["params/deploy.yaml"])
+    assert deploy["joint_ids_map"] == [0, 1, 2, 3]
+    assert deploy["actions"]["JointPositionAction"]["joint_names"] == list(JOINTS)
+    for key in ("stiffness", "damping"):
+        moved = dict(zip(motors, deploy[key], strict=True))
+        deploy[key] = [moved.get(motor, 0.0) for motor in range(6)]
+    deploy["joint_ids_map"] = motors
+    reader = UnitreeReader({**files, "params/deploy.yaml": json.dumps(deploy).encode()})
+    assert agrees(run_unitree(reader, motors, steps=5), manifest, graph)
+    # Joint 0, the knee, has motor 5 and kp 40 1/3; joint 1, the ankle, motor 0 and kd 1 1/7.
+    assert (reader.kp[5], reader.kd[0]) == (np.float32(40 + 1 / 3), np.float32(1 + 1 / 7))
+
+
+@pytest.mark.parametrize("model", [JOINTS, ("ankle", "hip", "knee", "waist")], ids=["same", "other order"])
+def test_mjlabs_readers_send_the_contracts_targets(model: tuple[str, ...]) -> None:
+    manifest, graph = manifest_of(), graph_of()
+    robot = MjlabReader(mjlab.files(manifest, graph), model)
+    sent = [robot.step(readings(step)) for step in range(20)]
+    assert agrees(np.array([[targets[joint] for joint in JOINTS] for targets in sent]), manifest, graph)
+    assert dict(zip(robot.joints, robot.kp, strict=True))["hip"] == 42 + 1 / 3
+
+
+def test_three_decimals_as_the_stacks_own_exporters_write_would_be_found() -> None:
+    manifest, graph = manifest_of(), graph_of()
+    reader = UnitreeReader(unitree.files(manifest, graph))
+    reader.scale = reader.scale.round(3)  # the last is 0.1331
+    assert not agrees(run_unitree(reader, [0, 1, 2, 3], steps=3), manifest, graph)
+
+
+def test_every_number_reads_back_as_it_is() -> None:
+    manifest, graph = manifest_of(), graph_of()
+    deploy = yaml.safe_load(unitree.files(manifest, graph)["params/deploy.yaml"])
+    meta = MjlabReader(mjlab.files(manifest, graph))
+    action = deploy["actions"]["JointPositionAction"]
+    written = {"kp": deploy["stiffness"], "kd": deploy["damping"], **action}
+    for key in ("kp", "kd", "scale"):
+        exact = [given[key] for given in manifest["contract"]["actions"]]
+        assert exact == written[key] == list(getattr(meta, key))
+    assert action["scale"][0] == 0.10000000149011612  # 0.1 in float32
+    ranges = deploy["commands"]["base_velocity"]["ranges"]
+    assert ranges == {"lin_vel_x": [-0.5, 1.0], "lin_vel_y": [-0.3, 0.3], "ang_vel_z": [-0.51234567, 0.5]}
+
+
+def test_the_properties_are_mjlabs_and_no_others() -> None:
+    meta = MjlabReader(mjlab.files(manifest_of(), graph_of())).meta
+    # Those of get_base_metadata in mjlab 1.6, mjlab/rl/exporter_utils.py.
+    terms = ("scale", "flatten_history_dim", "history_length", "clip")
+    joints = ("joint_names", "joint_stiffness", "joint_damping", "default_joint_pos", "action_scale")
+    names = {"run_path", "command_names", "observation_names", *(f"observation_terms_{key}" for key in terms)}
+    assert set(meta) == {*names, *joints}
+    assert meta["default_joint_pos"] == "0.6,-0.31,-0.1,0.0"
+    assert meta["observation_names"] == "actions,joint_pos,command,projected_gravity,joint_vel,base_ang_vel"
+
+
+def test_a_policy_without_a_command_names_none() -> None:
+    manifest = manifest_of("base_ang_vel", "joint_pos_rel")
+    manifest["contract"]["command"], manifest["command_ranges"] = [], {}
+    assert MjlabReader(mjlab.files(manifest, graph_of(7))).commands == []
+    assert UnitreeReader(unitree.files(manifest, graph_of(7))).cfg["commands"] == {}
+
+
+def test_a_joint_without_a_motor_is_left_out_where_nothing_observes_it() -> None:
+    manifest = manifest_of("base_ang_vel", "projected_gravity")
+    del manifest["contract"]["actions"][1]
+    reader = UnitreeReader(unitree.files(manifest, graph_of(6, 3)))
+    assert reader.default.tolist() == np.float32([0.6, -0.1, 0.0]).tolist()
+
+
+def test_a_clock_that_moves_nothing_is_no_obstacle() -> None:
+    manifest = manifest_of()
+    manifest["contract"]["extra"] = {"gait_clock": {"frequency": 1.5}, "step_pattern": {"knee": 0.0}}
+    assert [len(profile.files(manifest, graph_of())) for profile in (unitree, mjlab)] == [3, 2]
+
+
+@pytest.mark.parametrize("name", profiles.PROFILES)
+def test_the_graph_given_is_left_alone_and_the_copy_opens_in_onnx_runtime_1_20(name: str) -> None:
+    manifest, graph = manifest_of(), graph_of()
+    graph.ir_version = 13
+    before = copy.deepcopy(manifest), graph.SerializeToString(deterministic=True)
+    files = profiles.load(name).files(manifest, graph)
+    assert (manifest, graph.SerializeToString(deterministic=True)) == before
+    (network,) = [content for path, content in files.items() if path.endswith(".onnx")]
+    assert onnx.load_from_string(network).ir_version == 10
+
+
+def put(*path: Any, to: Any) -> Change:
+    def change(manifest: dict[str, Any]) -> None:
+        functools.reduce(operator.getitem, path[:-1], manifest)[path[-1]] = to
+
+    return change
+
+
+def renamed(manifest: dict[str, Any]) -> None:
+    for part in ("joints", "actions"):
+        manifest["contract"][part][0] |= {"name": "a,b", "joint": "a,b"}
+
+
+SEEN, DRIVEN, EXTRA = ("contract", "observations"), ("contract", "actions"), ("contract", "extra")
+MOTORS = manifest_of()["contract"]["actions"]
+CASES: list[tuple[str, Change, onnx.ModelProto, str]] = [
+    ("both", dict, graph_of(recurrent=True), "recurrent"),
+    ("both", dict, graph_of(20), "obs (1, 21) and actions (1, 4)"),
+    ("both", put(*DRIVEN, 2, "kind", to="force"), graph_of(), "hip is driven by force"),
+    ("both", put(*SEEN, 1, "name", to="foot_height"), graph_of(), "observes foot_height"),
+    ("both", put(*SEEN, 1, "name", to="gait_phase"), graph_of(), "does not say how that clock runs"),
+    ("both", put(*SEEN, 5, "history", to=3), graph_of(), "base_ang_vel has a history of 3"),
+    ("both", put(*EXTRA, to={"mirror": 1}), graph_of(), "know nothing of mirror"),
+    ("both", put(*EXTRA, to={"step_pattern": {"knee": 0.7}}), graph_of(), "no stepping pattern"),
+    ("both", put(*EXTRA, to={"stride_pattern": {"yaw": {"hip": 0.1}}}), graph_of(), "(step_pattern, stride"),
+    ("both", put("contract", "command", to=["forward"]), graph_of(), "the command is forward"),
+    ("both", put(*DRIVEN, to=MOTORS[::-1]), graph_of(), "one order for both"),
+    ("unitree", put(*DRIVEN, to=MOTORS[:3]), graph_of(21, 3), "joint_vel_rel contain waist"),
+    ("unitree", put("command_ranges", to={}), graph_of(), "none for forward"),
+    ("unitree", put("command_ranges", "yaw", to=[0.5, -0.5]), graph_of(), "none for yaw"),
+    ("unitree", put(*SEEN, 4, "name", to="joint_pos_rel"), graph_of(), "joint_pos_rel twice"),
+    ("mjlab", put(*DRIVEN, to=MOTORS[:3]), graph_of(21, 3), "waist has no motor"),
+    ("mjlab", put(*DRIVEN, 1, "offset", to=0.25), graph_of(), "ankle's target at action 0 is 0.25"),
+    ("mjlab", renamed, graph_of(), "a joint is called 'a,b'"),
+]
+
+
+@pytest.mark.parametrize(("which", "change", "graph", "why"), CASES, ids=[f"{c[0]}: {c[3]}" for c in CASES])
+def test_what_cannot_be_run_is_refused(which: str, change: Change, graph: onnx.ModelProto, why: str) -> None:
+    for name in profiles.PROFILES if which == "both" else (which,):
+        manifest = manifest_of()
+        change(manifest)
+        with pytest.raises(Refused) as refusal:
+            profiles.load(name).files(manifest, graph)
+        assert refusal.value.code == BAD_INPUT
+        assert str(refusal.value).startswith(f"the {name} profile cannot express this policy: ")
+        assert why in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", profiles.PROFILES)
+def test_the_shipped_humanoid_is_refused_for_its_pattern_and_its_resting_clock(name: str) -> None:
+    shipped = ROOT / "robolearn" / "pretrained" / "humanoid_walk" / "contract.json"
+    manifest = {**manifest_of(), "contract": json.loads(shipped.read_text(encoding="utf-8"))}
+    why = r"no stepping pattern \(step_pattern, stride_pattern\), and .* never rest, .* runtime.py runs it$"
+    with pytest.raises(Refused, match=why):
+        profiles.load(name).files(manifest, graph_of(74, 21))
+
+
+def test_an_unknown_profile_is_named_with_the_one_that_was_meant() -> None:
+    with pytest.raises(ConfigError, match=r"^there is no profile 'unitre': did you mean unitree"):
+        profiles.load("unitre")
