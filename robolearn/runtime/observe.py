@@ -21,7 +21,7 @@ FULL_TURN = np.float32(2 * math.pi)
 
 def projected_gravity_of(sensors: Sensors) -> np.ndarray:
     """The world's down direction (3,) in the base frame: the third row of the rotation matrix, negated."""
-    w, x, y, z = (float(part) for part in sensors["quat"])
+    w, x, y, z = np.asarray(sensors["quat"], np.float64).tolist()
     return np.array([2 * (w * y - x * z), -2 * (y * z + w * x), 2 * (x * x + y * y) - 1], np.float32)
 
 
@@ -98,7 +98,7 @@ class GaitClock:
         )
         tips = self.since_rest >= self.settle_time and ahead > self.tip
         falls = math.hypot(gravity[0], gravity[1]) > self.lean
-        asked = bool((np.abs(command) > self.threshold).any())
+        asked = any(abs(part) > self.threshold for part in command)
         moving = bool(asked or tips or falls)
         self.since_stop = zero if moving else self.since_stop + self.dt
         phase = self.phase + self.frequency * self.dt if self.walking else self.phase

@@ -50,7 +50,15 @@ class Runtime:
         self._pattern = Pattern(contract) if extra else None
         self._obs = np.zeros(session.inputs["obs"], np.float32)
         self._state = [name for name in STATES if f"{name}_in" in session.inputs]
-        self._commands = len(contract["command"])
+        sizes = {"quat": 4, "gyro": 3, "joint_pos": len(self.joints), "joint_vel": len(self.joints)}
+        sizes["command"] = len(contract["command"])
+        self._raw = np.zeros(sum(sizes.values()), np.float32)
+        ends = np.cumsum(list(sizes.values()))
+        self._readings: dict[str, Any] = {
+            name: self._raw[end - size : end] for (name, size), end in zip(sizes.items(), ends, strict=True)
+        }
+        self._given = list(self._readings.items())
+        self._readings["home"] = self._home
         self.network_seconds = 0.0
         """How long the network took in the last step [s]."""
         self.reset()
@@ -59,7 +67,7 @@ class Runtime:
         """Begin anew: nothing remembered, the gait clock at rest (at `phase`, cycles, where given)."""
         self.action = np.zeros(len(self.actuators), np.float32)
         """(A,) the network's latest output."""
-        self.command = np.zeros(self._commands, np.float32)
+        self.command = np.zeros_like(self._readings["command"])
         self.feeds = {"obs": self._obs}
         self.feeds |= {f"{n}_in": np.zeros(self.session.inputs[f"{n}_in"], np.float32) for n in self._state}
         if self.clock is not None:
@@ -84,20 +92,22 @@ class Runtime:
         Raises:
             ValueError: a reading is not finite or has another length; nothing has changed then.
         """
-        readings: dict[str, Any] = {name: np.asarray(sensors[name], np.float32) for name in SENSORS}
-        asked = np.asarray(command, np.float32)
-        sizes = {"quat": 4, "gyro": 3, "joint_pos": len(self.joints), "joint_vel": len(self.joints)}
-        for name, size in (*sizes.items(), ("command", self._commands)):
-            value = asked if name == "command" else readings[name]
-            if value.shape != (size,) or not np.isfinite(value.sum()):
-                raise ValueError(f"{name} must be {size} finite numbers, not {value.tolist()}")
-        if self.clock is not None and self._begun:
-            self.clock.advance(readings["gyro"], projected_gravity_of(readings), self.command)
-        self._begun = True
-        self.command = asked
-        readings |= {"command": asked, "last_action": self.action, "home": self._home}
+        readings = self._readings
+        for name, place in self._given:
+            value = np.asarray(command if name == "command" else sensors[name], np.float32)
+            if value.shape != place.shape:
+                raise ValueError(f"{name} must be {len(place)} finite numbers, not {value.tolist()}")
+            place[:] = value
+        if not np.isfinite(self._raw).all():
+            name, place = next((n, p) for n, p in self._given if not np.isfinite(p).all())
+            raise ValueError(f"{name} must be {len(place)} finite numbers, not {place.tolist()}")
         if self.clock is not None:
+            if self._begun:
+                self.clock.advance(readings["gyro"], projected_gravity_of(readings), self.command)
             readings["phase"] = self.clock.phase
+        self._begun = True
+        self.command[:] = readings["command"]
+        readings["last_action"] = self.action
         for columns, compute in self._items:
             self._obs[0, columns] = compute(readings)
         began = time.perf_counter()
@@ -108,7 +118,7 @@ class Runtime:
             self.feeds[f"{name}_in"] = out[f"{name}_out"].copy()
         targets = self._offset + self._scale * self.action
         if self._pattern is not None and self.clock is not None:
-            targets = targets + self._pattern(self.clock, asked)
+            targets = targets + self._pattern(self.clock, self.command)
         return targets
 
 

@@ -1,0 +1,57 @@
+"""`robolearn deploy`: a bundle drives the simulator in real time."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from robolearn.cli import main
+from robolearn.export import deploy as deploying
+
+PATIENT = ["--max-missed", "1"]
+"""How busy the machine is is no matter of tests."""
+
+
+def test_the_shipped_policy_walks_in_real_time(exported, capsys):
+    code = main(["deploy", str(exported), "--seconds", "2", *PATIENT, "task.commands.forward=[0.8,0.8]"])
+    out = capsys.readouterr().out
+    assert code == 0, out
+    assert "100 control steps at 50 Hz with onnxruntime" in out
+    assert re.search(r"falls +0\n", out)
+    assert re.search(r"missed deadlines +\d+ of 100", out)
+
+
+def test_a_robot_that_falls_is_code_1(exported, capsys):
+    code = main(["deploy", str(exported), "--seconds", "0.3", *PATIENT, "task.min_upright=1"])
+    assert code == 1, capsys.readouterr().out
+
+
+def test_missed_deadlines_are_code_4_and_said_to_be_measured(exported, capsys, monkeypatch):
+    late = deploying.Drive(np.full(10, 0.03), np.zeros(10), missed=4, falls=0, episode_return=1.0)
+    monkeypatch.setattr(deploying, "drive", lambda *_: late)
+    assert main(["deploy", str(exported), "--seconds", "0.2"]) == 4
+    assert "40.00 %, allowed 1 % (measured here)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--runtime", "openvino"], 2, "valid: onnxruntime, tensorrt"),
+        (["--runtime", "tensorrt"], 6, "is not built yet"),
+        (["task.control_dt=0.04"], 2, "at another rate"),
+        (["task.nonsense=1"], 2, "nonsense"),
+    ],
+)
+def test_what_cannot_be_driven_is_one_line(words, code, said, exported, capsys):
+    assert main(["deploy", str(exported), *words]) == code
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert said in error
+
+
+def test_a_damaged_bundle_is_refused(bundle, capsys):
+    (bundle / "policy.onnx").write_bytes(b"")
+    assert main(["deploy", str(bundle)]) == 2
+    assert "policy.onnx is damaged" in capsys.readouterr().err
