@@ -101,7 +101,6 @@ def deploy(
     overrides: Sequence[str],
     seconds: float,
     runtime: str | None,
-    seed: int,
     max_missed: float,
 ) -> int:
     """Run a bundle against the simulator, and say how it went.
@@ -116,7 +115,7 @@ def deploy(
     if runtime is not None and runtime not in RUNTIMES:
         raise ConfigError(f"unknown runtime {quote(runtime)}; valid: {', '.join(RUNTIMES)}")
     bundle = Bundle.load(folder)
-    run = replace(on_robot(config.load(folder / config.FILE_NAME, overrides)), num_envs=1, seed=seed)
+    run = replace(on_robot(config.load(folder / config.FILE_NAME, overrides)), num_envs=1)
     _require_same_rate(run, bundle)
     name = runtime or available(bundle)[0]
     session = open_session(bundle, name)
@@ -129,7 +128,7 @@ def deploy(
     went = drive(Runtime(bundle, session), run, seconds)
     print(
         f"{run.task_name} on {run.backend_name} in real time: {len(went.took)} control steps at {bundle.rate:g} Hz "
-        f"with {name}, seed {seed}"
+        f"with {name}, seed {run.seed}"
     )
     rows: dict[str, Any] = {
         "sensors to targets": statistics(went.took),

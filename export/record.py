@@ -59,12 +59,16 @@ def phase_of(env: Env) -> np.ndarray:
 
 @torch.no_grad()
 def record(env: Env, policy: Act, steps: int) -> Recording:
-    """Let the trained policy control `env`, made with `on_robot`, and write everything down."""
+    """Let the trained policy control `env`, made with `on_robot`, and write everything down.
+
+    Half way everybody begins anew, so that there is a reset to get right even where nobody falls.
+    """
     rows: dict[str, list[np.ndarray]] = {}
-    env.reset()
-    fresh = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
-    forget(policy)
-    for _ in range(steps):
+    for t in range(steps):
+        if t in (0, steps // 2):
+            env.reset()
+            forget(policy)
+            fresh = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
         observation = env.observations["policy"]
         action = policy(observation)
         now: dict[str, Any] = {

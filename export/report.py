@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 PICTURE = "latency.png"
 
+KINDS = ("p50_ms", "p99_ms", "jitter_ms", "max_ms")
+
 
 def write_report(folder: Path, out: Export) -> None:
     """Write REPORT.md and, where something was measured, its histogram latency.png."""
@@ -205,16 +207,14 @@ def _fast(out: Export) -> list[str]:
                 ("whole step, hot", "hot"),
             ):
                 s = result[key]
-                rows.append(
-                    (result["runtime"], kind, *(f"{s[k]:.3f}" for k in ("p50_ms", "p99_ms", "max_ms")))
-                )
-            rows.append((result["runtime"], "first call", f"{result['first_ms']:.3f}", "", ""))
+                rows.append((result["runtime"], kind, *(f"{s[k]:.3f}" for k in KINDS)))
+            rows.append((result["runtime"], "first call", f"{result['first_ms']:.3f}", "", "", ""))
             late = result["late"]
             rows.append(
                 (
                     result["runtime"],
                     "begun late by",
-                    *(f"{late[k]:.3f}" for k in ("p50_ms", "p99_ms", "max_ms")),
+                    *(f"{late[k]:.3f}" for k in KINDS),
                 )
             )
         where = out.checked.board or "the machine it was exported on"
@@ -224,10 +224,19 @@ def _fast(out: Export) -> list[str]:
             "",
             f"Measured on {where}, {about} [ms]; a whole step goes from sensor readings to targets:",
             "",
-            *_table(("Runtime", "What", "p50", "p99", "max"), rows),
+            *_table(("Runtime", "What", "p50", "p99", "p99 - p50", "max"), rows),
             *(["", against] if against else []),
             "",
             f"![Histogram of the paced steps]({PICTURE})",
+        ]
+    if out.estimates and out.measured:
+        step, alone = (out.measured[0][key]["p50_ms"] for key in ("paced", "network"))
+        lines += [
+            "",
+            (
+                f"The model is of the network alone. What runtime.py does around it comes on top: "
+                f"here {step - alone:.3f} ms."
+            ),
         ]
     for e in out.estimates:
         terms = ", ".join(f"{name} {value:.4f}" for name, value in e.terms_ms.items())

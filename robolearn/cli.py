@@ -312,7 +312,6 @@ def deploy(
     runtime: Annotated[
         str | None, typer.Option(help="onnxruntime or tensorrt; what the bundle has where omitted.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of start, commands and pushes.")] = 1,
     max_missed: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the deadlines that may be missed.")
     ] = 0.01,
@@ -323,12 +322,12 @@ def deploy(
 
     \b
     robolearn deploy runs/humanoid_walk/2026-01-31_12-00-00/export/jetson-thor
-    robolearn deploy runs/humanoid_walk/2026-01-31_12-00-00/export/jetson-thor "task.commands.forward=[1,1]"
+    robolearn deploy runs/humanoid_walk/2026-01-31_12-00-00/export/jetson-thor seed=3 "task.commands.forward=[1,1]"
     """
     from robolearn.export.deploy import deploy as run_bundle
 
     with _export_codes():
-        return run_bundle(bundle, overrides or [], seconds, runtime, seed, max_missed)
+        return run_bundle(bundle, overrides or [], seconds, runtime, max_missed)
 
 
 @contextmanager

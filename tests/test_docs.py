@@ -24,10 +24,16 @@ TINY = {
     "eval": ["task.episode_length_s=0.2", "--episodes", "2"],
     "play": ["--seconds", "0.1"],
     "sim": ["--steps", "10", "--num-envs", "2"],
+    "export": ["--starts", "2", "--seconds", "0.1", "--measure-seconds", "0"],
+    "deploy": ["--seconds", "0.2", "--max-missed", "1"],
 }
 """What makes a command quick; the last setting of a kind wins."""
 
-EXPECTED = {"sim": (cli.OK, cli.CHECK_FAILED), "play": (cli.OK, cli.MISSING)}
+EXPECTED = {
+    "sim": (cli.OK, cli.CHECK_FAILED),
+    "deploy": (cli.OK, cli.CHECK_FAILED),
+    "play": (cli.OK, cli.MISSING),
+}
 """Exit codes besides 0: an untrained policy falls, and not every machine renders."""
 
 
@@ -188,6 +194,16 @@ def test_the_exit_codes_are_those_of_the_command() -> None:
     rows = re.findall(r"^\| (\d+) \| ", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     codes = [cli.OK, cli.CHECK_FAILED, cli.BAD_INPUT, cli.MISSING, cli.RUN_FAILED, cli.BUG, cli.INTERRUPTED]
     assert [int(row) for row in rows] == codes
+
+
+def test_the_exit_codes_of_an_export_are_those_of_its_runtime() -> None:
+    from robolearn.runtime import errors
+
+    rows = re.findall(
+        r"^\| (\d+) \| ", (ROOT / "docs" / "export.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    codes = [value for name, value in vars(errors).items() if name.isupper()]
+    assert {int(row) for row in rows} == {*codes, cli.CHECK_FAILED}
 
 
 def table(page: str, heading: str) -> set[str]:

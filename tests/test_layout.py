@@ -239,6 +239,29 @@ def no_utils(root: Path) -> list[str]:
     return [f"{p.relative_to(root)}: name it after its subject" for p in files(root) if p.name in vague]
 
 
+def runtime_stands_alone(root: Path) -> list[str]:
+    """What runs on the robot's computer needs numpy, onnxruntime or tensorrt, and nothing of ours."""
+    allowed = {*sys.stdlib_module_names, "numpy", "onnxruntime", "tensorrt"}
+    problems = []
+    for module, path in sources(root).items():
+        if not module.startswith("robolearn.runtime."):
+            continue
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            else:
+                continue
+            where = f"{path.relative_to(root)}:{node.lineno}"
+            problems += [
+                f"{where} imports {name}"
+                for name in names
+                if name.partition(".")[0] not in allowed and not name.startswith("robolearn.runtime.")
+            ]
+    return problems
+
+
 CHECKS: tuple[Callable[[Path], list[str]], ...] = (
     links,
     packages,
@@ -247,6 +270,7 @@ CHECKS: tuple[Callable[[Path], list[str]], ...] = (
     by_full_name,
     no_names_in_train,
     no_machine_paths,
+    runtime_stands_alone,
     short_files,
     no_utils,
 )
@@ -314,6 +338,13 @@ FAULTS = [
     (no_names_in_train, "robolearn/train.py", "backend = 'mujoco'\n", "names mujoco"),
     (no_machine_paths, "docs/run.md", f"see /{'home'}/ada/runs\n", f"docs/run.md:1 holds the path /{'home'}"),
     (no_machine_paths, "Makefile", f"all:\n\tcp a /{'root'}\n", "Makefile:2 holds the path"),
+    (runtime_stands_alone, "robolearn/runtime/a.py", "def f():\n    import torch\n", "a.py:2 imports torch"),
+    (
+        runtime_stands_alone,
+        "robolearn/runtime/b.py",
+        "from robolearn.errors import x\n",
+        "b.py:1 imports robolearn",
+    ),
     (short_files, "scripts/long.py", "x = 1\n" * 451, "scripts/long.py has 451 lines"),
     (no_utils, "robolearn/learners/utils.py", "", "robolearn/learners/utils.py"),
 ]

@@ -20,9 +20,10 @@ def is_target(target: Mapping[str, Any], board: str | None) -> bool:
 
 
 def statistics(seconds: np.ndarray) -> dict[str, float]:
-    """p50, p99, maximum and mean [ms] of some durations (n,) [s]."""
+    """p50, p99, jitter (p99 - p50), maximum and mean [ms] of some durations (n,) [s]."""
     p50, p99 = (float(x) for x in np.percentile(seconds, (50, 99)))
-    out = {"p50_ms": p50, "p99_ms": p99, "max_ms": float(seconds.max()), "mean_ms": float(seconds.mean())}
+    out = {"p50_ms": p50, "p99_ms": p99, "jitter_ms": p99 - p50}
+    out |= {"max_ms": float(seconds.max()), "mean_ms": float(seconds.mean())}
     return {name: 1e3 * value for name, value in out.items()} | {"count": len(seconds)}
 
 

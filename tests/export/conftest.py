@@ -28,7 +28,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def bundle(exported: Path, tmp_path: Path) -> Path:
     """A copy of it, to be broken."""
-    return Path(shutil.copytree(exported, tmp_path / "bundle"))
+    return Path(shutil.copytree(exported, tmp_path / "copied"))
 
 
 @pytest.fixture
