@@ -32,6 +32,9 @@ SCHEMA = 2
 LATEST = "latest.pt"
 ROOT = Path("runs")
 
+SIMULATED = ("memory",)
+"""Parts of a learner's state that belong to the robots in the simulation and mean nothing without it."""
+
 
 def new_run_folder(task_name: str, output: str | None) -> Path:
     """Create the folder of a new run: `output`, or runs/TASK/TIME.
@@ -112,7 +115,7 @@ def save(folder: Path, iteration: int, learner: Any, env: Any, infos: dict[str, 
     """
     weights = {"schema": SCHEMA, "iter": iteration, "infos": infos, **learner.state_dict()}
     path = folder / "checkpoints" / f"iteration_{iteration:06d}.pt"
-    _write(weights, path)
+    _write({name: value for name, value in weights.items() if name not in SIMULATED}, path)
     _write({**weights, "env": env.snapshot(), "global_random": _global_random()}, folder / LATEST)
     return path
 
@@ -178,6 +181,9 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
         state.pop("random", None)
     saved = content.get("env")
     anew = any(key.partition(".")[0] in ("task", "backend", "device", "num_envs", "seed") for key in changed)
+    simulated = saved is not None and not anew and len(saved["env"]["episode_step"]) == env.num_envs
+    if not simulated:
+        state = {name: value for name, value in state.items() if name not in SIMULATED}
     try:
         learner.load_state_dict(state)
     except (RuntimeError, KeyError, ValueError) as error:
@@ -185,7 +191,7 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
         if "Error(s) in loading" in why or "size mismatch" in why:
             why = "its networks are of other shapes; was it trained for another task, or with other learner.*_hidden?"
         raise ConfigError(f"the checkpoint does not fit this configuration: {why}") from error
-    if saved is None or anew or len(saved["env"]["episode_step"]) != env.num_envs:
+    if not simulated:
         return False
     try:
         env.restore(saved)

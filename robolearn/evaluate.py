@@ -16,7 +16,7 @@ from robolearn.env import Env, make_env
 from robolearn.envs.backend import State, Tensor, quat_rotate
 from robolearn.errors import RunFailed
 from robolearn.files import replacing
-from robolearn.runs import Act, load_policy, open_run, require_writable
+from robolearn.runs import Act, forget, load_policy, open_run, require_writable
 from robolearn.train import set_threads
 
 SCHEMA = 1
@@ -77,6 +77,7 @@ def tally(env: Env, policy: Act, episodes_each: int = 1) -> Tally:
     env_steps = 0
     ended: list[tuple[Tensor, ...]] = []
     env.reset()
+    forget(policy)
     position, heading = _pose(env.backend.state)
     start = position
     began = time.perf_counter()
@@ -89,6 +90,7 @@ def tally(env: Env, policy: Act, episodes_each: int = 1) -> Tally:
             both = torch.stack(pair).double() * counting
             sums[name] = sums.get(name, 0) + both.sum(dim=1)
         done = result.done
+        forget(policy, done)
         if done.any():
             rows = (done & counting).nonzero().squeeze(-1)
             moved = ((position - start) * heading).sum(dim=1)

@@ -55,10 +55,13 @@ Act = Callable[[dict[str, Tensor], int], Tensor]
 """Observations by group and the step's index to the robot's action (N, A)."""
 
 
-def collect(env: Env, batch: Batch, act: Act, timers: Timers) -> None:
+def collect(
+    env: Env, batch: Batch, act: Act, timers: Timers, ended: Callable[[Tensor], None] | None = None
+) -> None:
     """Fill `batch` by stepping `env` with `act(observations, t) -> action for the robot`.
 
-    `act` writes what it wants to remember of its own decision; this stores what came of it.
+    `act` writes what it wants to remember of its own decision; this stores what came of it. `ended` is told
+    after every step where an episode ended with it, (N,) bool.
     """
     batch.truncated.clear()
     for t in range(len(batch.reward)):
@@ -68,6 +71,8 @@ def collect(env: Env, batch: Batch, act: Act, timers: Timers) -> None:
             result = env.step(action)
         batch.reward[t] = result.reward
         batch.done[t] = result.done
+        if ended is not None:
+            ended(result.done)
         rows = result.truncated.nonzero().squeeze(-1)
         if len(rows):
             batch.truncated.append((t, rows, result.terminal_observations["critic"][rows]))

@@ -96,6 +96,8 @@ def _find_pretrained(name: str) -> tuple[Path, Path]:
 def load_policy(run: Run) -> Act:
     """The run's policy as the robot will run it: deterministic, without exploration noise.
 
+    One with memory remembers between calls: see `forget`.
+
     Raises:
         ConfigError: the overrides changed the networks, or what they observe.
     """
@@ -109,9 +111,23 @@ def load_policy(run: Run) -> Act:
         raise ConfigError(str(error)) from error
     weights = {name: value for name, value in run.content.items() if name != "env"}
     checkpoint.restore(weights, learner, env)
-    policy: Act = learner.policy
     env.close()
+    policy: Act = learner.policy
+    if getattr(policy, "state_names", ()):
+        from robolearn.learners.models import Player
+
+        return Player(learner.policy)
     return policy
+
+
+def forget(policy: Act, done: torch.Tensor | None = None) -> None:
+    """Let a policy with memory forget the robots whose episode ended, `done` (N,) bool; without it, everything.
+
+    To be called before the first step and after each. Policies without memory have no `reset` and need none.
+    """
+    reset = getattr(policy, "reset", None)
+    if reset is not None:
+        reset(done)
 
 
 def zero_policy(env: Env) -> Act:

@@ -18,7 +18,15 @@ from robolearn.env import Env, NonFiniteTerm, StepResult, make_env
 from robolearn.envs.backend import State, Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, near, one_line, printable, quote
 from robolearn.files import replacing
-from robolearn.runs import Act, load_policy, open_run, random_policy, require_writable, zero_policy
+from robolearn.runs import (
+    Act,
+    forget,
+    load_policy,
+    open_run,
+    random_policy,
+    require_writable,
+    zero_policy,
+)
 from robolearn.train import set_threads
 
 REPEATED_STEPS = 100
@@ -175,12 +183,14 @@ def roll_out(run: Config, make_policy: Callable[[Env], Act], steps: int) -> Outc
         env = make_env(run)
         outcome.device = env.device.type
         policy = make_policy(env)
+        forget(policy)  # the same one may have played before
         fell = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         began = time.perf_counter()
         while outcome.steps < steps:
             action = policy(env.observations["policy"])
             _require_finite({"the policy's action": action}, outcome.steps)
             result = env.step(action)
+            forget(policy, result.done)
             outcome.steps += 1
             outcome.simulated += env.ctx.dt
             _require_finite(_seen(result), outcome.steps)

@@ -23,7 +23,7 @@ from robolearn.envs.backend import State
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, MissingError, one_line, quote
 from robolearn.files import replacing
-from robolearn.runs import Act, load_policy, open_run, require_writable
+from robolearn.runs import Act, forget, load_policy, open_run, require_writable
 from robolearn.tasks.task import Ratio
 from robolearn.train import set_threads
 
@@ -98,6 +98,7 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
         MissingError: nothing on this machine renders.
     """
     env.reset()
+    forget(policy)
     episode = 1
     smooth: np.ndarray | None = None
     with Renderer(env.robot, *SIZE, backend=env.backend.capabilities.name) as renderer:
@@ -116,7 +117,11 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
                     each = value.each() if isinstance(value, Ratio) else value
                     lines.append(f"{name.replace('_', ' ')} {float(each[0]):.3f}")
             yield caption(renderer.draw(state, arrows), lines)
-            if frame + 1 < frames and bool(env.step(policy(env.observations["policy"])).done[0]):
+            if frame + 1 == frames:
+                break
+            done = env.step(policy(env.observations["policy"])).done
+            forget(policy, done)
+            if bool(done[0]):
                 episode, smooth = episode + 1, None
 
 

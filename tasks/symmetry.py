@@ -24,7 +24,7 @@ class Reflection:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Reflect the rows of x (N, k)."""
-        return x[:, self.permutation] * self.sign
+        return x.index_select(1, self.permutation) * self.sign
 
 
 @dataclass(frozen=True)

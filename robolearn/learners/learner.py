@@ -36,7 +36,11 @@ class Report:
 
 
 class Policy(Protocol):
-    """Observations to actions, as the robot will run it: deterministic, without the critic."""
+    """Observations to actions, as the robot will run it: deterministic, without the critic.
+
+    One that remembers is a `robolearn.learners.models.DeployedPolicy` with `state_names`, or has a
+    `reset(done)` that `robolearn.runs.forget` calls.
+    """
 
     def __call__(self, observations: Tensor) -> Tensor:
         """The `policy` group (N, D) to actions (N, A)."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import torch
-from rsl_rl.models import MLPModel
+from rsl_rl.models import MLPModel, RNNModel
 from rsl_rl.modules import EmpiricalNormalization
 from torch import nn
 
 from robolearn.learners.learner import Reduce, Tensor, alone
 from robolearn.tasks.symmetry import Symmetry
+
+Memory = tuple[Tensor, ...]
+"""What a recurrent network carries from step to step: (h,) of a GRU, (h, c) of an LSTM, (L, N, H) each for L
+layers, N robots and H hidden units; () where there is none."""
 
 
 class Normalizer(EmpiricalNormalization):
@@ -38,11 +42,23 @@ class Normalizer(EmpiricalNormalization):
 
 
 def build_model(
-    group: str, width: int, outputs: int, hidden: tuple[int, ...], activation: str, init_std: float | None
+    group: str,
+    width: int,
+    outputs: int,
+    hidden: tuple[int, ...],
+    activation: str,
+    init_std: float | None,
+    rnn: str = "none",
+    rnn_hidden: int = 128,
+    rnn_layers: int = 1,
 ) -> MLPModel:
-    """An rsl_rl MLP over one observation group; with `init_std` a Gaussian policy, without a value function."""
+    """An rsl_rl network over one observation group; with `init_std` a Gaussian policy, without a value function.
+
+    With `rnn`, gru or lstm, it has memory: `rnn_layers` layers of `rnn_hidden` units between normalizer and MLP.
+    """
     distribution = {"class_name": "GaussianDistribution", "init_std": init_std, "std_range": (0.05, 10.0)}
-    model = MLPModel(
+    recurrent = {"rnn_type": rnn, "rnn_hidden_dim": rnn_hidden, "rnn_num_layers": rnn_layers}
+    model = (MLPModel if rnn == "none" else RNNModel)(
         obs={group: torch.zeros(1, width)},
         obs_groups={group: [group]},
         obs_set=group,
@@ -51,9 +67,38 @@ def build_model(
         activation=activation,
         obs_normalization=True,
         distribution_cfg=distribution if init_std is not None else None,
+        **({} if rnn == "none" else recurrent),
     )
     model.obs_normalizer = Normalizer(width)
     return model
+
+
+def rnn_of(model: MLPModel) -> nn.GRU | nn.LSTM | None:
+    """The recurrent layers of a network that `build_model` made; None where it has none."""
+    return model.rnn.rnn if isinstance(model, RNNModel) else None
+
+
+def empty_memory(rnn: nn.GRU | nn.LSTM, num_envs: int) -> Memory:
+    """The memory of `num_envs` robots at the start of an episode: zeros, (L, N, H) each."""
+    weight = next(rnn.parameters())
+    count = 2 if isinstance(rnn, nn.LSTM) else 1
+    return tuple(weight.new_zeros(rnn.num_layers, num_envs, rnn.hidden_size) for _ in range(count))
+
+
+def advance(rnn: nn.GRU | nn.LSTM, inputs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+    """Outputs (T, N, H) for inputs (T, N, D) in order of time, and the memory after them."""
+    if isinstance(rnn, nn.LSTM):
+        h, c = memory
+        outputs, new = rnn(inputs, (h, c))
+        return outputs, tuple(new)
+    outputs, h = rnn(inputs, memory[0])
+    return outputs, (h,)
+
+
+def forget_rows(memory: Memory, done: Tensor) -> Memory:
+    """The memory with the robots emptied whose episode ended, `done` (N,) bool; nothing is changed in place."""
+    # A product would keep what is not finite, and gradients of it.
+    return tuple(torch.where(done[None, :, None], 0.0, part) for part in memory)
 
 
 class MirroredClock:
@@ -88,18 +133,71 @@ class MirroredClock:
 
 
 class DeployedPolicy(nn.Module):
-    """The policy as the robot runs it: normalizer, network and mirroring in one graph, no critic, no noise."""
+    """The policy as the robot runs it: normalizer, network and mirroring in one graph, no critic, no noise.
+
+    It keeps nothing between calls: a recurrent one takes its memory and returns the new one, so that the robot,
+    which knows when it starts anew, holds it. `Player` does that for simulated robots.
+    """
 
     def __init__(self, actor: MLPModel, clock: MirroredClock | None = None) -> None:
         super().__init__()
         self.actor = actor
         self.clock = clock
 
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """What it carries from step to step: () without memory, ("h",) of a GRU, ("h", "c") of an LSTM."""
+        rnn = rnn_of(self.actor)
+        if rnn is None:
+            return ()
+        return ("h", "c") if isinstance(rnn, nn.LSTM) else ("h",)
+
+    def initial_state(self, num_envs: int) -> Memory:
+        """Its memory where an episode starts: zeros (L, N, H), one for each of `state_names`."""
+        rnn = rnn_of(self.actor)
+        return () if rnn is None else empty_memory(rnn, num_envs)
+
     @torch.no_grad()
-    def forward(self, obs: Tensor) -> Tensor:
-        """The `policy` group (N, D) to the mean action (N, A)."""
-        if self.clock is None:
-            return self.actor.mlp(self.actor.obs_normalizer(obs))
-        flipped = self.clock.second_half(obs)
-        folded = self.clock.fold(obs, "policy", flipped)
-        return self.clock.unfold(self.actor.mlp(self.actor.obs_normalizer(folded)), flipped)
+    def forward(self, obs: Tensor, *state: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """The `policy` group (N, D) to the mean action (N, A).
+
+        With memory, `state` is one tensor (L, N, H) for each of `state_names`, and the result is the action
+        followed by as many new ones.
+        """
+        flipped = None if self.clock is None else self.clock.second_half(obs)
+        if self.clock is not None and flipped is not None:
+            obs = self.clock.fold(obs, "policy", flipped)
+        latent = self.actor.obs_normalizer(obs)
+        rnn = rnn_of(self.actor)
+        if rnn is not None:
+            outputs, state = advance(rnn, latent.unsqueeze(0), state)
+            latent = outputs.squeeze(0)
+        action = self.actor.mlp(latent)
+        if self.clock is not None and flipped is not None:
+            action = self.clock.unfold(action, flipped)
+        return action if rnn is None else (action, *state)
+
+
+class Player:
+    """A recurrent policy that remembers: observations (N, D) to actions (N, A), each robot with its own memory.
+
+    The first call after a full reset settles N.
+    """
+
+    def __init__(self, policy: DeployedPolicy) -> None:
+        """`policy` has memory; it is not changed."""
+        assert policy.state_names
+        self.policy = policy
+        self.state: Memory = ()
+
+    def __call__(self, observations: Tensor) -> Tensor:
+        """Act once for everybody, and remember it."""
+        if not self.state:
+            self.state = self.policy.initial_state(len(observations))
+        action, *state = self.policy(observations, *self.state)
+        self.state = tuple(state)
+        return action
+
+    def reset(self, done: Tensor | None = None) -> None:
+        """Forget everything; with `done` (N,) bool, what the robots knew whose episode ended."""
+        self.state = () if done is None else forget_rows(self.state, done)

@@ -15,7 +15,8 @@ from torch import nn
 
 from robolearn.env import Env, NonFiniteTerm
 from robolearn.learners.learner import Reduce, Report, Tensor, alone
-from robolearn.learners.models import DeployedPolicy, MirroredClock, build_model
+from robolearn.learners.models import DeployedPolicy, MirroredClock, build_model, rnn_of
+from robolearn.learners.recurrent import ActorMemory, require_same_memory
 from robolearn.metrics import Timers
 from robolearn.rollout import Batch, collect
 
@@ -25,11 +26,11 @@ class PPOConfig:
     """Proximal policy optimization."""
 
     num_steps: int = field(default=24, metadata={"min": 1, "max": 4096})
-    """Steps of every environment in a batch."""
+    """Steps of every environment in a batch; with `rnn` also how many steps gradients flow back."""
     num_epochs: int = field(default=4, metadata={"min": 1, "max": 100})
     """Passes over a batch, each with a fresh permutation."""
     minibatch_size: int = field(default=6144, metadata={"min": 2, "max": 10_000_000})
-    """Samples in one gradient step, about: a batch is cut into equal parts."""
+    """Samples in one gradient step, about: a batch is cut into equal parts, with `rnn` of whole environments."""
     learning_rate: float = field(default=1e-3, metadata={"above": 0.0, "max": 1.0})
     """Adam's step size at the start."""
     schedule: Literal["adaptive", "fixed"] = "adaptive"
@@ -64,11 +65,17 @@ class PPOConfig:
     """Hidden layers of the critic."""
     activation: Literal["elu", "relu", "swish", "tanh"] = "elu"
     """Activation of both."""
+    rnn: Literal["none", "gru", "lstm"] = "none"
+    """Memory of the actor, between what it observes and its hidden layers; the critic needs none."""
+    rnn_hidden: int = field(default=128, metadata={"min": 1, "max": 8192})
+    """Units in a layer of the memory."""
+    rnn_layers: int = field(default=1, metadata={"min": 1, "max": 8})
+    """Layers of the memory."""
     symmetry: Literal["auto", "none", "clock", "augment"] = "auto"
     """Left-right symmetry. clock: play the second half of the gait as the mirror of the first; augment:
     learn from every sample and its mirror image; auto: the first of them that the task allows."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of the networks; auto takes bf16 where the processor multiplies it in hardware."""
+    """Arithmetic of the networks; auto takes bf16 where the processor multiplies it in hardware. A memory has fp32."""
 
     def validate(self) -> None:
         """Raise ValueError for numbers that contradict each other."""
@@ -135,16 +142,19 @@ class PPO:
         self.precision = self._choose_precision()
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
         c = config
+        memory = (c.rnn, c.rnn_hidden, c.rnn_layers)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.actor = build_model(
-                "policy", widths["policy"], env.num_actions, c.actor_hidden, c.activation, c.init_std
+                "policy", widths["policy"], env.num_actions, c.actor_hidden, c.activation, c.init_std, *memory
             ).to(self.device)
             self.critic = build_model("critic", widths["critic"], 1, c.critic_hidden, c.activation, None).to(
                 self.device
             )
             # A small first policy: actions start at home, not at the whim of the initialization.
             nn.init.orthogonal_(self.actor.mlp[-1].weight, 0.01)
+        rnn = rnn_of(self.actor)
+        self.memory = None if rnn is None else ActorMemory(rnn, env.num_envs)
         self.learning_rate = c.learning_rate
         self.optimizer = torch.optim.Adam(
             chain(self.actor.parameters(), self.critic.parameters()), lr=c.learning_rate, fused=True
@@ -161,7 +171,7 @@ class PPO:
     def iterate(self, env: Env) -> Report:
         """Collect a batch, estimate advantages, take the gradient steps, update the normalizers."""
         self.timers.start()
-        collect(env, self.batch, self._act, self.timers)
+        collect(env, self.batch, self._act, self.timers, self.memory.forget if self.memory else None)
         with self.timers("learn"):
             self._fold_critic(env.observations["critic"], len(self.batch.reward))
             value, reward = self._evaluate()
@@ -185,7 +195,8 @@ class PPO:
             obs = self.clock.fold(obs, "policy", flipped)
         self._fold_critic(observations["critic"], t)
         with self._autocast():
-            mean = self.actor.mlp(self.actor.obs_normalizer(obs)).float()
+            seen = self.actor.obs_normalizer(obs)
+            mean = self.actor.mlp(seen if self.memory is None else self.memory.step(seen, t)).float()
         self.actor.distribution.update(mean)
         noise = torch.randn(mean.shape, generator=self.random, device=self.device)
         action = mean + self.actor.distribution.std * noise
@@ -241,16 +252,19 @@ class PPO:
                 "returns": returns,
                 "value": value,
             }
-            data = {name: x.flatten(0, 1) for name, x in data.items()}
-        size = len(data["returns"])
+        size = returns.numel()
         parts = max(1, round(size / c.minibatch_size))
+        units = size if self.memory is None else returns.shape[1]
         epochs: list[list[dict[str, float]]] = []
         stopped = False
         for _ in range(c.num_epochs):
             epochs.append([])
-            order = torch.randperm(size, generator=self.random, device=self.device)
+            order = torch.randperm(units, generator=self.random, device=self.device)
             for rows in order.chunk(parts):
-                part = {name: x.index_select(0, rows) for name, x in data.items()}
+                if self.memory is None:
+                    part = {name: x.flatten(0, 1).index_select(0, rows) for name, x in data.items()}
+                else:
+                    part = self.memory.part(data, batch.done, rows)
                 losses = self._gradient_step(part, old_std)
                 if losses is None:
                     stopped = True
@@ -275,7 +289,7 @@ class PPO:
         if self.symmetry is not None and self.clock is None:
             part = self._augmented(part)
         with self._autocast():
-            mean = actor.mlp(part["policy"])
+            mean = actor.mlp(part["policy"] if self.memory is None else self.memory.replay(part))
             value = critic.mlp(part["critic"])
         mean, value = mean.float(), value.float().squeeze(-1)
         actor.distribution.update(mean)
@@ -364,12 +378,17 @@ class PPO:
                     f"learner.symmetry={wanted}: this task states no symmetry; use learner.symmetry=none"
                 )
             return None, None
+        if wanted == "augment" and self.config.rnn != "none":
+            raise ValueError(
+                "learner.symmetry=augment: what the mirror image would remember is not known; "
+                f"use learner.symmetry=none (or clock, for a gait) with learner.rnn={self.config.rnn}"
+            )
         if wanted == "clock" and symmetry.clock is None:
             raise ValueError(
                 "learner.symmetry=clock: this task has no gait clock; use learner.symmetry=augment"
             )
         clock = MirroredClock(symmetry) if symmetry.clock is not None and wanted != "augment" else None
-        return symmetry, clock
+        return (symmetry, clock) if clock is not None or self.config.rnn == "none" else (None, None)
 
     def _choose_precision(self) -> str:
         if self.config.precision != "auto":
@@ -392,16 +411,19 @@ class PPO:
             "learning_rate": self.learning_rate,
             "random": self.random.get_state(),
             "folded": self.clock is not None,
+            **({} if self.memory is None else {"memory": self.memory.now}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take weights and optimizer from a checkpoint of ours or of rsl_rl's; rate and random state where
-        it has them.
+        """Take weights and optimizer from a checkpoint of ours or of rsl_rl's; rate, random state and what
+        the actor remembers where it has them.
 
         Raises:
-            ValueError: the weights were learned with `symmetry=clock` and this learner has it off, or the
-                reverse: the networks have the same shape, but not the same meaning.
+            ValueError: the actor has another kind of memory, or its weights were learned with `symmetry=clock`
+                and this learner has it off, or the reverse: the same shape, but not the same meaning.
         """
+        c = self.config
+        require_same_memory(state["actor_state_dict"], c.rnn, c.rnn_hidden, c.rnn_layers)
         self.actor.load_state_dict(state["actor_state_dict"])
         self.critic.load_state_dict(state["critic_state_dict"])
         folded = bool(state.get("folded", False))
@@ -415,6 +437,8 @@ class PPO:
         self._set_rate(state.get("learning_rate", self.config.learning_rate))
         if "random" in state:
             self.random.set_state(state["random"])
+        if self.memory is not None:
+            self.memory.restore(state.get("memory"))
 
 
 def _mean(rows: list[dict[str, float]]) -> dict[str, float]:

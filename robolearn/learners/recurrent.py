@@ -1,0 +1,117 @@
+"""The memory of a recurrent actor while it learns: carried from batch to batch, and learned through time.
+
+What the actor remembers where a batch begins is kept with the batch. A gradient step starts there and runs all T
+steps again, so gradients flow back through them, up to the start of the batch or of the episode: Werbos (1990),
+"Backpropagation through time: what it does and how to do it", truncated after T steps. A minibatch is therefore
+a group of environments with all their steps, and no longer any samples.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from robolearn.learners.learner import Tensor
+from robolearn.learners.models import Memory, advance, empty_memory, forget_rows
+
+WEIGHTS = "rnn.rnn.weight_hh_l"
+"""What rsl_rl calls the weights of a recurrent layer, without its number."""
+
+
+def unroll(rnn: nn.GRU | nn.LSTM, inputs: Tensor, memory: Memory, done: Tensor) -> Tensor:
+    """Outputs (T, n, H) of T steps in order, where nothing is remembered across the end of an episode.
+
+    Args:
+        rnn: the recurrent layers.
+        inputs: (T, n, D).
+        memory: before the first step.
+        done: (T, n) bool; the episode ended with this step.
+    """
+    # One step a call: cutting the batch into its episodes and padding them to one length is no faster, and
+    # with frequent ends slower, because most of what it computes is padding.
+    outputs = []
+    for t in range(len(inputs)):
+        output, memory = advance(rnn, inputs[t : t + 1], memory)
+        outputs.append(output)
+        memory = forget_rows(memory, done[t])
+    return torch.cat(outputs)
+
+
+class ActorMemory:
+    """What N environments' actor remembers, and the minibatches it learns from.
+
+    Recurrent layers always compute in fp32: the robot does, and over many steps a rounded memory would lead
+    somewhere else.
+    """
+
+    def __init__(self, rnn: nn.GRU | nn.LSTM, num_envs: int) -> None:
+        """`rnn` belongs to the actor, on its device."""
+        self.rnn = rnn
+        self.now = empty_memory(rnn, num_envs)
+        """Before the next step; emptied where an episode has ended."""
+        self.start = self.now
+        """Before the first step of the batch."""
+
+    def step(self, inputs: Tensor, t: int) -> Tensor:
+        """Outputs (N, H) for inputs (N, D) of step t of a batch, and remember them."""
+        if t == 0:
+            self.start = self.now
+        with torch.autocast(inputs.device.type, enabled=False):
+            outputs, self.now = advance(self.rnn, inputs.float().unsqueeze(0), self.now)
+        return outputs.squeeze(0)
+
+    def forget(self, done: Tensor) -> None:
+        """Empty the memory where `done` (N,) bool is set."""
+        self.now = forget_rows(self.now, done)
+
+    def part(self, data: dict[str, Tensor], done: Tensor, envs: Tensor) -> dict[str, Tensor]:
+        """The minibatch of these environments (n,).
+
+        Args:
+            data: (T, N, ...) each.
+            done: (T, N) bool.
+            envs: int64.
+
+        Returns:
+            The data (T n, ...) by name, the steps of time one after the other; but what `replay` needs as it is:
+            `policy` (T, n, D), `done` (T, n), and the memory they start from, `memory_0`, ... (L, n, H).
+        """
+        chosen = {name: x.index_select(1, envs) for name, x in data.items()}
+        part = {name: x if name == "policy" else x.flatten(0, 1) for name, x in chosen.items()}
+        part["done"] = done.index_select(1, envs)
+        return part | {f"memory_{i}": x.index_select(1, envs) for i, x in enumerate(self.start)}
+
+    def replay(self, part: dict[str, Tensor]) -> Tensor:
+        """Outputs (T n, H) for a minibatch, through which gradients flow back in time."""
+        memory = tuple(part[f"memory_{i}"] for i in range(len(self.start)))
+        with torch.autocast(part["policy"].device.type, enabled=False):
+            return unroll(self.rnn, part["policy"].float(), memory, part["done"]).flatten(0, 1)
+
+    def restore(self, memory: Any) -> None:
+        """Take a checkpoint's memory; without one, everybody's is empty."""
+        if memory is None:
+            self.now = tuple(torch.zeros_like(x) for x in self.now)
+        else:
+            self.now = tuple(x.to(mine).clone() for x, mine in zip(memory, self.now, strict=True))
+
+
+def require_same_memory(weights: dict[str, Tensor], rnn: str, hidden: int, layers: int) -> None:
+    """Refuse an actor's weights of another kind of memory than `learner.rnn*` says, with what to set.
+
+    Raises:
+        ValueError: they are.
+    """
+    found = [x for name, x in weights.items() if name.startswith(WEIGHTS)]
+    if not found:
+        if rnn != "none":
+            raise ValueError("these weights were learned without a memory: use learner.rnn=none")
+        return
+    rows, width = found[0].shape
+    kind = {3: "gru", 4: "lstm"}.get(rows // width, "none")  # so many gates has a unit of each
+    if (kind, width, len(found)) != (rnn, hidden, layers):
+        raise ValueError(
+            f"these weights were learned with a memory: use learner.rnn={kind} learner.rnn_hidden={width} "
+            f"learner.rnn_layers={len(found)}"
+        )

@@ -1,0 +1,251 @@
+"""Policies with memory: learned through time, resumed with what they remember, refused without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from rsl_rl.modules import RNN
+
+from robolearn import checkpoint, config
+from robolearn.errors import ConfigError
+from robolearn.evaluate import tally
+from robolearn.learners.models import Player, empty_memory
+from robolearn.learners.ppo import PPO, PPOConfig
+from robolearn.learners.recurrent import ActorMemory, unroll
+from robolearn.tasks.cartpole import CartpoleBalance
+from robolearn.tasks.humanoid_walk import HumanoidWalk
+from robolearn.train import train
+
+KINDS = ("gru", "lstm")
+
+SMALL = [
+    "task=cartpole_balance",
+    "num_envs=8",
+    "checkpoint_interval=2",
+    "task.episode_length_s=0.5",
+    "learner.num_steps=8",
+    "learner.minibatch_size=24",
+    "learner.actor_hidden=[8]",
+    "learner.critic_hidden=[8]",
+    "learner.rnn_hidden=6",
+    "learner.rnn_layers=2",
+    "torch_threads=1",
+]
+
+
+def layers(kind: str, width: int = 3, hidden: int = 5, layers: int = 2) -> torch.nn.Module:
+    torch.manual_seed(4)
+    return {"gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[kind](width, hidden, layers)
+
+
+def small(rnn: str = "gru", **settings) -> PPOConfig:
+    return PPOConfig(rnn=rnn, rnn_hidden=6, actor_hidden=(8,), critic_hidden=(8,), **settings)
+
+
+def loud(learner: PPO) -> PPO:
+    """A first policy acts almost nothing; this one acts by what it remembers."""
+    torch.nn.init.normal_(learner.actor.mlp[-1].weight, std=0.5, generator=torch.Generator().manual_seed(0))
+    return learner
+
+
+# ---------------------------------------------------------------------------------------- through time
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sequence_equals_single_steps_with_a_reset_where_an_episode_ends(kind):
+    rnn, random = layers(kind), torch.Generator().manual_seed(1)
+    inputs = torch.randn(9, 4, 3, generator=random)
+    done = torch.rand(9, 4, generator=random) < 0.3
+    assert 0 < done.sum() < 36
+    memory = tuple(torch.randn(x.shape, generator=random) for x in empty_memory(rnn, 4))
+    theirs = RNN(3, 5, 2, kind)  # rsl_rl's, which keeps its state inside
+    theirs.rnn.load_state_dict(rnn.state_dict())
+    theirs.hidden_state = memory if kind == "lstm" else memory[0]
+    with torch.no_grad():
+        singly = []
+        for t in range(9):
+            singly.append(theirs(inputs[t]).squeeze(0))
+            theirs.reset(done[t])
+        assert torch.allclose(unroll(rnn, inputs, memory, done), torch.stack(singly), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_flow_from_the_last_step_to_the_first_but_not_across_the_end_of_an_episode(kind):
+    rnn = layers(kind)
+    inputs = torch.randn(6, 2, 3, requires_grad=True)
+    memory = tuple(torch.randn_like(x).requires_grad_() for x in empty_memory(rnn, 2))
+    done = torch.zeros(6, 2, dtype=torch.bool)
+    done[2, 1] = True  # the second environment's episode ends with step 2
+    unroll(rnn, inputs, memory, done)[5].sum().backward()
+    reached = inputs.grad.abs().sum(dim=2) > 0
+    assert reached.T.tolist() == [[True] * 6, [False] * 3 + [True] * 3]
+    for part in memory:
+        assert (part.grad.abs().sum(dim=(0, 2)) > 0).tolist() == [True, False]
+
+
+def test_a_minibatch_is_some_environments_with_all_their_steps_and_where_they_began():
+    memory = ActorMemory(layers("gru", hidden=1, layers=1), num_envs=3)
+    memory.start = (torch.tensor([[[10.0], [20.0], [30.0]]]),)
+    returns = torch.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])  # T = 2, N = 3
+    done = torch.tensor([[True, False, False], [False, False, True]])
+    part = memory.part({"returns": returns, "policy": returns[..., None]}, done, torch.tensor([2, 0]))
+    assert part["returns"].tolist() == [2, 0, 5, 3]
+    assert part["policy"][..., 0].tolist() == [[2, 0], [5, 3]]
+    assert part["done"].tolist() == [[False, True], [True, False]]
+    assert part["memory_0"].tolist() == [[[30], [10]]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("task", [CartpoleBalance, HumanoidWalk], ids=["cartpole", "mirrored_clock"])
+def test_learning_replays_just_what_was_decided_while_collecting(make_env, monkeypatch, task, kind):
+    env = make_env(task(episode_length_s=0.14), num_envs=6)  # episodes of 7 steps, batches of 10
+    learner = loud(PPO(env, small(kind, num_steps=10, precision="fp32", learning_rate=1e-5)))
+    assert (learner.clock is not None) == (task is HumanoidWalk)
+    learner.iterate(env)
+    memory, batch, envs = learner.memory, learner.batch, torch.tensor([4, 1, 3])
+
+    @torch.no_grad()
+    def replayed() -> tuple[torch.Tensor, torch.Tensor]:
+        data = {"policy": learner.actor.obs_normalizer(batch.policy), "mean": batch.mean}
+        part = memory.part(data, batch.done, envs)
+        return learner.actor.mlp(memory.replay(part)), part["mean"]
+
+    def check(*_) -> dict[str, float]:
+        assert batch.done.any()
+        assert all((x != 0).any() for x in memory.start)  # it begins in the middle of episodes
+        ours, collected = replayed()
+        assert collected.std() > 0.05
+        assert torch.allclose(ours, collected, atol=1e-5)
+        # ... which takes what it remembered from the batch before.
+        memory.start = tuple(torch.zeros_like(x) for x in memory.start)
+        ours, _ = replayed()
+        assert not torch.allclose(ours, collected, atol=1e-3)
+        return {}
+
+    monkeypatch.setattr(learner, "_update", check)
+    learner.iterate(env)
+
+
+def test_every_epoch_sees_every_environment_once(make_env, monkeypatch):
+    env = make_env(CartpoleBalance(), num_envs=8)
+    learner = PPO(env, small(num_epochs=2, minibatch_size=48, max_kl=100.0))
+    seen, original = [], learner._gradient_step
+
+    def spy(part, std):
+        seen.append(part["policy"].clone())
+        return original(part, std)
+
+    monkeypatch.setattr(learner, "_gradient_step", spy)
+    learner.iterate(env)
+    assert [x.shape for x in seen] == [(24, 2, 4)] * 8  # 8 x 24 samples in parts of about 48, two epochs
+    first, second = torch.cat(seen[:4], dim=1), torch.cat(seen[4:], dim=1)
+    assert not torch.equal(first, second)
+    assert torch.equal(first[0].sort(dim=0).values, second[0].sort(dim=0).values)
+
+
+def test_the_memory_learns_in_fp32_whatever_the_other_layers_do(make_env):
+    env = make_env(CartpoleBalance(), num_envs=8)
+    learner = PPO(env, small("lstm", precision="bf16"))
+    report = learner.iterate(env)
+    assert report.losses["gradient_steps"] == 4
+    assert {x.dtype for x in learner.memory.now} == {torch.float32}
+
+
+# ---------------------------------------------------------------------------------------- training and resuming
+
+
+def resume(run: Path, *words: str) -> Path:
+    every = [f"resume={run}", *words]
+    asked = config.resolve(every)
+    return train(asked, config.resume_changes(every, asked))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_with_memory_trains_stops_and_goes_on_to_the_same_bits(tmp_path, kind):
+    words = [*SMALL, f"learner.rnn={kind}"]
+    whole = train(config.resolve([*words, "max_iterations=4", f"output={tmp_path / 'whole'}"]))
+    half = train(config.resolve([*words, "max_iterations=2", f"output={tmp_path / 'half'}"]))
+    stopped = checkpoint.load(half / "latest.pt")
+    assert all((x != 0).any() for x in stopped["memory"])
+    assert "memory" not in checkpoint.load(half / "checkpoints" / "iteration_000002.pt")
+    resume(half, "max_iterations=4")
+    ours, theirs = checkpoint.load(half / "latest.pt"), checkpoint.load(whole / "latest.pt")
+    for key in ("actor_state_dict", "critic_state_dict"):
+        assert ours[key].keys() == theirs[key].keys()
+        assert all(torch.equal(ours[key][name], theirs[key][name]) for name in ours[key])
+    assert all(torch.equal(a, b) for a, b in zip(ours["memory"], theirs["memory"], strict=True))
+    # With other robots it begins anew: there is nothing to remember of them.
+    resume(half, "max_iterations=5", "num_envs=4", f"output={tmp_path / 'other'}")
+
+
+def test_the_memory_of_a_checkpoint_counts_only_with_its_simulation(make_env, tmp_path):
+    env = make_env(CartpoleBalance(), num_envs=4)
+    learner = PPO(env, small())
+    learner.iterate(env)
+    (tmp_path / "checkpoints").mkdir()
+    checkpoint.save(tmp_path, 1, learner, env)
+    content = checkpoint.load(tmp_path / "latest.pt")
+    again = PPO(env, small())
+    assert checkpoint.restore(content, again, env)
+    assert torch.equal(again.memory.now[0], learner.memory.now[0])
+    assert not checkpoint.restore(content, again, env, ["task.force"])
+    assert not again.memory.now[0].any()
+
+
+# ---------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("learned", "asked", "fix"),
+    [
+        (small("gru"), small("none"), r"use learner\.rnn=gru learner\.rnn_hidden=6 learner\.rnn_layers=1$"),
+        (small("lstm"), small("gru"), r"use learner\.rnn=lstm"),
+        (small("none"), small("gru"), r"without a memory: use learner\.rnn=none$"),
+        (small("gru", rnn_layers=3), small("gru"), r"learner\.rnn_hidden=6 learner\.rnn_layers=3$"),
+    ],
+)
+def test_a_checkpoint_with_another_memory_is_refused_in_one_line_with_the_fix(make_env, learned, asked, fix):
+    env = make_env(CartpoleBalance(), num_envs=2)
+    content = {**PPO(env, learned).state_dict(), "iter": 1}
+    with pytest.raises(ConfigError, match=fix) as error:
+        checkpoint.restore(content, PPO(env, asked), env)
+    assert "\n" not in str(error.value)
+
+
+def test_learning_from_mirror_images_is_refused_with_memory(make_env):
+    with pytest.raises(ValueError, match=r"symmetry=none .or clock, for a gait. with learner\.rnn=gru"):
+        PPO(make_env(HumanoidWalk(), num_envs=2), small("gru", symmetry="augment"))
+
+
+# ---------------------------------------------------------------------------------------- learning
+
+
+@dataclass
+class PositionsOnly(CartpoleBalance):
+    """The policy sees where cart and pole are, but not how fast they move: it must remember where they were."""
+
+    observations: ClassVar = {**CartpoleBalance.observations, "policy": ("joint_pos_rel",)}
+
+
+@pytest.mark.slow
+def test_memory_balances_a_pole_whose_speed_is_not_seen(make_env):
+    torch.set_num_threads(1)  # networks so small are no faster with more
+    angle = {}
+    sizes = {"actor_hidden": (64,), "critic_hidden": (64, 64), "rnn_hidden": 32, "minibatch_size": 1024}
+    for kind in ("none", "gru"):
+        env = make_env(PositionsOnly(), num_envs=128)
+        learner = PPO(env, PPOConfig(rnn=kind, precision="fp32", **sizes))
+        for _ in range(60):
+            learner.iterate(env)
+        policy = Player(learner.policy) if learner.policy.state_names else learner.policy
+        counted = tally(make_env(PositionsOnly(), num_envs=128, seed=77), policy)
+        angle[kind] = counted.metrics["pole_angle"]
+        if kind == "gru":
+            assert counted.survived.double().mean() >= 0.9
+    # Without memory the pole swings to and fro as long as it is up at all [rad].
+    assert angle["gru"] < 0.05
+    assert angle["none"] > 0.1
