@@ -32,6 +32,8 @@ SHIPPED = (
     "robolearn/envs/robots/cartpole/robot.yaml",
     "robolearn/tasks/humanoid_walk.py",
     "robolearn/export/__init__.py",
+    "robolearn/export/targets/jetson-thor.yaml",
+    "robolearn/runtime/main.py",
     "robolearn/pretrained/humanoid_walk/config.yaml",
     "robolearn/pretrained/humanoid_walk/contract.json",
     "robolearn/pretrained/humanoid_walk/policy.pt",

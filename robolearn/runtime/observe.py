@@ -13,7 +13,7 @@ from robolearn.runtime.errors import BAD_INPUT, Refused
 Sensors = Mapping[str, Any]
 """Raw sensor readings on the robot: `quat` (4,) wxyz, `gyro` (3,) [rad/s] in the base frame, `joint_pos` (J,)
 [rad or m], `joint_vel` (J,), and what the runtime itself knows: `last_action` (A,), `command` (C,), `phase`
-(scalar, cycles), `home` (J,).
+(scalar, cycles), `home` (J,), perhaps `gravity` (3,).
 """
 
 FULL_TURN = np.float32(2 * math.pi)
@@ -21,6 +21,8 @@ FULL_TURN = np.float32(2 * math.pi)
 
 def projected_gravity_of(sensors: Sensors) -> np.ndarray:
     """The world's down direction (3,) in the base frame: the third row of the rotation matrix, negated."""
+    if "gravity" in sensors:  # the runtime needs it twice
+        return np.asarray(sensors["gravity"], np.float32)
     w, x, y, z = np.asarray(sensors["quat"], np.float64).tolist()
     return np.array([2 * (w * y - x * z), -2 * (y * z + w * x), 2 * (x * x + y * y) - 1], np.float32)
 
@@ -66,19 +68,18 @@ EXTRAS = ("gait_clock", "step_pattern", "stride_pattern")
 class GaitClock:
     """A gait clock that runs while the robot is asked to move or must catch itself, and rests between two steps.
 
-    In float32 throughout, as in training: the half cycle then ends in the same control step.
+    Phase and times are float32, as in training: the half cycle then ends in the same control step.
     """
 
     def __init__(self, clock: Mapping[str, Any], dt: float) -> None:
-        self.dt = np.float32(dt)
-        self.start = float(clock["phase_at_start"][0])
-        names = ("frequency", "command_threshold", "stop_time", "balance_lean", "balance_start")
-        number = {
-            name: np.float32(clock[name]) for name in (*names, "settle_time", "fall_filter", "fall_time")
-        }
-        self.frequency, self.threshold, self.stop_time, self.lean, self.tip = (number[n] for n in names)
-        self.settle_time, self.fall_time = number["settle_time"], number["fall_time"]
-        self.share = np.float32(min(1.0, float(self.dt) / float(number["fall_filter"])))
+        self.dt, self.start = np.float32(dt), float(clock["phase_at_start"][0])
+        self.stride = np.float32(clock["frequency"]) * self.dt
+        """Part of a cycle in a control step."""
+        self.stop_time, self.settle_time = np.float32(clock["stop_time"]), np.float32(clock["settle_time"])
+        names = ("command_threshold", "balance_lean", "balance_start", "fall_time")
+        # Rounded as in training, and then plain numbers, which Python is quicker with.
+        self.threshold, self.lean, self.tip, self.fall_time = (float(np.float32(clock[n])) for n in names)
+        self.share = min(1.0, float(dt) / float(clock["fall_filter"]))
         self.reset(None)
 
     def reset(self, phase: float | None) -> None:
@@ -86,26 +87,24 @@ class GaitClock:
         self.phase = np.float32(self.start if phase is None else phase)
         self.walking = False
         self.since_stop, self.since_rest = self.stop_time, self.settle_time
-        self.sway_x = self.sway_y = np.float32(0)
+        self.sway_x = self.sway_y = 0.0
 
-    def advance(self, gyro: np.ndarray, gravity: np.ndarray, command: np.ndarray) -> None:
+    def advance(self, gyro: Any, gravity: Any, command: Any) -> None:
         """One control step later: new gyro (3,) and gravity (3,), and the command (C,) followed meanwhile."""
-        zero = np.float32(0)
-        self.sway_x += self.share * (gyro[0] - self.sway_x)
-        self.sway_y += self.share * (gyro[1] - self.sway_y)
-        ahead = math.hypot(
-            gravity[0] + self.fall_time * self.sway_y, gravity[1] - self.fall_time * self.sway_x
+        self.sway_x += self.share * (float(gyro[0]) - self.sway_x)
+        self.sway_y += self.share * (float(gyro[1]) - self.sway_y)
+        x, y = float(gravity[0]), float(gravity[1])
+        ahead = math.hypot(x + self.fall_time * self.sway_y, y - self.fall_time * self.sway_x)
+        tips = ahead > self.tip and self.since_rest >= self.settle_time
+        moving = bool(
+            tips or math.hypot(x, y) > self.lean or any(abs(part) > self.threshold for part in command)
         )
-        tips = self.since_rest >= self.settle_time and ahead > self.tip
-        falls = math.hypot(gravity[0], gravity[1]) > self.lean
-        asked = any(abs(part) > self.threshold for part in command)
-        moving = bool(asked or tips or falls)
-        self.since_stop = zero if moving else self.since_stop + self.dt
-        phase = self.phase + self.frequency * self.dt if self.walking else self.phase
+        self.since_stop = np.float32(0) if moving else self.since_stop + self.dt
+        phase = self.phase + self.stride if self.walking else self.phase
         halves = np.floor(2 * phase)
         between_steps = not self.walking or halves > np.floor(2 * self.phase)
         self.walking = bool(moving or self.since_stop < self.stop_time or not between_steps)
-        self.since_rest = zero if self.walking else self.since_rest + self.dt
+        self.since_rest = np.float32(0) if self.walking else self.since_rest + self.dt
         self.phase = np.float32((phase if self.walking else halves / 2) % 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -90,20 +91,29 @@ class Runtime:
             Targets (A,) of the actuators: positions [rad or m], or forces [N or Nm], float32.
 
         Raises:
-            ValueError: a reading is not finite or has another length; nothing has changed then.
+            ValueError: a reading is not finite or has another length, nothing has changed then; or the network's
+                action is not finite.
         """
         readings = self._readings
         for name, place in self._given:
-            value = np.asarray(command if name == "command" else sensors[name], np.float32)
-            if value.shape != place.shape:
-                raise ValueError(f"{name} must be {len(place)} finite numbers, not {value.tolist()}")
-            place[:] = value
-        if not np.isfinite(self._raw).all():
-            name, place = next((n, p) for n, p in self._given if not np.isfinite(p).all())
-            raise ValueError(f"{name} must be {len(place)} finite numbers, not {place.tolist()}")
+            value = command if name == "command" else sensors[name]
+            try:
+                fits = len(value) == len(place)
+                if fits:
+                    place[:] = value
+            except (TypeError, ValueError):
+                fits = False
+            if not fits:
+                raise ValueError(f"{name} must be {len(place)} finite numbers, not {value}")
+        if not math.isfinite(self._raw.sum()):
+            for name, place in self._given:
+                if not np.isfinite(place).all():
+                    raise ValueError(f"{name} must be {len(place)} finite numbers, not {place.tolist()}")
+        readings.pop("gravity", None)
+        readings["gravity"] = projected_gravity_of(readings)
         if self.clock is not None:
             if self._begun:
-                self.clock.advance(readings["gyro"], projected_gravity_of(readings), self.command)
+                self.clock.advance(readings["gyro"], readings["gravity"], self.command)
             readings["phase"] = self.clock.phase
         self._begun = True
         self.command[:] = readings["command"]
@@ -113,7 +123,10 @@ class Runtime:
         began = time.perf_counter()
         out = self.session.run(self.feeds)
         self.network_seconds = time.perf_counter() - began
-        self.action = out["actions"][0].copy()
+        action = out["actions"][0]
+        if not math.isfinite(action.sum()):
+            raise ValueError(f"the network's action is not finite: {action.tolist()}")
+        self.action = action.copy()
         for name in self._state:
             self.feeds[f"{name}_in"] = out[f"{name}_out"].copy()
         targets = self._offset + self._scale * self.action
