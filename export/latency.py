@@ -1,12 +1,13 @@
-"""How long a network takes on a target, from its graph and the target's figures; and what to make of measurements.
+"""How long a control step takes on a target, from its network's graph and the target's figures; and measurements.
 
-The time of one call is a sum, each of its terms kept apart:
+The time of one control step, from sensor readings to targets, is a sum, each of its terms kept apart:
 
-    t = fixed + kernels x launch + bytes / bandwidth + operations / rate
+    t = fixed + runtime + kernels x launch + bytes / bandwidth + operations / rate
 
-Bytes and operations are bounded as in Williams, Waterman and Patterson (2009), "Roofline: an insightful visual
-performance model", but added where they take the greater: nothing is taken to overlap. It gives a typical time. Only
-a measurement gives p99, and only one that was made on the target says anything about the target.
+`fixed` is calling the network, however small; `runtime` is what runtime.py does around it, one figure for every
+policy. Bytes and operations are bounded as in Williams, Waterman and Patterson (2009), "Roofline: an insightful
+visual performance model", but added where they take the greater: nothing is taken to overlap. It gives a typical
+time. Only a measurement gives p99, and only one that was made on the target says anything about the target.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import onnx
 
 RUNTIMES = ("tensorrt", "onnxruntime")
-TERMS = ("fixed", "launch", "memory", "compute")
+TERMS = ("fixed", "runtime", "launch", "memory", "compute")
 BASES = ("measured-on-target", "measured-other-device", "modelled", "not-run")
 """What a verdict stands on. The second and the last are no ground for one."""
 
@@ -39,7 +40,8 @@ _STATIC = {"Shape", "Size"}
 _MOVING = {"Concat", "Expand", "Gather", "Pad", "Slice", "Split", "Tile", "Transpose"}
 """A kernel that computes nothing."""
 _POINTWISE = (
-    {"Abs", "Add", "And", "Cast", "Ceil", "Clip", "Cos", "Div", "Equal", "Exp", "Floor", "Greater", "Less"}
+    {"Abs", "Add", "And", "Cast", "Ceil", "Clip", "Cos", "Div", "Equal", "Exp", "Floor"}
+    | {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
     | {"Log", "Max", "Min", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Round", "Sign", "Sin", "Sqrt"}
     | {"Sub", "Sum", "Tan", "Where", "Celu", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"}
     | {"Mish", "PRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Swish", "Tanh"}
@@ -173,7 +175,7 @@ def _flops(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The modelled time of one call, paced at the control rate."""
+    """The modelled time of one control step, network and runtime.py, paced at the control rate."""
 
     runtime: str
     """One of RUNTIMES."""
@@ -207,10 +209,12 @@ def model(target: Target, cost: Cost, graph: bool = True) -> list[Estimate]:
     """
     notes = tuple(f"{kind} nodes: operations not counted" for kind in cost.uncounted)
     known, estimates = target.figures(), []
+    if (step := target.step_us) is None:
+        return []  # a file with gpu or cpu has it
 
     def add(runtime: str, figures: list[str], terms: tuple[float, ...], *more: str) -> None:
         named = dict(zip(TERMS, terms, strict=True))
-        used = {name: known[name] for name in figures}
+        used = {name: known[name] for name in ("step_us", *figures)}
         estimates.append(Estimate(runtime, target.name, named, used, (*notes, *more)))
 
     if (gpu := target.gpu) and cost.precision in _PRECISIONS.values():
@@ -219,6 +223,7 @@ def model(target: Target, cost: Cost, graph: bool = True) -> list[Estimate]:
         parts = ["wake_us", "copy_us", *(["graph_us"] if graph else []), launch, "memory_bandwidth_gbs", rate]
         terms = (
             fixed / 1e3,
+            step.value / 1e3,
             cost.kernels * getattr(gpu, launch).value / 1e3,
             (cost.weight_bytes + cost.activation_bytes) / gpu.memory_bandwidth_gbs.value / 1e6,
             cost.flops / getattr(gpu, rate).value / 1e9,
@@ -229,6 +234,7 @@ def model(target: Target, cost: Cost, graph: bool = True) -> list[Estimate]:
         widened = ["fp16 weights are read as fp32"] if cost.precision == "fp16" else []
         terms = (
             cpu.fixed_us.value / 1e3,  # calling the nodes one by one is part of it
+            step.value / 1e3,
             0.0,
             (4 * cost.parameters + cost.activation_bytes) / cpu.memory_bandwidth_gbs.value / 1e6,
             cost.flops / cpu.fp32_gflops.value / 1e6,
@@ -302,23 +308,26 @@ def recommend(results: Sequence[Estimate] | Sequence[Measurement]) -> Recommenda
         raise ValueError(f"times of different origin do not compare: {sorted(map(str, origins))}")
     times = sorted((r.total_ms if isinstance(r, Estimate) else r.p99_ms, r.runtime) for r in results)
     (time, best), others = times[0], times[1:]
-    modelled = isinstance(results[0], Estimate)
-    said = f"{time:.3f} ms with {best}" + "".join(f", {other:.3f} ms with {name}" for other, name in others)
+    modelled = [r for r in results if isinstance(r, Estimate)]
+    digits = 2 if modelled else 3
+    said = f"{time:.{digits}f} ms with {best}" + "".join(f", {t:.{digits}f} ms with {r}" for t, r in others)
     if modelled:
-        return Recommendation(best, f"A call takes about {said}: modelled, so measure on the board.")
+        assumed = any(r.assumed for r in modelled)
+        ground = "the model rests on assumed figures" if assumed else "modelled, not measured"
+        return Recommendation(best, f"Try it first: a control step takes about {said}; {ground}.")
     return Recommendation(best, f"99 of 100 steps take at most {said}.")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a network is fast enough for its target, and how anybody knows."""
+    """Whether a control step is fast enough for its target, and how anybody knows."""
 
     fits: bool | None
     """None where nothing is known about the target itself."""
     basis: str
     """One of BASES."""
     lines: tuple[str, ...]
-    """The same for people."""
+    """The same for people: what it is about and stands on, then what was held against the budget."""
     runtime: str = ""
     """Whose time it is about; empty where there is none."""
 
@@ -338,7 +347,7 @@ def verdict(target: Target, rate_hz: float, result: Estimate | Measurement | Non
     """
     budget = target.budget.ms(rate_hz)
     if result is None:
-        why = "it is measured, not modelled" if target.any_machine else "nothing was measured or modelled"
+        why = "nothing was measured" if target.any_machine else "nothing was measured or modelled"
         return Verdict(None, "not-run", (f"no verdict for {target.title}: {why}",))
     if isinstance(result, Estimate):
         if result.target != target.name:
@@ -348,13 +357,13 @@ def verdict(target: Target, rate_hz: float, result: Estimate | Measurement | Non
         raise ConfigError(
             f"{result.runtime} was measured at {result.rate_hz:g} Hz, the policy runs at {rate_hz:g}; measure it there"
         )
-    paced = f"{result.runtime}, {result.count} steps paced at {rate_hz:g} Hz"
+    paced = f"{result.runtime}, {result.count} control steps paced at {rate_hz:g} Hz"
     times = {"p50": result.p50_ms, "p99": result.p99_ms, "max": result.max_ms}
     times["jitter"] = result.p99_ms - result.p50_ms
     if not here(target, result.board):
-        said = ", ".join(f"{name} {time:.3f} ms" for name, time in times.items())
+        said = ", ".join(f"{name} {time:.3f}" for name, time in times.items())
         where = result.board or "another device"
-        elsewhere = (f"no verdict for {target.title}: measured on {where}", f"there: {paced}: {said}")
+        elsewhere = (f"no verdict for {target.title}: measured on {where}", f"there: {paced}: {said} ms")
         return Verdict(None, "measured-other-device", elsewhere, result.runtime)
     lines = [f"measured on {target.title}: {paced}"]
     lines += [_line(name, time, budget[name], rate_hz) for name, time in times.items()]
@@ -378,11 +387,13 @@ def decide(
 
 
 def _of_estimate(target: Target, rate_hz: float, result: Estimate, p50_ms: float) -> Verdict:
-    terms = ", ".join(f"{name} {time:.3f}" for name, time in result.terms_ms.items())
-    assumed = ", ".join(f"{name} {result.figures[name].value:g}" for name in result.assumed)
+    terms = ", ".join(f"{name} {time:.3f}" for name, time in result.terms_ms.items() if time)
+    assumed = ", ".join(name.rpartition(".")[2] for name in result.assumed)  # of one section, and step_us
+    about = f"a control step with {result.runtime}, network and runtime.py"
     lines = (
-        f"modelled, not measured: {result.runtime} on {target.title}: {result.total_ms:.3f} ms a call ({terms})",
+        f"modelled, not measured: about {result.total_ms:.2f} ms {about}",
         _line("p50", result.total_ms, p50_ms, rate_hz),
+        f"its terms: {terms} ms",
         "p99, max and jitter cannot be modelled; measure on the board",
         *([f"assumed in it: {assumed}"] if assumed else []),
         *result.notes,

@@ -73,7 +73,8 @@ class Cpu:
     """One core as ONNX Runtime uses it on one thread."""
 
     fixed_us: Figure
-    """A call of an empty network, paced at the control rate: waking, caches gone cold, calling [us]."""
+    """A call of an empty network, paced at the control rate: waking, caches gone cold, calling; the network's call
+    only [us]."""
     fp32_gflops: Figure
     """Products of a matrix and a vector out of the caches [1e9 FLOP/s]."""
     memory_bandwidth_gbs: Figure
@@ -105,14 +106,15 @@ class Software:
 
 @dataclass(frozen=True)
 class Budget:
-    """The time a network may take, as shares of the control period, between 0 and 1."""
+    """The time one control step may take, from sensor readings to targets, as shares of the control period, between 0
+    and 1."""
 
     p50: Figure
     """The median."""
     p99: Figure
     """The 99th percentile."""
     max: Figure
-    """The longest call."""
+    """The longest step."""
     jitter: Figure
     """p99 - p50."""
 
@@ -152,6 +154,10 @@ class Target:
     software: tuple[Software, ...] = ()
     peak: Mapping[str, Figure] = dataclasses.field(default_factory=dict)
     """What the hardware could do at most, dense, by the name the figure has in `gpu`; only for comparison."""
+    step_us: Figure | None = None
+    """What runtime.py adds around the network to a control step, paced at the control rate: from readings to
+    observations, from actions to targets [us]. The same Python runs around TensorRT and ONNX Runtime, so it stands in
+    neither section; a file with `gpu` or `cpu` must have it, and without it nothing is modelled."""
     gpu: Gpu | None = None
     """None: TensorRT cannot be modelled here."""
     cpu: Cpu | None = None
@@ -235,7 +241,7 @@ def _read(path: Path) -> Target:
             made[key] = _text(value, at)
         elif key in _LISTS:
             made[key] = tuple(_text(item, at) for item in _list(value, at))
-        elif key == "memory_gb":
+        elif key in ("memory_gb", "step_us"):
             made[key] = _figure(value, at)
         elif key == "peak":
             made[key] = {name: _figure(item, f"{at}.{name}") for name, item in _mapping(value, at).items()}
@@ -263,9 +269,15 @@ def _consistent(target: Target, where: str) -> None:
         figure = achieved.get(key)
         if figure and figure.value > peak.value:
             raise ConfigError(f"{where}: gpu.{key} is {figure.value}, above its peak of {peak.value}")
-    if target.any_machine and (target.gpu or target.cpu or target.detect):
+    if target.any_machine and (target.gpu or target.cpu or target.step_us or target.detect):
         # A model of "whatever machine this is" would be a model of no machine.
-        raise ConfigError(f"{where}: any_machine does not go with gpu, cpu or detect; it is measured")
+        raise ConfigError(
+            f"{where}: any_machine does not go with gpu, cpu, step_us or detect; it is measured"
+        )
+    if (target.gpu or target.cpu) and not target.step_us:
+        raise ConfigError(
+            f"{where}: step_us is missing; the budget is for the whole step, not the network alone"
+        )
     if target.any_machine != (target.name == "host"):
         # The runtime on the robot's computer goes by the name.
         raise ConfigError(f"{where}: any_machine: true belongs to a target of the name host, and to no other")

@@ -19,6 +19,7 @@ schema: 1
 title: my board
 family: mine
 detect: [My Board]
+step_us: {value: 20, mark: measured, source: a clock}
 cpu:
   fixed_us: {value: 0, mark: assumed, source: none known}
   fp32_gflops: {value: 10, mark: measured, source: a loop}
@@ -103,6 +104,9 @@ def test_what_was_measured_elsewhere_is_assumed_here(name: str) -> None:
     for part in ("kernel_launch_us", "graph_us", "graph_node_us", "copy_us", "wake_us"):
         assert getattr(target.gpu, part).mark == "assumed"
     assert {figure.mark for figure in vars(target.cpu).values()} == {"assumed"}
+    assert target.step_us
+    # What an x86 core takes for the Python around the network, and twice that for the slower cores of the Orins.
+    assert (target.step_us.value, target.step_us.mark) == (161 if target.family == "thor" else 322, "assumed")
     assert target.budget.p50.source == "ours: nobody publishes one"
 
 
@@ -125,6 +129,7 @@ def test_host_has_nothing_to_model() -> None:
     host = load("host")
     assert host.gpu is None
     assert host.cpu is None
+    assert host.step_us is None
     assert set(host.figures()) == {"budget.p50", "budget.p99", "budget.max", "budget.jitter"}
 
 
@@ -203,6 +208,7 @@ def test_a_users_own_file(tmp_path: Path) -> None:
     mine = load(written(tmp_path, MINE))
     assert (mine.name, mine.title, mine.gpu) == ("my-board", "my board", None)
     assert mine.cpu
+    assert mine.figures()["step_us"] == Figure(20.0, "measured", "a clock")
     assert mine.cpu.fixed_us == Figure(0.0, "assumed", "none known")
     assert mine.budget.ms(100) == pytest.approx({"p50": 1.0, "p99": 2.0, "max": 5.0, "jitter": 1.0})
     assert here(mine, "ACME my board rev 2")
@@ -235,6 +241,13 @@ FAULTS = [
     ("{value: 10, mark: measured, source: a loop}", "10", "cpu.fp32_gflops is '10'; it must be a mapping"),
     ("  fp32_gflops", "  gflops", "cpu: unknown key 'gflops'; valid are fixed_us, fp32_gflops"),
     ("  fixed_us: {value: 0, mark: assumed, source: none known}\n", "", "cpu: fixed_us is missing"),
+    (
+        "step_us: {value: 20, mark: measured, source: a clock}\n",
+        "",
+        "step_us is missing; the budget is for the",
+    ),
+    ("step_us: {value: 20", "step_us: {value: -1", "step_us: value is '-1'; it must be a number, 0 or more"),
+    ("step_us: {value: 20, mark: measured, ", "step_us: {value: 20, ", "step_us: mark is missing"),
     ("family: mine", "family: mine\nrate: 50", "unknown key 'rate'"),
     ("family: mine\n", "", "family is missing"),
     ("family: mine", "family: 3", "family is '3'; it must be text"),
@@ -242,7 +255,7 @@ FAULTS = [
     # An empty word is in every name: the file would be every board.
     ("detect: [My Board]", "detect: ['']", "detect is ''; it must be text"),
     ("detect: [My Board]", "any_machine: 1", "any_machine is '1'; it must be true or false"),
-    ("detect: [My Board]", "any_machine: true", "any_machine does not go with gpu, cpu or detect"),
+    ("detect: [My Board]", "any_machine: true", "any_machine does not go with gpu, cpu, step_us or detect"),
     ("schema: 1\n", "", "schema must be 1"),
     ("schema: 1", "schema: 2", "schema must be 1"),
     ("value: 0.5", "value: 25", "budget.max is 25.0; a share of the control period is at most 1"),
