@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import glob
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ import robolearn
 from robolearn import runtime
 from robolearn.contract import Contract
 from robolearn.errors import ConfigError, quote
+from robolearn.export.profiles import PROFILES
 from robolearn.export.record import Recording, golden
 from robolearn.runtime.bundle import MANIFEST_SCHEMA, canonical, sha256_of
 from robolearn.runtime.observe import UNITS
@@ -87,40 +89,60 @@ def manifest_entry(
 def write_parts(folder: Path, manifest: dict[str, Any], model: onnx.ModelProto, recording: Recording) -> None:
     """Write policy.onnx, golden.npz, runtime.py and then manifest.json with their hashes."""
     onnx.save(model, str(folder / GRAPH))
+    manifest["graph"]["sha256"] = sha256_of(folder / GRAPH)
+    manifest["golden"]["sha256"] = ""
     arrays: dict[str, Any] = golden(recording)
-    np.savez_compressed(folder / GOLDEN, contract=np.array(canonical(manifest["contract"])), **arrays)
+    # The recording knows the manifest it was made with, so that a changed one is told from it.
+    np.savez_compressed(folder / GOLDEN, manifest=np.array(canonical(manifest)), **arrays)
+    manifest["golden"]["sha256"] = sha256_of(folder / GOLDEN)
     (folder / RUNTIME).write_text(single_file(), encoding="utf-8")
-    for part in ("graph", "golden"):
-        manifest[part]["sha256"] = sha256_of(folder / manifest[part]["file"])
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
+HEAD = '''"""A trained policy on the robot's computer: python runtime.py check | build | measure.
+
+Written by `robolearn export`. Needs Python 3.10 or later, numpy, and onnxruntime or tensorrt. In a control loop:
+
+    from runtime import Bundle, Runtime, open_session
+
+    bundle = Bundle.load("bundle")
+    robot = Runtime(bundle, open_session(bundle, "onnxruntime"))  # the session is checked before you get it
+    targets = robot.step({"quat": q, "gyro": w, "joint_pos": p, "joint_vel": v}, command)
+
+once in `robot.dt` seconds; see `Runtime` below for orders, gains and limits. Below:
+PARTS.
+"""
+'''
+
+
 def single_file() -> str:
-    """The modules of robolearn/runtime as one file: their imports of each other left out, their docstrings as
-    comments."""
+    """The modules of robolearn/runtime as one file: imports first, without those of each other, the modules'
+    docstrings as comments."""
     root = Path(runtime.__file__).parent
-    head = '"""A trained policy on the robot\'s computer: python runtime.py check | build | measure.\n\n'
-    head += "Written by `robolearn export`; needs numpy and onnxruntime, or numpy and tensorrt.\n"
-    head += '"""\n\nfrom __future__ import annotations\n'
-    out = [head]
+    imports: dict[str, set[str]] = {}
+    sections = []
     for part in PARTS:
         text = (root / f"{part}.py").read_text(encoding="utf-8")
-        lines = text.splitlines()
         tree = ast.parse(text)
-        doc = tree.body[0]
-        assert isinstance(doc, ast.Expr)
-        gone = [doc]
+        gone: list[ast.stmt] = [tree.body[0]]
         for node in tree.body:
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if any(name == "__future__" or name.startswith("robolearn") for name in names):
-                gone.append(node)  # type: ignore[arg-type]
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                gone.append(node)
+                if not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("robolearn")):
+                    whole = isinstance(node, ast.Import)
+                    for alias in node.names:
+                        key = ast.unparse(alias) if whole else str(node.module)  # type: ignore[union-attr]
+                        imports.setdefault(key, set()).update([] if whole else [alias.name])
         dropped = {n for node in gone for n in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-        kept = [line for number, line in enumerate(lines, 1) if number not in dropped]
-        if part != "main":  # only the last one is a program
-            assert '__name__ == "__main__"' not in text
+        kept = [line for number, line in enumerate(text.splitlines(), 1) if number not in dropped]
         comment = "\n".join(f"# {line}".rstrip() for line in (ast.get_docstring(tree) or "").splitlines())
-        out.append(f"# {'-' * 70} {part}\n{comment}\n\n" + "\n".join(kept).strip() + "\n")
-    return "\n\n".join(out)
+        sections.append(f"# {'-' * 70} {part}\n{comment}\n\n" + "\n".join(kept).strip() + "\n")
+    del imports["__future__"]
+    lines = [
+        f"from {key} import {', '.join(sorted(v))}" if v else f"import {key}" for key, v in imports.items()
+    ]
+    head = HEAD.replace("PARTS", ", ".join(PARTS)) + "\nfrom __future__ import annotations\n\n"
+    return "\n\n".join([head + "\n".join(sorted(lines)) + "\n", *sections])
 
 
 @contextmanager
@@ -135,6 +157,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     old = part.with_suffix(".old")
     missing = [parent for parent in part.parents if not parent.exists()]
     try:
+        _clear_leftovers(part.parent, folder.name)
         part.mkdir(parents=True)
         yield part
         for path in filter(Path.is_file, part.rglob("*")):
@@ -144,10 +167,10 @@ def new_folder(folder: Path) -> Iterator[Path]:
             os.replace(folder, old)
         os.replace(part, folder)
     except OSError as error:
-        if old.exists() and not folder.exists():
-            os.replace(old, folder)
         raise ConfigError(f"cannot write {quote(str(folder), 120)}: {error.strerror or error}") from error
     finally:
+        if old.exists() and not folder.exists():  # stopped between the two moves, by whatever
+            os.replace(old, folder)
         for path in (part, old):
             with suppress(OSError):
                 shutil.rmtree(path)
@@ -156,17 +179,49 @@ def new_folder(folder: Path) -> Iterator[Path]:
                 parent.rmdir()
 
 
+def _clear_leftovers(parent: Path, name: str) -> None:
+    """Remove what an export that was killed has left half written."""
+    for path in parent.glob(f".{glob.escape(name)}.*.part"):
+        number = path.name.removeprefix(f".{name}.").removesuffix(".part")
+        if number.isdigit() and not Path("/proc", number).exists() and Path("/proc").is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+OURS = {
+    GRAPH,
+    GOLDEN,
+    MANIFEST,
+    RUNTIME,
+    "latency.json",
+    "latency.png",
+    "REPORT.md",
+    "config.yaml",
+    *PROFILES,
+}
+"""What a bundle may hold."""
+
+BUILT = {"policy.engine", "policy.engine.json", "timing.cache", "__pycache__"}
+"""What its runtime.py adds."""
+
+
 def require_replaceable(folder: Path) -> None:
     """Refuse a place where a bundle would push something else aside.
 
     Raises:
         ConfigError: it is a file, or a folder of other things.
     """
+    shown = quote(str(folder), 120)
     if not folder.name or folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise ConfigError(f"cannot write {shown}: it is no plain folder; name another with --output")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    strangers = sorted({path.name for path in folder.iterdir()} - OURS - BUILT)
+    try:
+        made_by = str(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["made_by"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        made_by = ""
+    if strangers or not made_by.startswith("robolearn"):
+        what = f"it holds {quote(strangers[0])}" if strangers else "it holds something else than a bundle"
         raise ConfigError(
-            f"cannot write {quote(str(folder), 120)}: it is no plain folder; name another with --output"
-        )
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
-        raise ConfigError(
-            f"cannot write {quote(str(folder), 120)}: it holds something else than a bundle; name another with --output"
+            f"cannot write {shown}: {what}, which would be lost; name another folder with --output"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +14,12 @@ import torch
 
 from robolearn import config
 from robolearn.config import Config
-from robolearn.env import make_env
+from robolearn.contract import contract_of
+from robolearn.env import Env, make_env
 from robolearn.errors import ConfigError, quote
-from robolearn.export.bundle import single_file
+from robolearn.export.bundle import contract_entry, single_file
 from robolearn.export.record import on_robot, phase_of, raw_sensors
-from robolearn.runtime.bundle import Bundle
+from robolearn.runtime.bundle import Bundle, canonical, difference
 from robolearn.runtime.errors import OK, OVER_BUDGET
 from robolearn.runtime.main import RUNTIMES, available, open_session
 from robolearn.runtime.measure import statistics
@@ -26,6 +28,10 @@ from robolearn.train import set_threads
 
 FELL = 1
 """Exit code where the robot did not stay up."""
+
+
+LONGEST = 86400.0
+"""Longest drive [s]."""
 
 
 @dataclass
@@ -37,63 +43,51 @@ class Drive:
     late: np.ndarray
     """(n,) how late each control step began [s]."""
     missed: int
-    """Control steps whose targets were not there before the next step was due."""
+    """Control steps whose targets were not there one period after they were due."""
     falls: int
     episode_return: float
     """Sum of the rewards."""
+    seconds: float
+    """What the clock on the wall says it took [s]."""
 
 
-def drive(runtime: Runtime, run: Config, seconds: float) -> Drive:
+def drive(runtime: Runtime, env: Env, seconds: float) -> Drive:
     """Control one simulated robot at the control rate of the clock on the wall.
 
-    A control step reads the sensors, computes targets, and lets the simulation catch up. The simulation's own time is
-    spent where a robot would move by itself, and does not count as a missed deadline unless the targets are late.
+    A control step reads the sensors, computes targets, and lets the simulation catch up, which a robot does by itself.
+    One that is late begins at once, and the next is due as if it had been in time: what the simulation takes too long
+    for is missed, too.
     """
-    env = make_env(run, num_envs=1)
-    try:
-        period, count = runtime.dt, max(1, round(seconds / runtime.dt))
-        took, late = np.zeros(count), np.zeros(count)
-        read = [env.robot.joints.index(name) for name in runtime.joints]
-        send = [runtime.actuators.index(actuator.joint) for actuator in env.robot.actuators]
-        missed, falls, total = 0, 0, 0.0
-        runtime.reset(float(phase_of(env)[0]))
-        due = time.perf_counter() + period
-        for i in range(count):
-            rest = due - time.perf_counter()
-            if rest > 0:
-                time.sleep(rest)
-            began = time.perf_counter()
-            sensors = {name: rows[0] for name, rows in raw_sensors(env.backend.state).items()}
-            for name in ("joint_pos", "joint_vel"):
-                sensors[name] = sensors[name][read]
-            targets = runtime.step(sensors, env.ctx.command[0].numpy())
-            done = time.perf_counter()
-            took[i], late[i] = done - began, began - due
-            missed += done > due + period
-            with torch.no_grad():
-                result = env.step(
-                    torch.from_numpy(runtime.action[send])[None], torch.from_numpy(targets[send])[None]
-                )
-            total += float(result.reward)
-            if bool(result.done):
-                falls += int(result.terminated)
-                runtime.reset(float(phase_of(env)[0]))
-            due += period
-            if (
-                time.perf_counter() > due + period
-            ):  # the schedule is lost: begin a new one, the step is counted
-                due = time.perf_counter()
-        return Drive(took, late, missed, falls, total)
-    finally:
-        env.close()
-
-
-def _require_same_rate(run: Config, bundle: Bundle) -> None:
-    if abs(run.task.control_dt * bundle.rate - 1) > 1e-6:
-        raise ConfigError(
-            f"task.control_dt={run.task.control_dt:g} is not the bundle's {1 / bundle.rate:g} s: at another rate "
-            "it is another policy"
-        )
+    period, count = runtime.dt, max(1, round(seconds / runtime.dt))
+    took, late = np.zeros(count), np.zeros(count)
+    read = [env.robot.joints.index(name) for name in runtime.joints]
+    send = [runtime.actuators.index(actuator.joint) for actuator in env.robot.actuators]
+    missed, falls, total = 0, 0, 0.0
+    runtime.reset(float(phase_of(env)[0]))
+    start = time.perf_counter() + period
+    for i in range(count):
+        due = start + i * period
+        rest = due - time.perf_counter()
+        if rest > 0:
+            time.sleep(rest)
+        began = time.perf_counter()
+        sensors = {name: rows[0] for name, rows in raw_sensors(env.backend.state).items()}
+        for name in ("joint_pos", "joint_vel"):
+            sensors[name] = sensors[name][read]
+        targets = runtime.step(sensors, env.ctx.command[0].numpy())
+        done = time.perf_counter()
+        took[i], late[i] = done - began, began - due
+        missed += done > due + period
+        with torch.no_grad():
+            result = env.step(
+                torch.from_numpy(runtime.action[send])[None], torch.from_numpy(targets[send])[None]
+            )
+        total += float(result.reward)
+        if bool(result.done):
+            falls += int(result.terminated)
+            runtime.reset(float(phase_of(env)[0]))
+    wall = max(time.perf_counter(), start + count * period) - start
+    return Drive(took, late, missed, falls, total, wall)
 
 
 def deploy(
@@ -109,23 +103,33 @@ def deploy(
         OK; FELL where the robot fell; OVER_BUDGET where more than `max_missed` of the deadlines were missed.
 
     Raises:
-        ConfigError: a setting cannot be used.
+        ConfigError: a setting cannot be used, or makes another robot or task of it.
         Refused: the bundle is damaged, or not the policy that was trained.
     """
     if runtime is not None and runtime not in RUNTIMES:
         raise ConfigError(f"unknown runtime {quote(runtime)}; valid: {', '.join(RUNTIMES)}")
+    if not 0 < seconds <= LONGEST:
+        raise ConfigError(f"--seconds {seconds:g} is not within 0..{LONGEST:g}")
+    if not 0 <= max_missed <= 1:
+        raise ConfigError(f"--max-missed {max_missed:g} is not within 0..1")
     bundle = Bundle.load(folder)
-    run = replace(on_robot(config.load(folder / config.FILE_NAME, overrides)), num_envs=1)
-    _require_same_rate(run, bundle)
+    saved = config.load(folder / config.FILE_NAME, overrides)
+    _require_its_robot(saved, bundle)
+    run = replace(on_robot(saved), num_envs=1, torch_threads=1)
     name = runtime or available(bundle)[0]
     session = open_session(bundle, name)
-    set_threads(replace(run, torch_threads=1))
+    set_threads(run)
     own = folder / "runtime.py"
-    if own.is_file() and own.read_text(encoding="utf-8") != single_file():
+    if own.is_file() and own.read_bytes() != single_file().encode():
         print(
             "note: the bundle's runtime.py is of another version of RoboLearn; this drive uses the installed one"
         )
-    went = drive(Runtime(bundle, session), run, seconds)
+    env = make_env(run, num_envs=1)
+    try:
+        went = drive(Runtime(bundle, session), env, seconds)
+    finally:
+        env.close()
+        session.close()
     print(
         f"{run.task_name} on {run.backend_name} in real time: {len(went.took)} control steps at {bundle.rate:g} Hz "
         f"with {name}, seed {run.seed}"
@@ -138,11 +142,22 @@ def deploy(
         print(f"  {what:<19} p50 {s['p50_ms']:.3f}, p99 {s['p99_ms']:.3f}, max {s['max_ms']:.3f} ms")
     share = went.missed / len(went.took)
     print(f"  {'missed deadlines':<19} {went.missed} of {len(went.took)} ({100 * share:.2f} %)")
+    print(f"  {'real-time factor':<19} {len(went.took) / bundle.rate / went.seconds:.3f}")
     print(f"  {'falls':<19} {went.falls}")
-    print(f"  {'reward a second':<19} {went.episode_return / (len(went.took) * bundle.rate**-1):.3f}")
     if share > max_missed:
         print(
             f"too many deadlines missed: {100 * share:.2f} %, allowed {100 * max_missed:g} % (measured here)"
         )
         return OVER_BUDGET
     return FELL if went.falls else OK
+
+
+def _require_its_robot(saved: Config, bundle: Bundle) -> None:
+    """Raise ConfigError where the settings make another robot or task of it than the bundle is for."""
+    env = make_env(saved, num_envs=1)
+    try:
+        now = json.loads(canonical(contract_entry(contract_of(env))))
+    finally:
+        env.close()
+    if found := difference(bundle.contract, now):
+        raise ConfigError(f"the bundle is for another robot or task than these settings: {found}")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from robolearn.errors import ConfigError, listing, quote
 from robolearn.export.target import Figure, Target, here
+from robolearn.runtime.measure import LEAST_STEPS
 
 if TYPE_CHECKING:
     import onnx
@@ -365,10 +366,11 @@ def verdict(target: Target, rate_hz: float, result: Estimate | Measurement | Non
         where = result.board or "another device"
         elsewhere = (f"no verdict for {target.title}: measured on {where}", f"there: {paced}: {said} ms")
         return Verdict(None, "measured-other-device", elsewhere, result.runtime)
+    if result.count < LEAST_STEPS:
+        short = f"no verdict for {target.title}: {result.count} control steps measured, {LEAST_STEPS} are the least"
+        return Verdict(None, "not-run", (short,), result.runtime)
     lines = [f"measured on {target.title}: {paced}"]
     lines += [_line(name, time, budget[name], rate_hz) for name, time in times.items()]
-    if result.count < 100:
-        lines.append(f"p99 of {result.count} steps is little else than their maximum; measure longer")
     fits = all(time <= budget[name] for name, time in times.items())
     return Verdict(fits, "measured-on-target", tuple(lines), result.runtime)
 
@@ -378,8 +380,9 @@ def decide(
 ) -> tuple[Recommendation | None, Verdict]:
     """The runtime to use and the verdict on it, on the best ground there is: measurements on the target, else the
     model, else nothing, which measurements elsewhere do not change."""
-    mine = [m for m in measurements if here(target, m.board)]
-    chosen: Sequence[Any] = mine or estimates
+    mine = [m for m in measurements if here(target, m.board) and m.count >= LEAST_STEPS]
+    fitting = [m for m in mine if verdict(target, rate_hz, m).fits]  # as the runtime's own best_of
+    chosen: Sequence[Any] = fitting or mine or estimates
     if (best := recommend(chosen)) is None:
         return None, verdict(target, rate_hz, measurements[0] if measurements else None)
     result = next(r for r in chosen if r.runtime == best.runtime)

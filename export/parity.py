@@ -19,7 +19,8 @@ STRETCH = 3.0
 
 @dataclass(frozen=True)
 class Parity:
-    """Largest differences between the trained policy and the exported one, over all actions."""
+    """Largest differences between the trained policy and the exported one, each as a share of the largest action of
+    its step, or of 1 where that is smaller."""
 
     recorded: float
     """Over the recorded observations."""
@@ -30,7 +31,7 @@ class Parity:
     resets: int
     """How often an episode began among them."""
     limit: float
-    """What is allowed, as a share of max(1, largest action of the step)."""
+    """What is allowed, as the same share."""
     cosine: float
     """Smallest cosine between the two actions over the recorded observations."""
 
@@ -101,10 +102,10 @@ def _single(
 def _compare(
     what: str, ours: np.ndarray, theirs: np.ndarray, limit: float, joints: list[str], precision: str
 ) -> float:
-    """The largest difference of actions (..., A).
+    """The largest difference of actions (..., A), as a share of max(1, the largest action of its step).
 
     Raises:
-        Refused: it is above `limit` x max(1, the largest action of its step), or not finite.
+        Refused: it is above `limit`, or not finite.
     """
     error = np.abs(theirs - ours).reshape(-1, ours.shape[-1])
     size = np.maximum(1.0, np.abs(ours).max(axis=-1, keepdims=True)).reshape(-1, 1)
@@ -120,4 +121,4 @@ def _compare(
             f"{a:.6g}; the difference is {share[row, column]:.2g} of the largest action, allowed is {limit:.2g}",
             NOT_THE_SAME,
         )
-    return float(error.max())
+    return float(share.max())

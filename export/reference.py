@@ -29,6 +29,9 @@ class ReferenceSession:
         assert isinstance(results, list)
         return dict(zip(self.outputs, (np.asarray(r, np.float32) for r in results), strict=True))
 
+    def close(self) -> None:
+        """Nothing to give back."""
+
 
 class TorchSession:
     """The module the graph was exported from; for the closed loop, where the evaluator takes too long."""
@@ -45,3 +48,6 @@ class TorchSession:
         out = self._graph(*(torch.from_numpy(feeds[name]) for name in self.inputs))
         parts = out if isinstance(out, tuple) else (out,)
         return dict(zip(self.outputs, (part.numpy() for part in parts), strict=True))
+
+    def close(self) -> None:
+        """Nothing to give back."""

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from robolearn import checkpoint, runs
+from robolearn.config import Config
 from robolearn.contract import Contract
 from robolearn.errors import ConfigError, did_you_mean, quote
 from robolearn.export import profiles, target
 from robolearn.export.bundle import require_replaceable
+from robolearn.export.closed_loop import SECONDS, STARTS
 from robolearn.export.graph import PRECISIONS
 from robolearn.export.target import Target
 from robolearn.runs import Run
@@ -22,9 +24,7 @@ from robolearn.runtime.bundle import canonical, difference
 from robolearn.runtime.cuda import device_tree_model
 from robolearn.runtime.engine import device
 from robolearn.runtime.errors import NOT_HERE, Refused
-
-PARITY_STARTS = 512
-"""Paired starts of the closed loop."""
+from robolearn.runtime.measure import LEAST_STEPS
 
 LARGEST_STARTS = 100_000
 
@@ -43,9 +43,9 @@ class Request:
     output: Path | None = None
     """Folder of the bundle; RUN/export/TARGET without."""
     profiles: tuple[str, ...] = ()
-    starts: int = PARITY_STARTS
+    starts: int = STARTS
     """Paired starts of the closed loop."""
-    seconds: float = 10.0
+    seconds: float = SECONDS
     """Length of each [s]."""
     measure_seconds: float = 10.0
     """How long to measure at the control rate [s]; 0: not at all."""
@@ -66,6 +66,8 @@ class Checked:
     """What this machine calls itself."""
     engine_here: str
     """Empty where an engine can be built here for the target; else why not."""
+    trained: Config
+    """The run's own configuration: `found.config` without the overrides."""
     saved: Contract | None
     """The contract in the run's folder."""
     folder: Path
@@ -87,8 +89,8 @@ def check_request(request: Request) -> Checked:
         )
     for name in request.profiles:
         profiles.load(name)
-    if not 2 <= request.starts <= LARGEST_STARTS:
-        raise ConfigError(f"--starts {request.starts} is not within 2..{LARGEST_STARTS}")
+    if not 4 <= request.starts <= LARGEST_STARTS:
+        raise ConfigError(f"--starts {request.starts} is not within 4..{LARGEST_STARTS}")
     for option, value, low in (
         ("--seconds", request.seconds, 0.02),
         ("--measure-seconds", request.measure_seconds, 0),
@@ -103,7 +105,7 @@ def check_request(request: Request) -> Checked:
     board = device_tree_model()
     on_target = target.here(wanted, board)
     if request.require_measured and (not on_target or not request.measure_seconds):
-        why = "nothing is measured with --measure-seconds 0"
+        why = "with --measure-seconds 0 nothing is measured"
         if not on_target:
             why = f"this machine is {board or 'no ' + wanted.title}; export there, or there: python runtime.py measure"
         raise Refused(f"--require-measured for {wanted.name}: {why}", NOT_HERE)
@@ -113,23 +115,37 @@ def check_request(request: Request) -> Checked:
     if request.precision == "bf16" and request.require_measured and engine_here:
         raise Refused(f"--require-measured in bf16 needs TensorRT: {engine_here}", NOT_HERE)
 
+    for word in request.overrides:
+        if word.partition("=")[0].partition(".")[0] == "learner":
+            raise ConfigError(
+                f"{quote(word)} would make another network of the weights; leave learner settings out"
+            )
     found = runs.open_run(request.run, request.overrides)
-    period = found.config.task.control_dt
+    trained = runs.open_run(request.run).config if request.overrides else found.config
+    period = trained.task.control_dt
     if request.rate is not None and abs(request.rate * period - 1) > 0.01:
         raise ConfigError(
             f"--rate {request.rate:g} Hz: the policy was trained at {1 / period:g} Hz (control_dt={period:g} s) and is "
             "another one at another rate; leave --rate out, or train with task.control_dt"
         )
+    least = LEAST_STEPS * period
+    if request.require_measured and request.measure_seconds < least:
+        raise Refused(
+            f"--require-measured needs {LEAST_STEPS} control steps: --measure-seconds {least:g} or more",
+            NOT_HERE,
+        )
     _require_finite(found)
     folder = request.output or found.folder / "export" / wanted.name
     require_replaceable(folder)
     runs.require_writable(folder.absolute().parent)
-    return Checked(request, found, wanted, on_target, board, engine_here, _saved_contract(found), folder)
+    return Checked(
+        request, found, wanted, on_target, board, engine_here, trained, _saved_contract(found), folder
+    )
 
 
 def _engine_here(wanted: Target, on_target: bool) -> str:
     if not on_target:
-        return f"an engine is tied to its device and TensorRT version: build it on the {wanted.title} itself"
+        return "an engine runs only where it was built; on the robot: python runtime.py build"
     try:
         device()
     except Refused as error:
@@ -149,9 +165,7 @@ def _require_finite(found: Run) -> None:
 
 
 def _saved_contract(found: Run) -> Contract | None:
-    """The contract.json beside the run's configuration; none where settings were changed, or it is not there."""
-    if found.overrides:
-        return None
+    """The contract.json beside the run's configuration; none where it is not there."""
     pretrained = found.name.startswith(runs.PREFIX)
     source = (
         runs.PRETRAINED / found.name.removeprefix(runs.PREFIX)
@@ -167,20 +181,29 @@ def _saved_contract(found: Run) -> Contract | None:
         raise ConfigError(f"{quote(str(path), 120)} cannot be used: {error}") from None
 
 
-def require_same(saved: Contract | None, now: Contract) -> None:
-    """Refuse a run whose contract.json says something else than the robot and task it is exported with.
+def require_same(checked: Checked, trained: Contract, now: Contract) -> None:
+    """Refuse to export another policy than the one that was trained.
+
+    Args:
+        checked: the request.
+        trained: the contract of the run's own configuration.
+        now: with the overrides of the command.
 
     Raises:
-        ConfigError: the first difference is named.
+        ConfigError: contract.json says something else than the robot and task do today, or an override changes what
+            the policy was trained with; the first difference is named.
     """
-    if saved is None:
-        return
-
-    def plain(contract: Contract) -> Any:
-        return json.loads(canonical(asdict(contract)))
-
-    if found := difference(plain(saved), plain(now)):
+    if checked.saved is not None and (found := difference(_plain(checked.saved), _plain(trained))):
         raise ConfigError(
             f"the run's contract.json and the robot as it is now disagree: {found}; the robot's or task's file was "
             "changed since training, or contract.json was"
         )
+    if found := difference(_plain(trained), _plain(now)):
+        raise ConfigError(
+            f"the settings change what was trained: {found}; here they may only change the simulation that it is tried "
+            "in, such as task.pushes.speed; train with them instead"
+        )
+
+
+def _plain(contract: Contract) -> Any:
+    return json.loads(canonical(asdict(contract)))

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import platform
+import shutil
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +26,20 @@ from robolearn.export import bundle as bundles
 from robolearn.export import latency, profiles
 from robolearn.export.check import check_graph, summary
 from robolearn.export.closed_loop import Gap, closed_loop
+from robolearn.export.consistent import require_consistent
 from robolearn.export.graph import build_graph
 from robolearn.export.parity import Parity, check_parity
 from robolearn.export.record import Recording, on_robot, record
 from robolearn.export.reference import ReferenceSession, TorchSession
-from robolearn.export.report import write_report
+from robolearn.export.report import STAYS_UP, write_report
 from robolearn.export.request import Checked, Request, check_request, require_same
 from robolearn.export.target import Target
 from robolearn.learners.models import DeployedPolicy, Player
 from robolearn.runs import Act, load_policy
-from robolearn.runtime.bundle import Bundle, canonical, difference
+from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.engine import EngineSession, build_engine
 from robolearn.runtime.errors import NOT_THE_SAME, OK, OVER_BUDGET, Refused
-from robolearn.runtime.measure import measure
+from robolearn.runtime.measure import measure, over_budget, processor
 from robolearn.runtime.robot import Runtime, replay
 from robolearn.runtime.sessions import OnnxSession, Session
 from robolearn.train import set_threads
@@ -69,8 +75,10 @@ class Export:
 
 
 def show(verdict: str, stage: str, text: str) -> None:
-    """One line a stage: ok, warn or skip."""
-    print(f"  {verdict:<5} {stage:<12} {text}", flush=True)
+    """What a stage found: ok, warn, over, model or skip; wrapped under itself where the terminal is narrow."""
+    width = max(72, shutil.get_terminal_size((110, 24)).columns)
+    head = f"  {verdict:<5} {stage:<12} "
+    print(textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * len(head)), flush=True)
 
 
 def export(request: Request) -> int:
@@ -90,8 +98,8 @@ def export(request: Request) -> int:
     rate = 1 / found.config.task.control_dt
     print(f"export {found.name} to {target.name} ({target.title}), {rate:g} Hz, {request.precision}")
     policy, act = _policy(checked)
-    contract = _contract(found.config)
-    require_same(checked.saved, contract)
+    contract = _contract(checked.trained)
+    require_same(checked, contract, _contract(found.config) if found.overrides else contract)
     width = sum(item["width"] for item in contract.observations)
     show(
         "ok",
@@ -105,13 +113,16 @@ def export(request: Request) -> int:
     check_graph(model, width, len(contract.actions), policy.state_names)
     show("ok", "checker", "valid, static shapes, allowed operators, fp32 in and out, no critic")
 
+    manifest = bundles.manifest_entry(
+        entry, model, request.precision, target_entry(target), run_entry(checked)
+    )
+    manifest["command_ranges"] = ranges_of(checked.trained)
+    # Before the long stages: what a reader cannot run is known from the contract.
+    extra = {name: profiles.load(name).files(manifest, model) for name in request.profiles}
+
     robot_config = on_robot(found.config)
     recording = _record(robot_config, act)
     with bundles.new_folder(checked.folder) as folder:
-        manifest = bundles.manifest_entry(
-            entry, model, request.precision, target_entry(target), run_entry(checked)
-        )
-        manifest["command_ranges"] = ranges_of(found.config)
         bundles.write_parts(folder, manifest, model, recording)
         configuration.save(replace(found.config, resume=None, output=None), folder / configuration.FILE_NAME)
         session = _session(folder, model, policy, request.precision)
@@ -122,10 +133,10 @@ def export(request: Request) -> int:
             "ok",
             "parity",
             f"{parity.observations} recorded observations: {parity.recorded:.1e}; zeros {parity.zeros:.1e}; extremes "
-            f"{parity.extremes:.1e} (limit {parity.limit:.0e} of the largest action)",
+            f"{parity.extremes:.1e} of the largest action (allowed {parity.limit:.2g})",
         )
         bundle = Bundle.load(folder)
-        _require_consistent(bundle, robot_config, contract)
+        require_consistent(bundle, checked.trained, recording.phase[recording.reset])
         worst = {session.name: replay(bundle, session)}
         show(
             "ok",
@@ -137,13 +148,7 @@ def export(request: Request) -> int:
         if isinstance(session, ReferenceSession):
             driving = TorchSession(policy, request.precision, session)
         gap = closed_loop(robot_config, act, bundle, driving, request.starts, request.seconds)
-        show(
-            "ok",
-            "closed loop",
-            f"{gap.starts} paired starts of {gap.seconds:g} s: return {100 * gap.mean:+.3f} % "
-            f"({100 * gap.low:+.3f} to {100 * gap.high:+.3f}), {100 * gap.bundle_survival:.1f} % stay up, trained "
-            f"{100 * gap.trained_survival:.1f} %",
-        )
+        show("ok" if gap.thorough and gap.bundle_survival >= STAYS_UP else "warn", "closed loop", str(gap))
         sessions: list[Session] = [session] if isinstance(session, OnnxSession) else []
         why_no_engine = checked.engine_here
         if not why_no_engine:
@@ -155,6 +160,8 @@ def export(request: Request) -> int:
             )
         else:
             show("skip", "engine", f"not-run: {why_no_engine}")
+        if not sessions:
+            show("skip", "measured", "bf16 needs TensorRT: ONNX Runtime has no bf16 products on a processor")
         measured = [_measured(s, bundle, checked) for s in sessions] if request.measure_seconds else []
         estimates = latency.model(target, latency.cost_of(model))
         best, verdict = latency.decide(
@@ -175,8 +182,8 @@ def export(request: Request) -> int:
         )
         _show_latency(out)
         _write_latency(folder, out)
-        for name in request.profiles:
-            out.profiles[name] = _write_profile(folder, name, manifest, model)
+        for name, files in extra.items():
+            out.profiles[name] = _write_profile(folder / name, files)
             show("ok", "profile", f"{name}: {', '.join(out.profiles[name])}")
         out.seconds = time.perf_counter() - began
         write_report(folder, out)
@@ -225,23 +232,6 @@ def _session(folder: Path, model: onnx.ModelProto, policy: DeployedPolicy, preci
     return ReferenceSession(model) if precision == "bf16" else OnnxSession(folder / bundles.GRAPH)
 
 
-def _require_consistent(bundle: Bundle, config: Config, contract: Contract) -> None:
-    """Hold the manifest as it lies on the disk against the robot that will be driven.
-
-    Raises:
-        Refused: the first difference is named.
-    """
-    env = make_env(config, num_envs=1)
-    try:
-        # Delays are stated as they were trained, and are not on the robot.
-        delays = {name: getattr(contract, name) for name in ("action_delay", "observation_delay")}
-        robot = replace(contract_of(env), **delays)
-    finally:
-        env.close()
-    if found := difference(json.loads(canonical(bundles.contract_entry(robot))), bundle.contract):
-        raise Refused(f"the manifest is not the robot's: {found}", NOT_THE_SAME)
-
-
 def _engine(bundle: Bundle, precision: str) -> EngineSession:
     build_engine(bundle.graph, bundle.engine, precision, bundle.folder / "timing.cache")
     return EngineSession(bundle.engine, bundle.manifest["graph"]["sha256"])
@@ -255,17 +245,18 @@ def _measured(session: Session, bundle: Bundle, checked: Checked) -> dict[str, A
 
 def _show_latency(out: Export) -> None:
     for result in out.measured:
-        step = result["paced"]
+        step, over = result["paced"], over_budget(result, out.manifest["target"]["budget"])
         show(
-            "ok",
+            "over" if over else "ok",
             "measured",
-            f"here ({out.checked.board or 'this machine'}), {result['runtime']}: p50 {step['p50_ms']:.3f}, p99 "
-            f"{step['p99_ms']:.3f}, max {step['max_ms']:.3f} ms paced; hot p50 {result['hot']['p50_ms']:.3f} ms",
+            f"on {out.checked.board or 'this machine'}, {result['runtime']}: p50 {step['p50_ms']:.3f}, p99 "
+            f"{step['p99_ms']:.3f}, max {step['max_ms']:.3f} ms a control step, paced; hot p50 "
+            f"{result['hot']['p50_ms']:.3f} ms",
         )
     said = {True: "ok", False: "over", None: "warn"}[out.verdict.fits]
+    if out.verdict.basis == "modelled" and out.verdict.fits:
+        said = "model"  # nobody shall read an ok into it
     show(said, "latency", "; ".join(out.verdict.lines[:2]))
-    if out.recommendation:
-        show("", "", f"recommended: {out.recommendation.runtime}. {out.recommendation.reason}")
 
 
 def _write_latency(folder: Path, out: Export) -> None:
@@ -280,7 +271,7 @@ def _write_latency(folder: Path, out: Export) -> None:
         "fits": verdict.fits,
         "lines": list(verdict.lines),
         "recommended": out.recommendation.runtime if out.recommendation else None,
-        "measured": out.measured,
+        "measured": [{k: v for k, v in result.items() if k != "paced_ms"} for result in out.measured],
         "modelled": [
             {
                 "runtime": e.runtime,
@@ -297,13 +288,12 @@ def _write_latency(folder: Path, out: Export) -> None:
     (folder / "latency.json").write_text(text, encoding="utf-8")
 
 
-def _write_profile(folder: Path, name: str, manifest: dict[str, Any], model: onnx.ModelProto) -> list[str]:
-    files: dict[str, bytes] = profiles.load(name).files(manifest, model)
+def _write_profile(folder: Path, files: dict[str, bytes]) -> list[str]:
+    """Write a profile's files; their names in the bundle."""
     for path, content in files.items():
-        place = folder / name / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content)
-    return [f"{name}/{path}" for path in files]
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return [f"{folder.name}/{path}" for path in files]
 
 
 # ---------------------------------------------------------------------------------------- the manifest's parts
@@ -324,11 +314,15 @@ def target_entry(target: Target) -> dict[str, Any]:
 def run_entry(checked: Checked) -> dict[str, Any]:
     """Where the policy comes from."""
     found = checked.found
+    packages = ("robolearn", "torch", "onnx", "onnxruntime", "numpy")
     return {
         "name": found.name,
         "iteration": found.iteration,
         "seed": found.config.seed,
         "overrides": list(found.overrides),
+        "exported_at": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "machine": f"{processor()}, {platform.machine()}, {platform.system()}",
+        "versions": {name: version(name) for name in packages},
     }
 
 

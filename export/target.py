@@ -298,8 +298,8 @@ def _figure(value: Any, at: str) -> Figure:
     number = content["value"]
     least = "0 or more" if at.endswith("_us") else "more than 0"  # rates divide, delays may be none
     real = isinstance(number, (int, float)) and not isinstance(number, bool)
-    if not (real and math.isfinite(number) and (number > 0 or (number == 0 and at.endswith("_us")))):
-        raise ConfigError(f"{at}: value is {quote(number)}; it must be a number, {least}")
+    if not (real and (1e-9 <= number <= 1e9 or (number == 0 and at.endswith("_us")))):
+        raise ConfigError(f"{at}: value is {quote(number)}; it must be a number, {least}, and at most 1e9")
     return Figure(float(number), *_provenance(content, at))
 
 
@@ -342,6 +342,8 @@ def _list(value: Any, at: str) -> list[Any]:
 
 
 def _text(value: Any, at: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError(f"{at} is {quote(value)}; it must be text, in quotes where it looks like a number")
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ConfigError(
+            f"{at} is {quote(value)}; it must be one line of text, in quotes where it looks like a number"
+        )
     return value

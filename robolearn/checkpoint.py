@@ -74,7 +74,9 @@ def find_run(run: str | None) -> tuple[Path, Path]:
         ConfigError: there is no such run, or it has no checkpoint yet.
     """
     if run is None:
-        found = sorted(ROOT.glob("*/*/config.yaml"), key=lambda p: p.stat().st_mtime)
+        # A bundle that `export` wrote holds its run's configuration, too.
+        found = [p for p in ROOT.glob("*/*/config.yaml") if not p.with_name("manifest.json").exists()]
+        found.sort(key=lambda p: p.stat().st_mtime)
         if not found:
             raise ConfigError(
                 "there is no run under runs/ yet; train one: robolearn train task=NAME, or name a RUN"
@@ -149,6 +151,11 @@ def load(path: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(content, dict) or "actor_state_dict" not in content:
         raise ConfigError(f"{shown} is not a checkpoint: it has no actor_state_dict")
+    iteration, actor = content.get("iter", 0), content["actor_state_dict"]
+    if not (isinstance(iteration, int) and iteration >= 0 and isinstance(actor, dict)) or not all(
+        isinstance(value, torch.Tensor) and value.layout == torch.strided for value in actor.values()
+    ):
+        raise ConfigError(f"{shown} is not a checkpoint: its iter or actor_state_dict is of another kind")
     schema = content.get("schema", SCHEMA)  # rsl_rl's own checkpoints carry none
     if schema != SCHEMA:
         raise ConfigError(f"{shown} has schema {schema} and this RoboLearn reads schema {SCHEMA}")
@@ -186,7 +193,7 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
         state = {name: value for name, value in state.items() if name not in SIMULATED}
     try:
         learner.load_state_dict(state)
-    except (RuntimeError, KeyError, ValueError) as error:
+    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         why = " ".join(str(error).split())
         if "Error(s) in loading" in why or "size mismatch" in why:
             why = "its networks are of other shapes; was it trained for another task, or with other learner.*_hidden?"

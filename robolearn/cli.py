@@ -46,6 +46,12 @@ EXPORT_EPILOG = (
     "required cannot be had on this machine, 6 an engine of another device or not buildable, 70 a bug (shows "
     "a traceback), 130 interrupted."
 )
+DEPLOY_EPILOG = (
+    "Exit codes: 0 done, 1 the robot fell, 2 bad input, 3 not the policy that was trained (golden check), 4 too "
+    "many deadlines missed, 5 something required cannot be had on this machine, 6 an engine of another device, 70 "
+    "a bug (shows a traceback), 130 interrupted."
+)
+TARGETS = "jetson-thor, jetson-thor-t4000, jetson-agx-orin, jetson-orin-nx, jetson-orin-nano, host"
 WIDTH = {"max_content_width": 100}
 _THE_DISK_SAYS_NO = {
     errno.EACCES,
@@ -249,7 +255,8 @@ def sim(
 def export(
     words: Words = None,
     target: Annotated[
-        str, typer.Option(help="The robot's computer: jetson-thor, ..., host, or the path of a .yaml file.")
+        str,
+        typer.Option(help=f"The robot's computer: {TARGETS} (this machine), or the path of a .yaml file."),
     ] = "host",
     output: Annotated[
         Path | None, typer.Option("--output", help="Folder of the bundle; RUN/export/TARGET where omitted.")
@@ -261,7 +268,7 @@ def export(
     rate: Annotated[
         float | None, typer.Option(help="Control rate on the robot [Hz]; checked against the policy's own.")
     ] = None,
-    starts: Annotated[int, typer.Option(min=2, help="Paired starts of the closed loop.")] = 512,
+    starts: Annotated[int, typer.Option(min=4, help="Paired starts of the closed loop.")] = 512,
     seconds: Annotated[float, typer.Option(help="Length of each [s].")] = 10.0,
     measure_seconds: Annotated[
         float, typer.Option(help="How long to measure here at the control rate [s]; 0: not.")
@@ -279,8 +286,8 @@ def export(
     robolearn export --target jetson-thor pretrained:humanoid_walk
     robolearn export --target jetson-orin-nano --precision fp16 runs/humanoid_walk/2026-01-31_12-00-00
 
-    The bundle's REPORT.md says what was checked and what was not; its runtime.py checks, builds and measures on the
-    robot's computer. docs/export.md explains all of it.
+    Settings change the simulation it is tried in, never the policy. The bundle's REPORT.md says what was checked and
+    what was not; its runtime.py checks, builds and measures on the robot's computer.
     """
     run, overrides = _split(words)
     from robolearn.export.request import Request
@@ -304,7 +311,7 @@ def export(
         return make_bundle(request)
 
 
-@app.command(epilog=EXPORT_EPILOG, context_settings=WIDTH)
+@app.command(epilog=DEPLOY_EPILOG, context_settings=WIDTH)
 def deploy(
     bundle: Annotated[Path, typer.Argument(help="Folder that `robolearn export` wrote.")],
     overrides: Overrides = None,
@@ -318,7 +325,7 @@ def deploy(
 ) -> int:
     """Run a bundle against the simulator in real time, at its control rate.
 
-    Exit code 1 where the robot falls, 4 where too many deadlines are missed.
+    A deadline is missed where the targets are not there one control period after they were due.
 
     \b
     robolearn deploy runs/humanoid_walk/2026-01-31_12-00-00/export/jetson-thor

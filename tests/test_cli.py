@@ -74,3 +74,9 @@ def test_help_and_lists_end_well(words: list[str], capsys) -> None:
     if words[-1:] == ["--help"]:
         for code in (0, 1, 2, 3, 4, 70, 130):
             assert f" {code} " in out
+
+
+def test_the_help_of_export_names_every_target() -> None:
+    from robolearn.export import target
+
+    assert sorted(cli.TARGETS.split(", ")) == target.names()

@@ -24,7 +24,7 @@ TINY = {
     "eval": ["task.episode_length_s=0.2", "--episodes", "2"],
     "play": ["--seconds", "0.1"],
     "sim": ["--steps", "10", "--num-envs", "2"],
-    "export": ["--starts", "2", "--seconds", "0.1", "--measure-seconds", "0"],
+    "export": ["--starts", "4", "--seconds", "0.1", "--measure-seconds", "0"],
     "deploy": ["--seconds", "0.2", "--max-missed", "1"],
 }
 """What makes a command quick; the last setting of a kind wins."""
@@ -181,6 +181,13 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
         "# A heading, here\n[x](b.md) [y](a.md#a-heading-here) [z](#none) [w](https://example.org)\n"
     )
     assert dead_links(page) == ["b.md", "#none"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_nothing_is_left_to_be_filled_in(page: Path) -> None:
+    assert (
+        re.findall(r"\b(?:TODO|FIXME|XXX|TBD|[A-Z]+_[A-Z_]+_?TABLE|[A-Z]+_TABLE)\b", page.read_text()) == []
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

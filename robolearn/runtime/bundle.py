@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from dataclasses import dataclass
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -49,44 +49,66 @@ def difference(mine: Any, other: Any, where: str = "contract") -> str:
     return "" if mine == other else f"{where}: {mine!r} and {other!r}"
 
 
-@dataclass
-class Bundle:
-    """A bundle whose parts fit together."""
+GOLDEN_ROWS = 200
+"""Fewest recorded control steps that a bundle is checked by."""
 
-    folder: Path
-    manifest: dict[str, Any]
-    contract: dict[str, Any]
-    golden: dict[str, np.ndarray]
-    """Recorded sensor readings and what the trained policy made of them, a row a control step."""
+MALFORMED = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    ZeroDivisionError,
+    RecursionError,
+)
+"""What reading a file of another make runs into."""
+
+
+class Bundle:
+    """A bundle whose parts fit together: `folder`, `manifest`, `contract`, and `golden`, recorded sensor readings and
+    what the trained policy made of them, a row a control step."""
+
+    def __init__(
+        self, folder: Path, manifest: dict[str, Any], contract: dict[str, Any], golden: dict[str, np.ndarray]
+    ) -> None:
+        self.folder, self.manifest, self.contract, self.golden = folder, manifest, contract, golden
 
     @classmethod
-    def load(cls, folder: Path) -> Bundle:
+    def load(cls, folder: Path | str) -> Bundle:
         """Read a bundle.
 
         Raises:
             Refused: it is incomplete, damaged, of another version, or its manifest was changed since.
         """
-        manifest = _manifest(folder / "manifest.json")
-        for part in ("graph", "golden"):
-            path = folder / manifest[part]["file"]
-            if not path.is_file():
-                raise Refused(
-                    f"{path.name} is missing beside manifest.json; copy the whole bundle", BAD_INPUT
-                )
-            if sha256_of(path) != manifest[part]["sha256"]:
-                raise Refused(
-                    f"{path.name} is damaged or of another export: its SHA-256 is not the manifest's; copy it again",
-                    BAD_INPUT,
-                )
-        contract = checked_contract(manifest["contract"], "manifest.json")
+        folder = Path(folder)
         try:
-            with np.load(folder / manifest["golden"]["file"], allow_pickle=False) as file:
-                golden = {name: file[name] for name in file.files}
-            exported = json.loads(str(golden.pop("contract")))
-        except (OSError, ValueError, KeyError) as error:
-            raise Refused(f"golden.npz cannot be read: {error}", BAD_INPUT) from None
-        if changed := difference(contract, exported):
-            raise Refused(f"manifest.json was changed since the export: {changed}", BAD_INPUT)
+            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise Refused(f"{folder} is no bundle: it has no manifest.json", BAD_INPUT) from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise Refused(f"manifest.json cannot be read: {error}", BAD_INPUT) from None
+        schema = manifest.get("schema") if isinstance(manifest, dict) else None
+        if schema != MANIFEST_SCHEMA:
+            raise Refused(
+                f"manifest.json has schema {schema!r}, this runtime reads {MANIFEST_SCHEMA}", BAD_INPUT
+            )
+        try:
+            golden = _golden(_whole(folder, manifest, "golden"))
+            exported = json.loads(str(golden.pop("manifest")))
+            # Everything is compared before anything is believed.
+            mine = manifest | {"golden": {**manifest["golden"], "sha256": ""}}
+            if changed := difference(mine, exported, "manifest"):
+                raise Refused(f"manifest.json was changed since the export: {changed}", BAD_INPUT)
+            _whole(folder, manifest, "graph")
+            contract = checked_contract(manifest["contract"], "manifest.json")
+            _require_rows(golden, contract)
+            _require_target(manifest)
+        except MALFORMED as error:
+            raise Refused(
+                f"manifest.json or golden.npz is incomplete or malformed ({type(error).__name__}: {error})",
+                BAD_INPUT,
+            ) from None
         return cls(folder, manifest, contract, golden)
 
     @property
@@ -123,8 +145,14 @@ class Bundle:
                 raise Refused(
                     f"the network's {kind} are {_shapes(graph)} and the manifest's {_shapes(mine)}", BAD_INPUT
                 )
-        inside = getattr(session, "metadata", {}).get("robolearn.contract")
-        if inside is not None and (other := difference(self.contract, json.loads(inside))):
+        notes = getattr(session, "metadata", None)
+        if notes is None:  # an engine has none; its sidecar holds the graph's hash
+            return
+        try:
+            other = difference(self.contract, json.loads(notes["robolearn.contract"]))
+        except MALFORMED:
+            raise Refused("the network does not say which contract it was exported with", BAD_INPUT) from None
+        if other:
             raise Refused(f"the network was exported with another contract: {other}", BAD_INPUT)
 
 
@@ -132,31 +160,66 @@ def _shapes(ports: dict[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in ports.items()) or "none"
 
 
-def _manifest(path: Path) -> dict[str, Any]:
-    """manifest.json, with the parts this runtime reads."""
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise Refused(f"{path.parent} is no bundle: it has no manifest.json", BAD_INPUT) from None
-    except (OSError, ValueError) as error:
-        raise Refused(f"manifest.json cannot be read: {error}", BAD_INPUT) from None
-    schema = manifest.get("schema") if isinstance(manifest, dict) else None
-    if schema != MANIFEST_SCHEMA:
-        raise Refused(f"manifest.json has schema {schema}, this runtime reads {MANIFEST_SCHEMA}", BAD_INPUT)
-    try:
-        for part in ("graph", "golden"):
-            name = manifest[part]["file"]
-            if Path(name).name != name:
-                raise Refused(f"manifest.json names {name!r} outside the bundle", BAD_INPUT)
-            str(manifest[part]["sha256"])
-        dict(manifest["graph"]["inputs"])
-        budget = manifest["target"]["budget"]
-        if not all(math.isfinite(budget[key]) and budget[key] > 0 for key in ("p50", "p99", "max", "jitter")):
-            raise ValueError("a share of the budget is not above 0")
-        list(manifest["target"]["detect"])
-        bool(manifest["target"]["any_machine"]), str(manifest["target"]["title"])
-    except (KeyError, TypeError, ValueError) as error:
+def _whole(folder: Path, manifest: dict[str, Any], part: str) -> Path:
+    """The file of a part, `graph` or `golden`, where it is the one the manifest was written for."""
+    name = str(manifest[part]["file"])
+    if Path(name).name != name:
+        raise Refused(f"manifest.json names {name!r} outside the bundle", BAD_INPUT)
+    path = folder / name
+    if not path.is_file():
+        raise Refused(f"{name} is missing beside manifest.json; copy the whole bundle", BAD_INPUT)
+    if sha256_of(path) != manifest[part]["sha256"]:
         raise Refused(
-            f"manifest.json is incomplete or malformed ({type(error).__name__}: {error})", BAD_INPUT
-        ) from None
-    return dict(manifest)
+            f"{name} is damaged or of another export: its SHA-256 is not the manifest's; copy it again",
+            BAD_INPUT,
+        )
+    return path
+
+
+def _golden(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, *MALFORMED) as error:
+        raise Refused(f"{path.name} cannot be read: {type(error).__name__}: {error}", BAD_INPUT) from None
+
+
+def _require_rows(golden: dict[str, np.ndarray], contract: dict[str, Any]) -> None:
+    """The recording has every column, finite, and enough rows."""
+    joints, actions = len(contract["joints"]), len(contract["actions"])
+    width = contract["observations"][-1]["column"] + contract["observations"][-1]["width"]
+    columns = {
+        "quat": 4,
+        "gyro": 3,
+        "joint_pos": joints,
+        "joint_vel": joints,
+        "command": len(contract["command"]),
+    }
+    columns |= {"observations": width, "actions": actions, "targets": actions}
+    rows = len(golden["reset"])
+    shapes = {name: (rows, size) for name, size in columns.items()} | {"reset": (rows,), "phase": (rows,)}
+    for name, shape in shapes.items():
+        if golden[name].shape != shape or not np.isfinite(golden[name].astype(np.float64)).all():
+            raise Refused(
+                f"golden.npz: {name} must be {shape} finite numbers, not {golden[name].shape}", BAD_INPUT
+            )
+    if rows < GOLDEN_ROWS or not golden["reset"][0]:
+        raise Refused(
+            f"golden.npz holds {rows} control steps; {GOLDEN_ROWS}, from a reset on, are the least", BAD_INPUT
+        )
+
+
+def _require_target(manifest: dict[str, Any]) -> None:
+    target, graph = manifest["target"], manifest["graph"]
+    budget = target["budget"]
+    if not all(0 < float(budget[key]) <= 1 for key in ("p50", "p99", "max", "jitter")):
+        raise ValueError("a share of the budget is not between 0 and 1")
+    if bool(target["any_machine"]) != (target["name"] == "host"):
+        raise ValueError("only the target host is any machine")
+    if not all(isinstance(word, str) and word for word in target["detect"]):
+        raise ValueError("detect must be words")
+    str(target["title"])
+    for shape in (*graph["inputs"].values(), *graph["outputs"].values()):
+        tuple(shape)
+    if graph["precision"] not in ("fp32", "fp16", "bf16"):
+        raise ValueError(f"unknown precision {graph['precision']!r}")

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def build_engine(
         "onnx_sha256": hashlib.sha256(graph).hexdigest(),
         "engine_sha256": hashlib.sha256(plan).hexdigest(),
         "precision": precision,
-        "built_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "built_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
     text = json.dumps(sidecar, indent=1, allow_nan=False) + "\n"
     files = {engine: plan, _sidecar_path(engine): text.encode()}

@@ -7,16 +7,19 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from robolearn.runtime.bundle import Bundle
-from robolearn.runtime.cuda import device_tree_model
-from robolearn.runtime.engine import EngineSession, build_engine, device
+from robolearn.runtime.cuda import device_tree_model, power_mode
+from robolearn.runtime.engine import EngineSession, build_engine
 from robolearn.runtime.errors import BAD_INPUT, ENGINE, OK, OVER_BUDGET, Refused
-from robolearn.runtime.measure import is_target, measure, over_budget
+from robolearn.runtime.measure import LEAST_STEPS, best_of, is_target, measure, over_budget, processor
 from robolearn.runtime.robot import Runtime, replay
 from robolearn.runtime.sessions import OnnxSession, Session
+
+INTERRUPTED = 130
 
 RUNTIMES = ("onnxruntime", "tensorrt")
 
@@ -28,6 +31,8 @@ def open_session(bundle: Bundle, name: str) -> Session:
         Refused: it cannot be loaded here, is another device's engine, or does not do what the trained policy did.
     """
     session: Session
+    if name not in RUNTIMES:
+        raise Refused(f"unknown runtime {name!r}; valid: {', '.join(RUNTIMES)}", BAD_INPUT)
     if name == "tensorrt":
         if not bundle.engine.is_file():
             raise Refused(f"{bundle.engine.name} is not built yet: python runtime.py build", ENGINE)
@@ -57,32 +62,46 @@ def check(bundle: Bundle, runtimes: Sequence[str]) -> int:
     """The golden check in each runtime."""
     for name in runtimes:
         session = open_session(bundle, name)
-        worst = replay(bundle, session)
-        steps = len(bundle.golden["reset"])
-        print(
-            f"ok    {name}: {steps} recorded control steps repeated from raw sensors; largest differences "
-            + ", ".join(f"{key} {value:.1e}" for key, value in worst.items())
-        )
-        for warning in getattr(session, "warnings", ()):
-            print(f"warn  {name}: {warning}")
+        _say_checked(bundle, name, replay(bundle, session), getattr(session, "warnings", ()))
+        session.close()
     return OK
 
 
 def build(bundle: Bundle) -> int:
-    """A TensorRT engine for this very machine; it stays only if it passes the golden check."""
-    sidecar = build_engine(
-        bundle.graph, bundle.engine, bundle.manifest["graph"]["precision"], bundle.folder / "timing.cache"
-    )
+    """A TensorRT engine for this very machine; it replaces an older one only if it passes the golden check."""
+    new = bundle.folder / ".new.engine"
+    pair = {new: bundle.engine, _sidecar(new): _sidecar(bundle.engine)}
     try:
-        code = check(bundle, ["tensorrt"])
-    except Refused:
-        for path in (bundle.engine, bundle.engine.with_name(bundle.engine.name + ".json")):
+        graph = bundle.manifest["graph"]
+        sidecar = build_engine(bundle.graph, new, graph["precision"], bundle.folder / "timing.cache")
+        session = EngineSession(new, graph["sha256"])
+        worst = replay(bundle, session)
+        warnings = session.warnings
+        session.close()
+        for path, place in pair.items():  # a new engine beside an old sidecar would be refused by its hash
+            os.replace(path, place)
+    finally:
+        for path in pair:
             path.unlink(missing_ok=True)
-        raise
+    _say_checked(bundle, "tensorrt", worst, warnings)
     print(
         f"wrote {bundle.engine} (TensorRT {sidecar['tensorrt']}, compute capability {sidecar['compute_capability']})"
     )
-    return code
+    return OK
+
+
+def _sidecar(engine: Path) -> Path:
+    return engine.with_name(f"{engine.name}.json")
+
+
+def _say_checked(bundle: Bundle, name: str, worst: dict[str, float], warnings: Sequence[str]) -> None:
+    steps = len(bundle.golden["reset"])
+    print(
+        f"ok    {name}: {steps} recorded control steps repeated from raw sensors; largest differences "
+        + ", ".join(f"{key} {value:.1e}" for key, value in worst.items())
+    )
+    for warning in warnings:
+        print(f"warn  {name}: {warning}")
 
 
 def measure_all(bundle: Bundle, runtimes: Sequence[str], seconds: float, write: bool) -> int:
@@ -97,19 +116,32 @@ def measure_all(bundle: Bundle, runtimes: Sequence[str], seconds: float, write: 
     for name in runtimes:
         result = measure(Runtime(bundle, open_session(bundle, name)), bundle.golden, seconds)
         over = over_budget(result, budget)
-        results.append(result | {"status": status, "over_budget": over, "board": here})
+        del result["paced_ms"]
+        about: dict[str, Any] = {
+            "status": status,
+            "board": here,
+            "processor": processor(),
+            "power_mode": power_mode(),
+        }
+        about |= {"date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+        results.append({**about, **result, "over_budget": over})
         step, network, hot, late = (result[key] for key in ("paced", "network", "hot", "late"))
         print(
             f"{name} on {where}, paced at {bundle.rate:g} Hz: p50 {step['p50_ms']:.3f}, p99 {step['p99_ms']:.3f}, "
             f"max {step['max_ms']:.3f} ms of {period:g} ms (network alone p50 {network['p50_ms']:.3f}); hot p50 "
-            f"{hot['p50_ms']:.3f}; first call {result['first_ms']:.1f}; begun late p99 {late['p99_ms']:.3f} ms"
+            f"{hot['p50_ms']:.3f}; begun late p99 {late['p99_ms']:.3f} ms"
         )
         for line in over:
             print(f"  over: {line}")
-    best = min(results, key=lambda result: (len(result["over_budget"]), result["paced"]["p99_ms"]))
-    fits = not best["over_budget"]
+    best = best_of(results, budget)
+    fits, count = not best["over_budget"], best["paced"]["count"]
     said = "fits" if fits else "misses"
-    if mine:
+    if mine and count < LEAST_STEPS:
+        print(
+            f"verdict: none: {count} control steps were measured, {LEAST_STEPS} are the least; raise --seconds"
+        )
+        mine = False
+    elif mine:
         print(f"verdict: measured on {target['title']}: {best['runtime']} {said} the budget")
     else:
         print(
@@ -117,21 +149,33 @@ def measure_all(bundle: Bundle, runtimes: Sequence[str], seconds: float, write: 
         )
     if write:
         path = bundle.folder / "latency.json"
-        saved = {
-            "schema": 1,
-            "status": status,
-            "target": target["name"],
-            "fits": fits if mine else None,
-            "recommended": best["runtime"] if mine else None,
-            "measured": results,
-        }
-        if "tensorrt" in runtimes:
-            saved["device"] = device()
-        part = path.with_name(f".latency.{os.getpid()}.part.json")
-        part.write_text(json.dumps(saved, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        lines = [f"measured on {where}, {best['runtime']}: {said} the budget", *best["over_budget"]]
+        verdict = {"status": status, "fits": fits, "recommended": best["runtime"], "lines": lines}
+        _write_latency(path, results, verdict if mine else {})
+        print(f"wrote {path}; REPORT.md is of the export and does not know it")
+    return OVER_BUDGET if mine and not fits else OK
+
+
+def _write_latency(path: Path, results: list[dict[str, Any]], verdict: dict[str, Any]) -> None:
+    """Add measurements to latency.json, with the verdict where this is the target: one made elsewhere changes none."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        saved = {}
+    if not isinstance(saved, dict) or not isinstance(saved.get("measured"), list):
+        saved = {"schema": 1, "status": "not-run", "measured": []}
+    new = {(result["runtime"], result["board"]) for result in results}
+    # The newest of each runtime on each board.
+    kept = [
+        r for r in saved["measured"] if isinstance(r, dict) and (r.get("runtime"), r.get("board")) not in new
+    ]
+    saved |= {"measured": kept + results, **verdict}
+    part = path.with_name(f".latency.{os.getpid()}.part.json")
+    try:
+        part.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
         os.replace(part, path)
-        print(f"wrote {path}")
-    return OK if fits else OVER_BUDGET
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -172,6 +216,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Refused as error:
         print(f"runtime.py: {error}", file=sys.stderr)
         return error.code
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except OSError as error:
         print(f"runtime.py: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         return BAD_INPUT

@@ -17,12 +17,19 @@ from robolearn.runtime.sessions import Session
 SENSORS = {"quat": "(4,) wxyz", "gyro": "(3,) rad/s", "joint_pos": "(J,)", "joint_vel": "(J,)"}
 """What the robot must measure; joints in the order of `Runtime.joints`."""
 
+LIMITS = {"lower": -math.inf, "upper": math.inf}
+"""The ends of a joint's range, and what stands for none."""
+
+
+def _or(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
+
 
 class Runtime:
-    """A policy on its robot: call `step` once a control period, `reset` before the first.
+    """A policy on its robot: call `step` once a control period; `reset` after a fall, a stop or a pause.
 
-    It keeps what the policy remembers: its last action, recurrent state and gait clock. Several may share one
-    session, from one thread.
+    It keeps what the policy remembers: its last action, recurrent state and gait clock, which counts calls, not
+    seconds. Several may share one session, from one thread.
     """
 
     def __init__(self, bundle: Bundle, session: Session) -> None:
@@ -40,8 +47,16 @@ class Runtime:
         """(A,) the gains to drive them with, torque = kp (target - position) - kd velocity, and its limit."""
         self.dt = float(contract["control_dt"])
         """Control period [s]."""
+        self.home = np.array([joint["home"] for joint in contract["joints"]], np.float32)
+        """(J,) where the joints are when action and pattern are nothing: move there, slowly, before the first step."""
+        low, high = ([_or(joint[key], end) for joint in contract["joints"]] for key, end in LIMITS.items())
+        self.lower, self.upper = np.array(low, np.float32), np.array(high, np.float32)
+        """(J,) the joints' limits, infinite where there is none. Targets may lie beyond: that is how a drive pulls."""
+        ranges = bundle.manifest.get("command_ranges") or {}
+        wanted = [ranges.get(name, (-math.inf, math.inf)) for name in contract["command"]]
+        self.command_low, self.command_high = np.array(wanted, np.float32).reshape(-1, 2).T
+        """(C,) the commands it was trained for; `np.clip` yours to them."""
         self._scale, self._offset = column("scale"), column("offset")
-        self._home = np.array([joint["home"] for joint in contract["joints"]], np.float32)
         self._items = [
             (slice(item["column"], item["column"] + item["width"]), OBSERVATIONS[item["name"]])
             for item in contract["observations"]
@@ -59,7 +74,7 @@ class Runtime:
             name: self._raw[end - size : end] for (name, size), end in zip(sizes.items(), ends, strict=True)
         }
         self._given = list(self._readings.items())
-        self._readings["home"] = self._home
+        self._readings["home"] = self.home
         self.network_seconds = 0.0
         """How long the network took in the last step [s]."""
         self.reset()
@@ -91,24 +106,28 @@ class Runtime:
             Targets (A,) of the actuators: positions [rad or m], or forces [N or Nm], float32.
 
         Raises:
-            ValueError: a reading is not finite or has another length, nothing has changed then; or the network's
-                action is not finite.
+            ValueError: a reading is missing, not finite or of another length, or `quat` no rotation, and nothing has
+                changed; or the network's action is not finite.
         """
         readings = self._readings
         for name, place in self._given:
-            value = command if name == "command" else sensors[name]
             try:
-                fits = len(value) == len(place)
-                if fits:
-                    place[:] = value
-            except (TypeError, ValueError):
-                fits = False
-            if not fits:
-                raise ValueError(f"{name} must be {len(place)} finite numbers, not {value}")
+                value = command if name == "command" else sensors[name]
+                if len(value) != len(place):
+                    raise ValueError(f"{name} must be {len(place)} numbers, not {len(value)}")
+                place[:] = value
+            except KeyError:
+                raise ValueError(f"{name} is missing; a step needs {', '.join(SENSORS)}") from None
+            except TypeError:
+                raise ValueError(f"{name} must be {len(place)} numbers, not {value!r}") from None
         if not math.isfinite(self._raw.sum()):
             for name, place in self._given:
                 if not np.isfinite(place).all():
                     raise ValueError(f"{name} must be {len(place)} finite numbers, not {place.tolist()}")
+        # A message that nobody has filled in yet is all zeros, and would read as upright.
+        norm = math.hypot(*readings["quat"].tolist())
+        if not abs(norm - 1) < 0.01:
+            raise ValueError(f"quat has the length {norm:.3g}, which must be 1; its order is w, x, y, z")
         readings.pop("gravity", None)
         readings["gravity"] = projected_gravity_of(readings)
         if self.clock is not None:

@@ -23,6 +23,9 @@ class Session(Protocol):
     def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every output by name, float32, in arrays that the next call may overwrite."""
 
+    def close(self) -> None:
+        """Give back what it holds."""
+
 
 class OnnxSession:
     """ONNX Runtime on one thread of the processor: more would starve the control loop."""
@@ -45,6 +48,12 @@ class OnnxSession:
                 path.read_bytes(), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # its own exception classes are not public
+            if "NOT_IMPLEMENTED" in str(error):
+                raise Refused(
+                    f"ONNX Runtime has no operators here for the precision of {path.name}; use TensorRT: "
+                    "python runtime.py build",
+                    NOT_HERE,
+                ) from None
             raise Refused(f"ONNX Runtime does not take {path.name}: {error}", BAD_INPUT) from None
         self.inputs = {i.name: _static(path, i) for i in session.get_inputs()}
         self.outputs = {o.name: _static(path, o) for o in session.get_outputs()}
@@ -55,6 +64,9 @@ class OnnxSession:
     def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every output by name, float32."""
         return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
+
+    def close(self) -> None:
+        """Nothing to give back but memory, which goes with the session."""
 
 
 def _static(path: Path, port: object) -> tuple[int, ...]:

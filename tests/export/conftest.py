@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from torch import nn
 
+from robolearn import config
 from robolearn.cli import main
+from robolearn.export import graph
 from robolearn.runtime.bundle import sha256_of
+from robolearn.train import train
 
 QUICK = ["--starts", "8", "--seconds", "0.4", "--measure-seconds", "0"]
 """Enough to run every stage; nothing is timed, so nothing depends on how busy the machine is."""
@@ -45,14 +51,53 @@ def edit() -> Callable[[Path, Callable[[dict], None]], None]:
 
 
 @pytest.fixture
-def rehash(edit: Callable[[Path, Callable[[dict], None]], None]) -> Callable[[Path], None]:
-    """Make the manifest's hashes those of the files, as a forger would."""
+def forge() -> Callable[[Path], None]:
+    """Make recording and hashes fit the files and the manifest as they are now, as a forger would."""
 
-    def hash_anew(folder: Path) -> None:
-        def change(manifest: dict) -> None:
-            for part in ("graph", "golden"):
-                manifest[part]["sha256"] = sha256_of(folder / manifest[part]["file"])
+    def forge_anew(folder: Path) -> None:
+        path = folder / "manifest.json"
+        manifest = json.loads(path.read_text())
+        manifest["graph"]["sha256"] = sha256_of(folder / "policy.onnx")
+        manifest["golden"]["sha256"] = ""
+        with np.load(folder / "golden.npz") as file:
+            arrays = {name: file[name] for name in file.files if name != "manifest"}
+        np.savez(folder / "golden.npz", manifest=np.array(json.dumps(manifest)), **arrays)
+        manifest["golden"]["sha256"] = sha256_of(folder / "golden.npz")
+        path.write_text(json.dumps(manifest))
 
-        edit(folder, change)
+    return forge_anew
 
-    return hash_anew
+
+RECURRENT = ["learner.rnn_hidden=16", "learner.actor_hidden=[8]", "learner.critic_hidden=[8]"]
+
+
+@pytest.fixture(scope="module", params=["gru", "lstm"])
+def recurrent(request, tmp_path_factory) -> Path:
+    """A tiny run whose policy has memory."""
+    folder = tmp_path_factory.mktemp(request.param) / "run"
+    words = [f"learner.rnn={request.param}", "num_envs=8", "max_iterations=2", *RECURRENT, f"output={folder}"]
+    return train(config.resolve(["task=cartpole_balance", *words]))
+
+
+@pytest.fixture
+def run(trained, tmp_path) -> Path:
+    """A copy of a tiny run, to be broken."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def export(capfd, run, *words, quick=QUICK) -> tuple[int, str]:
+    """Exit code and the one line on stderr."""
+    code = main(["export", str(run), *quick, *map(str, words)])
+    said = capfd.readouterr().err
+    assert said.count("\n") == (1 if code not in (0, 4) else 0), said
+    return code, said
+
+
+def nothing_left(run: Path) -> bool:
+    return not (run / "export").exists() and not list(run.rglob("*.part*"))
+
+
+def without_normalizer(policy, *rest):
+    broken = copy.deepcopy(policy)
+    broken.actor.obs_normalizer = nn.Identity()
+    return graph.build_graph(broken, *rest)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 
 import numpy as np
 import pytest
 
 from robolearn.cli import main
+from robolearn.env import Env
 from robolearn.export import deploy as deploying
 
 PATIENT = ["--max-missed", "1"]
@@ -29,7 +31,9 @@ def test_a_robot_that_falls_is_code_1(exported, capsys):
 
 
 def test_missed_deadlines_are_code_4_and_said_to_be_measured(exported, capsys, monkeypatch):
-    late = deploying.Drive(np.full(10, 0.03), np.zeros(10), missed=4, falls=0, episode_return=1.0)
+    late = deploying.Drive(
+        np.full(10, 0.03), np.zeros(10), missed=4, falls=0, episode_return=1.0, seconds=0.2
+    )
     monkeypatch.setattr(deploying, "drive", lambda *_: late)
     assert main(["deploy", str(exported), "--seconds", "0.2"]) == 4
     assert "40.00 %, allowed 1 % (measured here)" in capsys.readouterr().out
@@ -40,7 +44,11 @@ def test_missed_deadlines_are_code_4_and_said_to_be_measured(exported, capsys, m
     [
         (["--runtime", "openvino"], 2, "valid: onnxruntime, tensorrt"),
         (["--runtime", "tensorrt"], 6, "is not built yet"),
-        (["task.control_dt=0.04"], 2, "at another rate"),
+        (["task.control_dt=0.04"], 2, "contract.control_dt: 0.02 and 0.04"),
+        (["task=cartpole_balance"], 2, "another robot or task"),
+        (["--seconds", "inf"], 2, "--seconds inf"),
+        (["--seconds", "1e12"], 2, "86400"),
+        (["--max-missed", "nan"], 2, "--max-missed"),
         (["task.nonsense=1"], 2, "nonsense"),
     ],
 )
@@ -55,3 +63,18 @@ def test_a_damaged_bundle_is_refused(bundle, capsys):
     (bundle / "policy.onnx").write_bytes(b"")
     assert main(["deploy", str(bundle)]) == 2
     assert "policy.onnx is damaged" in capsys.readouterr().err
+
+
+def test_a_simulation_that_does_not_keep_up_misses_deadlines(exported, monkeypatch, capsys):
+    step = Env.step
+
+    def slow(self, *args):
+        time.sleep(0.05)  # of a period of 0.02 s
+        return step(self, *args)
+
+    monkeypatch.setattr(Env, "step", slow)
+    assert main(["deploy", str(exported), "--seconds", "0.4"]) == 4
+    out = capsys.readouterr().out
+    missed, factor = (re.search(rf"{what} +(\S+)", out).group(1) for what in ("deadlines", "factor"))
+    assert int(missed) >= 15  # of 20
+    assert float(factor) < 0.45

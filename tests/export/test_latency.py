@@ -382,10 +382,10 @@ def test_without_any_time_there_is_no_verdict() -> None:
 def test_what_does_not_belong_to_the_question_is_refused() -> None:
     with pytest.raises(ConfigError, match="measured at 200 Hz, the policy runs at 50"):
         verdict(BOARD, 50, Measurement.read(result(rate_hz=200.0)))
-    # What 1 / 0.02 makes of 50 is the same rate.
-    assert verdict(BOARD, 50, Measurement.read(result(rate_hz=50.0000001, count=40))).lines[-1] == (
-        "p99 of 40 steps is little else than their maximum; measure longer"
-    )
+    # What 1 / 0.02 makes of 50 is the same rate; and 499 steps are too few for a p99.
+    few = verdict(BOARD, 50, Measurement.read(result(rate_hz=50.0000001, count=499)))
+    assert (few.fits, few.basis) == (None, "not-run")
+    assert few.lines == ("no verdict for the board: 499 control steps measured, 500 are the least",)
     with pytest.raises(ValueError, match="an estimate for board says nothing about host"):
         verdict(load("host"), 50, model(BOARD, COST)[0])
 

@@ -250,10 +250,10 @@ FAULTS = [
     ("step_us: {value: 20, mark: measured, ", "step_us: {value: 20, ", "step_us: mark is missing"),
     ("family: mine", "family: mine\nrate: 50", "unknown key 'rate'"),
     ("family: mine\n", "", "family is missing"),
-    ("family: mine", "family: 3", "family is '3'; it must be text"),
+    ("family: mine", "family: 3", "family is '3'; it must be one line of text"),
     ("detect: [My Board]", "detect: My Board", "detect is 'My Board'; it must be a list"),
     # An empty word is in every name: the file would be every board.
-    ("detect: [My Board]", "detect: ['']", "detect is ''; it must be text"),
+    ("detect: [My Board]", "detect: ['']", "detect is ''; it must be one line of text"),
     ("detect: [My Board]", "any_machine: 1", "any_machine is '1'; it must be true or false"),
     ("detect: [My Board]", "any_machine: true", "any_machine does not go with gpu, cpu, step_us or detect"),
     ("schema: 1\n", "", "schema must be 1"),

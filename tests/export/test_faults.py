@@ -1,0 +1,202 @@
+"""Faults planted in an export, each with its exit code: another policy 3, over the budget 4, not here 5."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from robolearn.cli import main
+from robolearn.export import bundle as bundles
+from robolearn.export import consistent, graph, stages
+from robolearn.runtime.bundle import Bundle
+from robolearn.runtime.errors import Refused
+from robolearn.tasks.humanoid_walk import HumanoidWalk
+from tests.export.conftest import QUICK, export, nothing_left, without_normalizer
+
+# ---------------------------------------------------------------------------------------- not the policy: 3
+
+
+def test_a_dropped_normalizer_is_code_3(run, capfd, monkeypatch):
+    monkeypatch.setattr(stages, "build_graph", without_normalizer)
+    code, said = export(capfd, run)
+    assert (code, "recorded observations" in said) == (3, True), said
+    assert nothing_left(run)
+
+
+def test_stale_recurrent_state_is_code_3(recurrent, capfd, monkeypatch, tmp_path):
+    class Stale(nn.Module):
+        def __init__(self, policy):
+            super().__init__()
+            self.policy, self.state_names = policy, policy.state_names
+            self.initial_state, self.actor = policy.initial_state, policy.actor
+
+        def forward(self, obs, *state):
+            return (self.policy(obs, *state)[0], *(part + 0 for part in state))
+
+    monkeypatch.setattr(stages, "build_graph", lambda p, *rest: graph.build_graph(Stale(p), *rest))
+    code, said = export(capfd, recurrent, "--output", tmp_path / "b")
+    assert (code, "recorded observations" in said) == (3, True), said
+    assert not (tmp_path / "b").exists()
+
+
+def plant(monkeypatch, change):
+    """Change the contract wherever the export writes one, so that no list disagrees with another."""
+    entry = bundles.contract_entry
+
+    def wrong(contract):
+        plain = entry(contract)
+        change(plain)
+        return plain
+
+    monkeypatch.setattr(bundles, "contract_entry", wrong)
+
+
+def swap(entries, first, second, key):
+    one, other = (next(e for e in entries if e[key] == name) for name in (first, second))
+    one[key], other[key] = second, first
+
+
+def swap_everywhere(contract, first, second):
+    swap(contract["joints"], first, second, "name")
+    swap(contract["actions"], first, second, "joint")
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda c: swap(c["joints"], "l_knee", "r_knee", "name"), "joints"),
+        (lambda c: swap_everywhere(c, "l_shoulder_yaw", "r_shoulder_yaw"), "joints"),
+        (lambda c: c["actions"][0].update(kp=110.0), "kp of actuator l_hip_pitch: 110.0 and 100.0"),
+        (lambda c: c["actions"][0].update(kd=0.0), "kd of actuator l_hip_pitch"),
+        (lambda c: c["actions"][0].update(effort=8.8), "effort of actuator l_hip_pitch"),
+        (lambda c: c["actions"][0].update(kind="force"), "kind of actuator l_hip_pitch"),
+        (lambda c: c["joints"][0].update(upper=0.001), "upper of joint l_hip_pitch"),
+        (lambda c: c.update(action_delay=[3, 9]), "action_delay as trained"),
+        (lambda c: c["extra"]["gait_clock"].update(phase_at_start=[0.25]), "phase_at_start"),
+        (lambda c: c.update(control_dt=0.01), "control_dt: 0.01 and 0.02"),
+    ],
+)
+def test_a_contract_that_is_wrong_wherever_it_is_written_is_code_3(
+    change, where, capfd, monkeypatch, tmp_path
+):
+    plant(monkeypatch, change)
+    code, said = export(capfd, "pretrained:humanoid_walk", "--output", tmp_path / "b")
+    assert (code, f"the manifest is not the robot's: {where}" in said) == (3, True), said
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda c: swap(c["joints"], "l_knee", "r_knee", "name"), "joint_pos_rel"),
+        (lambda c: swap_everywhere(c, "l_shoulder_yaw", "r_shoulder_yaw"), "saw or did something else"),
+        (lambda c: c["actions"][0].update(scale=0.49), "the target of l_hip_pitch"),
+        (lambda c: c["extra"]["gait_clock"].update(stop_time=1.2), "saw or did something else"),
+    ],
+    ids=["swapped sensors", "swapped joint", "wrong scale", "wrong clock"],
+)
+def test_what_no_list_tells_is_caught_by_driving_the_robot(change, where, capfd, monkeypatch, tmp_path):
+    plant(monkeypatch, change)
+    monkeypatch.setattr(stages, "require_consistent", lambda *_: None)
+    monkeypatch.setattr(stages, "replay", lambda *_: {"observations": 0.0, "actions": 0.0, "targets": 0.0})
+    quick = ["--starts", "16", "--seconds", "4", "--measure-seconds", "0"]
+    words = ["task.commands.standing=0.5", "task.commands.seconds=[1,2]"]
+    code, said = export(capfd, "pretrained:humanoid_walk", *words, "--output", tmp_path / "b", quick=quick)
+    assert (code, "closed loop" in said, where in said) == (3, True, True), said
+
+
+def test_gains_are_held_against_the_torques_that_the_simulated_motors_give(exported, make_env):
+    task = HumanoidWalk(randomize={})
+    env, contract = make_env(task, num_envs=3), Bundle.load(exported).contract
+    consistent._require_torques(contract, env)
+    for key, factor in (("kp", 1.01), ("kd", 1.1), ("effort", 1.01)):
+        wrong = copy.deepcopy(contract)
+        wrong["actions"][3][key] *= factor
+        with pytest.raises(Refused, match=f"by its {key} the actuator of l_knee"):
+            consistent._require_torques(wrong, env)
+
+
+def test_a_wrong_dt_everywhere_alike_is_caught_by_the_recording(capfd, monkeypatch, tmp_path):
+    plant(monkeypatch, lambda contract: contract.update(control_dt=0.01))
+    monkeypatch.setattr(stages, "require_consistent", lambda *_: None)
+    code, said = export(capfd, "pretrained:humanoid_walk", "--output", tmp_path / "b")
+    assert (code, "observations gait_phase[0]" in said) == (3, True), said
+
+
+def test_an_unsafe_precision_is_code_3_and_names_the_worst_output(run, capfd):
+    """Half precision ends at 65504; a first layer times 1e6 and a second over 1e6 is the same policy in fp32."""
+    content = torch.load(run / "latest.pt", weights_only=True)
+    actor = content["actor_state_dict"]
+    actor["mlp.0.weight"] *= 1e4
+    actor["mlp.0.bias"] = actor["mlp.0.bias"].abs() * 1e4 + 7e4  # all units on, in the straight part of ELU
+    actor["mlp.0.bias"][:] = 6e4
+    torch.save(content, run / "latest.pt")
+    code, said = export(capfd, run, "--precision", "fp16")
+    assert (code, "fp16 is not safe" in said, "output slider" in said) == (3, True, True), said
+    assert nothing_left(run)
+
+
+# ---------------------------------------------------------------------------------------- budget and machine: 4, 5
+
+
+@pytest.mark.slow
+def test_thirty_million_parameters_are_over_the_budget_of_an_orin_nano(trained, capfd, tmp_path, monkeypatch):
+    run = tmp_path / "large"
+    run.mkdir()
+    saved = yaml.safe_load((trained / "config.yaml").read_text())
+    saved["learner"]["actor_hidden"] = [5450, 5450]
+    (run / "config.yaml").write_text(yaml.safe_dump(saved))
+    content = torch.load(trained / "latest.pt", weights_only=True)
+    random, actor = torch.Generator().manual_seed(0), content["actor_state_dict"]
+    for name, shape in (("mlp.0", (5450, 4)), ("mlp.2", (5450, 5450)), ("mlp.4", (1, 5450))):
+        actor[f"{name}.weight"] = torch.randn(shape, generator=random) / shape[1] ** 0.5
+        actor[f"{name}.bias"] = torch.zeros(shape[0])
+    del content["optimizer_state_dict"]
+    torch.save({k: v for k, v in content.items() if k != "env"}, run / "latest.pt")
+    monkeypatch.setattr(stages, "RECORDED", (3, 80))
+    code = main(["export", str(run), "--target", "jetson-orin-nano", *QUICK, "--output", str(tmp_path / "b")])
+    said = capfd.readouterr().out
+    assert code == 4
+    assert "modelled, not measured" in said.splitlines()[-1]
+    latency = json.loads((tmp_path / "b" / "latency.json").read_text())
+    assert (latency["status"], latency["fits"]) == ("modelled", False)
+    assert "says a model" in (tmp_path / "b" / "REPORT.md").read_text()
+
+
+@pytest.mark.parametrize("seconds", ["0", "1"])
+def test_requiring_a_measurement_and_not_measuring_is_code_5(seconds, run, capfd):
+    words = ["--target", "host", "--require-measured", "--measure-seconds", seconds]
+    code, said = export(capfd, run, *words, quick=["--starts", "4", "--seconds", "0.1"])
+    assert (code, "--measure-seconds" in said) == (5, True), said
+
+
+def test_a_measurement_on_the_target_over_its_budget_is_code_4(run, capfd, monkeypatch, tmp_path):
+    def slow(*_):
+        step = {"p50_ms": 0.5, "p99_ms": 2.5, "max_ms": 3.0, "jitter_ms": 2.0, "mean_ms": 1.0, "count": 500}
+        step["rate_hz"] = 50.0
+        times = [0.5] * 495 + [2.5] * 5
+        return {
+            "runtime": "onnxruntime",
+            **dict.fromkeys(("paced", "network", "hot", "late"), step),
+            "paced_ms": times,
+        }
+
+    monkeypatch.setattr(stages, "measure", slow)
+    quick = ["--starts", "4", "--seconds", "0.1", "--measure-seconds", "10"]
+    assert main(["export", str(run), "--output", str(tmp_path / "b"), *quick]) == 4
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert "(measured)" in last
+    assert "p99 2.500 ms is over 2.000 ms" in last
+    assert json.loads((tmp_path / "b" / "latency.json").read_text())["status"] == "measured-on-target"
+
+
+@pytest.mark.parametrize("option", ["--require-engine", "--require-measured"])
+def test_what_cannot_be_had_here_is_code_5_before_any_work(option, run, capfd):
+    code, said = export(capfd, run, "--target", "jetson-thor", option)
+    assert (code, option in said) == (5, True), said
+    assert nothing_left(run)

@@ -1,0 +1,235 @@
+"""The runtime on a robot: what it sees, what it makes of it, and how its times are counted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+
+from robolearn.contract import contract_of
+from robolearn.export.bundle import contract_entry
+from robolearn.runtime import main as commands
+from robolearn.runtime.bundle import Bundle, difference
+from robolearn.runtime.errors import Refused
+from robolearn.runtime.measure import best_of, is_target, over_budget, paced, statistics
+from robolearn.runtime.observe import GaitClock, checked_contract
+from robolearn.runtime.robot import Runtime, replay
+from robolearn.runtime.sessions import OnnxSession
+from robolearn.tasks.commands import Pushes, VelocityCommands
+from robolearn.tasks.humanoid_walk import HumanoidWalk
+from robolearn.tasks.observations import projected_gravity
+
+# ---------------------------------------------------------------------------------------- on the robot
+
+
+@pytest.fixture
+def robot(exported) -> Runtime:
+    found = Bundle.load(exported)
+    return Runtime(found, OnnxSession(found.graph))
+
+
+def readings(robot: Runtime, **other: object) -> dict:
+    home = robot.home.copy()
+    still = {"quat": [1, 0, 0, 0], "gyro": [0, 0, 0], "joint_pos": home, "joint_vel": 0 * home}
+    return still | other
+
+
+def test_the_observation_of_a_robot_at_home_is_what_one_writes_down_by_hand(robot):
+    robot.step(readings(robot, gyro=[0.1, 0.2, 0.3]), [0.5, 0.0, -0.1])
+    seen = robot.observation
+    assert seen[:6] == pytest.approx([0.1, 0.2, 0.3, 0, 0, -1])
+    assert not seen[6:69].any()  # joints at home and at rest, no action yet
+    assert seen[69:74] == pytest.approx(
+        [0.5, 0.0, -0.1, 0.0, 1.0]
+    )  # the clock rests at the start of its cycle
+
+
+def test_targets_are_offset_plus_scale_times_action_while_the_clock_rests(robot):
+    targets = robot.step(readings(robot), [0, 0, 0])
+    knee = robot.actuators.index("r_knee")
+    assert targets[knee] == pytest.approx(0.6 + 0.5 * robot.action[knee], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gyro", [0, float("nan"), 0]),
+        ("gyro", [0, 0]),
+        ("quat", [1, 0, 0]),
+        ("joint_pos", [0.0] * 20),
+        ("joint_vel", [float("inf")] * 21),
+    ],
+)
+def test_a_reading_that_cannot_be_changes_nothing(robot, name, value):
+    robot.step(readings(robot), [1, 0, 0])
+    robot.step(readings(robot), [1, 0, 0])
+    before = (robot.action.copy(), robot.clock.phase, robot.clock.walking, robot.observation.copy())
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        robot.step(readings(robot, **{name: value}), [1, 0, 0])
+    with pytest.raises(ValueError, match="command must be 3"):
+        robot.step(readings(robot), [1, 0])
+    after = (robot.action, robot.clock.phase, robot.clock.walking, robot.observation)
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("quat", [[0, 0, 0, 0], [10, 0, 0, 0], [0.9, 0, 0, 0.2]])
+def test_an_orientation_that_is_no_rotation_is_refused(robot, quat):
+    """A message that nobody has filled in yet would read as upright."""
+    with pytest.raises(ValueError, match="quat has the length"):
+        robot.step(readings(robot, quat=quat), [0, 0, 0])
+
+
+def test_a_missing_reading_is_named(robot):
+    with pytest.raises(ValueError, match="gyro is missing"):
+        robot.step({k: v for k, v in readings(robot).items() if k != "gyro"}, [0, 0, 0])
+
+
+def test_an_action_that_is_not_finite_never_becomes_a_target(robot):
+    robot.session.run = lambda feeds: {"actions": np.full((1, 21), np.nan, np.float32)}
+    with pytest.raises(ValueError, match="action is not finite"):
+        robot.step(readings(robot), [0, 0, 0])
+
+
+def test_limits_home_and_commands_are_there_to_be_used(robot):
+    knee = robot.joints.index("r_knee")
+    assert (robot.home[knee], robot.lower[knee], robot.upper[knee]) == pytest.approx((0.6, -0.05, 2.2))
+    assert robot.command_low.tolist() == pytest.approx([-0.5, -0.3, -0.8])
+    assert np.clip([9, 0, 0], robot.command_low, robot.command_high).tolist() == pytest.approx([1, 0, 0])
+
+
+def test_gains_are_those_of_the_actuators(robot):
+    knee = robot.actuators.index("r_knee")
+    assert (robot.kp[knee], robot.kd[knee], robot.effort[knee]) == (120.0, 4.0, 120.0)
+
+
+def test_an_unknown_runtime_is_refused(exported):
+    with pytest.raises(Refused, match="valid: onnxruntime, tensorrt"):
+        commands.open_session(Bundle.load(str(exported)), "trt")
+
+
+def test_reset_forgets_everything(robot):
+    first = robot.step(readings(robot), [1, 0, 0]).copy()
+    for _ in range(5):
+        robot.step(readings(robot, gyro=[1, 0, 0]), [1, 0, 0])
+    assert robot.clock.walking
+    robot.reset()
+    assert np.array_equal(robot.step(readings(robot), [1, 0, 0]), first)
+
+
+def test_robots_on_one_session_do_not_disturb_each_other(exported):
+    found = Bundle.load(exported)
+    session = OnnxSession(found.graph)
+    alone, one, other = (Runtime(found, session) for _ in range(3))
+    for i in range(10):
+        expected = alone.step(readings(alone, gyro=[0.1 * i, 0, 0]), [1, 0, 0])
+        other.step(readings(other, gyro=[0, 3.0, 0]), [-0.5, 0, 0])
+        assert np.array_equal(one.step(readings(one, gyro=[0.1 * i, 0, 0]), [1, 0, 0]), expected)
+
+
+def test_a_network_that_always_says_the_same_fails_the_golden_check(exported):
+    found = Bundle.load(exported)
+    session = OnnxSession(found.graph)
+    assert replay(found, session)["targets"] < 1e-5
+
+    class Frozen:
+        name, inputs, outputs = "frozen", session.inputs, session.outputs
+
+        def run(self, feeds):
+            return {"actions": np.zeros((1, 21), np.float32)}
+
+    with pytest.raises(Refused, match=r"actions .* is 0"):
+        replay(found, Frozen())
+
+
+def test_the_gait_clock_is_the_one_it_was_trained_with(make_env):
+    task = HumanoidWalk(balance_window=0.0)  # as on the robot
+    task.commands = VelocityCommands(seconds=(0.3, 1.2), standing=0.5)
+    task.pushes = Pushes(speed=(0.5, 0.5), seconds=(0.3, 0.9))
+    env = make_env(task, num_envs=8)
+    contract = contract_of(env)
+    clocks = [GaitClock(contract.extra["gait_clock"], contract.control_dt) for _ in range(8)]
+    for clock, phase in zip(clocks, env.ctx.memory["phase"], strict=True):
+        clock.reset(phase.item())
+    rested = 0
+    for _ in range(150):
+        command = env.ctx.command.clone().numpy()
+        done = (result := env.step(torch.zeros(8, 21))).terminated | result.truncated
+        robot, memory = env.backend.state.robot, env.ctx.memory
+        gravity = projected_gravity(robot.base_quat).numpy()
+        for i, clock in enumerate(clocks):
+            if done[i]:
+                clock.reset(memory["phase"][i].item())
+                continue
+            clock.advance(robot.base_ang_vel[i].numpy(), gravity[i], command[i])
+            assert clock.walking == bool(memory["walking"][i])
+            assert clock.phase == pytest.approx(memory["phase"][i].item(), abs=1e-6)
+            rested += not clock.walking
+    assert rested > 50
+
+
+def test_every_contract_of_ours_is_one_that_the_runtime_takes(make_env):
+    plain = json.loads(json.dumps(asdict(contract_of(make_env(HumanoidWalk(), num_envs=2)))))
+    assert checked_contract(plain, "it") == plain
+    assert checked_contract(contract_entry(contract_of(make_env(HumanoidWalk(), num_envs=2))), "it")
+
+
+# ---------------------------------------------------------------------------------------- arithmetic
+
+
+def test_the_first_difference_is_named():
+    one = {"a": [1, {"b": 2.0}], "c": 3}
+    assert difference(one, {"a": [1, {"b": 2.0}], "c": 3}) == ""
+    assert difference(one, {"a": [1, {"b": 2.5}], "c": 4}) == "contract.a[1].b: 2.0 and 2.5"
+    assert difference(one, {"a": [1], "c": 3}) == "contract.a has 2 and 1 entries"
+    assert difference(one, {"a": [1, {"b": 2.0}]}) == "contract.c is in one of the two only"
+
+
+def test_statistics_of_a_hundred_milliseconds():
+    found = statistics(np.arange(1, 102) * 1e-3)  # 1 .. 101 ms: the median is 51, p99 is 100
+    assert (found["p50_ms"], found["p99_ms"], found["max_ms"]) == pytest.approx((51, 100, 101))
+    assert (found["mean_ms"], found["count"]) == (pytest.approx(51), 101)
+
+
+def test_each_share_of_the_budget_is_held_by_itself():
+    budget = {"p50": 0.05, "p99": 0.1, "max": 0.25, "jitter": 0.05}  # of 20 ms: 1, 2, 5 and 1 ms
+
+    def over(p50, p99, longest):
+        step = {"p50_ms": p50, "p99_ms": p99, "max_ms": longest, "rate_hz": 50.0}
+        return [line.split()[0] for line in over_budget({"paced": step}, budget)]
+
+    assert over(0.9, 1.8, 4.9) == []
+    assert over(1.1, 1.8, 4.9) == ["p50"]
+    assert over(1.0, 2.1, 4.9) == ["p99", "jitter"]
+    assert over(0.9, 1.8, 5.1) == ["max"]
+
+
+def test_the_runtime_to_use_fits_and_then_is_quickest_at_its_slowest():
+    budget = {"p50": 0.05, "p99": 0.1, "max": 0.25, "jitter": 0.05}
+
+    def result(name, p99, longest):
+        return {"runtime": name, "paced": {"p50_ms": 0.4, "p99_ms": p99, "max_ms": longest, "rate_hz": 50.0}}
+
+    late, steady = result("tensorrt", 0.5, 9.0), result("onnxruntime", 0.6, 2.0)
+    assert best_of([late, steady], budget) is steady
+    assert best_of([late, result("onnxruntime", 0.6, 9.0)], budget) is late
+    assert best_of([result("tensorrt", 0.5, 2.0), steady], budget)["runtime"] == "tensorrt"
+
+
+def test_pacing_keeps_the_schedule_and_counts_each_step():
+    calls = []
+    took, late = paced(lambda: calls.append(1), rate=200.0, seconds=0.1)
+    assert (len(calls), len(took), len(late)) == (20, 20, 20)
+    assert (late >= 0).all()  # no step begins before it is due
+
+
+@pytest.mark.parametrize(
+    ("board", "mine"),
+    [("NVIDIA Jetson AGX Thor Developer Kit", True), ("NVIDIA Jetson Orin Nano", False), (None, False)],
+)
+def test_a_board_is_the_target_by_what_it_calls_itself(board, mine):
+    target = {"any_machine": False, "detect": ["AGX Thor"]}
+    assert is_target(target, board) is mine
+    assert is_target(target | {"any_machine": True}, board)
