@@ -60,7 +60,8 @@ def main() -> None:
         time.sleep(max(0.0, due - time.perf_counter()))
         name = ("bare", "step")[i % 2]
         cold[name].append((network if name == "bare" else step)(i))
-    print(f"{asked.bundle}: {bundle.manifest['graph']['inputs']}, {bundle.rate:g} Hz")
+    ports = ", ".join(f"{n} {'x'.join(map(str, shape))}" for n, shape in session.inputs.items())
+    print(f"{asked.bundle}: {ports}, {bundle.rate:g} Hz")
     print(f"{'':<8}{'bare [us]':>12}{'step [us]':>12}{'more [us]':>12}{'ratio':>8}")
     for name, times in (("hot", hot), ("paced", cold)):
         a, b = (1e6 * float(np.median(times[key])) for key in ("bare", "step"))

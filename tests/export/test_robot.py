@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -233,3 +236,14 @@ def test_a_board_is_the_target_by_what_it_calls_itself(board, mine):
     target = {"any_machine": False, "detect": ["AGX Thor"]}
     assert is_target(target, board) is mine
     assert is_target(target | {"any_machine": True}, board)
+
+
+def test_the_script_sets_the_control_step_beside_the_bare_network(exported):
+    script = Path(__file__).parents[2] / "scripts" / "overhead.py"
+    command = [sys.executable, str(script), str(exported), "--rounds", "2", "--seconds", "0.2"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert out[0].endswith("obs 1x74, 50 Hz")
+    rows = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in out[2:]}
+    for bare, step, more, ratio in (rows["hot"], rows["paced"]):
+        assert more == pytest.approx(step - bare, abs=0.2)
+        assert ratio == pytest.approx(step / bare, abs=0.02)
