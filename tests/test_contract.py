@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from robolearn.contract import Contract, contract_of
 from robolearn.tasks.cartpole import CartpoleBalance
-from robolearn.tasks.commands import Pushes, VelocityCommands
 from robolearn.tasks.humanoid_walk import HumanoidWalk
-from robolearn.tasks.observations import projected_gravity
 
 
 @pytest.mark.parametrize("feed_forward", [1.0, 0.5])
@@ -38,59 +35,6 @@ def test_targets_follow_from_the_contract_alone(feed_forward, make_env):
             stride = contract.extra["stride_pattern"][name].get(base, 0.0) * env.ctx.command[:, column]
             expected += lead * torch.cos(2 * torch.pi * phase) * walking * stride
         assert torch.allclose(env.task.targets(action, env.ctx)[:, i], expected, atol=1e-5), entry["joint"]
-
-
-class RobotClock:
-    """docs/humanoid_walk.md, the clock step by step: one robot's, from contract.json and its sensors."""
-
-    def __init__(self, contract: Contract, phase: float) -> None:
-        self.c, self.dt = contract.extra["gait_clock"], np.float32(contract.control_dt)
-        self.phase, self.walking = np.float32(phase), False
-        self.since_stop, self.since_rest = np.float32(self.c["stop_time"]), np.float32(self.c["settle_time"])
-        self.sway = np.zeros(2, np.float32)
-
-    def step(self, gyro: np.ndarray, gravity: np.ndarray, command: np.ndarray) -> None:
-        c = {k: np.float32(v) for k, v in self.c.items() if isinstance(v, float)}
-        asked = np.abs(command).max() > c["command_threshold"]
-        self.sway += min(np.float32(1), self.dt / c["fall_filter"]) * (gyro[:2] - self.sway)
-        ahead = gravity[:2] + c["fall_time"] * np.array([self.sway[1], -self.sway[0]])
-        tips = self.since_rest >= c["settle_time"] and np.linalg.norm(ahead) > c["balance_start"]
-        moving = asked or tips or np.linalg.norm(gravity[:2]) > c["balance_lean"]
-        self.since_stop = np.float32(0) if moving else self.since_stop + self.dt
-        phase = self.phase + c["frequency"] * self.dt * np.float32(self.walking)
-        halves = np.floor(2 * phase)
-        may_stop = halves > np.floor(2 * self.phase) or not self.walking
-        self.walking = not (not moving and self.since_stop >= c["stop_time"] and may_stop)
-        self.since_rest = np.float32(0) if self.walking else self.since_rest + self.dt
-        self.phase = (phase if self.walking else halves / 2) % 1
-
-
-def test_the_gait_clock_follows_from_the_contract_alone(make_env):
-    task = HumanoidWalk(balance_window=0.0)  # as on the robot
-    task.commands = VelocityCommands(seconds=(0.3, 1.2), standing=0.5)
-    task.pushes = Pushes(speed=(0.5, 0.5), seconds=(0.3, 0.9))
-    env = make_env(task, num_envs=16)
-    contract = contract_of(env)
-    clocks = [RobotClock(contract, phase.item()) for phase in env.ctx.memory["phase"]]
-    rested = started = 0
-    for _ in range(100):
-        command = env.ctx.command.clone()
-        before = env.ctx.memory["walking"].clone()
-        done = (result := env.step(torch.zeros(16, 21))).terminated | result.truncated
-        robot, memory = env.backend.state.robot, env.ctx.memory
-        gravity = projected_gravity(robot.base_quat)
-        for i, clock in enumerate(clocks):
-            if done[i]:
-                clocks[i] = RobotClock(contract, memory["phase"][i].item())
-                continue
-            clock.step(robot.base_ang_vel[i].numpy(), gravity[i].numpy(), command[i].numpy())
-            assert clock.walking == bool(memory["walking"][i])
-            assert clock.phase == pytest.approx(memory["phase"][i].item(), abs=1e-5)
-            assert clock.sway == pytest.approx(memory["sway"][i].numpy(), abs=1e-5)
-            rested += not clock.walking
-            started += clock.walking and not before[i] and not command[i].any()
-    assert rested > 50
-    assert started > 0  # by the reflex
 
 
 def test_observation_columns_are_those_of_the_policy_group(make_env):

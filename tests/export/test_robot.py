@@ -151,15 +151,15 @@ def test_the_gait_clock_is_the_one_it_was_trained_with(make_env):
     task = HumanoidWalk(balance_window=0.0)  # as on the robot
     task.commands = VelocityCommands(seconds=(0.3, 1.2), standing=0.5)
     task.pushes = Pushes(speed=(0.5, 0.5), seconds=(0.3, 0.9))
-    env = make_env(task, num_envs=8)
+    env = make_env(task, num_envs=16)
     contract = contract_of(env)
-    clocks = [GaitClock(contract.extra["gait_clock"], contract.control_dt) for _ in range(8)]
+    clocks = [GaitClock(contract.extra["gait_clock"], contract.control_dt) for _ in range(16)]
     for clock, phase in zip(clocks, env.ctx.memory["phase"], strict=True):
         clock.reset(phase.item())
-    rested = 0
+    rested = started = 0
     for _ in range(150):
-        command = env.ctx.command.clone().numpy()
-        done = (result := env.step(torch.zeros(8, 21))).terminated | result.truncated
+        command, walked = env.ctx.command.clone().numpy(), env.ctx.memory["walking"].clone()
+        done = (result := env.step(torch.zeros(16, 21))).terminated | result.truncated
         robot, memory = env.backend.state.robot, env.ctx.memory
         gravity = projected_gravity(robot.base_quat).numpy()
         for i, clock in enumerate(clocks):
@@ -169,8 +169,11 @@ def test_the_gait_clock_is_the_one_it_was_trained_with(make_env):
             clock.advance(robot.base_ang_vel[i].numpy(), gravity[i], command[i])
             assert clock.walking == bool(memory["walking"][i])
             assert clock.phase == pytest.approx(memory["phase"][i].item(), abs=1e-6)
+            assert (clock.sway_x, clock.sway_y) == pytest.approx(memory["sway"][i].tolist(), abs=1e-5)
             rested += not clock.walking
+            started += clock.walking and not walked[i] and not command[i].any()
     assert rested > 50
+    assert started > 0  # by the reflex
 
 
 def test_every_contract_of_ours_is_one_that_the_runtime_takes(make_env):
