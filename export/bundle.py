@@ -182,9 +182,18 @@ def new_folder(folder: Path) -> Iterator[Path]:
 def _clear_leftovers(parent: Path, name: str) -> None:
     """Remove what an export that was killed has left half written."""
     for path in parent.glob(f".{glob.escape(name)}.*.part"):
-        number = path.name.removeprefix(f".{name}.").removesuffix(".part")
-        if number.isdigit() and not Path("/proc", number).exists() and Path("/proc").is_dir():
+        if _is_dead(path, name):
             shutil.rmtree(path, ignore_errors=True)
+    for path in parent.glob(f".{glob.escape(name)}.*.old"):
+        if _is_dead(path, name):
+            if not (parent / name).exists():  # killed between the two moves
+                os.replace(path, parent / name)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_dead(path: Path, name: str) -> bool:
+    number = path.stem.removeprefix(f".{name}.")
+    return number.isdigit() and Path("/proc").is_dir() and not Path("/proc", number).exists()
 
 
 OURS = {
@@ -211,6 +220,8 @@ def require_replaceable(folder: Path) -> None:
         ConfigError: it is a file, or a folder of other things.
     """
     shown = quote(str(folder), 120)
+    if folder.absolute() == Path.cwd():
+        raise ConfigError(f"cannot write {shown}: it is the folder you are in; name another with --output")
     if not folder.name or folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise ConfigError(f"cannot write {shown}: it is no plain folder; name another with --output")
     if not folder.is_dir() or not any(folder.iterdir()):

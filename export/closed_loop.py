@@ -16,7 +16,7 @@ from robolearn.evaluate import NEVER_TRAINED
 from robolearn.export.record import phase_of, raw_sensors
 from robolearn.runs import Act, forget
 from robolearn.runtime.bundle import Bundle
-from robolearn.runtime.errors import NOT_THE_SAME, Refused
+from robolearn.runtime.errors import BAD_INPUT, NOT_THE_SAME, Refused
 from robolearn.runtime.robot import Runtime
 from robolearn.runtime.sessions import Session
 
@@ -81,7 +81,13 @@ class Gap:
 
 
 def closed_loop(
-    config: Config, policy: Act, bundle: Bundle, session: Session, starts: int, seconds: float
+    config: Config,
+    policy: Act,
+    bundle: Bundle,
+    session: Session,
+    starts: int,
+    seconds: float,
+    episode: float,
 ) -> Gap:
     """Run both from the same starts under the same pushes, commands and physics, for one episode or `seconds`.
 
@@ -95,6 +101,7 @@ def closed_loop(
         session: its network.
         starts: how many robots.
         seconds: how long at most.
+        episode: length of an episode in training [s], which says how much is thorough.
 
     Raises:
         Refused: the gap is too large, or the bundle drives the robot somewhere not finite.
@@ -113,7 +120,11 @@ def closed_loop(
         raise Refused(f"closed loop: the bundle does not drive the robot: {error}", NOT_THE_SAME) from None
     bundled[0].require_alike()
     length = steps * config.task.control_dt
-    gap = gap_between(trained, shipped, stood, stood_too, length, config.task.episode_length_s)
+    if not trained.any():
+        raise Refused(
+            "closed loop: the trained policy's return is 0 in every start: nothing to compare", BAD_INPUT
+        )
+    gap = gap_between(trained, shipped, stood, stood_too, length, episode)
     if not gap.inside:
         raise Refused(
             f"closed loop: {gap}; the whole 95 % interval must lie within ±{100 * LIMIT:g} %", NOT_THE_SAME

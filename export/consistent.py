@@ -7,6 +7,7 @@ torque limits from the torques that the simulated motors really give.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +22,15 @@ from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
 
 
-def require_consistent(bundle: Bundle, trained: Config, phases: np.ndarray) -> None:
+def require_consistent(
+    bundle: Bundle, trained: Config, ranges: Mapping[str, Sequence[float]], phases: np.ndarray
+) -> None:
     """Hold a bundle's contract against the simulated robot.
 
     Args:
         bundle: as it lies on the disk.
         trained: the run's own configuration.
+        ranges: commands it was trained for, by name.
         phases: phases of the gait clock that episodes began at (k,).
 
     Raises:
@@ -36,6 +40,10 @@ def require_consistent(bundle: Bundle, trained: Config, phases: np.ndarray) -> N
     task: Any = replace(trained.task, randomize={})
     env = make_env(replace(trained, task=task), num_envs=len(PROBES))
     try:
+        if (said := bundle.manifest["command_ranges"]) != {name: list(ends) for name, ends in ranges.items()}:
+            raise Refused(
+                f"the manifest is not the robot's: command_ranges {said} and {dict(ranges)}", NOT_THE_SAME
+            )
         _require_said(contract, env, phases)
         _require_torques(contract, env)
     finally:
@@ -60,6 +68,7 @@ def _require_said(contract: dict[str, Any], env: Env, phases: np.ndarray) -> Non
         for a, own in zip(contract["actions"], robot.actuators, strict=True)
         for key in ("kind", "kp", "kd", "effort")
     ]
+    pairs.append(("command", contract["command"], ["forward", "sideways", "yaw"] if task.commands else []))
     pairs.append(
         (
             "observations",

@@ -139,7 +139,8 @@ def deploy(
         "begun late by": statistics(went.late),
     }
     for what, s in rows.items():
-        print(f"  {what:<19} p50 {s['p50_ms']:.3f}, p99 {s['p99_ms']:.3f}, max {s['max_ms']:.3f} ms")
+        figures = [f"{key} {s[f'{key}_ms']:.3f}" for key in ("p50", "p99", "jitter", "max")]
+        print(f"  {what:<19} {', '.join(figures)} ms")
     share = went.missed / len(went.took)
     print(f"  {'missed deadlines':<19} {went.missed} of {len(went.took)} ({100 * share:.2f} %)")
     print(f"  {'real-time factor':<19} {len(went.took) / bundle.rate / went.seconds:.3f}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,9 @@ class Checked:
     engine_here: str
     """Empty where an engine can be built here for the target; else why not."""
     trained: Config
-    """The run's own configuration: `found.config` without the overrides."""
+    """The run's own configuration: `found.config` without the changes."""
+    changes: tuple[str, ...]
+    """The overrides but those that only name the run's own file again, as a run of a file needs."""
     saved: Contract | None
     """The contract in the run's folder."""
     folder: Path
@@ -115,13 +118,19 @@ def check_request(request: Request) -> Checked:
     if request.precision == "bf16" and request.require_measured and engine_here:
         raise Refused(f"--require-measured in bf16 needs TensorRT: {engine_here}", NOT_HERE)
 
-    for word in request.overrides:
+    changes = tuple(word for word in request.overrides if not _names_a_file(word))
+    for word in changes:
         if word.partition("=")[0].partition(".")[0] == "learner":
             raise ConfigError(
                 f"{quote(word)} would make another network of the weights; leave learner settings out"
             )
+        if word.lstrip("+~").startswith("task.rewards"):
+            raise ConfigError(
+                f"{quote(word)} would change what is compared, the return; leave reward weights out"
+            )
     found = runs.open_run(request.run, request.overrides)
-    trained = runs.open_run(request.run).config if request.overrides else found.config
+    own = tuple(word for word in request.overrides if _names_a_file(word))
+    trained = runs.open_run(request.run, own).config if changes else found.config
     period = trained.task.control_dt
     if request.rate is not None and abs(request.rate * period - 1) > 0.01:
         raise ConfigError(
@@ -135,12 +144,17 @@ def check_request(request: Request) -> Checked:
             NOT_HERE,
         )
     _require_finite(found)
-    folder = request.output or found.folder / "export" / wanted.name
+    folder = Path(os.path.abspath(request.output or found.folder / "export" / wanted.name))
     require_replaceable(folder)
-    runs.require_writable(folder.absolute().parent)
-    return Checked(
-        request, found, wanted, on_target, board, engine_here, trained, _saved_contract(found), folder
-    )
+    runs.require_writable(folder.parent)
+    saved = _saved_contract(found)
+    return Checked(request, found, wanted, on_target, board, engine_here, trained, changes, saved, folder)
+
+
+def _names_a_file(word: str) -> bool:
+    """Whether an override is such as `task=my_task.py:MyTask`."""
+    key, _, value = word.partition("=")
+    return key in ("task", "task.robot", "backend", "learner") and ".py:" in value
 
 
 def _engine_here(wanted: Target, on_target: bool) -> str:

@@ -20,7 +20,7 @@ from robolearn import config as configuration
 from robolearn.config import Config
 from robolearn.contract import Contract, contract_of
 from robolearn.env import make_env
-from robolearn.errors import ConfigError, RunFailed
+from robolearn.errors import ConfigError, RunFailed, printable
 from robolearn.evaluate import NEVER_TRAINED
 from robolearn.export import bundle as bundles
 from robolearn.export import latency, profiles
@@ -96,10 +96,12 @@ def export(request: Request) -> int:
     found, target = checked.found, checked.target
     set_threads(found.config)
     rate = 1 / found.config.task.control_dt
-    print(f"export {found.name} to {target.name} ({target.title}), {rate:g} Hz, {request.precision}")
+    print(
+        f"export {printable(found.name)} to {target.name} ({target.title}), {rate:g} Hz, {request.precision}"
+    )
     policy, act = _policy(checked)
     contract = _contract(checked.trained)
-    require_same(checked, contract, _contract(found.config) if found.overrides else contract)
+    require_same(checked, contract, _contract(found.config) if checked.changes else contract)
     width = sum(item["width"] for item in contract.observations)
     show(
         "ok",
@@ -136,7 +138,9 @@ def export(request: Request) -> int:
             f"{parity.extremes:.1e} of the largest action (allowed {parity.limit:.2g})",
         )
         bundle = Bundle.load(folder)
-        require_consistent(bundle, checked.trained, recording.phase[recording.reset])
+        require_consistent(
+            bundle, checked.trained, ranges_of(checked.trained), recording.phase[recording.reset]
+        )
         worst = {session.name: replay(bundle, session)}
         show(
             "ok",
@@ -147,7 +151,8 @@ def export(request: Request) -> int:
         driving = session
         if isinstance(session, ReferenceSession):
             driving = TorchSession(policy, request.precision, session)
-        gap = closed_loop(robot_config, act, bundle, driving, request.starts, request.seconds)
+        episode = checked.trained.task.episode_length_s
+        gap = closed_loop(robot_config, act, bundle, driving, request.starts, request.seconds, episode)
         show("ok" if gap.thorough and gap.bundle_survival >= STAYS_UP else "warn", "closed loop", str(gap))
         sessions: list[Session] = [session] if isinstance(session, OnnxSession) else []
         why_no_engine = checked.engine_here
@@ -187,7 +192,8 @@ def export(request: Request) -> int:
             show("ok", "profile", f"{name}: {', '.join(out.profiles[name])}")
         out.seconds = time.perf_counter() - began
         write_report(folder, out)
-    show("ok", "bundle", str(checked.folder))
+    shown = request.output or found.folder / "export" / target.name
+    show("ok", "bundle", printable(str(shown)))
     if verdict.fits is False:
         how = "measured" if verdict.basis == "measured-on-target" else "modelled, not measured"
         print(
@@ -319,7 +325,7 @@ def run_entry(checked: Checked) -> dict[str, Any]:
         "name": found.name,
         "iteration": found.iteration,
         "seed": found.config.seed,
-        "overrides": list(found.overrides),
+        "overrides": list(checked.changes),
         "exported_at": datetime.now().astimezone().isoformat(timespec="seconds"),
         "machine": f"{processor()}, {platform.machine()}, {platform.system()}",
         "versions": {name: version(name) for name in packages},

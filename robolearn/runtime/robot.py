@@ -17,6 +17,9 @@ from robolearn.runtime.sessions import Session
 SENSORS = {"quat": "(4,) wxyz", "gyro": "(3,) rad/s", "joint_pos": "(J,)", "joint_vel": "(J,)"}
 """What the robot must measure; joints in the order of `Runtime.joints`."""
 
+LARGEST = 1e6
+"""No reading of a robot is larger, in rad, m or their rates."""
+
 LIMITS = {"lower": -math.inf, "upper": math.inf}
 """The ends of a joint's range, and what stands for none."""
 
@@ -110,20 +113,20 @@ class Runtime:
                 changed; or the network's action is not finite.
         """
         readings = self._readings
-        for name, place in self._given:
-            try:
-                value = command if name == "command" else sensors[name]
-                if len(value) != len(place):
-                    raise ValueError(f"{name} must be {len(place)} numbers, not {len(value)}")
-                place[:] = value
-            except KeyError:
-                raise ValueError(f"{name} is missing; a step needs {', '.join(SENSORS)}") from None
-            except TypeError:
-                raise ValueError(f"{name} must be {len(place)} numbers, not {value!r}") from None
-        if not math.isfinite(self._raw.sum()):
+        with np.errstate(over="ignore"):
             for name, place in self._given:
-                if not np.isfinite(place).all():
-                    raise ValueError(f"{name} must be {len(place)} finite numbers, not {place.tolist()}")
+                try:
+                    value = command if name == "command" else sensors[name]
+                    if len(value) != len(place):
+                        raise ValueError(f"{name} must be {len(place)} numbers, not {len(value)}")
+                    place[:] = value
+                except KeyError:
+                    raise ValueError(f"{name} is missing; a step needs {', '.join(SENSORS)}") from None
+                except TypeError:
+                    raise ValueError(f"{name} must be {len(place)} numbers, not {value!r}") from None
+        if not np.abs(self._raw).max() < LARGEST:  # nor where one is not a number
+            name, place = next((n, p) for n, p in self._given if not (np.abs(p) < LARGEST).all())
+            raise ValueError(f"{name} must be finite numbers below {LARGEST:g}, not {place.tolist()}")
         # A message that nobody has filled in yet is all zeros, and would read as upright.
         norm = math.hypot(*readings["quat"].tolist())
         if not abs(norm - 1) < 0.01:

@@ -76,6 +76,8 @@ def swap_everywhere(contract, first, second):
         (lambda c: c["actions"][0].update(effort=8.8), "effort of actuator l_hip_pitch"),
         (lambda c: c["actions"][0].update(kind="force"), "kind of actuator l_hip_pitch"),
         (lambda c: c["joints"][0].update(upper=0.001), "upper of joint l_hip_pitch"),
+        (lambda c: c["joints"][0].update(home=0.1), "home of joint l_hip_pitch"),
+        (lambda c: c.update(command=["forward", "yaw", "sideways"]), "command"),
         (lambda c: c.update(action_delay=[3, 9]), "action_delay as trained"),
         (lambda c: c["extra"]["gait_clock"].update(phase_at_start=[0.25]), "phase_at_start"),
         (lambda c: c.update(control_dt=0.01), "control_dt: 0.01 and 0.02"),

@@ -64,6 +64,8 @@ def test_targets_are_offset_plus_scale_times_action_while_the_clock_rests(robot)
         ("quat", [1, 0, 0]),
         ("joint_pos", [0.0] * 20),
         ("joint_vel", [float("inf")] * 21),
+        ("joint_vel", [3e38] * 21),
+        ("joint_vel", [1e300] * 21),
     ],
 )
 def test_a_reading_that_cannot_be_changes_nothing(robot, name, value):

@@ -17,7 +17,8 @@ import pytest
 from robolearn import runtime
 from robolearn.export.bundle import PARTS, single_file
 from robolearn.runtime import main as commands
-from robolearn.runtime.bundle import sha256_of
+from robolearn.runtime.bundle import Bundle, sha256_of
+from robolearn.runtime.errors import Refused
 
 ALONE = """
 import runpy, sys
@@ -118,6 +119,17 @@ def test_a_measurement_elsewhere_never_replaces_one_on_the_target(bundle, monkey
     assert [then[k] for k in ("status", "fits", "lines")] == [first[k] for k in ("status", "fits", "lines")]
     assert then["modelled"] == first["modelled"]
     assert len(measure_on("a laptop")["measured"]) == 2  # the newest of each
+
+
+def test_a_short_measurement_never_replaces_a_long_one(bundle, monkeypatch, capsys):
+    monkeypatch.setattr(commands, "device_tree_model", lambda: "NVIDIA Jetson AGX Thor Developer Kit")
+    monkeypatch.setattr(commands, "LEAST_STEPS", 10)
+    for seconds in ("0.4", "0.1"):
+        commands.main(["--bundle", str(bundle), "measure", "--seconds", seconds])
+    latency = json.loads((bundle / "latency.json").read_text())
+    assert [result["paced"]["count"] for result in latency["measured"]] == [20]
+    assert latency["status"] == "measured-on-target"
+    assert "verdict: measured on Jetson Thor" in capsys.readouterr().out.splitlines()[-2]  # by the long one
 
 
 @pytest.mark.parametrize(("board", "code"), [("NVIDIA Jetson AGX Thor Developer Kit", 4), ("a laptop", 0)])
@@ -313,6 +325,15 @@ def test_another_networks_weights_fail_the_golden_check_with_code_3(bundle, forg
     forge(bundle)
     code, said = refused(bundle)
     assert (code, "golden check failed in step" in said) == (3, True), said
+    with pytest.raises(Refused, match="golden check failed"):
+        commands.open_session(Bundle.load(bundle), "onnxruntime")
+
+
+def test_targets_that_are_not_the_trained_policys_fail_the_golden_check(bundle, forge):
+    golden_of(bundle, lambda arrays: arrays.update(targets=arrays["targets"] + 0.01))
+    forge(bundle)
+    code, said = refused(bundle)
+    assert (code, ": targets " in said) == (3, True), said
 
 
 def test_no_bundle_at_all_is_code_2(tmp_path, exported):

@@ -134,6 +134,20 @@ def test_ctrl_c_between_the_two_moves_leaves_the_bundle_that_was_there(run, capf
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_a_bundle_that_a_kill_left_moved_aside_is_put_back(run, capfd, tmp_path, monkeypatch):
+    assert export(capfd, run, "--output", tmp_path / "b")[0] == 0
+    (tmp_path / "b").rename(tmp_path / ".b.99999999.old")
+    monkeypatch.setattr(stages, "build_graph", without_normalizer)
+    assert export(capfd, run, "--output", tmp_path / "b")[0] == 3
+    assert [path.name for path in tmp_path.glob("*b*")] == ["b"]
+
+
+def test_the_folder_one_is_in_is_not_replaced(run, capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, said = export(capfd, run, "--output", ".")
+    assert (code, "the folder you are in" in said) == (2, True), said
+
+
 def test_what_a_killed_export_left_is_cleared_by_the_next(run, capfd, tmp_path):
     (tmp_path / ".b.99999999.part").mkdir()
     (tmp_path / f".b.{os.getppid()}.part").mkdir()  # of one that is still at it
@@ -177,6 +191,41 @@ def test_settings_that_would_change_the_policy_are_code_2(word, said, run, capfd
     code, error = export(capfd, run, word)
     assert (code, said in error) == (2, True), error
     assert nothing_left(run)
+
+
+@pytest.mark.parametrize("word", ["task.rewards.alive=1000000", "task.rewards={alive:0}"])
+def test_settings_that_would_change_the_return_are_code_2(word, run, capfd):
+    code, error = export(capfd, run, word)
+    assert (code, "what is compared" in error) == (2, True), error
+
+
+def test_a_run_of_a_file_is_exported_when_the_file_is_named_again(capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_task.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from robolearn.tasks.cartpole import CartpoleBalance\n"
+        "@dataclass\nclass Mine(CartpoleBalance):\n    force: float = 15.0\n"
+    )
+    name = "task=my_task.py:Mine"
+    assert main(["train", name, "num_envs=8", "max_iterations=1", "output=run"]) == 0
+    capfd.readouterr()
+    code, said = export(capfd, "run")
+    assert (code, "name it again" in said) == (2, True), said
+    assert export(capfd, "run", name, "--output", "b")[0] == 0
+    assert "Tried with settings other" not in (tmp_path / "b" / "REPORT.md").read_text()
+    assert (
+        json.loads((tmp_path / "b" / "manifest.json").read_text())["contract"]["actions"][0]["scale"] == 15.0
+    )
+    code, said = export(capfd, "run", name, "task.force=5", "--output", "c")
+    assert (code, "contract.actions[0].scale: 15.0 and 5.0" in said) == (2, True), said
+    assert main(["deploy", "b", name, "--seconds", "0.1", "--max-missed", "1"]) in (0, 1)
+
+
+def test_a_shorter_episode_does_not_make_the_closed_loop_thorough(run, capfd, tmp_path):
+    words = ["task.episode_length_s=0.1", "--starts", "512", "--output", tmp_path / "b"]
+    assert main(["export", str(run), *map(str, words), "--measure-seconds", "0"]) == 0
+    assert "warn  closed loop" in capfd.readouterr().out
+    assert "hardly tested" in (tmp_path / "b" / "REPORT.md").read_text()
 
 
 def test_settings_of_the_simulation_are_free_and_leave_the_other_checks_on(run, capfd):

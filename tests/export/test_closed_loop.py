@@ -1,0 +1,105 @@
+"""The closed loop itself: paired starts, whose targets move the motors, and what counts as a fall."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from robolearn import runs
+from robolearn.env import Env
+from robolearn.export import closed_loop as loop
+from robolearn.export.record import on_robot
+from robolearn.runtime.bundle import Bundle
+from robolearn.runtime.errors import Refused
+from robolearn.runtime.sessions import OnnxSession
+from tests.export.conftest import export
+
+STARTS = 6
+
+
+@pytest.fixture(scope="module")
+def walking():
+    """The shipped run as on the robot, pushed often."""
+    words = [
+        "task.pushes.speed=[0.5,0.5]",
+        "task.pushes.seconds=[0.1,0.2]",
+        "task.commands.seconds=[0.2,0.4]",
+    ]
+    return on_robot(runs.open_run("pretrained:humanoid_walk", words).config)
+
+
+def driving(first: float):
+    """Everybody does nothing, but for the first robot, whose action is all `first`."""
+
+    def driver_of(env):
+        action = torch.zeros(env.num_envs, env.num_actions)
+        action[0] = first
+        return lambda running: (action, None)
+
+    return driver_of
+
+
+def test_a_robot_that_falls_does_not_change_what_happens_to_the_others(walking):
+    alike, stood = loop._episodes(walking, STARTS, 60, driving(0.0))
+    other, stood_too = loop._episodes(walking, STARTS, 60, driving(6.0))
+    assert not stood_too[0]  # it falls, and begins anew in the middle
+    assert other[0] != alike[0]
+    assert np.array_equal(other[1:], alike[1:])
+    assert np.array_equal(stood_too[1:], stood[1:])
+
+
+def test_the_return_is_that_of_the_first_episode_and_a_fall_is_a_fall(walking):
+    few, stood = loop._episodes(walking, STARTS, 60, driving(6.0))
+    many, stood_later = loop._episodes(walking, STARTS, 90, driving(6.0))
+    assert not stood[0]
+    assert few[0] == many[0]  # what it earned after its fall counts for nothing
+    assert not stood_later[0]
+
+
+def test_the_actuators_get_what_the_runtime_computed(exported, walking, monkeypatch):
+    bundle = Bundle.load(exported)
+    sent, step = [], Env.step
+
+    def spy(self, action, targets=None):
+        sent.append(targets)
+        return step(self, action, targets)
+
+    monkeypatch.setattr(Env, "step", spy)
+    policy = runs.load_policy(runs.open_run("pretrained:humanoid_walk"))
+    loop.closed_loop(walking, policy, bundle, OnnxSession(bundle.graph), STARTS, 0.4, 20.0)
+    assert [targets is None for targets in sent] == [True] * 20 + [False] * 20
+    assert float(sent[-1].abs().max()) > 0.1
+
+
+def test_a_gap_that_is_too_large_is_code_3(trained, capfd, monkeypatch, tmp_path):
+    between = loop.gap_between
+    monkeypatch.setattr(loop, "gap_between", lambda a, b, *rest: between(a, b - 0.05 * abs(b), *rest))
+    code, said = export(capfd, trained, "--output", tmp_path / "b")
+    assert (code, "the whole 95 % interval must lie within ±1 %" in said) == (3, True), said
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_runtime_that_raises_is_code_3(exported, walking, monkeypatch):
+    bundle = Bundle.load(exported)
+
+    class Mad(OnnxSession):
+        def run(self, feeds):
+            return {"actions": np.full((1, 21), math.nan, np.float32)}
+
+    policy = runs.load_policy(runs.open_run("pretrained:humanoid_walk"))
+    with pytest.raises(Refused, match=r"does not drive the robot: .*not finite"):
+        loop.closed_loop(walking, policy, bundle, Mad(bundle.graph), STARTS, 0.1, 20.0)
+
+
+def test_a_return_of_nothing_is_nothing_to_compare(exported, walking):
+    bundle = Bundle.load(exported)
+    task = replace(walking.task, rewards=dict.fromkeys(walking.task.rewards, 0.0))
+    policy = runs.load_policy(runs.open_run("pretrained:humanoid_walk"))
+    with pytest.raises(Refused, match="return is 0 in every start"):
+        loop.closed_loop(
+            replace(walking, task=task), policy, bundle, OnnxSession(bundle.graph), STARTS, 0.1, 20.0
+        )
