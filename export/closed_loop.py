@@ -106,7 +106,7 @@ def closed_loop(
     Raises:
         Refused: the gap is too large, or the bundle drives the robot somewhere not finite.
     """
-    steps = max(1, round(min(seconds, config.task.episode_length_s) / config.task.control_dt))
+    steps = _steps(config, seconds)
     trained, stood = _episodes(config, starts, steps, lambda env: _trained(env, policy))
     bundled: list[_Bundled] = []
 
@@ -130,6 +130,34 @@ def closed_loop(
             f"closed loop: {gap}; the whole 95 % interval must lie within ±{100 * LIMIT:g} %", NOT_THE_SAME
         )
     return gap
+
+
+@dataclass(frozen=True)
+class Late:
+    """What becomes of a bundle whose targets reach the actuators one control step late, from the same starts."""
+
+    mean_return: float
+    survival: float
+    """Share of the starts in which no episode was terminated."""
+
+
+def one_step_late(config: Config, bundle: Bundle, session: Session, starts: int, seconds: float) -> Late:
+    """Drive the robots again, each target sent one control step after it was computed; until the first arrives they
+    hold what action 0 asks for. Nothing is refused: it tells what a delay costs, not whether the bundle is right.
+
+    Args: as of `closed_loop`.
+    """
+    try:
+        returns, stood = _episodes(
+            config, starts, _steps(config, seconds), lambda env: _Late(_Bundled(env, bundle, session))
+        )
+    except (NonFiniteTerm, ValueError):
+        return Late(math.nan, 0.0)
+    return Late(float(returns.mean()), float(stood.mean()))
+
+
+def _steps(config: Config, seconds: float) -> int:
+    return max(1, round(min(seconds, config.task.episode_length_s) / config.task.control_dt))
 
 
 def gap_between(
@@ -257,3 +285,18 @@ class _Bundled:
                 f"{len(self.odd)} robots; first, {self.why}",
                 NOT_THE_SAME,
             )
+
+
+class _Late:
+    """A driver whose targets arrive one control step after they were computed."""
+
+    def __init__(self, driver: _Bundled) -> None:
+        self.driver, self.before = driver, torch.empty(0)
+
+    def __call__(self, running: Tensor) -> tuple[Tensor, Tensor]:
+        env = self.driver.env
+        if not len(self.before):
+            self.before = env.task.targets(torch.zeros(env.num_envs, env.num_actions), env.ctx)
+        action, targets = self.driver(running)
+        arriving, self.before = self.before, targets
+        return action, arriving

@@ -25,7 +25,8 @@ TIMES = {"p50": "p50", "p99": "p99", "jitter": "p99 - p50", "max": "max"}
 """What is held against the budget, by its name in results, and what people call it."""
 
 NOT_SHOWN = """\
-- Whether the simulator is right about the robot: every start was simulated, without sensor noise and without delay.
+- Whether the simulator is right about the robot: every start was simulated, without sensor noise and, but for the row \
+on late targets, without delay.
 - Any limit: the runtime refuses readings that are not finite and limits nothing else. Joint limits, torque limits, \
 falls and the emergency stop are the robot's own to watch."""
 
@@ -149,7 +150,27 @@ def _answers(out: Export) -> list[tuple[str, ...]]:
         ("Is it the policy that was trained?", differ, f"{parity.observations} recorded observations"),
         ("Does it drive the robot as that one does, from raw sensors?", moved, f"{starts}, 95 % interval"),
         ("Does it stay up?", fell, f"the same starts{f', under {under}' * bool(under)}"),
+        *_late(out),
         (f"Is it fast enough for {_target(out)}?", *_speed(out)),
+    ]
+
+
+def _late(out: Export) -> list[tuple[str, ...]]:
+    """What a delay does to it, which every robot has."""
+    if out.late is None:
+        return []
+    gap, late, dt = out.gap, out.late, 1e3 * out.manifest["contract"]["control_dt"]
+    fell = round(gap.starts * (1 - late.survival))
+    said = f"{fell} of {gap.starts} starts fell (in time: {gap.fell})"
+    if math.isfinite(late.mean_return) and gap.bundle_return > 0:
+        said += f"; return {100 * (late.mean_return / gap.bundle_return - 1):+.1f} %"
+    bad = late.survival < STAYS_UP
+    return [
+        (
+            f"What if its targets arrive {dt:g} ms late?",
+            f"**{said}**" if bad else said,
+            "the same starts, one step late",
+        )
     ]
 
 

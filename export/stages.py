@@ -25,7 +25,7 @@ from robolearn.evaluate import NEVER_TRAINED
 from robolearn.export import bundle as bundles
 from robolearn.export import latency, profiles
 from robolearn.export.check import check_graph, summary
-from robolearn.export.closed_loop import Gap, closed_loop
+from robolearn.export.closed_loop import Gap, Late, closed_loop, one_step_late
 from robolearn.export.consistent import require_consistent
 from robolearn.export.graph import build_graph
 from robolearn.export.parity import Parity, check_parity
@@ -72,6 +72,8 @@ class Export:
     """The files of each profile."""
     warnings: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    late: Late | None = None
+    """What one control step of delay does to it."""
 
 
 def show(verdict: str, stage: str, text: str) -> None:
@@ -153,7 +155,12 @@ def export(request: Request) -> int:
             driving = TorchSession(policy, request.precision, session)
         episode = checked.trained.task.episode_length_s
         gap = closed_loop(robot_config, act, bundle, driving, request.starts, request.seconds, episode)
+        late = one_step_late(robot_config, bundle, driving, request.starts, request.seconds)
         show("ok" if gap.thorough and gap.bundle_survival >= STAYS_UP else "warn", "closed loop", str(gap))
+        said = (
+            f"targets one control step late: {round(gap.starts * (1 - late.survival))} of {gap.starts} fell"
+        )
+        show("ok" if late.survival >= STAYS_UP else "warn", "delay", said)
         sessions: list[Session] = [session] if isinstance(session, OnnxSession) else []
         why_no_engine = checked.engine_here
         if not why_no_engine:
@@ -184,6 +191,7 @@ def export(request: Request) -> int:
             estimates,
             measured,
             why_no_engine,
+            late=late,
         )
         _show_latency(out)
         _write_latency(folder, out)

@@ -15,6 +15,7 @@ from robolearn.export import closed_loop as loop
 from robolearn.export.record import on_robot
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import Refused
+from robolearn.runtime.robot import Runtime
 from robolearn.runtime.sessions import OnnxSession
 from tests.export.conftest import export
 
@@ -103,3 +104,31 @@ def test_a_return_of_nothing_is_nothing_to_compare(exported, walking):
         loop.closed_loop(
             replace(walking, task=task), policy, bundle, OnnxSession(bundle.graph), STARTS, 0.1, 20.0
         )
+
+
+def test_late_targets_are_those_of_the_step_before_and_at_first_those_of_no_action(
+    exported, walking, monkeypatch
+):
+    bundle = Bundle.load(exported)
+    sent: list[torch.Tensor] = []
+    computed: list[torch.Tensor] = []
+    step, compute = Env.step, loop._Bundled.__call__
+
+    def spy(self, action, targets=None):
+        sent.append(targets.clone())
+        return step(self, action, targets)
+
+    def listen(self, running):
+        action, targets = compute(self, running)
+        computed.append(targets.clone())
+        return action, targets
+
+    monkeypatch.setattr(Env, "step", spy)
+    monkeypatch.setattr(loop._Bundled, "__call__", listen)
+    found = loop.one_step_late(walking, bundle, OnnxSession(bundle.graph), STARTS, 0.4)
+    assert len(sent) == len(computed) == 20
+    assert all(torch.equal(late, before) for late, before in zip(sent[1:], computed, strict=False))
+    knee = Runtime(bundle, OnnxSession(bundle.graph)).actuators.index("l_knee")
+    assert sent[0][:, knee].tolist() == pytest.approx([0.6] * STARTS)  # home: the clock rests
+    assert 0 < found.mean_return < 20
+    assert found.survival == 1.0

@@ -17,7 +17,7 @@ from robolearn.contract import contract_of
 from robolearn.env import make_env
 from robolearn.export import report as reports
 from robolearn.export.bundle import contract_entry
-from robolearn.export.closed_loop import Gap
+from robolearn.export.closed_loop import Gap, Late
 from robolearn.export.latency import Cost, Measurement, decide, model
 from robolearn.export.parity import Parity
 from robolearn.export.picture import draw_latency
@@ -87,6 +87,7 @@ def made(policy: Any, target: str = "jetson-thor", board: str | None = None, **c
         checked=checked, graph="obs 1x74, actions 1x21", parity=PARITY, gap=GAP, verdict=verdict,
         golden={"onnxruntime": {"observations": 6e-8, "actions": 3e-7, "targets": 2e-7}},
         recommendation=best, estimates=estimates, measured=measured, engine=NO_TENSORRT, profiles={}, warnings=[],
+        late=None,
         manifest={
             "made_by": "robolearn 9.9", "contract": copy.deepcopy(policy.contract), "run": run,
             "command_ranges": policy.ranges,
@@ -112,6 +113,20 @@ def test_the_sections_stand_in_the_order_in_which_somebody_decides(humanoid):
     first = "In short, What this does not show, What it has met in training, Before it moves"
     then = "What the robot must agree with, On the robot's computer, The same policy, Latency"
     assert titles == [*first.split(", "), *then.split(", "), "Appendix: what budget and model rest on"]
+
+
+def test_what_a_late_target_costs_is_counted_and_bold_where_it_is_much(humanoid):
+    some = answer(
+        report(made(humanoid, late=Late(0.9 * GAP.bundle_return, 0.95))), "What if its targets arrive 20 ms"
+    )
+    assert (
+        some
+        == f"{round(0.05 * GAP.starts)} of {GAP.starts} starts fell (in time: {GAP.fell}); return -10.0 %"
+    )
+    all_of_them = answer(report(made(humanoid, late=Late(float("nan"), 0.0))), "What if")
+    assert all_of_them.startswith(f"**{GAP.starts} of {GAP.starts} starts fell")
+    assert "return" not in all_of_them
+    assert "What if" not in report(made(humanoid))
 
 
 @pytest.mark.parametrize("name", JETSONS)
