@@ -22,7 +22,7 @@ from robolearn.export.record import on_robot, phase_of, raw_sensors
 from robolearn.runtime.bundle import Bundle, canonical, difference
 from robolearn.runtime.errors import OK, OVER_BUDGET
 from robolearn.runtime.main import RUNTIMES, available, open_session
-from robolearn.runtime.measure import statistics
+from robolearn.runtime.measure import statistics, ticks
 from robolearn.runtime.robot import Runtime
 from robolearn.train import set_threads
 
@@ -64,12 +64,8 @@ def drive(runtime: Runtime, env: Env, seconds: float) -> Drive:
     send = [runtime.actuators.index(actuator.joint) for actuator in env.robot.actuators]
     missed, falls, total = 0, 0, 0.0
     runtime.reset(float(phase_of(env)[0]))
-    start = time.perf_counter() + period
-    for i in range(count):
-        due = start + i * period
-        rest = due - time.perf_counter()
-        if rest > 0:
-            time.sleep(rest)
+    due = 0.0
+    for i, due in enumerate(ticks(1 / period, count)):
         began = time.perf_counter()
         sensors = {name: rows[0] for name, rows in raw_sensors(env.backend.state).items()}
         for name in ("joint_pos", "joint_vel"):
@@ -86,7 +82,7 @@ def drive(runtime: Runtime, env: Env, seconds: float) -> Drive:
         if bool(result.done):
             falls += int(result.terminated)
             runtime.reset(float(phase_of(env)[0]))
-    wall = max(time.perf_counter(), start + count * period) - start
+    wall = max(time.perf_counter(), due + period) - (due - (count - 1) * period)
     return Drive(took, late, missed, falls, total, wall)
 
 

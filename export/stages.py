@@ -6,7 +6,6 @@ import json
 import platform
 import shutil
 import textwrap
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -71,7 +70,6 @@ class Export:
     profiles: dict[str, list[str]] = field(default_factory=dict)
     """The files of each profile."""
     warnings: list[str] = field(default_factory=list)
-    seconds: float = 0.0
     late: Late | None = None
     """What one control step of delay does to it."""
 
@@ -93,7 +91,6 @@ def export(request: Request) -> int:
         ConfigError: bad input.
         Refused: with its exit code; nothing is left behind.
     """
-    began = time.perf_counter()
     checked = check_request(request)
     found, target = checked.found, checked.target
     set_threads(found.config)
@@ -193,12 +190,18 @@ def export(request: Request) -> int:
             why_no_engine,
             late=late,
         )
+        if driving is not session:
+            out.warnings.append(
+                "In bf16 the closed loop was driven by the torch module that the graph was exported from; the graph "
+                "itself was compared with it over the recorded observations."
+            )
+        for built in sessions:
+            out.warnings += getattr(built, "warnings", [])
         _show_latency(out)
         _write_latency(folder, out)
         for name, files in extra.items():
             out.profiles[name] = _write_profile(folder / name, files)
             show("ok", "profile", f"{name}: {', '.join(out.profiles[name])}")
-        out.seconds = time.perf_counter() - began
         write_report(folder, out)
     shown = request.output or found.folder / "export" / target.name
     show("ok", "bundle", printable(str(shown)))

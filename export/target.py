@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from robolearn import yaml_file
 from robolearn.errors import ConfigError, listing, quote
+from robolearn.runtime.measure import is_target
 
 SCHEMA = 1
 """Version of a target file's layout."""
@@ -23,9 +24,6 @@ SCHEMA = 1
 MARKS = ("measured", "derived", "assumed")
 """What a figure is worth: measured on this very board, derived from the vendor's specification (as stated, or by
 arithmetic), or assumed, for want of better; what was measured on another board is assumed here."""
-
-BOARD_FILE = Path("/proc/device-tree/model")
-"""Where Linux says which board it runs on, on computers that have a device tree."""
 
 _FOLDER = Path(__file__).parent / "targets"
 _T = TypeVar("_T")
@@ -201,11 +199,9 @@ def here(target: Target, board: str | None) -> bool:
 
     Args:
         target: The target.
-        board: What the machine's BOARD_FILE holds; None where there is no such file.
+        board: What the machine calls itself, `runtime.cuda.device_tree_model()`; None where it does not.
     """
-    if target.any_machine:
-        return True
-    return board is not None and any(word.lower() in board.lower() for word in target.detect)
+    return is_target({"any_machine": target.any_machine, "detect": target.detect}, board)
 
 
 def _nearest(name: str) -> list[str]:

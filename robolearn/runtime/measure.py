@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +28,26 @@ def statistics(seconds: np.ndarray) -> dict[str, float]:
     return {name: 1e3 * value for name, value in out.items()} | {"count": len(seconds)}
 
 
+def ticks(rate: float, count: int) -> Iterator[float]:
+    """When each of `count` control steps is due [s of perf_counter], each given once it is; asleep until then."""
+    start = time.perf_counter() + 1.0 / rate
+    for i in range(count):
+        due = start + i / rate
+        rest = due - time.perf_counter()
+        if rest > 0:
+            time.sleep(rest)
+        yield due
+
+
 def paced(step: Callable[[], Any], rate: float, seconds: float) -> tuple[np.ndarray, np.ndarray]:
     """Call `step` at a fixed rate, asleep in between as a controller is: caches cool down and the clock slows.
 
     Returns:
         How long each call took, and how late each began, (n,) each [s].
     """
-    period, count = 1.0 / rate, max(2, round(seconds * rate))
+    count = max(2, round(seconds * rate))
     took, late = np.zeros(count), np.zeros(count)
-    start = time.perf_counter() + period
-    for i in range(count):
-        due = start + i * period
-        rest = due - time.perf_counter()
-        if rest > 0:
-            time.sleep(rest)
+    for i, due in enumerate(ticks(rate, count)):
         began = time.perf_counter()
         step()
         took[i], late[i] = time.perf_counter() - began, began - due

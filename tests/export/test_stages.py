@@ -82,6 +82,8 @@ def test_a_policy_with_memory_is_exported_in_every_precision(recurrent, precisio
     assert code == 0, said
     model = onnx.load(tmp_path / "b" / "policy.onnx")
     states = ["h"] if "gru" in str(recurrent) else ["h", "c"]
+    report = (tmp_path / "b" / "REPORT.md").read_text()
+    assert ("driven by the torch module" in report) == (precision == "bf16")
     assert [port.name for port in model.graph.input] == ["obs", *(f"{name}_in" for name in states)]
     assert [port.name for port in model.graph.output] == ["actions", *(f"{name}_out" for name in states)]
     golden = np.load(tmp_path / "b" / "golden.npz")
