@@ -12,5 +12,12 @@ BACKENDS = {
         extra="mujoco",
         devices=("cpu",),
     ),
+    "mujoco_warp": Row(
+        "robolearn.envs.mujoco_warp:MujocoWarpBackend",
+        "MuJoCo Warp, thousands of robots on one GPU (or slowly on a CPU)",
+        requires=("mujoco", "mujoco_warp", "warp"),
+        extra="mujoco-warp",
+        devices=("cuda", "cpu"),
+    ),
 }
 """Our backends by name; within a device the first one installed is what backend=auto picks."""

@@ -162,6 +162,11 @@ class Backend(Protocol):
             ValueError: for a name that is not in `capabilities.params`.
         """
 
+    def check(self) -> None:
+        """Raise RunFailed, with the remedy, where the simulator has dropped part of the physics since the last call
+        because it did not fit its arrays. It reads back from the device: called once an iteration.
+        """
+
     def close(self) -> None:
         """Free the simulator."""
 

@@ -292,3 +292,22 @@ def joint_limits(robot: Robot) -> tuple[list[float], list[float]]:
     joints = [model.joint(name).id for name in robot.joints]
     ranges = [model.jnt_range[j] if model.jnt_limited[j] else (-np.inf, np.inf) for j in joints]
     return [float(low) for low, _ in ranges], [float(high) for _, high in ranges]
+
+
+SHORTEST_STEP = 1e-4
+"""Of physics [s]: with less a control step takes hundreds of them, and forces lose their digits."""
+
+
+def override_options(model: mujoco.MjModel, timestep: float, solver: str, iterations: int) -> None:
+    """Replace the robot's own solver options where the backend's settings name others (0 and "robot" do not).
+
+    Raises ValueError for a timestep that is too short.
+    """
+    if 0 < timestep < SHORTEST_STEP:
+        raise ValueError(
+            f"backend.timestep={timestep:g} is below {SHORTEST_STEP:g} s; 0 takes the robot's own"
+        )
+    model.opt.timestep = timestep or model.opt.timestep
+    model.opt.iterations = iterations or model.opt.iterations
+    if solver != "robot":
+        model.opt.solver = getattr(mujoco.mjtSolver, f"mjSOL_{solver.upper()}")

@@ -21,16 +21,12 @@ from robolearn.envs.backend import (
     quat_rotate_inverse,
     robot_entity,
 )
+from robolearn.envs.randomize import nominal, settable
 from robolearn.envs.robot import Robot
+from robolearn.errors import RunFailed
 
 ABSURD_SPEED = 1000.0
 """A velocity component beyond this [m/s or rad/s] is a diverged simulation, not a robot."""
-
-_SOLVERS = {
-    "pgs": mujoco.mjtSolver.mjSOL_PGS,
-    "cg": mujoco.mjtSolver.mjSOL_CG,
-    "newton": mujoco.mjtSolver.mjSOL_NEWTON,
-}
 
 _DIVERGENCE_WARNINGS = [
     int(mujoco.mjtWarning.mjWARN_BADQPOS),
@@ -39,9 +35,7 @@ _DIVERGENCE_WARNINGS = [
     int(mujoco.mjtWarning.mjWARN_BADCTRL),
 ]
 
-
-SHORTEST_STEP = 1e-4
-"""Of physics [s]: with less a control step takes hundreds of them, and forces lose their digits."""
+_ROOM_WARNINGS = [int(mujoco.mjtWarning.mjWARN_CONTACTFULL), int(mujoco.mjtWarning.mjWARN_CNSTRFULL)]
 
 
 @dataclass
@@ -79,26 +73,14 @@ class MujocoBackend:
         self.device = torch.device("cpu")
         self.robot = robot
         self.model = mjcf.build_model(robot, "mujoco")
-        options = self.model.opt
-        if 0 < config.timestep < SHORTEST_STEP:
-            raise ValueError(
-                f"backend.timestep={config.timestep:g} is below {SHORTEST_STEP:g} s; 0 takes the robot's own"
-            )
-        options.timestep = config.timestep or options.timestep
-        options.iterations = config.iterations or options.iterations
-        if config.solver != "robot":
-            options.solver = _SOLVERS[config.solver]
+        mjcf.override_options(self.model, config.timestep, config.solver, config.iterations)
         self.capabilities = Capabilities(
             name="mujoco",
             timestep=float(self.model.opt.timestep),
             derived_lag=1,
             pd="implicit",
             exact_restore=True,
-            params=frozenset(
-                {"friction"}
-                | ({"gain_scale"} if any(a.kind == "position" for a in robot.actuators) else set())
-                | ({"mass_scale"} if robot.base else set())
-            ),
+            params=settable(robot),
         )
         self._batch = Batch(self.model, num_envs, config.threads)
         self._rows = self._batch.bind("state")
@@ -114,7 +96,10 @@ class MujocoBackend:
         self._entity = robot_entity(robot, num_envs, self.device)
         self._state = State(
             {"robot": self._entity},
-            {name: torch.full((num_envs,), self._nominal(name)) for name in sorted(self.capabilities.params)},
+            {
+                name: torch.full((num_envs,), nominal(name, self.model))
+                for name in sorted(self.capabilities.params)
+            },
             torch.zeros(num_envs, dtype=torch.bool),
         )
         self._batch.reset()
@@ -139,12 +124,6 @@ class MujocoBackend:
     def _sensor(self, name: str) -> np.ndarray:
         sensor = self.model.sensor(name)
         return self._sensors[:, sensor.adr[0] : sensor.adr[0] + sensor.dim[0]]
-
-    def _nominal(self, name: str) -> float:
-        if name != "friction":
-            return 1.0
-        colliding = self.model.geom_contype | self.model.geom_conaffinity
-        return float(self.model.geom_friction[colliding.astype(bool), 0].max(initial=0.0))
 
     @property
     def state(self) -> State:
@@ -252,6 +231,15 @@ class MujocoBackend:
                 self._expand("body_inertia")[rows] = self.model.body_inertia * value[:, None, None]
                 self._batch.set_const(rows)
             self._state.params[name][mask] = values[mask]
+
+    def check(self) -> None:
+        """See `Backend.check`."""
+        if (self._warning[:, _ROOM_WARNINGS, 1] > 0).any():
+            self._warning[:, _ROOM_WARNINGS] = 0
+            raise RunFailed(
+                "MuJoCo had no room for all contacts or constraints and has dropped some: give the robot's MJCF "
+                'more, such as <size memory="10M"/>'
+            )
 
     def close(self) -> None:
         """Free the simulator's threads and memory."""

@@ -28,10 +28,10 @@ def wiggle(robot, num_envs: int, step: int) -> torch.Tensor:
 
 
 class Reference:
-    """Plain MuJoCo in float64, one simulation, posed and driven like row 0."""
+    """Plain MuJoCo in float64, one simulation, posed and driven like row 0, with the backend's own solver options."""
 
-    def __init__(self, robot, pose):
-        self.robot, self.model = robot, mjcf.build_model(robot, "mujoco")
+    def __init__(self, robot, pose, backend):
+        self.robot, self.model = robot, mjcf.build_model(robot, backend.capabilities.name)
         self.data = mujoco.MjData(self.model)
         if robot.base:
             self.data.qpos[:7] = [*pose.base_pos[0], *pose.base_quat[0]]
@@ -90,7 +90,7 @@ def test_kinematics_after_a_reset_and_after_steps_are_mujocos(make_backend, name
         pose.base_ang_vel[:] = torch.tensor([0.5, 0.4, -0.6])
         pose.base_pos[:, 2] += 1.0  # in the air: no contact, so rounding does not grow
     pose.joint_vel[:] = 0.3
-    reference = Reference(robot, pose)
+    reference = Reference(robot, pose, backend)
     backend.reset(EVERY, pose)
     reference.assert_matches(backend.state, 0, 1e-4)
     for step in range(5):
@@ -103,7 +103,7 @@ def test_kinematics_after_a_reset_and_after_steps_are_mujocos(make_backend, name
 def test_a_contact_free_rollout_of_100_substeps_agrees_with_mujoco(make_backend):
     robot = load_robot("humanoid")
     backend, pose = make_backend(robot, 4), home_pose(robot, 4, height=20.0)
-    reference = Reference(robot, pose)
+    reference = Reference(robot, pose, backend)
     backend.reset(EVERY, pose)
     for step in range(50):
         targets = wiggle(robot, 4, step)

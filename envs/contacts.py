@@ -1,0 +1,105 @@
+"""Room: how many contacts and constraint rows a simulator with fixed arrays must have place for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntFlag
+
+import mujoco
+import numpy as np
+
+_PLANE, _HFIELD, _SPHERE, _CAPSULE, _ELLIPSOID, _CYLINDER, _BOX = (
+    int(getattr(mujoco.mjtGeom, f"mjGEOM_{name}"))
+    for name in ("PLANE", "HFIELD", "SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX")
+)
+_CONTACTS = {
+    (_PLANE, _SPHERE): 1,
+    (_PLANE, _CAPSULE): 2,
+    (_PLANE, _ELLIPSOID): 1,
+    (_SPHERE, _SPHERE): 1,
+    (_SPHERE, _CAPSULE): 1,
+    (_SPHERE, _ELLIPSOID): 1,
+    (_SPHERE, _CYLINDER): 1,
+    (_SPHERE, _BOX): 1,
+    (_CAPSULE, _CAPSULE): 2,
+    (_CAPSULE, _BOX): 2,
+    (_BOX, _BOX): 8,
+}
+"""Contacts that a pair of geoms, the lower type first, can have at most."""
+_OTHERS = 4
+_BETWEEN_LIMBS = 24
+"""Contacts among a robot's own limbs that are expected at once: of all its pairs few can touch together."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Sizes of a simulator's arrays, an environment."""
+
+    contacts: int
+    """nconmax: contacts, on average over the environments."""
+    rows: int
+    """njmax: constraint rows of each."""
+
+    def remedy(self, lost: IntFlag) -> str:
+        """What did not fit, and what to set."""
+        names = {name for name in type(lost).__members__ if name != "ALL" and lost & type(lost)[name]}
+        if names & {"NEFC", "NJMAX_NNZ"}:
+            what, setting, now = "constraints", "njmax", self.rows
+        else:
+            what, setting, now = "contacts", "nconmax", self.contacts
+        return (
+            f"the simulator had no room for all {what} ({', '.join(sorted(names))}) and has dropped some: raise "
+            f"backend.{setting}, now {now}, or solver.mujoco_warp.{setting} in robot.yaml"
+        )
+
+
+def room_for(model: mujoco.MjModel, contacts: int = 0, rows: int = 0) -> Room:
+    """Room for a model; `contacts` and `rows` where they are given.
+
+    With few colliding geoms it is all that they can ever need. With many (a robot that can touch itself) it is all
+    that the ground can touch and some more.
+    """
+    pairs = colliding_pairs(model)
+    needs = [_contacts(model, a, b) for a, b in pairs]
+    fixed = model.body_weldid[model.geom_bodyid] == 0
+    ground = sum(need for need, (a, b) in zip(needs, pairs, strict=True) if fixed[a] or fixed[b])
+    contacts = contacts or max(1, min(sum(needs), ground + _BETWEEN_LIMBS))
+    if not rows:
+        dim = max((max(model.geom_condim[[a, b]]) for a, b in pairs), default=1)
+        pyramid = model.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
+        each = 1 if dim == 1 else 2 * (dim - 1) if pyramid else dim
+        equality = 6 * model.neq
+        friction = int((model.dof_frictionloss > 0).sum() + (model.tendon_frictionloss > 0).sum())
+        limits = int(model.jnt_limited.sum() + 2 * model.tendon_limited.sum())
+        rows = max(1, int(contacts * each + equality + friction + limits))
+    return Room(int(contacts), int(rows))
+
+
+def colliding_pairs(model: mujoco.MjModel) -> list[tuple[int, int]]:
+    """Pairs of geoms that MuJoCo would test, by types, affinities, bodies and exclusions; and those named as pairs."""
+    excluded = {int(s) for s in model.exclude_signature}
+    found = {(int(a), int(b)) for a, b in zip(model.pair_geom1, model.pair_geom2, strict=True)}
+    candidates = np.flatnonzero(model.geom_contype | model.geom_conaffinity)
+    for i, a in enumerate(candidates):
+        for b in candidates[i + 1 :]:
+            one = model.geom_contype[a] & model.geom_conaffinity[b]
+            other = model.geom_contype[b] & model.geom_conaffinity[a]
+            bodies = sorted(int(model.geom_bodyid[g]) for g in (a, b))
+            welds = [int(model.body_weldid[body]) for body in bodies]
+            if not (one | other) or welds[0] == welds[1] or (bodies[0] << 16) + bodies[1] in excluded:
+                continue
+            parents = [int(model.body_weldid[model.body_parentid[w]]) for w in welds]
+            related = welds[0] == parents[1] or welds[1] == parents[0]
+            if (
+                related
+                and 0 not in welds
+                and not model.opt.disableflags & mujoco.mjtDisableBit.mjDSBL_FILTERPARENT
+            ):
+                continue
+            found.add((int(a), int(b)))
+    return sorted(found)
+
+
+def _contacts(model: mujoco.MjModel, a: int, b: int) -> int:
+    types = sorted((int(model.geom_type[a]), int(model.geom_type[b])))
+    return _CONTACTS.get((types[0], types[1]), _OTHERS)

@@ -1,0 +1,68 @@
+"""What may differ between environments: which physical parameters a robot has, and what each one changes."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+
+from robolearn.envs.robot import Robot
+
+
+def settable(robot: Robot) -> frozenset[str]:
+    """The parameters that mean something for a robot; see `robolearn.envs.backend.PARAMETERS`."""
+    gains = {"gain_scale"} if any(a.kind == "position" for a in robot.actuators) else set()
+    return frozenset({"friction"} | gains | ({"mass_scale"} if robot.base else set()))
+
+
+def nominal(name: str, model: mujoco.MjModel) -> float:
+    """A parameter's value in the model as the robot describes it."""
+    if name != "friction":
+        return 1.0
+    colliding = model.geom_contype | model.geom_conaffinity
+    return float(model.geom_friction[colliding.astype(bool), 0].max(initial=0.0))
+
+
+class InverseWeights:
+    """How easily each joint and body is moved, as a function of a factor s on every mass and inertia.
+
+    MuJoCo scales its constraints by the inverse inertia at the initial pose, J (s B + A)^-1 J' for bodies of
+    inertia B and armatures A, and recomputes that (mj_setConst) when a mass changes. Here it is a closed form in s:
+    with B = L L' and L^-1 A L^-T = Q diag(a) Q', the inverse is W diag(1 / (s + a)) W' for W = L^-T Q. So every
+    environment's own comes from one matrix product on the device.
+    """
+
+    def __init__(self, model: mujoco.MjModel) -> None:
+        """Numbers in float64, from the model's own inertia at its initial pose."""
+        data = mujoco.MjData(model)
+        data.qpos[:] = model.qpos0
+        mujoco.mj_forward(model, data)
+        inertia = np.zeros((model.nv, model.nv))
+        mujoco.mj_fullM(model, data, inertia)
+        bodies = inertia - np.diag(model.dof_armature)
+        root = np.linalg.inv(np.linalg.cholesky(bodies))
+        self.poles, turn = np.linalg.eigh(root @ np.diag(model.dof_armature) @ root.T)
+        """(nv,) a."""
+        modes = root.T @ turn
+        self.dofs = self._averaged(model, modes**2)
+        """(nv, nv): dof_invweight0 = dofs @ (1 / (s + a))."""
+        self.bodies = np.zeros((model.nbody, 2, model.nv))
+        """(nbody, 2, nv): body_invweight0 likewise, of translation and of rotation."""
+        for body in range(1, model.nbody):
+            if model.body_weldid[body] == 0:
+                continue
+            jacobians = np.zeros((2, 3, model.nv))
+            mujoco.mj_jacBodyCom(model, data, jacobians[0], jacobians[1], body)
+            self.bodies[body] = ((jacobians @ modes) ** 2).mean(axis=1)
+        self.mean_inertia = float(np.trace(bodies)) / model.nv, float(model.dof_armature.sum()) / model.nv
+        """(b, a): stat.meaninertia = b s + a."""
+
+    @staticmethod
+    def _averaged(model: mujoco.MjModel, rows: np.ndarray) -> np.ndarray:
+        """MuJoCo gives the three translations of a free joint one weight, and its three rotations one."""
+        rows = rows.copy()
+        for joint in range(model.njnt):
+            first = model.jnt_dofadr[joint]
+            if model.jnt_type[joint] == mujoco.mjtJoint.mjJNT_FREE:
+                for part in (slice(first, first + 3), slice(first + 3, first + 6)):
+                    rows[part] = rows[part].mean(axis=0)
+        return rows
