@@ -10,26 +10,20 @@ import numpy as np
 import torch
 
 from robolearn import registry
+from robolearn.capture import Captured, Place, Slots
 from robolearn.config import Config
 from robolearn.delay import DelayLine
-from robolearn.envs.backend import Backend, State, Tensor
+from robolearn.envs.backend import Backend, Pose, Tensor
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, RunFailed
+from robolearn.finite import NonFiniteTerm as NonFiniteTerm
+from robolearn.finite import Watch
 from robolearn.task_check import check_parts, require_shape
 from robolearn.tasks.context import Context, Random, RobotConstants
 from robolearn.tasks.symmetry import Symmetry, sagittal
 from robolearn.tasks.task import Ratio, Task
 from robolearn.totals import Totals
-
-
-class NonFiniteTerm(RunFailed):
-    """An action, reward, observation, metric, start pose or gradient was not finite."""
-
-    def __init__(self, message: str, state: State | None = None) -> None:
-        super().__init__(message)
-        self.state = state
-        """The State it was computed from, to look at."""
 
 
 class Diverged(RunFailed):
@@ -120,7 +114,21 @@ class Env:
         self.terminal_observations: dict[str, Tensor] = {}
         metrics = list(task.metrics(backend.state, self.ctx))
         self._totals = Totals(list(self._reward_terms), metrics, self._weights, task.control_dt)
+        self.read_at_once = self.device.type == "cpu"
+        """Whether looking at a number costs nothing; on a GPU it would wait for all that is queued."""
+        self._watch = Watch(self.read_at_once, lambda: self.backend.state, lambda: self.episode_step)
+        self._incoming, self._targets = zeros(self.num_actions), zeros(self.num_actions)
+        self._given: Tensor | None = None
+        self._done = torch.zeros(n, dtype=torch.bool, device=self.device)
+        self._act, self._judge, self._renew, self._begin = (
+            self._send,
+            self._assess,
+            self._restart,
+            self._look_again,
+        )
         self.reset()
+        if self.device.type == "cuda":
+            self.capture()
 
     # ------------------------------------------------------------------ stepping
 
@@ -132,7 +140,7 @@ class Env:
             The first observations, (N, D) a group.
         """
         everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        self._reset(everywhere)
+        self.backend.reset(everywhere, self._reset(everywhere))
         if stagger:
             ages = self.random.uniform(0.0, 1.0, self.num_envs) * self.max_episode_steps
             self.episode_step = ages.long()
@@ -151,20 +159,37 @@ class Env:
         runtime has computed them, and the action is still what rewards and observations see.
 
         Raises:
-            NonFiniteTerm: the action, a term or a start pose is not finite; it is named.
+            NonFiniteTerm: the action, a term or a start pose is not finite; it is named. On a GPU `drain` raises it.
         """
-        task, ctx, delayed = self.task, self.ctx, self._delayed
-        assert delayed is not None
+        assert self._delayed is not None
+        self._incoming.copy_(action)
+        self._given = targets
+        (self._act if targets is None else self._send)()
+        self.backend.step(self._targets, self.substeps)
+        self._judge()
+        # Only where looking is free: a GPU resets nobody rather than ask whether there is somebody.
+        if not self.read_at_once or self._done.any():
+            self._renew()
+            self.backend.reset(self._done, self._pose)
+            self._begin()
+        return StepResult(self.observations, *self._outcome, self._metrics)
+
+    def _send(self) -> None:
+        """What reaches the actuators, from the action that has come in; and pushes."""
+        ctx = self.ctx
         # A copy: whoever acts may reuse its buffer for the next action.
-        ctx.previous_action, ctx.action = ctx.action, action.to(torch.float32, copy=True)
+        ctx.previous_action, ctx.action = ctx.action, self._incoming.clone()
         joints = [actuator.joint for actuator in self.robot.actuators]
-        self._require_finite(ctx.action, joints, "action of")
+        self._watch.look(ctx.action, joints, "action of")
         arriving = self._actions.push(ctx.action)
-        targets = task.targets(arriving, ctx) if targets is None else targets
-        self._require_finite(targets, joints, "target of")
+        self._targets = self.task.targets(arriving, ctx) if self._given is None else self._given
+        self._watch.look(self._targets, joints, "target of")
         self._push()
-        self.backend.step(targets, self.substeps)
-        state = self.backend.state
+
+    def _assess(self) -> None:
+        """What came of it: memory, rewards, ends of episodes, and the observations they ended with."""
+        task, ctx, delayed, state = self.task, self.ctx, self._delayed, self.backend.state
+        assert delayed is not None
         ctx.episode_time = ctx.episode_time + ctx.dt
         ctx.command_time = ctx.command_time + ctx.dt
         ctx.push_time = ctx.push_time + ctx.dt
@@ -176,34 +201,55 @@ class Env:
         for term in self._terminations.values():
             terminated |= term(state, ctx)
         truncated = (self.episode_step >= self.max_episode_steps) & ~terminated
-        done = terminated | truncated
+        done = self._done = terminated | truncated
         raw = self._rewards(diverged)
         # Not a matrix product: its rounding depends on where in the batch a row stands, and copies of one
         # environment must stay equal to the bit.
         reward = (raw * self._weights).sum(dim=1) * ctx.dt
-        metrics = self._measured(diverged)
+        metrics = self._metrics = self._measured(diverged)
         self.episode_return = self.episode_return + reward
         self._totals.add(
             raw, list(metrics.values()), done, terminated, diverged, self.episode_return, ctx.episode_time
         )
 
         self._redraw_commands()
-        noise = self._draw_noise()
+        self._drawn_noise = self._draw_noise()
         for name, obs in self._observe(diverged).items():
             self.terminal_observations[name] = obs
-        self.terminal_observations["policy"] = delayed.push(self.terminal_observations["policy"] + noise)
+        seen = self.terminal_observations["policy"] + self._drawn_noise
+        self.terminal_observations["policy"] = delayed.push(seen)
         self.observations = self.terminal_observations.copy()
-        if done.any():
-            self._reset(done)
-            column = done[:, None]
-            fresh = self._observe()
-            fresh["policy"] += noise
-            delayed.draw(done, self.random, fresh["policy"])
-            for name, obs in fresh.items():
-                self.observations[name] = torch.where(column, obs, self.observations[name])
-        return StepResult(
-            self.observations, reward, terminated, truncated, self.terminal_observations, diverged, metrics
-        )
+        self._outcome = reward, terminated, truncated, self.terminal_observations, diverged
+
+    def _restart(self) -> None:
+        """Draw new episodes where the old ones ended: parameters, commands, memory and the pose to start from."""
+        self._pose = self._reset(self._done)
+
+    def _look_again(self) -> None:
+        """Observe the new episodes' first state."""
+        delayed, done = self._delayed, self._done
+        assert delayed is not None
+        fresh = self._observe()
+        fresh["policy"] = fresh["policy"] + self._drawn_noise
+        delayed.draw(done, self.random, fresh["policy"])
+        for name, obs in fresh.items():
+            self.observations[name] = torch.where(done[:, None], obs, self.observations[name])
+
+    def capture(self) -> None:
+        """From now on replay each part of a step as one graph: what a GPU needs, and a CPU does not."""
+        slots = Slots(self._places)
+        parts = (self._send, self._assess, self._restart, self._look_again)
+        made = [Captured(part, slots, self.device, [self.random.generator]) for part in parts]
+        self._act, self._judge, self._renew, self._begin = made
+
+    def _places(self) -> list[Place]:
+        """Every attribute that a step goes on from."""
+        assert self._delayed is not None
+        places: list[Place] = [(self, name) for name in (*self._MUTABLE, "_incoming", "_targets", "_done")]
+        places += [(self.ctx, name) for name in self._CONTEXT]
+        for line in (self._actions, self._delayed):
+            places += [(line, "lag"), *([] if line.past is None else [(line, "past")])]
+        return [*places, (self._totals, "sums"), (self._watch, "seen")]
 
     def _rewards(self, diverged: Tensor) -> Tensor:
         """Raw reward terms (N, K); rows of diverged environments count nothing."""
@@ -215,7 +261,7 @@ class Env:
             else torch.zeros(self.num_envs, 0, device=self.device)
         )
         raw = torch.where(diverged[:, None], 0.0, raw)
-        self._require_finite(raw, list(self._reward_terms), "reward")
+        self._watch.look(raw, list(self._reward_terms), "reward")
         return raw
 
     def _measured(self, diverged: Tensor) -> dict[str, Ratio]:
@@ -227,7 +273,7 @@ class Env:
         if out:
             parts = [part for m in out.values() for part in (m.total, m.weight)]
             names = [name for name in out for _ in range(2)]
-            self._require_finite(torch.stack([p.float() for p in parts], dim=1), names, "metric")
+            self._watch.look(torch.stack([p.float() for p in parts], dim=1), names, "metric")
         return out
 
     def _push(self) -> None:
@@ -250,14 +296,18 @@ class Env:
             obs = torch.cat([item.compute(state, self.ctx) for item, _ in columns], dim=1)
             if diverged is not None:
                 obs = torch.where(diverged[:, None], 0.0, obs)
-            self._require_finite(
+            self._watch.look(
                 obs, [i.name for i, width in columns for _ in range(width)], f"{name} observation"
             )
             groups[name] = obs
         return groups
 
-    def _reset(self, mask: Tensor) -> None:
-        """Start new episodes where `mask` is set; everything is drawn for all rows and kept for those."""
+    def _reset(self, mask: Tensor) -> Pose:
+        """Draw new episodes where `mask` is set: everything for all rows, kept for those.
+
+        Returns:
+            Where the backend is to put the robots.
+        """
         task, ctx, n = self.task, self.ctx, self.num_envs
         if task.randomize:
             params = {k: self.random.uniform(*bounds, n) for k, bounds in sorted(task.randomize.items())}
@@ -280,8 +330,8 @@ class Env:
         widths = {"base_quat": 4, "joint_pos": len(self.robot.joints), "joint_vel": len(self.robot.joints)}
         for name, value in vars(pose).items():
             require_shape(f"pose().{name}", value, (n, widths.get(name, 3)), "a row an environment")
-            self._require_finite(value, [name] * value.shape[-1], "start pose")
-        self.backend.reset(mask, pose)
+            self._watch.look(value, [name] * value.shape[-1], "start pose")
+        return pose
 
     def _redraw_commands(self, elapsed: float | None = None) -> None:
         if self.task.commands is None:
@@ -307,30 +357,17 @@ class Env:
             return 0.0
         return self._noise * self.random.uniform(-1.0, 1.0, self.num_envs, len(self._noise))
 
-    def _require_finite(self, values: Tensor, names: list[str], kind: str) -> None:
-        """Raise naming the column (its owner in `names`) and environment of a value that is not finite.
-
-        At once on a CPU only: on a GPU looking would wait for everything queued before it.
-        """
-        if values.device.type != "cpu" or bool(torch.isfinite(values.sum())):
-            return
-        guilty = (~torch.isfinite(values)).nonzero().tolist()
-        if guilty:  # else the sum alone overflowed
-            env, column = guilty[0]
-            others = len({e for e, _ in guilty}) - 1
-            sound = all(
-                bool(torch.isfinite(t[env]).all()) for t in self.backend.state.robot.tensors().values()
-            )
-            raise NonFiniteTerm(
-                f"{kind} {names[column]!r} is not finite in environment {env} (and {others} more) at step "
-                f"{int(self.episode_step[env])} of its episode, on a State that is {'' if sound else 'not '}finite",
-                self.backend.state.clone(),
-            )
-
     # ------------------------------------------------------------------ the rest
 
     def drain(self) -> dict[str, float]:
-        """Means since the last call, by name; see `Totals.drain`."""
+        """Means since the last call, by name; see `Totals.drain`. Everything that is read back is read here.
+
+        Raises:
+            NonFiniteTerm: on a GPU, a term was not finite since the last call.
+            RunFailed: the simulator has dropped part of the physics.
+        """
+        self.backend.check()
+        self._watch.read()
         return self._totals.drain()
 
     def symmetry(self) -> Symmetry | None:

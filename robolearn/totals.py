@@ -13,13 +13,16 @@ class Totals:
 
     def __init__(self, terms: list[str], metrics: list[str], weights: Tensor, dt: float) -> None:
         """Reward terms with their weights (K,) a second, metrics by name, and the control period [s]."""
-        self.terms, self.metrics, self.weights, self.dt = terms, metrics, weights, dt
+        self.terms, self.metrics, self.dt = terms, metrics, dt
+        self.per_step = [weight * dt for weight in weights.tolist()]
+        """What a raw term of 1 earns in a step."""
+        self.device = weights.device
         self.clear()
 
     def clear(self) -> None:
         """Start anew."""
         zeros = torch.zeros(
-            len(self.terms) + 2 * len(self.metrics) + 6, dtype=torch.float64, device=self.weights.device
+            len(self.terms) + 2 * len(self.metrics) + 6, dtype=torch.float64, device=self.device
         )
         self.sums = zeros
         """Raw terms, metrics (all totals, then all weights), then: steps, episodes, terminated, diverged, and
@@ -55,7 +58,7 @@ class Totals:
             out["episode/return"] = returns / episodes
             out["episode/length"] = seconds / episodes
             out["episode/fall_rate"] = terminated / episodes
-        weighted = [r * w * self.dt for r, w in zip(raw, self.weights.tolist(), strict=True)]
+        weighted = [r * w for r, w in zip(raw, self.per_step, strict=True)]
         out["reward/total"] = sum(weighted) / per_step
         out |= {f"reward/{k}": v / per_step for k, v in zip(self.terms, weighted, strict=True)}
         out |= {f"raw/{k}": v / per_step for k, v in zip(self.terms, raw, strict=True)}

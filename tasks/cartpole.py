@@ -79,14 +79,14 @@ class CartpoleBalance(Task):
     def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
         """Cart near the middle, pole leaning either way, both slow."""
         still = torch.zeros(num_envs, 3, device=random.device)
-        upright_quat = torch.tensor((1.0, 0.0, 0.0, 0.0), device=random.device).expand(num_envs, 4)
-        span = torch.tensor((0.5, self.start_angle), device=random.device)
+        upright_quat = torch.zeros(num_envs, 4, device=random.device)
+        upright_quat[:, 0] = 1.0
         return Pose(
             base_pos=still,
             base_quat=upright_quat,
             base_lin_vel=still,
             base_ang_vel=still,
-            joint_pos=random.uniform(-1.0, 1.0, num_envs, 2) * span,
+            joint_pos=random.uniform((-0.5, -self.start_angle), (0.5, self.start_angle), num_envs),
             joint_vel=random.uniform(-0.3, 0.3, num_envs, 2),
         )
 

@@ -71,23 +71,31 @@ class RobotConstants:
         return self.per_joint(table, side)[self.actuated]
 
 
+Bounds = float | tuple[float, ...] | list[float]
+
+
 class Random:
     """An Env's own random numbers: one generator, seeded and checkpointed with it."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self.device = device
         self.generator = torch.Generator(device).manual_seed(seed)
+        self._bounds: dict[Any, tuple[Tensor, Tensor]] = {}
 
     def fork(self) -> Random:
         """A generator of its own for a look that must not disturb the run's numbers."""
         return Random(0, self.device)
 
-    def uniform(self, low: Any, high: Any, *shape: int) -> Tensor:
-        """Uniform numbers between `low` and `high`, of `shape`, or (*shape, k) for bounds of length k."""
-        bounds = torch.as_tensor((low, high), dtype=torch.float32, device=self.device)
-        size = (*shape, *bounds.shape[1:])
-        unit = torch.rand(size, generator=self.generator, device=self.device)
-        return bounds[0] + (bounds[1] - bounds[0]) * unit
+    def uniform(self, low: Bounds, high: Bounds, *shape: int) -> Tensor:
+        """Uniform numbers between `low` and `high`, of `shape`, or (*shape, k) for bounds that are tuples of k."""
+        # Bounds are sent to the device once: each time would be a wait for everything queued there.
+        key = tuple(tuple(side) if isinstance(side, list) else side for side in (low, high))
+        if key not in self._bounds:
+            bounds = torch.as_tensor(key, dtype=torch.float32, device=self.device)
+            self._bounds[key] = bounds[0], bounds[1] - bounds[0]
+        start, span = self._bounds[key]
+        unit = torch.rand((*shape, *start.shape), generator=self.generator, device=self.device)
+        return start + span * unit
 
 
 @dataclass

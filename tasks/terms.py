@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from robolearn.envs.backend import State, Tensor, quat_rotate
+from robolearn.envs.backend import State, Tensor
 from robolearn.tasks.context import Context
 from robolearn.tasks.observations import projected_gravity
 
@@ -71,29 +71,32 @@ def foot_tilt(state: State, ctx: Context) -> Tensor:
     return projected_gravity(state.robot.foot_quat)[..., :2].square().sum(dim=(1, 2))
 
 
+def forward_axis(quat: Tensor) -> Tensor:
+    """Horizontal part (..., 2) of the x axis of frames with orientation `quat` (..., 4): the first column of the
+    rotation matrix, without a constant that would have to be sent to the device."""
+    w, x, y, z = quat.unbind(-1)
+    return torch.stack((1 - 2 * (y * y + z * z), 2 * (x * y + w * z)), dim=-1)
+
+
 def heading(quat: Tensor) -> Tensor:
     """Horizontal direction (N, 2) in which frames with orientation `quat` (N, 4) face, of length 1."""
-    ahead = torch.tensor((1.0, 0.0, 0.0), device=quat.device).expand(len(quat), 3)
-    facing = quat_rotate(quat, ahead)[:, :2]
+    facing = forward_axis(quat)
     return facing / facing.norm(dim=1, keepdim=True).clamp(min=1e-9)
 
 
 def foot_yaw(state: State, ctx: Context) -> Tensor:
     """Squared sine of each foot's heading against the base's, summed over the feet (N,)."""
-    forward = torch.tensor((1.0, 0.0, 0.0), device=state.robot.base_quat.device)
-    base = quat_rotate(state.robot.base_quat, forward.expand_as(state.robot.base_pos))[:, None, :2]
-    feet = quat_rotate(state.robot.foot_quat, forward.expand_as(state.robot.foot_pos))[..., :2]
+    base = forward_axis(state.robot.base_quat)[:, None]
+    feet = forward_axis(state.robot.foot_quat)
     cross = base[..., 0] * feet[..., 1] - base[..., 1] * feet[..., 0]
     return cross.square().sum(dim=1)
 
 
 def foot_spacing(state: State, ctx: Context, distance: float) -> Tensor:
     """By how much two feet are closer than `distance` across the direction the base faces (N,) [m]."""
-    between = torch.zeros_like(state.robot.base_pos)
-    between[:, :2] = (state.robot.foot_pos[:, 0] - state.robot.foot_pos[:, 1])[:, :2]
-    forward = torch.tensor((1.0, 0.0, 0.0), device=between.device).expand_as(between)
-    heading = quat_rotate(state.robot.base_quat, forward)[:, :2]
-    across = (heading[:, 0] * between[:, 1] - heading[:, 1] * between[:, 0]).abs()
+    between = state.robot.foot_pos[:, 0] - state.robot.foot_pos[:, 1]
+    facing = forward_axis(state.robot.base_quat)
+    across = (facing[:, 0] * between[:, 1] - facing[:, 1] * between[:, 0]).abs()
     return (distance - across).clamp(min=0)
 
 
