@@ -249,6 +249,14 @@ class MujocoWarpBackend:
         self._steps, self._reset_graph = {}, None
         del self._sim, self._resets
 
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory that MuJoCo Warp takes and gives back within a step, which its graphs keep: the solver's workspace
+        and the factors of the implicit integrator."""
+        nv, rows = self.model.nv, self._room.rows
+        square = (-(-nv // 16) * 16) ** 2
+        return 4 * self.num_envs * (2 * square + 6 * rows + 12 * nv + 4 * self.model.nC)
+
     # ------------------------------------------------------------------ what the graphs hold
 
     def _physics(self, substeps: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from robolearn.graphs import Graphed
+from robolearn.graphs import Graph, Graphed
 
 Tensor = torch.Tensor
 Place = tuple[Any, str]
@@ -76,9 +76,11 @@ class Captured:
         slots: Slots,
         device: torch.device,
         generators: list[torch.Generator],
+        make: Callable[[torch.device], Graph | None] | None = None,
     ) -> None:
+        """`generators` and `make` as for `Graphed`."""
         self.function, self.slots = function, slots
-        self.graphed: Callable[[], Any] = Graphed(self._settled, device, tuple(generators))
+        self.graphed: Callable[[], Any] = Graphed(self._settled, device, generators, make)
 
     def _settled(self) -> None:
         self.function()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.finite import NonFiniteTerm as NonFiniteTerm
 from robolearn.finite import Watch
+from robolearn.graphs import Graph
 from robolearn.task_check import check_parts, require_shape
 from robolearn.tasks.context import Context, Random, RobotConstants
 from robolearn.tasks.symmetry import Symmetry, sagittal
@@ -120,12 +122,8 @@ class Env:
         self._incoming, self._targets = zeros(self.num_actions), zeros(self.num_actions)
         self._given: Tensor | None = None
         self._done = torch.zeros(n, dtype=torch.bool, device=self.device)
-        self._act, self._judge, self._renew, self._begin = (
-            self._send,
-            self._assess,
-            self._restart,
-            self._look_again,
-        )
+        self._parts = (self._send, self._assess, self._restart, self._look_again)
+        self._act, self._judge, self._renew, self._begin = self._parts
         self.reset()
         if self.device.type == "cuda":
             self.capture()
@@ -235,11 +233,10 @@ class Env:
         for name, obs in fresh.items():
             self.observations[name] = torch.where(done[:, None], obs, self.observations[name])
 
-    def capture(self) -> None:
-        """From now on replay each part of a step as one graph: what a GPU needs, and a CPU does not."""
+    def capture(self, make: Callable[[torch.device], Graph | None] | None = None) -> None:
+        """From now on replay each part of a step as one graph (`make`: as for `Graphed`), as a GPU needs."""
         slots = Slots(self._places)
-        parts = (self._send, self._assess, self._restart, self._look_again)
-        made = [Captured(part, slots, self.device, [self.random.generator]) for part in parts]
+        made = [Captured(part, slots, self.device, [self.random.generator], make) for part in self._parts]
         self._act, self._judge, self._renew, self._begin = made
 
     def _places(self) -> list[Place]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from robolearn import registry
 
@@ -42,6 +43,13 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
     yield {**os.environ, "PYTHONPATH": os.pathsep.join((str(site), str(OUTSIDE)))}
     monkeypatch.undo()
     registry.refresh()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA GPU here"))
 
 
 pytest_plugins = ["tests.factories"]

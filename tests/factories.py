@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from robolearn import config, registry
 from robolearn.env import Env
-from robolearn.envs.backend import Backend, Pose
+from robolearn.envs.backend import Backend, Entity, Pose, State
 from robolearn.envs.robot import Robot
 from robolearn.tasks.task import Task
 from robolearn.train import train
@@ -83,14 +84,53 @@ def make_env() -> Iterator[Callable[..., Env]]:
         env.close()
 
 
-@pytest.fixture(params=INSTALLED)
-def make_backend(request: pytest.FixtureRequest) -> Iterator[Callable[..., Backend]]:
-    """(robot, num_envs) -> Backend, for every backend installed here."""
-    cls = registry.load("backends", request.param)
-    made: list[Backend] = []
+class OnHost:
+    """A backend of another device as the shared suite knows backends: tensors of the CPU in and out."""
 
-    def make(robot: Robot, num_envs: int) -> Backend:
-        made.append(cls(robot, num_envs, "cpu", cls.config_class()))
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.capabilities = backend.capabilities
+
+    def _there(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(self.backend.device)
+        if isinstance(value, Pose):
+            return Pose(**{name: self._there(x) for name, x in vars(value).items()})
+        return {name: self._there(x) for name, x in value.items()} if isinstance(value, dict) else value
+
+    @property
+    def state(self) -> State:
+        state = self.backend.state
+        robot = Entity(**{name: x.cpu() for name, x in state.robot.tensors().items()})
+        return State({"robot": robot}, {k: v.cpu() for k, v in state.params.items()}, state.diverged.cpu())
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.backend, name)
+        return lambda *arguments, **named: method(
+            *map(self._there, arguments), **{k: self._there(v) for k, v in named.items()}
+        )
+
+
+def _places() -> list[Any]:
+    """Every installed backend on a CPU, and on a GPU where it runs there."""
+    places: list[Any] = []
+    for name in INSTALLED:
+        places.append(pytest.param((name, "cpu"), id=name))
+        if "cuda" in registry.devices(name):
+            places.append(pytest.param((name, "cuda"), id=f"{name}_cuda", marks=pytest.mark.cuda))
+    return places
+
+
+@pytest.fixture(params=_places())
+def make_backend(request: pytest.FixtureRequest) -> Iterator[Callable[..., Backend | OnHost]]:
+    """(robot, num_envs) -> Backend, for every backend installed here."""
+    name, device = request.param
+    cls = registry.load("backends", name)
+    made: list[Backend | OnHost] = []
+
+    def make(robot: Robot, num_envs: int) -> Backend | OnHost:
+        backend = cls(robot, num_envs, device, cls.config_class())
+        made.append(backend if device == "cpu" else OnHost(backend))
         return made[-1]
 
     yield make

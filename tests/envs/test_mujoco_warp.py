@@ -168,3 +168,24 @@ def test_its_parameters_change_the_same_physics_as_mujocos(humanoid):
         slowed.append(1.0 - backend.state.robot.base_lin_vel[:, 0].numpy())
     assert slowed[1] == pytest.approx(slowed[0], abs=0.02)
     assert np.all(slowed[0][1] > 1.3 * slowed[0][0])
+
+
+@pytest.mark.cuda
+def test_a_step_on_a_gpu_waits_for_nothing(humanoid):
+    backend = MujocoWarpBackend(humanoid, 64, device="cuda")
+    pose = home_pose(humanoid, 64)
+    there = type(pose)(**{name: x.cuda() for name, x in vars(pose).items()})
+    mask, targets = every(64).cuda(), home_targets(humanoid, 64).cuda()
+    for _ in range(2):
+        backend.reset(mask, there)
+        backend.step(targets, 2)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(20):
+            backend.step(targets, 2)
+            backend.push(mask, there.base_lin_vel)
+            backend.set_params(mask, {"mass_scale": torch.ones_like(there.base_pos[:, 0])})
+            backend.reset(mask, there)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    backend.check()
