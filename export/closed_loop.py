@@ -10,10 +10,12 @@ import numpy as np
 import torch
 
 from robolearn.config import Config
-from robolearn.env import Env, NonFiniteTerm, make_env
+from robolearn.env import Env
 from robolearn.envs.backend import Tensor
 from robolearn.evaluate import NEVER_TRAINED
 from robolearn.export.record import phase_of, raw_sensors
+from robolearn.finite import NonFiniteTerm
+from robolearn.make import make_env
 from robolearn.runs import Act, forget
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import BAD_INPUT, NOT_THE_SAME, Refused

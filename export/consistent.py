@@ -15,9 +15,10 @@ import numpy as np
 import torch
 
 from robolearn.config import Config
-from robolearn.env import Env, make_env
+from robolearn.env import Env
 from robolearn.envs.backend import Pose
 from robolearn.envs.mjcf import joint_limits
+from robolearn.make import make_env
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
 

@@ -15,10 +15,11 @@ import torch
 from robolearn import config
 from robolearn.config import Config
 from robolearn.contract import contract_of
-from robolearn.env import Env, make_env
+from robolearn.env import Env
 from robolearn.errors import ConfigError, quote
 from robolearn.export.bundle import contract_entry, single_file
 from robolearn.export.record import on_robot, phase_of, raw_sensors
+from robolearn.make import make_env
 from robolearn.runtime.bundle import Bundle, canonical, difference
 from robolearn.runtime.errors import OK, OVER_BUDGET
 from robolearn.runtime.main import RUNTIMES, available, open_session

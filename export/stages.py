@@ -18,7 +18,6 @@ import onnx
 from robolearn import config as configuration
 from robolearn.config import Config
 from robolearn.contract import Contract, contract_of
-from robolearn.env import make_env
 from robolearn.errors import ConfigError, RunFailed, printable
 from robolearn.evaluate import NEVER_TRAINED
 from robolearn.export import bundle as bundles
@@ -34,6 +33,7 @@ from robolearn.export.report import STAYS_UP, write_report
 from robolearn.export.request import Checked, Request, check_request, require_same
 from robolearn.export.target import Target
 from robolearn.learners.models import DeployedPolicy, Player
+from robolearn.make import make_env
 from robolearn.runs import Act, load_policy
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.engine import EngineSession, build_engine

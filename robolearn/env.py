@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from robolearn import registry
 from robolearn.capture import Captured, Place, Slots
-from robolearn.config import Config
 from robolearn.delay import DelayLine
 from robolearn.envs.backend import Backend, Pose, Tensor
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
-from robolearn.errors import ConfigError, RunFailed
+from robolearn.errors import RunFailed
 from robolearn.finite import NonFiniteTerm as NonFiniteTerm
 from robolearn.finite import Watch
 from robolearn.graphs import Graph
@@ -398,6 +395,8 @@ class Env:
     def restore(self, snapshot: dict[str, Any], source_rows: Tensor | None = None) -> None:
         """Go on from a snapshot; environment i becomes its row `source_rows[i]` (row i without)."""
         assert self._delayed is not None
+        # A checkpoint was read into the CPU's memory; a generator's state belongs there wherever it is from.
+        snapshot = {k: v if k == "random" else _moved(v, self.device) for k, v in snapshot.items()}
         rows = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
         self.backend.restore(snapshot["backend"], rows)
         for name in self._MUTABLE:
@@ -420,28 +419,7 @@ def _copy(value: Any, rows: Tensor | None = None) -> Any:
     return value.clone() if rows is None else value[rows]
 
 
-def make_env(run: Config, num_envs: int | None = None, rank: int = 0) -> Env:
-    """The Env a configuration describes, with `num_envs` instead of its own where given.
-
-    Raises:
-        ConfigError: robot, backend, device and task do not fit together.
-    """
-    # Nothing of ours draws from the global generators; what a user's task or library draws repeats too.
-    random.seed(run.seed)
-    np.random.seed(run.seed)  # noqa: NPY002
-    torch.manual_seed(run.seed)
-    try:
-        found = registry.load("robots", run.task.robot)
-        robot = found if isinstance(found, Robot) else Robot.load(found)
-        device = run.device
-        if device == "auto":
-            device = (
-                "cuda"
-                if "cuda" in registry.devices(run.backend_name) and torch.cuda.is_available()
-                else "cpu"
-            )
-        backend_class = registry.load("backends", run.backend_name)
-        backend = backend_class(robot, num_envs or run.num_envs, device, run.backend)
-        return Env(run.task, robot, backend, seed=run.seed, rank=rank)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, dict):
+        return {k: _moved(v, device) for k, v in value.items()}
+    return value.to(device) if isinstance(value, Tensor) else value

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from robolearn.env import Env, make_env
+from robolearn.env import Env
 from robolearn.envs.backend import State, Tensor, quat_rotate
 from robolearn.errors import RunFailed
 from robolearn.files import replacing
+from robolearn.make import make_env
 from robolearn.runs import Act, forget, load_policy, open_run, require_writable
 from robolearn.train import set_threads
 

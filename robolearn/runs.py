@@ -12,8 +12,9 @@ import torch
 
 from robolearn import checkpoint, config, registry
 from robolearn.config import Config
-from robolearn.env import Env, make_env
+from robolearn.env import Env
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
+from robolearn.make import make_env
 
 Act = Callable[[torch.Tensor], torch.Tensor]
 """The `policy` observations (N, D) to actions (N, A)."""

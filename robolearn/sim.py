@@ -14,10 +14,12 @@ import torch
 
 from robolearn import config, registry
 from robolearn.config import Config
-from robolearn.env import Env, NonFiniteTerm, StepResult, make_env
+from robolearn.env import Env, StepResult
 from robolearn.envs.backend import State, Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, near, one_line, printable, quote
 from robolearn.files import replacing
+from robolearn.finite import NonFiniteTerm
+from robolearn.make import make_env
 from robolearn.runs import (
     Act,
     forget,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,13 @@ import torch
 from robolearn import checkpoint, config, registry
 from robolearn.config import Config
 from robolearn.contract import contract_of
-from robolearn.env import Diverged, Env, NonFiniteTerm, make_env
+from robolearn.env import Diverged, Env
 from robolearn.errors import ConfigError
 from robolearn.files import replacing
+from robolearn.finite import NonFiniteTerm
 from robolearn.learners.learner import Learner, Report
+from robolearn.make import device_of, make_env
+from robolearn.memory import require_room
 from robolearn.metrics import MetricsLog
 from robolearn.panel import Panel
 
@@ -44,6 +47,7 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
     """
     set_threads(run)
     folder, content = _resumed(run)
+    require_room(run.num_envs, device_of(run), lambda n: _probe(run, n))
     env = make_env(run)
     learner = make_learner(run, env)
     numerics = {"torch threads": torch.get_num_threads(), "precision": getattr(learner, "precision", None)}
@@ -110,6 +114,12 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
                 raise KeyboardInterrupt
         panel.note(f"trained {run.task_name}: {folder}")
     return folder
+
+
+def _probe(run: Config, num_envs: int) -> SimpleNamespace:
+    """What a run holds in memory, for fewer environments."""
+    env = make_env(run, num_envs)
+    return SimpleNamespace(env=env, learner=make_learner(run, env), close=env.close)
 
 
 def _resumed(run: Config) -> tuple[Path | None, dict[str, Any] | None]:

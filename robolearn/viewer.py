@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from robolearn.env import Env, make_env
+from robolearn.env import Env
 from robolearn.envs.backend import State
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, MissingError, one_line, quote
 from robolearn.files import replacing
+from robolearn.make import make_env
 from robolearn.runs import Act, forget, load_policy, open_run, require_writable
 from robolearn.tasks.task import Ratio
 from robolearn.train import set_threads

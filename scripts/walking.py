@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from robolearn import checkpoint
-from robolearn.env import make_env
 from robolearn.errors import ConfigError, MissingError
 from robolearn.evaluate import NEVER_TRAINED, summarize, tally
+from robolearn.make import make_env
 from robolearn.runs import load_policy, open_run
 from robolearn.train import set_threads
 

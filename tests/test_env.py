@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from robolearn.delay import DelayLine
-from robolearn.env import NonFiniteTerm
 from robolearn.envs.backend import State
+from robolearn.finite import NonFiniteTerm
 from robolearn.tasks import terms
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.commands import Pushes, VelocityCommands

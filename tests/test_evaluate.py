@@ -12,9 +12,9 @@ import torch
 
 from robolearn import config, runs
 from robolearn.cli import main
-from robolearn.env import make_env
 from robolearn.errors import ConfigError
 from robolearn.evaluate import summarize, tally
+from robolearn.make import make_env
 from robolearn.tasks.task import Ratio
 from robolearn.train import train
 

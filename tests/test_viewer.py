@@ -12,8 +12,8 @@ import pytest
 
 from robolearn import config, viewer
 from robolearn.cli import main
-from robolearn.env import make_env
 from robolearn.errors import MissingError
+from robolearn.make import make_env
 from robolearn.runs import random_policy, zero_policy
 
 imageio = pytest.importorskip("imageio")

@@ -9,14 +9,14 @@ import torch
 
 pytest.importorskip("mujoco_warp")
 
-import mujoco_warp as mjw  # noqa: E402
+import mujoco_warp as mjw
 
-from robolearn.envs import mjcf  # noqa: E402
-from robolearn.envs.contacts import Room, colliding_pairs, room_for  # noqa: E402
-from robolearn.envs.mujoco_warp import MujocoWarpBackend, MujocoWarpConfig  # noqa: E402
-from robolearn.envs.randomize import InverseWeights  # noqa: E402
-from robolearn.errors import RunFailed  # noqa: E402
-from tests.factories import home_pose, home_targets, load_robot  # noqa: E402
+from robolearn.envs import mjcf
+from robolearn.envs.contacts import Room, colliding_pairs, room_for
+from robolearn.envs.mujoco_warp import MujocoWarpBackend, MujocoWarpConfig
+from robolearn.envs.randomize import InverseWeights
+from robolearn.errors import RunFailed
+from tests.factories import home_pose, home_targets, load_robot
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_solver_options_can_be_asked_for_and_a_solver_it_lacks_is_not_offered(hu
     assert int(fine._sim.model.opt.solver) == int(mujoco.mjtSolver.mjSOL_CG)
     assert fine._sim.model.opt.iterations == 50
     assert float(fine._sim.model.opt.timestep.numpy()[0]) == pytest.approx(0.005)
-    with pytest.raises(ValueError, match="below 0.0001 s"):
+    with pytest.raises(ValueError, match=r"below 0\.0001 s"):
         MujocoWarpBackend(humanoid, 1, config=MujocoWarpConfig(timestep=1e-6))
 
 

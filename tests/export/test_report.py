@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 
 from robolearn import config
 from robolearn.contract import contract_of
-from robolearn.env import make_env
 from robolearn.export import report as reports
 from robolearn.export.bundle import contract_entry
 from robolearn.export.closed_loop import Gap, Late
@@ -23,6 +22,7 @@ from robolearn.export.parity import Parity
 from robolearn.export.picture import draw_latency
 from robolearn.export.report import report, write_report
 from robolearn.export.target import load
+from robolearn.make import make_env
 from robolearn.runtime.measure import statistics
 from robolearn.runtime.observe import projected_gravity_of
 
