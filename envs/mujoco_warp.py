@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -10,24 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-import mujoco
+import mujoco_warp as mjw
 import numpy as np
 import torch
 import warp as wp
 
-wp.config.log_level = (
-    wp.LOG_ERROR
-)  # before mujoco_warp, which starts Warp: its banner, and that no GPU is found
-
-import mujoco_warp as mjw  # noqa: E402
-
-from robolearn.envs import mjcf  # noqa: E402
-from robolearn.envs import mujoco_warp_kernels as kernels  # noqa: E402
-from robolearn.envs.backend import Capabilities, Pose, Snapshot, State, Tensor, robot_entity  # noqa: E402
-from robolearn.envs.contacts import Room, room_for  # noqa: E402
-from robolearn.envs.randomize import InverseWeights, nominal, settable  # noqa: E402
-from robolearn.envs.robot import Robot  # noqa: E402
-from robolearn.errors import RunFailed  # noqa: E402
+from robolearn.envs import mjcf
+from robolearn.envs import mujoco_warp_kernels as kernels
+from robolearn.envs.backend import Capabilities, Pose, Snapshot, State, Tensor, robot_entity
+from robolearn.envs.contacts import room_for
+from robolearn.envs.mujoco_warp_sim import Arena, Simulation
+from robolearn.envs.randomize import InverseWeights, nominal, settable
+from robolearn.envs.robot import Robot
+from robolearn.errors import RunFailed
 
 LOST = mjw.OverflowType.ALL & ~(mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS)
 """Overflows by which physics is lost. A solver that stops at its limit of iterations is as it was asked to be."""
@@ -67,6 +61,7 @@ class MujocoWarpBackend:
     ) -> None:
         config = config or MujocoWarpConfig()
         self.robot, self.num_envs = robot, num_envs
+        wp.config.log_level = max(wp.config.log_level, wp.LOG_ERROR)  # no banner, no list of modules
         wp.init()
         self.device = _require_device(device)
         self._warp = wp.device_from_torch(self.device)
@@ -101,11 +96,11 @@ class MujocoWarpBackend:
     def _build(self) -> None:
         """The simulation of all environments, the small one for resets, and torch's views of both."""
         varied = self._varied_fields()
-        self._sim = _Simulation(self.model, self.num_envs, self._room, varied)
+        self._sim = Simulation(self.model, self.num_envs, self._room, varied)
         self._group = min(self.num_envs, max(256, self.num_envs // 16) if self.device.type == "cuda" else 32)
         if self.device.type == "cuda" and not wp.is_conditional_graph_supported():
             self._group = self.num_envs  # a graph cannot loop here: everybody in one pass
-        self._resets = _Simulation(self.model, self._group, self._room, varied)
+        self._resets = Simulation(self.model, self._group, self._room, varied)
         model, robot = self.model, self.robot
 
         def ints(values: Any) -> Any:
@@ -128,7 +123,8 @@ class MujocoWarpBackend:
 
         n, j = self.num_envs, len(robot.joints)
         self._every_row = ints(range(n))
-        self._sound, self._overflows = wp.ones(n, dtype=wp.bool), wp.zeros(1, dtype=int)
+        self._sound = wp.ones(n, dtype=wp.bool)
+        self._overflows = torch.zeros(1, dtype=torch.int32, device=self.device)
         self._diverged = wp.from_torch(self._state.diverged)
         self._mask = torch.zeros(n, dtype=torch.bool, device=self.device)
         self._pose = {
@@ -138,8 +134,10 @@ class MujocoWarpBackend:
         self._ones, self._before, self._listed = (wp.zeros(n, dtype=int) for _ in range(3))
         self._begin, self._count, self._more = (wp.zeros(1, dtype=int) for _ in range(3))
         self._rows = wp.full(self._group, -1, dtype=int)
+        self._arena = Arena(self.device)
         self._steps: dict[int, wp.Graph] = {}
         self._reset_graph: wp.Graph | None = None
+        self._streams: dict[int, wp.Stream] = {}
 
     def _varied_fields(self) -> tuple[str, ...]:
         """Fields of MuJoCo Warp's model of which every environment has its own."""
@@ -162,16 +160,20 @@ class MujocoWarpBackend:
         return tuple(fields)
 
     def _warm_up(self) -> None:
-        """Compile every kernel, then start from a clean home pose."""
-        self._physics(1)
-        self._reset_rows()
+        """Compile every kernel by running it, then start from a clean home pose."""
         zeros = torch.zeros(self.num_envs, 3, device=self.device)
         upright = torch.zeros(self.num_envs, 4, device=self.device)
         upright[:, 0] = 1.0
         home = torch.tensor(self.robot.home, device=self.device).expand(self.num_envs, -1)
-        pose = Pose(zeros, upright, zeros, zeros, home, torch.zeros_like(home))
-        self.reset(torch.ones(self.num_envs, dtype=torch.bool, device=self.device), pose)
+        everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        self._take(everywhere, Pose(zeros, upright, zeros, zeros, home, torch.zeros_like(home)))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # Warp's stream is about to read what torch's has written
+        self._reset_rows()
+        self._physics(1)
+        self._reset_rows()
         self._overflows.zero_()
+        wp.synchronize_device(self._warp)
 
     # ------------------------------------------------------------------ the contract
 
@@ -182,11 +184,7 @@ class MujocoWarpBackend:
 
     def reset(self, mask: Tensor, pose: Pose) -> None:
         """See `Backend.reset`."""
-        self._mask.copy_(mask)
-        base = (pose.base_pos, pose.base_quat, pose.base_lin_vel, pose.base_ang_vel)
-        torch.cat(base, dim=1, out=self._pose["base"])
-        self._pose["joint_pos"].copy_(pose.joint_pos)
-        self._pose["joint_vel"].copy_(pose.joint_vel)
+        self._take(mask, pose)
         if self._reset_graph is None:
             self._reset_graph = self._recorded(self._reset_rows)
         self._launch(self._reset_graph)
@@ -239,7 +237,7 @@ class MujocoWarpBackend:
 
     def check(self) -> None:
         """See `Backend.check`."""
-        lost = mjw.OverflowType(int(self._overflows.numpy()[0]))
+        lost = mjw.OverflowType(int(self._overflows))
         if lost:
             self._overflows.zero_()
             raise RunFailed(self._room.remedy(lost))
@@ -258,6 +256,14 @@ class MujocoWarpBackend:
         return 4 * self.num_envs * (2 * square + 6 * rows + 12 * nv + 4 * self.model.nC)
 
     # ------------------------------------------------------------------ what the graphs hold
+
+    def _take(self, mask: Tensor, pose: Pose) -> None:
+        """Copy what a reset is given to where its graph reads it."""
+        self._mask.copy_(mask)
+        base = (pose.base_pos, pose.base_quat, pose.base_lin_vel, pose.base_ang_vel)
+        torch.cat(base, dim=1, out=self._pose["base"])
+        self._pose["joint_pos"].copy_(pose.joint_pos)
+        self._pose["joint_vel"].copy_(pose.joint_vel)
 
     def _physics(self, substeps: int) -> None:
         for _ in range(substeps):
@@ -301,18 +307,19 @@ class MujocoWarpBackend:
                 kernels.gather, dim=(self._group, source[name].shape[1]), inputs=[self._rows, source[name]],
                 outputs=[target[name]],
             )  # fmt: skip
-        mjw.forward(self._resets.model, self._resets.data)
+        with self._arena.used():
+            mjw.forward(self._resets.model, self._resets.data)
         self._publish(self._resets, self._rows)
         wp.launch(
             kernels.next_group, dim=1, inputs=[self._group], outputs=[self._begin, self._count, self._more]
         )
 
-    def _publish(self, sim: _Simulation, rows: wp.array) -> None:
+    def _publish(self, sim: Simulation, rows: wp.array) -> None:
         data, state = sim.data, self._entity.tensors()
         qpos, qvel = sim.warp_rows["qpos"], sim.warp_rows["qvel"]
         wp.launch(
             kernels.judge, dim=len(rows), inputs=[rows, qpos, qvel, data.overflow, int(LOST)],
-            outputs=[self._sound, self._diverged, self._overflows],
+            outputs=[self._sound, self._diverged, wp.from_torch(self._overflows)],
         )  # fmt: skip
         wp.launch(
             kernels.publish, dim=(len(rows), self._items),
@@ -331,11 +338,14 @@ class MujocoWarpBackend:
         return capture.graph
 
     def _launch(self, graph: wp.Graph) -> None:
-        if self.device.type == "cuda":
-            # Behind torch's own work on the same stream, so that neither has to wait for the other.
-            wp.capture_launch(graph, stream=wp.stream_from_torch(torch.cuda.current_stream(self.device)))
-        else:
+        if self.device.type != "cuda":
             wp.capture_launch(graph)
+            return
+        # Behind torch's own work on the same stream, so that neither has to wait for the other.
+        stream = torch.cuda.current_stream(self.device)
+        if stream.cuda_stream not in self._streams:
+            self._streams[stream.cuda_stream] = wp.stream_from_torch(stream)
+        wp.capture_launch(graph, stream=self._streams[stream.cuda_stream])
 
     def _check_now(self) -> None:
         if self.device.type == "cpu":
@@ -361,39 +371,6 @@ class MujocoWarpBackend:
             self._sim.everything_torch[name].copy_(gains @ weights.T)
         slope, rest = self._mean_inertia
         self._sim.everything_torch["meaninertia"].copy_((slope * value + rest)[:, None])
-
-
-class _Simulation:
-    """MuJoCo Warp's model and data for some environments, and two-dimensional views of what differs among them."""
-
-    def __init__(self, model: mujoco.MjModel, num_envs: int, room: Room, varied: tuple[str, ...]) -> None:
-        self.model = mjw.put_model(model, batch_sizes=dict.fromkeys(varied, num_envs))
-        self.model.opt.warn_overflow = 0  # told once, with the remedy, by `check`
-        self.model.opt.contact_sensor_maxmatch = max(self.model.opt.contact_sensor_maxmatch, room.contacts)
-        if wp.get_device().is_cuda:
-            self.model.opt.graph_conditional = wp.is_conditional_graph_supported()
-        self.data = mjw.make_data(model, nworld=num_envs, nconmax=room.contacts, njmax=room.rows)
-        self.rows: dict[str, Tensor] = {}
-        """(N, ...) torch views of what a simulation goes on from."""
-        for name in ("qpos", "qvel", "qacc_warmstart", "ctrl"):
-            self.rows[name] = wp.to_torch(getattr(self.data, name))
-        self.warp_rows = {name: wp.from_torch(row) for name, row in self.rows.items()}
-        self.everything_torch = {name: self.rows[name] for name in ("qpos", "qvel", "ctrl")}
-        """(N, k) torch views of all that a forward pass depends on."""
-        for name in varied:
-            array = getattr(self.model, name)
-            self.everything_torch[name] = wp.to_torch(array).view(num_envs, -1)
-        if "body_mass" in varied:
-            self.model.stat = copy.copy(self.model.stat)
-            self.model.stat.meaninertia = wp.full(num_envs, float(model.stat.meaninertia), dtype=float)
-            self.everything_torch["meaninertia"] = wp.to_torch(self.model.stat.meaninertia)[:, None]
-        self.everything = {name: wp.from_torch(x) for name, x in self.everything_torch.items()}
-        self.nominal = {name: self.everything_torch[name][0].clone() for name in varied}
-        """(k,) the model's own values."""
-
-    def view(self, name: str, *shape: int) -> Tensor:
-        """A field as (N, *shape)."""
-        return self.everything_torch[name].view(self.data.nworld, *shape)
 
 
 def _require_device(device: str) -> torch.device:

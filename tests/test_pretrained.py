@@ -35,7 +35,8 @@ def test_the_shipped_policy_was_made_with_the_settings_that_are_the_default_toda
     assert {**saved, "max_iterations": today["max_iterations"]} == today
 
 
-def test_the_shipped_policy_walks_and_catches_itself_when_pushed(tmp_path):
+@pytest.mark.parametrize("backend", ["mujoco", "mujoco_warp"])
+def test_the_shipped_policy_walks_and_catches_itself_when_pushed_in_either_simulator(backend, tmp_path):
     words = [
         "num_envs=64",
         "task.episode_length_s=6",
@@ -43,7 +44,8 @@ def test_the_shipped_policy_walks_and_catches_itself_when_pushed(tmp_path):
         "task.pushes.seconds=[3,3]",
         "task.balance_window=0",  # as on the robot, which is not told of pushes
     ]
-    asked = ["eval", "pretrained:humanoid_walk", "--episodes", "64", "--output", str(tmp_path), *words]
+    asked = ["eval", "pretrained:humanoid_walk", "--backend", backend, "--episodes", "64"]
+    asked += ["--output", str(tmp_path), *words]
     assert main(asked) == 0
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert metrics["survival_rate"] >= 0.95

@@ -326,6 +326,16 @@ def test_auto_prefers_a_backend_of_the_device_and_falls_back_to_the_cpu(monkeypa
     assert registry.pick_backend("cuda") == "slow"
 
 
+@pytest.mark.parametrize(("cuda", "backend"), [(False, "mujoco"), (True, "mujoco_warp")])
+def test_auto_is_the_gpus_backend_where_there_is_a_gpu(cuda, backend, monkeypatch) -> None:
+    monkeypatch.setattr(registry, "_has_cuda", lambda: cuda)
+    assert registry.pick_backend("auto") == backend
+    assert registry.pick_backend("cpu") == "mujoco"
+    assert registry.pick_backend("cuda") == "mujoco_warp"
+    run = config.resolve(["task=humanoid_walk", "num_envs=4096"])
+    assert run.backend_name == backend
+
+
 def test_a_missing_simulator_is_named_with_its_install_line(monkeypatch, request, capsys) -> None:
     request.addfinalizer(registry.refresh)
     with_rows(monkeypatch, fast=ABSENT)
