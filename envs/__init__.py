@@ -15,7 +15,7 @@ BACKENDS = {
     "mujoco_warp": Row(
         "robolearn.envs.mujoco_warp:MujocoWarpBackend",
         "MuJoCo Warp, thousands of robots on one GPU (or slowly on a CPU)",
-        requires=("mujoco", "mujoco_warp", "warp"),
+        requires=("mujoco", "mujoco_warp"),
         extra="mujoco-warp",
         devices=("cuda", "cpu"),
     ),

@@ -64,6 +64,8 @@ class MujocoWarpBackend:
         wp.config.log_level = max(wp.config.log_level, wp.LOG_ERROR)  # no banner, no list of modules
         wp.init()
         self.device = _require_device(device)
+        self.read_at_once = self.device.type == "cpu"
+        """Whether each step looks for what was dropped; on a GPU that would wait for the step."""
         self._warp = wp.device_from_torch(self.device)
         self.model = mjcf.build_model(robot, "mujoco_warp")
         mjcf.override_options(self.model, config.timestep, config.solver, config.iterations)
@@ -348,7 +350,7 @@ class MujocoWarpBackend:
         wp.capture_launch(graph, stream=self._streams[stream.cuda_stream])
 
     def _check_now(self) -> None:
-        if self.device.type == "cpu":
+        if self.read_at_once:
             self.check()
 
     def _apply_friction(self, value: Tensor) -> None:

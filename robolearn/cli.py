@@ -3,7 +3,7 @@
 Exit codes:
 
     0    ok
-    1    a check failed (`sim`: a gate)
+    1    a check failed (`sim`: a gate; `bench --against`: the losses)
     2    bad input: an option, an override, a file
     3    something optional is missing: a package, a renderer, a GPU
     4    the run failed: it diverged, or a term was not finite
@@ -335,6 +335,26 @@ def deploy(
 
     with _export_codes():
         return run_bundle(bundle, overrides or [], seconds, runtime, max_missed)
+
+
+@app.command(epilog=EPILOG, context_settings=WIDTH)
+def bench(
+    overrides: Overrides = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured.")] = 7,
+    warmup: Annotated[int, typer.Option(min=0, help="Training iterations before that.")] = 3,
+    sizes: Annotated[str | None, typer.Option(help="Environments, a line each: 1024,4096.")] = None,
+    against: Annotated[str | None, typer.Option(help="Time an update beside this one's: rsl_rl.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write everything measured here too.")] = None,
+) -> int:
+    """Measure speed and memory: raw physics, environment, inference, learning; exit code 1 where losses differ.
+
+    \b
+    robolearn bench task=humanoid_walk num_envs=4096
+    robolearn bench task=humanoid_walk --sizes 1024,4096 --against rsl_rl --json bench.json
+    """
+    from robolearn.bench import bench as measure
+
+    return OK if measure(overrides or [], rounds, warmup, sizes, against, json) else CHECK_FAILED
 
 
 @contextmanager

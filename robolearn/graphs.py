@@ -64,8 +64,7 @@ class CudaGraph:
             self.graph, stream=_side_stream(self.device), capture_error_mode="thread_local"
         )
         with torch.cuda.device(self.device), recording:
-            result = function()
-        return result
+            return function()
 
     def replay(self) -> None:
         """Do it all on the current stream."""

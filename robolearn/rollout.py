@@ -28,9 +28,11 @@ class Batch:
     """(T, N)."""
     done: Tensor
     """(T, N) bool: the episode ended with this step."""
-    truncated: list[tuple[int, Tensor, Tensor]]
-    """For every step with time-outs: t, the environments (k,), and the critic's observation (k, Dc) of
-    the state they ended in."""
+    truncated: Tensor
+    """(T, N) bool: it ended because its time was up."""
+    terminal: Tensor
+    """(T, N, Dc) the critic's observations of the state each step ended in, before any reset: as the Env gave
+    them, and of use where an episode was truncated."""
 
     @classmethod
     def empty(cls, env: Env, steps: int) -> Batch:
@@ -47,7 +49,8 @@ class Batch:
             mean=room(steps, n, env.num_actions),
             reward=room(steps, n),
             done=room(steps, n, dtype=torch.bool),
-            truncated=[],
+            truncated=room(steps, n, dtype=torch.bool),
+            terminal=room(steps, n, widths["critic"]),
         )
 
 
@@ -61,18 +64,17 @@ def collect(
     """Fill `batch` by stepping `env` with `act(observations, t) -> action for the robot`.
 
     `act` writes what it wants to remember of its own decision; this stores what came of it. `ended` is told
-    after every step where an episode ended with it, (N,) bool.
+    after every step where an episode ended with it, (N,) bool. Nothing is read back from the device.
     """
-    batch.truncated.clear()
     for t in range(len(batch.reward)):
         with timers("infer"):
             action = act(env.observations, t)
         with timers("simulate"):
             result = env.step(action)
         batch.reward[t] = result.reward
-        batch.done[t] = result.done
+        batch.done[t] = done = result.done
+        batch.truncated[t] = result.truncated
+        # All of them: which ones count is known on the device only.
+        batch.terminal[t] = result.terminal_observations["critic"]
         if ended is not None:
-            ended(result.done)
-        rows = result.truncated.nonzero().squeeze(-1)
-        if len(rows):
-            batch.truncated.append((t, rows, result.terminal_observations["critic"][rows]))
+            ended(done)

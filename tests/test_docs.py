@@ -25,6 +25,7 @@ TINY = {
     "play": ["--seconds", "0.1"],
     "sim": ["--steps", "10", "--num-envs", "2"],
     "export": ["--starts", "4", "--seconds", "0.1", "--measure-seconds", "0"],
+    "bench": ["num_envs=8", "--rounds", "1", "--warmup", "1"],
     "deploy": ["--seconds", "0.2", "--max-missed", "1"],
 }
 """What makes a command quick; the last setting of a kind wins."""

@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "discover",
         "fields",
         "files",
+        "graphs",
         "metrics",
         "overrides",
         "registry",
@@ -41,12 +42,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("envs",),
     ("tasks",),
-    ("contract", "delay", "env", "task_check", "totals"),
+    ("capture", "contract", "delay", "env", "finite", "make", "memory", "task_check", "totals"),
     ("external", "rollout", "views"),
     ("learners",),
     ("checkpoint",),
     ("panel", "report", "runs"),
-    ("bench", "doctor", "evaluate", "export", "sim", "train", "viewer"),
+    ("against", "bench", "bench_rates", "doctor", "evaluate", "export", "sim", "train", "viewer"),
     ("cli",),
 )
 """Modules and folders of robolearn from the ground up. Each may import its own row and the rows above it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from robolearn import metrics
 from robolearn.metrics import MetricsLog, Timers, read_metrics
@@ -43,6 +44,63 @@ def test_a_phase_that_fails_is_still_counted(monkeypatch):
     with pytest.raises(KeyError):
         fails()
     assert timers.read()["learn"] == 2.0
+
+
+class FakeEvent:
+    """A CUDA event: it happens when the device comes to it, which is later than the host asks for it."""
+
+    made = waits = 0
+    device = 0.0  # [s]
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        FakeEvent.made += 1
+
+    def record(self, stream: str) -> None:
+        assert stream == "stream of cuda:0"
+        self.happened = FakeEvent.device
+
+    def synchronize(self) -> None:
+        FakeEvent.waits += 1
+
+    def elapsed_time(self, other: FakeEvent) -> float:
+        return 1000.0 * (other.happened - self.happened)
+
+
+def test_on_a_gpu_phases_take_the_time_of_the_device_and_only_reading_them_waits(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    timers = Timers(torch.device("cuda:0"))
+    for _ in range(2):
+        timers.start()
+        for phase, seconds in (("simulate", 3.0), ("learn", 2.0), ("simulate", 1.0)):
+            with timers(phase):
+                FakeEvent.device += seconds
+            FakeEvent.device += 0.25
+            now[0] += 0.001  # asking takes the host no time to speak of
+        assert FakeEvent.waits == 0
+        now[0] += 7.497
+        read = timers.read()
+        assert FakeEvent.waits == 1
+        assert read["simulate"] == pytest.approx(4.0)
+        assert read["learn"] == pytest.approx(2.0)
+        assert read["total"] == pytest.approx(7.5)
+        assert read["other"] == pytest.approx(1.5)
+        FakeEvent.waits = 0
+    assert FakeEvent.made == 6  # the second time they are used again
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_phases_are_measured_on_the_device():
+    timers = Timers(torch.device("cuda"))
+    x = torch.randn(1024, 1024, device="cuda")
+    with timers("learn"):
+        x = (x @ x).tanh()
+    read = timers.read()
+    assert 0 < read["learn"] <= read["total"]
+    assert read["infer"] == 0.0
 
 
 def test_a_resumed_log_drops_what_came_after_its_checkpoint_and_a_line_cut_off_by_a_kill(tmp_path):

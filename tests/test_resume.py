@@ -43,13 +43,13 @@ def patched(self, action):
 robolearn.env.Env.step = patched
 """,
     "learn": """
-import robolearn.learners.ppo as ppo
-step, calls = ppo.PPO._gradient_step, []
+import robolearn.learners.update as update
+step, calls = update.Update._gradient_step, []
 def patched(self, *args):
     calls.append(1)
     if len(calls) == 16 * 4 + 5: kill()
     return step(self, *args)
-ppo.PPO._gradient_step = patched
+update.Update._gradient_step = patched
 """,
     "write": """
 import robolearn.checkpoint, os

@@ -32,7 +32,7 @@ class Report:
     env: dict[str, float]
     """`Env.drain`: means of rewards, metrics and episodes."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time by phase: simulate, infer, learn, synchronize, other, total."""
+    """Time by phase as `robolearn.metrics.Timers` measures it: simulate, infer, learn, synchronize, other, total."""
 
 
 class Policy(Protocol):

@@ -78,6 +78,12 @@ def rnn_of(model: MLPModel) -> nn.GRU | nn.LSTM | None:
     return model.rnn.rnn if isinstance(model, RNNModel) else None
 
 
+def deviation(actor: MLPModel) -> Tensor:
+    """Standard deviations (A,) of a Gaussian policy's actions, the same in every state."""
+    low, high = actor.distribution.std_range
+    return actor.distribution.std_param.clamp(low, high)
+
+
 def empty_memory(rnn: nn.GRU | nn.LSTM, num_envs: int) -> Memory:
     """The memory of `num_envs` robots at the start of an episode: zeros, (L, N, H) each."""
     weight = next(rnn.parameters())

@@ -50,38 +50,42 @@ class ActorMemory:
         """`rnn` belongs to the actor, on its device."""
         self.rnn = rnn
         self.now = empty_memory(rnn, num_envs)
-        """Before the next step; emptied where an episode has ended."""
-        self.start = self.now
+        """Before the next step; emptied where an episode has ended. Overwritten in place, like `start`."""
+        self.start = empty_memory(rnn, num_envs)
         """Before the first step of the batch."""
 
-    def step(self, inputs: Tensor, t: int) -> Tensor:
-        """Outputs (N, H) for inputs (N, D) of step t of a batch, and remember them."""
-        if t == 0:
-            self.start = self.now
+    def begin(self) -> None:
+        """A batch begins with the next step."""
+        for start, now in zip(self.start, self.now, strict=True):
+            start.copy_(now)
+
+    def step(self, inputs: Tensor) -> Tensor:
+        """Outputs (N, H) for the inputs (N, D) of a step, and remember them."""
         with torch.autocast(inputs.device.type, enabled=False):
-            outputs, self.now = advance(self.rnn, inputs.float().unsqueeze(0), self.now)
+            outputs, new = advance(self.rnn, inputs.float().unsqueeze(0), self.now)
+        for now, after in zip(self.now, new, strict=True):
+            now.copy_(after)
         return outputs.squeeze(0)
 
     def forget(self, done: Tensor) -> None:
         """Empty the memory where `done` (N,) bool is set."""
-        self.now = forget_rows(self.now, done)
+        for now in self.now:
+            now.masked_fill_(done[None, :, None], 0.0)
 
-    def part(self, data: dict[str, Tensor], done: Tensor, envs: Tensor) -> dict[str, Tensor]:
-        """The minibatch of these environments (n,).
+    def tables(self, data: dict[str, Tensor], done: Tensor) -> dict[str, Tensor]:
+        """All that a minibatch of environments is gathered from: `data` (T, N, ...) by name, `done` (T, N), and
+        the memory they start from, `memory_0`, ... (L, N, H)."""
+        return {**data, "done": done, **{f"memory_{i}": x for i, x in enumerate(self.start)}}
 
-        Args:
-            data: (T, N, ...) each.
-            done: (T, N) bool.
-            envs: int64.
+    def as_samples(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tables' rows of n environments, seen as samples.
 
         Returns:
-            The data (T n, ...) by name, the steps of time one after the other; but what `replay` needs as it is:
-            `policy` (T, n, D), `done` (T, n), and the memory they start from, `memory_0`, ... (L, n, H).
+            Views (T n, ...) by name, the steps of time one after the other; but what `replay` needs as it is:
+            `policy` (T, n, D), `done` (T, n), and the memory.
         """
-        chosen = {name: x.index_select(1, envs) for name, x in data.items()}
-        part = {name: x if name == "policy" else x.flatten(0, 1) for name, x in chosen.items()}
-        part["done"] = done.index_select(1, envs)
-        return part | {f"memory_{i}": x.index_select(1, envs) for i, x in enumerate(self.start)}
+        kept = ("policy", "done", *(f"memory_{i}" for i in range(len(self.start))))
+        return {name: x if name in kept else x.flatten(0, 1) for name, x in rows.items()}
 
     def replay(self, part: dict[str, Tensor]) -> Tensor:
         """Outputs (T n, H) for a minibatch, through which gradients flow back in time."""
@@ -91,10 +95,9 @@ class ActorMemory:
 
     def restore(self, memory: Any) -> None:
         """Take a checkpoint's memory; without one, everybody's is empty."""
-        if memory is None:
-            self.now = tuple(torch.zeros_like(x) for x in self.now)
-        else:
-            self.now = tuple(x.to(mine).clone() for x, mine in zip(memory, self.now, strict=True))
+        saved = memory or tuple(torch.zeros_like(now) for now in self.now)
+        for now, then in zip(self.now, saved, strict=True):
+            now.copy_(then)
 
 
 def require_same_memory(weights: dict[str, Tensor], rnn: str, hidden: int, layers: int) -> None:

@@ -10,10 +10,10 @@ from rsl_rl.models import RNNModel
 
 from robolearn import config, runs, viewer
 from robolearn.env import Env
-from robolearn.env import make_env as open_env
 from robolearn.evaluate import tally
 from robolearn.learners.models import DeployedPolicy, MirroredClock, Player, build_model
 from robolearn.learners.ppo import PPO, PPOConfig
+from robolearn.make import make_env as open_env
 from robolearn.sim import roll_out
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk

@@ -1,13 +1,11 @@
-"""PPO's arithmetic, by hand."""
+"""Advantages, by hand."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
 
-from robolearn.learners.ppo import clipped_surrogate, gae
+from robolearn.learners.ppo import gae
 
 VALUES = [0.5, 0.6, 0.7, 0.8]
 
@@ -45,18 +43,3 @@ def test_gae_lets_nothing_flow_across_the_end_of_an_episode():
     second, _ = gae(column(1, 0, 100), column(*VALUES[:2], -50), column(7.0)[0], done, 0.99, 0.95)
     assert torch.equal(first[:2], second[:2])
     assert first[1, 0] == pytest.approx(0 - 0.6)  # terminal: the reward less the value, nothing after
-
-
-def test_clipped_surrogate_of_one_sample():
-    loss, clipped = clipped_surrogate(torch.tensor([-1.5]), torch.tensor([-2.0]), torch.tensor([0.8]), 0.2)
-    assert math.exp(0.5) == pytest.approx(1.6487, abs=5e-5)
-    assert loss.item() == pytest.approx(-0.96)  # clipped at 1.2 x .8
-    assert clipped.item() == 1.0
-
-
-def test_clipped_surrogate_takes_the_pessimistic_side_of_each_sample():
-    # ratios 1.5, 1, .5, 1 with A 1, 1, -1, -1: min(1.5, 1.2) + 1 + min(-.5, -.8) - 1 = .4, mean .1
-    ratio = torch.tensor([1.5, 1.0, 0.5, 1.0])
-    loss, clipped = clipped_surrogate(ratio.log(), torch.zeros(4), torch.tensor([1.0, 1.0, -1.0, -1.0]), 0.2)
-    assert loss.item() == pytest.approx(-0.1)
-    assert clipped.item() == pytest.approx(0.5)

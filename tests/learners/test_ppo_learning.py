@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robolearn.env import NonFiniteTerm
+from robolearn.finite import NonFiniteTerm
+from robolearn.learners.minibatch import with_mirror_image
 from robolearn.learners.models import Normalizer
 from robolearn.learners.ppo import PPO, PPOConfig
 from robolearn.tasks.cartpole import CartpoleBalance
@@ -38,10 +39,7 @@ def test_a_time_out_is_bootstrapped_from_the_state_it_ended_in(make_env):
         return result
 
     env.step = remember
-    from robolearn.rollout import collect
-
-    collect(env, learner.batch, learner._act, learner.timers)
-    learner._fold_critic(env.observations["critic"], 5)
+    learner.collect(env)
     value, reward = learner._evaluate()
     assert learner.batch.done[4].all()
     assert not learner.batch.done[:4].any()
@@ -64,8 +62,8 @@ def test_folding_makes_policy_and_value_exactly_symmetric(make_env):
     walking = obs["policy"][:, symmetry.clock["policy"]].abs() > 1e-3
     assert 0 < walking.sum() < 32  # some walk, some stand at a half cycle
     assert torch.allclose(symmetry.action(mirrored), action, atol=1e-5)
-    value = learner._value(learner._folded_critic(obs["critic"]))
-    mirrored_value = learner._value(learner._folded_critic(symmetry.groups["critic"](obs["critic"])))
+    value = learner._value(learner.sampler.folded_critic(obs["critic"]))
+    mirrored_value = learner._value(learner.sampler.folded_critic(symmetry.groups["critic"](obs["critic"])))
     assert torch.allclose(value, mirrored_value, atol=1e-5)
 
 
@@ -118,7 +116,8 @@ def test_augmentation_reflects_raw_observations_not_normalized_ones(make_env):
         "mean": torch.randn(5, 21),
         "advantage": torch.randn(5),
     }
-    both = learner._augmented(part)
+    normalizers = {"policy": learner.actor.obs_normalizer, "critic": learner.critic.obs_normalizer}
+    both = with_mirror_image(part, learner.update.symmetry, normalizers)
     expected = learner.actor.obs_normalizer(env.symmetry().groups["policy"](raw))
     assert torch.allclose(both["policy"][5:], expected, atol=1e-5)
     assert torch.equal(both["action"][5:], env.symmetry().action(part["action"]))
@@ -132,7 +131,7 @@ def test_the_rate_falls_when_the_policy_moves_too_far_and_the_update_stops(make_
     report = learner.iterate(env)
     assert report.losses["gradient_steps"] < 4 * 24
     assert learner.learning_rate < 1e-2
-    assert learner.optimizer.param_groups[0]["lr"] == learner.learning_rate
+    assert learner.update.adam.adam.param_groups[0]["lr"] == learner.learning_rate
 
 
 def test_a_fixed_schedule_keeps_its_rate(make_env):
@@ -143,22 +142,20 @@ def test_a_fixed_schedule_keeps_its_rate(make_env):
     assert report.losses["gradient_steps"] == 4 * 6  # 64 x 24 samples in parts of 256, four times
 
 
-def test_every_epoch_sees_every_sample_once_in_a_fresh_order(make_env, monkeypatch):
+def test_every_epoch_has_a_fresh_order_of_all_samples_and_no_stop_changes_what_is_drawn_next(make_env):
     env = make_env(CartpoleBalance(), num_envs=8)
     learner = PPO(env, PPOConfig(num_epochs=2, minibatch_size=48, max_kl=100.0))
-    seen = []
-    original = learner._gradient_step
-
-    def spy(part, std):
-        seen.append(part["returns"].clone())
-        return original(part, std)
-
-    monkeypatch.setattr(learner, "_gradient_step", spy)
-    learner.iterate(env)
-    assert len(seen) == 2 * 4
-    first, second = torch.cat(seen[:4]), torch.cat(seen[4:])
-    assert torch.equal(first.sort().values, second.sort().values)
+    first, second = learner.orders()
+    assert torch.equal(first.sort().values, torch.arange(8 * 24))
+    assert torch.equal(second.sort().values, torch.arange(8 * 24))
     assert not torch.equal(first, second)
+    drawn = []
+    for max_kl in (100.0, 0.01):
+        env = make_env(CartpoleBalance(), num_envs=8)
+        learner = PPO(env, PPOConfig(minibatch_size=48, max_kl=max_kl, learning_rate=1e-2))
+        drawn.append((learner.iterate(env).losses["gradient_steps"], learner.random.get_state()))
+    assert drawn[0][0] > drawn[1][0]
+    assert torch.equal(drawn[0][1], drawn[1][1])
 
 
 def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched(make_env):
@@ -193,12 +190,9 @@ def test_gradients_and_moments_pass_through_the_given_reduction(make_env):
 
     learner = PPO(env, PPOConfig(minibatch_size=10_000, num_epochs=1), reduce=reduce)
     learner.iterate(env)
-    weights = [tuple(p.shape) for m in (learner.actor, learner.critic) for p in m.parameters()]
-    assert [s for s in seen if s in weights and len(s) == 2 and s[0] != 1] == [
-        s for s in weights if len(s) == 2 and s[0] != 1
-    ]
+    assert seen.count(tuple(learner.update.adam.shared.shape)) == 1  # one gradient step
     assert (1, 4) in seen  # the normalizer's moments
-    assert () in seen  # KL and the advantages' moments
+    assert () in seen  # the advantages' moments
 
 
 def test_a_wrong_symmetry_is_refused_with_the_fix(make_env):

@@ -13,6 +13,7 @@ from rsl_rl.modules import RNN
 from robolearn import checkpoint, config
 from robolearn.errors import ConfigError
 from robolearn.evaluate import tally
+from robolearn.learners.minibatch import Minibatch
 from robolearn.learners.models import Player, empty_memory
 from robolearn.learners.ppo import PPO, PPOConfig
 from robolearn.learners.recurrent import ActorMemory, unroll
@@ -92,7 +93,10 @@ def test_a_minibatch_is_some_environments_with_all_their_steps_and_where_they_be
     memory.start = (torch.tensor([[[10.0], [20.0], [30.0]]]),)
     returns = torch.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])  # T = 2, N = 3
     done = torch.tensor([[True, False, False], [False, False, True]])
-    part = memory.part({"returns": returns, "policy": returns[..., None]}, done, torch.tensor([2, 0]))
+    tables = memory.tables({"returns": returns, "policy": returns[..., None]}, done)
+    minibatch = Minibatch(tables, 2, memory)
+    minibatch.gather(tables, torch.tensor([2, 0]))
+    part = minibatch.part
     assert part["returns"].tolist() == [2, 0, 5, 3]
     assert part["policy"][..., 0].tolist() == [[2, 0], [5, 3]]
     assert part["done"].tolist() == [[False, True], [True, False]]
@@ -111,40 +115,65 @@ def test_learning_replays_just_what_was_decided_while_collecting(make_env, monke
     @torch.no_grad()
     def replayed() -> tuple[torch.Tensor, torch.Tensor]:
         data = {"policy": learner.actor.obs_normalizer(batch.policy), "mean": batch.mean}
-        part = memory.part(data, batch.done, envs)
-        return learner.actor.mlp(memory.replay(part)), part["mean"]
+        tables = memory.tables(data, batch.done)
+        minibatch = Minibatch(tables, 3, memory)
+        minibatch.gather(tables, envs)
+        return learner.actor.mlp(memory.replay(minibatch.part)), minibatch.part["mean"]
 
-    def check(*_) -> dict[str, float]:
+    def check(*_) -> None:
         assert batch.done.any()
         assert all((x != 0).any() for x in memory.start)  # it begins in the middle of episodes
         ours, collected = replayed()
         assert collected.std() > 0.05
         assert torch.allclose(ours, collected, atol=1e-5)
         # ... which takes what it remembered from the batch before.
-        memory.start = tuple(torch.zeros_like(x) for x in memory.start)
+        for x in memory.start:
+            x.zero_()
         ours, _ = replayed()
         assert not torch.allclose(ours, collected, atol=1e-3)
-        return {}
 
-    monkeypatch.setattr(learner, "_update", check)
+    monkeypatch.setattr(learner.update, "learn", check)
     learner.iterate(env)
 
 
 def test_every_epoch_sees_every_environment_once(make_env, monkeypatch):
     env = make_env(CartpoleBalance(), num_envs=8)
     learner = PPO(env, small(num_epochs=2, minibatch_size=48, max_kl=100.0))
-    seen, original = [], learner._gradient_step
+    seen, original = [], learner.update._gradient_step
 
-    def spy(part, std):
-        seen.append(part["policy"].clone())
-        return original(part, std)
+    def spy(chosen):
+        go_on = original(chosen)
+        seen.append(learner.update._rooms[len(chosen)][0].part["policy"].clone())
+        return go_on
 
-    monkeypatch.setattr(learner, "_gradient_step", spy)
+    monkeypatch.setattr(learner.update, "_gradient_step", spy)
     learner.iterate(env)
     assert [x.shape for x in seen] == [(24, 2, 4)] * 8  # 8 x 24 samples in parts of about 48, two epochs
     first, second = torch.cat(seen[:4], dim=1), torch.cat(seen[4:], dim=1)
     assert not torch.equal(first, second)
     assert torch.equal(first[0].sort(dim=0).values, second[0].sort(dim=0).values)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_remembered_stays_in_its_place(kind):
+    memory = ActorMemory(layers(kind), num_envs=3)
+    places = [x.data_ptr() for x in (*memory.now, *memory.start)]
+    with torch.no_grad():
+        memory.step(torch.randn(3, 3))
+        memory.begin()
+        memory.step(torch.randn(3, 3))
+    kept = [x[:, 0].clone() for x in memory.now]
+    assert all((x != y).any() for x, y in zip(memory.now, memory.start, strict=True))
+    memory.now[0][:, 1] = float("nan")
+    memory.forget(torch.tensor([False, True, True]))
+    for x, before in zip(memory.now, kept, strict=True):
+        assert torch.equal(x[:, 0], before)
+        assert not x[:, 1:].any()
+    memory.restore(memory.start)
+    assert all(map(torch.equal, memory.now, memory.start))
+    memory.restore(None)
+    assert not any(x.any() for x in memory.now)
+    assert [x.data_ptr() for x in (*memory.now, *memory.start)] == places
 
 
 def test_the_memory_learns_in_fp32_whatever_the_other_layers_do(make_env):

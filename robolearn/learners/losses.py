@@ -1,0 +1,54 @@
+"""What a gradient step of PPO lowers, in closed form for Gaussians whose deviations no state changes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from robolearn.learners.learner import Tensor
+
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+def log_prob(action: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Log density (B,) of actions (B, A) under independent Gaussians of means (B, A) and deviations (A,)."""
+    z = (action - mean) * std.reciprocal()
+    return -0.5 * z.square().sum(dim=-1) - (std.log() + HALF_LOG_2PI).sum()
+
+
+def divergence(old_mean: Tensor, old_std: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Kullback-Leibler divergence of the new Gaussians from the old, KL(old || new), as a mean over the samples.
+
+    Means are (B, A), deviations (A,). For one dimension it is
+    log(std / old_std) + (old_std^2 + (old_mean - mean)^2) / (2 std^2) - 1/2: Kullback (1959), "Information Theory
+    and Statistics", ch. 9.
+    """
+    spread = (old_std / std).square()
+    moved = ((old_mean - mean) * std.reciprocal()).square().sum(dim=-1).mean()
+    return 0.5 * ((spread - 1 - spread.log()).sum() + moved)
+
+
+def entropy(std: Tensor) -> Tensor:
+    """Differential entropy of independent Gaussians of deviations (A,): the sum of log(std sqrt(2 pi e)) [nat]."""
+    return (std.log() + (0.5 + HALF_LOG_2PI)).sum()
+
+
+def clipped_surrogate(
+    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: float
+) -> tuple[Tensor, Tensor]:
+    """PPO's loss (Schulman et al., 2017, eq. 7, negated) and the share of samples it clips; (B,) each."""
+    ratio = (log_prob - old_log_prob).exp()
+    clipped = ratio.clamp(1 - clip, 1 + clip)
+    loss = -torch.min(ratio * advantage, clipped * advantage).mean()
+    return loss, ((ratio - 1).abs() > clip).float().mean()
+
+
+def value_loss(value: Tensor, returns: Tensor, old_value: Tensor | None, clip: float) -> Tensor:
+    """Mean squared error of values (B,); with `old_value` (B,), the worse of it and that of values that moved by
+    `clip` at most."""
+    error = (value - returns).square()
+    if old_value is not None:
+        near = old_value + (value - old_value).clamp(-clip, clip)
+        error = torch.max(error, (near - returns).square())
+    return error.mean()

@@ -1,0 +1,77 @@
+"""The settings of PPO, `learner.*` on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass
+class PPOConfig:
+    """Proximal policy optimization."""
+
+    num_steps: int = field(default=24, metadata={"min": 1, "max": 4096})
+    """Steps of every environment in a batch; with `rnn` also how many steps gradients flow back."""
+    num_epochs: int = field(default=4, metadata={"min": 1, "max": 100})
+    """Passes over a batch, each with a fresh permutation."""
+    minibatch_size: int = field(default=6144, metadata={"min": 2, "max": 10_000_000})
+    """Samples in one gradient step, about: a batch is cut into equal parts, with `rnn` of whole environments."""
+    learning_rate: float = field(default=1e-3, metadata={"above": 0.0, "max": 1.0})
+    """Adam's step size at the start."""
+    schedule: Literal["adaptive", "fixed"] = "adaptive"
+    """adaptive: the rate follows the measured KL divergence; fixed: it stays."""
+    desired_kl: float = field(default=0.01, metadata={"above": 0.0, "max": 10.0})
+    """KL divergence from the collecting policy that the last epoch should be near, within a factor of two."""
+    max_kl: float = field(default=0.06, metadata={"above": 0.0})
+    """Stop the remaining gradient steps of an iteration once the policy has moved this far."""
+    min_learning_rate: float = field(default=1e-5, metadata={"above": 0.0})
+    """The adaptive rate stays above."""
+    max_learning_rate: float = field(default=1e-2, metadata={"above": 0.0})
+    """The adaptive rate stays below."""
+    gamma: float = field(default=0.99, metadata={"min": 0.0, "max": 1.0})
+    """Discount of a step."""
+    lam: float = field(default=0.95, metadata={"min": 0.0, "max": 1.0})
+    """Lambda of the advantage estimate."""
+    clip: float = field(default=0.2, metadata={"above": 0.0, "max": 1.0})
+    """How far the probability ratio may leave 1 before it earns nothing more."""
+    clip_value_loss: bool = False
+    """Clip the value function's change by `clip` too."""
+    value_loss_coef: float = field(default=1.0, metadata={"min": 0.0})
+    """Weight of the value loss."""
+    entropy_coef: float = field(default=0.003, metadata={"min": 0.0})
+    """Weight of the entropy bonus."""
+    max_grad_norm: float = field(default=1.0, metadata={"above": 0.0})
+    """Largest gradient norm, for actor and critic apart."""
+    init_std: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
+    """Standard deviation of the first actions."""
+    actor_hidden: tuple[int, ...] = (256, 128)
+    """Hidden layers of the actor."""
+    critic_hidden: tuple[int, ...] = (256, 128)
+    """Hidden layers of the critic."""
+    activation: Literal["elu", "relu", "swish", "tanh"] = "elu"
+    """Activation of both."""
+    rnn: Literal["none", "gru", "lstm"] = "none"
+    """Memory of the actor, between what it observes and its hidden layers; the critic needs none."""
+    rnn_hidden: int = field(default=128, metadata={"min": 1, "max": 8192})
+    """Units in a layer of the memory."""
+    rnn_layers: int = field(default=1, metadata={"min": 1, "max": 8})
+    """Layers of the memory."""
+    symmetry: Literal["auto", "none", "clock", "augment"] = "auto"
+    """Left-right symmetry. clock: play the second half of the gait as the mirror of the first; augment:
+    learn from every sample and its mirror image; auto: the first of them that the task allows."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic of the networks; auto takes bf16 where the processor multiplies it in hardware. A memory has fp32."""
+
+    def validate(self) -> None:
+        """Raise ValueError for numbers that contradict each other."""
+        if not self.min_learning_rate <= self.learning_rate <= self.max_learning_rate:
+            raise ValueError(
+                f"learning_rate={self.learning_rate:g} is not between min_learning_rate="
+                f"{self.min_learning_rate:g} and max_learning_rate={self.max_learning_rate:g}; widen them"
+            )
+        if self.max_kl < self.desired_kl:
+            raise ValueError(f"max_kl={self.max_kl:g} is below desired_kl={self.desired_kl:g}; raise it")
+        for name in ("actor_hidden", "critic_hidden"):
+            sizes = getattr(self, name)
+            if not sizes or min(sizes) < 1 or max(sizes) > 65536:
+                raise ValueError(f"{name}={list(sizes)} must be one or more layer sizes within 1..65536")

@@ -1,0 +1,248 @@
+"""A velocity task as near to mjlab's as robolearn's State allows, to measure its speed: nobody tuned it.
+
+It reads what depends on the robot (action scales, widths of the pose reward) from the export in the robot's
+folder, so it trains by itself too, once scripts/compare_mjlab.py has written that folder:
+
+    robolearn train task=scripts/compare_mjlab/task.py:MjlabVelocity task.robot=FOLDER
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from robolearn.envs.backend import PARAMETERS, Pose, State, Tensor
+from robolearn.tasks import terms
+from robolearn.tasks.commands import Pushes, VelocityCommands
+from robolearn.tasks.context import Context, Random
+from robolearn.tasks.observations import Observation
+from robolearn.tasks.task import Task, Term
+
+TARGET_HEIGHT = 0.1
+"""How high a sole should be in its swing [m]."""
+MOVING = 0.05
+"""A command of less than this [m/s + rad/s] asks to stand."""
+RUNNING = 1.5
+"""One of more asks to run."""
+
+
+@functools.cache
+def exported(folder: Path) -> dict[str, Any]:
+    """What mjlab's side wrote into the robot's folder."""
+    return json.loads((folder / "mjlab.json").read_text(encoding="utf-8"))
+
+
+def asked_speed(ctx: Context) -> Tensor:
+    """How much the command asks for (N,), m/s and rad/s together."""
+    return ctx.command[:, :2].norm(dim=1) + ctx.command[:, 2].abs()
+
+
+def moving(ctx: Context) -> Tensor:
+    """1 where the command asks to move (N,), 0 where to stand."""
+    return (asked_speed(ctx) > MOVING).float()
+
+
+def track_linear_velocity(state: State, ctx: Context) -> Tensor:
+    """How well the base moves as commanded (N,), vertically not at all."""
+    velocity = state.robot.base_lin_vel
+    error = (velocity[:, :2] - ctx.command[:, :2]).square().sum(dim=1) + velocity[:, 2].square()
+    return torch.exp(-error / 0.25)
+
+
+def track_angular_velocity(state: State, ctx: Context) -> Tensor:
+    """How well the base turns as commanded (N,), about its other axes not at all."""
+    error = (state.robot.base_ang_vel[:, 2] - ctx.command[:, 2]).square() + terms.roll_pitch_rate(state, ctx)
+    return torch.exp(-error / 0.5)
+
+
+def upright(state: State, ctx: Context) -> Tensor:
+    """1 where the base stands upright (N,)."""
+    return torch.exp(-terms.tilt(state, ctx) / 0.2)
+
+
+def pose(state: State, ctx: Context) -> Tensor:
+    """Closeness to the home pose (N,), by widths that depend on the command's speed."""
+    widths = exported(ctx.robot.spec.path)["pose_std"]
+    standing, walking, running = (ctx.robot.per_joint(widths[k]) for k in ("standing", "walking", "running"))
+    speed = asked_speed(ctx)[:, None]
+    width = torch.where(speed < MOVING, standing, torch.where(speed < RUNNING, walking, running))
+    return torch.exp(-((state.robot.joint_pos - ctx.robot.home) / width).square().mean(dim=1))
+
+
+def foot_clearance(state: State, ctx: Context) -> Tensor:
+    """How far moving soles are from their swing height, by their speed (N,) [m^2/s]."""
+    away = (state.robot.foot_pos[:, :, 2] - TARGET_HEIGHT).abs()
+    return (away * state.robot.foot_lin_vel[:, :, :2].norm(dim=-1)).sum(dim=1) * moving(ctx)
+
+
+def swing_height(state: State, ctx: Context) -> Tensor:
+    """How far the swings that end now were from the height they should have had (N,), squared shares."""
+    error = ctx.memory["peak"] / TARGET_HEIGHT - 1
+    return (error.square() * ctx.memory["landed"]).sum(dim=1) * moving(ctx)
+
+
+def foot_slip(state: State, ctx: Context) -> Tensor:
+    """Squared horizontal speed of the feet on the ground (N,) [m^2/s^2]."""
+    speed = state.robot.foot_lin_vel[:, :, :2].square().sum(dim=-1)
+    return (speed * ctx.memory["contact"]).sum(dim=1) * moving(ctx)
+
+
+def soft_landing(state: State, ctx: Context) -> Tensor:
+    """Force on the feet that touch down now (N,) [N]."""
+    return (state.robot.foot_force.norm(dim=-1) * ctx.memory["landed"]).sum(dim=1) * moving(ctx)
+
+
+def forces(state: State) -> Tensor:
+    """Contact forces of the feet (N, 3 F), logarithmic."""
+    flat = state.robot.foot_force.flatten(1)
+    return flat.sign() * flat.abs().log1p()
+
+
+def unmeasured(sensors: Any) -> np.ndarray:
+    """mjlab's policy sees the base's velocity, which a robot here would have to estimate; none is shipped."""
+    raise NotImplementedError(
+        "a policy of this comparison is not for a robot: nothing there measures velocity"
+    )
+
+
+LINEAR_VELOCITY = Observation("linear_velocity", lambda s, c: s.robot.base_lin_vel, "vector", unmeasured)
+POLICY = (
+    LINEAR_VELOCITY,
+    "base_ang_vel",
+    "projected_gravity",
+    "joint_pos_rel",
+    "joint_vel_rel",
+    "last_action",
+    "velocity_commands",
+)
+CRITIC = (
+    *POLICY,
+    "foot_height",
+    Observation("foot_air_time", lambda s, c: c.memory["air_time"], "feet"),
+    Observation("foot_contact", lambda s, c: c.memory["contact"].float(), "feet"),
+    Observation("foot_contact_force", lambda s, c: forces(s), "foot_vectors"),
+)
+
+
+@dataclass
+class MjlabVelocity(Task):
+    """A robot of mjlab's follows velocity commands on flat ground."""
+
+    commands: VelocityCommands | None = field(
+        default_factory=lambda: VelocityCommands((-1.0, 1.0), (-1.0, 1.0), (-0.5, 0.5), 0.1, (3.0, 8.0))
+    )
+    """What is asked of the robot, redrawn during an episode."""
+    pushes: Pushes | None = field(default_factory=lambda: Pushes((0.0, 0.5), (1.0, 3.0)))
+    """Shoves."""
+    randomize: dict[str, tuple[float, float]] = field(
+        default_factory=lambda: {"friction": (0.3, 1.2)}, metadata={"keys": tuple(PARAMETERS)}
+    )
+    """Range from which each physical parameter is drawn at a reset."""
+    noise: dict[str, float] = field(
+        default_factory=lambda: {
+            "linear_velocity": 0.5,
+            "base_ang_vel": 0.2,
+            "projected_gravity": 0.05,
+            "joint_pos_rel": 0.01,
+            "joint_vel_rel": 1.5,
+        }
+    )
+    """Half-width of the uniform noise on each item of the policy's observation."""
+    rewards: dict[str, float] = field(
+        default_factory=lambda: {
+            "track_linear_velocity": 2.0,
+            "track_angular_velocity": 2.0,
+            "upright": 1.0,
+            "pose": 1.0,
+            "body_ang_vel": -0.05,
+            "dof_pos_limits": -1.0,
+            "action_rate_l2": -0.1,
+            "foot_clearance": -2.0,
+            "foot_swing_height": -0.25,
+            "foot_slip": -0.1,
+            "soft_landing": -1e-5,
+            # In place of two that robolearn's State knows nothing of: angular momentum and self-collisions.
+            "torque": -1e-5,
+            "foot_spacing": -1.0,
+        }
+    )
+    """Weight of each reward term, per second."""
+
+    observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {"policy": POLICY, "critic": CRITIC}
+
+    def reward_terms(self) -> dict[str, Term]:
+        """The functions behind `rewards`."""
+        return {
+            "track_linear_velocity": track_linear_velocity,
+            "track_angular_velocity": track_angular_velocity,
+            "upright": upright,
+            "pose": pose,
+            "body_ang_vel": terms.roll_pitch_rate,
+            "dof_pos_limits": terms.joint_limits,
+            "action_rate_l2": terms.action_rate,
+            "foot_clearance": foot_clearance,
+            "foot_swing_height": swing_height,
+            "foot_slip": foot_slip,
+            "soft_landing": soft_landing,
+            "torque": terms.torque,
+            "foot_spacing": partial(terms.foot_spacing, distance=0.1),
+        }
+
+    def terminations(self) -> dict[str, Term]:
+        """Leaning by more than 70 degrees, at whatever height."""
+        return {"fallen": partial(terms.fallen, height=-math.inf, upright=math.cos(math.radians(70)))}
+
+    def memory(self, num_envs: int, random: Random) -> dict[str, Tensor]:
+        """Of each foot: whether it touches and has just landed, its time in the air [s], its swing's peak [m]."""
+        zeros = torch.zeros(num_envs, 2, device=random.device)
+        off = torch.zeros(num_envs, 2, dtype=torch.bool, device=random.device)
+        return {"contact": off, "landed": off, "air_time": zeros, "peak": zeros}
+
+    def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
+        """Follow the feet."""
+        memory = ctx.memory
+        contact = state.robot.foot_force.square().sum(dim=-1) > 0
+        peak = torch.where(memory["landed"], 0.0, memory["peak"])
+        return {
+            "contact": contact,
+            "landed": contact & ~memory["contact"],
+            "air_time": torch.where(contact, 0.0, memory["air_time"] + ctx.dt),
+            "peak": torch.where(contact, peak, torch.maximum(peak, state.robot.foot_pos[:, :, 2])),
+        }
+
+    def targets(self, action: Tensor, ctx: Context) -> Tensor:
+        """Joint targets (N, A) [rad]: home + scale x action."""
+        robot = ctx.robot
+        scale = robot.per_actuator(exported(robot.spec.path)["action_scale"])
+        return robot.home[robot.actuated] + scale * action
+
+    def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
+        """Home pose at rest, a little above the ground, anywhere on a square metre and facing anywhere."""
+        spec = ctx.robot.spec
+        zeros = torch.zeros(num_envs, device=random.device)
+        place = random.uniform((-0.5, -0.5), (0.5, 0.5), num_envs)
+        height = spec.home_height + random.uniform(*exported(spec.path)["start_lift"], num_envs, 1)
+        half = random.uniform(-math.pi, math.pi, num_envs) / 2
+        still = torch.zeros(num_envs, 3, device=random.device)
+        joints = ctx.robot.home.expand(num_envs, -1)
+        return Pose(
+            base_pos=torch.cat((place, height), dim=1),
+            base_quat=torch.stack((half.cos(), zeros, zeros, half.sin()), dim=1),
+            base_lin_vel=still,
+            base_ang_vel=still,
+            joint_pos=joints,
+            joint_vel=torch.zeros_like(joints),
+        )
+
+    def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor]:
+        """How much the action changes."""
+        return {"action_rate": (ctx.action - ctx.previous_action).abs().mean(dim=1)}
