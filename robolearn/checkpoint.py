@@ -186,9 +186,11 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
         state.pop("learning_rate", None)
     if "seed" in changed:
         state.pop("random", None)
-    saved = content.get("env")
+    saved: dict[str, Any] = content.get("env") or {}
     anew = any(key.partition(".")[0] in ("task", "backend", "device", "num_envs", "seed") for key in changed)
-    simulated = saved is not None and not anew and len(saved["env"]["episode_step"]) == env.num_envs
+    simulated = bool(saved) and not anew and len(saved["env"]["episode_step"]) == env.num_envs
+    # A GPU's generator has another state than a CPU's: what was simulated on one goes on there.
+    simulated = simulated and len(saved["random"]) == len(env.random.generator.get_state())
     if not simulated:
         state = {name: value for name, value in state.items() if name not in SIMULATED}
     try:

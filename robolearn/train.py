@@ -61,7 +61,9 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
             *(k for k, v in numerics.items() if infos.get("numerics", numerics)[k] != v),
         ]
         why = f"{', '.join(differ)} differ from the saved run" if differ else WEIGHTS_ONLY
-        exact = exact and not differ
+        if exact and not differ and not env.backend.capabilities.exact_restore:
+            why = f"on a GPU backend={run.backend_name} adds up sums in any order"
+        exact = exact and not differ and env.backend.capabilities.exact_restore
         if start >= run.max_iterations:
             raise ConfigError(
                 f"the run is at iteration {start} already; ask for more: max_iterations={2 * start}"

@@ -111,3 +111,18 @@ def test_a_simulation_that_does_not_fit_is_told_apart_from_weights_that_do_not(m
     env = make_env(CartpoleBalance(), num_envs=4)
     with pytest.raises(ConfigError, match="simulation in this checkpoint does not fit"):
         checkpoint.restore(content, PPO(env, PPOConfig()), env)
+
+
+def test_a_gpus_checkpoint_gives_a_cpu_its_weights_and_not_its_random_state(make_env, tmp_path):
+    env = make_env(CartpoleBalance(), num_envs=4)
+    learner = PPO(env, PPOConfig(), seed=5)
+    content = {**learner.state_dict(), "env": env.snapshot()}
+    # A CUDA generator's state is a seed and an offset: 16 bytes, where a CPU's has some thousands.
+    content["random"] = content["env"]["random"] = torch.arange(16, dtype=torch.uint8)
+    other = make_env(CartpoleBalance(), num_envs=4, seed=9)
+    taker = PPO(other, PPOConfig(), seed=6)
+    drawn = taker.random.get_state()
+    assert checkpoint.restore(content, taker, other) is False
+    assert torch.equal(taker.random.get_state(), drawn)
+    for ours, theirs in zip(taker.actor.parameters(), learner.actor.parameters(), strict=True):
+        assert torch.equal(ours, theirs)

@@ -110,3 +110,23 @@ def test_a_learner_that_needs_what_the_backend_lacks_is_refused_before_the_run(t
     assert main(SMALL) == 2
     assert "learner=ppo needs gradients; backend=mujoco has none" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_on_a_backend_that_restores_inexactly_says_so(tmp_path, monkeypatch, capsys):
+    """As on a GPU, where sums are added up in any order."""
+    from dataclasses import replace
+
+    from robolearn.envs.mujoco import MujocoBackend
+
+    monkeypatch.chdir(tmp_path)
+    assert main([*SMALL, "max_iterations=1"]) == 0
+    built = MujocoBackend.__init__
+
+    def inexact(self, *arguments, **named):
+        built(self, *arguments, **named)
+        self.capabilities = replace(self.capabilities, exact_restore=False)
+
+    monkeypatch.setattr(MujocoBackend, "__init__", inexact)
+    assert main(["train", "resume=run", "max_iterations=2"]) == 0
+    said = capsys.readouterr().out
+    assert "not bit for bit: on a GPU backend=mujoco adds up sums in any order" in " ".join(said.split())

@@ -99,6 +99,15 @@ class PPO:
         """Adam's step size as it stands; on a GPU asking for it waits."""
         return float(self.update.adam.rate)
 
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory for a while in every iteration: the batch as the networks take it, and what they make of it."""
+        batch, c = self.batch, self.config
+        widths = (
+            batch.policy.shape[-1] + 2 * batch.critic.shape[-1] + 2 * max(*c.actor_hidden, *c.critic_hidden)
+        )
+        return 4 * batch.reward.numel() * widths
+
     def iterate(self, env: Env) -> Report:
         """Collect a batch, estimate advantages, take the gradient steps, update the normalizers.
 
@@ -232,7 +241,8 @@ class PPO:
             self.update.forget_graphs()
         rate = state.get("learning_rate", c.learning_rate)
         self.update.adam.set_rate(min(max(rate, c.min_learning_rate), c.max_learning_rate))
-        if "random" in state:
+        # A generator of a GPU has another state than a CPU's: nothing is lost by drawing on, but exactness.
+        if "random" in state and len(state["random"]) == len(self.random.get_state()):
             self.random.set_state(state["random"])
         if self.memory is not None:
             self.memory.restore(state.get("memory"))
