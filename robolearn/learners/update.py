@@ -14,6 +14,7 @@ from math import isfinite
 
 import torch
 from rsl_rl.models import MLPModel
+from torch import nn
 
 from robolearn.finite import NonFiniteTerm
 from robolearn.graphs import Graphed
@@ -24,6 +25,7 @@ from robolearn.learners.models import deviation
 from robolearn.learners.optimizer import DeviceAdam
 from robolearn.learners.ppo_config import PPOConfig
 from robolearn.learners.precision import autocast
+from robolearn.learners.products import forward
 from robolearn.learners.recurrent import ActorMemory
 from robolearn.rollout import Batch
 from robolearn.tasks.symmetry import Symmetry
@@ -58,6 +60,8 @@ class Update:
         def number(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=self.device)
 
+        # Under autocast the networks choose their own products.
+        self._through = forward if precision == "fp32" else nn.Sequential.__call__
         # Fixed tensors: what graphs read and write.
         self._old_std = deviation(actor).detach().clone()
         self._losses = number(len(LOSSES) + 1)  # of the running step, and 1: a step
@@ -181,8 +185,8 @@ class Update:
             normalizers = {"policy": actor.obs_normalizer, "critic": critic.obs_normalizer}
             part = with_mirror_image(part, self.symmetry, normalizers)
         with autocast(self.device, self.precision):
-            mean = actor.mlp(part["policy"] if self.memory is None else self.memory.replay(part))
-            value = critic.mlp(part["critic"])
+            latent = part["policy"] if self.memory is None else self.memory.replay(part)
+            mean, value = self._through(actor.mlp, latent), self._through(critic.mlp, part["critic"])
         mean, value, std = mean.float(), value.float().squeeze(-1), deviation(actor)
         with torch.no_grad():
             self.adam.extra.copy_(divergence(part["mean"], self._old_std, mean, std))
