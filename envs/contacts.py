@@ -45,8 +45,13 @@ class Room:
         names = {name for name in type(lost).__members__ if name != "ALL" and lost & type(lost)[name]}
         if names & {"NEFC", "NJMAX_NNZ"}:
             what, setting, now = "constraints", "njmax", self.rows
-        else:
+        elif names & {"BROADPHASE", "NARROWPHASE", "CCD", "CONTACT_MATCH"}:
             what, setting, now = "contacts", "nconmax", self.contacts
+        else:
+            return (
+                f"the simulator could not work out all contacts ({', '.join(sorted(names))}) and has dropped some: "
+                "give the robot simpler colliding geoms"
+            )
         return (
             f"the simulator had no room for all {what} ({', '.join(sorted(names))}) and has dropped some: raise "
             f"backend.{setting}, now {now}, or solver.mujoco_warp.{setting} in robot.yaml"
@@ -65,7 +70,8 @@ def room_for(model: mujoco.MjModel, contacts: int = 0, rows: int = 0) -> Room:
     ground = sum(need for need, (a, b) in zip(needs, pairs, strict=True) if fixed[a] or fixed[b])
     contacts = contacts or max(1, min(sum(needs), ground + _BETWEEN_LIMBS))
     if not rows:
-        dim = max((max(model.geom_condim[[a, b]]) for a, b in pairs), default=1)
+        dims = [max(model.geom_condim[[a, b]]) for a, b in pairs]
+        dim = max((*dims, *model.pair_dim), default=1)
         pyramid = model.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
         each = 1 if dim == 1 else 2 * (dim - 1) if pyramid else dim
         equality = 6 * model.neq
@@ -103,3 +109,12 @@ def colliding_pairs(model: mujoco.MjModel) -> list[tuple[int, int]]:
 def _contacts(model: mujoco.MjModel, a: int, b: int) -> int:
     types = sorted((int(model.geom_type[a]), int(model.geom_type[b])))
     return _CONTACTS.get((types[0], types[1]), _OTHERS)
+
+
+def has_convex_pairs(model: mujoco.MjModel) -> bool:
+    """Whether shapes can touch whose contacts are searched for, not computed."""
+    pairs = (
+        tuple(sorted((int(model.geom_type[a]), int(model.geom_type[b])))) for a, b in colliding_pairs(model)
+    )
+    computed = set(_CONTACTS) - {(_BOX, _BOX), (_SPHERE, _ELLIPSOID)}
+    return any(pair not in computed and pair[0] != _PLANE for pair in pairs)

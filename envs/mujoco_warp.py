@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import mujoco_warp as mjw
@@ -17,7 +17,7 @@ import warp as wp
 from robolearn.envs import mjcf
 from robolearn.envs import mujoco_warp_kernels as kernels
 from robolearn.envs.backend import Capabilities, Pose, Snapshot, State, Tensor, robot_entity
-from robolearn.envs.contacts import room_for
+from robolearn.envs.contacts import has_convex_pairs, room_for
 from robolearn.envs.mujoco_warp_sim import Arena, Simulation
 from robolearn.envs.randomize import InverseWeights, nominal, settable
 from robolearn.envs.robot import Robot
@@ -25,6 +25,10 @@ from robolearn.errors import RunFailed
 
 LOST = mjw.OverflowType.ALL & ~(mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS)
 """Overflows by which physics is lost. A solver that stops at its limit of iterations is as it was asked to be."""
+
+
+CONVEX_WORKSPACE = 80_000
+"""Bytes an environment that colliding convex shapes take (two boxes and cylinders: 79 kB, a mesh: 66 kB)."""
 
 
 @dataclass
@@ -102,7 +106,9 @@ class MujocoWarpBackend:
         self._group = min(self.num_envs, max(256, self.num_envs // 16) if self.device.type == "cuda" else 32)
         if self.device.type == "cuda" and not wp.is_conditional_graph_supported():
             self._group = self.num_envs  # a graph cannot loop here: everybody in one pass
-        self._resets = Simulation(self.model, self._group, self._room, varied)
+        # Robots that start stand on the ground, all of them: twice the room that does on average.
+        spacious = replace(self._room, contacts=2 * self._room.contacts)
+        self._resets = Simulation(self.model, self._group, spacious, varied)
         model, robot = self.model, self.robot
 
         def ints(values: Any) -> Any:
@@ -158,6 +164,9 @@ class MujocoWarpBackend:
                 "dof_invweight0": tensor(weights.dofs),
                 "body_invweight0": tensor(weights.bodies).flatten(0, 1),
             }
+            if self.model.ntendon:
+                fields.append("tendon_invweight0")
+                self._weights["tendon_invweight0"] = tensor(weights.tendons)
             self._mean_inertia = weights.mean_inertia
         return tuple(fields)
 
@@ -194,7 +203,7 @@ class MujocoWarpBackend:
 
     def step(self, targets: Tensor, substeps: int) -> None:
         """See `Backend.step`."""
-        self._sim.rows["ctrl"].copy_(targets)
+        self._sim.rows["ctrl"].copy_(targets.detach())
         if substeps not in self._steps:
             self._steps[substeps] = self._recorded(lambda: self._physics(substeps))
         self._launch(self._steps[substeps])
@@ -212,14 +221,18 @@ class MujocoWarpBackend:
             "rows": {name: row.clone() for name, row in self._sim.rows.items()},
             "diverged": self._state.diverged.clone(),
             "params": {k: v.clone() for k, v in self._state.params.items()},
+            # The rows of the model that follow from them: computed again they might be rounded otherwise.
+            "model": {name: self._sim.everything_torch[name].clone() for name in self._sim.model_rows},
             "published": {k: v.clone() for k, v in self._entity.tensors().items()},
         }
 
     def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
         """See `Backend.restore`."""
         source = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
-        everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        self.set_params(everywhere, {k: v[source] for k, v in snapshot["params"].items()})
+        for name, known in self._state.params.items():
+            known.copy_(snapshot["params"][name][source])
+        for name in self._sim.model_rows:
+            self._sim.everything_torch[name].copy_(snapshot["model"][name][source])
         for name, row in self._sim.rows.items():
             row.copy_(snapshot["rows"][name][source])
         self._state.diverged.copy_(snapshot["diverged"][source])
@@ -235,7 +248,7 @@ class MujocoWarpBackend:
         for name, values in params.items():
             known = self._state.params[name]
             known.copy_(torch.where(mask, values, known))
-            getattr(self, f"_apply_{name}")(known)
+            getattr(self, f"_apply_{name}")(mask, values)
 
     def check(self) -> None:
         """See `Backend.check`."""
@@ -247,15 +260,19 @@ class MujocoWarpBackend:
     def close(self) -> None:
         """Free the simulator's memory."""
         self._steps, self._reset_graph = {}, None
-        del self._sim, self._resets
+        self.__dict__.pop("_sim", None)
+        self.__dict__.pop("_resets", None)
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory that MuJoCo Warp takes and gives back within a step, which its graphs keep: the solver's workspace
-        and the factors of the implicit integrator."""
+        """Memory that MuJoCo Warp takes and gives back within a step, which its graphs keep: the workspace of the
+        solver, of the implicit integrator and of the collision of convex shapes."""
+        if self._arena.blocks:
+            return sum(block.numel() for block in self._arena.blocks) * self.num_envs // self._group
         nv, rows = self.model.nv, self._room.rows
         square = (-(-nv // 16) * 16) ** 2
-        return 4 * self.num_envs * (2 * square + 6 * rows + 12 * nv + 4 * self.model.nC)
+        convex = CONVEX_WORKSPACE if has_convex_pairs(self.model) else 0
+        return self.num_envs * (4 * (2 * square + 6 * rows + 12 * nv + 4 * self.model.nC) + convex)
 
     # ------------------------------------------------------------------ what the graphs hold
 
@@ -281,7 +298,7 @@ class MujocoWarpBackend:
                 wp.from_torch(self._mask), *(wp.from_torch(x) for x in self._pose.values()), bool(self.robot.base),
                 self._joint_qpos, self._joint_dof, self._held,
             ],
-            outputs=[rows["qpos"], rows["qvel"], rows["qacc_warmstart"], rows["ctrl"], self._sim.data.overflow],
+            outputs=[rows["qpos"], rows["qvel"], rows["qacc_warmstart"], rows["ctrl"]],
         )  # fmt: skip
         mask = wp.from_torch(self._mask)
         wp.launch(kernels.count_masked, dim=self.num_envs, inputs=[mask], outputs=[self._ones])
@@ -320,8 +337,12 @@ class MujocoWarpBackend:
         data, state = sim.data, self._entity.tensors()
         qpos, qvel = sim.warp_rows["qpos"], sim.warp_rows["qvel"]
         wp.launch(
-            kernels.judge, dim=len(rows), inputs=[rows, qpos, qvel, data.overflow, int(LOST)],
-            outputs=[self._sound, self._diverged, wp.from_torch(self._overflows)],
+            kernels.judge, dim=len(rows),
+            inputs=[
+                rows, qpos, qvel, sim.warp_rows["ctrl"], data.ncollision, data.nacon, data.naconmax, data.nefc,
+                data.njmax, int(mjw.OverflowType.NARROWPHASE), int(mjw.OverflowType.NEFC), int(LOST),
+            ],
+            outputs=[data.overflow, self._sound, self._diverged, wp.from_torch(self._overflows)],
         )  # fmt: skip
         wp.launch(
             kernels.publish, dim=(len(rows), self._items),
@@ -353,26 +374,30 @@ class MujocoWarpBackend:
         if self.read_at_once:
             self.check()
 
-    def _apply_friction(self, value: Tensor) -> None:
+    def _apply_friction(self, mask: Tensor, value: Tensor) -> None:
         # MuJoCo takes the larger of the two surfaces' friction, so both get it.
-        self._sim.view("geom_friction", -1, 3)[:, :, 0] = value[:, None]
+        sliding = self._sim.view("geom_friction", -1, 3)[:, :, 0]
+        sliding.copy_(torch.where(mask[:, None], value[:, None], sliding))
 
-    def _apply_gain_scale(self, value: Tensor) -> None:
+    def _apply_gain_scale(self, mask: Tensor, value: Tensor) -> None:
+        # Force actuators keep their own.
+        theirs = mask[:, None, None] & self._has_gains[None, :, None]
         for name, columns in (("actuator_gainprm", slice(0, 1)), ("actuator_biasprm", slice(1, 3))):
             sizes = (len(self.robot.actuators), -1)
             own = self._sim.nominal[name].view(1, *sizes)[:, :, columns]
             ours = self._sim.view(name, *sizes)[:, :, columns]
-            # Force actuators keep their own: their factor is 1.
-            ours.copy_(own * torch.where(self._has_gains, value[:, None], 1.0)[:, :, None])
+            ours.copy_(torch.where(theirs, own * value[:, None, None], ours))
 
-    def _apply_mass_scale(self, value: Tensor) -> None:
-        for name in ("body_mass", "body_inertia", "body_subtreemass"):
-            self._sim.everything_torch[name].copy_(self._sim.nominal[name] * value[:, None])
+    def _apply_mass_scale(self, mask: Tensor, value: Tensor) -> None:
         gains = 1.0 / (value[:, None] + self._poles)
-        for name, weights in self._weights.items():
-            self._sim.everything_torch[name].copy_(gains @ weights.T)
         slope, rest = self._mean_inertia
-        self._sim.everything_torch["meaninertia"].copy_((slope * value + rest)[:, None])
+        rows = {"meaninertia": (slope * value + rest)[:, None]}
+        rows |= {name: gains @ weights.T for name, weights in self._weights.items()}
+        for name in ("body_mass", "body_inertia", "body_subtreemass"):
+            rows[name] = self._sim.nominal[name] * value[:, None]
+        for name, scaled in rows.items():
+            ours = self._sim.everything_torch[name]
+            ours.copy_(torch.where(mask[:, None], scaled, ours))
 
 
 def _require_device(device: str) -> torch.device:

@@ -30,7 +30,6 @@ def write_pose(
     qvel: wp.array2d[float],
     warmstart: wp.array2d[float],
     ctrl: wp.array2d[float],
-    overflow: wp.array[int],
 ):
     """Put environments into a pose, at rest otherwise: no warm start, position actuators holding it.
 
@@ -60,7 +59,6 @@ def write_pose(
         ctrl[env, a] = 0.0
         if held[a] >= 0:
             ctrl[env, a] = joint_pos[env, held[a]]
-    overflow[env] = 0
 
 
 @wp.kernel(enable_backward=False)
@@ -122,14 +120,26 @@ def judge(
     rows: wp.array[int],
     qpos: wp.array2d[float],
     qvel: wp.array2d[float],
-    overflow: wp.array[int],
+    ctrl: wp.array2d[float],
+    candidates: wp.array[int],
+    contacts: wp.array[int],
+    room_for_contacts: int,
+    constraints: wp.array[int],
+    room_for_constraints: int,
+    lost_contacts: int,
+    lost_constraints: int,
     dropped: int,
+    # Changed:
+    overflow: wp.array[int],
     # Out:
     sound: wp.array[wp.bool],
     diverged: wp.array[wp.bool],
     overflows: wp.array[int],
 ):
-    """Which environments have diverged, which are at least finite, and what did not fit the simulator's arrays."""
+    """Which environments have diverged, which are at least finite, and what did not fit the simulator's arrays.
+
+    A step flags what it dropped in `overflow`, a forward pass alone does not: so the counts are looked at too.
+    """
     r = wp.tid()
     env = rows[r]
     if env < 0:
@@ -138,12 +148,19 @@ def judge(
     moderate = bool(True)
     for i in range(qpos.shape[1]):
         finite = finite and wp.isfinite(qpos[r, i])
+    for i in range(ctrl.shape[1]):
+        finite = finite and wp.isfinite(ctrl[r, i])  # a motor clips a target of NaN, and nobody would notice
     for i in range(qvel.shape[1]):
         finite = finite and wp.isfinite(qvel[r, i])
         moderate = moderate and wp.abs(qvel[r, i]) < ABSURD_SPEED
     sound[env] = finite
     diverged[env] = not (finite and moderate)
     lost = overflow[r] & dropped
+    overflow[r] = 0
+    if contacts[0] > room_for_contacts or candidates[0] > room_for_contacts:
+        lost = lost | lost_contacts
+    if constraints[r] > room_for_constraints:
+        lost = lost | lost_constraints
     if lost != 0:
         wp.atomic_or(overflows, 0, lost)
 

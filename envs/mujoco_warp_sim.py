@@ -39,6 +39,8 @@ class Simulation:
             self.model.stat = copy.copy(self.model.stat)
             self.model.stat.meaninertia = wp.full(num_envs, float(model.stat.meaninertia), dtype=float)
             self.everything_torch["meaninertia"] = wp.to_torch(self.model.stat.meaninertia)[:, None]
+        self.model_rows = tuple(name for name in self.everything_torch if name not in self.rows)
+        """Those of them that belong to the model."""
         self.everything = {name: wp.from_torch(x) for name, x in self.everything_torch.items()}
         self.nominal = {name: self.everything_torch[name][0].clone() for name in varied}
         """(k,) the model's own values."""

@@ -53,6 +53,8 @@ class InverseWeights:
             jacobians = np.zeros((2, 3, model.nv))
             mujoco.mj_jacBodyCom(model, data, jacobians[0], jacobians[1], body)
             self.bodies[body] = ((jacobians @ modes) ** 2).mean(axis=1)
+        self.tendons = (_tendon_jacobian(model, data) @ modes) ** 2
+        """(ntendon, nv): tendon_invweight0 likewise."""
         self.mean_inertia = float(np.trace(bodies)) / model.nv, float(model.dof_armature.sum()) / model.nv
         """(b, a): stat.meaninertia = b s + a."""
 
@@ -66,3 +68,12 @@ class InverseWeights:
                 for part in (slice(first, first + 3), slice(first + 3, first + 6)):
                     rows[part] = rows[part].mean(axis=0)
         return rows
+
+
+def _tendon_jacobian(model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
+    """(ntendon, nv), from MuJoCo's sparse rows."""
+    dense = np.zeros((model.ntendon, model.nv))
+    for tendon in range(model.ntendon):
+        first, count = model.ten_J_rowadr[tendon], model.ten_J_rownnz[tendon]
+        dense[tendon, model.ten_J_colind[first : first + count]] = data.ten_J[first : first + count]
+    return dense

@@ -80,24 +80,27 @@ class Captured:
     ) -> None:
         """`generators` and `make` as for `Graphed`."""
         self.function, self.slots = function, slots
-        self.graphed: Callable[[], Any] = Graphed(self._settled, device, generators, make)
+        self.graphed: Graphed[None] | None = Graphed(self._settled, device, generators, make)
 
     def _settled(self) -> None:
         self.function()
         self.slots.settle()
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def __call__(self) -> None:
         """Run it once."""
         self.slots.settle()  # what a reset or a restore has rebound since
-        if self.graphed == self._settled:
+        if self.graphed is None:
             self._settled()
             return
+        recorded = self.graphed.recorded
         try:
             self.graphed()
         except RuntimeError as error:
-            if "captur" not in str(error):
+            if recorded or not any(word in str(error) for word in ("captur", "synchroniz")):
                 raise
-            # Nothing that was captured has run. What cannot be captured still works, kernel by kernel.
+            # It has got nowhere: its slots are as they were. What cannot be recorded works kernel by kernel.
             first = str(error).splitlines()[0]
             warnings.warn(
                 f"{self.function.__name__.strip('_')} of the environment runs without a CUDA graph, so slowly: a term "
@@ -105,5 +108,5 @@ class Captured:
                 stacklevel=2,
             )
             self.slots.bind()
-            self.graphed = self._settled
+            self.graphed = None
             self._settled()

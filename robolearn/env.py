@@ -118,6 +118,7 @@ class Env:
         self._watch = Watch(self.read_at_once, lambda: self.backend.state, lambda: self.episode_step)
         self._incoming, self._targets = zeros(self.num_actions), zeros(self.num_actions)
         self._given: Tensor | None = None
+        self._drawn_noise: Tensor | float = 0.0 if self._noise is None else zeros(len(self._noise))
         self._done = torch.zeros(n, dtype=torch.bool, device=self.device)
         self._parts = (self._send, self._assess, self._restart, self._look_again)
         self._act, self._judge, self._renew, self._begin = self._parts
@@ -157,8 +158,8 @@ class Env:
             NonFiniteTerm: the action, a term or a start pose is not finite; it is named. On a GPU `drain` raises it.
         """
         assert self._delayed is not None
-        self._incoming.copy_(action)
-        self._given = targets
+        self._incoming.copy_(action.detach())
+        self._given = None if targets is None else targets.to(self.device)
         (self._act if targets is None else self._send)()
         self.backend.step(self._targets, self.substeps)
         self._judge()
@@ -240,6 +241,8 @@ class Env:
         """Every attribute that a step goes on from."""
         assert self._delayed is not None
         places: list[Place] = [(self, name) for name in (*self._MUTABLE, "_incoming", "_targets", "_done")]
+        if isinstance(self._drawn_noise, Tensor):
+            places += [(self, "_drawn_noise")]
         places += [(self.ctx, name) for name in self._CONTEXT]
         for line in (self._actions, self._delayed):
             places += [(line, "lag"), *([] if line.past is None else [(line, "past")])]
@@ -353,15 +356,23 @@ class Env:
 
     # ------------------------------------------------------------------ the rest
 
-    def drain(self) -> dict[str, float]:
-        """Means since the last call, by name; see `Totals.drain`. Everything that is read back is read here.
+    def check(self) -> None:
+        """Read back what steps have seen and, on a GPU, could not tell at once. To be called now and then.
 
         Raises:
-            NonFiniteTerm: on a GPU, a term was not finite since the last call.
+            NonFiniteTerm: a term was not finite since the last call.
             RunFailed: the simulator has dropped part of the physics.
         """
         self.backend.check()
         self._watch.read()
+
+    def drain(self) -> dict[str, float]:
+        """Means since the last call, by name; see `Totals.drain`. Everything that is read back is read here.
+
+        Raises:
+            NonFiniteTerm, RunFailed: see `check`.
+        """
+        self.check()
         return self._totals.drain()
 
     def symmetry(self) -> Symmetry | None:

@@ -9,6 +9,9 @@ import torch
 from robolearn.envs.backend import State, Tensor
 from robolearn.errors import RunFailed
 
+ORDER = ("action of", "target of", "reward", "metric", "start pose", "observation")
+"""Kinds of what is looked at, as they follow in a step."""
+
 
 class NonFiniteTerm(RunFailed):
     """An action, reward, observation, metric, start pose or gradient was not finite."""
@@ -67,8 +70,10 @@ class Watch:
         """
         if not self.seen:
             return
-        flags = torch.cat(list(self.seen.values())).tolist()
-        names = [name for key in self.seen for name in self._names[key]]
+        # By the order of a step: what is wrong first spoils what is computed from it.
+        keys = sorted(self.seen, key=lambda key: next((i for i, kind in enumerate(ORDER) if kind in key), 99))
+        flags = torch.cat([self.seen[key] for key in keys]).tolist()
+        names = [name for key in keys for name in self._names[key]]
         for seen in self.seen.values():
             seen.zero_()
         if any(flags):

@@ -10,6 +10,8 @@ in it.
 from __future__ import annotations
 
 import functools
+import gc
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -26,6 +28,10 @@ class Graph(Protocol):
 
     def warm_up(self, function: Callable[[], Result]) -> Result:
         """Call the function as `capture` is going to, and give what it gives."""
+
+    def rehearse(self, function: Callable[[], Result]) -> Result:
+        """The last call before `capture`: raises RuntimeError where the function waits for the device, which no
+        recording can."""
 
     def capture(self, function: Callable[[], Result], generators: Sequence[torch.Generator]) -> Result:
         """Record what the function would do, and do none of it; give its outputs, which `replay` fills.
@@ -54,6 +60,18 @@ class CudaGraph:
         current.wait_stream(side)
         return result
 
+    def rehearse(self, function: Callable[[], Result]) -> Result:
+        """Call it once more with torch on the watch. A recording that fails would tell too, but leaves streams,
+        generators and the allocator as they were in the middle of it."""
+        mode = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it is a prototype
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            return self.warm_up(function)
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+
     def capture(self, function: Callable[[], Result], generators: Sequence[torch.Generator]) -> Result:
         """Record the function; the device waits for it, once."""
         for generator in generators:
@@ -63,8 +81,17 @@ class CudaGraph:
         recording = torch.cuda.graph(
             self.graph, stream=_side_stream(self.device), capture_error_mode="thread_local"
         )
-        with torch.cuda.device(self.device), recording:
-            return function()
+        # What the garbage collector frees meanwhile, a simulation say, may be CUDA's and spoil the recording.
+        gc.collect()
+        before, collecting = torch.cuda.current_stream(self.device), gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.device(self.device), recording:
+                return function()
+        finally:
+            torch.cuda.set_stream(before)  # torch forgets it where the recording fails
+            if collecting:
+                gc.enable()
 
     def replay(self) -> None:
         """Do it all on the current stream."""
@@ -100,6 +127,8 @@ class Graphed(Generic[Result]):
         self.function, self.generators = function, tuple(generators)
         self._graph = (make or make_graph)(device)
         self._calls = 0
+        self.recorded = False
+        """Whether calls are replays by now."""
         self._outputs: Any = None
 
     @property
@@ -113,10 +142,13 @@ class Graphed(Generic[Result]):
         if graph is None:
             return self.function()
         self._calls += 1
-        if self._calls <= WARM_UP:
+        if self._calls < WARM_UP:
             return graph.warm_up(self.function)
-        if self._calls == WARM_UP + 1:
+        if self._calls == WARM_UP:
+            return graph.rehearse(self.function)
+        if not self.recorded:
             self._outputs = graph.capture(self.function, self.generators)
+            self.recorded = True
         graph.replay()
         outputs: Result = self._outputs
         return outputs

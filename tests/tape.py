@@ -41,6 +41,18 @@ class Tape(TorchDispatchMode):
         """Just call it."""
         return function()
 
+    def rehearse(self, function: Callable[[], Any]) -> Any:
+        """Call it under guard.
+
+        Raises:
+            RuntimeError: it waits for the device; worded as torch does.
+        """
+        try:
+            with no_host_sync():
+                return function()
+        except HostSync as error:
+            raise RuntimeError(f"called a synchronizing CUDA operation: {error}") from error
+
     def capture(self, function: Callable[[], Any], generators: Sequence[torch.Generator]) -> Any:
         """Record it, and undo it.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -63,7 +65,7 @@ def test_a_part_that_cannot_be_recorded_runs_on_in_python_and_says_so():
     counter = Counter()
     slots = Slots(lambda: [(counter, "now"), (counter, "before"), (counter, "memory")])
     go = Captured(counter.go, slots, CPU, [], lambda device: Refusing())
-    for _ in range(3):
+    for _ in range(3):  # two runs and a rehearsal
         go()
     with pytest.warns(UserWarning, match="go of the environment runs without a CUDA graph"):
         go()
@@ -122,6 +124,42 @@ def test_a_recorded_step_gives_the_numbers_of_one_in_python(task):
     assert recorded.drain() == plain.drain()
 
 
+def test_a_term_that_looks_at_a_number_costs_its_part_of_the_step_the_graph_and_nothing_else():
+    words = SETTINGS["humanoid_walk"]
+    recorded, plain = (warp_env("humanoid_walk", 6, *words) for _ in range(2))
+    for env in (recorded, plain):
+        alive = env._reward_terms["alive"]
+        env._reward_terms["alive"] = lambda state, ctx, alive=alive: (
+            alive(state, ctx) * (1.0 if ctx.action.any() else 2.0)
+        )
+    recorded.capture(lambda device: Tape())
+    generator = torch.Generator().manual_seed(0)
+    told = pytest.warns(UserWarning, match="assess of the environment runs without a CUDA graph")
+    for step in range(20):
+        action = 0.3 * torch.randn(6, plain.num_actions, generator=generator)
+        action *= step % 3 > 0
+        with told if step == 2 else nullcontext():
+            ours = recorded.step(action)
+        theirs = plain.step(action)
+        if step == 2:  # where it gave up half way, and drew its numbers anew
+            plain.restore(recorded.snapshot())
+        elif step > 2:
+            assert torch.equal(ours.reward, theirs.reward), step
+            for group, obs in theirs.observations.items():
+                assert torch.equal(ours.observations[group], obs), (step, group)
+
+
+def test_a_step_recorded_under_inference_mode_goes_on_without_it():
+    env = warp_env("cartpole_balance", 4)
+    env.capture(lambda device: Tape())
+    with torch.inference_mode():
+        for _ in range(6):
+            env.step(torch.zeros(4, 1))
+    env.step(torch.zeros(4, 1, requires_grad=True))
+    assert not env.observations["policy"].requires_grad
+    assert env.drain()["steps"] == 28
+
+
 @pytest.mark.parametrize("task", SETTINGS)
 def test_a_step_reads_nothing_back_and_sends_nothing(task):
     env = warp_env(task, 6, *SETTINGS[task])
@@ -134,6 +172,14 @@ def test_a_step_reads_nothing_back_and_sends_nothing(task):
     assert env.drain()["episodes"] > 0
 
 
+def test_an_action_that_is_not_finite_is_named_before_what_it_spoils():
+    env = warp_env("cartpole_balance", 4)
+    env.reset()
+    env.step(torch.full((4, 1), torch.nan))
+    with pytest.raises(NonFiniteTerm, match="action of 'slider' was not finite"):
+        env.drain()
+
+
 def test_a_term_that_is_not_finite_is_named_when_the_iteration_is_read_back():
     env = warp_env("cartpole_balance", 4)
     env._reward_terms = {**env._reward_terms, "effort": lambda state, ctx: ctx.action[:, 0] / 0.0}
@@ -144,3 +190,24 @@ def test_a_term_that_is_not_finite_is_named_when_the_iteration_is_read_back():
     ) as caught:
         env.drain()
     assert caught.value.state is not None
+
+
+@pytest.mark.cuda
+def test_a_whole_step_on_a_gpu_waits_for_nothing():
+    from robolearn.make import make_env
+
+    env = make_env(
+        config.resolve(["task=humanoid_walk", "num_envs=1024", "backend=mujoco_warp", "device=cuda"])
+    )
+    action = torch.zeros(1024, env.num_actions, device="cuda")
+    for _ in range(6):  # run, rehearsed, recorded, replayed
+        env.step(action)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(30):
+            env.step(action)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    drained = env.drain()
+    assert drained["steps"] == 36 * 1024
+    assert drained["diverged"] == 0

@@ -73,18 +73,100 @@ def test_more_resets_than_fit_one_group_are_all_made(humanoid):
             assert torch.allclose(ours, tensor[0], atol=1e-3 if name == "foot_force" else 1e-6), (env, name)
 
 
-def test_contacts_that_do_not_fit_end_the_run_with_what_to_set(humanoid):
-    targets = home_targets(humanoid, 2)
-    contacts = MujocoWarpBackend(humanoid, 2, config=MujocoWarpConfig(nconmax=3))  # of eight, four a foot
-    contacts.reset(every(2), home_pose(humanoid, 2))
-    with pytest.raises(RunFailed, match=r"no room for all contacts .*raise backend.nconmax, now 3"):
-        contacts.step(targets, 1)
-    rows = MujocoWarpBackend(humanoid, 2, config=MujocoWarpConfig(njmax=12))  # four a contact
-    rows.reset(every(2), home_pose(humanoid, 2))
-    with pytest.raises(RunFailed, match=r"no room for all constraints .*raise backend.njmax, now 12"):
-        rows.step(targets, 1)
-    contacts.reset(every(2), home_pose(humanoid, 2, height=5.0))
-    contacts.step(targets, 1)  # told once; in the air there is nothing to tell
+@pytest.mark.parametrize("asked", ["nconmax=3", "njmax=12"])  # of eight contacts, four rows each
+@pytest.mark.parametrize("by", ["reset", "step"])
+def test_what_does_not_fit_ends_the_run_with_what_to_set(humanoid, asked, by):
+    name, value = asked.split("=")
+    backend = MujocoWarpBackend(humanoid, 2, config=MujocoWarpConfig(**{name: int(value)}))
+    if by == "reset":
+        # Twice the contacts have room where robots start: all of them may stand.
+        few = MujocoWarpConfig(nconmax=1) if name == "nconmax" else MujocoWarpConfig(njmax=12)
+        backend = MujocoWarpBackend(humanoid, 2, config=few)
+        value = "1" if name == "nconmax" else value
+    backend.read_at_once = False
+    backend.reset(every(2), home_pose(humanoid, 2))
+    if by == "step":
+        backend._overflows.zero_()
+        backend.step(home_targets(humanoid, 2), 1)
+    with pytest.raises(RunFailed, match=f"no room for all .* raise backend.{name}, now {value}"):
+        backend.check()
+    backend.reset(every(2), home_pose(humanoid, 2, height=5.0))
+    backend.step(home_targets(humanoid, 2), 1)
+    backend.check()  # told once; in the air there is nothing to tell
+
+
+def test_a_target_that_is_no_number_diverges_its_robot(humanoid):
+    backend, targets = MujocoWarpBackend(humanoid, 3), home_targets(humanoid, 3)
+    backend.reset(every(3), home_pose(humanoid, 3))
+    targets[1, 4] = torch.nan
+    backend.step(targets, 2)
+    assert backend.state.diverged.tolist() == [False, True, False]
+
+
+def test_parameters_reach_their_own_environments_and_a_restore_changes_nothing_else(humanoid):
+    backend = MujocoWarpBackend(humanoid, 3)
+    before = {name: rows.clone() for name, rows in backend._sim.everything_torch.items()}
+    scales = dict.fromkeys(("friction", "gain_scale", "mass_scale"), torch.full((3,), 1.3))
+    backend.set_params(torch.tensor([False, True, False]), scales)
+    for name in backend._sim.model_rows:
+        rows = backend._sim.everything_torch[name]
+        assert torch.equal(rows[[0, 2]], before[name][[0, 2]]), name
+        assert not torch.equal(rows[1], before[name][1]), name
+    changed = {name: rows.clone() for name, rows in backend._sim.everything_torch.items()}
+    backend.restore(backend.snapshot(), torch.tensor([2, 1, 1]))
+    for name in backend._sim.model_rows:
+        assert torch.equal(backend._sim.everything_torch[name], changed[name][[2, 1, 1]]), name
+
+
+@pytest.mark.parametrize("num_envs", [2, 3, 6])
+def test_copies_of_an_environment_stay_equal_whatever_their_row(humanoid, num_envs):
+    backend = MujocoWarpBackend(humanoid, num_envs)
+    masses = torch.linspace(0.9, 1.1, num_envs)
+    backend.set_params(every(num_envs), {"mass_scale": masses})
+    backend.reset(every(num_envs), home_pose(humanoid, num_envs))
+    backend.step(home_targets(humanoid, num_envs), 2)
+    backend.restore(backend.snapshot(), torch.ones(num_envs, dtype=torch.long))
+    for _ in range(10):
+        backend.step(home_targets(humanoid, num_envs) + 0.1, 2)
+    for name, tensor in backend.state.robot.tensors().items():
+        assert torch.equal(tensor, tensor[:1].expand_as(tensor)), name
+
+
+def test_it_can_be_closed_twice():
+    backend = MujocoWarpBackend(load_robot("cartpole"), 2)
+    backend.close()
+    backend.close()
+
+
+TENDON = """
+<mujoco>
+  <worldbody>
+    <body name="base"><freejoint/><geom size=".1" mass="2"/>
+      <body pos=".2 0 0"><joint name="a" axis="0 1 0"/><geom size=".05" pos=".2 0 0" mass="1"/>
+        <body pos=".3 0 0"><joint name="b" axis="0 1 0" armature=".01"/><geom size=".05" pos=".2 0 0" mass=".5"/></body>
+      </body>
+    </body>
+  </worldbody>
+  <tendon><fixed><joint joint="a" coef="1"/><joint joint="b" coef="-2"/></fixed></tendon>
+</mujoco>
+"""
+
+
+def test_inverse_weights_of_tendons_are_mujocos_too():
+    model = mujoco.MjModel.from_xml_string(TENDON)
+    weights = InverseWeights(model)
+    model.body_mass *= 1.7
+    model.body_inertia *= 1.7
+    mujoco.mj_setConst(model, mujoco.MjData(model))
+    assert weights.tendons @ (1 / (1.7 + weights.poles)) == pytest.approx(model.tendon_invweight0, rel=1e-9)
+
+
+def test_a_pairs_own_dimension_counts_for_the_room():
+    model = mujoco.MjModel.from_xml_string("""
+    <mujoco><worldbody><body name="a"><freejoint/><geom name="a" size=".1" contype="0" conaffinity="0"/></body>
+    <body name="b"><freejoint/><geom name="b" size=".1" contype="0" conaffinity="0"/></body></worldbody>
+    <contact><pair geom1="a" geom2="b" condim="6"/></contact></mujoco>""")
+    assert room_for(model) == Room(1, 2 * (6 - 1))
 
 
 def test_room_for_the_humanoid_is_all_that_its_feet_can_ever_need(humanoid):
@@ -172,10 +254,11 @@ def test_its_parameters_change_the_same_physics_as_mujocos(humanoid):
 
 @pytest.mark.cuda
 def test_a_step_on_a_gpu_waits_for_nothing(humanoid):
-    backend = MujocoWarpBackend(humanoid, 64, device="cuda")
-    pose = home_pose(humanoid, 64)
+    # More than one group of resets: the loop in a graph, on memory made before.
+    backend = MujocoWarpBackend(humanoid, 600, device="cuda")
+    pose = home_pose(humanoid, 600)
     there = type(pose)(**{name: x.cuda() for name, x in vars(pose).items()})
-    mask, targets = every(64).cuda(), home_targets(humanoid, 64).cuda()
+    mask, targets = every(600).cuda(), home_targets(humanoid, 600).cuda()
     for _ in range(2):
         backend.reset(mask, there)
         backend.step(targets, 2)
