@@ -412,6 +412,8 @@ def _require_device(device: str) -> torch.device:
         if not torch.cuda.is_available() or not wp.is_cuda_available():
             raise ValueError(f"device={device}: no CUDA GPU was found; use device=cpu")
         found = torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
+        if found.index >= torch.cuda.device_count():
+            raise ValueError(f"device={device}: there are {torch.cuda.device_count()} CUDA GPUs, from cuda:0 on")
     return found
 
 

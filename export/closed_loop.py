@@ -107,6 +107,7 @@ def closed_loop(
 
     Raises:
         Refused: the gap is too large, or the bundle drives the robot somewhere not finite.
+        RunFailed: the simulator has dropped part of the physics.
     """
     steps = _steps(config, seconds)
     trained, stood = _episodes(config, starts, steps, lambda env: _trained(env, policy))
@@ -217,6 +218,7 @@ def _episodes(
                 running = running & ~result.done
                 if not bool(running.any()):
                     break
+        env.check()  # a GPU keeps to itself what went wrong until it is asked
         return total.cpu().numpy(), stood.cpu().numpy()
     finally:
         env.close()
@@ -257,12 +259,12 @@ class _Bundled:
                 {name: value[i] for name, value in sensors.items()}, command[i]
             )
             actions[i], observed[i] = self.runtimes[i].action, self.runtimes[i].observation
-        action = torch.from_numpy(actions[:, self.send])
-        target = torch.from_numpy(targets[:, self.send])
+        sent = targets[:, self.send]
+        action = torch.from_numpy(actions[:, self.send]).to(self.env.device)
         motors = [f"the target of {actuator.joint}" for actuator in self.env.robot.actuators]
         self._compare(rows, observed, self.env.observations["policy"], self.columns)
-        self._compare(rows, target.numpy(), self.env.task.targets(action, self.env.ctx), motors)
-        return action, target
+        self._compare(rows, sent, self.env.task.targets(action, self.env.ctx), motors)
+        return action, torch.from_numpy(sent).to(self.env.device)
 
     def _compare(self, rows: list[int], ours: np.ndarray, simulated: Tensor, names: list[str]) -> None:
         theirs = simulated.cpu().numpy()[rows]
@@ -298,7 +300,8 @@ class _Late:
     def __call__(self, running: Tensor) -> tuple[Tensor, Tensor]:
         env = self.driver.env
         if not len(self.before):
-            self.before = env.task.targets(torch.zeros(env.num_envs, env.num_actions), env.ctx)
+            nothing = torch.zeros(env.num_envs, env.num_actions, device=env.device)
+            self.before = env.task.targets(nothing, env.ctx)
         action, targets = self.driver(running)
         arriving, self.before = self.before, targets
         return action, arriving

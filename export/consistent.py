@@ -133,6 +133,7 @@ def _require_torques(contract: dict[str, Any], env: Env) -> None:
             )
             expected[row, i] = max(-a["effort"], min(a["effort"], wish))
     env.backend.step(targets.to(env.device), 1)
+    env.check()
     got = env.backend.state.robot.joint_torque[:, own].cpu()
     # One substep behind, torques are those of the pose itself; else the pose has moved on a little.
     slack = 1e-3 if env.backend.capabilities.derived_lag == 1 else 0.05

@@ -58,6 +58,9 @@ def drive(runtime: Runtime, env: Env, seconds: float) -> Drive:
     A control step reads the sensors, computes targets, and lets the simulation catch up, which a robot does by itself.
     One that is late begins at once, and the next is due as if it had been in time: what the simulation takes too long
     for is missed, too.
+
+    Raises:
+        RunFailed: a term was not finite, or the simulator has dropped part of the physics.
     """
     period, count = runtime.dt, max(1, round(seconds / runtime.dt))
     took, late = np.zeros(count), np.zeros(count)
@@ -71,19 +74,21 @@ def drive(runtime: Runtime, env: Env, seconds: float) -> Drive:
         sensors = {name: rows[0] for name, rows in raw_sensors(env.backend.state).items()}
         for name in ("joint_pos", "joint_vel"):
             sensors[name] = sensors[name][read]
-        targets = runtime.step(sensors, env.ctx.command[0].numpy())
+        targets = runtime.step(sensors, env.ctx.command[0].cpu().numpy())
         done = time.perf_counter()
         took[i], late[i] = done - began, began - due
         missed += done > due + period
         with torch.no_grad():
             result = env.step(
-                torch.from_numpy(runtime.action[send])[None], torch.from_numpy(targets[send])[None]
+                torch.from_numpy(runtime.action[send])[None].to(env.device),
+                torch.from_numpy(targets[send])[None].to(env.device),
             )
         total += float(result.reward)
         if bool(result.done):
             falls += int(result.terminated)
             runtime.reset(float(phase_of(env)[0]))
     wall = max(time.perf_counter(), due + period) - (due - (count - 1) * period)
+    env.check()  # after the drive: on a GPU asking takes time
     return Drive(took, late, missed, falls, total, wall)
 
 

@@ -62,6 +62,9 @@ def record(env: Env, policy: Act, steps: int) -> Recording:
     """Let the trained policy control `env`, made with `on_robot`, and write everything down.
 
     Half way everybody begins anew, so that there is a reset to get right even where nobody falls.
+
+    Raises:
+        RunFailed: a term was not finite, or the simulator has dropped part of the physics.
     """
     rows: dict[str, list[np.ndarray]] = {}
     for t in range(steps):
@@ -85,6 +88,7 @@ def record(env: Env, policy: Act, steps: int) -> Recording:
             rows.setdefault(name, []).append(array)
         fresh = env.step(action).done.clone()
         forget(policy, fresh)
+    env.check()  # a GPU keeps to itself what went wrong until it is asked
     whole = {name: np.stack(arrays) for name, arrays in rows.items()}
     kept = {name: whole.pop(name) for name in ("reset", "phase", "observations", "actions", "targets")}
     return Recording(sensors=whole, **kept)

@@ -69,6 +69,7 @@ def tally(env: Env, policy: Act, episodes_each: int = 1) -> Tally:
 
     Raises:
         NonFiniteTerm: a term of the task is not finite on a finite State.
+        RunFailed: the simulator has dropped part of the physics.
     """
     n, device = env.num_envs, env.device
     mobile = env.robot.base is not None
@@ -106,6 +107,7 @@ def tally(env: Env, policy: Act, episodes_each: int = 1) -> Tally:
         if bool((finished >= episodes_each).all()):
             break
     seconds = time.perf_counter() - began
+    env.check()  # a GPU keeps to itself what went wrong until it is asked
     assert ended, "an episode ends within max_episode_steps"
     all_returns, all_steps, survived, diverged, distance = (
         torch.cat(parts) for parts in zip(*ended, strict=True)

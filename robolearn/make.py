@@ -12,7 +12,7 @@ from robolearn.config import Config
 from robolearn.env import Env
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError
-from robolearn.memory import require_room
+from robolearn.memory import enough_memory, require_room
 
 
 def make_env(run: Config, num_envs: int | None = None, rank: int = 0) -> Env:
@@ -22,8 +22,9 @@ def make_env(run: Config, num_envs: int | None = None, rank: int = 0) -> Env:
         ConfigError: robot, backend, device and task do not fit together, or the environments not into memory.
     """
     wanted = num_envs or run.num_envs
-    require_room(wanted, device_of(run), lambda n: _make(run, n, rank))
-    return _make(run, wanted, rank)
+    require_room(wanted, device_of(run), lambda n: build_env(run, n, rank))
+    with enough_memory(wanted):
+        return build_env(run, wanted, rank)
 
 
 def device_of(run: Config) -> torch.device:
@@ -34,7 +35,12 @@ def device_of(run: Config) -> torch.device:
     return torch.device("cuda" if cuda else "cpu")
 
 
-def _make(run: Config, num_envs: int, rank: int) -> Env:
+def build_env(run: Config, num_envs: int, rank: int = 0) -> Env:
+    """`make_env` for who has asked already whether there is room: it measures nothing.
+
+    Raises:
+        ConfigError: robot, backend, device and task do not fit together.
+    """
     # Nothing of ours draws from the global generators; what a user's task or library draws repeats too.
     random.seed(run.seed)
     np.random.seed(run.seed)  # noqa: NPY002
@@ -43,7 +49,13 @@ def _make(run: Config, num_envs: int, rank: int) -> Env:
         found = registry.load("robots", run.task.robot)
         robot = found if isinstance(found, Robot) else Robot.load(found)
         backend_class = registry.load("backends", run.backend_name)
-        backend = backend_class(robot, num_envs, str(device_of(run)), run.backend)
+        try:
+            backend = backend_class(robot, num_envs, str(device_of(run)), run.backend)
+        except NotImplementedError as error:  # MuJoCo Warp's word for what the robot asks for and it lacks
+            raise ConfigError(
+                f"backend={run.backend_name} cannot simulate robot {robot.name}: {error}; change its robot.yaml or "
+                "MJCF, or choose another backend= (robolearn list)"
+            ) from error
         return Env(run.task, robot, backend, seed=run.seed, rank=rank)
     except ValueError as error:
         raise ConfigError(str(error)) from error

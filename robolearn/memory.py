@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
+import gc
 import types
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from robolearn.errors import ConfigError
+from robolearn.errors import ConfigError, MissingError, RunFailed
 
 PLENTY = 2**21
 """Bytes that no environment of ours needs (a humanoid takes 0.1 MB): where there is this much, nothing is measured."""
-PROBES = (512, 1024)
-"""Environments of the two measurements, whose difference is what one environment takes."""
+PROBE = 1024
+"""Environments of the larger of two measurements, the other one is of half as many; their difference is what an
+environment takes. Where fewer are asked for, no more are built."""
 USABLE = 0.8
 """Share of the free memory that may be planned with: simulators and allocators take more than the arrays that they
 show (a quarter more was measured with mjbatch)."""
 
 
-def require_room(num_envs: int, device: torch.device, build: Callable[[int], Any]) -> None:
+def require_room(
+    num_envs: int, device: torch.device, build: Callable[[int], Any], plenty: int = PLENTY
+) -> None:
     """Refuse a number of environments that does not fit in memory.
 
     Args:
         num_envs: what was asked for.
         device: where they are to be.
         build: makes what will be held (an Env, or an Env with its learner) for a small number of environments,
-            with a `close`.
+            with a `close`. It must not ask for room itself: it would measure again, and tell of the small number.
+        plenty: bytes that no environment needs: where there is this much for each, nothing is measured.
 
     Raises:
         ConfigError: it does not fit; the message has the largest number that would.
     """
     free = free_bytes(device)
-    if free is None or num_envs * PLENTY < free:
+    if free is None or num_envs * plenty < free:
         return
-    few, more = (_measured(build, n) for n in PROBES)
-    each = max(1.0, (more - few) / (PROBES[1] - PROBES[0]))
-    fixed = max(0.0, few - each * PROBES[0])
+    large = min(PROBE, max(2, num_envs))
+    small = large // 2
+    with enough_memory(num_envs):
+        few, more = (_measured(build, n, device) for n in (small, large))
+    each = max(1.0, (more - few) / (large - small))
+    fixed = max(0.0, few - each * small)
     most = int((USABLE * free - fixed) / each)
     if num_envs <= most:
         return
@@ -51,10 +59,33 @@ def require_room(num_envs: int, device: torch.device, build: Callable[[int], Any
     )
 
 
+@contextmanager
+def enough_memory(num_envs: int, what: str = "") -> Iterator[None]:
+    """Say in one line what memory is not enough for, whichever library finds out; `what` comes with the environments.
+
+    Raises:
+        ConfigError: an allocation failed: torch's and Warp's are RuntimeErrors, NumPy's is a MemoryError.
+    """
+    try:
+        yield
+    except (MissingError, RunFailed):
+        raise
+    except (MemoryError, RuntimeError) as error:
+        text = str(error).lower()
+        if not isinstance(error, MemoryError) and "alloc" not in text and "out of memory" not in text:
+            raise
+        raise ConfigError(f"num_envs={num_envs}{what} needs more memory than there is") from error
+
+
 def free_bytes(device: torch.device) -> int | None:
     """Memory that can still be had; None where the system does not tell."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        # Where no such GPU is, the backend says so, and better.
+        if (device.index or 0) >= torch.cuda.device_count():
+            return None
+        # What torch keeps for its next allocation is taken, for the driver, but free for us.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
     found = [_meminfo(), _group_limit()]
     return min((x for x in found if x is not None), default=None)
 
@@ -96,9 +127,14 @@ def held_bytes(*things: Any) -> int:
     return sum(sizes.values()) + scratch
 
 
-def _measured(build: Callable[[int], Any], num_envs: int) -> int:
+def _measured(build: Callable[[int], Any], num_envs: int, device: torch.device) -> int:
     with closing(build(num_envs)) as made:
-        return held_bytes(made)
+        size = held_bytes(made)
+    del made
+    gc.collect()  # an Env and its recorded parts know each other
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return size
 
 
 def _meminfo() -> int | None:
@@ -109,13 +145,23 @@ def _meminfo() -> int | None:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _group_limit() -> int | None:
-    """What a container may still take (control groups, version 2)."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        return None
-    # Pages of files can be given back.
-    return None if limit == "max" else int(limit) - int(used) + int(statistics.get("inactive_file", 0))
+GROUPS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Where control groups of version 2 and of version 1 tell limit and use, and what they call pages of files."""
+
+
+def _group_limit(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What a container may still take."""
+    for limit_file, used_file, inactive in GROUPS:
+        try:
+            limit, used = ((folder / name).read_text().strip() for name in (limit_file, used_file))
+            lines = (folder / limit_file).with_name("memory.stat").read_text().splitlines()
+            if limit == "max":
+                return None
+            # Pages of files can be given back. Version 1 says "no limit" with a number beyond any machine's memory.
+            return int(limit) - int(used) + int(dict(line.split() for line in lines).get(inactive, 0))
+        except (OSError, ValueError):
+            continue
+    return None

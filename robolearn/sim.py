@@ -14,8 +14,8 @@ import torch
 
 from robolearn import config, registry
 from robolearn.config import Config
-from robolearn.env import Env, StepResult
-from robolearn.envs.backend import State, Tensor
+from robolearn.env import Env
+from robolearn.envs.backend import State
 from robolearn.errors import ConfigError, did_you_mean, listing, near, one_line, printable, quote
 from robolearn.files import replacing
 from robolearn.finite import NonFiniteTerm
@@ -179,7 +179,11 @@ def _prepare(policy: str, words: list[str]) -> tuple[Config, Callable[[Env], Act
 
 @torch.no_grad()
 def roll_out(run: Config, make_policy: Callable[[Env], Act], steps: int) -> Outcome:
-    """Simulate `steps` control steps from the beginning, in an Env of its own; what is not finite ends it."""
+    """Simulate `steps` control steps from the beginning, in an Env of its own; what is not finite ends it.
+
+    Raises:
+        RunFailed: the simulator has dropped part of the physics.
+    """
     outcome, env = Outcome(), None
     try:
         env = make_env(run)
@@ -190,12 +194,13 @@ def roll_out(run: Config, make_policy: Callable[[Env], Act], steps: int) -> Outc
         began = time.perf_counter()
         while outcome.steps < steps:
             action = policy(env.observations["policy"])
-            _require_finite({"the policy's action": action}, outcome.steps)
+            if not bool(torch.isfinite(action).all()):
+                raise NonFiniteTerm(f"the policy's action is not finite after step {outcome.steps}")
             result = env.step(action)
+            env.check()  # on a GPU too, and before the step counts: divergence below is read back anyway
             forget(policy, result.done)
             outcome.steps += 1
             outcome.simulated += env.ctx.dt
-            _require_finite(_seen(result), outcome.steps)
             outcome.diverged += int(result.diverged.sum())
             fell |= result.terminated
             outcome.seconds = time.perf_counter() - began
@@ -209,18 +214,6 @@ def roll_out(run: Config, make_policy: Callable[[Env], Act], steps: int) -> Outc
         if env is not None:
             env.close()
     return outcome
-
-
-def _seen(result: StepResult) -> dict[str, Tensor]:
-    """What an Env on a GPU does not check at every step by itself."""
-    observations = {f"the {name} observation": obs for name, obs in result.observations.items()}
-    return {"the reward": result.reward, **observations}
-
-
-def _require_finite(values: dict[str, Tensor], step: int) -> None:
-    for name, tensor in values.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise NonFiniteTerm(f"{name} is not finite after step {step}")
 
 
 def checksum(state: State) -> str:

@@ -23,8 +23,8 @@ from robolearn.errors import ConfigError
 from robolearn.files import replacing
 from robolearn.finite import NonFiniteTerm
 from robolearn.learners.learner import Learner, Report
-from robolearn.make import device_of, make_env
-from robolearn.memory import require_room
+from robolearn.make import build_env, device_of
+from robolearn.memory import PLENTY, enough_memory, require_room
 from robolearn.metrics import MetricsLog
 from robolearn.panel import Panel
 
@@ -47,8 +47,9 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
     """
     set_threads(run)
     folder, content = _resumed(run)
-    require_room(run.num_envs, device_of(run), lambda n: _probe(run, n))
-    env = make_env(run)
+    require_room(run.num_envs, device_of(run), lambda n: _probe(run, n), _plenty(run))
+    with enough_memory(run.num_envs):
+        env = build_env(run, run.num_envs)
     learner = make_learner(run, env)
     numerics = {"torch threads": torch.get_num_threads(), "precision": getattr(learner, "precision", None)}
     start, seconds, steps, exact, why = 0, 0.0, 0, True, ""
@@ -120,8 +121,17 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
 
 def _probe(run: Config, num_envs: int) -> SimpleNamespace:
     """What a run holds in memory, for fewer environments."""
-    env = make_env(run, num_envs)
+    env = build_env(run, num_envs)
     return SimpleNamespace(env=env, learner=make_learner(run, env), close=env.close)
+
+
+def _plenty(run: Config) -> int:
+    """Bytes that no environment of this run needs: its own, and its part of a batch where the learner has one."""
+    learner, widths = run.learner, [0]
+    for name in ("actor_hidden", "critic_hidden"):
+        widths += getattr(learner, name, ())
+    # Observations of all kinds, actions and what the networks make of them, forwards and back.
+    return PLENTY + 4 * getattr(learner, "num_steps", 0) * (1024 + 2 * max(widths))
 
 
 def _resumed(run: Config) -> tuple[Path | None, dict[str, Any] | None]:
@@ -165,15 +175,10 @@ def make_learner(run: Config, env: Env) -> Learner:
             )
     seed = int(np.random.SeedSequence((run.seed, 0, 1)).generate_state(1)[0])
     try:
-        return cls(env, run.learner, seed=seed)
+        with enough_memory(run.num_envs, " with these learner settings"):
+            return cls(env, run.learner, seed=seed)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    except (RuntimeError, MemoryError) as error:
-        if "alloc" not in str(error):
-            raise
-        raise ConfigError(
-            f"num_envs={run.num_envs} with these learner settings needs more memory than there is"
-        ) from error
 
 
 def set_threads(run: Config) -> None:

@@ -63,7 +63,7 @@ def play(
     Raises:
         ConfigError: the run cannot be used so, or the file cannot be written.
         MissingError: no renderer or no encoder on this machine.
-        RunFailed: a term was not finite.
+        RunFailed: a term was not finite, or the simulator has dropped part of the physics.
     """
     if video is not None and video.suffix.lower() not in CONTAINERS:
         raise ConfigError(
@@ -97,6 +97,7 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
 
     Raises:
         MissingError: nothing on this machine renders.
+        RunFailed: a term was not finite, or the simulator has dropped part of the physics.
     """
     env.reset()
     forget(policy)
@@ -104,6 +105,7 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
     smooth: np.ndarray | None = None
     with Renderer(env.robot, *SIZE, backend=env.backend.capabilities.name) as renderer:
         for frame in range(frames):
+            env.check()  # before it is drawn: a GPU keeps to itself what went wrong until it is asked
             state = env.backend.state
             lines = [f"{float(env.ctx.episode_time[0]):.2f} s   episode {episode}"]
             arrows: dict[str, np.ndarray] = {}

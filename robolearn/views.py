@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
-from robolearn.env import Env
+from robolearn.env import Env, StepResult
 
 ACTION_BOUND = 5.0
 """Actions are unbounded here; gymnasium wants a box. A policy that starts at std 0.5 stays well within."""
@@ -49,7 +49,7 @@ class RslRlView(VecEnv):
 
     @episode_length_buf.setter
     def episode_length_buf(self, steps: torch.Tensor) -> None:
-        self.env.episode_step = steps.clone()
+        self.env.episode_step = steps.to(self.device, copy=True)
 
     def get_observations(self) -> TensorDict:
         """The current observation groups, copied."""
@@ -59,7 +59,8 @@ class RslRlView(VecEnv):
         """(observations, rewards (N,), dones (N,), extras), see rsl_rl."""
         # rsl_rl collects in inference mode; tensors born there could not be written to afterwards.
         with torch.inference_mode(False):
-            result = self.env.step(actions.clone())
+            result = self.env.step(actions.to(self.device, copy=True))
+            self.env.check()  # `log` below waits for a GPU anyway
         extras = {
             "time_outs": result.truncated,
             "terminal_observations": self._groups(result.terminal_observations),
@@ -85,10 +86,24 @@ def _spaces(env: Env) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Box]:
     return observations, actions
 
 
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor of any device as an array of its own."""
+    return tensor.cpu().numpy().copy()
+
+
+def _step(env: Env, actions: np.ndarray) -> StepResult:
+    """One control period, and what went wrong in it: a GPU keeps that to itself until it is asked."""
+    result = env.step(torch.as_tensor(np.array(actions, np.float32), device=env.device))
+    env.check()
+    return result
+
+
 def _restart(env: Env, seed: int | None) -> dict[str, torch.Tensor]:
     if seed is not None:
         env.random.generator.manual_seed(seed)
-    return env.reset()
+    observations = env.reset()
+    env.check()
+    return observations
 
 
 class GymnasiumView(gymnasium.Env):
@@ -105,15 +120,15 @@ class GymnasiumView(gymnasium.Env):
         """Start an episode; a seed makes everything after it repeatable."""
         super().reset(seed=seed)
         observations = _restart(self.env, seed)
-        return observations["policy"][0].numpy().copy(), {"critic": observations["critic"][0].numpy().copy()}
+        return _array(observations["policy"][0]), {"critic": _array(observations["critic"][0])}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
         """One control period; `action` (A,)."""
-        result = self.env.step(torch.as_tensor(np.asarray(action, np.float32))[None].clone())
+        result = _step(self.env, np.asarray(action)[None])
         info: dict[str, Any] = {k: float(m.each()[0]) for k, m in result.metrics.items() if m.weight[0]}
-        info["critic"] = result.terminal_observations["critic"][0].numpy().copy()
+        info["critic"] = _array(result.terminal_observations["critic"][0])
         return (
-            result.terminal_observations["policy"][0].numpy().copy(),
+            _array(result.terminal_observations["policy"][0]),
             float(result.reward[0]),
             bool(result.terminated[0]),
             bool(result.truncated[0]),
@@ -139,26 +154,26 @@ class GymnasiumVectorView(gymnasium.vector.VectorEnv):
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
         """Start an episode everywhere."""
         observations = _restart(self.env, seed)
-        return observations["policy"].numpy().copy(), {"critic": observations["critic"].numpy().copy()}
+        return _array(observations["policy"]), {"critic": _array(observations["critic"])}
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
         """One control period for all; `actions` (N, A)."""
-        result = self.env.step(torch.as_tensor(np.asarray(actions, np.float32)).clone())
-        info: dict[str, Any] = {name: m.each().numpy() for name, m in result.metrics.items()}
-        info["critic"] = result.observations["critic"].numpy().copy()
-        done = result.done.numpy()
+        result = _step(self.env, actions)
+        info: dict[str, Any] = {name: _array(m.each()) for name, m in result.metrics.items()}
+        info["critic"] = _array(result.observations["critic"])
+        done = _array(result.done)
         if done.any():
-            final = result.terminal_observations["policy"].numpy()
+            final = _array(result.terminal_observations["policy"])
             # gymnasium's layout: an object array with None where no episode ended.
             info["final_obs"] = np.array(
                 [row.copy() if d else None for row, d in zip(final, done, strict=True)] + [None], dtype=object
             )[:-1]
-            info["_final_obs"] = done.copy()
+            info["_final_obs"] = done
         return (
-            result.observations["policy"].numpy().copy(),
-            result.reward.numpy().copy(),
-            result.terminated.numpy().copy(),
-            result.truncated.numpy().copy(),
+            _array(result.observations["policy"]),
+            _array(result.reward),
+            _array(result.terminated),
+            _array(result.truncated),
             info,
         )
 

@@ -12,11 +12,13 @@ import torch
 
 from robolearn import config, runs
 from robolearn.cli import main
-from robolearn.errors import ConfigError
+from robolearn.env import Env, NonFiniteTerm
+from robolearn.errors import ConfigError, RunFailed
 from robolearn.evaluate import summarize, tally
 from robolearn.make import make_env
 from robolearn.tasks.task import Ratio
 from robolearn.train import train
+from tests.as_on_gpu import unread, warp_env
 
 TIMING = ("real_time_factor", "steps_per_second")
 
@@ -161,6 +163,9 @@ def test_forward_distance_is_along_the_heading_at_the_start():
         robot, ctx = SimpleNamespace(base="pelvis"), SimpleNamespace(dt=0.02)
         observations = {"policy": torch.zeros(2, 1)}  # noqa: RUF012
 
+        def check(self) -> None:
+            pass
+
         def reset(self) -> None:
             self.age = 0
             quat = torch.tensor([[half, 0.0, 0.0, half], [1.0, 0.0, 0.0, 0.0]])
@@ -199,6 +204,9 @@ def test_diverged_steps_count_in_no_metric():
         def reset(self) -> None:
             pass
 
+        def check(self) -> None:
+            pass
+
         def step(self, action: torch.Tensor) -> SimpleNamespace:
             gone = torch.tensor([True, False])
             # What Env makes of a metric of 9 and 2 with the first environment diverged.
@@ -232,6 +240,30 @@ def test_a_humanoid_reports_tracking_and_distance_under_a_fixed_command(tmp_path
     assert abs(metrics["forward_distance"]) < 0.4
     assert metrics["observation_noise"] is True
     assert "with observation noise" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("room", ["nconmax", "njmax"])
+def test_contacts_that_a_gpu_dropped_fail_the_count_with_what_to_set(room):
+    env = warp_env("humanoid_walk", 2, "backend.nconmax=3" if room == "nconmax" else "backend.njmax=24")
+    with pytest.raises(RunFailed, match=rf"raise backend\.{room}"):
+        tally(env, runs.zero_policy(env))
+
+
+def test_a_term_that_was_not_finite_on_a_gpu_fails_the_count_by_name():
+    env = warp_env("cartpole_balance", 4, "task.episode_length_s=0.1")
+    env._reward_terms = {**env._reward_terms, "effort": lambda state, ctx: ctx.action[:, 0] / 0.0}
+    with pytest.raises(NonFiniteTerm, match="reward 'effort'"):
+        tally(env, runs.zero_policy(env))
+
+
+def test_the_count_of_an_unread_env_is_that_of_one_that_looks(make_env):
+    from robolearn.tasks.cartpole import CartpoleBalance
+
+    def counted(look: bool) -> list[float]:
+        env: Env = make_env(CartpoleBalance(episode_length_s=0.2), num_envs=4)
+        return tally(env if look else unread(env), runs.zero_policy(env)).returns.tolist()
+
+    assert counted(True) == counted(False)
 
 
 def test_a_run_of_a_task_from_a_file_must_be_named_again(tasks, tmp_path, capsys):

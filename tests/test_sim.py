@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from robolearn import sim
 from robolearn.cli import main
 from robolearn.sim import REPEATED_STEPS, Gate, Outcome, judge, junit_xml
+from tests.as_on_gpu import unread
 
 GATES = ["divergence", "finite", "real_time_factor", "survival", "deterministic"]
 QUICK = ("--steps", "30", "--num-envs", "8", "--min-real-time-factor", "0")
@@ -138,6 +140,35 @@ def test_a_term_that_is_not_finite_fails_its_gate_by_name(tasks, tmp_path, capsy
     assert "checksum sha256:none" in printed
     cases = {case.get("name"): case for case in ET.parse(junit).iter("testcase")}
     assert "'upright'" in str(cases["finite"].find("failure").get("message"))
+
+
+def test_a_term_that_a_gpu_found_not_finite_fails_its_gate_by_name(tasks, monkeypatch, capsys):
+    make = sim.make_env
+    monkeypatch.setattr(sim, "make_env", lambda run: unread(make(run)))
+    assert ask("--task", f"{tasks}:NotFinite", *QUICK) == 1
+    printed = capsys.readouterr().out
+    assert "FAIL finite" in printed
+    assert "reward 'upright' was not finite" in printed
+    assert "8 robots, 9 of 30 steps" in printed
+
+
+def test_a_gpu_that_finds_the_first_step_not_finite_has_no_real_time_factor(tasks, monkeypatch, capsys):
+    tasks.write_text(tasks.read_text().replace("> 0.19", "> 0.0"))
+    make = sim.make_env
+    monkeypatch.setattr(sim, "make_env", lambda run: unread(make(run)))
+    assert ask("--task", f"{tasks}:NotFinite", *QUICK) == 1
+    assert verdicts(capsys.readouterr().out)["real_time_factor"] == "SKIP"
+
+
+def test_contacts_that_a_gpu_dropped_end_the_simulation_with_what_to_set(monkeypatch, capsys):
+    pytest.importorskip("mujoco_warp")
+    make = sim.make_env
+    monkeypatch.setattr(sim, "make_env", lambda run: unread(make(run)))
+    words = ("--backend", "mujoco_warp", "device=cpu", "backend.nconmax=3", *QUICK)
+    assert ask("--task", "humanoid_walk", *words) == 4
+    error = capsys.readouterr().err
+    assert "raise backend.nconmax, now 3" in error
+    assert len(error.splitlines()) == 1
 
 
 def test_diverged_environments_fail_their_gate_counted(tasks, capsys):

@@ -12,9 +12,10 @@ import pytest
 
 from robolearn import config, viewer
 from robolearn.cli import main
-from robolearn.errors import MissingError
+from robolearn.errors import MissingError, RunFailed
 from robolearn.make import make_env
 from robolearn.runs import random_policy, zero_policy
+from tests.as_on_gpu import no_numpy_before_cpu, warp_env
 
 imageio = pytest.importorskip("imageio")
 
@@ -132,6 +133,13 @@ def test_film_shows_the_commands_and_draws_no_number_of_the_run():
     short, long = filmed(2), filmed(4)
     assert (len(short), len(long)) == (2, 4)
     assert all(np.array_equal(a, b) for a, b in zip(short, long, strict=False))
+
+
+@pytest.mark.usefixtures("renderer", "small")
+def test_a_film_of_contacts_that_a_gpu_dropped_ends_with_what_to_set():
+    env = warp_env("humanoid_walk", 1, "backend.nconmax=3")
+    with pytest.raises(RunFailed, match=r"raise backend\.nconmax, now 3"), no_numpy_before_cpu():
+        list(viewer.film(env, zero_policy(env), 100))
 
 
 def test_a_caption_stays_in_its_corner():

@@ -9,10 +9,13 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from rsl_rl.runners import OnPolicyRunner
 
+from robolearn.errors import RunFailed
+from robolearn.finite import NonFiniteTerm
 from robolearn.learners.ppo import PPO, PPOConfig
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
 from robolearn.views import as_gymnasium, as_rsl_rl
+from tests.as_on_gpu import no_numpy_before_cpu, warp_env
 
 RSL_RL = {
     "num_steps_per_env": 8,
@@ -118,3 +121,40 @@ def test_the_rsl_rl_view_tells_time_outs_apart_from_falls(make_env):
     assert extras["time_outs"].tolist() == [True] * 4
     assert observations["policy"].shape == (4, 4)
     assert not torch.equal(extras["terminal_observations"]["policy"], observations["policy"])
+
+
+def test_the_gymnasium_views_show_a_gpus_tensors():
+    for num_envs in (1, 3):
+        view = as_gymnasium(warp_env("cartpole_balance", num_envs, "task.episode_length_s=0.04"))
+        actions = np.zeros((num_envs, 1)) if num_envs > 1 else np.zeros(1)
+        with no_numpy_before_cpu():
+            view.reset(seed=1)
+            view.step(actions)
+            _, reward, _, truncated, info = view.step(actions)  # where episodes end
+        assert np.all(truncated)
+        assert np.all(np.asarray(reward) > 0)
+        assert ("final_obs" in info) == (num_envs > 1)
+
+
+def stepper(view_of, env):
+    """What makes a step of a view of `env` with actions of 0."""
+    view = view_of(env)
+    if view_of is as_rsl_rl:
+        return lambda: view.step(torch.zeros(env.num_envs, env.num_actions))
+    return lambda: view.step(np.zeros(view.action_space.shape))
+
+
+@pytest.mark.parametrize(
+    ("view_of", "num_envs"),
+    [(as_gymnasium, 1), (as_gymnasium, 3), (as_rsl_rl, 3)],
+    ids=["one", "many", "rsl_rl"],
+)
+def test_every_view_tells_what_a_gpu_found_not_finite_or_dropped(view_of, num_envs):
+    env = warp_env("cartpole_balance", num_envs)
+    env._reward_terms = {**env._reward_terms, "effort": lambda state, ctx: ctx.action[:, 0] / 0.0}
+    step = stepper(view_of, env)
+    with pytest.raises(NonFiniteTerm, match="reward 'effort'"):
+        step()
+    step = stepper(view_of, warp_env("humanoid_walk", num_envs, "backend.nconmax=3"))
+    with pytest.raises(RunFailed, match=r"raise backend\.nconmax"):
+        [step() for _ in range(100)]

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from robolearn import runs
+from robolearn import config, runs
 from robolearn.env import Env
+from robolearn.errors import RunFailed
 from robolearn.export import closed_loop as loop
 from robolearn.export.record import on_robot
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import Refused
 from robolearn.runtime.robot import Runtime
 from robolearn.runtime.sessions import OnnxSession
+from tests.as_on_gpu import unread
 from tests.export.conftest import export
 
 STARTS = 6
@@ -74,6 +76,48 @@ def test_the_actuators_get_what_the_runtime_computed(exported, walking, monkeypa
     loop.closed_loop(walking, policy, bundle, OnnxSession(bundle.graph), STARTS, 0.4, 20.0)
     assert [targets is None for targets in sent] == [True] * 20 + [False] * 20
     assert float(sent[-1].abs().max()) > 0.1
+
+
+def test_what_the_runtime_computed_goes_to_the_simulations_device(exported, walking, monkeypatch):
+    """Told by `Tensor.to`, as there is one device here; what is compared comes back with `Tensor.cpu`."""
+    bundle, sent = Bundle.load(exported), []
+    to, step = torch.Tensor.to, Env.step
+
+    def moved(self, *arguments, **named):
+        out = to(self, *arguments, **named)
+        out.moved = any(isinstance(x, torch.device) for x in arguments)
+        return out
+
+    def spy(self, action, targets=None):
+        sent.append([getattr(x, "moved", False) for x in (action, targets)])
+        return step(self, action, targets)
+
+    monkeypatch.setattr(torch.Tensor, "to", moved)
+    monkeypatch.setattr(Env, "step", spy)
+    loop.one_step_late(walking, bundle, OnnxSession(bundle.graph), STARTS, 0.06)
+    assert sent[1:] == [[True, True], [True, True]]
+
+
+@pytest.mark.cuda
+def test_a_bundle_drives_robots_on_a_gpu(exported):
+    bundle = Bundle.load(exported)
+    run = runs.open_run("pretrained:humanoid_walk", ["backend=mujoco_warp", "device=cuda"])
+    policy = runs.load_policy(run)
+    found = loop.closed_loop(
+        on_robot(run.config), policy, bundle, OnnxSession(bundle.graph), STARTS, 0.4, 20.0
+    )
+    assert found.inside
+    late = loop.one_step_late(on_robot(run.config), bundle, OnnxSession(bundle.graph), STARTS, 0.4)
+    assert late.survival == 1.0
+
+
+def test_contacts_that_a_gpu_dropped_end_the_closed_loop(walking, monkeypatch):
+    pytest.importorskip("mujoco_warp")
+    make = loop.make_env
+    run = config.resolve(["task=humanoid_walk", "backend=mujoco_warp", "device=cpu", "backend.nconmax=3"])
+    monkeypatch.setattr(loop, "make_env", lambda *a, **b: unread(make(*a, **b)))
+    with pytest.raises(RunFailed, match=r"raise backend\.nconmax, now 3"):
+        loop._episodes(replace(run, task=walking.task), STARTS, 60, driving(0.0))
 
 
 def test_a_gap_that_is_too_large_is_code_3(trained, capfd, monkeypatch, tmp_path):

@@ -11,6 +11,8 @@ import pytest
 from robolearn.cli import main
 from robolearn.env import Env
 from robolearn.export import deploy as deploying
+from robolearn.runtime.errors import NOT_THE_SAME
+from tests.as_on_gpu import no_numpy_before_cpu, unread
 
 PATIENT = ["--max-missed", "1"]
 """How busy the machine is is no matter of tests."""
@@ -23,6 +25,21 @@ def test_the_shipped_policy_walks_in_real_time(exported, capsys):
     assert "100 control steps at 50 Hz with onnxruntime" in out
     assert re.search(r"falls +0\n", out)
     assert re.search(r"missed deadlines +\d+ of 100", out)
+
+
+def test_a_robot_simulated_on_a_gpu_is_driven_too(exported, capsys, monkeypatch):
+    pytest.importorskip("mujoco_warp")
+    drive = deploying.drive
+
+    def on_gpu(runtime, env, seconds):
+        with no_numpy_before_cpu():
+            return drive(runtime, unread(env), seconds)
+
+    monkeypatch.setattr(deploying, "drive", on_gpu)
+    words = ["backend=mujoco_warp", "device=cpu", "--seconds", "0.3", *PATIENT]
+    assert main(["deploy", str(exported), *words]) == 0, capsys.readouterr().err
+    assert main(["deploy", str(exported), *words, "backend.nconmax=3"]) == NOT_THE_SAME
+    assert "raise backend.nconmax, now 3" in capsys.readouterr().err
 
 
 def test_a_robot_that_falls_is_code_1(exported, capsys):

@@ -1,0 +1,49 @@
+"""Envs on a CPU that behave as on a GPU: nothing is looked at until `Env.check`, and no tensor is NumPy's at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from robolearn import config
+from robolearn.env import Env
+from robolearn.make import make_env
+
+
+def unread(env: Env) -> Env:
+    """`env`, which from now on keeps to itself what goes wrong."""
+    env.read_at_once = env._watch.at_once = False
+    if hasattr(env.backend, "read_at_once"):
+        env.backend.read_at_once = False
+    return env
+
+
+def warp_env(task: str, num_envs: int, *settings: str) -> Env:
+    """An unread Env on mujoco_warp; skips the test where that is not installed."""
+    pytest.importorskip("mujoco_warp")
+    words = [f"task={task}", "backend=mujoco_warp", "device=cpu", f"num_envs={num_envs}", *settings]
+    return unread(make_env(config.resolve(words)))
+
+
+@contextmanager
+def no_numpy_before_cpu() -> Iterator[None]:
+    """Tensors refuse `numpy` as those of a GPU do, but for what `cpu` gave."""
+    cpu, numpy = torch.Tensor.cpu, torch.Tensor.numpy
+
+    def fetch(self: torch.Tensor) -> torch.Tensor:
+        out: Any = cpu(self).clone()
+        out.fetched = True
+        return out
+
+    def read(self: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        if not getattr(self, "fetched", False):
+            raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu()")
+        return numpy(self, *arguments, **named)
+
+    with mock.patch.object(torch.Tensor, "cpu", fetch), mock.patch.object(torch.Tensor, "numpy", read):
+        yield
