@@ -413,7 +413,9 @@ def _require_device(device: str) -> torch.device:
             raise ValueError(f"device={device}: no CUDA GPU was found; use device=cpu")
         found = torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
         if found.index >= torch.cuda.device_count():
-            raise ValueError(f"device={device}: there are {torch.cuda.device_count()} CUDA GPUs, from cuda:0 on")
+            raise ValueError(
+                f"device={device}: there are {torch.cuda.device_count()} CUDA GPUs, from cuda:0 on"
+            )
     return found
 
 
