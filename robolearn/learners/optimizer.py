@@ -65,6 +65,8 @@ class DeviceAdam:
         # torch's word for "the gradients are not finite": the kernels leave weights, moments and the count of
         # steps as they are. GradScaler sets it in the same way.
         self.adam.found_inf = self.skip  # type: ignore[attr-defined]
+        # It would warn of the runs before a graph is recorded, which are meant.
+        self.adam._warned_capturable_if_run_uncaptured = True
 
     def take(self, gradients: tuple[Tensor, ...]) -> None:
         """Keep these gradients, one a parameter, for the next step."""

@@ -68,7 +68,7 @@ class PPO:
         c = config
         memory = (c.rnn, c.rnn_hidden, c.rnn_layers)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPUs', too
             self.actor = build_model(
                 "policy", widths["policy"], env.num_actions, c.actor_hidden, c.activation, c.init_std, *memory
             ).to(self.device)

@@ -13,7 +13,8 @@ def choose_precision(wanted: str, device: torch.device) -> str:
         # Without a bf16 multiplier (AMX, or AVX-512's own) the casts cost more than they save.
         fast = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
         return "bf16" if fast else "fp32"
-    return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
+    # Older GPUs than Ampere only emulate it.
+    return "bf16" if torch.cuda.get_device_capability(device)[0] >= 8 else "fp32"
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:

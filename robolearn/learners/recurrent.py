@@ -49,6 +49,10 @@ class ActorMemory:
     def __init__(self, rnn: nn.GRU | nn.LSTM, num_envs: int) -> None:
         """`rnn` belongs to the actor, on its device."""
         self.rnn = rnn
+        if next(rnn.parameters()).device.type == "cuda":
+            # cuDNN would multiply in TF32, which keeps 10 bits of 23. Its backward pass asks long after the forward
+            # one, so no context around that would do; nothing else of ours uses cuDNN.
+            torch.backends.cudnn.allow_tf32 = False
         self.now = empty_memory(rnn, num_envs)
         """Before the next step; emptied where an episode has ended. Overwritten in place, like `start`."""
         self.start = empty_memory(rnn, num_envs)

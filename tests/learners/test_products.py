@@ -45,3 +45,8 @@ def test_what_is_not_fp32_goes_the_usual_way(monkeypatch):
     monkeypatch.setattr(products, "onednn_is_faster", lambda: pytest.fail("asked for nothing"))
     mlp = nn.Sequential(nn.Linear(3, 2)).bfloat16()
     assert forward(mlp, torch.ones(1, 3, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_no_rows_are_no_error(monkeypatch):
+    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
+    assert forward(nn.Sequential(nn.Linear(3, 2)), torch.zeros(0, 3)).shape == (0, 2)
