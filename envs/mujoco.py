@@ -21,7 +21,7 @@ from robolearn.envs.backend import (
     quat_rotate_inverse,
     robot_entity,
 )
-from robolearn.envs.randomize import nominal, settable
+from robolearn.envs.randomize import nominal, require_settable, settable
 from robolearn.envs.robot import Robot
 from robolearn.errors import RunFailed
 
@@ -205,10 +205,7 @@ class MujocoBackend:
 
     def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
         """See `Backend.set_params`."""
-        for name in params:
-            if name not in self.capabilities.params:
-                valid = ", ".join(sorted(self.capabilities.params))
-                raise ValueError(f"backend=mujoco cannot set {name!r}; it can set {valid}")
+        require_settable(params, self.capabilities)
         rows = mask.nonzero().squeeze(-1).numpy()
         if not len(rows):
             return

@@ -19,7 +19,7 @@ from robolearn.envs import mujoco_warp_kernels as kernels
 from robolearn.envs.backend import Capabilities, Pose, Snapshot, State, Tensor, robot_entity
 from robolearn.envs.contacts import has_convex_pairs, room_for
 from robolearn.envs.mujoco_warp_sim import Arena, Simulation
-from robolearn.envs.randomize import InverseWeights, nominal, settable
+from robolearn.envs.randomize import InverseWeights, nominal, require_settable, settable
 from robolearn.envs.robot import Robot
 from robolearn.errors import RunFailed
 
@@ -241,10 +241,7 @@ class MujocoWarpBackend:
 
     def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
         """See `Backend.set_params`."""
-        for name in params:
-            if name not in self.capabilities.params:
-                valid = ", ".join(sorted(self.capabilities.params))
-                raise ValueError(f"backend=mujoco_warp cannot set {name!r}; it can set {valid}")
+        require_settable(params, self.capabilities)
         for name, values in params.items():
             known = self._state.params[name]
             known.copy_(torch.where(mask, values, known))

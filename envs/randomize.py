@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import mujoco
 import numpy as np
 
+from robolearn.envs.backend import Capabilities
 from robolearn.envs.robot import Robot
 
 
@@ -12,6 +15,18 @@ def settable(robot: Robot) -> frozenset[str]:
     """The parameters that mean something for a robot; see `robolearn.envs.backend.PARAMETERS`."""
     gains = {"gain_scale"} if any(a.kind == "position" for a in robot.actuators) else set()
     return frozenset({"friction"} | gains | ({"mass_scale"} if robot.base else set()))
+
+
+def require_settable(names: Iterable[str], capabilities: Capabilities) -> None:
+    """Refuse a parameter that a backend cannot set.
+
+    Raises:
+        ValueError: naming it and those that it can set.
+    """
+    for name in names:
+        if name not in capabilities.params:
+            valid = ", ".join(sorted(capabilities.params))
+            raise ValueError(f"backend={capabilities.name} cannot set {name!r}; it can set {valid}")
 
 
 def nominal(name: str, model: mujoco.MjModel) -> float:
