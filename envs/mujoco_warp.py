@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -21,6 +17,7 @@ from robolearn.envs.contacts import has_convex_pairs, room_for
 from robolearn.envs.mujoco_warp_sim import Arena, Simulation
 from robolearn.envs.randomize import InverseWeights, nominal, require_settable, settable
 from robolearn.envs.robot import Robot
+from robolearn.envs.warp_graphs import Recorder, patience, quiet, require_device
 from robolearn.errors import RunFailed
 
 LOST = mjw.OverflowType.ALL & ~(mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS)
@@ -65,12 +62,11 @@ class MujocoWarpBackend:
     ) -> None:
         config = config or MujocoWarpConfig()
         self.robot, self.num_envs = robot, num_envs
-        wp.config.log_level = max(wp.config.log_level, wp.LOG_ERROR)  # no banner, no list of modules
-        wp.init()
-        self.device = _require_device(device)
+        quiet()
+        self.device = require_device(device, "mujoco_warp")
         self.read_at_once = self.device.type == "cpu"
         """Whether each step looks for what was dropped; on a GPU that would wait for the step."""
-        self._warp = wp.device_from_torch(self.device)
+        self._recorder = Recorder(self.device)
         self.model = mjcf.build_model(robot, "mujoco_warp")
         mjcf.override_options(self.model, config.timestep, config.solver, config.iterations)
         self.capabilities = Capabilities(
@@ -93,7 +89,7 @@ class MujocoWarpBackend:
         self._state = State(
             {"robot": self._entity}, params, torch.zeros(num_envs, dtype=torch.bool, device=self.device)
         )
-        with wp.ScopedDevice(self._warp), _patience():
+        with wp.ScopedDevice(self._recorder.warp), patience("MuJoCo Warp's kernels"):
             self._build()
             self._warm_up()
 
@@ -145,7 +141,6 @@ class MujocoWarpBackend:
         self._arena = Arena(self.device)
         self._steps: dict[int, wp.Graph] = {}
         self._reset_graph: wp.Graph | None = None
-        self._streams: dict[int, wp.Stream] = {}
 
     def _varied_fields(self) -> tuple[str, ...]:
         """Fields of MuJoCo Warp's model of which every environment has its own."""
@@ -184,7 +179,7 @@ class MujocoWarpBackend:
         self._physics(1)
         self._reset_rows()
         self._overflows.zero_()
-        wp.synchronize_device(self._warp)
+        wp.synchronize_device(self._recorder.warp)
 
     # ------------------------------------------------------------------ the contract
 
@@ -197,16 +192,16 @@ class MujocoWarpBackend:
         """See `Backend.reset`."""
         self._take(mask, pose)
         if self._reset_graph is None:
-            self._reset_graph = self._recorded(self._reset_rows)
-        self._launch(self._reset_graph)
+            self._reset_graph = self._recorder.record(self._reset_rows)
+        self._recorder.launch(self._reset_graph)
         self._check_now()
 
     def step(self, targets: Tensor, substeps: int) -> None:
         """See `Backend.step`."""
         self._sim.rows["ctrl"].copy_(targets.detach())
         if substeps not in self._steps:
-            self._steps[substeps] = self._recorded(lambda: self._physics(substeps))
-        self._launch(self._steps[substeps])
+            self._steps[substeps] = self._recorder.record(lambda: self._physics(substeps))
+        self._recorder.launch(self._steps[substeps])
         self._check_now()
 
     def push(self, mask: Tensor, jump: Tensor) -> None:
@@ -352,21 +347,6 @@ class MujocoWarpBackend:
 
     # ------------------------------------------------------------------ the rest
 
-    def _recorded(self, function: Callable[[], None]) -> wp.Graph:
-        with wp.ScopedDevice(self._warp), wp.ScopedCapture() as capture:
-            function()
-        return capture.graph
-
-    def _launch(self, graph: wp.Graph) -> None:
-        if self.device.type != "cuda":
-            wp.capture_launch(graph)
-            return
-        # Behind torch's own work on the same stream, so that neither has to wait for the other.
-        stream = torch.cuda.current_stream(self.device)
-        if stream.cuda_stream not in self._streams:
-            self._streams[stream.cuda_stream] = wp.stream_from_torch(stream)
-        wp.capture_launch(graph, stream=self._streams[stream.cuda_stream])
-
     def _check_now(self) -> None:
         if self.read_at_once:
             self.check()
@@ -395,35 +375,3 @@ class MujocoWarpBackend:
         for name, scaled in rows.items():
             ours = self._sim.everything_torch[name]
             ours.copy_(torch.where(mask[:, None], scaled, ours))
-
-
-def _require_device(device: str) -> torch.device:
-    """The torch device with its number.
-
-    Raises ValueError where there is none, or Warp cannot use it.
-    """
-    found = torch.device(device)
-    if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"backend=mujoco_warp runs on cuda or cpu, not on device={device}")
-    if found.type == "cuda":
-        if not torch.cuda.is_available() or not wp.is_cuda_available():
-            raise ValueError(f"device={device}: no CUDA GPU was found; use device=cpu")
-        found = torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
-        if found.index >= torch.cuda.device_count():
-            raise ValueError(
-                f"device={device}: there are {torch.cuda.device_count()} CUDA GPUs, from cuda:0 on"
-            )
-    return found
-
-
-@contextmanager
-def _patience(seconds: float = 4.0) -> Iterator[None]:
-    """Say what is going on where it takes long: kernels are compiled once for every new robot, then kept."""
-    note = "compiling MuJoCo Warp's kernels for this robot: once, about a minute\n"
-    timer = threading.Timer(seconds, lambda: sys.stderr.write(note))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

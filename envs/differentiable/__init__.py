@@ -1,0 +1,1 @@
+"""Physics that can be differentiated: gradients of rewards flow through the simulator to the policy."""

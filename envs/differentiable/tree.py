@@ -1,0 +1,319 @@
+"""Tree: a robot as the differentiable kernel knows it, read from its MuJoCo model; what it cannot know is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import mujoco
+import numpy as np
+
+from robolearn.envs.contacts import colliding_pairs
+from robolearn.envs.robot import Robot
+from robolearn.errors import ConfigError
+
+Numbers = list[float]
+
+
+@dataclass(frozen=True)
+class Joint:
+    """One joint, in its body's axes."""
+
+    kind: str
+    """"free", "slide" or "hinge"."""
+    axis: Numbers
+    anchor: Numbers
+    position: int
+    """Column of its position in a row."""
+    velocity: int
+    """First column of its velocity."""
+    dof: int
+    """Its first degree of freedom."""
+    damping: float
+    armature: float
+    lower: float | None
+    upper: float | None
+    stop_stiffness: float
+    stop_damping: float
+
+    @property
+    def size(self) -> int:
+        """Degrees of freedom."""
+        return 6 if self.kind == "free" else 1
+
+
+@dataclass(frozen=True)
+class Body:
+    """One rigid body, in its parent's axes."""
+
+    name: str
+    parent: int
+    """-1 for the world."""
+    position: Numbers
+    quat: Numbers
+    rotation: list[Numbers]
+    mass: float
+    centre: Numbers
+    """Of mass, in its own axes."""
+    inertia: list[Numbers]
+    """(3, 3) about the centre of mass, in its own axes."""
+    joints: tuple[Joint, ...]
+
+
+@dataclass(frozen=True)
+class Motor:
+    """One actuator."""
+
+    kind: str
+    joint: int
+    """Index in the robot's order."""
+    position: int
+    velocity: int
+    dof: int
+    kp: float
+    kd: float
+    effort: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """A sphere on a body that may touch the ground."""
+
+    body: int
+    position: Numbers
+    radius: float
+
+
+@dataclass(frozen=True)
+class Foot:
+    """The site on a sole."""
+
+    body: int
+    position: Numbers
+    quat: Numbers
+
+
+@dataclass(frozen=True)
+class Ground:
+    """How the floor gives way."""
+
+    stiffness: float
+    """[N/m] at each point."""
+    dissipation: float
+    """[s/m] of Hunt and Crossley."""
+    slip_speed: float
+    """Below this sliding friction grows in proportion [m/s]."""
+    friction: float
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A whole robot. Bodies follow their parents; degrees of freedom are MuJoCo's."""
+
+    bodies: tuple[Body, ...]
+    motors: tuple[Motor, ...]
+    points: tuple[Point, ...]
+    feet: tuple[Foot, ...]
+    seen_bodies: tuple[int, ...]
+    position_columns: tuple[int, ...]
+    velocity_columns: tuple[int, ...]
+    ground: Ground
+    gravity: Numbers
+    """[m/s^2]."""
+    free: bool
+    """Its first body floats."""
+
+
+_GEOMS = {
+    int(getattr(mujoco.mjtGeom, f"mjGEOM_{name}")): name.lower()
+    for name in ("PLANE", "HFIELD", "SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX", "MESH")
+}
+STOP_TIME = 0.02
+"""Time constant of a joint's stop [s], MuJoCo's default."""
+SAG = 0.002
+"""How far a robot's weight on one point presses it into the ground [m], where robot.yaml gives no stiffness."""
+
+
+def read_tree(robot: Robot, model: mujoco.MjModel, options: Mapping[str, Any]) -> Tree:
+    """The tree of a robot from its compiled scene.
+
+    Raises:
+        ConfigError: naming what of it this engine does not simulate.
+    """
+    refuse_unknown(robot, model)
+    base = 13 if robot.base else 0
+    count = len(robot.joints)
+    known = {name: (base + i, base + count + i) for i, name in enumerate(robot.joints)}
+    bodies = []
+    for b in range(1, model.nbody):
+        first = model.body_jntadr[b]
+        joints = [_joint(model, j, known) for j in range(first, first + model.body_jntnum[b]) if first >= 0]
+        frame = _matrix(model.body_iquat[b])
+        bodies.append(
+            Body(
+                name=model.body(b).name,
+                parent=int(model.body_parentid[b]) - 1,
+                position=model.body_pos[b].tolist(),
+                quat=model.body_quat[b].tolist(),
+                rotation=_matrix(model.body_quat[b]).tolist(),
+                mass=float(model.body_mass[b]),
+                centre=model.body_ipos[b].tolist(),
+                inertia=_cleaned(frame @ np.diag(model.body_inertia[b]) @ frame.T),
+                joints=tuple(joints),
+            )
+        )
+    motors = [
+        Motor(
+            kind=a.kind,
+            joint=robot.joints.index(a.joint),
+            position=known[a.joint][0],
+            velocity=known[a.joint][1],
+            dof=int(model.joint(a.joint).dofadr[0]),
+            kp=a.kp,
+            kd=a.kd,
+            effort=a.effort,
+        )
+        for a in robot.actuators
+    ]
+    sites = [model.site(name).id for name in robot.feet]
+    colliding = model.geom_contype | model.geom_conaffinity
+    weight = float(model.body_mass.sum()) * 9.81
+    return Tree(
+        bodies=tuple(bodies),
+        motors=tuple(motors),
+        points=tuple(_points(model)),
+        feet=tuple(
+            Foot(int(model.site_bodyid[s]) - 1, model.site_pos[s].tolist(), model.site_quat[s].tolist())
+            for s in sites
+        ),
+        seen_bodies=tuple(model.body(name).id - 1 for name in robot.bodies),
+        position_columns=tuple(known[name][0] for name in robot.joints),
+        velocity_columns=tuple(known[name][1] for name in robot.joints),
+        ground=Ground(
+            float(options.get("contact_stiffness", weight / SAG)),
+            float(options.get("contact_damping", 2.0)),
+            float(options.get("contact_friction_speed", 0.02)),
+            float(model.geom_friction[colliding.astype(bool), 0].max(initial=0.0)),
+        ),
+        gravity=model.opt.gravity.tolist(),
+        free=robot.base is not None,
+    )
+
+
+def refuse_unknown(robot: Robot, model: mujoco.MjModel) -> None:
+    """Refuse what of a robot would otherwise be left out in silence.
+
+    Raises:
+        ConfigError: naming the first such thing, and what to do.
+    """
+
+    def fail(what: str, fix: str) -> NoReturn:
+        raise ConfigError(f"backend=differentiable cannot simulate robot {robot.name}: {what}; {fix}")
+
+    for j in range(model.njnt):
+        name, dof = model.joint(j).name or "the free joint", model.jnt_dofadr[j]
+        if model.dof_frictionloss[dof] > 0:
+            fail(f"joint {name} has dry friction (frictionloss)", "use damping")
+        if model.jnt_stiffness[j] != 0:
+            fail(f"joint {name} has a spring (stiffness)", "use a position actuator")
+        if model.jnt_type[j] != mujoco.mjtJoint.mjJNT_FREE and model.qpos0[model.jnt_qposadr[j]] != 0:
+            fail(
+                f"joint {name} has a reference position (ref)", "turn the body instead, so that 0 is its home"
+            )
+    if model.body_gravcomp.any():
+        fail("a body is compensated for gravity (gravcomp)", "leave that to the actuators")
+    if model.opt.density or model.opt.viscosity:
+        fail("it moves in a medium (option density or viscosity)", "use damping")
+    for count, what in (
+        (model.ntendon, "tendons"),
+        (model.neq, "equality constraints"),
+        (model.nflex, "flexes"),
+    ):
+        if count:
+            fail(f"it has {what}", "remove them, or use another backend")
+    for ground, other in _grounded(model):
+        kinds = [_GEOMS.get(int(model.geom_type[g]), "other") for g in (ground, other)]
+        level = model.geom_quat[ground, 0] ** 2 == 1.0 and not model.geom_pos[ground].any()
+        if kinds[0] != "plane" or model.geom_bodyid[ground] or not level:
+            fail(f"it stands on {_name(model, ground)}", "only a level floor at height 0 is simulated")
+        if kinds[1] not in ("sphere", "capsule", "box"):
+            fail(f"{_name(model, other)} is a {kinds[1]}", "use spheres, capsules or boxes for contact")
+
+
+def _grounded(model: mujoco.MjModel) -> list[tuple[int, int]]:
+    """Pairs of geoms that can touch: one that stands still, and one of the robot."""
+    pairs = [
+        (a, b, model.body_weldid[model.geom_bodyid[a]], model.body_weldid[model.geom_bodyid[b]])
+        for a, b in colliding_pairs(model)
+    ]
+    return [(a, b) if not weld_a else (b, a) for a, b, weld_a, weld_b in pairs if not (weld_a and weld_b)]
+
+
+def left_out(model: mujoco.MjModel) -> list[str]:
+    """Pairs of a robot's own geoms that would touch in MuJoCo and go through each other here."""
+    return [
+        f"{_name(model, a)} and {_name(model, b)}"
+        for a, b in colliding_pairs(model)
+        if all(model.body_weldid[model.geom_bodyid[g]] for g in (a, b))
+    ]
+
+
+def _name(model: mujoco.MjModel, geom: int) -> str:
+    name, body = model.geom(geom).name, model.body(model.geom_bodyid[geom]).name
+    return f"geom {name}" if name else f"a geom of body {body}"
+
+
+def _joint(model: mujoco.MjModel, j: int, known: dict[str, tuple[int, int]]) -> Joint:
+    dof, kind = int(model.jnt_dofadr[j]), mujoco.mjtJoint(model.jnt_type[j])
+    free = kind == mujoco.mjtJoint.mjJNT_FREE
+    position, velocity = (0, 7) if free else known[model.joint(j).name]
+    limited = bool(model.jnt_limited[j])
+    inertia = 1.0 / float(model.dof_invweight0[dof])
+    stiffness = inertia / STOP_TIME**2
+    return Joint(
+        kind="free" if free else "slide" if kind == mujoco.mjtJoint.mjJNT_SLIDE else "hinge",
+        axis=_cleaned(model.jnt_axis[j]),
+        anchor=[0.0, 0.0, 0.0] if free else model.jnt_pos[j].tolist(),
+        position=position,
+        velocity=velocity,
+        dof=dof,
+        damping=float(model.dof_damping[dof]),
+        armature=float(model.dof_armature[dof]),
+        lower=float(model.jnt_range[j, 0]) if limited else None,
+        upper=float(model.jnt_range[j, 1]) if limited else None,
+        stop_stiffness=stiffness,
+        stop_damping=2.0 * inertia / STOP_TIME,
+    )
+
+
+def _points(model: mujoco.MjModel) -> list[Point]:
+    """Where the robot's geoms can touch the floor: a sphere's centre, a capsule's two, a box's corners."""
+    found = []
+    for g in sorted({other for _, other in _grounded(model)}):
+        kind, size = _GEOMS[int(model.geom_type[g])], model.geom_size[g]
+        body = int(model.geom_bodyid[g]) - 1
+        turn = _matrix(model.geom_quat[g])
+        if kind == "sphere":
+            corners, radius = [np.zeros(3)], float(size[0])
+        elif kind == "capsule":
+            corners, radius = [np.array([0.0, 0.0, side * size[1]]) for side in (-1, 1)], float(size[0])
+        else:
+            signs = [(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]
+            corners, radius = [np.array(s) * size for s in signs], 0.0
+        found += [Point(body, _cleaned(model.geom_pos[g] + turn @ c), radius) for c in corners]
+    return found
+
+
+def _matrix(quat: np.ndarray) -> np.ndarray:
+    """(3, 3) of a quaternion wxyz."""
+    out = np.zeros(9)
+    mujoco.mju_quat2Mat(out, quat)
+    return np.array(_cleaned(out.reshape(3, 3)))
+
+
+def _cleaned(array: np.ndarray) -> Any:
+    """As lists, with what is 0 or 1 but for rounding made exactly that, so that it folds away."""
+    scale = max(1e-12, float(np.abs(array).max()))
+    near = np.where(np.abs(array) < 1e-9 * scale, 0.0, array)
+    return np.where(np.abs(np.abs(near) - 1.0) < 1e-12, np.sign(near), near).tolist()

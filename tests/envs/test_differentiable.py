@@ -1,0 +1,353 @@
+"""The differentiable backend: our own engine against MuJoCo, and gradients by hand and by differences."""
+
+from __future__ import annotations
+
+import gc
+import math
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+
+from robolearn.envs import mjcf
+from robolearn.envs.backend import Pose
+from robolearn.envs.differentiable.backend import DifferentiableBackend
+from robolearn.envs.differentiable.mechanics import Mechanics
+from robolearn.envs.differentiable.own import pieces
+from robolearn.envs.differentiable.symbols import Recording, maximum, sin, where_positive
+from robolearn.envs.differentiable.tree import left_out, read_tree
+from robolearn.envs.robot import Robot
+from robolearn.errors import ConfigError
+from tests.envs.scenes import hopper
+from tests.factories import home_pose, home_targets, load_robot
+
+SLED_XML = """
+<mujoco>
+  <worldbody>
+    <body name="sled">
+      <joint name="x" type="slide" axis="1 0 0"/>
+      <joint name="z" type="slide" axis="0 0 1" range="-1 2"/>
+      <geom type="sphere" size=".1" pos="0 0 .1" mass="2" contype="1" conaffinity="1" friction="0.3"/>
+      <site name="sled"/>
+    </body>
+  </worldbody>
+</mujoco>
+"""
+SLED_YAML = """
+schema: 1
+description: a ball that slides along x and falls along z
+mjcf: sled.xml
+feet: [sled]
+bodies: [sled]
+joints: {x: {home: 0, actuator: push}, z: {home: 0}}
+actuators: {push: {kind: force, effort: 50}}
+solver: {differentiable: {timestep: 0.005, integrator: implicitfast}}
+"""
+
+
+def mechanics_of(robot: Robot) -> Mechanics:
+    model = mjcf.build_model(robot, "differentiable")
+    return Mechanics(read_tree(robot, model, robot.solver["differentiable"]), model.opt.timestep)
+
+
+@pytest.fixture
+def sled(tmp_path) -> Robot:
+    (tmp_path / "sled.xml").write_text(SLED_XML)
+    (tmp_path / "robot.yaml").write_text(SLED_YAML)
+    return Robot.load(tmp_path)
+
+
+@pytest.fixture
+def cartpole_backend():
+    backend = DifferentiableBackend(load_robot("cartpole"), 4)
+    yield backend
+    backend.close()
+
+
+def swing(backend, start: torch.Tensor, force: torch.Tensor, substeps: int = 4) -> torch.Tensor:
+    """Positions and velocities (N, 4) of cartpoles after one control step a row of `force` (T, N, 1)."""
+    n = len(start)
+    zeros = torch.zeros(n, 3)
+    quat = torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat(n, 1)
+    backend.detach()
+    backend.reset(
+        torch.ones(n, dtype=torch.bool), Pose(zeros, quat, zeros, zeros, start[:, :2], start[:, 2:])
+    )
+    for u in force:
+        backend.step(u, substeps)
+    return torch.cat((backend.state.robot.joint_pos, backend.state.robot.joint_vel), dim=1)
+
+
+# ---------------------------------------------------------------------- symbols
+
+
+def test_what_is_known_folds_away_and_what_is_equal_is_computed_once():
+    recording = Recording()
+    x, y = recording.input("x[0]"), recording.input("x[1]")
+    assert x * 0.0 == 0.0
+    assert x * 1.0 is x
+    assert x + 0.0 is x
+    assert x + y is y + x
+    assert (-x).__neg__() is x
+    lines, results = recording.code([sin(x) * 2.0 + where_positive(y, 3.0, maximum(x, y)), 0.5])
+    assert lines == [
+        "t0 = x[0]", "t1 = x[1]", "t4 = wp.sin(t0)", "t5 = t4 * 2.0", "t6 = wp.max(t0, t1)",
+        "t7 = wp.where(t1 > 0.0, 3.0, t6)", "t8 = t5 + t7",
+    ]  # fmt: skip
+    assert results == ["t8", "0.5"]
+
+
+# ---------------------------------------------------------------------- equations of motion
+
+
+@pytest.mark.parametrize("name", ["cartpole", "hopper", "ant", "humanoid"])
+def test_contact_free_motion_is_mujocos_to_rounding(name):
+    robot = load_robot(name)
+    model = mjcf.build_model(robot, "mujoco")  # implicitfast, as ours
+    mechanics = Mechanics(read_tree(robot, model, {}), model.opt.timestep)
+    random, data = np.random.default_rng(1), mujoco.MjData(model)
+    base, j = (13 if robot.base else 0), len(robot.joints)
+    row = np.concatenate((np.zeros(base), robot.home, random.normal(size=j)))
+    if robot.base:
+        quat = random.normal(size=4)
+        row[:13] = [0.1, 0.2, 5.0, *(quat / np.linalg.norm(quat)), *random.normal(size=6)]
+    elif robot.feet:
+        row[1] = 3.0
+    joints = [model.joint(joint) for joint in robot.joints]
+    if robot.base:
+        data.qpos[:7], data.qvel[:6] = row[:7], row[7:13]
+    for i, joint in enumerate(joints):
+        data.qpos[joint.qposadr[0]], data.qvel[joint.dofadr[0]] = row[base + i], row[base + j + i]
+    # One target is far off: its motor stays at its limit, where it has no damping.
+    target = row[base : base + j][list(robot.actuated)] + 0.1
+    target[0] += 3.0
+    for _ in range(3):  # before it meets its stop
+        data.ctrl[:] = target
+        mujoco.mj_step(model, data)
+        row = np.array(mechanics.substep(row.tolist(), target.tolist(), {}))
+    assert data.nefc == 0
+    theirs = [data.qpos[joint.qposadr[0]] for joint in joints] + [
+        data.qvel[joint.dofadr[0]] for joint in joints
+    ]
+    assert np.abs(row[base:] - theirs).max() < 1e-9
+    if robot.base:
+        assert np.abs(row[:13] - [*data.qpos[:7], *data.qvel[:6]]).max() < 1e-9
+
+
+def test_a_robot_rests_two_millimetres_in_the_ground_and_is_carried_by_its_weight(sled):
+    mechanics, row = mechanics_of(sled), [0.0, 0.01, 0.0, 0.0]
+    for _ in range(400):
+        row = mechanics.substep(row, [0.0], {})
+    seen = mechanics.look(row, [0.0], {})
+    assert row[1] == pytest.approx(-0.002, rel=1e-3)  # SAG
+    assert seen[-3:] == pytest.approx([0.0, 0.0, 2 * 9.81], rel=1e-3)
+
+
+def test_sliding_friction_slows_by_its_coefficient_and_a_push_below_it_hardly_moves(sled):
+    mechanics = mechanics_of(sled)
+    assert mechanics.tree.ground.friction == 0.8  # the floor's, the larger of the two as in MuJoCo
+    for friction in (0.8, 0.2):
+        row = [0.0, -0.002, 10.0, 0.0]
+        for _ in range(20):  # 0.1 s
+            row = mechanics.substep(row, [0.0], {"friction": friction})
+        # Against the speed a step ago: short by the 0.4 % that this is more than the speed now.
+        assert 10.0 - row[2] == pytest.approx(friction * 9.81 * 0.1, rel=5e-3)
+    # Half of the largest friction, 0.8 x 2 kg x 9.81: it creeps at v / sqrt(v^2 + 0.02^2) = 1/2.
+    row = [0.0, -0.002, 0.0, 0.0]
+    for _ in range(400):
+        row = mechanics.substep(row, [0.4 * 2 * 9.81], {})
+    assert row[2] == pytest.approx(0.02 / math.sqrt(3.0), rel=1e-2)
+
+
+def test_the_ground_never_pulls(sled):
+    mechanics = mechanics_of(sled)
+    for upward in (0.1, 1.0, 5.0):
+        row = mechanics.substep([0.0, -0.002, 0.0, upward], [0.0], {})
+        assert row[3] >= upward - 9.81 * 0.005 - 1e-9
+
+
+def test_a_stop_holds_a_joint_near_its_range(sled):
+    mechanics, row = mechanics_of(sled), [0.0, 1.95, 0.0, 3.0]
+    highest = 0.0
+    for _ in range(50):
+        row = mechanics.substep(row, [0.0], {})
+        highest = max(highest, row[1])
+    assert 2.0 < highest < 2.03
+    assert row[3] < 0.5
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('axis="0 0 1" range', 'frictionloss="1" axis="0 0 1" range'), "joint l_leg has dry friction"),
+        (('axis="0 0 1" range', 'stiffness="5" axis="0 0 1" range'), "joint l_leg has a spring"),
+        (('axis="0 0 1" range', 'ref="0.1" axis="0 0 1" range'), "joint l_leg has a reference position"),
+        (('type="sphere" size=".05"', 'type="cylinder" size=".05 .05"'), "is a cylinder; use spheres"),
+        (('<body name="l_leg">', '<body name="l_leg" gravcomp="1">'), "compensated for gravity"),
+        (
+            ("</worldbody>", '</worldbody><tendon><fixed name="t"><joint joint="l_leg" coef="1"/></fixed></tendon>'),
+            "it has tendons",
+        ),
+        (
+            ("</worldbody>", '</worldbody><equality><joint joint1="l_leg" joint2="r_leg"/></equality>'),
+            "it has equality constraints",
+        ),
+        (("<worldbody>", '<option density="1.2"/><worldbody>'), "moves in a medium"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_simulated_is_refused_by_name(tmp_path, change, words):
+    folder = hopper(tmp_path, yaml_change=("  mujoco:", "  differentiable:"), xml_change=change)
+    with pytest.raises(ConfigError, match=f"backend=differentiable cannot simulate robot .*{words}") as error:
+        DifferentiableBackend(Robot.load(folder), 1)
+    assert "\n" not in str(error.value)
+
+
+def test_contact_among_a_robots_own_bodies_is_told_to_be_left_out():
+    model = mjcf.build_model(load_robot("humanoid"), "mujoco")
+    assert left_out(model)
+    assert left_out(mjcf.build_model(load_robot("ant"), "mujoco")) == []
+
+
+def test_a_robot_without_options_for_the_backend_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="solver has no options for the backend 'differentiable'"):
+        DifferentiableBackend(Robot.load(hopper(tmp_path)), 1)
+
+
+# ---------------------------------------------------------------------- gradients
+
+
+def test_a_control_step_of_any_number_of_substeps_is_a_sum_of_launches():
+    assert [pieces(n) for n in (0, 1, 4, 11, 16)] == [[0], [1], [4], [8, 2, 1], [8, 8]]
+
+
+@pytest.mark.parametrize("substeps", [1, 4, 11])
+def test_gradients_by_forces_and_start_are_those_of_the_equations(cartpole_backend, substeps):
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(4, 4, generator=generator, requires_grad=True)
+    force = (5 * torch.randn(3, 4, 1, generator=generator)).requires_grad_()
+    weights = torch.randn(4, 4, generator=generator)
+    (swing(cartpole_backend, start, force, substeps) * weights).sum().backward()
+    mechanics = mechanics_of(load_robot("cartpole"))
+    direction, pushes = torch.randn(4, 4, generator=generator), torch.randn(3, 4, 1, generator=generator)
+
+    def end(env: int, step: float) -> float:
+        row = (start[env] + step * direction[env]).tolist()
+        for u in (force + step * pushes)[:, env].tolist():
+            for _ in range(substeps):
+                row = mechanics.substep(row, u, {})
+        return float(np.dot(row, weights[env]))
+
+    for env in range(4):
+        # The equations in double precision: differences of them are good to 1e-8.
+        expected = (end(env, 1e-4) - end(env, -1e-4)) / 2e-4
+        found = (start.grad[env] * direction[env]).sum() + (force.grad[:, env] * pushes[:, env]).sum()
+        assert found.item() == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_memory_that_is_written_again_after_a_step_does_not_change_its_gradient(cartpole_backend):
+    start = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+
+    def gradient(overwrite: bool) -> torch.Tensor:
+        push = torch.ones(4, 1, requires_grad=True)
+        sent = push * 3.0
+        swing(cartpole_backend, start, sent[None])
+        angle = cartpole_backend.state.robot.joint_pos[:, 1].cos().sum()
+        if overwrite:
+            sent.data.fill_(1e6)
+            with torch.no_grad():
+                cartpole_backend.step(torch.full((4, 1), 50.0), 4)
+        angle.backward()
+        assert push.grad is not None
+        return push.grad
+
+    assert torch.equal(gradient(False), gradient(True))
+
+
+def test_gradients_end_at_a_reset_and_at_a_detach_and_go_on_elsewhere(cartpole_backend):
+    backend, start = cartpole_backend, torch.zeros(4, 4)
+    force = torch.ones(3, 4, 1, requires_grad=True)
+    swing(backend, start, force[:2])
+    fallen = torch.tensor([True, False, True, False])
+    pose = home_pose(backend.robot, 4)
+    backend.reset(fallen, pose)
+    backend.step(force[2], 4)
+    backend.state.robot.joint_pos.sum().backward(retain_graph=True)
+    assert (force.grad[:2, fallen] == 0).all()
+    assert (force.grad[:2, ~fallen] != 0).all()
+    assert (force.grad[2] != 0).all()
+    backend.detach()
+    assert not any(tensor.requires_grad for tensor in backend.state.robot.tensors().values())
+
+
+def test_without_gradients_asked_for_there_is_no_graph(cartpole_backend):
+    swing(cartpole_backend, torch.zeros(4, 4), torch.ones(2, 4, 1))
+    assert not cartpole_backend.state.robot.joint_pos.requires_grad
+    force = torch.ones(2, 4, 1, requires_grad=True)
+    with torch.no_grad():
+        swing(cartpole_backend, torch.zeros(4, 4), force)
+    assert not cartpole_backend.state.robot.joint_pos.requires_grad
+
+
+def test_an_environment_that_blows_up_is_told_and_spoils_no_other_ones_gradient(cartpole_backend):
+    backend, start = cartpole_backend, torch.zeros(4, 4)
+    start[1, 3] = 1e25  # [rad/s]: its square is not a number of single precision
+    start[2, 3] = 1e5  # more than any robot does
+    force = torch.ones(1, 4, 1, requires_grad=True)
+    ends = swing(backend, start, force)
+    assert backend.state.diverged.tolist() == [False, True, True, False]
+    assert torch.isfinite(ends).all()
+    ends.sum().backward()
+    assert (force.grad[0, [1, 2]] == 0.0).all()
+    assert (force.grad[0, [0, 3]] != 0).all()
+    assert torch.isfinite(force.grad).all()
+
+
+def test_the_same_seed_gives_the_same_gradients_to_the_bit_and_memory_does_not_grow(cartpole_backend):
+    start = torch.randn(4, 4, generator=torch.Generator().manual_seed(3))
+
+    def gradient() -> torch.Tensor:
+        force = torch.ones(8, 4, 1, requires_grad=True)
+        swing(cartpole_backend, start, force).sum().backward()
+        assert force.grad is not None
+        return force.grad
+
+    def alive() -> int:
+        gc.collect()
+        return sum(type(thing) is torch.Tensor for thing in gc.get_objects())
+
+    gradient()
+    first = gradient()
+    before = alive()
+    for _ in range(200):
+        assert torch.equal(gradient(), first)
+    assert alive() <= before + 1
+
+
+def test_a_standing_robots_gradient_by_its_targets_is_that_of_differences(tmp_path):
+    robot = load_robot("hopper")
+    backend = DifferentiableBackend(robot, 2)
+    pose = home_pose(robot, 2)
+    pose.joint_pos[:, 1] = -0.001
+    backend.reset(torch.ones(2, dtype=torch.bool), pose)
+    for _ in range(20):
+        backend.step(home_targets(robot, 2), 4)
+    standing, target = backend.snapshot(), home_targets(robot, 2)
+
+    def height(targets: torch.Tensor) -> torch.Tensor:
+        backend.restore(standing)
+        for _ in range(8):
+            backend.step(targets, 4)
+        return backend.state.robot.body_pos[:, 0, 2]
+
+    targets = target.clone().requires_grad_()
+    height(targets).sum().backward()
+    step = torch.zeros_like(target)
+    step[:, 1] = 2e-2  # the knee [rad]
+    differences = (height(target + step) - height(target - step)) / 4e-2
+    assert targets.grad[:, 1].tolist() == pytest.approx(differences.tolist(), rel=2e-2)
+    assert abs(differences[0]) > 0.01
+    backend.close()
