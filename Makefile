@@ -50,7 +50,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "$$found -m venv --clear $(VENV)"; \
 	  $$found -m venv --clear $(VENV) || exit 1; \
 	fi
-	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[mujoco,mujoco-warp,dev]' --constraint constraints.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[mujoco,mujoco-warp,differentiable,newton,dev]' --constraint constraints.txt
 	@touch $@
 
 clean:

@@ -19,5 +19,14 @@ BACKENDS = {
         extra="mujoco-warp",
         devices=("cuda", "cpu"),
     ),
+    "differentiable": Row(
+        "robolearn.envs.differentiable.backend:DifferentiableBackend",
+        "differentiable physics: gradients of rewards through the simulator",
+        requires=("mujoco", "warp"),
+        extra="differentiable",
+        devices=("cpu", "cuda"),
+        gives=("gradients",),
+    ),
 }
-"""Our backends by name; within a device the first one installed is what backend=auto picks."""
+"""Our backends by name; within a device the first one installed that gives what the learner requires is what
+backend=auto picks."""

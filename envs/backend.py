@@ -171,6 +171,18 @@ class Backend(Protocol):
         """Free the simulator."""
 
 
+class GradientBackend(Backend, Protocol):
+    """A simulator through which gradients flow; its `capabilities.gradients` says so.
+
+    `step` and `reset` bind a State of new tensors, which are part of the graph of the targets (and of the State)
+    they came from; nothing is written in place. Where `reset` leaves an environment alone, gradients flow on through
+    it; where it does not, they end. With gradients off, or none asked for, it is a Backend like any other.
+    """
+
+    def detach(self) -> None:
+        """Cut what the next step goes on from, State included, off the graph it came from."""
+
+
 def quat_rotate_inverse(quat: Tensor, vec: Tensor) -> Tensor:
     """Express world vectors (..., 3) in the frame of unit quaternions (..., 4), wxyz.
 

@@ -30,16 +30,18 @@ _COUNTS = ("iterations", "ls_iterations", "noslip_iterations", "ccd_iterations")
 _NUMBERS = ("timestep", "tolerance", "ls_tolerance", "noslip_tolerance", "ccd_tolerance", "impratio")
 # Sizes that a backend passes to its own constructor: MuJoCo's options have no place for them.
 _BACKEND_SIZES = ("nconmax", "njmax")
+# The compliant ground of the backend `differentiable`: stiffness [N/m], damping [s/m], speed of sliding [m/s].
+_COMPLIANCE = ("contact_stiffness", "contact_damping", "contact_friction_speed")
 
 
 def build_spec(robot: Robot, backend: str = "mujoco", visual: bool = False) -> mujoco.MjSpec:
     """The scene of one robot, ready to be changed further and compiled.
 
-    Adds to the robot's MJCF: a plane "floor" under a free-floating robot; for each actuated joint, in the
-    robot's order, an actuator named as the joint; for each foot the sensors `<foot>_pos` [m], `<foot>_vel`
-    [m/s], `<foot>_quat` (wxyz) of the site on its sole and `<foot>_force`, the net contact force on the foot
-    in world axes [N]; the options of `robot.solver[backend]`. With `visual`, also what makes a good video,
-    and a camera "track"; without, everything that is only for looks is dropped. The physics is the same.
+    Adds to the robot's MJCF: a plane "floor" under a robot that floats freely or has feet; for each actuated
+    joint, in the robot's order, an actuator named as the joint; for each foot the sensors `<foot>_pos` [m],
+    `<foot>_vel` [m/s], `<foot>_quat` (wxyz) of the site on its sole and `<foot>_force`, the net contact force on
+    the foot in world axes [N]; the options of `robot.solver[backend]`. With `visual`, also what makes a good
+    video, and a camera "track"; without, everything that is only for looks is dropped. The physics is the same.
 
     Raises ConfigError where robot.yaml and MJCF disagree, or an option does not exist.
     """
@@ -49,7 +51,7 @@ def build_spec(robot: Robot, backend: str = "mujoco", visual: bool = False) -> m
         raise ConfigError(f"{robot.mjcf}: {error}") from None
     _check_names(robot, spec)
     _add_solver_options(spec, robot, backend)
-    if robot.base is not None:
+    if robot.base is not None or robot.feet:
         _add_floor(spec)
     for actuator in robot.actuators:
         _add_actuator(spec, actuator)
@@ -156,8 +158,8 @@ def _add_solver_options(spec: mujoco.MjSpec, robot: Robot, backend: str) -> None
             if isinstance(value, bool) or not isinstance(value, kind) or not 0 <= value < 1e6:
                 _fail(robot, f"{where} is {quote(value)}; it must be {words}, 0 or more")
             setattr(spec.option, key, value)
-        elif key not in _BACKEND_SIZES:
-            valid = (*_ENUMS, *_FLAGS, *_COUNTS, *_NUMBERS, *_BACKEND_SIZES)
+        elif key not in (*_BACKEND_SIZES, *_COMPLIANCE):
+            valid = (*_ENUMS, *_FLAGS, *_COUNTS, *_NUMBERS, *_BACKEND_SIZES, *_COMPLIANCE)
             _fail_name(robot, f"solver.{backend} has the unknown option", key, valid)
     # Recording which bounding volumes are active is for a viewer, and costs time in every collision pass.
     spec.visual.global_.bvactive = 0
@@ -238,15 +240,17 @@ def _add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
     material = spec.add_material(name="floor", reflectance=0.05, specular=0.2, shininess=0.3, texuniform=True)
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
     material.texrepeat = [1, 1]
-    if robot.base is None:
+    if robot.base is None and not robot.feet:
         _add_floor(spec, collides=False)
     spec.geom("floor").material = "floor"
     corners = _corners(_compile(robot, spec.copy()))
     center = (corners.min(axis=0) + corners.max(axis=0)) / 2
     size = float(np.ptp(corners, axis=0).max())
     body, tracking = spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
-    if robot.base is not None:  # lights and camera go along with the robot, without turning with it
-        body, tracking = spec.body(robot.base), mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
+    if (
+        robot.base is not None or robot.feet
+    ):  # lights and camera go along with the robot, without turning with it
+        body, tracking = _root(spec, robot), mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
     origin = body.pos
     # The key light is a wide spot: unlike a directional light its shadow map leaves no speckles on the floor.
     toward = np.array([0.62, 0.1, 1.0]) / np.linalg.norm([0.62, 0.1, 1.0])
@@ -260,7 +264,7 @@ def _add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
             name=name, type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, mode=tracking, castshadow=False, dir=direction,
             pos=center - origin, diffuse=[diffuse] * 3, specular=[0.15] * 3, ambient=[0, 0, 0],
         )  # fmt: skip
-    # From the front left; a robot bolted down is seen rather from its side, along which it mostly moves.
+    # From the front left; a robot without a free base is seen from its side, along which it mostly moves.
     back = np.array([0.75, 0.62, 0.2] if robot.base else [0.3, -1.0, 0.22])
     back /= np.linalg.norm(back)
     right = np.cross([0, 0, 1], back) / np.linalg.norm(back[:2])
@@ -272,6 +276,16 @@ def _add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
     eye = center - origin + distance * back
     camera = body.add_camera(name="track", mode=tracking, fovy=FIELD_OF_VIEW, pos=eye)
     camera.alt.type, camera.alt.xyaxes = mujoco.mjtOrientation.mjORIENTATION_XYAXES, [*right, *up]
+
+
+def _root(spec: mujoco.MjSpec, robot: Robot) -> Any:
+    """The body that moves all of a robot that stands on the ground: its base, or what carries its first foot."""
+    if robot.base is not None:
+        return spec.body(robot.base)
+    body = spec.body(robot.feet[0])
+    while body.parent.name != spec.worldbody.name:
+        body = body.parent
+    return body
 
 
 def _corners(model: mujoco.MjModel) -> np.ndarray:

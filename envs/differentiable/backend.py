@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -14,6 +15,7 @@ from robolearn.envs.differentiable.engine import ControlStep, Engine, Layout
 from robolearn.envs.randomize import nominal, require_settable
 from robolearn.envs.robot import Robot
 from robolearn.envs.warp_graphs import quiet, require_device
+from robolearn.errors import MissingError
 
 ABSURD_SPEED = 1000.0
 """A velocity component beyond this [m/s or rad/s] is a diverged simulation, not a robot."""
@@ -47,7 +49,9 @@ class DifferentiableBackend:
         quiet()
         self.device = require_device(device, "differentiable")
         self.robot, self.num_envs = robot, num_envs
-        model = mjcf.build_model(robot, "differentiable")
+        # The engines integrate differently, so a robot has options for each.
+        self._options = "newton" if config.engine == "newton" else "differentiable"
+        model = mjcf.build_model(robot, self._options)
         mjcf.override_options(model, config.timestep, "robot", 0)
         self._engine = self._make_engine(model, config.engine)
         self.capabilities = Capabilities(
@@ -73,8 +77,10 @@ class DifferentiableBackend:
         self.reset(every, self._home())
 
     def _make_engine(self, model: mujoco.MjModel, name: str) -> Engine:
-        options = self.robot.solver["differentiable"]
+        options = self.robot.solver[self._options]
         if name == "newton":
+            if importlib.util.find_spec("newton") is None:
+                raise MissingError("backend.engine=newton needs newton: pip install 'robolearn[newton]'")
             from robolearn.envs.differentiable.newton import NewtonEngine
 
             return NewtonEngine(self.robot, self.num_envs, self.device, model, options)

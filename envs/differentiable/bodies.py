@@ -119,7 +119,7 @@ class Bodies:
                     moves = [(ZERO, e) for e in IDENTITY] + [(a, ZERO) for a in axes]
                 elif joint.kind == "slide":
                     axis = rotate(rotation, joint.axis)
-                    step = scale(row[joint.position], axis)
+                    step = scale(row[joint.position] - joint.reference, axis)
                     if body.parent < 0:
                         root = add(root, step)
                     else:
@@ -128,7 +128,7 @@ class Bodies:
                 else:
                     axis = rotate(rotation, joint.axis)
                     anchor = add(position, rotate(rotation, joint.anchor))
-                    angle = row[joint.position]
+                    angle = row[joint.position] - joint.reference
                     rotation = matmul(rotation, rotation_about(joint.axis, sin(angle), cos(angle)))
                     half = 0.5 * angle
                     quat = quat_multiply(quat, [cos(half), *scale(sin(half), joint.axis)])

@@ -122,6 +122,7 @@ class Mechanics(Bodies):
                 matrix[k][k] = matrix[k][k] + (joint.armature + h * joint.damping)
             if joint.kind != "free":
                 force, damping, stiffness = self.stop(joint, row)
+                force = force + joint.spring * (joint.spring_rest - row[joint.position])
                 forces[joint.dof] = forces[joint.dof] + force - h * stiffness * speeds[joint.dof]
                 matrix[joint.dof][joint.dof] = matrix[joint.dof][joint.dof] + (
                     h * damping + h * h * stiffness

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import mujoco
 import torch
@@ -30,6 +30,8 @@ class OwnEngine:
     All of a step is differentiated exactly, at rest on the ground and in motion, and so is the way into and out of
     contact almost everywhere: forces are continuous but have a kink where a point touches, where a motor reaches its
     limit and where a joint reaches its stop.
+
+    `number` is the type it computes with, and that of what it returns; float64 is for checking float32's gradients.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class OwnEngine:
         device: torch.device,
         model: mujoco.MjModel,
         options: Mapping[str, Any],
+        number: Literal["float32", "float64"] = "float32",
     ) -> None:
         self.timestep = float(model.opt.timestep)
         self.params = tuple(sorted(settable(robot)))
@@ -48,8 +51,9 @@ class OwnEngine:
         _tell(robot, left_out(model))
         mechanics = Mechanics(read_tree(robot, model, options), self.timestep)
         self._kernels = control_step_kernels(
-            mechanics, self._layout.row, self._motors, self._layout.seen, self.params
+            mechanics, self._layout.row, self._motors, self._layout.seen, self.params, number
         )
+        self._number: torch.dtype = getattr(torch, number)
         with wp.ScopedDevice(self._recorder.warp), patience("the equations of motion"):
             wp.load_module(self._kernels[0].module, device=self._recorder.warp)
         self._steps: dict[int, _Step] = {}
@@ -84,7 +88,7 @@ class OwnEngine:
     def _step(self, substeps: int) -> _Step:
         if substeps not in self._steps:
             room = Room(self.num_envs, self._layout.row, self._motors, len(self.params), self._layout.seen)
-            self._steps[substeps] = _Step(self._kernels, substeps, room, self._recorder)
+            self._steps[substeps] = _Step(self._kernels, substeps, room, self._recorder, self._number)
         return self._steps[substeps]
 
 
@@ -101,11 +105,18 @@ class Room(NamedTuple):
 class _Step:
     """One number of substeps: memory that never moves, and the recorded way through it and back."""
 
-    def __init__(self, kernels: dict[int, wp.Kernel], substeps: int, room: Room, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        kernels: dict[int, wp.Kernel],
+        substeps: int,
+        room: Room,
+        recorder: Recorder,
+        number: torch.dtype,
+    ) -> None:
         self.kernels, self.sizes, self.envs = kernels, pieces(substeps), room.envs
 
         def zeros(width: int) -> Tensor:
-            return torch.zeros(room.envs, width, device=recorder.device)
+            return torch.zeros(room.envs, width, dtype=number, device=recorder.device)
 
         self.rows = [zeros(room.row) for _ in range(len(self.sizes) + 1)]
         """(N, R) before, between and after the launches."""

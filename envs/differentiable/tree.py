@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import mujoco
 import numpy as np
 
 from robolearn.envs.contacts import colliding_pairs
+from robolearn.envs.differentiable.supported import refuse, require_supported
 from robolearn.envs.robot import Robot
-from robolearn.errors import ConfigError
 
 Numbers = list[float]
 
@@ -32,6 +32,12 @@ class Joint:
     """Its first degree of freedom."""
     damping: float
     armature: float
+    reference: float
+    """The position at which the MJCF shows it (ref)."""
+    spring: float
+    """Stiffness of a spring [N/m or Nm/rad]."""
+    spring_rest: float
+    """Position at which that is slack."""
     lower: float | None
     upper: float | None
     stop_stiffness: float
@@ -208,37 +214,18 @@ def refuse_unknown(robot: Robot, model: mujoco.MjModel) -> None:
         ConfigError: naming the first such thing, and what to do.
     """
 
-    def fail(what: str, fix: str) -> NoReturn:
-        raise ConfigError(f"backend=differentiable cannot simulate robot {robot.name}: {what}; {fix}")
-
-    for j in range(model.njnt):
-        name, dof = model.joint(j).name or "the free joint", model.jnt_dofadr[j]
-        if model.dof_frictionloss[dof] > 0:
-            fail(f"joint {name} has dry friction (frictionloss)", "use damping")
-        if model.jnt_stiffness[j] != 0:
-            fail(f"joint {name} has a spring (stiffness)", "use a position actuator")
-        if model.jnt_type[j] != mujoco.mjtJoint.mjJNT_FREE and model.qpos0[model.jnt_qposadr[j]] != 0:
-            fail(
-                f"joint {name} has a reference position (ref)", "turn the body instead, so that 0 is its home"
-            )
-    if model.body_gravcomp.any():
-        fail("a body is compensated for gravity (gravcomp)", "leave that to the actuators")
-    if model.opt.density or model.opt.viscosity:
-        fail("it moves in a medium (option density or viscosity)", "use damping")
-    for count, what in (
-        (model.ntendon, "tendons"),
-        (model.neq, "equality constraints"),
-        (model.nflex, "flexes"),
-    ):
-        if count:
-            fail(f"it has {what}", "remove them, or use another backend")
+    require_supported(robot, model)
     for ground, other in _grounded(model):
         kinds = [_GEOMS.get(int(model.geom_type[g]), "other") for g in (ground, other)]
         level = model.geom_quat[ground, 0] ** 2 == 1.0 and not model.geom_pos[ground].any()
         if kinds[0] != "plane" or model.geom_bodyid[ground] or not level:
-            fail(f"it stands on {_name(model, ground)}", "only a level floor at height 0 is simulated")
+            refuse(
+                robot, f"it stands on {_name(model, ground)}", "only a level floor at height 0 is simulated"
+            )
         if kinds[1] not in ("sphere", "capsule", "box"):
-            fail(f"{_name(model, other)} is a {kinds[1]}", "use spheres, capsules or boxes for contact")
+            refuse(
+                robot, f"{_name(model, other)} is a {kinds[1]}", "use spheres, capsules or boxes for contact"
+            )
 
 
 def _grounded(model: mujoco.MjModel) -> list[tuple[int, int]]:
@@ -280,6 +267,9 @@ def _joint(model: mujoco.MjModel, j: int, known: dict[str, tuple[int, int]]) -> 
         dof=dof,
         damping=float(model.dof_damping[dof]),
         armature=float(model.dof_armature[dof]),
+        reference=0.0 if free else float(model.qpos0[model.jnt_qposadr[j]]),
+        spring=float(model.jnt_stiffness[j]),
+        spring_rest=0.0 if free else float(model.qpos_spring[model.jnt_qposadr[j]]),
         lower=float(model.jnt_range[j, 0]) if limited else None,
         upper=float(model.jnt_range[j, 1]) if limited else None,
         stop_stiffness=stiffness,

@@ -1,0 +1,186 @@
+"""Learners side by side: steps and wall time until a task is solved, over seeds, as a picture and a table.
+
+    python scripts/compare_learners.py task=cartpole_swingup --metric upright --solved 0.7 \\
+      --seeds 5 --picture docs/images/cartpole_swingup.png
+
+Each run is the user's command, `robolearn train task=... learner=...`, with nothing changed but its seed, in a process
+of its own, one after the other. About every second of training its deterministic policy is looked at in 64 whole
+episodes on `--judge`, a simulator that is the same for all; that time is not counted, nor is start-up (compiling
+kernels). Solved is the first look of two in a row at which the task's metric is at least `--solved`. A run ends a
+little after that, or when `--minutes` of training are over, and then counts as not solved.
+
+Settings of one learner: `--with ppo:learner.gamma=0.98`. Other words are settings of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+COLOURS = ("#d1495b", "#2e6f95", "#66a182", "#8d6a9f")
+
+
+def one(
+    task: list[str], learner: str, seed: int, judge: str, metric: str, minutes: float, solved: float
+) -> dict[str, Any]:
+    """One run: its looks as [steps, seconds, metric, return], and the step and second it was solved at."""
+    import torch
+
+    from robolearn import config
+    from robolearn.evaluate import NEVER_TRAINED, tally
+    from robolearn.make import make_env
+    from robolearn.train import make_learner, set_threads
+
+    run = config.resolve([*task, f"learner={learner}", f"seed={seed}"])
+    set_threads(run)
+    env, trained = make_env(run), None
+    other = config.resolve([*task, f"learner={learner}", f"backend={judge}", f"seed={seed}"])
+    arena = make_env(other, num_envs=64, rank=NEVER_TRAINED)
+    trained = make_learner(run, env)
+    looks: list[list[float]] = []
+    steps, seconds, due, since = 0, 0.0, 0.0, 0
+    while seconds < 60 * minutes and since < 5:
+        report = trained.iterate(env)
+        steps, seconds = steps + report.steps, seconds + report.seconds["total"]
+        if seconds < due:
+            continue
+        due = seconds + max(1.0, 0.02 * seconds)
+        with torch.no_grad():
+            counted = tally(arena, trained.policy)
+        looks.append([steps, seconds, counted.metrics[metric] or 0.0, float(counted.returns.mean())])
+        since += bool(since) or first(looks, solved) is not None
+    found = first(looks, solved)
+    backend = type(env.backend).__name__
+    env.close()
+    arena.close()
+    return {"learner": learner, "seed": seed, "backend": backend, "looks": looks, "solved": found}
+
+
+def first(looks: list[list[float]], solved: float) -> list[float] | None:
+    """Steps and seconds of the first of two looks in a row that reach `solved`."""
+    for a, b in pairwise(looks):
+        if a[2] >= solved and b[2] >= solved:
+            return a[:2]
+    return None
+
+
+def spread(values: list[float]) -> str:
+    """Median, smallest and largest."""
+    return f"{statistics.median(values):,.3g} ({min(values):,.3g} to {max(values):,.3g})"
+
+
+def table(runs: list[dict[str, Any]], learners: list[str]) -> str:
+    """A line for each learner, in Markdown."""
+    lines = [
+        "| learner | solved | thousand steps, median (spread) | seconds, median (spread) |",
+        "|---|---|---|---|",
+    ]
+    for learner in learners:
+        found = [r["solved"] for r in runs if r["learner"] == learner]
+        done = [f for f in found if f]
+        cells = [spread([f[0] / 1000 for f in done]), spread([f[1] for f in done])] if done else ["-", "-"]
+        lines.append(f"| {learner} | {len(done)} of {len(found)} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines)
+
+
+def picture(
+    path: Path, runs: list[dict[str, Any]], learners: list[str], arguments: argparse.Namespace
+) -> None:
+    """Metric over steps and over seconds, a line a run."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
+    for column, (axis, name) in enumerate(
+        zip(axes, ("environment steps", "seconds of training"), strict=True)
+    ):
+        for learner, colour in zip(learners, COLOURS, strict=False):
+            for k, run in enumerate(r for r in runs if r["learner"] == learner):
+                looks = run["looks"]
+                label = f"learner={learner}" if k == 0 else None
+                axis.plot(
+                    [x[column] for x in looks],
+                    [x[2] for x in looks],
+                    color=colour,
+                    lw=1.4,
+                    alpha=0.75,
+                    label=label,
+                )
+            done = [r["solved"][column] for r in runs if r["learner"] == learner and r["solved"]]
+            if done:
+                axis.axvline(statistics.median(done), color=colour, ls="--", lw=1)
+        axis.axhline(arguments.solved, color="0.4", lw=0.8, ls=":")
+        axis.set_xscale("log")
+        axis.set_xlabel(name)
+        axis.grid(alpha=0.25)
+    axes[0].set_ylabel(f"{arguments.metric} on {arguments.judge}")
+    axes[0].legend(frameon=False)
+    task = next((w.partition("=")[2] for w in arguments.words if w.startswith("task=")), "")
+    figure.suptitle(
+        f"{task}: solved at {arguments.metric} >= {arguments.solved:g} (dashed: median)", fontsize=11
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("words", nargs="+", metavar="KEY=VALUE")
+    parser.add_argument("--learners", default="shac,ppo")
+    parser.add_argument("--with", dest="own", action="append", default=[], metavar="LEARNER:KEY=VALUE")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--metric", required=True)
+    parser.add_argument("--solved", type=float, required=True)
+    parser.add_argument("--judge", default="mujoco", help="backend of the looks")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of training, at most, a run")
+    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--json", type=Path, help="everything measured; read again where it is there")
+    parser.add_argument("--one", nargs=2, metavar=("LEARNER", "SEED"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    learners = arguments.learners.split(",")
+    if arguments.one:
+        learner, seed = arguments.one
+        own = [w.partition(":")[2] for w in arguments.own if w.partition(":")[0] == learner]
+        words = [*arguments.words, *own]
+        found = one(
+            words, learner, int(seed), arguments.judge, arguments.metric, arguments.minutes, arguments.solved
+        )
+        print(json.dumps(found))
+        return
+    runs: list[dict[str, Any]] = []
+    if arguments.json and arguments.json.exists():
+        runs = json.loads(arguments.json.read_text(encoding="utf-8"))["runs"]
+    for seed in range(1, arguments.seeds + 1):
+        for learner in learners:  # in turns: a machine whose speed drifts, drifts for both
+            if any(r["learner"] == learner and r["seed"] == seed for r in runs):
+                continue
+            command = [sys.executable, __file__, *sys.argv[1:], "--one", learner, str(seed)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(done.returncode)
+            runs.append(json.loads(done.stdout.splitlines()[-1]))
+            print(f"{learner} seed {seed}: solved at {runs[-1]['solved']}", file=sys.stderr, flush=True)
+            if arguments.json:
+                cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+                machine = f"{platform.processor() or platform.machine()}, {cores} cores"
+                content = {"command": sys.argv[1:], "machine": machine, "runs": runs}
+                arguments.json.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    print(table(runs, learners))
+    if arguments.picture:
+        picture(arguments.picture, runs, learners, arguments)
+
+
+if __name__ == "__main__":
+    main()
