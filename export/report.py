@@ -44,6 +44,8 @@ BY_HAND = {
     "base_ang_vel": "turning left: the third above 0; nose going down: the second; tipping to its right: the first",
     "projected_gravity": "nose 10 degrees down -> (+0.17, 0, -0.98); 10 degrees to its right -> (0, -0.17, -0.98)",
     "joint_pos_rel": "0 at home; each joint moved by hand changes its own column, with the order and sign of the table",
+    "limited_joint_pos": "the same, of the joints that have limits",
+    "turning_joint_pos": "sines 0, cosines 1 at 0; a joint turned a quarter counterclockwise: its sine 1, its cosine 0",
     "joint_vel_rel": "the same columns, above 0 while the position grows",
     "velocity_commands": "the command as given",
     "gait_phase": "(0, 1) or (0, -1), and no other, as long as the robot stands upright at command 0",

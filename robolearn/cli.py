@@ -3,7 +3,7 @@
 Exit codes:
 
     0    ok
-    1    a check failed (`sim`: a gate; `bench --against`: the losses)
+    1    a check failed (`sim`: a gate; `bench --against`: the losses; `grad-check`: a gradient)
     2    bad input: an option, an override, a file
     3    something optional is missing: a package, a renderer, a GPU
     4    the run failed: it diverged, or a term was not finite
@@ -54,15 +54,8 @@ DEPLOY_EPILOG = (
 TARGETS = "jetson-thor, jetson-thor-t4000, jetson-agx-orin, jetson-orin-nx, jetson-orin-nano, host"
 WIDTH = {"max_content_width": 100}
 _THE_DISK_SAYS_NO = {
-    errno.EACCES,
-    errno.EEXIST,
-    errno.EISDIR,
-    errno.ENAMETOOLONG,
-    errno.ENOENT,
-    errno.ENOSPC,
-    errno.ENOTDIR,
-    errno.EPERM,
-    errno.EROFS,
+    getattr(errno, f"E{name}")
+    for name in ("ACCES", "EXIST", "ISDIR", "NAMETOOLONG", "NOENT", "NOSPC", "NOTDIR", "PERM", "ROFS")
 }
 
 app = typer.Typer(
@@ -165,6 +158,9 @@ def eval_(
     output: Output = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to run, at least.")] = 512,
     backend: Annotated[str | None, typer.Option(help="Another simulator than the run's.")] = None,
+    gap: Annotated[
+        bool, typer.Option("--gap", help="On the run's own simulator too: tell the gap in return.")
+    ] = False,
 ) -> int:
     """Run many episodes of the deterministic policy and write metrics.json.
 
@@ -173,12 +169,12 @@ def eval_(
     \b
     robolearn eval
     robolearn eval runs/humanoid_walk/2026-01-31_12-00-00 seed=7 "task.commands.forward=[1,1]"
-    robolearn eval runs/humanoid_walk/2026-01-31_12-00-00 --output out
+    robolearn eval runs/humanoid_walk/2026-01-31_12-00-00 --backend mujoco_warp --gap --output out
     """
     run, overrides = _split(words, backend)
     from robolearn.evaluate import evaluate
 
-    evaluate(run, overrides, episodes=episodes, output=output)
+    evaluate(run, overrides, episodes=episodes, output=output, gap=gap)
     return OK
 
 
@@ -357,6 +353,21 @@ def bench(
     return OK if measure(overrides or [], rounds, warmup, sizes, against, json) else CHECK_FAILED
 
 
+@app.command("grad-check", epilog=EPILOG, context_settings=WIDTH)
+def grad_check(
+    overrides: Overrides = None,
+    directions: Annotated[int, typer.Option(min=1, help="Random directions for each line.")] = 16,
+    envs: Annotated[int, typer.Option(min=2, help="Robots side by side.")] = 16,
+) -> int:
+    """Compare gradients through the simulator with finite differences; exit code 1 where they are apart.
+
+    robolearn grad-check task=cartpole_balance backend=differentiable
+    """
+    from robolearn.grad_check import grad_check as compare
+
+    return OK if compare(overrides or [], directions, envs) else CHECK_FAILED
+
+
 @contextmanager
 def _export_codes() -> Iterator[None]:
     """What is missing or fails in `export` and `deploy` has their codes, not those of the other commands."""
@@ -430,8 +441,7 @@ def _raised_by_us(error: ValueError) -> bool:
     One out of a library, or out of an expression of ours that a library refused, is a bug.
     """
     frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
-    file = frame.f_code.co_filename
-    ours = Path(file).is_relative_to(Path(__file__).parent)
+    ours = Path(file := frame.f_code.co_filename).is_relative_to(Path(__file__).parent)
     return ours and linecache.getline(file, line).lstrip().startswith("raise")
 
 

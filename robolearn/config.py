@@ -1,7 +1,8 @@
 """What a run is: dataclasses resolved from `key=value` overrides, validated, saved with the run.
 
 A `Config` is made once, by `resolve` or `load`, and never changed afterwards. Precedence, last wins: the
-dataclasses' own defaults, the task's `defaults`, the user's overrides in the order written.
+dataclasses' own defaults, the task's `defaults` and then its `learner_defaults`, the user's overrides in the order
+written.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from robolearn import fields, registry, yaml_file
 from robolearn.errors import ConfigError, listing, near, quote
@@ -55,21 +56,25 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
 
     task_name = registry.canonical("tasks", chosen.get("task") or (base.task_name if base else _no_task()))
     task_class = registry.load("tasks", task_name)
-    own = f"{task_class.__name__}.defaults: "
-    preset, preset_trees = _sort(_preset(task_class, own)) if base is None else ({}, {})
+    presets = _presets(task_class, chosen.get("learner")) if base is None else []
     if base is None:
-        scalars = {**plain_settings(preset_trees.pop("", {}), own), **scalars}
+        given = [plain_settings(preset.trees.pop("", {}), preset.where) for preset in presets]
+        scalars = {key: value for settings in (*given, scalars) for key, value in settings.items()}
     else:
         scalars = {**{key: getattr(base, key) for key in SCALARS}, **scalars}
 
     built: dict[str, Any] = {}
     device = scalars.get("device", "auto")
-    for group, kind in GROUPS.items():
-        usual = task_name if group == "task" else preset.get(group, _DEFAULT_CHOICE[group])
-        name = chosen.get(group) or (getattr(base, f"{group}_name") if base else usual)
-        name = _settled(group, name, device)
-        if group in preset_trees and name != _settled(group, usual, device):
-            del preset_trees[group]  # a task's settings for one learner mean nothing to another
+    usual = {**_DEFAULT_CHOICE, "task": task_name}
+    for preset in presets:
+        usual |= preset.chosen
+    for group in ("task", "learner", "backend"):  # what auto is depends on the learner
+        kind, learner = GROUPS[group], built.get("learner_name", "")
+        name = chosen.get(group) or (getattr(base, f"{group}_name") if base else usual[group])
+        name = _settled(group, name, device, learner)
+        if group == "backend" and name != _settled(group, usual[group], device, learner):
+            for preset in presets:  # a task's settings for one backend mean nothing to another
+                preset.trees.pop(group, None)
         if base is not None and getattr(base, f"{group}_name") == name:
             built[group] = getattr(base, group)
         else:
@@ -86,18 +91,20 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
         trees["task"]["robot"] = registry.canonical("robots", robot)
     for group in GROUPS:
         node = built[group]
-        if group in preset_trees:
-            node = fields.apply(node, type(node), preset_trees[group], own + group, {})
+        for preset in presets:
+            if group in preset.trees:
+                node = fields.apply(node, type(node), preset.trees[group], preset.where + group, {})
         built[group] = fields.apply(node, type(node), trees.get(group, fields.KEEP), group, {})
     config = Config(**scalars, **built)
     validate(config)
     return config
 
 
-def _settled(group: str, name: str, device: str) -> str:
-    """The name as it is saved: files by absolute path, and which backend auto is."""
+def _settled(group: str, name: str, device: str, learner: str = "") -> str:
+    """The name as it is saved: files by absolute path, and which backend auto is for that learner."""
     if group == "backend" and name == "auto":
-        return registry.pick_backend(device)
+        needs = getattr(registry.load("learners", learner), "requires", ()) if learner else ()
+        return registry.pick_backend(device, needs)
     return registry.canonical(GROUPS[group], name)
 
 
@@ -142,12 +149,40 @@ def _put(tree: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
         tree[key[-1]] = dict(value) if isinstance(value, dict) else value
 
 
-def _preset(task_class: Any, where: str) -> list[Override]:
-    """The task's own `defaults` as overrides."""
-    defaults = task_class.defaults if hasattr(task_class, "defaults") else {}
-    if not isinstance(defaults, Mapping) or not all(isinstance(key, str) for key in defaults):
+class _Preset(NamedTuple):
+    """Overrides that a task brings, sorted as `_sort` does; `where` is for messages."""
+
+    where: str
+    chosen: dict[str, str]
+    trees: dict[str, Any]
+
+
+def _presets(task_class: Any, learner: str | None) -> list[_Preset]:
+    """The task's own `defaults`, and the `learner_defaults` of the learner that the user, or else it, has chosen."""
+    where = f"{task_class.__name__}.defaults: "
+    first = _Preset(where, *_sort(_overrides(getattr(task_class, "defaults", {}), where)))
+    usual = registry.canonical("learners", first.chosen.get("learner", _DEFAULT_CHOICE["learner"]))
+    name = registry.canonical("learners", learner or usual)
+    if name != usual:
+        first.trees.pop("learner", None)  # a task's settings for one learner mean nothing to another
+    where = f"{task_class.__name__}.learner_defaults: "
+    by_learner = getattr(task_class, "learner_defaults", {})
+    if not isinstance(by_learner, Mapping):
+        raise ConfigError(
+            f"{where}it must be a dictionary from learners' names to dictionaries like `defaults`"
+        )
+    where = f"{where}{name}: "
+    second = _Preset(where, *_sort(_overrides(by_learner.get(name, {}), where)))
+    if "learner" in second.chosen:
+        raise ConfigError(f"{where}it cannot choose a learner; `defaults` can")
+    return [first, second]
+
+
+def _overrides(settings: Any, where: str) -> list[Override]:
+    """A task's dictionary of settings as overrides."""
+    if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
         raise ConfigError(f"{where}it must be a dictionary from dotted keys to values")
-    return [Override(f"{where}{k}={v}", tuple(k.split(".")), v) for k, v in defaults.items()]
+    return [Override(f"{where}{k}={v}", tuple(k.split(".")), v) for k, v in settings.items()]
 
 
 def _instance(cls: Any, group: str, name: str) -> Any:

@@ -3,56 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from robolearn.capture import Captured, Place, Slots
 from robolearn.delay import DelayLine
-from robolearn.envs.backend import Backend, Pose, Tensor
+from robolearn.envs.backend import Backend, GradientBackend, Pose, Tensor
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.errors import RunFailed
 from robolearn.finite import NonFiniteTerm as NonFiniteTerm
 from robolearn.finite import Watch
 from robolearn.graphs import Graph
+from robolearn.step_result import StepResult as StepResult
 from robolearn.task_check import check_parts, require_shape
 from robolearn.tasks.context import Context, Random, RobotConstants
 from robolearn.tasks.symmetry import Symmetry, sagittal
 from robolearn.tasks.task import Ratio, Task
 from robolearn.totals import Totals
+from robolearn.trees import copied, detached, moved
 
 
 class Diverged(RunFailed):
     """Too many simulated environments diverged for the results to be trusted."""
-
-
-@dataclass
-class StepResult:
-    """What one control step of N environments gives. Tensors are valid until the next step."""
-
-    observations: dict[str, Tensor]
-    """What the policy and the critic see next, (N, D) a group; of the new episode where one ended."""
-    reward: Tensor
-    """(N,) weighted sum of the terms, per step."""
-    terminated: Tensor
-    """(N,) bool: the episode ended for good; its future is worth nothing."""
-    truncated: Tensor
-    """(N,) bool: the episode ran out of time; its future is worth what the critic says of
-    `terminal_observations`. Never set together with `terminated`."""
-    terminal_observations: dict[str, Tensor]
-    """The observations of the state each step ended in, before any reset."""
-    diverged: Tensor
-    """(N,) bool: terminated because the simulator gave up; a part of `terminated`."""
-    metrics: dict[str, Ratio] = field(default_factory=dict)
-    """The task's metrics, a pair of (N,) each; diverged environments count in none."""
-
-    @property
-    def done(self) -> Tensor:
-        """(N,) bool: the episode ended, one way or the other."""
-        return self.terminated | self.truncated
 
 
 class Env:
@@ -62,11 +37,16 @@ class Env:
     rewards; redraw expired commands; observe into the terminal buffer; reset what is done, make its
     kinematics current; observe. Terms see the state *after* the simulation and the command the robot
     was following; every random number (noise, commands, poses, delays) is drawn here, once.
+
+    On a backend with gradients a step is differentiable: rewards and observations carry the graph of every action
+    since `detach`, or since the start of the episode. Sums and metrics carry none.
     """
 
     def __init__(self, task: Task, robot: Robot, backend: Backend, seed: int = 1, rank: int = 0) -> None:
         self.task, self.robot, self.backend = task, robot, backend
         self.num_envs, self.device = backend.num_envs, backend.device
+        self.gradients = backend.capabilities.gradients
+        """Whether gradients flow through a step."""
         self.num_actions = len(robot.actuators)
         timestep = backend.capabilities.timestep
         self.substeps = round(task.control_dt / timestep)
@@ -120,10 +100,12 @@ class Env:
         self._given: Tensor | None = None
         self._drawn_noise: Tensor | float = 0.0 if self._noise is None else zeros(len(self._noise))
         self._done = torch.zeros(n, dtype=torch.bool, device=self.device)
+        self._outcome = zeros(), self._done, self._done, self.terminal_observations, self._done
         self._parts = (self._send, self._assess, self._restart, self._look_again)
         self._act, self._judge, self._renew, self._begin = self._parts
         self.reset()
-        if self.device.type == "cuda":
+        # What is recorded overwrites the tensors of the step before, and gradients need those of every step.
+        if self.device.type == "cuda" and not self.gradients:
             self.capture()
 
     # ------------------------------------------------------------------ stepping
@@ -135,6 +117,7 @@ class Env:
         Returns:
             The first observations, (N, D) a group.
         """
+        self.detach()
         everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         self.backend.reset(everywhere, self._reset(everywhere))
         if stagger:
@@ -152,13 +135,17 @@ class Env:
         """One control period for every environment; `action` (N, A).
 
         `targets` (N, A) are sent to the actuators in place of what the task makes of the action: a robot's own
-        runtime has computed them, and the action is still what rewards and observations see.
+        runtime has computed them, and the action is still what rewards and observations see. Where the backend has
+        gradients, they flow to both.
 
         Raises:
             NonFiniteTerm: the action, a term or a start pose is not finite; it is named. On a GPU `drain` raises it.
         """
         assert self._delayed is not None
-        self._incoming.copy_(action.detach())
+        if self.gradients:
+            self._incoming = action.to(self._incoming).clone()
+        else:
+            self._incoming.copy_(action.detach())
         self._given = None if targets is None else targets.to(self.device)
         (self._act if targets is None else self._send)()
         self.backend.step(self._targets, self.substeps)
@@ -203,7 +190,7 @@ class Env:
         # environment must stay equal to the bit.
         reward = (raw * self._weights).sum(dim=1) * ctx.dt
         metrics = self._metrics = self._measured(diverged)
-        self.episode_return = self.episode_return + reward
+        self.episode_return = self.episode_return + reward.detach()
         self._totals.add(
             raw, list(metrics.values()), done, terminated, diverged, self.episode_return, ctx.episode_time
         )
@@ -261,6 +248,7 @@ class Env:
         self._watch.look(raw, list(self._reward_terms), "reward")
         return raw
 
+    @torch.no_grad()
     def _measured(self, diverged: Tensor) -> dict[str, Ratio]:
         """The task's metrics; rows of diverged environments count in none."""
         out = {}
@@ -323,7 +311,8 @@ class Env:
             where = mask.view(-1, *[1] * (start.dim() - 1))
             ctx.memory[name] = torch.where(where, start, ctx.memory[name])
         self._actions.draw(mask, self.random, torch.zeros_like(ctx.action))
-        pose = task.pose(n, ctx, self.random)
+        with torch.no_grad():  # where an episode starts owes nothing to what was done in the one before
+            pose = task.pose(n, ctx, self.random)
         widths = {"base_quat": 4, "joint_pos": len(self.robot.joints), "joint_vel": len(self.robot.joints)}
         for name, value in vars(pose).items():
             require_shape(f"pose().{name}", value, (n, widths.get(name, 3)), "a row an environment")
@@ -391,46 +380,47 @@ class Env:
     )
     _CONTEXT = ("action", "previous_action", "command", "episode_time", "command_time", "push_time", "memory")
 
+    @torch.no_grad()
     def snapshot(self) -> dict[str, Any]:
         """Everything the Env needs to go on exactly here: backend rows, context, delays, random state."""
         assert self._delayed is not None
         return {
             "backend": self.backend.snapshot(),
-            "env": {name: _copy(getattr(self, name)) for name in self._MUTABLE},
-            "context": {name: _copy(getattr(self.ctx, name)) for name in self._CONTEXT},
+            "env": {name: copied(getattr(self, name)) for name in self._MUTABLE},
+            "context": {name: copied(getattr(self.ctx, name)) for name in self._CONTEXT},
             "delays": {"action": self._actions.snapshot(), "observation": self._delayed.snapshot()},
             "random": self.random.generator.get_state(),
             "totals": self._totals.sums.clone(),
         }
 
+    @torch.no_grad()
     def restore(self, snapshot: dict[str, Any], source_rows: Tensor | None = None) -> None:
         """Go on from a snapshot; environment i becomes its row `source_rows[i]` (row i without)."""
         assert self._delayed is not None
         # A checkpoint was read into the CPU's memory; a generator's state belongs there wherever it is from.
-        snapshot = {k: v if k == "random" else _moved(v, self.device) for k, v in snapshot.items()}
+        snapshot = {k: v if k == "random" else moved(v, self.device) for k, v in snapshot.items()}
         rows = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
         self.backend.restore(snapshot["backend"], rows)
         for name in self._MUTABLE:
-            setattr(self, name, _copy(snapshot["env"][name], rows))
+            setattr(self, name, copied(snapshot["env"][name], rows))
         for name in self._CONTEXT:
-            setattr(self.ctx, name, _copy(snapshot["context"][name], rows))
+            setattr(self.ctx, name, copied(snapshot["context"][name], rows))
         self._actions.restore(snapshot["delays"]["action"], rows)
         self._delayed.restore(snapshot["delays"]["observation"], rows)
         self.random.generator.set_state(snapshot["random"])
         self._totals.sums = snapshot["totals"].clone()
 
+    def detach(self) -> None:
+        """Cut all that the next step goes on from off the graph of the steps before, which can then be freed.
+
+        Gradients of what comes later end here; the numbers stay. Without gradients there is nothing to cut.
+        """
+        if not self.gradients or self._delayed is None:
+            return
+        cast(GradientBackend, self.backend).detach()
+        for owner, name in [*self._places(), (self, "_given"), (self, "_outcome")]:
+            setattr(owner, name, detached(getattr(owner, name)))
+
     def close(self) -> None:
         """Free the simulator."""
         self.backend.close()
-
-
-def _copy(value: Any, rows: Tensor | None = None) -> Any:
-    if isinstance(value, dict):
-        return {k: _copy(v, rows) for k, v in value.items()}
-    return value.clone() if rows is None else value[rows]
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, dict):
-        return {k: _moved(v, device) for k, v in value.items()}
-    return value.to(device) if isinstance(value, Tensor) else value

@@ -14,10 +14,10 @@ import torch
 
 from robolearn.env import Env
 from robolearn.envs.backend import State, Tensor, quat_rotate
-from robolearn.errors import RunFailed
+from robolearn.errors import ConfigError, RunFailed
 from robolearn.files import replacing
 from robolearn.make import make_env
-from robolearn.runs import Act, forget, load_policy, open_run, require_writable
+from robolearn.runs import Act, Run, forget, load_policy, open_run, require_writable
 from robolearn.train import set_threads
 
 SCHEMA = 1
@@ -151,7 +151,11 @@ def summarize(counted: Tally, env: Env) -> dict[str, Any]:
 
 
 def evaluate(
-    run: str | None, overrides: Iterable[str] = (), episodes: int = 512, output: Path | None = None
+    run: str | None,
+    overrides: Iterable[str] = (),
+    episodes: int = 512,
+    output: Path | None = None,
+    gap: bool = False,
 ) -> dict[str, Any]:
     """Evaluate a run and write metrics.json.
 
@@ -165,6 +169,7 @@ def evaluate(
         overrides: settings to change, in Hydra's grammar.
         episodes: how many at least; each environment contributes the same number.
         output: folder for metrics.json; the run's own without it.
+        gap: evaluate on the run's own backend too, and tell the difference in return.
 
     Returns:
         What was written.
@@ -177,18 +182,16 @@ def evaluate(
     folder = output or found.folder
     require_writable(folder)
     config = found.config
+    home = open_run(run, [w for w in overrides if not w.startswith("backend=")]) if gap else None
+    if home and home.config.backend_name == config.backend_name:
+        raise ConfigError(
+            f"--gap compares two simulators, and both are {config.backend_name}; name another with --backend"
+        )
     asked = any(word.startswith("num_envs=") for word in found.overrides)
     num_envs = config.num_envs if asked else min(config.num_envs, episodes)
     each = -(-episodes // num_envs)
     set_threads(config)
-    policy = load_policy(found)
-    env = make_env(config, num_envs=num_envs, rank=NEVER_TRAINED)
-    try:
-        counted = tally(env, policy, each)
-        summary = summarize(counted, env)
-        dt = env.ctx.dt
-    finally:
-        env.close()
+    summary, counted, dt = _episodes(found, num_envs, each)
     metrics = {
         "schema": SCHEMA,
         **summary,
@@ -206,12 +209,30 @@ def evaluate(
         "real_time_factor": counted.env_steps / num_envs * dt / counted.seconds,
         "steps_per_second": counted.env_steps / counted.seconds,
     }
+    if home:
+        there = _episodes(home, num_envs, each)[0]["return_mean"]
+        metrics["gap"] = {
+            "backend": home.config.backend_name,
+            "return_mean": there,
+            "relative": (metrics["return_mean"] - there) / max(abs(there), 1e-9),
+        }
     path = folder / FILE_NAME
     with replacing(path) as part:
         part.write_text(json.dumps(metrics, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     print(table(metrics))
     print(f"wrote {path}")
     return metrics
+
+
+def _episodes(run: Run, num_envs: int, each: int) -> tuple[dict[str, Any], Tally, float]:
+    """Summary and count of a run's episodes on its configuration's backend, and the control period [s]."""
+    policy = load_policy(run)
+    env = make_env(run.config, num_envs=num_envs, rank=NEVER_TRAINED)
+    try:
+        counted = tally(env, policy, each)
+        return summarize(counted, env), counted, env.ctx.dt
+    finally:
+        env.close()
 
 
 def table(metrics: dict[str, Any]) -> str:
@@ -229,6 +250,14 @@ def table(metrics: dict[str, Any]) -> str:
             f"{metrics['real_time_factor']:.1f} ({metrics['steps_per_second']:.0f} steps/s)",
         ),
     ]
+    if "gap" in metrics:
+        there = metrics["gap"]
+        rows.append(
+            (
+                f"return on {there['backend']}",
+                f"{there['return_mean']:.3f}, gap {100 * there['relative']:+.1f} %",
+            )
+        )
     noise = "with" if metrics["observation_noise"] else "without"
     head = (
         f"{metrics['task']} on {metrics['backend']}, iteration {metrics['iteration']}, seed {metrics['seed']}: "

@@ -36,6 +36,7 @@ class Watch:
         """(K,) bool a look: which columns were not finite since the last `read`."""
         self._names: dict[str, list[str]] = {}
 
+    @torch.no_grad()
     def look(self, values: Tensor, names: list[str], kind: str) -> None:
         """See whether `values` (N, K) are finite; `names` (K) say whose column each is, `kind` what they are.
 
@@ -62,6 +63,7 @@ class Watch:
                 state.clone(),
             )
 
+    @torch.no_grad()
     def read(self) -> None:
         """Read back what was seen since the last call.
 

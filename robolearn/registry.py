@@ -16,7 +16,7 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -44,6 +44,8 @@ class Row:
     """The extra of robolearn that installs them."""
     devices: tuple[str, ...] = ("cpu",)
     """Where it runs: "cpu", "cuda"."""
+    gives: tuple[str, ...] = ()
+    """Backends: capabilities that some learners require and not every backend has, such as "gradients"."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Entry:
     """The extra of robolearn that installs them."""
     devices: tuple[str, ...] = ()
     """Backends: where it runs; empty where only importing it would tell."""
+    gives: tuple[str, ...] = ()
+    """Backends: see `Row.gives`."""
     problem: str = ""
     """Why it cannot be used at all; empty where nothing is wrong."""
 
@@ -172,13 +176,15 @@ def canonical(kind: str, name: str) -> str:
         return name  # no such path; `load` says so
 
 
-def pick_backend(device: str) -> str:
-    """The backend for `backend=auto` on a device.
+def pick_backend(device: str, needs: Collection[str] = ()) -> str:
+    """The backend for `backend=auto` on a device, with a learner that requires `needs` of it.
 
     On CUDA one of ours that runs there is preferred; a CPU backend serves either. Other packages' backends
     are used where they are named. Raises MissingError with the install line where none is installed.
     """
     ours = [entry for entry in entries("backends").values() if entry.devices]
+    # What a backend has over the others it pays for elsewhere: it is taken by itself only where that is needed.
+    ours = [entry for entry in ours if (set(needs) <= set(entry.gives) if needs else not entry.gives)]
     usable = [entry for entry in ours if not entry.hint]
     on_cuda = [entry for entry in usable if "cuda" in entry.devices]
     on_cpu = [entry for entry in usable if "cpu" in entry.devices]
@@ -188,7 +194,14 @@ def pick_backend(device: str) -> str:
         return on_cpu[0].name
     wanted = "cuda" if device.startswith("cuda") else "cpu"
     fixes = [entry.hint for entry in ours if wanted in entry.devices] or [entry.hint for entry in ours]
-    raise MissingError(f"no simulator for device={device} is installed; {'; '.join(fixes[:2])}")
+    what = f"simulator with {', '.join(sorted(needs))}" if needs else "simulator"
+    raise MissingError(f"no {what} for device={device} is installed; {'; '.join(fixes[:2])}")
+
+
+def giving(need: str) -> str:
+    """How to choose a backend that has what a learner requires; empty where we know of none."""
+    rows = sorted((e for e in entries("backends").values() if need in e.gives), key=lambda e: bool(e.hint))
+    return f"backend={rows[0].name}" + (f" ({rows[0].hint})" if rows[0].hint else "") if rows else ""
 
 
 def devices(backend: str) -> tuple[str, ...]:
@@ -233,7 +246,7 @@ def _ours(kind: str) -> list[Entry]:
     }[kind]
     rows: dict[str, Row] = getattr(importlib.import_module(module), table)
     return [
-        Entry(kind, name, row.target, OURS, row.description, row.requires, row.extra, row.devices)
+        Entry(kind, name, row.target, OURS, row.description, row.requires, row.extra, row.devices, row.gives)
         for name, row in rows.items()
     ]
 

@@ -28,6 +28,7 @@ class Totals:
         """Raw terms, metrics (all totals, then all weights), then: steps, episodes, terminated, diverged, and
         the returns and seconds of the finished episodes."""
 
+    @torch.no_grad()
     def add(
         self,
         raw: Tensor,
@@ -38,7 +39,10 @@ class Totals:
         returns: Tensor,
         seconds: Tensor,
     ) -> None:
-        """One step of N environments: raw terms (N, K), metrics as pairs of (N,), the rest (N,) each."""
+        """One step of N environments: raw terms (N, K), metrics as pairs of (N,), the rest (N,) each.
+
+        Sums carry no graph, or they would keep that of every step.
+        """
         counts = (torch.ones_like(done), done, terminated, diverged, done * returns, done * seconds)
         columns = [*(m.total for m in metrics), *(m.weight for m in metrics), *counts]
         per_step = [column.sum(dtype=torch.float64) for column in columns]

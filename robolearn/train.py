@@ -169,9 +169,9 @@ def make_learner(run: Config, env: Env) -> Learner:
     cls = registry.load("learners", run.learner_name)
     for need in sorted(cls.requires):
         if not getattr(env.backend.capabilities, need):
+            fix = registry.giving(need) or "another backend= or learner= (robolearn list)"
             raise ConfigError(
-                f"learner={run.learner_name} needs {need}; backend={run.backend_name} has none; choose another "
-                "backend= or learner= (robolearn list)"
+                f"learner={run.learner_name} needs {need}; backend={run.backend_name} has none; use {fix}"
             )
     seed = int(np.random.SeedSequence((run.seed, 0, 1)).generate_state(1)[0])
     try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,10 @@ class RobotConstants:
     """(A,) index of each actuator's joint."""
     effort: Tensor
     """(A,) largest torque or force of each actuator [Nm or N]."""
+    limited: Tensor
+    """(K,) index of each joint that has limits."""
+    turning: Tensor
+    """(U,) index of each joint without limits, U = J - K."""
 
     tables: dict[tuple, Tensor] = field(default_factory=dict)
     """Tables already turned into tensors; see `per_joint`."""
@@ -37,6 +42,11 @@ class RobotConstants:
     ) -> RobotConstants:
         """Constants of `robot`, with its joint limits (J,) lower and upper."""
         lower, upper = limits
+        bounded = [math.isfinite(low) and math.isfinite(high) for low, high in zip(lower, upper, strict=True)]
+
+        def indices(chosen: Iterable[bool]) -> Tensor:
+            return torch.tensor([i for i, yes in enumerate(chosen) if yes], dtype=torch.long, device=device)
+
         return cls(
             robot,
             torch.tensor(robot.home, device=device),
@@ -44,6 +54,8 @@ class RobotConstants:
             torch.tensor(upper, device=device),
             torch.tensor(robot.actuated, dtype=torch.long, device=device),
             torch.tensor([actuator.effort for actuator in robot.actuators], device=device),
+            indices(bounded),
+            indices(not yes for yes in bounded),
         )
 
     def per_joint(self, table: Mapping[str, float], side: str = "") -> Tensor:

@@ -18,13 +18,24 @@ from robolearn.runtime.observe import OBSERVATIONS, Sensors
 from robolearn.tasks.context import Context
 
 Mirror = Literal[
-    "same", "negate", "vector", "pseudovector", "command", "joints", "actuators", "feet", "foot_vectors"
+    "same",
+    "negate",
+    "vector",
+    "pseudovector",
+    "command",
+    "joints",
+    "limited_joints",
+    "turning_joints",
+    "actuators",
+    "feet",
+    "foot_vectors",
 ]
 """How an item changes under reflection across the robot's sagittal (x-z) plane.
 
 `vector`: y flips; `pseudovector` (rotations): x and z flip; `command` (vx, vy, yaw rate): the last
 two flip; `joints`, `actuators`, `feet`: left and right swap, with the joints' signs;
-`foot_vectors`: feet swap and each foot's y flips.
+`foot_vectors`: feet swap and each foot's y flips. `limited_joints` and `turning_joints` are some of the joints,
+and can be mirrored only where they are all of them, or none.
 """
 
 
@@ -61,6 +72,17 @@ def _foot_velocity(state: State) -> Tensor:
     return quat_rotate_inverse(state.robot.base_quat[:, None].expand(-1, velocity.shape[1], -1), velocity)
 
 
+def limited_joint_pos(state: State, ctx: Context) -> Tensor:
+    """Positions (N, K) of the joints that have limits, less home [rad or m]."""
+    return (state.robot.joint_pos - ctx.robot.home)[:, ctx.robot.limited]
+
+
+def turning_joint_pos(state: State, ctx: Context) -> Tensor:
+    """Sine of every joint without limits, then cosine (N, 2 U): no angle that grows with every turn."""
+    angle = state.robot.joint_pos[:, ctx.robot.turning]
+    return torch.cat((angle.sin(), angle.cos()), dim=1)
+
+
 def _params(state: State) -> Tensor:
     return torch.stack([state.params[name] for name in sorted(state.params)], dim=-1)
 
@@ -77,6 +99,8 @@ VOCABULARY: dict[str, Observation] = {
         measured("base_ang_vel", lambda s, c: s.robot.base_ang_vel, "pseudovector"),
         measured("projected_gravity", lambda s, c: projected_gravity(s.robot.base_quat), "vector"),
         measured("joint_pos_rel", lambda s, c: s.robot.joint_pos - c.robot.home, "joints"),
+        measured("limited_joint_pos", limited_joint_pos, "limited_joints"),
+        measured("turning_joint_pos", turning_joint_pos, "turning_joints"),
         measured("joint_vel_rel", lambda s, c: s.robot.joint_vel, "joints"),
         measured("last_action", lambda s, c: c.action, "actuators"),
         measured("velocity_commands", lambda s, c: c.command, "command"),

@@ -44,7 +44,7 @@ def sagittal(
     """The Symmetry of a robot for observation groups given as (item, width) in order.
 
     Raises:
-        ValueError: where the robot states no mirror map.
+        ValueError: where the robot states no mirror map, or an item has none.
     """
     joints, actuators, feet = robot.mirror_joints(), robot.mirror_actuators(), robot.mirror_feet()
     if joints is None or actuators is None or feet is None:
@@ -52,9 +52,17 @@ def sagittal(
             f"robot {robot.name!r} has no `mirror:` in its robot.yaml; use learner.symmetry=none"
         )
 
+    # Which joints have limits is not known here; that is needed only where there are both kinds.
+    parts = {"limited_joints": (0, len(robot.joints)), "turning_joints": (0,)}
+
     def item(observation: Observation, width: int) -> tuple[list[int], list[float]]:
         kind = observation.mirror
-        if kind == "joints":
+        if kind in parts and width not in parts[kind]:
+            raise ValueError(
+                f"observation {observation.name!r} holds some joints of {robot.name!r} only, and their mirror image is "
+                "not known; observe joint_pos_rel, or use learner.symmetry=none"
+            )
+        if kind == "joints" or (kind == "limited_joints" and width):
             return joints
         if kind == "actuators":
             return actuators

@@ -60,7 +60,9 @@ class Task:
     """Weight of each reward term, per second."""
 
     defaults: ClassVar[dict[str, Any]] = {}
-    """Overrides this task applies before the user's: sizes, iterations, learner settings."""
+    """Overrides this task applies before the user's: sizes, iterations, settings of its usual learner."""
+    learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {}
+    """More of them by the name of a learner, applied over `defaults` where that one is chosen."""
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {}
     """Items of each group, `policy` and `critic`, from the vocabulary or the task's own."""
     on_robot: ClassVar[dict[str, Any]] = {}

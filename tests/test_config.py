@@ -168,7 +168,8 @@ def test_overrides_lie_over_a_base(more: str) -> None:
 
 
 def test_without_a_task_the_tasks_are_named() -> None:
-    with pytest.raises(ConfigError, match="add task=NAME; valid: cartpole_balance, humanoid_walk"):
+    names = "ant_run, cartpole_balance, cartpole_swingup, hopper_run, humanoid_walk"
+    with pytest.raises(ConfigError, match=f"add task=NAME; valid: {names}"):
         config.resolve([])
 
 

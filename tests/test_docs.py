@@ -27,6 +27,7 @@ TINY = {
     "export": ["--starts", "4", "--seconds", "0.1", "--measure-seconds", "0"],
     "bench": ["num_envs=8", "--rounds", "1", "--warmup", "1"],
     "deploy": ["--seconds", "0.2", "--max-missed", "1"],
+    "grad-check": ["--directions", "3", "--envs", "2"],
 }
 """What makes a command quick; the last setting of a kind wins."""
 
@@ -34,8 +35,9 @@ EXPECTED = {
     "sim": (cli.OK, cli.CHECK_FAILED),
     "deploy": (cli.OK, cli.CHECK_FAILED),
     "play": (cli.OK, cli.MISSING),
+    "grad-check": (cli.OK, cli.MISSING),
 }
-"""Exit codes besides 0: an untrained policy falls, and not every machine renders."""
+"""Exit codes besides 0: an untrained policy falls, and not every machine renders or has Warp."""
 
 
 # ---------------------------------------------------------------------------------------- reading the pages
@@ -237,9 +239,10 @@ def test_the_fields_of_state_are_all_explained() -> None:
 
 
 def test_the_parts_of_a_backend_are_all_explained() -> None:
-    from robolearn.envs.backend import Backend
+    from robolearn.envs.backend import Backend, GradientBackend
 
-    public = {name for name in (*vars(Backend), *Backend.__annotations__) if not name.startswith("_")}
+    members = (*vars(Backend), *vars(GradientBackend), *Backend.__annotations__)
+    public = {name for name in members if not name.startswith("_")}
     assert table("backends.md", "The contract") == public
 
 

@@ -107,6 +107,21 @@ def test_overrides_change_the_saved_run(trained, tmp_path):
     assert metrics["overrides"] == words
 
 
+def test_the_gap_to_another_simulator_is_told_and_is_none_where_nothing_touches(trained, tmp_path, capsys):
+    words = ["eval", str(trained), "--backend", "differentiable", "--gap", "--episodes", "8"]
+    assert main([*words, "--output", str(tmp_path)]) == 0
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    gap = metrics["gap"]
+    assert (metrics["backend"], gap["backend"]) == ("differentiable", "mujoco")
+    # The same starts, and a cart without contact is the same in both but for rounding.
+    assert gap["return_mean"] == pytest.approx(metrics["return_mean"], rel=1e-3)
+    assert abs(gap["relative"]) < 1e-3
+    assert "return on mujoco" in capsys.readouterr().out
+    assert main(["eval", str(trained), "--backend", "mujoco", "--gap", "--output", str(tmp_path / "no")]) == 2
+    assert "--gap compares two simulators, and both are mujoco" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
+
+
 def test_without_output_the_metrics_go_into_the_run_also_for_a_single_checkpoint(trained, tmp_path):
     run = shutil.copytree(trained, tmp_path / "copy")
     weights = next((run / "checkpoints").iterdir())

@@ -225,7 +225,11 @@ def cases() -> Iterator[Case]:
     yield "overlong", ["task=" + "q" * 4000 + ".py:Task"], ""
     yield "overlong", ["num_envs=" + "9" * 4000], "num_envs"
 
-    yield "name", [], "task=NAME; valid: cartpole_balance, humanoid_walk"
+    yield (
+        "name",
+        [],
+        "task=NAME; valid: ant_run, cartpole_balance, cartpole_swingup, hopper_run, humanoid_walk",
+    )
     yield "name", ["seed=3"], "no task is named"
     for wrong in (
         *misspelt("humanoid_walk"),

@@ -112,7 +112,7 @@ def test_a_robot_without_a_description_is_listed_as_broken(tmp_path: Path) -> No
     [
         ("tasks", "humanoid_wlak", "humanoid_walk"),
         ("tasks", "HumanoidWalk", "humanoid_walk"),
-        ("tasks", "cartpole", "cartpole_balance"),
+        ("tasks", "cartpole", "cartpole_swingup or cartpole_balance"),
         ("robots", "humanod", "humanoid"),
         ("backends", "mujco", "mujoco"),
         ("learners", "PP0", "ppo"),
@@ -324,6 +324,27 @@ def test_auto_prefers_a_backend_of_the_device_and_falls_back_to_the_cpu(monkeypa
     assert registry.pick_backend("cuda:1") == "fast"
     with_rows(monkeypatch, slow=CPU, fast=ABSENT)
     assert registry.pick_backend("cuda") == "slow"
+
+
+STEEP = Row("m:D", "d", requires=("json",), devices=("cpu", "cuda"), gives=("gradients",))
+ABSENT_STEEP = Row("m:E", "e", requires=("no_such_simulator",), extra="steep", gives=("gradients",))
+
+
+def test_auto_takes_a_backend_with_gradients_only_where_the_learner_needs_them(monkeypatch, request) -> None:
+    request.addfinalizer(registry.refresh)
+    with_rows(monkeypatch, slow=CPU, fast=ABSENT, steep=STEEP)
+    for device in ("cpu", "cuda"):
+        assert registry.pick_backend(device) == "slow"
+        assert registry.pick_backend(device, {"gradients"}) == "steep"
+    assert registry.giving("gradients") == "backend=steep"
+    assert registry.giving("smell") == ""
+    with_rows(monkeypatch, slow=CPU, steep=ABSENT_STEEP)
+    with pytest.raises(
+        MissingError, match=r"^no simulator with gradients for device=cpu is installed; .*steep"
+    ):
+        registry.pick_backend("cpu", {"gradients"})
+    fix = "backend=steep (needs no_such_simulator: pip install 'robolearn[steep]')"
+    assert registry.giving("gradients") == fix
 
 
 @pytest.mark.parametrize(("cuda", "backend"), [(False, "mujoco"), (True, "mujoco_warp")])

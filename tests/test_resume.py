@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from robolearn import checkpoint
+from robolearn.cli import main
 
 RUN = [
     "task=humanoid_walk",
@@ -138,6 +139,21 @@ def test_a_finished_run_can_be_asked_for_more_and_says_so_when_not(uninterrupted
     more = command(tmp_path, "resume=run", "max_iterations=8")
     assert more.returncode == 0, more.stderr
     assert_equal(final(uninterrupted), final(tmp_path / "run"))
+
+
+def test_a_run_through_a_differentiable_simulator_goes_on_to_the_same_bits(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("warp")
+    monkeypatch.chdir(tmp_path)
+    small = ["num_envs=6", "checkpoint_interval=2", "learner.num_steps=8", "learner.critic_epochs=2"]
+    delays = ["task.action_delay=[0,2]", "task.observation_delay=[0,1]", "task.episode_length_s=0.4"]
+    settings = ["device=cpu", "learner.decay_iterations=4", *small, *delays]
+    run = ["train", "task=cartpole_swingup", "learner=shac", *settings]
+    assert main([*run, "max_iterations=4", "output=whole"]) == 0
+    assert main([*run, "max_iterations=2", "output=run"]) == 0
+    capsys.readouterr()
+    assert main(["train", "resume=run", "max_iterations=4"]) == 0
+    assert "resumed at iteration 2, exactly" in capsys.readouterr().out
+    assert_equal(final(Path("whole")), final(Path("run")))
 
 
 def test_ctrl_c_ends_after_the_iteration_with_a_checkpoint_and_resumes_exactly(uninterrupted, tmp_path):

@@ -107,8 +107,10 @@ def test_a_learner_that_needs_what_the_backend_lacks_is_refused_before_the_run(t
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(PPO, "requires", frozenset({"gradients"}))
-    assert main(SMALL) == 2
-    assert "learner=ppo needs gradients; backend=mujoco has none" in capsys.readouterr().err
+    assert main([*SMALL, "backend=mujoco"]) == 2
+    error = capsys.readouterr().err
+    assert "learner=ppo needs gradients; backend=mujoco has none; use backend=differentiable" in error
+    assert len(error.splitlines()) == 1
     assert not (tmp_path / "run").exists()
 
 

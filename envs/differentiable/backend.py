@@ -29,6 +29,8 @@ class DifferentiableConfig:
     """own: our kernel, exact and fast; newton: Newton's Featherstone solver, to compare with."""
     timestep: float = field(default=0.0, metadata={"min": 0.0, "max": 0.1})
     """Physics step [s]; 0 takes the robot's own."""
+    contact_stiffness: float = field(default=0.0, metadata={"min": 0.0, "max": 1e9})
+    """Of the floor under each point [N/m]; 0 takes the robot's own."""
 
 
 class DifferentiableBackend:
@@ -53,7 +55,10 @@ class DifferentiableBackend:
         self._options = "newton" if config.engine == "newton" else "differentiable"
         model = mjcf.build_model(robot, self._options)
         mjcf.override_options(model, config.timestep, "robot", 0)
-        self._engine = self._make_engine(model, config.engine)
+        options = dict(robot.solver[self._options])
+        if config.contact_stiffness:
+            options["contact_stiffness"] = config.contact_stiffness
+        self._engine = self._make_engine(model, config.engine, options)
         self.capabilities = Capabilities(
             name="differentiable",
             timestep=self._engine.timestep,
@@ -76,8 +81,7 @@ class DifferentiableBackend:
         self._diverged = ~every
         self.reset(every, self._home())
 
-    def _make_engine(self, model: mujoco.MjModel, name: str) -> Engine:
-        options = self.robot.solver[self._options]
+    def _make_engine(self, model: mujoco.MjModel, name: str, options: dict[str, Any]) -> Engine:
         if name == "newton":
             if importlib.util.find_spec("newton") is None:
                 raise MissingError("backend.engine=newton needs newton: pip install 'robolearn[newton]'")

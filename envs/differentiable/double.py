@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mujoco
 
 from robolearn.envs.differentiable.backend import DifferentiableBackend
@@ -15,7 +17,6 @@ class DoubleBackend(DifferentiableBackend):
     Physical parameters stay the float32 numbers that they are in `DifferentiableBackend`.
     """
 
-    def _make_engine(self, model: mujoco.MjModel, name: str) -> Engine:
+    def _make_engine(self, model: mujoco.MjModel, name: str, options: dict[str, Any]) -> Engine:
         assert name == "own", name
-        options = self.robot.solver["differentiable"]
         return OwnEngine(self.robot, self.num_envs, self.device, model, options, number="float64")

@@ -74,12 +74,14 @@ class Mechanics(Bodies):
             normal = ground.stiffness * depth * room
             slip = friction * normal / sqrt(vx * vx + vy * vy + ground.slip_speed**2)
             damping = where_positive(room, ground.stiffness * ground.dissipation * depth, 0.0)
-            # A point that leaves within this step is pushed no longer than it touches: the ground never pulls.
-            leaves = depth / maximum(maximum(depth, h * vz), 1e-9)
+            # How much of the spring counts at the end of the step: all of it once a point is deep, and less where it
+            # may touch or leave within the step. So the ground never pulls, and a step changes without a jump as a
+            # point begins to touch: a gradient through a touchdown means something.
+            share = _share(depth, h * vz)
             found.append(
                 Touch(
                     at, point.body, [-(slip * vx), -(slip * vy), normal], [slip, slip, damping],
-                    ground.stiffness * room * leaves,
+                    ground.stiffness * room * share,
                 )
             )  # fmt: skip
         return found
@@ -95,7 +97,7 @@ class Mechanics(Bodies):
         grip = minimum(maximum(1000.0 * outside, 0.0), 1.0)
         damping = grip * joint.stop_damping
         force = -(joint.stop_stiffness * beyond) - damping * speed
-        return force, damping, where_positive(outside, joint.stop_stiffness, 0.0)
+        return force, damping, joint.stop_stiffness * _share(maximum(outside, 0.0), self.timestep * speed)
 
     # ------------------------------------------------------------------ a step
 
@@ -218,3 +220,8 @@ def _turn(half: Vector) -> list[Scalar]:
     real = 1.0 - square * (1 / 2) + square * square * (1 / 24) - square * square * square * (1 / 720)
     ratio = 1.0 - square * (1 / 6) + square * square * (1 / 120) - square * square * square * (1 / 5040)
     return [real, *scale(ratio, half)]
+
+
+def _share(depth: Scalar, way: Scalar) -> Scalar:
+    """`depth` (>= 0) as a share of the `way` that a step goes, 1 where it is more."""
+    return depth / maximum(maximum(depth, maximum(way, -way)), 1e-9)

@@ -10,5 +10,10 @@ LEARNERS = {
         "proximal policy optimization with a central critic",
         devices=("cpu", "cuda"),
     ),
+    "shac": Row(
+        "robolearn.learners.shac:SHAC",
+        "short-horizon actor-critic: first-order gradients through the simulator",
+        devices=("cpu", "cuda"),
+    ),
 }
 """Our learners by name."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from rsl_rl.models import MLPModel, RNNModel
 from rsl_rl.modules import EmpiricalNormalization
@@ -51,12 +53,19 @@ def build_model(
     rnn: str = "none",
     rnn_hidden: int = 128,
     rnn_layers: int = 1,
+    std_type: Literal["scalar", "log"] = "scalar",
 ) -> MLPModel:
     """An rsl_rl network over one observation group; with `init_std` a Gaussian policy, without a value function.
 
-    With `rnn`, gru or lstm, it has memory: `rnn_layers` layers of `rnn_hidden` units between normalizer and MLP.
+    What is learned of the policy's deviation is itself or, with `std_type` log, its logarithm. With `rnn`, gru or lstm,
+    it has memory: `rnn_layers` layers of `rnn_hidden` units between normalizer and MLP.
     """
-    distribution = {"class_name": "GaussianDistribution", "init_std": init_std, "std_range": (0.05, 10.0)}
+    distribution = {
+        "class_name": "GaussianDistribution",
+        "init_std": init_std,
+        "std_range": (0.05, 10.0),
+        "std_type": std_type,
+    }
     recurrent = {"rnn_type": rnn, "rnn_hidden_dim": rnn_hidden, "rnn_num_layers": rnn_layers}
     model = (MLPModel if rnn == "none" else RNNModel)(
         obs={group: torch.zeros(1, width)},
@@ -80,8 +89,10 @@ def rnn_of(model: MLPModel) -> nn.GRU | nn.LSTM | None:
 
 def deviation(actor: MLPModel) -> Tensor:
     """Standard deviations (A,) of a Gaussian policy's actions, the same in every state."""
-    low, high = actor.distribution.std_range
-    return actor.distribution.std_param.clamp(low, high)
+    gaussian = actor.distribution
+    low, high = gaussian.std_range
+    learned = gaussian.log_std_param.exp() if gaussian.std_type == "log" else gaussian.std_param
+    return learned.clamp(low, high)
 
 
 def empty_memory(rnn: nn.GRU | nn.LSTM, num_envs: int) -> Memory:

@@ -25,11 +25,17 @@ class DeviceAdam:
     average them in one go, and with them one number more that a step depends on.
     """
 
-    def __init__(self, networks: Mapping[str, nn.Module], rate: float, max_norm: float) -> None:
-        """`networks` by name, all on one device; `max_norm` of each network's gradient."""
+    def __init__(
+        self,
+        networks: Mapping[str, nn.Module],
+        rate: float,
+        max_norm: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
+        """`networks` by name, all on one device; `max_norm` of each network's gradient; `betas` of Adam."""
         named = {f"{n}.{k}": p for n, module in networks.items() for k, p in module.named_parameters()}
         self.names, self.parameters = list(named), list(named.values())
-        self.max_norm = max_norm
+        self.max_norm, self.betas = max_norm, betas
         device = self.parameters[0].device
         starts, end = [], 0
         for parameter in self.parameters:
@@ -60,7 +66,7 @@ class DeviceAdam:
         self.skip = torch.zeros((), device=device)
         """() 1 where the last `step` changed nothing, else 0."""
         self.adam = torch.optim.Adam(
-            self.parameters, lr=self._kernel_rate, fused=True, capturable=self._capturable
+            self.parameters, lr=self._kernel_rate, betas=betas, fused=True, capturable=self._capturable
         )
         # torch's word for "the gradients are not finite": the kernels leave weights, moments and the count of
         # steps as they are. GradScaler sets it in the same way.
@@ -108,12 +114,13 @@ class DeviceAdam:
         return {**state, "param_groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the moments and the count of steps of an Adam over the same parameters, whatever its rate.
+        """Take the moments and the count of steps of an Adam over the same parameters, whatever its rate and betas.
 
         The tensors of the moments are new ones afterwards: a graph recorded before must be recorded again.
         """
         # How it computes is this device's affair, and with it where the count of steps belongs.
-        own = {"lr": self._kernel_rate, "fused": True, "foreach": None, "capturable": self._capturable}
+        own = {"lr": self._kernel_rate, "betas": self.betas}
+        own |= {"fused": True, "foreach": None, "capturable": self._capturable}
         groups = [{**g, **own} for g in state["param_groups"]]
         # Copies: torch would go on with the very tensors it is given, which may be another's.
         self.adam.load_state_dict({"state": copy.deepcopy(state["state"]), "param_groups": groups})

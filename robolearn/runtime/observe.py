@@ -13,7 +13,7 @@ from robolearn.runtime.errors import BAD_INPUT, Refused
 Sensors = Mapping[str, Any]
 """Raw sensor readings on the robot: `quat` (4,) wxyz, `gyro` (3,) [rad/s] in the base frame, `joint_pos` (J,)
 [rad or m], `joint_vel` (J,), and what the runtime itself knows: `last_action` (A,), `command` (C,), `phase`
-(scalar, cycles), `home` (J,), perhaps `gravity` (3,).
+(scalar, cycles), `home` (J,), `limited` (J,) bool (the joint has limits), perhaps `gravity` (3,).
 """
 
 FULL_TURN = np.float32(2 * math.pi)
@@ -33,6 +33,18 @@ def gait_phase_of(sensors: Sensors) -> np.ndarray:
     return np.array([np.sin(angle), np.cos(angle)], np.float32)
 
 
+def limited_joint_pos_of(sensors: Sensors) -> np.ndarray:
+    """Positions (K,) of the joints that have limits, less home."""
+    away = np.asarray(sensors["joint_pos"], np.float32) - np.asarray(sensors["home"], np.float32)
+    return away[np.asarray(sensors["limited"])]
+
+
+def turning_joint_pos_of(sensors: Sensors) -> np.ndarray:
+    """Sine of every joint without limits, then cosine (2 U,)."""
+    angle = np.asarray(sensors["joint_pos"], np.float32)[~np.asarray(sensors["limited"])]
+    return np.concatenate((np.sin(angle), np.cos(angle)))
+
+
 def reading(key: str) -> Callable[[Sensors], np.ndarray]:
     """A reading as it is, in float32."""
     return lambda sensors: np.asarray(sensors[key], np.float32)
@@ -42,6 +54,8 @@ OBSERVATIONS: dict[str, Callable[[Sensors], np.ndarray]] = {
     "base_ang_vel": reading("gyro"),
     "projected_gravity": projected_gravity_of,
     "joint_pos_rel": lambda s: np.asarray(s["joint_pos"], np.float32) - np.asarray(s["home"], np.float32),
+    "limited_joint_pos": limited_joint_pos_of,
+    "turning_joint_pos": turning_joint_pos_of,
     "joint_vel_rel": reading("joint_vel"),
     "last_action": reading("last_action"),
     "velocity_commands": reading("command"),
@@ -54,6 +68,8 @@ UNITS = {
     "base_ang_vel": "rad/s",
     "projected_gravity": "1, the unit vector that points down, in the base frame",
     "joint_pos_rel": "rad (m for a slide), less the home position",
+    "limited_joint_pos": "rad (m for a slide), less the home position, of the joints that have limits",
+    "turning_joint_pos": "1, sine and then cosine of the joints without limits",
     "joint_vel_rel": "rad/s (m/s for a slide)",
     "last_action": "1, the network's previous output",
     "velocity_commands": "m/s forward, m/s to the left, rad/s counterclockwise",
@@ -176,10 +192,13 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
                 )
         if not actions or len({action["joint"] for action in actions}) != len(actions):
             raise refuse("two actuators drive the same joint, or there is none")
+        limited = sum(joint["lower"] is not None and joint["upper"] is not None for joint in joints)
         widths = {
             "base_ang_vel": 3,
             "projected_gravity": 3,
             "joint_pos_rel": len(joints),
+            "limited_joint_pos": limited,
+            "turning_joint_pos": 2 * (len(joints) - limited),
             "joint_vel_rel": len(joints),
             "last_action": len(actions),
             "velocity_commands": len(contract["command"]),

@@ -78,6 +78,7 @@ class Runtime:
         }
         self._given = list(self._readings.items())
         self._readings["home"] = self.home
+        self._readings["limited"] = np.isfinite(self.lower) & np.isfinite(self.upper)
         self.network_seconds = 0.0
         """How long the network took in the last step [s]."""
         self.reset()

@@ -167,6 +167,22 @@ def test_the_ground_never_pulls(sled):
         assert row[3] >= upward - 9.81 * 0.005 - 1e-9
 
 
+def test_a_step_does_not_jump_as_a_point_touches_or_a_joint_meets_its_stop(sled):
+    # A gradient is of no use where a nanometre decides how fast a step ends.
+    mechanics = mechanics_of(sled)
+    for before, after, speed in ((1e-9, -1e-9, -0.5), (2.0 - 1e-9, 2.0 + 1e-9, 2.0)):
+        ends = [mechanics.substep([0.0, z, 1.0, speed], [0.0], {}) for z in (before, after)]
+        assert ends[0][2:] == pytest.approx(ends[1][2:], abs=1e-5)
+    # Deep in the ground all of the spring counts at the end of the step: (m + h c + h^2 k) a = f - h k v - m g.
+    stiffness, mass, h, depth, speed = 2 * 9.81 / 0.002, 2.0, 0.005, 0.02, -0.5
+    resist = stiffness * depth * 2.0 * h + stiffness * (1 - 2.0 * speed) * h * h
+    push = stiffness * depth * (1 - 2.0 * speed) - h * stiffness * (1 - 2.0 * speed) * speed
+    gained = h * (push - mass * 9.81) / (mass + resist)
+    assert mechanics.substep([0.0, -depth, 0.0, speed], [0.0], {})[3] == pytest.approx(
+        speed + gained, rel=1e-9
+    )
+
+
 def test_a_stop_holds_a_joint_near_its_range(sled):
     mechanics, row = mechanics_of(sled), [0.0, 1.95, 0.0, 3.0]
     highest = 0.0

@@ -7,7 +7,7 @@ import pytest
 from robolearn.envs import mjcf
 from robolearn.envs.robot import Robot
 from tests.envs.scenes import GRAVITY, at_home, hopper, total_force
-from tests.factories import ROBOTS
+from tests.factories import ROBOTS, load_robot
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_solver_options_are_those_of_the_named_backend(humanoid, model):
     assert mjcf.build_model(humanoid, "mujoco_warp").opt.solver == mujoco.mjtSolver.mjSOL_NEWTON
 
 
-@pytest.mark.parametrize("name", ["humanoid", "cartpole"])
+@pytest.mark.parametrize("name", ["humanoid", "cartpole", "hopper", "ant"])
 def test_looks_do_not_change_the_physics(name):
     robot = Robot.load(ROBOTS / name)
     models = [mjcf.build_model(robot, visual=visual) for visual in (False, True)]
@@ -113,7 +113,7 @@ def test_looks_do_not_change_the_physics(name):
     np.testing.assert_array_equal(rollouts[0].sensordata, rollouts[1].sensordata)
 
 
-@pytest.mark.parametrize("name", ["humanoid", "cartpole"])
+@pytest.mark.parametrize("name", ["humanoid", "cartpole", "hopper", "ant"])
 def test_the_tracking_camera_has_the_whole_robot_in_its_picture(name):
     robot = Robot.load(ROBOTS / name)
     model = mjcf.build_model(robot, visual=True)
@@ -127,3 +127,20 @@ def test_the_tracking_camera_has_the_whole_robot_in_its_picture(name):
     assert np.abs(points[:, 1] / points[:, 2]).max() < 0.95 * half
     assert np.abs(points[:, 0] / points[:, 2]).max() < 0.95 * half * 16 / 9
     assert model.vis.global_.offwidth >= 1280
+
+
+def test_camera_and_lights_go_along_with_a_robot_that_stands_on_feet_without_a_free_base():
+    model = mjcf.build_model(load_robot("hopper"), visual=True)
+    data = mujoco.MjData(model)
+    places = []
+    for x in (0.0, 30.0):
+        data.joint("root_x").qpos[0] = x
+        mujoco.mj_forward(model, data)
+        places.append(np.concatenate((data.cam_xpos, data.light_xpos)))
+    np.testing.assert_allclose(places[1] - places[0], [[30.0, 0.0, 0.0]] * len(places[0]), atol=1e-9)
+
+
+def test_a_floor_is_there_for_a_free_base_or_for_feet():
+    for name, planes in (("cartpole", 0), ("hopper", 1), ("ant", 1)):
+        model = mjcf.build_model(load_robot(name))
+        assert (model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE).sum() == planes

@@ -26,6 +26,18 @@ def test_a_nan_in_one_robots_state_diverges_that_robot_only():
     assert backend.state.diverged.tolist() == [i == 3 for i in range(8)]
 
 
+def test_a_robot_on_feet_without_a_free_base_stands_on_the_floor():
+    robot = load_robot("hopper")
+    backend = MujocoBackend(robot, 4)
+    backend.reset(torch.ones(4, dtype=torch.bool), home_pose(robot, 4))
+    for _ in range(80):
+        backend.step(home_targets(robot, 4), 2)
+    entity = backend.state.robot
+    assert entity.foot_force[:, 0, 2].tolist() == pytest.approx([6.4 * 9.81] * 4, rel=0.03)
+    assert entity.foot_pos[:, 0, 2].abs().max() < 0.01
+    assert entity.base_pos.abs().max() == 0.0
+
+
 def test_an_absurd_velocity_counts_as_diverged():
     robot = load_robot("humanoid")
     backend, pose = MujocoBackend(robot, 4), home_pose(robot, 4, height=1.0)

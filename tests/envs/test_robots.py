@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from robolearn.envs import mjcf
+from robolearn.envs.contacts import colliding_pairs
 from tests.envs.scenes import GRAVITY, at_home, total_force
+from tests.factories import load_robot
 
 # The humanoid, honestly
 
@@ -213,3 +215,85 @@ def test_cartpole_is_bolted_down_touches_nothing_and_turns_freely(cartpole):
     assert model.joint("slider").range.tolist() == [-2.4, 2.4]
     assert model.opt.timestep <= 0.01
     assert mjcf.home_qpos(cartpole, model).tolist() == [0.0, 0.0]
+
+
+# The hopper and the ant: made to be differentiated through
+
+
+@pytest.mark.parametrize(("name", "mass"), [("hopper", 6.4), ("ant", 5.4)])
+def test_only_feet_touch_only_the_floor_and_nothing_is_stiff(name, mass):
+    robot = load_robot(name)
+    model = mjcf.build_model(robot)
+    assert model.body_mass.sum() == pytest.approx(mass)
+    assert {model.body(int(body)).name for body in model.geom_bodyid} == {"world", *robot.feet}
+    assert all(model.geom("floor").id in pair for pair in colliding_pairs(model))
+    plane, sphere, capsule = (
+        int(getattr(mujoco.mjtGeom, f"mjGEOM_{g}")) for g in ("PLANE", "SPHERE", "CAPSULE")
+    )
+    assert set(model.geom_type.tolist()) <= {plane, sphere, capsule}
+    free, hinge, slide = (int(getattr(mujoco.mjtJoint, f"mjJNT_{j}")) for j in ("FREE", "HINGE", "SLIDE"))
+    assert set(model.jnt_type.tolist()) <= {free, hinge, slide}
+    assert not model.dof_frictionloss.any()
+    assert not model.jnt_stiffness.any()
+    assert not model.qpos0[[model.joint(joint).qposadr[0] for joint in robot.joints]].any()  # no ref
+    assert (model.neq, model.ntendon) == (0, 0)
+    motors = [model.joint(actuator.joint).dofadr[0] for actuator in robot.actuators]
+    assert (model.dof_armature[motors] > 0).all()
+    assert (model.dof_damping[motors] > 0).all()
+    passive = np.setdiff1d(np.arange(model.nv), motors)
+    assert not model.dof_armature[passive].any()
+    assert not model.dof_damping[passive].any()
+    for backend in (
+        "mujoco",
+        "mujoco_warp",
+        "differentiable",
+    ):  # the same physics to train and to differentiate
+        options = robot.solver[backend]
+        assert (options["timestep"], options["integrator"]) == (0.005, "implicitfast")
+
+
+@pytest.mark.parametrize("name", ["hopper", "ant"])
+def test_soles_lie_flat_on_the_ground_at_home_and_carry_the_weight(name):
+    robot = load_robot(name)
+    model = mjcf.build_model(robot)
+    data = at_home(robot, model)
+    for foot in robot.feet:
+        assert data.site(foot).xpos[2] == pytest.approx(0, abs=1e-4)
+        assert data.site(foot).xmat[8] == pytest.approx(1)
+    for _ in range(160):
+        mujoco.mj_step(model, data)
+    assert total_force(robot, data)[2] == pytest.approx(model.body_mass.sum() * GRAVITY, rel=0.03)
+
+
+def test_the_hopper_moves_in_a_plane_and_as_far_as_it_likes():
+    robot = load_robot("hopper")
+    model = mjcf.build_model(robot)
+    assert [name for name in robot.joints if not model.jnt_limited[model.joint(name).id]] == ["root_x"]
+    data = at_home(robot, model)
+    data.joint("root_z").qpos[0], data.joint("root_x").qvel[0] = 2.0, 3.0
+    for _ in range(100):
+        mujoco.mj_step(model, data)
+    # In the air nothing holds it back: 0.5 s at 3 m/s, and 9.81 / 2 x 0.5^2 m down (and half a step's worth).
+    assert data.subtree_com[0, 1] == pytest.approx(0, abs=1e-12)
+    assert data.joint("root_x").qpos[0] == pytest.approx(1.5, abs=0.01)
+    assert data.joint("root_z").qpos[0] == pytest.approx(2.0 - GRAVITY / 8, abs=0.02)
+
+
+def test_the_ants_left_and_right_are_reflections_of_each_other():
+    robot = load_robot("ant")
+    model = mjcf.build_model(robot)
+    permutation, sign = (np.array(x) for x in robot.mirror_joints())
+    random = np.random.default_rng(1)
+    ours, theirs = at_home(robot, model), at_home(robot, model)
+    for data in (ours, theirs):
+        data.qpos[2] = 3.0
+    for _ in range(20):
+        targets = 0.3 * random.standard_normal(model.nu)
+        ours.ctrl[:] = targets
+        theirs.ctrl[:] = sign * targets[permutation]
+        for data in (ours, theirs):
+            mujoco.mj_step(model, data)
+    assert np.abs(ours.qpos[7:]).max() > 0.05
+    np.testing.assert_allclose(theirs.qpos[7:], sign * ours.qpos[7:][permutation], atol=1e-7)
+    np.testing.assert_allclose(theirs.qpos[:3], ours.qpos[:3] * [1, -1, 1], atol=1e-7)
+    np.testing.assert_allclose(theirs.qpos[3:7], ours.qpos[3:7] * [1, -1, 1, -1], atol=1e-7)

@@ -12,6 +12,7 @@ from robolearn.envs.backend import State, quat_rotate, quat_rotate_inverse, robo
 from robolearn.tasks import terms
 from robolearn.tasks.context import Context, RobotConstants
 from robolearn.tasks.observations import MEASURABLE, VOCABULARY, projected_gravity
+from robolearn.tasks.symmetry import sagittal
 from tests.factories import load_robot
 
 CPU = torch.device("cpu")
@@ -19,13 +20,15 @@ QUARTER_LEFT = torch.tensor([[math.sqrt(0.5), 0.0, 0.0, math.sqrt(0.5)]])  # abo
 PITCHED = torch.tensor([[math.cos(0.15), 0.0, math.sin(0.15), 0.0]])  # 0.3 rad nose down
 
 
-def humanoid(**memory: torch.Tensor) -> tuple[State, Context]:
+def humanoid(unlimited: tuple[int, ...] = (), **memory: torch.Tensor) -> tuple[State, Context]:
     """One humanoid at rest in its home pose, in the air, with a command of (0.5, 0.2, -0.3)."""
     robot = load_robot("humanoid")
     entity = robot_entity(robot, 1, CPU)
     entity.base_pos[:, 2] = robot.home_height
     entity.joint_pos[:] = torch.tensor(robot.home)
     limits = [-1.0] * len(robot.joints), [1.0] * len(robot.joints)
+    for joint in unlimited:
+        limits[0][joint], limits[1][joint] = -math.inf, math.inf
     zeros = torch.zeros(1, len(robot.actuators))
     ctx = Context(
         RobotConstants.of(robot, limits, CPU),
@@ -128,8 +131,38 @@ def test_a_low_a_leaning_and_a_buried_robot_end_their_episode():
     assert terms.body_below_ground(state, ctx)
 
 
+def test_joints_with_limits_are_told_by_angle_and_joints_without_by_sine_and_cosine():
+    state, ctx = humanoid(unlimited=(0, 2))
+    home = state.robot.joint_pos.clone()
+    state.robot.joint_pos[0, :4] = torch.tensor([0.5, 0.25, -math.pi / 2, 0.125])
+    limited = VOCABULARY["limited_joint_pos"].compute(state, ctx)[0]
+    assert limited.shape == (19,)
+    assert limited[:2].tolist() == pytest.approx([0.25 - home[0, 1].item(), 0.125 - home[0, 3].item()])
+    assert not limited[2:].any()
+    turning = VOCABULARY["turning_joint_pos"].compute(state, ctx)[0]
+    assert turning.tolist() == pytest.approx([math.sin(0.5), -1.0, math.cos(0.5), 0.0], abs=1e-6)
+    state, ctx = humanoid()
+    assert VOCABULARY["turning_joint_pos"].compute(state, ctx).shape == (1, 0)
+
+
+def test_some_of_the_joints_have_no_mirror_image_and_all_of_them_have_the_joints():
+    robot = load_robot("humanoid")
+    some = every = VOCABULARY["limited_joint_pos"]
+    turning = VOCABULARY["turning_joint_pos"]
+    with pytest.raises(
+        ValueError, match=r"'limited_joint_pos' holds some joints of 'humanoid' only.*symmetry=none"
+    ):
+        sagittal(robot, {"policy": [(some, 19)]}, CPU)
+    with pytest.raises(ValueError, match="'turning_joint_pos' holds some joints"):
+        sagittal(robot, {"policy": [(turning, 4)]}, CPU)
+    whole = sagittal(robot, {"policy": [(every, 21), (turning, 0)]}, CPU).groups["policy"]
+    joints = sagittal(robot, {"policy": [(VOCABULARY["joint_pos_rel"], 21)]}, CPU).groups["policy"]
+    assert torch.equal(whole.permutation, joints.permutation)
+    assert torch.equal(whole.sign, joints.sign)
+
+
 def test_every_measurable_observation_equals_its_numpy_twin():
-    state, ctx = humanoid(phase=torch.tensor([0.37]))
+    state, ctx = humanoid(unlimited=(0, 2), phase=torch.tensor([0.37]))
     generator = torch.Generator().manual_seed(0)
     entity = state.robot
     for tensor in (entity.joint_pos, entity.joint_vel, entity.base_ang_vel, ctx.action):
@@ -145,8 +178,10 @@ def test_every_measurable_observation_equals_its_numpy_twin():
         "command": ctx.command[0].numpy(),
         "phase": 0.37,
         "home": np.array(ctx.robot.spec.home),
+        "limited": np.isfinite(ctx.robot.lower.numpy()),
     }
-    assert len(MEASURABLE) == 7
+    assert sensors["limited"].tolist() == [False, True, False] + [True] * 18
+    assert len(MEASURABLE) == 9
     for name in MEASURABLE:
         item = VOCABULARY[name]
         ours, deployed = item.compute(state, ctx)[0].numpy(), item.deployed(sensors)

@@ -1,0 +1,57 @@
+"""The settings of SHAC, `learner.*` on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass
+class SHACConfig:
+    """Short-horizon actor-critic."""
+
+    num_steps: int = field(default=32, metadata={"min": 1, "max": 4096})
+    """The horizon: steps of every environment in an iteration, through all of which gradients flow back."""
+    gamma: float = field(default=0.99, metadata={"min": 0.0, "max": 1.0})
+    """Discount of a step."""
+    lam: float = field(default=0.95, metadata={"min": 0.0, "max": 1.0})
+    """Lambda of what the critic learns; 0 is one-step TD, 1 the rewards up to the horizon's end."""
+    learning_rate: float = field(default=1e-2, metadata={"above": 0.0, "max": 1.0})
+    """Adam's step size for the actor, at the start. One step an iteration is all it takes: higher than PPO's."""
+    critic_learning_rate: float = field(default=1e-3, metadata={"above": 0.0, "max": 1.0})
+    """Adam's step size for the critic, at the start."""
+    decay_iterations: int = field(default=0, metadata={"min": 0, "max": 1_000_000_000})
+    """Iterations over which both step sizes fall linearly to `decay_to` of their start; 0: they stay."""
+    decay_to: float = field(default=0.01, metadata={"above": 0.0, "max": 1.0})
+    """Share of the step sizes that is left after `decay_iterations`."""
+    betas: tuple[float, float] = (0.7, 0.95)
+    """Adam's decay rates of both. Gradients through a simulator are exact, and need less averaging than PPO's."""
+    max_grad_norm: float = field(default=1.0, metadata={"above": 0.0})
+    """Largest gradient norm, for actor and critic apart."""
+    max_row_grad_norm: float = field(default=100.0, metadata={"above": 0.0})
+    """Largest gradient of one environment's return by one of its actions; larger ones are scaled down to it."""
+    critic_epochs: int = field(default=16, metadata={"min": 1, "max": 1000})
+    """Passes of the critic over an iteration's samples, each with a fresh permutation."""
+    critic_minibatches: int = field(default=4, metadata={"min": 1, "max": 10_000})
+    """Equal parts that a pass is cut into, a gradient step each."""
+    target_keep: float = field(default=0.2, metadata={"min": 0.0, "max": 1.0})
+    """Share of the target critic's weights that an iteration keeps; the rest is the critic's. 0: always a copy."""
+    entropy_coef: float = field(default=0.0, metadata={"min": 0.0})
+    """Weight of the entropy bonus."""
+    init_std: float = field(default=1.0, metadata={"above": 0.0, "max": 10.0})
+    """Standard deviation of the first actions. Noise smooths the landscape that the gradient is taken of."""
+    actor_hidden: tuple[int, ...] = (64, 64)
+    """Hidden layers of the actor."""
+    critic_hidden: tuple[int, ...] = (64, 64)
+    """Hidden layers of the critic."""
+    activation: Literal["elu", "relu", "swish", "tanh"] = "tanh"
+    """Activation of both; a smooth one makes a smooth critic, whose slope is what the actor follows."""
+
+    def validate(self) -> None:
+        """Raise ValueError for numbers that make no sense."""
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise ValueError(f"betas={list(self.betas)} must both be within 0..1, 1 excluded")
+        for name in ("actor_hidden", "critic_hidden"):
+            sizes = getattr(self, name)
+            if not sizes or min(sizes) < 1 or max(sizes) > 65536:
+                raise ValueError(f"{name}={list(sizes)} must be one or more layer sizes within 1..65536")

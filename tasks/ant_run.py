@@ -1,0 +1,179 @@
+"""Ant: a four-legged robot runs along the world's x axis as fast as it can."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+
+from robolearn.envs.backend import Pose, State, Tensor, quat_rotate
+from robolearn.tasks import terms
+from robolearn.tasks.context import Context, Random
+from robolearn.tasks.observations import Observation
+from robolearn.tasks.task import Task, Term
+
+ACTION_SCALE = {"front_hip": 0.5, "front_knee": 0.6, "hind_hip": 0.5, "hind_knee": 0.6}
+"""Change of a joint's target for a unit action [rad]."""
+
+
+def world_velocity(state: State) -> Tensor:
+    """Velocity of the torso in world axes (N, 3) [m/s]."""
+    return quat_rotate(state.robot.base_quat, state.robot.base_lin_vel)
+
+
+def facing(state: State) -> Tensor:
+    """The torso's x axis in world axes (N, 3)."""
+    ahead = torch.zeros_like(state.robot.base_pos)
+    ahead[:, 0] = 1.0
+    return quat_rotate(state.robot.base_quat, ahead)
+
+
+def forward(state: State, ctx: Context) -> Tensor:
+    """Velocity along the world's x (N,) [m/s]."""
+    return world_velocity(state)[:, 0]
+
+
+def sideways(state: State, ctx: Context) -> Tensor:
+    """Squared velocity along the world's y (N,) [m^2/s^2]."""
+    return world_velocity(state)[:, 1].square()
+
+
+def turned_away(state: State, ctx: Context) -> Tensor:
+    """One minus the cosine between where the torso faces and the world's x (N,)."""
+    return 1.0 - terms.forward_axis(state.robot.base_quat)[:, 0]
+
+
+def turning(state: State, ctx: Context) -> Tensor:
+    """Squared turning rate (N,) [rad^2/s^2]."""
+    return state.robot.base_ang_vel[:, 2].square()
+
+
+def effort(state: State, ctx: Context) -> Tensor:
+    """Squared actions, summed (N,)."""
+    return ctx.action.square().sum(dim=1)
+
+
+@dataclass
+class AntRun(Task):
+    """A four-legged ant runs along the world's x, and the faster the better.
+
+    It starts facing about along x and measures no heading, only how fast it turns.
+    Solved: over whole episodes of the mean action, from standing, the metric `forward_speed` is at least 2.5 m/s and
+    at least 90 % of the episodes run out of time instead of ending in a fall.
+    """
+
+    robot: str = "ant"
+    """The robot it is for."""
+    episode_length_s: float = field(default=10.0, metadata={"above": 0.0, "max": 3600.0})
+    """Episodes end (time-out, not failure) after this long [s]."""
+    min_height: float = field(default=0.14, metadata={"min": 0.0})
+    """The episode ends when the torso is lower than this [m]."""
+    min_upright: float = field(default=0.5, metadata={"min": -1.0, "max": 1.0})
+    """The episode ends when the cosine of the torso's lean is below this."""
+    rewards: dict[str, float] = field(
+        default_factory=lambda: {
+            "forward": 1.0,
+            "alive": 0.5,
+            "sideways": -0.5,
+            "turned_away": -1.0,
+            "turning": -0.05,
+            "tilt": -0.5,
+            "effort": -0.02,
+            "action_rate": -0.02,
+        }
+    )
+    """Weight of each reward term, per second."""
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "num_envs": 512,
+        "max_iterations": 250,
+        "learner.num_steps": 16,
+        "learner.minibatch_size": 2048,
+        "learner.max_learning_rate": 3e-3,
+        "learner.desired_kl": 0.02,
+        "learner.max_kl": 0.1,
+        "learner.gamma": 0.98,
+        "learner.actor_hidden": (128, 128),
+        "learner.critic_hidden": (128, 128),
+    }
+    learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        # Not tuned: a start for a GPU.
+        "shac": {
+            "num_envs": 128,
+            "max_iterations": 2000,
+            "learner.learning_rate": 2e-3,
+            "learner.decay_iterations": 2000,
+            "learner.critic_epochs": 6,
+            "learner.init_std": 0.3,
+            "learner.actor_hidden": (128, 64),
+            "learner.critic_hidden": (128, 64),
+        }
+    }
+    observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
+        "policy": ("base_ang_vel", "projected_gravity", "joint_pos_rel", "joint_vel_rel", "last_action"),
+        "critic": (
+            "base_lin_vel",
+            "base_ang_vel",
+            "projected_gravity",
+            "base_height",
+            # Where the world's x is no gyro tells.
+            Observation("facing", lambda s, c: facing(s), "vector"),
+            "joint_pos_rel",
+            "joint_vel_rel",
+            "joint_torque",
+            "last_action",
+            "foot_height",
+            "foot_force",
+        ),
+    }
+    symmetric: ClassVar[bool] = True
+
+    def reward_terms(self) -> dict[str, Term]:
+        """The functions behind `rewards`."""
+        return {
+            "forward": forward,
+            "alive": terms.alive,
+            "sideways": sideways,
+            "turned_away": turned_away,
+            "turning": turning,
+            "tilt": terms.tilt,
+            "effort": effort,
+            "action_rate": terms.action_rate,
+        }
+
+    def terminations(self) -> dict[str, Term]:
+        """A fall, or a knee through the floor: only the tips of the legs collide."""
+        return {
+            "fallen": partial(terms.fallen, height=self.min_height, upright=self.min_upright),
+            "body_below_ground": terms.body_below_ground,
+        }
+
+    def targets(self, action: Tensor, ctx: Context) -> Tensor:
+        """Joint targets (N, 8) [rad]: home + scale x action."""
+        robot = ctx.robot
+        return robot.home[robot.actuated] + robot.per_actuator(ACTION_SCALE) * action
+
+    def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
+        """Home pose with a little noise, a little above the ground, facing about along x, slow."""
+        robot = ctx.robot
+        joints = len(robot.spec.joints)
+        zeros = torch.zeros(num_envs, device=random.device)
+        yaw = random.uniform(-0.1, 0.1, num_envs) / 2
+        height = robot.spec.home_height + random.uniform(0.02, 0.06, num_envs)
+        return Pose(
+            base_pos=torch.stack((zeros, zeros, height), dim=-1),
+            base_quat=torch.stack((yaw.cos(), zeros, zeros, yaw.sin()), dim=-1),
+            base_lin_vel=random.uniform(-0.1, 0.1, num_envs, 3),
+            base_ang_vel=random.uniform(-0.1, 0.1, num_envs, 3),
+            joint_pos=robot.home + random.uniform(-0.1, 0.1, num_envs, joints),
+            joint_vel=random.uniform(-0.2, 0.2, num_envs, joints),
+        )
+
+    def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
+        """Speed along the world's x [m/s], and sine of the angle between it and where the torso faces."""
+        return {
+            "forward_speed": forward(state, ctx),
+            "turned": terms.forward_axis(state.robot.base_quat)[:, 1].abs(),
+        }

@@ -1,0 +1,134 @@
+"""Cartpole swing-up: the pole hangs, and a weak cart must swing it up and keep it there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from robolearn.envs.backend import Pose, State, Tensor
+from robolearn.tasks import terms
+from robolearn.tasks.cartpole import HINGE, SLIDER, centred, effort, off_the_rail, upright
+from robolearn.tasks.context import Context, Random
+from robolearn.tasks.observations import Observation
+from robolearn.tasks.task import Task, Term
+
+COS_UPRIGHT = math.cos(0.2)
+"""A pole within 0.2 rad counts as upright."""
+
+
+def cart_speed(state: State, ctx: Context) -> Tensor:
+    """Squared velocity of the cart (N,) [m^2/s^2]."""
+    return state.robot.joint_vel[:, SLIDER].square()
+
+
+def pole_speed(state: State, ctx: Context) -> Tensor:
+    """Squared angular velocity of the pole (N,) [rad^2/s^2]."""
+    return state.robot.joint_vel[:, HINGE].square()
+
+
+@dataclass
+class CartpoleSwingup(Task):
+    """A cart swings a hanging pole up and balances it in the middle of its rail.
+
+    Solved: over whole episodes of the mean action the metric `upright`, the share of the steps in which the pole
+    is within 0.2 rad of upright, is at least 0.7. A good policy has the pole up after 2 of 10 s.
+    """
+
+    robot: str = "cartpole"
+    """The robot it is for."""
+    control_dt: float = field(default=0.04, metadata={"above": 0.0, "max": 1.0})
+    """Control period: one action a period [s]."""
+    episode_length_s: float = field(default=10.0, metadata={"above": 0.0, "max": 3600.0})
+    """Episodes end (time-out, not failure) after this long [s]."""
+    force: float = field(default=12.0, metadata={"above": 0.0, "max": 100.0})
+    """Force on the cart for a unit action [N]."""
+    start_spread: float = field(default=1.57, metadata={"min": 0.0, "max": 3.141592653589793})
+    """Poles start up to this far from hanging straight down [rad]; with pi anywhere."""
+    rewards: dict[str, float] = field(
+        default_factory=lambda: {
+            "upright": 1.0,
+            "alive": 1.0,
+            "centred": -0.1,
+            "cart_speed": -0.005,
+            "pole_speed": -0.002,
+            "effort": -0.02,
+        }
+    )
+    """Weight of each reward term, per second."""
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "num_envs": 128,
+        "max_iterations": 100,
+        # Many gradient steps on small batches, and exploration that stays: a swing has to be found first.
+        "learner.num_steps": 32,
+        "learner.num_epochs": 5,
+        "learner.minibatch_size": 512,
+        "learner.max_learning_rate": 3e-3,
+        "learner.desired_kl": 0.02,
+        "learner.gamma": 0.97,
+        "learner.entropy_coef": 0.01,
+        "learner.init_std": 1.0,
+        "learner.actor_hidden": (64, 64),
+        "learner.critic_hidden": (64, 64),
+        "learner.activation": "tanh",
+    }
+    learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "shac": {
+            "num_envs": 64,
+            "max_iterations": 400,
+            "learner.num_steps": 16,
+            "learner.gamma": 0.97,
+            "learner.learning_rate": 2e-2,
+            "learner.decay_iterations": 400,
+            "learner.critic_epochs": 6,
+        }
+    }
+    observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
+        "policy": ("limited_joint_pos", "turning_joint_pos", "joint_vel_rel"),
+        "critic": ("limited_joint_pos", "turning_joint_pos", "joint_vel_rel", "last_action"),
+    }
+
+    def reward_terms(self) -> dict[str, Term]:
+        """The functions behind `rewards`."""
+        return {
+            "upright": upright,
+            # Hanging earns 0 and not less: an early end must never pay.
+            "alive": terms.alive,
+            "centred": centred,
+            "cart_speed": cart_speed,
+            "pole_speed": pole_speed,
+            "effort": effort,
+        }
+
+    def terminations(self) -> dict[str, Term]:
+        """The rail ends."""
+        return {"off_the_rail": off_the_rail}
+
+    def targets(self, action: Tensor, ctx: Context) -> Tensor:
+        """Force on the cart (N, 1) [N]."""
+        return self.force * action
+
+    def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
+        """Cart near the middle, pole around hanging, both slow."""
+        still = torch.zeros(num_envs, 3, device=random.device)
+        upright_quat = torch.zeros(num_envs, 4, device=random.device)
+        upright_quat[:, 0] = 1.0
+        spread = self.start_spread
+        return Pose(
+            base_pos=still,
+            base_quat=upright_quat,
+            base_lin_vel=still,
+            base_ang_vel=still,
+            joint_pos=random.uniform((-0.5, torch.pi - spread), (0.5, torch.pi + spread), num_envs),
+            joint_vel=random.uniform(-0.3, 0.3, num_envs, 2),
+        )
+
+    def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
+        """Share of the steps with the pole `upright`, and the cart's distance from the middle [m]."""
+        return {
+            "upright": (state.robot.joint_pos[:, HINGE].cos() > COS_UPRIGHT).float(),
+            "cart_distance": state.robot.joint_pos[:, SLIDER].abs(),
+        }

@@ -1,0 +1,167 @@
+"""Hopper: one leg, held in a plane by a boom, hops forward at a fast run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+
+from robolearn.envs.backend import Pose, State, Tensor
+from robolearn.tasks import terms
+from robolearn.tasks.context import Context, Random
+from robolearn.tasks.observations import Observation
+from robolearn.tasks.task import Task, Term
+
+X, Z, PITCH = 0, 1, 2
+"""The boom's joints: along x and z [m], and pitch [rad], positive with the nose down."""
+ACTION_SCALE = {"hip": 0.6, "knee": 0.8, "ankle": 0.6}
+"""Change of a joint's target for a unit action [rad]."""
+
+
+def forward(state: State, ctx: Context, speed: float) -> Tensor:
+    """How near the hip's velocity along x is to `speed` [m/s], (N,): 0 at rest, 1 there, a parabola.
+
+    Its slope fades towards `speed` and is never cut off. Paid by the metre instead, the hopper sprints until it falls.
+    """
+    return 1.0 - (state.robot.joint_vel[:, X] / speed - 1.0).square()
+
+
+def lean(state: State, ctx: Context) -> Tensor:
+    """One minus the cosine of the torso's pitch (N,): 0 upright, 1 lying."""
+    return 1.0 - state.robot.joint_pos[:, PITCH].cos()
+
+
+def pitch_rate(state: State, ctx: Context) -> Tensor:
+    """Squared pitching rate of the torso (N,) [rad^2/s^2]."""
+    return state.robot.joint_vel[:, PITCH].square()
+
+
+def crouch(state: State, ctx: Context) -> Tensor:
+    """How far the hip is below its height in the home pose, squared and smooth (N,) [m^2]."""
+    return torch.nn.functional.softplus(-20 * state.robot.joint_pos[:, Z]).square() / 400
+
+
+def effort(state: State, ctx: Context) -> Tensor:
+    """Squared actions, summed (N,)."""
+    return ctx.action.square().sum(dim=1)
+
+
+@dataclass
+class HopperRun(Task):
+    """A one-legged hopper runs along x, up to `speed`, without falling.
+
+    Solved: over whole episodes of the mean action, from standing, the metric `forward_speed` is at least 3 m/s and
+    at least 90 % of the episodes run out of time instead of ending in a fall.
+    """
+
+    robot: str = "hopper"
+    """The robot it is for."""
+    episode_length_s: float = field(default=10.0, metadata={"above": 0.0, "max": 3600.0})
+    """Episodes end (time-out, not failure) after this long [s]."""
+    speed: float = field(default=4.0, metadata={"above": 0.0, "max": 20.0})
+    """Forward speed at which `forward` earns most [m/s]."""
+    max_drop: float = field(default=0.3, metadata={"min": 0.0, "max": 0.7})
+    """The episode ends when the hip is lower than in the home pose by more than this [m]."""
+    max_pitch: float = field(default=1.0, metadata={"above": 0.0, "max": 3.0})
+    """The episode ends when the torso pitches more than this [rad]."""
+    rewards: dict[str, float] = field(
+        default_factory=lambda: {
+            "forward": 2.0,
+            "alive": 1.0,
+            "lean": -2.0,
+            "pitch_rate": -0.02,
+            "crouch": -10.0,
+            "effort": -0.02,
+            "action_rate": -0.02,
+        }
+    )
+    """Weight of each reward term, per second."""
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "num_envs": 256,
+        "max_iterations": 200,
+        # Short batches, many gradient steps on each, and a policy that may change more than usual in one.
+        "learner.num_steps": 16,
+        "learner.num_epochs": 4,
+        "learner.minibatch_size": 512,
+        "learner.max_learning_rate": 3e-3,
+        "learner.desired_kl": 0.03,
+        "learner.max_kl": 0.1,
+        "learner.gamma": 0.98,
+        "learner.init_std": 0.8,
+        "learner.actor_hidden": (128, 64),
+        "learner.critic_hidden": (128, 64),
+        "learner.activation": "tanh",
+    }
+    learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "shac": {
+            "num_envs": 128,
+            "max_iterations": 1000,
+            # Shorter than a hop: over more touchdowns gradients tell less.
+            "learner.num_steps": 16,
+            "learner.gamma": 0.98,
+            "learner.learning_rate": 5e-3,
+            "learner.decay_iterations": 800,
+            "learner.critic_epochs": 6,
+            "learner.init_std": 0.3,
+            "learner.actor_hidden": (128, 64),
+            "learner.critic_hidden": (128, 64),
+        }
+    }
+    observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
+        # Not how far it has come: x is the one joint without limits.
+        "policy": ("limited_joint_pos", "joint_vel_rel", "last_action"),
+        "critic": ("limited_joint_pos", "joint_vel_rel", "last_action", "foot_height", "foot_force"),
+    }
+
+    def reward_terms(self) -> dict[str, Term]:
+        """The functions behind `rewards`."""
+        return {
+            "forward": partial(forward, speed=self.speed),
+            "alive": terms.alive,
+            "lean": lean,
+            "pitch_rate": pitch_rate,
+            "crouch": crouch,
+            "effort": effort,
+            "action_rate": terms.action_rate,
+        }
+
+    def terminations(self) -> dict[str, Term]:
+        """A fall."""
+        return {"fallen": self.fallen}
+
+    def fallen(self, state: State, ctx: Context) -> Tensor:
+        """The hip is too low or the torso leans too far (N,) bool."""
+        low = state.robot.joint_pos[:, Z] < -self.max_drop
+        return low | (state.robot.joint_pos[:, PITCH].abs() > self.max_pitch)
+
+    def targets(self, action: Tensor, ctx: Context) -> Tensor:
+        """Joint targets (N, 3) [rad]: home + scale x action."""
+        robot = ctx.robot
+        return robot.home[robot.actuated] + robot.per_actuator(ACTION_SCALE) * action
+
+    def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
+        """Home pose with a little noise, a little above the ground, slow."""
+        still = torch.zeros(num_envs, 3, device=random.device)
+        upright = torch.zeros(num_envs, 4, device=random.device)
+        upright[:, 0] = 1.0
+        low = (0.0, 0.02, -0.1, -0.1, -0.1, -0.1)
+        high = (0.0, 0.06, 0.1, 0.1, 0.1, 0.1)
+        return Pose(
+            base_pos=still,
+            base_quat=upright,
+            base_lin_vel=still,
+            base_ang_vel=still,
+            joint_pos=ctx.robot.home + random.uniform(low, high, num_envs),
+            joint_vel=random.uniform(-0.2, 0.2, num_envs, len(low)),
+        )
+
+    def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
+        """Forward speed of the hip [m/s], its height over home [m] and the torso's lean [rad]."""
+        return {
+            "forward_speed": state.robot.joint_vel[:, X],
+            "height": state.robot.joint_pos[:, Z],
+            "pitch": state.robot.joint_pos[:, PITCH].abs(),
+        }

@@ -1,0 +1,44 @@
+"""States and contexts written down by hand, for the tests of single terms."""
+
+from __future__ import annotations
+
+import torch
+
+from robolearn.envs import mjcf
+from robolearn.envs.backend import State, robot_entity
+from robolearn.tasks.context import Context, RobotConstants
+from tests.factories import load_robot
+
+CPU = torch.device("cpu")
+
+
+def standing(name: str) -> tuple[State, Context]:
+    """One of our robots, at rest in its home pose, with its own joint limits, after an action of nothing."""
+    robot = load_robot(name)
+    entity = robot_entity(robot, 1, CPU)
+    entity.base_pos[:, 2] = robot.home_height
+    entity.joint_pos[:] = torch.tensor(robot.home)
+    action, time = torch.zeros(1, len(robot.actuators)), torch.zeros(1)
+    constants = RobotConstants.of(robot, mjcf.joint_limits(robot), CPU)
+    ctx = Context(
+        constants, 0.02, action, action.clone(), torch.zeros(1, 0), time, time, time + torch.inf, {}
+    )
+    return State({"robot": entity}), ctx
+
+
+def rewards(task, state: State, ctx: Context) -> dict[str, float]:
+    """Every reward term of a task, not weighted."""
+    return {name: term(state, ctx).item() for name, term in task.reward_terms().items()}
+
+
+def ends(task, state: State, ctx: Context) -> list[str]:
+    """The terminations that hold."""
+    return [name for name, term in task.terminations().items() if term(state, ctx).item()]
+
+
+def slopes(task, state: State, ctx: Context, field: str) -> torch.Tensor:
+    """Gradient of the reward, all terms weighted, with respect to a field of the robot's state."""
+    x = getattr(state.robot, field).requires_grad_()
+    total = sum(task.rewards[name] * term(state, ctx).sum() for name, term in task.reward_terms().items())
+    (gradient,) = torch.autograd.grad(total, x)
+    return gradient

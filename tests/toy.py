@@ -1,0 +1,174 @@
+"""The smallest differentiable backend, whose gradients can be worked out by hand, and a task for it.
+
+Each environment is a point on a line, the slider of the cartpole robot. A target is its velocity, held for the
+whole step: x' = x + dt a. The hinge stays where a reset has put it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+
+from robolearn.env import Env
+from robolearn.envs.backend import Capabilities, Pose, State, Tensor, robot_entity
+from robolearn.envs.robot import Robot
+from robolearn.tasks.context import Context, Random
+from robolearn.tasks.observations import Observation
+from robolearn.tasks.task import Task, Term
+from tests.factories import load_robot
+
+DT = 0.1
+"""Length of a step [s]."""
+
+
+class Token:
+    """Lives as long as the graph of the step it was made for."""
+
+
+class Move(torch.autograd.Function):
+    """x + dt a."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, a: Tensor, seconds: float, token: Token) -> Tensor:
+        ctx.seconds, ctx.token = seconds, token
+        return x + seconds * a
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return grads[0], ctx.seconds * grads[0], None, None
+
+
+class Toy:
+    """N points. `gradients=False` is the same simulator without."""
+
+    def __init__(
+        self, robot: Robot, num_envs: int, device: str = "cpu", config: Any = None, gradients: bool = True
+    ) -> None:
+        self.num_envs, self.device = num_envs, torch.device(device)
+        self.capabilities = Capabilities("toy", DT, 0, "explicit", exact_restore=True, gradients=gradients)
+        self.robot = robot
+        self.x, self.hinge = (torch.zeros(num_envs, 1, device=device) for _ in range(2))
+        self.v = torch.zeros(num_envs, 1, device=device)
+        self.tokens: list[weakref.ref[Token]] = []
+        self.on_gradient: Callable[[Tensor], Tensor] | None = None
+        """What is made of the gradient (N, 1) by the position after the coming step, once; for faults."""
+        self._publish()
+
+    @property
+    def living_steps(self) -> int:
+        """Steps whose graph somebody holds."""
+        return sum(token() is not None for token in self.tokens)
+
+    def _publish(self, diverged: Tensor | None = None) -> None:
+        entity = robot_entity(self.robot, self.num_envs, self.device)
+        joint_pos = torch.cat((self.x, self.hinge), dim=1)
+        joint_vel = torch.cat((self.v, torch.zeros_like(self.v)), dim=1)
+        entity = replace(entity, joint_pos=joint_pos, joint_vel=joint_vel)
+        never = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+        self.state = State({"robot": entity}, {}, never if diverged is None else diverged)
+
+    def step(self, targets: Tensor, substeps: int) -> None:
+        token = Token()
+        if self.capabilities.gradients:
+            self.tokens.append(weakref.ref(token))
+            self.x = Move.apply(self.x, targets, DT * substeps, token)
+            self.v = targets
+            if self.on_gradient is not None:
+                self.x.register_hook(self.on_gradient)
+                self.on_gradient = None
+        else:
+            self.x, self.v = (self.x + DT * substeps * targets).detach(), targets.detach()
+        self._publish(~torch.isfinite(self.x.detach()).squeeze(1))
+
+    def reset(self, mask: Tensor, pose: Pose) -> None:
+        where = mask[:, None]
+        self.x = torch.where(where, pose.joint_pos[:, :1], self.x)
+        self.hinge = torch.where(where, pose.joint_pos[:, 1:], self.hinge)
+        self.v = torch.where(where, pose.joint_vel[:, :1], self.v)
+        self._publish()
+
+    def detach(self) -> None:
+        self.x, self.v = self.x.detach(), self.v.detach()
+        self._publish()
+
+    def snapshot(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name).clone() for name in ("x", "hinge", "v")}
+
+    def restore(self, snapshot: dict[str, Tensor], source_rows: Tensor | None = None) -> None:
+        rows = torch.arange(self.num_envs) if source_rows is None else source_rows
+        for name, value in snapshot.items():
+            setattr(self, name, value[rows])
+        self._publish()
+
+    def push(self, mask: Tensor, jump: Tensor) -> None: ...
+    def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None: ...
+    def check(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def far(state: State, ctx: Context) -> Tensor:
+    """Squared distance from the origin (N,)."""
+    return state.robot.joint_pos[:, 0].square()
+
+
+def rate(state: State, ctx: Context) -> Tensor:
+    """Squared change of the action (N,)."""
+    return (ctx.action - ctx.previous_action).square().sum(dim=1)
+
+
+def lost(state: State, ctx: Context) -> Tensor:
+    """Beyond 3 (N,) bool."""
+    return state.robot.joint_pos[:, 0].abs() > 3.0
+
+
+@dataclass
+class Home(Task):
+    """Points go to the origin; they start at 1, or as far around it as `spread`."""
+
+    robot: str = "cartpole"
+    control_dt: float = DT
+    episode_length_s: float = 2.0
+    spread: float = 0.0
+    rewards: dict[str, float] = field(default_factory=lambda: {"far": -1.0, "rate": 0.0})
+    observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
+        "policy": ("joint_pos_rel",),
+        "critic": ("joint_pos_rel", "last_action"),
+    }
+
+    def reward_terms(self) -> dict[str, Term]:
+        return {"far": far, "rate": rate}
+
+    def terminations(self) -> dict[str, Term]:
+        return {"lost": lost}
+
+    def targets(self, action: Tensor, ctx: Context) -> Tensor:
+        return action
+
+    def memory(self, num_envs: int, random: Random) -> dict[str, Tensor]:
+        return {"travelled": torch.zeros(num_envs, device=random.device)}
+
+    def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
+        return {"travelled": ctx.memory["travelled"] + state.robot.joint_pos[:, 0]}
+
+    def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
+        return {"distance": state.robot.joint_pos[:, 0].abs()}
+
+    def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
+        zeros = torch.zeros(num_envs, 3, device=random.device)
+        quat = torch.zeros(num_envs, 4, device=random.device)
+        quat[:, 0] = 1.0
+        start = random.uniform((1.0 - self.spread, 0.0), (1.0 + self.spread, 0.0), num_envs)
+        return Pose(zeros, quat, zeros, zeros, start, torch.zeros(num_envs, 2, device=random.device))
+
+
+def toy_env(
+    task: Task | None = None, num_envs: int = 2, seed: int = 1, gradients: bool = True, device: str = "cpu"
+) -> tuple[Env, Toy]:
+    """An Env of points and its backend."""
+    robot = load_robot("cartpole")
+    toy = Toy(robot, num_envs, device, gradients=gradients)
+    return Env(task or Home(), robot, toy, seed=seed), toy
