@@ -72,7 +72,8 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
         kind, learner = GROUPS[group], built.get("learner_name", "")
         name = chosen.get(group) or (getattr(base, f"{group}_name") if base else usual[group])
         name = _settled(group, name, device, learner)
-        if group == "backend" and name != _settled(group, usual[group], device, learner):
+        settled = group == "backend" and any(group in preset.trees for preset in presets)
+        if settled and name != _settled(group, usual[group], device, learner):
             for preset in presets:  # a task's settings for one backend mean nothing to another
                 preset.trees.pop(group, None)
         if base is not None and getattr(base, f"{group}_name") == name:

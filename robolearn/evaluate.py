@@ -182,7 +182,8 @@ def evaluate(
     folder = output or found.folder
     require_writable(folder)
     config = found.config
-    home = open_run(run, [w for w in overrides if not w.startswith("backend=")]) if gap else None
+    own = [word for word in overrides if not word.startswith(("backend=", "backend."))]
+    home = open_run(run, own) if gap else None
     if home and home.config.backend_name == config.backend_name:
         raise ConfigError(
             f"--gap compares two simulators, and both are {config.backend_name}; name another with --backend"

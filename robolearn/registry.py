@@ -183,8 +183,13 @@ def pick_backend(device: str, needs: Collection[str] = ()) -> str:
     are used where they are named. Raises MissingError with the install line where none is installed.
     """
     ours = [entry for entry in entries("backends").values() if entry.devices]
-    # What a backend has over the others it pays for elsewhere: it is taken by itself only where that is needed.
-    ours = [entry for entry in ours if (set(needs) <= set(entry.gives) if needs else not entry.gives)]
+    # What else a learner needs no row tells: `train.make_learner` asks the backend itself.
+    needs = {need for need in needs if any(need in entry.gives for entry in ours)}
+    ours = [entry for entry in ours if needs <= set(entry.gives)]
+    # What a backend has over the others it pays for elsewhere: it is taken where that is needed, or no other is there.
+    plain = [entry for entry in ours if needs or not entry.gives]
+    if any(not entry.hint for entry in plain) or all(entry.hint for entry in ours):
+        ours = plain
     usable = [entry for entry in ours if not entry.hint]
     on_cuda = [entry for entry in usable if "cuda" in entry.devices]
     on_cpu = [entry for entry in usable if "cpu" in entry.devices]

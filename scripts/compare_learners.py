@@ -1,13 +1,16 @@
 """Learners side by side: steps and wall time until a task is solved, over seeds, as a picture and a table.
 
     python scripts/compare_learners.py task=cartpole_swingup --metric upright --solved 0.7 \\
-      --seeds 5 --picture docs/images/cartpole_swingup.png
+      --seeds 5 --picture docs/images/cartpole_swingup_learners.png
+    python scripts/compare_learners.py task=hopper_run --metric forward_speed --solved 3 --survival 0.9 \\
+      --seeds 3 --picture docs/images/hopper_run_learners.png
 
 Each run is the user's command, `robolearn train task=... learner=...`, with nothing changed but its seed, in a process
-of its own, one after the other. About every second of training its deterministic policy is looked at in 64 whole
+of its own, one after the other. About every half second of training its deterministic policy is looked at in 64 whole
 episodes on `--judge`, a simulator that is the same for all; that time is not counted, nor is start-up (compiling
-kernels). Solved is the first look of two in a row at which the task's metric is at least `--solved`. A run ends a
-little after that, or when `--minutes` of training are over, and then counts as not solved.
+kernels). Solved is the first look of two in a row at which the task's metric is at least `--solved`, with at least
+`--survival` of the episodes running their whole time. A run ends a little after
+that, or where its command would (`max_iterations`), or when `--minutes` of training are over.
 
 Settings of one learner: `--with ppo:learner.gamma=0.98`. Other words are settings of both.
 """
@@ -29,9 +32,16 @@ COLOURS = ("#d1495b", "#2e6f95", "#66a182", "#8d6a9f")
 
 
 def one(
-    task: list[str], learner: str, seed: int, judge: str, metric: str, minutes: float, solved: float
+    task: list[str],
+    learner: str,
+    seed: int,
+    judge: str,
+    metric: str,
+    minutes: float,
+    solved: float,
+    survival: float,
 ) -> dict[str, Any]:
-    """One run: its looks as [steps, seconds, metric, return], and the step and second it was solved at."""
+    """One run: its looks as [steps, seconds, metric, survival, return], and the step and second it was solved at."""
     import torch
 
     from robolearn import config
@@ -41,33 +51,36 @@ def one(
 
     run = config.resolve([*task, f"learner={learner}", f"seed={seed}"])
     set_threads(run)
-    env, trained = make_env(run), None
+    env = make_env(run)
     other = config.resolve([*task, f"learner={learner}", f"backend={judge}", f"seed={seed}"])
     arena = make_env(other, num_envs=64, rank=NEVER_TRAINED)
     trained = make_learner(run, env)
     looks: list[list[float]] = []
     steps, seconds, due, since = 0, 0.0, 0.0, 0
-    while seconds < 60 * minutes and since < 5:
+    for _ in range(run.max_iterations):
+        if seconds >= 60 * minutes or since >= 5:
+            break
         report = trained.iterate(env)
         steps, seconds = steps + report.steps, seconds + report.seconds["total"]
         if seconds < due:
             continue
-        due = seconds + max(1.0, 0.02 * seconds)
+        due = seconds + max(0.5, 0.02 * seconds)
         with torch.no_grad():
             counted = tally(arena, trained.policy)
-        looks.append([steps, seconds, counted.metrics[metric] or 0.0, float(counted.returns.mean())])
-        since += bool(since) or first(looks, solved) is not None
-    found = first(looks, solved)
+        kept = float(counted.survived.double().mean())
+        looks.append([steps, seconds, counted.metrics[metric] or 0.0, kept, float(counted.returns.mean())])
+        since += bool(since) or first(looks, solved, survival) is not None
+    found = first(looks, solved, survival)
     backend = type(env.backend).__name__
     env.close()
     arena.close()
     return {"learner": learner, "seed": seed, "backend": backend, "looks": looks, "solved": found}
 
 
-def first(looks: list[list[float]], solved: float) -> list[float] | None:
-    """Steps and seconds of the first of two looks in a row that reach `solved`."""
+def first(looks: list[list[float]], solved: float, survival: float) -> list[float] | None:
+    """Steps and seconds of the first of two looks in a row that reach `solved`, and `survival`."""
     for a, b in pairwise(looks):
-        if a[2] >= solved and b[2] >= solved:
+        if all(look[2] >= solved and look[3] >= survival for look in (a, b)):
             return a[:2]
     return None
 
@@ -143,6 +156,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--metric", required=True)
     parser.add_argument("--solved", type=float, required=True)
+    parser.add_argument(
+        "--survival", type=float, default=0.0, help="share of episodes that must not end early"
+    )
     parser.add_argument("--judge", default="mujoco", help="backend of the looks")
     parser.add_argument("--minutes", type=float, default=5.0, help="of training, at most, a run")
     parser.add_argument("--picture", type=Path)
@@ -155,13 +171,23 @@ def main() -> None:
         own = [w.partition(":")[2] for w in arguments.own if w.partition(":")[0] == learner]
         words = [*arguments.words, *own]
         found = one(
-            words, learner, int(seed), arguments.judge, arguments.metric, arguments.minutes, arguments.solved
+            words,
+            learner,
+            int(seed),
+            arguments.judge,
+            arguments.metric,
+            arguments.minutes,
+            arguments.solved,
+            arguments.survival,
         )
         print(json.dumps(found))
         return
     runs: list[dict[str, Any]] = []
     if arguments.json and arguments.json.exists():
-        runs = json.loads(arguments.json.read_text(encoding="utf-8"))["runs"]
+        before = json.loads(arguments.json.read_text(encoding="utf-8"))
+        if before["words"] != arguments.words + arguments.own:
+            raise SystemExit(f"{arguments.json} has runs of {before['words']}; name another file")
+        runs = before["runs"]
     for seed in range(1, arguments.seeds + 1):
         for learner in learners:  # in turns: a machine whose speed drifts, drifts for both
             if any(r["learner"] == learner and r["seed"] == seed for r in runs):
@@ -175,7 +201,7 @@ def main() -> None:
             if arguments.json:
                 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
                 machine = f"{platform.processor() or platform.machine()}, {cores} cores"
-                content = {"command": sys.argv[1:], "machine": machine, "runs": runs}
+                content = {"words": arguments.words + arguments.own, "machine": machine, "runs": runs}
                 arguments.json.write_text(json.dumps(content) + "\n", encoding="utf-8")
     print(table(runs, learners))
     if arguments.picture:

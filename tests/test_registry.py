@@ -330,6 +330,14 @@ STEEP = Row("m:D", "d", requires=("json",), devices=("cpu", "cuda"), gives=("gra
 ABSENT_STEEP = Row("m:E", "e", requires=("no_such_simulator",), extra="steep", gives=("gradients",))
 
 
+def test_auto_takes_a_backend_with_gradients_where_no_other_is_there(monkeypatch, request) -> None:
+    request.addfinalizer(registry.refresh)
+    with_rows(monkeypatch, fast=ABSENT, steep=STEEP)
+    assert registry.pick_backend("cpu") == "steep"
+    # What no row tells of is asked of the backend itself, later.
+    assert registry.pick_backend("cpu", {"exact_restore"}) == "steep"
+
+
 def test_auto_takes_a_backend_with_gradients_only_where_the_learner_needs_them(monkeypatch, request) -> None:
     request.addfinalizer(registry.refresh)
     with_rows(monkeypatch, slow=CPU, fast=ABSENT, steep=STEEP)

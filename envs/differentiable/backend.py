@@ -106,9 +106,12 @@ class DifferentiableBackend:
 
     def reset(self, mask: Tensor, pose: Pose) -> None:
         """See `Backend.reset`. Gradients flow by the pose of the environments in `mask`, and on through the others."""
+        chosen = mask[:, None]
+        # Rows that are not read may hold anything: a gradient of 0 by what is not a number would be none either.
+        home = vars(self._home())
+        pose = Pose(**{name: torch.where(chosen, value, home[name]) for name, value in vars(pose).items()})
         start = self._layout.rows(pose)
         seen = self._advanced(start, self._holding(pose), 0)[1]
-        chosen = mask[:, None]
         self._rows, self._seen = torch.where(chosen, start, self._rows), torch.where(chosen, seen, self._seen)
         self._publish(self._diverged & ~mask)
 

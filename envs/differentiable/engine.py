@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from robolearn.envs.backend import Entity, Pose, Tensor, quat_rotate
 from robolearn.envs.robot import Robot
@@ -115,6 +116,7 @@ class ControlStep(torch.autograd.Function):
         return engine.forward(rows, targets, params, substeps)
 
     @staticmethod
+    @once_differentiable  # a second derivative would need the engines' own
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """See `Engine.backward`."""
         rows, targets, params = ctx.saved_tensors

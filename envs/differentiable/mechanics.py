@@ -189,8 +189,8 @@ class Mechanics(Bodies):
         tree = self.tree
         frames, _ = self.frames(row)
         base: list[Scalar] = [*ZERO, 1.0, *ZERO, *ZERO, *ZERO]
-        if tree.free:
-            into = transposed(frames[0].rotation)
+        if tree.base >= 0:
+            into = transposed(frames[tree.base].rotation)
             base = [*row[:7], *rotate(into, list(row[7:10])), *row[10:13]]
         positions = [row[c] for c in tree.position_columns]
         speeds = [row[c] for c in tree.velocity_columns]

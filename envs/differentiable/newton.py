@@ -13,7 +13,8 @@ import warp as wp
 from robolearn.envs.backend import Tensor
 from robolearn.envs.differentiable import newton_kernels as kernels
 from robolearn.envs.differentiable.engine import Layout
-from robolearn.envs.differentiable.newton_model import Description, Link, compliance
+from robolearn.envs.differentiable.newton_model import SINK, Description, Link
+from robolearn.envs.differentiable.supported import compliance
 from robolearn.envs.randomize import nominal, settable
 from robolearn.envs.robot import Robot
 from robolearn.envs.warp_graphs import Recorder, patience, quiet
@@ -44,7 +45,7 @@ class NewtonEngine:
 
     Forward and backward (which simulates again, taped) are recorded graphs over tensors that never move, on a CPU as
     on a GPU; one pair for each number of substeps. Memory grows with the substeps of a control step only: with
-    the humanoid takes 0.14 MB an environment and substep.
+    the humanoid it takes 0.14 MB an environment and substep.
 
     `_solver_each` and `_restore_forces` switch the work-arounds off, for the tests that show what they are for.
     """
@@ -81,7 +82,7 @@ class NewtonEngine:
         described = Description(robot, model)
         with wp.ScopedDevice(self._recorder.warp):
             self._joints, self._places = described.joints(), described.places()
-            self._points = described.points(*compliance(robot, model, options))
+            self._points = described.points(*compliance(robot, model, options, SINK, 1.0))
             self._model = _newton_model(described, num_envs)
             self._allocate(described)
 

@@ -176,10 +176,10 @@ class Description:
         time, ratio = model.jnt_solref[joint]
         weight = model.dof_invweight0[model.jnt_dofadr[joint]]
         if time <= 0:  # stiffness and damping themselves
-            return float(-time / weight), float(ratio / max(time, -1e-9) / -STOP_DEPTH)
+            return float(-time / weight), float(ratio / min(time, -1e-9) / STOP_DEPTH)
         time = max(time, 2 * model.opt.timestep)
         wide = model.jnt_solimp[joint, 1]
-        stiffness, damping = 1 / (wide * time * ratio) ** 2, 2 / (wide * time)
+        stiffness, damping = 1 / (wide * time * max(ratio, 1e-3)) ** 2, 2 / (wide * time)
         return float(stiffness / weight), float(damping / stiffness / STOP_DEPTH)
 
     def points(self, stiffness: float, damping: float, speed: float) -> kernels.Points:
@@ -301,25 +301,6 @@ class Description:
         places.base = int(robot.base is not None)
         places.com = wp.vec3(*self.links[0].com)
         return places
-
-
-def compliance(robot: Robot, model: mujoco.MjModel, options: dict[str, Any]) -> tuple[float, float, float]:
-    """Stiffness [N/m], damping [s/m] and sliding speed [m/s] of the ground: the robot's options, or what suits its
-    weight.
-
-    Raises:
-        ValueError: for an option that is not a number above zero (or, for the damping, zero).
-    """
-    weight = float(model.body_mass.sum() * 9.81)
-    values = {"contact_stiffness": weight / SINK, "contact_damping": 1.0, "contact_friction_speed": 0.02}
-    for name in values:
-        value = options.get(name, values[name])
-        number = isinstance(value, int | float) and not isinstance(value, bool) and value < 1e9
-        if not number or not (value > 0 or (value == 0 and name == "contact_damping")):
-            raise ValueError(f"{robot.name}: solver.newton.{name} is {value}; it must be a number above 0")
-        values[name] = float(value)
-    stiffness, damping, speed = values.values()
-    return stiffness, damping, speed
 
 
 def _matrix(quat: np.ndarray) -> np.ndarray:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import mujoco
 
 from robolearn.envs.robot import Robot
-from robolearn.errors import ConfigError
+from robolearn.errors import ConfigError, quote
 
 _HARMLESS = ("EULERDAMP", "WARMSTART", "REFSAFE", "ISLAND")
 """What may be disabled: it only tells MuJoCo how to compute."""
@@ -53,6 +54,28 @@ def require_supported(robot: Robot, model: mujoco.MjModel) -> None:
         short = name.removeprefix("mjDSBL_")
         if model.opt.disableflags & int(bit) and short not in _HARMLESS:
             fail(f"the option disable: {short.lower()} is set", "leave it out")
+
+
+def compliance(
+    robot: Robot, model: mujoco.MjModel, options: Mapping[str, Any], sink: float, damping: float
+) -> tuple[float, float, float]:
+    """Stiffness [N/m], damping [s/m] and sliding speed [m/s] of the ground: the robot's options, or what lets its
+    weight sink by `sink` [m], `damping` [s/m] and 0.02 m/s.
+
+    Raises:
+        ConfigError: for an option that is not a number above zero (or, for the damping, zero).
+    """
+    weight = float(model.body_mass.sum() * 9.81)
+    values = {"contact_stiffness": weight / sink, "contact_damping": damping, "contact_friction_speed": 0.02}
+    for name in values:
+        value = options.get(name, values[name])
+        number = isinstance(value, int | float) and not isinstance(value, bool) and value < 1e9
+        if not number or not (value > 0 or (value == 0 and name == "contact_damping")):
+            what = f"{name} is {quote(value)} in robot.yaml"
+            refuse(robot, what, "it must be a number above 0")
+        values[name] = float(value)
+    stiffness, damping, speed = values.values()
+    return stiffness, damping, speed
 
 
 def refuse(robot: Robot, what: str, fix: str) -> NoReturn:

@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 
 from robolearn.envs.contacts import colliding_pairs
-from robolearn.envs.differentiable.supported import refuse, require_supported
+from robolearn.envs.differentiable.supported import compliance, refuse, require_supported
 from robolearn.envs.robot import Robot
 
 Numbers = list[float]
@@ -127,8 +127,8 @@ class Tree:
     ground: Ground
     gravity: Numbers
     """[m/s^2]."""
-    free: bool
-    """Its first body floats."""
+    base: int
+    """The body that floats; -1 for none."""
 
 
 _GEOMS = {
@@ -184,7 +184,6 @@ def read_tree(robot: Robot, model: mujoco.MjModel, options: Mapping[str, Any]) -
     ]
     sites = [model.site(name).id for name in robot.feet]
     colliding = model.geom_contype | model.geom_conaffinity
-    weight = float(model.body_mass.sum()) * 9.81
     return Tree(
         bodies=tuple(bodies),
         motors=tuple(motors),
@@ -197,13 +196,11 @@ def read_tree(robot: Robot, model: mujoco.MjModel, options: Mapping[str, Any]) -
         position_columns=tuple(known[name][0] for name in robot.joints),
         velocity_columns=tuple(known[name][1] for name in robot.joints),
         ground=Ground(
-            float(options.get("contact_stiffness", weight / SAG)),
-            float(options.get("contact_damping", 2.0)),
-            float(options.get("contact_friction_speed", 0.02)),
+            *compliance(robot, model, options, SAG, 2.0),
             float(model.geom_friction[colliding.astype(bool), 0].max(initial=0.0)),
         ),
         gravity=model.opt.gravity.tolist(),
-        free=robot.base is not None,
+        base=model.body(robot.base).id - 1 if robot.base else -1,
     )
 
 
@@ -222,10 +219,22 @@ def refuse_unknown(robot: Robot, model: mujoco.MjModel) -> None:
             refuse(
                 robot, f"it stands on {_name(model, ground)}", "only a level floor at height 0 is simulated"
             )
+        if model.geom_condim[other] > 3:
+            refuse(
+                robot, f"{_name(model, other)} has rolling or torsional friction (condim)", "set condim to 3"
+            )
+        if model.geom_margin[other] or model.geom_gap[other]:
+            refuse(robot, f"{_name(model, other)} has a margin or gap", "remove it")
         if kinds[1] not in ("sphere", "capsule", "box"):
             refuse(
                 robot, f"{_name(model, other)} is a {kinds[1]}", "use spheres, capsules or boxes for contact"
             )
+
+    grips = {float(max(model.geom_friction[[a, b], 0])) for a, b in _grounded(model)}
+    if len(grips) > 1:
+        refuse(robot, "its geoms have different friction on the floor", "give all of them one")
+    if model.opt.integrator != mujoco.mjtIntegrator.mjINT_IMPLICITFAST:
+        refuse(robot, "solver.differentiable has another integrator", "set integrator: implicitfast")
 
 
 def _grounded(model: mujoco.MjModel) -> list[tuple[int, int]]:

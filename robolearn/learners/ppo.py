@@ -228,7 +228,10 @@ class PPO:
         """
         c = self.config
         require_same_memory(state["actor_state_dict"], c.rnn, c.rnn_hidden, c.rnn_layers)
-        self.actor.load_state_dict(state["actor_state_dict"])
+        actor = dict(state["actor_state_dict"])
+        if "distribution.log_std_param" in actor:  # SHAC learns the deviation's logarithm
+            actor["distribution.std_param"] = actor.pop("distribution.log_std_param").exp()
+        self.actor.load_state_dict(actor)
         self.critic.load_state_dict(state["critic_state_dict"])
         folded = bool(state.get("folded", False))
         if folded != (self.clock is not None):

@@ -212,11 +212,37 @@ def test_a_stop_holds_a_joint_near_its_range(sled):
             "it has an equality constraint",
         ),
         (("<worldbody>", '<option density="1.2"/><worldbody>'), "moves in a medium"),
+        (('condim="3"/>', 'condim="6"/>'), "rolling or torsional friction"),
+        (('condim="3"/>', 'condim="3" margin="0.01"/>'), "margin or gap"),
+        (('condim="3"/>', 'condim="3" friction="1.5"/>'), "different friction on the floor"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_simulated_is_refused_by_name(tmp_path, change, words):
     folder = hopper(tmp_path, yaml_change=("  mujoco:", "  differentiable:"), xml_change=change)
     with pytest.raises(ConfigError, match=f"backend=differentiable cannot simulate robot .*{words}") as error:
+        DifferentiableBackend(Robot.load(folder), 1)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("contact_stiffness: -1", "-1"),
+        ("contact_friction_speed: 0", "contact_friction_speed is '0'"),
+        ("integrator: RK4", "solver.differentiable has another integrator"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(tmp_path, option, words):
+    folder = hopper(tmp_path, yaml_change=("  mujoco:", "  differentiable:"))
+    text = (folder / "robot.yaml").read_text()
+    key = option.partition(":")[0]
+    changed = (
+        text.replace("integrator: implicitfast", option)
+        if key in text
+        else text.replace("{timestep", f"{{{option}, timestep")
+    )
+    (folder / "robot.yaml").write_text(changed)
+    with pytest.raises(ConfigError, match=words) as error:
         DifferentiableBackend(Robot.load(folder), 1)
     assert "\n" not in str(error.value)
 
@@ -261,6 +287,68 @@ def test_gradients_by_forces_and_start_are_those_of_the_equations(cartpole_backe
         expected = (end(env, 1e-4) - end(env, -1e-4)) / 2e-4
         found = (start.grad[env] * direction[env]).sum() + (force.grad[:, env] * pushes[:, env]).sum()
         assert found.item() == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize(("height", "limit"), [(1.0, 1e-3), (0.0, 1e-2)], ids=["in the air", "standing"])
+def test_gradients_of_a_free_base_are_those_of_the_equations(height, limit):
+    robot, generator = load_robot("ant"), torch.Generator().manual_seed(0)
+    backend, mechanics = DifferentiableBackend(robot, 2), mechanics_of(load_robot("ant"))
+    every, pose = torch.ones(2, dtype=torch.bool), home_pose(robot, 2, height)
+    if height:
+        turned = torch.tensor([0.9, 0.1, -0.2, 0.3])
+        pose.base_quat[:] = turned / turned.norm()
+        pose.base_lin_vel[:] = 0.2 * torch.randn(2, 3, generator=generator)
+        pose.base_ang_vel[:] = torch.randn(2, 3, generator=generator)
+    backend.reset(every, pose)
+    for _ in range(0 if height else 60):
+        backend.step(home_targets(robot, 2), 4)
+    params = {name: backend.state.params[name][0].item() for name in backend.state.params}
+    starts = backend.snapshot()["rows"]
+    targets = home_targets(robot, 2).repeat(4, 1, 1) + 0.01 * torch.randn(4, 2, 8, generator=generator)
+    targets.requires_grad_()
+    for u in targets:
+        backend.step(u, 4)
+    state = backend.state.robot
+    weights = torch.randn(2, 13, generator=generator)
+    seen = torch.cat((state.base_pos, state.base_quat, state.base_lin_vel, state.base_ang_vel), dim=1)
+    (seen * weights).sum().backward()
+
+    def end(env: int, u: torch.Tensor) -> float:
+        row = starts[env].tolist()
+        for control in u[:, env].double().tolist():
+            for _ in range(4):
+                row = mechanics.substep(row, control, params)
+        return float(np.dot(mechanics.look(row, control, params)[:13], weights[env]))
+
+    step = 1e-5 * torch.randn(targets.shape, generator=generator, dtype=torch.float64)
+    wanted = [(end(e, targets.detach() + step) - end(e, targets.detach() - step)) / 2 for e in range(2)]
+    found = [(targets.grad[:, e] * step[:, e]).sum().item() for e in range(2)]
+    assert np.linalg.norm(np.subtract(found, wanted)) < limit * np.linalg.norm(wanted)
+    backend.close()
+
+
+def test_what_a_reset_does_not_read_is_no_gradients_business(cartpole_backend):
+    pose = home_pose(cartpole_backend.robot, 4)
+    shift = torch.zeros(4, requires_grad=True)
+    pose.base_quat = pose.base_quat + shift
+    pose.base_quat.data[1] = math.nan
+    angles = torch.zeros(4, 2, requires_grad=True)
+    pose.joint_pos = torch.where(torch.tensor([[False], [True], [False], [False]]), torch.nan, angles)
+    cartpole_backend.detach()
+    cartpole_backend.reset(torch.tensor([True, False, True, True]), pose)
+    cartpole_backend.step(torch.ones(4, 1), 4)
+    cartpole_backend.state.robot.joint_pos.sum().backward()
+    assert angles.grad is not None
+    assert torch.isfinite(angles.grad).all()
+    assert (angles.grad[[0, 2, 3]] != 0).any()
+
+
+def test_a_second_derivative_is_refused(cartpole_backend):
+    force = torch.ones(1, 4, 1, requires_grad=True)
+    end = swing(cartpole_backend, torch.zeros(4, 4), force).square().sum()
+    (slope,) = torch.autograd.grad(end, force, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
 
 
 def test_memory_that_is_written_again_after_a_step_does_not_change_its_gradient(cartpole_backend):

@@ -12,7 +12,8 @@ from robolearn.envs.robot import Robot
 from tests.envs.newton_robots import one_body, write_robot
 
 pytest.importorskip("warp", reason="the extra 'newton' is not installed")
-from robolearn.envs.differentiable.newton_model import Description, compliance
+from robolearn.envs.differentiable.newton_model import SINK, Description
+from robolearn.envs.differentiable.supported import compliance
 
 
 def describe(robot: Robot):
@@ -21,7 +22,7 @@ def describe(robot: Robot):
     described = Description(robot, model)
     described.joints()
     described.places()
-    return described.points(*compliance(robot, model, robot.solver["newton"]))
+    return described.points(*compliance(robot, model, robot.solver["newton"], SINK, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -84,3 +85,12 @@ def test_a_ground_that_makes_no_sense_or_that_a_step_cannot_follow_is_refused(hu
     options = humanoid.solver["newton"] | {"contact_stiffness": value}
     with pytest.raises(ValueError, match=r"contact_stiffness.*(number above 0|lower it or the timestep)"):
         describe(replace(humanoid, solver={"newton": options}))
+
+
+def test_a_stop_given_as_stiffness_and_damping_is_taken_as_that(tmp_path):
+    joint = '<joint name="j" range="-1 1" limited="true" solreflimit="-1000 -50"/>'
+    robot = write_robot(tmp_path, one_body("", joint=joint))
+    model = mjcf.build_model(robot, "newton")
+    stiffness, damping = Description(robot, model)._stop(model.joint("j").id)
+    assert stiffness == pytest.approx(1000 / model.dof_invweight0[model.joint("j").dofadr[0]])
+    assert damping == pytest.approx(50 / 1000 / 0.02)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -387,3 +389,26 @@ def test_shac_learns_on_a_gpu():
     reports = [learner.iterate(env) for _ in range(40)]
     assert reports[-1].env["reward/total"] > reports[0].env["reward/total"]
     assert toy.living_steps == 0
+
+
+def test_two_hundred_iterations_on_the_real_simulator_take_no_more_memory():
+    pytest.importorskip("warp", reason="the extra 'differentiable' is not installed")
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        pytest.skip("this system does not tell its processes' memory")
+    small = ["learner=shac", "num_envs=8", "learner.num_steps=4", "learner.critic_epochs=1"]
+    run = config.resolve(["task=cartpole_swingup", "backend=differentiable", *small])
+    env = build_env(run, run.num_envs)
+    learner = make_learner(run, env)
+
+    def pages(iterations: int) -> int:
+        for _ in range(iterations):
+            learner.iterate(env)
+        gc.collect()
+        return int(statm.read_text().split()[1])
+
+    before = pages(50)
+    assert pages(200) - before < 1000, (
+        "pages of 4 kB; one horizon's graph kept an iteration would be 20 times that"
+    )
+    env.close()
