@@ -50,11 +50,6 @@ def turning(state: State, ctx: Context) -> Tensor:
     return state.robot.base_ang_vel[:, 2].square()
 
 
-def effort(state: State, ctx: Context) -> Tensor:
-    """Squared actions, summed (N,)."""
-    return ctx.action.square().sum(dim=1)
-
-
 @dataclass
 class AntRun(Task):
     """A four-legged ant runs along the world's x, and the faster the better.
@@ -139,7 +134,7 @@ class AntRun(Task):
             "turned_away": turned_away,
             "turning": turning,
             "tilt": terms.tilt,
-            "effort": effort,
+            "effort": terms.effort,
             "action_rate": terms.action_rate,
         }
 

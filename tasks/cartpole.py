@@ -26,11 +26,6 @@ def centred(state: State, ctx: Context) -> Tensor:
     return state.robot.joint_pos[:, SLIDER].square()
 
 
-def effort(state: State, ctx: Context) -> Tensor:
-    """Squared action (N,)."""
-    return ctx.action.square().sum(dim=1)
-
-
 def pole_down(state: State, ctx: Context) -> Tensor:
     """The pole leans more than 0.8 rad (N,) bool."""
     return state.robot.joint_pos[:, HINGE].abs() > 0.8
@@ -66,7 +61,7 @@ class CartpoleBalance(Task):
 
     def reward_terms(self) -> dict[str, Term]:
         """The functions behind `rewards`."""
-        return {"upright": upright, "centred": centred, "effort": effort, "alive": terms.alive}
+        return {"upright": upright, "centred": centred, "effort": terms.effort, "alive": terms.alive}
 
     def terminations(self) -> dict[str, Term]:
         """The pole is lost, or the rail ends."""

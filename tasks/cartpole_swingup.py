@@ -10,7 +10,7 @@ import torch
 
 from robolearn.envs.backend import Pose, State, Tensor
 from robolearn.tasks import terms
-from robolearn.tasks.cartpole import HINGE, SLIDER, centred, effort, off_the_rail, upright
+from robolearn.tasks.cartpole import HINGE, SLIDER, centred, off_the_rail, upright
 from robolearn.tasks.context import Context, Random
 from robolearn.tasks.observations import Observation
 from robolearn.tasks.task import Task, Term
@@ -100,7 +100,7 @@ class CartpoleSwingup(Task):
             "centred": centred,
             "cart_speed": cart_speed,
             "pole_speed": pole_speed,
-            "effort": effort,
+            "effort": terms.effort,
         }
 
     def terminations(self) -> dict[str, Term]:

@@ -43,11 +43,6 @@ def crouch(state: State, ctx: Context) -> Tensor:
     return torch.nn.functional.softplus(-20 * state.robot.joint_pos[:, Z]).square() / 400
 
 
-def effort(state: State, ctx: Context) -> Tensor:
-    """Squared actions, summed (N,)."""
-    return ctx.action.square().sum(dim=1)
-
-
 @dataclass
 class HopperRun(Task):
     """A one-legged hopper runs along x, up to `speed`, without falling.
@@ -124,7 +119,7 @@ class HopperRun(Task):
             "lean": lean,
             "pitch_rate": pitch_rate,
             "crouch": crouch,
-            "effort": effort,
+            "effort": terms.effort,
             "action_rate": terms.action_rate,
         }
 

@@ -47,6 +47,11 @@ def roll_pitch_rate(state: State, ctx: Context) -> Tensor:
     return state.robot.base_ang_vel[:, :2].square().sum(dim=1)
 
 
+def effort(state: State, ctx: Context) -> Tensor:
+    """Squared actions, summed (N,)."""
+    return ctx.action.square().sum(dim=1)
+
+
 def action_rate(state: State, ctx: Context) -> Tensor:
     """Squared change of the action since the last step (N,)."""
     return (ctx.action - ctx.previous_action).square().sum(dim=1)

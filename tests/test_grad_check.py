@@ -193,7 +193,7 @@ def test_the_step_that_suits_a_direction_best_counts() -> None:
     found = compare_returns(cubes, cubes, torch.ones(2, 3, 1), 4, random)
     assert found.worst < 1e-8
     assert list(found.by_step) == list(differences.STEPS_64)
-    assert found.by_step[1e-3] == pytest.approx(1e-6, rel=5)
+    assert 1e-7 < found.by_step[1e-3] < 6e-6
     assert Agreement([0.1, 0.4, 0.2], {}).worst == 0.4
     assert Agreement([0.1, 0.4, 0.2], {}).median == 0.2
 
