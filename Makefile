@@ -22,7 +22,7 @@ walk: install
 	$(BIN)/robolearn train task=humanoid_walk num_envs=4096 $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 	rm -rf build/walk
 	$(MAKE) walk ARGS='num_envs=64 max_iterations=1 output=build/walk'
 	$(BIN)/robolearn sim --task humanoid_walk --policy zero --steps 200 --num-envs 16 \

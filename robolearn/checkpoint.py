@@ -51,7 +51,7 @@ def new_run_folder(task_name: str, output: str | None) -> Path:
         _make(folder)
         return folder
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    parent = ROOT / task_name.rpartition(":")[2]
+    parent = ROOT / task_name.rpartition(":")[2].replace("/", "_")
     for suffix in ("", *(f"_{i}" for i in range(1, 1000))):
         folder = parent / f"{stamp}{suffix}"
         if not folder.exists():

@@ -37,6 +37,14 @@ __all__ = [
 _DEFAULT_CHOICE = {"backend": "auto", "learner": "ppo"}
 """Groups a user need not choose."""
 
+OWN = "own"
+"""Name of the backend where the task brings its own simulator, as other people's environments do."""
+
+
+@dataclasses.dataclass
+class OwnSimulator:
+    """The simulator that a task brings along: nothing of it is set here."""
+
 
 def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     """The configuration those overrides describe, complete and valid.
@@ -69,23 +77,23 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     for preset in presets:
         usual |= preset.chosen
     for group in ("task", "learner", "backend"):  # what auto is depends on the learner
-        kind, learner = GROUPS[group], built.get("learner_name", "")
+        learner = built.get("learner_name", "")
         name = chosen.get(group) or (getattr(base, f"{group}_name") if base else usual[group])
-        name = _settled(group, name, device, learner)
+        name = _settled(group, name, device, learner, task_class, task_name)
         settled = group == "backend" and any(group in preset.trees for preset in presets)
-        if settled and name != _settled(group, usual[group], device, learner):
+        if settled and name != _settled(group, usual[group], device, learner, task_class, task_name):
             for preset in presets:  # a task's settings for one backend mean nothing to another
                 preset.trees.pop(group, None)
         if base is not None and getattr(base, f"{group}_name") == name:
             built[group] = getattr(base, group)
         else:
-            cls = registry.load(kind, name)
-            built[group] = _instance(cls if group == "task" else cls.config_class, group, name)
+            built[group] = _instance(_settings_of(group, name), group, name)
         built[f"{group}_name"] = name
 
     known = {path for group in GROUPS for path in fields.paths(built[group], group)}
+    anything = tuple(f"{path}." for group in GROUPS for path in fields.open_paths(built[group], group))
     for item in items:
-        if item.key[0] in GROUPS and item.dotted not in known:
+        if item.key[0] in GROUPS and item.dotted not in known and not item.dotted.startswith(anything):
             raise ConfigError(fields.missing_key(item.text, item.dotted, known | set(SCALARS)))
     robot = trees.get("task", {}).get("robot")
     if isinstance(robot, str):
@@ -101,8 +109,18 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     return config
 
 
-def _settled(group: str, name: str, device: str, learner: str = "") -> str:
-    """The name as it is saved: files by absolute path, and which backend auto is for that learner."""
+def _settled(
+    group: str, name: str, device: str, learner: str = "", task: Any = None, task_name: str = ""
+) -> str:
+    """The name as it is saved: files by absolute path, and which backend auto is for that task and learner."""
+    if group == "backend" and getattr(task, "brings_simulator", False):
+        if name not in ("auto", OWN):
+            raise ConfigError(f"task={task_name} brings its own simulator; leave backend={name} out")
+        return OWN
+    if group == "backend" and name == OWN:
+        raise ConfigError(
+            f"backend={OWN} is the simulator of somebody else's environment; {_names_of('backend')}"
+        )
     if group == "backend" and name == "auto":
         needs = getattr(registry.load("learners", learner), "requires", ()) if learner else ()
         return registry.pick_backend(device, needs)
@@ -184,6 +202,14 @@ def _overrides(settings: Any, where: str) -> list[Override]:
     if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
         raise ConfigError(f"{where}it must be a dictionary from dotted keys to values")
     return [Override(f"{where}{k}={v}", tuple(k.split(".")), v) for k, v in settings.items()]
+
+
+def _settings_of(group: str, name: str) -> Any:
+    """The dataclass of a group's settings."""
+    if group == "backend" and name == OWN:
+        return OwnSimulator
+    cls = registry.load(GROUPS[group], name)
+    return cls if group == "task" else cls.config_class
 
 
 def _instance(cls: Any, group: str, name: str) -> Any:
@@ -314,7 +340,7 @@ def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
         if key not in SHOWN:
             raise ConfigError(fields.unknown(key, key, SHOWN))
     built: dict[str, Any] = {}
-    for group, kind in GROUPS.items():
+    for group in GROUPS:
         tree = content.get(group)
         if not isinstance(tree, dict) or not isinstance(tree.get("name"), str):
             raise ConfigError(f"{group} has no name")
@@ -328,8 +354,7 @@ def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
                 name = registry.pick_backend(str(content.get("device", "auto")))
         name = _allowed(group, name, named)
         _refuse_files(tree, group, named)
-        cls = registry.load(kind, name)
-        start = _instance(cls if group == "task" else cls.config_class, group, name)
+        start = _instance(_settings_of(group, name), group, name)
         built[group] = fields.apply(start, type(start), tree, group, {}, whole=True)
         built[f"{group}_name"] = name
     config = Config(**plain_settings({key: content[key] for key in SCALARS if key in content}), **built)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 
 from robolearn.env import Env
 from robolearn.files import replacing
+from robolearn.learner_env import LearnerEnv
 
 SCHEMA = 1
 """Version of contract.json's layout."""
@@ -64,7 +65,14 @@ class Contract:
         return cls(**{**content, **delays})
 
 
-def contract_of(env: Env) -> Contract:
+class Contracting(LearnerEnv, Protocol):
+    """Environments that know their own contract, as other people's do."""
+
+    def contract(self) -> Contract:
+        """What the robot must know."""
+
+
+def contract_of(env: LearnerEnv) -> Contract:
     """The Contract of a policy trained in `env`.
 
     Scale and offset are read off `Task.targets` itself, so they cannot disagree with what was trained.
@@ -72,6 +80,8 @@ def contract_of(env: Env) -> Contract:
     Raises:
         ValueError: the targets are not offset + scale x action, so no runtime could follow.
     """
+    if not isinstance(env, Env):
+        return cast(Contracting, env).contract()
     task, robot, constants = env.task, env.robot, env.ctx.robot
     at_rest = task.memory(1, env.random.fork())
     ctx = env.ctx.row(0, memory=at_rest)

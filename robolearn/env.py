@@ -10,7 +10,7 @@ import torch
 
 from robolearn.capture import Captured, Place, Slots
 from robolearn.delay import DelayLine
-from robolearn.envs.backend import Backend, GradientBackend, Pose, Tensor
+from robolearn.envs.backend import Backend, Capabilities, GradientBackend, Pose, Tensor
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.errors import RunFailed
@@ -108,6 +108,16 @@ class Env:
         if self.device.type == "cuda" and not self.gradients:
             self.capture()
 
+    @property
+    def dt(self) -> float:
+        """Control period [s]."""
+        return self.ctx.dt
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the simulator can do."""
+        return self.backend.capabilities
+
     # ------------------------------------------------------------------ stepping
 
     def reset(self, stagger: bool = False) -> dict[str, Tensor]:
@@ -155,7 +165,7 @@ class Env:
             self._renew()
             self.backend.reset(self._done, self._pose)
             self._begin()
-        return StepResult(self.observations, *self._outcome, self._metrics)
+        return StepResult(self.observations, *self._outcome, metrics=self._metrics)
 
     def _send(self) -> None:
         """What reaches the actuators, from the action that has come in; and pushes."""

@@ -8,15 +8,17 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from robolearn.config import OWN
 from robolearn.env import Env
 from robolearn.envs.backend import State, Tensor, quat_rotate
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.files import replacing
-from robolearn.make import make_env
+from robolearn.learner_env import LearnerEnv
+from robolearn.make import make_learner_env
 from robolearn.runs import Act, Run, forget, load_policy, open_run, require_writable
 from robolearn.train import set_threads
 
@@ -56,7 +58,7 @@ class Tally:
 
 
 @torch.no_grad()
-def tally(env: Env, policy: Act, episodes_each: int = 1) -> Tally:
+def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1) -> Tally:
     """Run until every environment has finished `episodes_each` episodes, and count exactly those.
 
     Taking whatever ends first would count short episodes, failures, more often than long ones. So each
@@ -72,7 +74,6 @@ def tally(env: Env, policy: Act, episodes_each: int = 1) -> Tally:
         RunFailed: the simulator has dropped part of the physics.
     """
     n, device = env.num_envs, env.device
-    mobile = env.robot.base is not None
     zeros = lambda dtype: torch.zeros(n, dtype=dtype, device=device)  # noqa: E731
     finished, steps, returns = zeros(torch.long), zeros(torch.long), zeros(torch.float64)
     sums: dict[str, Tensor] = {}
@@ -80,14 +81,14 @@ def tally(env: Env, policy: Act, episodes_each: int = 1) -> Tally:
     ended: list[tuple[Tensor, ...]] = []
     env.reset()
     forget(policy)
-    position, heading = _pose(env.backend.state)
-    start = position
+    way = Way(env)
     began = time.perf_counter()
     for _ in range(episodes_each * env.max_episode_steps):
         counting = finished < episodes_each
         result = env.step(policy(env.observations["policy"]))
         env_steps += n
-        steps, returns = steps + 1, returns + result.reward
+        took = torch.ones_like(counting) if result.valid is None else result.valid
+        steps, returns = steps + took, returns + result.reward
         for name, pair in result.metrics.items():
             both = torch.stack(pair).double() * counting
             sums[name] = sums.get(name, 0) + both.sum(dim=1)
@@ -95,27 +96,57 @@ def tally(env: Env, policy: Act, episodes_each: int = 1) -> Tally:
         forget(policy, done)
         if done.any():
             rows = (done & counting).nonzero().squeeze(-1)
-            moved = ((position - start) * heading).sum(dim=1)
-            columns = (returns, steps, result.truncated, result.diverged, moved)
+            columns = (returns, steps, result.truncated, result.diverged, way.moved)
             ended.append(tuple(column[rows].cpu() for column in columns))
             finished += done
             returns, steps = torch.where(done, 0.0, returns), torch.where(done, 0, steps)
-        # Where an episode has ended, this is the next one's start.
-        position, facing = _pose(env.backend.state)
-        start = torch.where(done[:, None], position, start)
-        heading = torch.where(done[:, None], facing, heading)
+        way.follow(done)
         if bool((finished >= episodes_each).all()):
             break
     seconds = time.perf_counter() - began
     env.check()  # a GPU keeps to itself what went wrong until it is asked
-    assert ended, "an episode ends within max_episode_steps"
+    if not ended:
+        raise RunFailed(
+            f"no episode ended within {episodes_each * env.max_episode_steps} steps: give the environment a time limit "
+            "(task.episode_steps=1000)"
+        )
     all_returns, all_steps, survived, diverged, distance = (
         torch.cat(parts) for parts in zip(*ended, strict=True)
     )
     metrics = {name: float(total / weight) if weight else None for name, (total, weight) in sums.items()}
     return Tally(
-        all_returns, all_steps, survived, diverged, distance if mobile else None, metrics, seconds, env_steps
+        all_returns,
+        all_steps,
+        survived,
+        diverged,
+        distance if way.known else None,
+        metrics,
+        seconds,
+        env_steps,
     )
+
+
+class Way:
+    """How far the robots of an Env have come since their episodes began; of other people's nobody knows."""
+
+    def __init__(self, env: LearnerEnv) -> None:
+        robot = getattr(env, "robot", None)
+        self._env = None if robot is None or robot.base is None else cast(Env, env)
+        self.known = self._env is not None
+        self.moved = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
+        """(N,) [m] along the heading each episode started with, up to the step before the last."""
+        if self._env is not None:
+            self._start, self._heading = _pose(self._env.backend.state)
+
+    def follow(self, done: Tensor) -> None:
+        """After a step, with the episodes `done` (N,) that ended with it."""
+        if self._env is None:
+            return
+        position, facing = _pose(self._env.backend.state)
+        # Where an episode has ended, this is the next one's start.
+        self._start = torch.where(done[:, None], position, self._start)
+        self._heading = torch.where(done[:, None], facing, self._heading)
+        self.moved = ((position - self._start) * self._heading).sum(dim=1)
 
 
 def _pose(state: State) -> tuple[Tensor, Tensor]:
@@ -126,7 +157,7 @@ def _pose(state: State) -> tuple[Tensor, Tensor]:
     return robot.base_pos[:, :2].double(), facing / facing.norm(dim=1, keepdim=True).clamp(min=1e-9)
 
 
-def summarize(counted: Tally, env: Env) -> dict[str, Any]:
+def summarize(counted: Tally, env: LearnerEnv) -> dict[str, Any]:
     """The numbers of metrics.json that come out of the episodes.
 
     Raises:
@@ -140,7 +171,7 @@ def summarize(counted: Tally, env: Env) -> dict[str, Any]:
         "return_mean": float(counted.returns.mean()),
         "return_std": float(counted.returns.std(correction=0)),
         "forward_distance": None if counted.distance is None else float(counted.distance.mean()),
-        "episode_length_s": float(counted.steps.double().mean()) * env.ctx.dt,
+        "episode_length_s": float(counted.steps.double().mean()) * env.dt,
         "diverged": int(counted.diverged.sum()),
         "metrics": extra,
     }
@@ -192,7 +223,7 @@ def evaluate(
     num_envs = config.num_envs if asked else min(config.num_envs, episodes)
     each = -(-episodes // num_envs)
     set_threads(config)
-    summary, counted, dt = _episodes(found, num_envs, each)
+    summary, counted, dt, limit = _episodes(found, num_envs, each)
     metrics = {
         "schema": SCHEMA,
         **summary,
@@ -204,7 +235,7 @@ def evaluate(
         "overrides": list(found.overrides),
         "num_envs": num_envs,
         "episodes_each": each,
-        "episode_limit_s": config.task.episode_length_s,
+        "episode_limit_s": limit,
         "observation_noise": any(config.task.noise.values()),
         # Simulated time of one environment for a second of the clock; the only numbers two runs differ in.
         "real_time_factor": counted.env_steps / num_envs * dt / counted.seconds,
@@ -225,13 +256,15 @@ def evaluate(
     return metrics
 
 
-def _episodes(run: Run, num_envs: int, each: int) -> tuple[dict[str, Any], Tally, float]:
-    """Summary and count of a run's episodes on its configuration's backend, and the control period [s]."""
+def _episodes(run: Run, num_envs: int, each: int) -> tuple[dict[str, Any], Tally, float, float]:
+    """Summary and count of a run's episodes on its configuration's backend, the control period and the longest
+    episode [s]."""
     policy = load_policy(run)
-    env = make_env(run.config, num_envs=num_envs, rank=NEVER_TRAINED)
+    env = make_learner_env(run.config, num_envs=num_envs, rank=NEVER_TRAINED)
     try:
         counted = tally(env, policy, each)
-        return summarize(counted, env), counted, env.ctx.dt
+        limit = getattr(run.config.task, "episode_length_s", env.max_episode_steps * env.dt)
+        return summarize(counted, env), counted, env.dt, limit
     finally:
         env.close()
 
@@ -260,8 +293,9 @@ def table(metrics: dict[str, Any]) -> str:
             )
         )
     noise = "with" if metrics["observation_noise"] else "without"
+    where = "" if metrics["backend"] == OWN else f" on {metrics['backend']}"
     head = (
-        f"{metrics['task']} on {metrics['backend']}, iteration {metrics['iteration']}, seed {metrics['seed']}: "
+        f"{metrics['task']}{where}, iteration {metrics['iteration']}, seed {metrics['seed']}: "
         f"{metrics['episodes']} episodes, mean action, {noise} observation noise"
     )
     width = max(len(name) for name, _ in rows)

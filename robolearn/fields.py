@@ -1,7 +1,8 @@
 """Values into dataclass fields, strictly by their type hints; and the docstrings under those fields.
 
 A field's `metadata` may narrow it: `min`, `max` (inclusive) and `above` (exclusive) bound a number or
-each number of a list; `pattern` and `form` (it in words) a text; `keys` adds to those of a dictionary.
+each number of a list; `pattern` and `form` (it in words) a text; `keys` adds to those of a dictionary, and `open`
+lets it have any.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _apply_dict(
     elif whole:
         present = {key: present[key] for key in present if key in update}
     for key in update:
-        if key not in valid:
+        if key not in valid and not meta.get("open"):
             raise ConfigError(unknown(f"{where}.{key}", key, valid))
     merged = {**present, **{key: KEEP for key in update if key not in present}}
     return {
@@ -246,6 +247,13 @@ def paths(node: Any, prefix: str, meta: Mapping[str, Any] = types.MappingProxyTy
     elif isinstance(node, dict):
         for name in {**node, **dict.fromkeys(meta.get("keys", ()))}:
             yield from paths(node.get(name), f"{prefix}.{name}")
+
+
+def open_paths(node: Any, prefix: str) -> Iterator[str]:
+    """The dotted keys of the dictionaries right in a dataclass instance that may have any key."""
+    for f in dataclasses.fields(node):
+        if f.metadata.get("open"):
+            yield f"{prefix}.{f.name}"
 
 
 def _start(value: Any, hint: Any) -> Any:

@@ -104,7 +104,14 @@ def names(kind: str) -> list[str]:
 
 def describe(kind: str) -> list[Listing]:
     """Name, description, source, whether it can be used and what to do where it cannot."""
-    return [Listing(e.name, e.description, e.source, not e.hint, e.hint) for e in entries(kind).values()]
+    doors = [
+        Entry(kind, f"{d}:ID", r.target, OURS, r.description, r.requires, r.extra)
+        for d, r in _doors(kind).items()
+    ]
+    return [
+        Listing(e.name, e.description, e.source, not e.hint, e.hint)
+        for e in (*entries(kind).values(), *doors)
+    ]
 
 
 @functools.cache
@@ -131,6 +138,8 @@ def load(kind: str, name: str) -> Any:
     `name` may be `path.py:Name`. Raises ConfigError where there is no such thing, naming near ones, and
     MissingError where a package it needs is not installed.
     """
+    if door := _door(kind, name):
+        return _load_entry(door).named(name.partition(":")[2])
     if is_file(name):
         found = _load_file(kind, name)
     elif _is_robot_folder(kind, name):
@@ -146,6 +155,8 @@ def require(kind: str, name: str, where: str = "") -> Entry | None:
     ConfigError names the near misses; `where` is the setting the name was given to.
     """
     one = kind.removesuffix("s")
+    if door := _door(kind, name):
+        return door
     if is_file(name) or _is_robot_folder(kind, name):
         return None
     entry = entries(kind).get(name)
@@ -154,7 +165,8 @@ def require(kind: str, name: str, where: str = "") -> Entry | None:
         if path.suffix == ".py" or "/" in name:
             _bad_path(one, path)
         at = f"{where}: " if where else ""
-        hint = did_you_mean(name, names(kind))
+        word = name.partition(":")[0]
+        hint = did_you_mean(word, [*names(kind), *_doors(kind)])
         raise ConfigError(f"{at}unknown {one} {quote(name)}{hint or '.'} Valid: {listing(names(kind))}")
     if entry.problem:
         raise ConfigError(f"{one} {name} cannot be used: {entry.problem}")
@@ -162,12 +174,21 @@ def require(kind: str, name: str, where: str = "") -> Entry | None:
 
 
 def is_file(name: str) -> bool:
-    """Whether a name is of the form `path.py:Name`."""
-    return _FILE.match(name) is not None
+    """Whether a name is of the form `path.py:Name`, or through a door `DOOR:path.py:Name` or `DOOR:module:ID`: it
+    makes code run that no installed package has registered."""
+    return _FILE.match(name) is not None or bool(_door("tasks", name) and name.count(":") > 1)
+
+
+def from_file(name: str) -> Any:
+    """What `path.py:NAME` names, imported now. Raises ConfigError where there is no such thing."""
+    return _load_file("tasks", name)
 
 
 def canonical(kind: str, name: str) -> str:
     """The name to save with a run: a file, or a robot's folder, by its absolute path; others as they are."""
+    word, _, rest = name.partition(":")
+    if _door(kind, name):
+        return f"{word}:{canonical(kind, rest)}"
     try:
         if match := _FILE.match(name):
             return f"{Path(match['path']).expanduser().resolve()}:{match['name']}"
@@ -219,6 +240,20 @@ def devices(backend: str) -> tuple[str, ...]:
 
 def _is_robot_folder(kind: str, name: str) -> bool:
     return kind == "robots" and "/" in name and (Path(name) / "robot.yaml").is_file()
+
+
+def _doors(kind: str) -> Mapping[str, Row]:
+    """Doors to other people's environments, by the word before the colon."""
+    return importlib.import_module("robolearn.external").DOORS if kind == "tasks" else {}
+
+
+def _door(kind: str, name: str) -> Entry | None:
+    """The entry of the door that a name of the form `DOOR:ID` goes through."""
+    word, colon, _ = name.partition(":")
+    row = _doors(kind).get(word) if colon else None
+    if row is None:
+        return None
+    return Entry(kind, name, row.target, OURS, row.description, row.requires, row.extra)
 
 
 def _has_cuda() -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from robolearn.env import Env
+from robolearn.learner_env import LearnerEnv
 from robolearn.envs.backend import Tensor
 from robolearn.metrics import Timers
 
@@ -33,9 +33,11 @@ class Batch:
     terminal: Tensor
     """(T, N, Dc) the critic's observations of the state each step ended in, before any reset: as the Env gave
     them, and of use where an episode was truncated."""
+    valid: Tensor | None = None
+    """(T, N) bool: a step that the policy took, see `StepResult.valid`; None: all are."""
 
     @classmethod
-    def empty(cls, env: Env, steps: int) -> Batch:
+    def empty(cls, env: LearnerEnv, steps: int) -> Batch:
         """Room for `steps` steps of `env`."""
 
         def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -59,7 +61,7 @@ Act = Callable[[dict[str, Tensor], int], Tensor]
 
 
 def collect(
-    env: Env, batch: Batch, act: Act, timers: Timers, ended: Callable[[Tensor], None] | None = None
+    env: LearnerEnv, batch: Batch, act: Act, timers: Timers, ended: Callable[[Tensor], None] | None = None
 ) -> None:
     """Fill `batch` by stepping `env` with `act(observations, t) -> action for the robot`.
 
@@ -74,6 +76,10 @@ def collect(
         batch.reward[t] = result.reward
         batch.done[t] = done = result.done
         batch.truncated[t] = result.truncated
+        if result.valid is not None:
+            if batch.valid is None:
+                batch.valid = torch.ones_like(batch.done)
+            batch.valid[t] = result.valid
         # All of them: which ones count is known on the device only.
         batch.terminal[t] = result.terminal_observations["critic"]
         if ended is not None:

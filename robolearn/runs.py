@@ -12,9 +12,9 @@ import torch
 
 from robolearn import checkpoint, config, registry
 from robolearn.config import Config
-from robolearn.env import Env
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
-from robolearn.make import make_env
+from robolearn.learner_env import LearnerEnv
+from robolearn.make import make_learner_env
 
 Act = Callable[[torch.Tensor], torch.Tensor]
 """The `policy` observations (N, D) to actions (N, A)."""
@@ -104,7 +104,7 @@ def load_policy(run: Run) -> Act:
     """
     # A learner is made for an Env and may draw from it; an Env of its own leaves the real one untouched.
     # What it needs of a backend to learn does not matter here.
-    env = make_env(run.config, num_envs=1)
+    env = make_learner_env(run.config, num_envs=1)
     learner_class = registry.load("learners", run.config.learner_name)
     try:
         learner = learner_class(env, run.config.learner, seed=run.config.seed)
@@ -131,12 +131,12 @@ def forget(policy: Act, done: torch.Tensor | None = None) -> None:
         reset(done)
 
 
-def zero_policy(env: Env) -> Act:
+def zero_policy(env: LearnerEnv) -> Act:
     """Always the action 0: what the robot does when nobody acts."""
     return lambda observations: torch.zeros(len(observations), env.num_actions, device=env.device)
 
 
-def random_policy(env: Env, seed: int) -> Act:
+def random_policy(env: LearnerEnv, seed: int) -> Act:
     """Uniform actions in [-1, 1], the same ones for the same seed."""
     generator = torch.Generator(env.device).manual_seed(seed)
     shape = (env.num_envs, env.num_actions)

@@ -25,6 +25,9 @@ class StepResult:
     """The observations of the state each step ended in, before any reset."""
     diverged: Tensor
     """(N,) bool: terminated because the simulator gave up; a part of `terminated`."""
+    valid: Tensor | None = None
+    """(N,) bool: the row is a step that the policy took; where it is not, the environment has only reset itself, and
+    the row counts nowhere. None: all are."""
     metrics: dict[str, Ratio] = field(default_factory=dict)
     """The task's metrics, a pair of (N,) each; diverged environments count in none."""
 

@@ -38,12 +38,15 @@ class Totals:
         diverged: Tensor,
         returns: Tensor,
         seconds: Tensor,
+        counted: Tensor | None = None,
     ) -> None:
-        """One step of N environments: raw terms (N, K), metrics as pairs of (N,), the rest (N,) each.
+        """One step of N environments: raw terms (N, K), metrics as pairs of (N,), the rest (N,) each; `counted` (N,)
+        bool says which rows are a step at all, every one without it.
 
         Sums carry no graph, or they would keep that of every step.
         """
-        counts = (torch.ones_like(done), done, terminated, diverged, done * returns, done * seconds)
+        steps = torch.ones_like(done) if counted is None else counted
+        counts = (steps, done, terminated, diverged, done * returns, done * seconds)
         columns = [*(m.total for m in metrics), *(m.weight for m in metrics), *counts]
         per_step = [column.sum(dtype=torch.float64) for column in columns]
         self.sums = self.sums + torch.cat((raw.sum(dim=0, dtype=torch.float64), torch.stack(per_step)))

@@ -18,12 +18,13 @@ import torch
 from robolearn import checkpoint, config, registry
 from robolearn.config import Config
 from robolearn.contract import contract_of
-from robolearn.env import Diverged, Env
+from robolearn.env import Diverged
 from robolearn.errors import ConfigError
 from robolearn.files import replacing
 from robolearn.finite import NonFiniteTerm
+from robolearn.learner_env import LearnerEnv
 from robolearn.learners.learner import Learner, Report
-from robolearn.make import build_env, device_of
+from robolearn.make import build_env, build_external, device_of
 from robolearn.memory import PLENTY, enough_memory, require_room
 from robolearn.metrics import MetricsLog
 from robolearn.panel import Panel
@@ -47,9 +48,7 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
     """
     set_threads(run)
     folder, content = _resumed(run)
-    require_room(run.num_envs, device_of(run), lambda n: _probe(run, n), _plenty(run))
-    with enough_memory(run.num_envs):
-        env = build_env(run, run.num_envs)
+    env = _build(run)
     learner = make_learner(run, env)
     numerics = {"torch threads": torch.get_num_threads(), "precision": getattr(learner, "precision", None)}
     start, seconds, steps, exact, why = 0, 0.0, 0, True, ""
@@ -62,9 +61,11 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
             *(k for k, v in numerics.items() if infos.get("numerics", numerics)[k] != v),
         ]
         why = f"{', '.join(differ)} differ from the saved run" if differ else WEIGHTS_ONLY
-        if exact and not differ and not env.backend.capabilities.exact_restore:
-            why = f"on a GPU backend={run.backend_name} adds up sums in any order"
-        exact = exact and not differ and env.backend.capabilities.exact_restore
+        if run.backend_name == config.OWN:
+            why = "somebody else's environment cannot be put back where it was, and starts anew"
+        elif exact and not differ and not env.capabilities.exact_restore:
+            why = f"backend={run.backend_name} does not repeat a trajectory bit for bit here"
+        exact = exact and not differ and env.capabilities.exact_restore
         if start >= run.max_iterations:
             raise ConfigError(
                 f"the run is at iteration {start} already; ask for more: max_iterations={2 * start}"
@@ -85,7 +86,8 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
     if described:
         describe()
     log = MetricsLog(folder, resume_at=start)
-    title = f"{run.task_name} on {run.backend_name}, {run.num_envs} environments, {run.learner_name}"
+    where = "" if run.backend_name == config.OWN else f" on {run.backend_name}"
+    title = f"{run.task_name}{where}, {run.num_envs} environments, {run.learner_name}"
     panel = Panel(title, run.max_iterations)
     with closing(env), closing(log), panel, interruptible() as interrupted:
         panel.note(f"run {folder}")
@@ -119,6 +121,15 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
     return folder
 
 
+def _build(run: Config) -> LearnerEnv:
+    """The run's environments, after a look whether there is room for them."""
+    if run.backend_name == config.OWN:
+        return build_external(run, run.num_envs)
+    require_room(run.num_envs, device_of(run), lambda n: _probe(run, n), _plenty(run))
+    with enough_memory(run.num_envs):
+        return build_env(run, run.num_envs)
+
+
 def _probe(run: Config, num_envs: int) -> SimpleNamespace:
     """What a run holds in memory, for fewer environments."""
     env = build_env(run, num_envs)
@@ -147,7 +158,7 @@ def _resumed(run: Config) -> tuple[Path | None, dict[str, Any] | None]:
     return folder, content
 
 
-def _iterate(learner: Learner, env: Env, folder: Path) -> Report:
+def _iterate(learner: Learner, env: LearnerEnv, folder: Path) -> Report:
     """One iteration; what is not finite leaves the State it came from in the run's folder."""
     try:
         return learner.iterate(env)
@@ -160,7 +171,7 @@ def _iterate(learner: Learner, env: Env, folder: Path) -> Report:
         raise NonFiniteTerm(f"{error}; saved as {path}") from error
 
 
-def make_learner(run: Config, env: Env) -> Learner:
+def make_learner(run: Config, env: LearnerEnv) -> Learner:
     """The run's learner, after its needs have met what the backend can do.
 
     Raises:
@@ -168,7 +179,11 @@ def make_learner(run: Config, env: Env) -> Learner:
     """
     cls = registry.load("learners", run.learner_name)
     for need in sorted(cls.requires):
-        if not getattr(env.backend.capabilities, need):
+        if not getattr(env.capabilities, need):
+            if run.backend_name == config.OWN:
+                raise ConfigError(
+                    f"learner={run.learner_name} needs {need}; task={run.task_name} has none; use learner=ppo"
+                )
             fix = registry.giving(need) or "another backend= or learner= (robolearn list)"
             raise ConfigError(
                 f"learner={run.learner_name} needs {need}; backend={run.backend_name} has none; use {fix}"

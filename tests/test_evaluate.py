@@ -175,7 +175,7 @@ def test_forward_distance_is_along_the_heading_at_the_start():
 
     class Walkers:
         num_envs, device, max_episode_steps = 2, torch.device("cpu"), 4
-        robot, ctx = SimpleNamespace(base="pelvis"), SimpleNamespace(dt=0.02)
+        robot, dt = SimpleNamespace(base="pelvis"), 0.02
         observations = {"policy": torch.zeros(2, 1)}  # noqa: RUF012
 
         def check(self) -> None:
@@ -195,7 +195,9 @@ def test_forward_distance_is_along_the_heading_at_the_start():
             else:
                 self.backend.state.robot.base_pos[:, 1] += 0.1
             no = torch.zeros(2, dtype=torch.bool)
-            return SimpleNamespace(reward=torch.ones(2), done=done, truncated=done, diverged=no, metrics={})
+            return SimpleNamespace(
+                reward=torch.ones(2), done=done, truncated=done, diverged=no, valid=None, metrics={}
+            )
 
     env = Walkers()
     counted = tally(env, lambda obs: obs, episodes_each=2)
@@ -208,7 +210,7 @@ def test_forward_distance_is_along_the_heading_at_the_start():
 def test_diverged_steps_count_in_no_metric():
     class Once:
         num_envs, device, max_episode_steps = 2, torch.device("cpu"), 1
-        robot, ctx = SimpleNamespace(base=None), SimpleNamespace(dt=0.02)
+        robot, dt = SimpleNamespace(base=None), 0.02
         observations = {"policy": torch.zeros(2, 1)}  # noqa: RUF012
         backend = SimpleNamespace(
             state=SimpleNamespace(
@@ -228,7 +230,7 @@ def test_diverged_steps_count_in_no_metric():
             metrics = {"error": Ratio(torch.tensor([0.0, 2.0]), torch.tensor([0.0, 1.0]))}
             yes = torch.ones(2, dtype=torch.bool)
             return SimpleNamespace(
-                reward=torch.ones(2), done=yes, truncated=~gone, diverged=gone, metrics=metrics
+                reward=torch.ones(2), done=yes, truncated=~gone, diverged=gone, valid=None, metrics=metrics
             )
 
     counted = tally(Once(), lambda obs: obs)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from robolearn.env import Env
+from robolearn.learner_env import LearnerEnv
 
 Tensor = torch.Tensor
 
@@ -57,7 +57,7 @@ class Learner(Protocol):
     def policy(self) -> Policy:
         """The policy as it stands."""
 
-    def iterate(self, env: Env) -> Report:
+    def iterate(self, env: LearnerEnv) -> Report:
         """Collect one batch and learn from it."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from robolearn.env import Env
+from robolearn.learner_env import LearnerEnv
+from robolearn.errors import ConfigError
 from robolearn.graphs import Graphed
 from robolearn.learners.learner import Reduce, Report, Tensor, alone
 from robolearn.learners.models import DeployedPolicy, MirroredClock, build_model, rnn_of
@@ -58,7 +59,7 @@ class PPO:
     config_class: ClassVar[type] = PPOConfig
     requires: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, env: Env, config: PPOConfig, seed: int = 1, reduce: Reduce = alone) -> None:
+    def __init__(self, env: LearnerEnv, config: PPOConfig, seed: int = 1, reduce: Reduce = alone) -> None:
         self.config, self.reduce = config, reduce
         self.device = env.device
         self.random = torch.Generator(self.device).manual_seed(seed)
@@ -108,7 +109,7 @@ class PPO:
         )
         return 4 * batch.reward.numel() * widths
 
-    def iterate(self, env: Env) -> Report:
+    def iterate(self, env: LearnerEnv) -> Report:
         """Collect a batch, estimate advantages, take the gradient steps, update the normalizers.
 
         On a GPU all of it is asked for at once, and `synchronize` is the first that waits.
@@ -129,9 +130,14 @@ class PPO:
             losses = self.update.read()
         return Report(self.batch.reward.numel(), losses, drained, self.timers.read())
 
-    def collect(self, env: Env) -> None:
+    def collect(self, env: LearnerEnv) -> None:
         """Fill `batch` with the next T steps."""
         collect(env, self.batch, self.sampler, self.timers, self.sampler.forget)
+        if self.batch.valid is not None and self.memory is not None:
+            raise ConfigError(
+                f"learner.rnn={self.config.rnn}: these environments take a step of their own to reset, which a memory "
+                "would remember; give them same-step autoreset, or use learner.rnn=none"
+            )
         with self.timers("infer"):
             self.batch.critic[-1] = self.sampler.folded_critic(env.observations["critic"])
 
@@ -140,7 +146,16 @@ class PPO:
         # All at once: how many epochs an update gets through must not change what is drawn after it.
         units = self.batch.reward.numel() if self.memory is None else self.batch.reward.shape[1]
         draw = partial(torch.randperm, units, generator=self.random, device=self.device)
-        return [draw() for _ in range(self.config.num_epochs)]
+        return [self._taken(draw()) for _ in range(self.config.num_epochs)]
+
+    def _taken(self, order: Tensor) -> Tensor:
+        """The order with samples that are no step of the policy's replaced by others that are, drawn at random."""
+        if self.batch.valid is None:
+            return order
+        valid = self.batch.valid.flatten()
+        steps = valid.nonzero().squeeze(-1)
+        drawn = torch.randint(len(steps), order.shape, generator=self.random, device=self.device)
+        return torch.where(valid[order], order, steps[drawn])
 
     # ------------------------------------------------------------------ estimating
 
@@ -157,7 +172,8 @@ class PPO:
     def _evaluate(self) -> tuple[Tensor, Tensor]:
         """Values (T + 1, N) in one pass, and rewards (T, N) where a time-out adds the discounted value of
         the very state it ended in (Pardo et al., 2018, "Time Limits in Reinforcement Learning")."""
-        return self._value(self.batch.critic), self.batch.reward + self.config.gamma * self._terminal_value()
+        reward = self.batch.reward * self.config.reward_scale
+        return self._value(self.batch.critic), reward + self.config.gamma * self._terminal_value()
 
     def _terminal_value(self) -> Tensor:
         """Values (T, N) of the states that time-outs ended in, and 0 elsewhere."""
@@ -179,13 +195,14 @@ class PPO:
 
     def _normalized(self, advantage: Tensor) -> Tensor:
         """Advantages at mean 0 and variance 1 over the whole batch of all ranks."""
-        mean = self.reduce(advantage.mean())
-        variance = self.reduce((advantage - mean).square().mean())
+        counted = advantage if self.batch.valid is None else advantage[self.batch.valid]
+        mean = self.reduce(counted.mean())
+        variance = self.reduce((counted - mean).square().mean())
         return (advantage - mean) / (variance.sqrt() + 1e-8)
 
     # ------------------------------------------------------------------ the rest
 
-    def _choose_symmetry(self, env: Env) -> tuple[Symmetry | None, MirroredClock | None]:
+    def _choose_symmetry(self, env: LearnerEnv) -> tuple[Symmetry | None, MirroredClock | None]:
         wanted = self.config.symmetry
         symmetry = env.symmetry() if wanted != "none" else None
         if symmetry is None:

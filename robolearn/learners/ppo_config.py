@@ -28,6 +28,9 @@ class PPOConfig:
     """The adaptive rate stays above."""
     max_learning_rate: float = field(default=1e-2, metadata={"above": 0.0})
     """The adaptive rate stays below."""
+    reward_scale: float = field(default=1.0, metadata={"above": 0.0, "max": 1e6})
+    """Factor on rewards before anything is learned from them; what is shown and counted stays as it is. A critic learns
+    returns of the order of 1 to 100 best."""
     gamma: float = field(default=0.99, metadata={"min": 0.0, "max": 1.0})
     """Discount of a step."""
     lam: float = field(default=0.95, metadata={"min": 0.0, "max": 1.0})

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from robolearn.env import Env
+from robolearn.learner_env import LearnerEnv
 from robolearn.finite import NonFiniteTerm
 from robolearn.learners.learner import Reduce, Report, Tensor, alone
 from robolearn.learners.losses import entropy, value_loss
@@ -74,7 +74,7 @@ class SHAC:
     config_class: ClassVar[type] = SHACConfig
     requires: ClassVar[frozenset[str]] = frozenset({"gradients"})
 
-    def __init__(self, env: Env, config: SHACConfig, seed: int = 1, reduce: Reduce = alone) -> None:
+    def __init__(self, env: LearnerEnv, config: SHACConfig, seed: int = 1, reduce: Reduce = alone) -> None:
         self.config, self.reduce, self.device = config, reduce, env.device
         self.random = torch.Generator(self.device).manual_seed(seed)
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
@@ -117,7 +117,7 @@ class SHAC:
         widths = 8 * (batch.policy.shape[-1] + batch.critic.shape[-1]) + 3 * sum(c.actor_hidden)
         return 4 * batch.reward.numel() * (widths + 2 * sum(c.critic_hidden))
 
-    def iterate(self, env: Env) -> Report:
+    def iterate(self, env: LearnerEnv) -> Report:
         """Simulate a horizon, improve the actor through it, fit the critic to it, update the normalizers.
 
         Raises:
@@ -145,7 +145,7 @@ class SHAC:
 
     # ------------------------------------------------------------------ the horizon
 
-    def _simulate(self, env: Env) -> tuple[Tensor, Tensor]:
+    def _simulate(self, env: LearnerEnv) -> tuple[Tensor, Tensor]:
         """T steps with their graph; `batch` keeps them without.
 
         Returns:

@@ -1,0 +1,282 @@
+"""The door to gymnasium: any environment with Box spaces, single or vectorized, whatever its autoreset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+
+from robolearn import registry
+from robolearn.envs.backend import Tensor
+from robolearn.errors import ConfigError, RunFailed, did_you_mean, listing, one_line, quote
+from robolearn.external.env import Actions, ExternalEnv, Transition
+from robolearn.external.spaces import flatten, observation_columns, require_actions
+from robolearn.external.task import ExternalTask
+
+NO_LIMIT = 100_000
+"""Steps after which an evaluation gives up on an environment that states no time limit."""
+
+
+@dataclass
+class GymnasiumTask(ExternalTask):
+    """A gymnasium environment."""
+
+    door: ClassVar[str] = "gymnasium"
+    found: ClassVar[Any] = None
+    """The class or function of an environment that comes from a file; none for a registered one."""
+    defaults: ClassVar[dict[str, Any]] = {
+        "num_envs": 16,
+        "max_iterations": 200,
+        "learner.num_steps": 128,
+        "learner.minibatch_size": 512,
+        "learner.num_epochs": 10,
+        "learner.learning_rate": 3e-4,
+        "learner.entropy_coef": 0.0,
+    }
+
+    kwargs: dict[str, Any] = field(default_factory=dict, metadata={"open": True})
+    """Arguments of the environment's own constructor, such as task.kwargs.reset_noise_scale=0.1."""
+    vectorization: Literal["auto", "sync", "async"] = "auto"
+    """sync: one environment after the other; async: each in a process of its own; auto: its own vector environment
+    where it has one, else sync."""
+    episode_steps: int = field(default=0, metadata={"min": 0, "max": 10_000_000})
+    """End episodes (time-out, not failure) after so many steps; 0 leaves that to the environment."""
+
+    @classmethod
+    def named(cls, id: str) -> type[Self]:
+        """See `ExternalTask.named`; `id` is a registered one, module:ID, or path.py:NAME of a class or function."""
+        made = super().named(id)
+        if registry.is_file(id):
+            made.found = staticmethod(registry.from_file(id))
+            return made
+        try:
+            gymnasium.spec(id)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"task=gymnasium:{id}: there is no module {quote(error.name)}") from error
+        except gymnasium.error.Error as error:
+            hint = did_you_mean(id, gymnasium.registry)
+            why = f"{hint or '; ' + one_line(str(error))}"
+            raise ConfigError(f"there is no gymnasium environment {quote(id)}{why}") from error
+        return made
+
+    def make(
+        self, num_envs: int, device: torch.device, seed: int, rank: int = 0, render: bool = False
+    ) -> GymnasiumEnv:
+        """See `ExternalTask.make`."""
+        return GymnasiumEnv(self, num_envs, device, seed, rank, render)
+
+
+class GymnasiumEnv(ExternalEnv):
+    """N gymnasium environments as one vector environment.
+
+    Same-step autoreset, gymnasium's `final_obs`, is asked for. A vector environment that has another one is taken as
+    it is: with `NEXT_STEP` the step that only resets is marked as no step of the policy's (`StepResult.valid`), with
+    `DISABLED` those that ended are reset here.
+    """
+
+    def __init__(
+        self, task: GymnasiumTask, num_envs: int, device: torch.device, seed: int, rank: int, render: bool
+    ) -> None:
+        self.vector = _vector(task, num_envs, "rgb_array" if render else None)
+        try:
+            self._mode = _mode_of(self.vector, task.name)
+            space = self.vector.single_observation_space
+            box = require_actions(self.vector.single_action_space, task.name)
+            columns = observation_columns(space, task.name)
+        except ConfigError:
+            self.vector.close()
+            raise
+        spec = getattr(self.vector, "spec", None)
+        limit = task.episode_steps or getattr(spec, "max_episode_steps", None) or NO_LIMIT
+        super().__init__(
+            task.name,
+            num_envs,
+            device,
+            task.control_dt or _period(self.vector),
+            limit,
+            Actions.of(box.low, box.high, task.actions, device),
+            columns,
+        )
+        self._space, self._box = space, box
+        self._seed: int | None = int(np.random.SeedSequence((seed, rank)).generate_state(1)[0]) >> 1
+        self._resetting = np.zeros(num_envs, bool)
+        self.reset()
+
+    def _start(self, stagger: bool) -> dict[str, Tensor]:
+        # Seeded once: what is drawn afterwards follows from that.
+        rows, _ = self.vector.reset(seed=self._seed)
+        self._seed = None
+        self._resetting[:] = False
+        return self._groups(rows)
+
+    def _advance(self, actions: Tensor) -> Transition:
+        given = actions.cpu().numpy().reshape(self.num_envs, *self._box.shape).astype(self._box.dtype)
+        rows, reward, terminated, truncated, info = self.vector.step(given)
+        terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
+        observations = self._groups(rows)
+        done = terminated | truncated
+        terminal, valid = observations, None
+        if self._mode == AutoresetMode.NEXT_STEP:
+            # The step after an end ignores the action and answers with the new episode's first observation.
+            real = ~self._resetting
+            valid = self._tensor(real)
+            self._resetting = done & real
+        elif done.any() and self._mode == AutoresetMode.SAME_STEP:
+            terminal = self._final(observations, info, done)
+        elif done.any():
+            observations = self._restarted(observations, done)
+        return Transition(
+            observations,
+            self._tensor(np.array(reward, np.float32)),
+            self._tensor(terminated),
+            self._tensor(truncated),
+            terminal,
+            valid,
+        )
+
+    def _final(self, observations: dict[str, Tensor], info: dict, done: np.ndarray) -> dict[str, Tensor]:
+        """The observations of the states that the finished episodes ended in, in place of the new episodes' first."""
+        if "final_obs" not in info:
+            raise RunFailed(
+                f"task={self.name} says that it resets in the same step, and gives no info['final_obs'] to tell which "
+                "state an episode ended in"
+            )
+        final, ended = info["final_obs"], self._tensor(done)
+        if isinstance(final, dict):
+            rows = flatten(self._space, final, self.num_envs)
+            return {
+                g: torch.where(ended[:, None], self._tensor(rows[g]), observations[g]) for g in observations
+            }
+        terminal = {group: values.clone() for group, values in observations.items()}
+        for i in np.flatnonzero(done):
+            one = final[i]
+            if isinstance(self._space, gymnasium.spaces.Dict):
+                one = {key: np.asarray(value)[None] for key, value in one.items()}
+            for group, row in flatten(self._space, one, 1).items():
+                terminal[group][i] = self._tensor(row[0])
+        return terminal
+
+    def _restarted(self, observations: dict[str, Tensor], done: np.ndarray) -> dict[str, Tensor]:
+        """Reset those that ended, and only those."""
+        rows, _ = self.vector.reset(options={"reset_mask": done.copy()})
+        fresh, ended = self._groups(rows), self._tensor(done)[:, None]
+        for group, values in fresh.items():
+            if not torch.equal(torch.where(ended, 0.0, values), torch.where(ended, 0.0, observations[group])):
+                raise RunFailed(
+                    f"task={self.name} resets nothing by itself (autoreset DISABLED), and its reset does not keep to "
+                    "options['reset_mask']: give it that, or SAME_STEP autoreset"
+                )
+        return fresh
+
+    def _groups(self, rows: Any) -> dict[str, Tensor]:
+        made: dict[int, Tensor] = {}
+        groups = flatten(self._space, rows, self.num_envs)
+        return {group: made.setdefault(id(array), self._tensor(array)) for group, array in groups.items()}
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    def render(self) -> np.ndarray:
+        """See `ExternalEnv.render`."""
+        pictures = self.vector.render()
+        if not pictures or not isinstance(pictures[0], np.ndarray):
+            return super().render()
+        return np.array(pictures[0])
+
+    def close(self) -> None:
+        """Free the environments."""
+        self.vector.close()
+
+
+# ---------------------------------------------------------------------------------------- making one
+
+
+def _vector(task: GymnasiumTask, num_envs: int, render: str | None) -> gymnasium.vector.VectorEnv:
+    """The vector environment, with same-step autoreset where that can be chosen.
+
+    Raises:
+        ConfigError: its constructor refuses.
+    """
+    kwargs: dict[str, Any] = dict(task.kwargs)
+    if render is not None:
+        kwargs["render_mode"] = render
+    try:
+        if task.found is not None:
+            return _from_file(task, num_envs, kwargs)
+        spec = gymnasium.spec(task.id)
+        if task.episode_steps:
+            kwargs["max_episode_steps"] = task.episode_steps
+        own = spec.vector_entry_point is not None
+        if spec.entry_point is None and task.vectorization != "auto":
+            raise ConfigError(
+                f"task=gymnasium:{task.id} is a vector environment only; task.vectorization=auto"
+            )
+        if own and (task.vectorization == "auto" or spec.entry_point is None):
+            return gymnasium.make_vec(task.id, num_envs, "vector_entry_point", **kwargs)
+        how = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        kind = "async" if task.vectorization == "async" else "sync"
+        return gymnasium.make_vec(task.id, num_envs, kind, vector_kwargs=how, **kwargs)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever somebody else's constructor raises
+        what = one_line(f"{type(error).__name__}: {error}", 240)
+        raise ConfigError(f"task={task.name} cannot be made: {what}") from error
+
+
+def _from_file(task: GymnasiumTask, num_envs: int, kwargs: dict[str, Any]) -> gymnasium.vector.VectorEnv:
+    """A class (of one environment, or of a vector of them) or a function that makes one."""
+    found: Callable[..., Any] = task.found
+    if isinstance(found, type) and issubclass(found, gymnasium.vector.VectorEnv):
+        vector: Any = found
+        return vector(num_envs=num_envs, **kwargs)
+
+    def make() -> gymnasium.Env:
+        env = found(**kwargs)
+        if not isinstance(env, gymnasium.Env):
+            raise ConfigError(f"task={task.name} gives {type(env).__name__}, which is no gymnasium.Env")
+        if task.episode_steps:
+            env = gymnasium.wrappers.TimeLimit(env, task.episode_steps)
+        return env
+
+    kind = (
+        gymnasium.vector.AsyncVectorEnv if task.vectorization == "async" else gymnasium.vector.SyncVectorEnv
+    )
+    return kind([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def _mode_of(vector: gymnasium.vector.VectorEnv, name: str) -> AutoresetMode:
+    mode = (vector.metadata or {}).get("autoreset_mode")
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        known = listing([f"AutoresetMode.{m.name}" for m in AutoresetMode])
+        raise ConfigError(
+            f"task={name}: its metadata['autoreset_mode'] is {mode!r}, so when it resets is not known; set it to one "
+            f"of {known}"
+        ) from None
+
+
+def _period(vector: gymnasium.vector.VectorEnv) -> float:
+    """Control period [s] as the environment tells it: `dt`, or pictures a second; 0 where it does neither."""
+    for name in ("dt", "step_dt"):
+        value = _told(vector, name)
+        if isinstance(value, int | float) and value > 0:
+            return float(value)
+    rate = (vector.metadata or {}).get("render_fps")
+    return 1.0 / rate if isinstance(rate, int | float) and rate > 0 else 0.0
+
+
+def _told(vector: gymnasium.vector.VectorEnv, name: str) -> Any:
+    """An attribute of the first environment; None where it has none."""
+    inner = vector.unwrapped
+    if isinstance(inner, gymnasium.vector.AsyncVectorEnv):
+        dummy = inner.dummy_env if hasattr(inner, "dummy_env") else None
+        return getattr(getattr(dummy, "unwrapped", None), name, None)
+    if isinstance(inner, gymnasium.vector.SyncVectorEnv):
+        return getattr(inner.envs[0].unwrapped, name, None)
+    return getattr(inner, name, None)
