@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from robolearn.learner_env import LearnerEnv
 from robolearn.envs.backend import Tensor
+from robolearn.learner_env import LearnerEnv
 from robolearn.metrics import Timers
 
 

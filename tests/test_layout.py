@@ -69,6 +69,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "doctor",
         "evaluate",
         "export",
+        "film",
         "grad_check",
         "grad_scenes",
         "gymnasium_ids",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
@@ -54,8 +55,11 @@ class GymnasiumTask(ExternalTask):
         if registry.is_file(id):
             made.found = staticmethod(registry.from_file(id))
             return made
+        module, _, known = id.rpartition(":")
         try:
-            gymnasium.spec(id)
+            if module:
+                importlib.import_module(module)
+            gymnasium.spec(known)
         except ModuleNotFoundError as error:
             raise ConfigError(f"task=gymnasium:{id}: there is no module {quote(error.name)}") from error
         except gymnasium.error.Error as error:
@@ -154,10 +158,7 @@ class GymnasiumEnv(ExternalEnv):
             }
         terminal = {group: values.clone() for group, values in observations.items()}
         for i in np.flatnonzero(done):
-            one = final[i]
-            if isinstance(self._space, gymnasium.spaces.Dict):
-                one = {key: np.asarray(value)[None] for key, value in one.items()}
-            for group, row in flatten(self._space, one, 1).items():
+            for group, row in flatten(self._space, final[i], 1).items():
                 terminal[group][i] = self._tensor(row[0])
         return terminal
 
@@ -208,7 +209,8 @@ def _vector(task: GymnasiumTask, num_envs: int, render: str | None) -> gymnasium
     try:
         if task.found is not None:
             return _from_file(task, num_envs, kwargs)
-        spec = gymnasium.spec(task.id)
+        known = task.id.rpartition(":")[2]
+        spec = gymnasium.spec(known)
         if task.episode_steps:
             kwargs["max_episode_steps"] = task.episode_steps
         own = spec.vector_entry_point is not None
@@ -217,10 +219,10 @@ def _vector(task: GymnasiumTask, num_envs: int, render: str | None) -> gymnasium
                 f"task=gymnasium:{task.id} is a vector environment only; task.vectorization=auto"
             )
         if own and (task.vectorization == "auto" or spec.entry_point is None):
-            return gymnasium.make_vec(task.id, num_envs, "vector_entry_point", **kwargs)
+            return gymnasium.make_vec(known, num_envs, "vector_entry_point", **kwargs)
         how = {"autoreset_mode": AutoresetMode.SAME_STEP}
         kind = "async" if task.vectorization == "async" else "sync"
-        return gymnasium.make_vec(task.id, num_envs, kind, vector_kwargs=how, **kwargs)
+        return gymnasium.make_vec(known, num_envs, kind, vector_kwargs=how, **kwargs)
     except ConfigError:
         raise
     except Exception as error:  # whatever somebody else's constructor raises
@@ -275,8 +277,11 @@ def _told(vector: gymnasium.vector.VectorEnv, name: str) -> Any:
     """An attribute of the first environment; None where it has none."""
     inner = vector.unwrapped
     if isinstance(inner, gymnasium.vector.AsyncVectorEnv):
-        dummy = inner.dummy_env if hasattr(inner, "dummy_env") else None
-        return getattr(getattr(dummy, "unwrapped", None), name, None)
+        asked = inner.env_fns[0]()  # the others live in processes of their own
+        try:
+            return getattr(asked.unwrapped, name, None)
+        finally:
+            asked.close()
     if isinstance(inner, gymnasium.vector.SyncVectorEnv):
         return getattr(inner.envs[0].unwrapped, name, None)
     return getattr(inner, name, None)

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from robolearn.learner_env import LearnerEnv
 from robolearn.errors import ConfigError
 from robolearn.graphs import Graphed
+from robolearn.learner_env import LearnerEnv
 from robolearn.learners.learner import Reduce, Report, Tensor, alone
 from robolearn.learners.models import DeployedPolicy, MirroredClock, build_model, rnn_of
 from robolearn.learners.ppo_config import PPOConfig

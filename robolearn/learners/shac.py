@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from robolearn.learner_env import LearnerEnv
 from robolearn.finite import NonFiniteTerm
+from robolearn.learner_env import LearnerEnv
 from robolearn.learners.learner import Reduce, Report, Tensor, alone
 from robolearn.learners.losses import entropy, value_loss
 from robolearn.learners.models import DeployedPolicy, build_model, deviation

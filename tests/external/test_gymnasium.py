@@ -1,0 +1,326 @@
+"""task=gymnasium:ID: spaces, actions, ends of episodes under every autoreset, settings, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from robolearn import config
+from robolearn.cli import main
+from robolearn.errors import ConfigError, RunFailed
+from robolearn.evaluate import tally
+from robolearn.finite import NonFiniteTerm
+from robolearn.learners.ppo import PPO
+from robolearn.make import build_external
+from robolearn.rollout import collect
+
+COUNTERS = Path(__file__).with_name("counters.py")
+MODES = ["SameStep", "NextStep", "Disabled", "InProcesses"]
+SMALL = ["learner.num_steps=8", "learner.actor_hidden=[8]", "learner.critic_hidden=[8]", "num_envs=2"]
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def build(name: str, *words: str, num_envs: int = 2, rank: int = 0):
+        task = name if ":" in name else f"gymnasium:{COUNTERS}:{name}"
+        run = config.resolve([f"task={task}", *words])
+        made.append(build_external(run, num_envs, rank))
+        return made[-1]
+
+    yield build
+    for env in made:
+        env.close()
+
+
+def refusal(capsys, *words: str) -> str:
+    assert main(["train", *words]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+def steps(env, *actions: tuple[float, float]):
+    """Steps of two environments with these actions of the environment's own, cloned."""
+    for pair in actions:
+        result = env.step(torch.tensor(pair)[:, None] / 4)
+        yield (
+            {
+                "seen": result.observations["policy"].tolist(),
+                "ended_in": result.terminal_observations["critic"].tolist(),
+                "reward": result.reward.tolist(),
+                "terminated": result.terminated.tolist(),
+                "truncated": result.truncated.tolist(),
+                "valid": [True, True] if result.valid is None else result.valid.tolist(),
+            }
+        )
+
+
+# ---------------------------------------------------------------------- ends of episodes
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "Disabled", "InProcesses"])
+def test_an_episode_that_ends_tells_the_state_it_ended_in_and_goes_on_with_the_next_one(make, mode):
+    env = make(mode)
+    assert env.observations["policy"].tolist() == [[0, 0], [1000, 0]]
+    one, two, three = steps(env, (0, 0.5), (2, 0), (0, 0))
+    assert one["seen"] == one["ended_in"] == [[0, 1], [1000, 1]]
+    assert one["reward"] == [1, 1.5]
+    # The first falls in its second step, and is seen in its second episode at once.
+    assert two["terminated"] == [True, False]
+    assert two["truncated"] == [False, False]
+    assert two["ended_in"] == [[0, 2], [1000, 2]]
+    assert two["seen"] == [[10, 0], [1000, 2]]
+    # The second runs out of time in its third.
+    assert three["terminated"] == [False, False]
+    assert three["truncated"] == [False, True]
+    assert three["ended_in"] == [[10, 1], [1000, 3]]
+    assert three["seen"] == [[10, 1], [1010, 0]]
+    assert one["valid"] == two["valid"] == three["valid"] == [True, True]
+
+
+def test_with_next_step_autoreset_the_step_that_only_resets_is_no_step_of_the_policy(make):
+    env = make("NextStep")
+    one, two, three, four = steps(env, (0, 0), (2, 0), (3, 0), (0, 0))
+    assert two["terminated"] == [True, False]
+    assert two["seen"] == two["ended_in"] == [[0, 2], [1000, 2]]
+    # What the first does in the third step is not asked: it resets, for nothing, and ends nothing.
+    assert three["valid"] == [False, True]
+    assert three["seen"] == [[10, 0], [1000, 3]]
+    assert three["reward"] == [0, 1]
+    assert three["terminated"] == [False, False]
+    assert three["truncated"] == [False, True]
+    assert four["valid"] == [True, False]
+    assert four["seen"] == [[10, 1], [1010, 0]]
+    assert one["valid"] == two["valid"] == [True, True]
+
+
+def test_a_fall_in_the_last_moment_is_a_fall_and_no_time_out(make):
+    env = make("SameStep")
+    *_, last = steps(env, (0, 0), (0, 0), (1, 0))
+    assert last["terminated"] == [True, False]
+    assert last["truncated"] == [False, True]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_autoreset_counts_the_same_episodes(make, mode):
+    env = make(mode)
+
+    def act(observations: torch.Tensor) -> torch.Tensor:
+        # The first environment falls in its second step, the second never.
+        falls = (observations[:, 0] < 1000) & (observations[:, 1] == 1)
+        return torch.where(falls, 0.5, 0.0)[:, None]
+
+    counted = tally(env, act, episodes_each=2)
+    pairs = sorted(
+        zip(counted.returns.tolist(), counted.steps.tolist(), counted.survived.tolist(), strict=True)
+    )
+    assert pairs == [(3, 3, True), (3, 3, True), (4, 2, False), (4, 2, False)]
+    assert counted.distance is None
+    # Two episodes of 2 steps and two of 3, seen from training: its means are over these ten steps.
+    env.reset()
+    env.drain()
+    for _ in range(20):
+        env.step(act(env.observations["policy"]))
+    drained = env.drain()
+    assert drained["episode/fall_rate"] == pytest.approx(0.6, abs=0.05)
+    assert drained["episode/length"] == pytest.approx(0.25 * 2.4, abs=0.05)
+
+
+def test_ppo_learns_from_no_step_that_only_resets():
+    run = config.resolve([f"task=gymnasium:{COUNTERS}:NextStep", *SMALL])
+    env = build_external(run, 2)
+    learner = PPO(env, run.learner)
+    collect(env, learner.batch, lambda observations, t: torch.zeros(2, 1), learner.timers)
+    valid = learner.batch.valid
+    assert valid is not None
+    # Episodes of three steps and one to reset: of eight, the fourth and the eighth.
+    assert valid.all(dim=1).tolist() == [True, True, True, False, True, True, True, False]
+    for order in learner.orders():
+        assert order.shape == (16,)
+        assert valid.flatten()[order].all()
+    advantage = torch.where(valid, 1.0, 1e6)
+    advantage[0] = 3.0
+    assert learner._normalized(advantage)[valid].mean().abs() < 1e-6
+    env.close()
+
+
+def test_a_memory_is_refused_where_steps_only_reset():
+    run = config.resolve([f"task=gymnasium:{COUNTERS}:NextStep", *SMALL, "learner.rnn=gru"])
+    env = build_external(run, 2)
+    learner = PPO(env, run.learner)
+    with pytest.raises(ConfigError, match=r"learner.rnn=gru.*same-step autoreset"):
+        learner.iterate(env)
+    env.close()
+
+
+def test_a_vector_environment_that_resets_everybody_is_found_out(make):
+    env = make("Everybody")
+    with pytest.raises(RunFailed, match="reset_mask"):
+        list(steps(env, (2, 0)))
+
+
+def test_a_vector_environment_that_hides_its_final_observations_is_found_out(make):
+    env = make("Forgetful")
+    with pytest.raises(RunFailed, match="final_obs"):
+        list(steps(env, (2, 0)))
+
+
+# ---------------------------------------------------------------------- spaces
+
+
+def test_actions_span_the_space_or_are_clipped_to_it(make):
+    env = make("SameStep")
+    assert env.step(torch.tensor([[0.2], [-5.0]])).reward.tolist() == pytest.approx([1 + 0.8, 1 - 4.0])
+    env = make("SameStep", "task.actions=clipped")
+    assert env.step(torch.tensor([[0.2], [-5.0]])).reward.tolist() == pytest.approx([1 + 0.2, 1 - 4.0])
+
+
+def test_the_contract_tells_how_actions_become_the_environments(make):
+    said = make("gymnasium:Pendulum-v1").contract()
+    action = {k: said.actions[0][k] for k in ("offset", "scale", "lower", "upper")}
+    assert action == {"offset": 0.0, "scale": 2.0, "lower": -2.0, "upper": 2.0}
+    assert said.observations[0]["width"] == 3
+    assert said.control_dt == 0.05
+
+
+def test_observations_in_a_dictionary_become_columns_and_groups(make):
+    env = make("Grouped")
+    assert env.columns == {"policy": ["policy[0]"], "critic": ["critic.at[0]", "critic.steps[0]"]}
+    (one,) = steps(env, (2, 0))
+    assert env.observations["policy"].tolist() == [[10], [0]]
+    assert env.observations["critic"].tolist() == [[10, 0], [0, 1]]
+    assert one["ended_in"] == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Discrete", "the action space Discrete(3) is not a Box of real numbers"),
+        ("Whole", "the action space Box(0, 5, (1,), int64) is not a Box of real numbers"),
+        ("Picture", "the observation space Box(8, 8, 3) of uint8 is a picture"),
+        ("Pair", "the observation space Tuple(Box"),
+        ("Silent", "its metadata['autoreset_mode'] is None"),
+        ("Nowhere", "has no Nowhere"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(name, said, capsys, tmp_path):
+    line = refusal(capsys, f"task=gymnasium:{COUNTERS}:{name}", f"output={tmp_path / 'run'}")
+    assert said in line
+    assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------------- settings
+
+
+def test_arguments_of_the_constructor_are_settings_of_any_name(make):
+    env = make("Counter", "task.kwargs.start=7", "task.kwargs.limit=1")
+    assert env.observations["policy"].tolist() == [[7, 0], [7, 0]]
+    assert env.step(torch.zeros(2, 1)).truncated.tolist() == [True, True]
+
+
+def test_an_argument_that_the_constructor_does_not_take_is_one_line(capsys):
+    line = refusal(capsys, f"task=gymnasium:{COUNTERS}:Counter", "task.kwargs.strat=7")
+    assert "cannot be made: TypeError" in line
+    assert "strat" in line
+
+
+def test_a_time_limit_can_be_given_to_what_has_none(make):
+    env = make("Mute", "task.episode_steps=2")
+    env.step(torch.zeros(2, 1))
+    assert env.step(torch.zeros(2, 1)).truncated.tolist() == [True, True]
+    assert env.max_episode_steps == 2
+    assert (env.dt, env.dt_known) == (1.0, False)
+    assert make("Mute", "task.control_dt=0.1").dt == 0.1
+    assert make("Counter").dt == 0.25
+
+
+def test_the_seed_decides_what_is_drawn(make):
+    def drawn(*words: str, rank: int = 0) -> list:
+        env = make("Noisy", *words, rank=rank)
+        for _ in range(5):
+            env.step(torch.zeros(2, 1))
+        return env.observations["policy"].tolist()
+
+    first = drawn("seed=3")
+    assert first[0] != first[1]
+    assert drawn("seed=3") == first
+    assert drawn("seed=3", "task.vectorization=async") == first
+    assert drawn("seed=4") != first
+    assert drawn("seed=3", rank=1) != first
+
+
+def test_what_is_not_a_number_is_told_by_name(make):
+    env = make("Broken")
+    env.step(torch.zeros(2, 1))
+    with pytest.raises(
+        NonFiniteTerm, match=r"policy observation 'observation\[0\]' .* environment 0 at step 1"
+    ):
+        env.step(torch.zeros(2, 1))
+    with pytest.raises(NonFiniteTerm, match=r"action 'action\[0\]'"):
+        make("Counter").step(torch.tensor([[0.0], [float("nan")]]))
+
+
+def test_a_misspelt_id_is_answered_with_the_right_one(capsys):
+    assert "did you mean Pendulum-v1" in refusal(capsys, "task=gymnasium:Pendulm-v1")
+    assert "there is no module 'no_such_module'" in refusal(capsys, "task=gymnasium:no_such_module:A-v0")
+    assert "gymnasium" in refusal(capsys, "task=gymnasum:Pendulum-v1")
+
+
+def test_it_brings_its_own_simulator_and_no_gradients(capsys):
+    line = refusal(capsys, "task=gymnasium:Pendulum-v1", "backend=mujoco")
+    assert "task=gymnasium:Pendulum-v1 brings its own simulator; leave backend=mujoco out" in line
+    line = refusal(capsys, "task=gymnasium:Pendulum-v1", "learner=shac")
+    assert "learner=shac needs gradients; task=gymnasium:Pendulum-v1 has none; use learner=ppo" in line
+    assert "backend=own is" in refusal(capsys, "task=cartpole_balance", "backend=own")
+    assert main(["grad-check", "task=gymnasium:Pendulum-v1"]) == 2
+    assert "brings its own simulator" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------- a run
+
+
+def test_a_run_is_saved_resumed_and_evaluated_and_code_in_files_is_named_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    task = f"task=gymnasium:{COUNTERS}:SameStep"
+    assert main(["train", task, *SMALL, "max_iterations=1", "output=run"]) == 0
+    assert main(["train", "resume=run", "max_iterations=2"]) == 2
+    assert "its task comes from a file, which is only run where you name it again" in capsys.readouterr().err
+    assert main(["train", "resume=run", task, "max_iterations=2"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "not bit for bit: somebody else's environment cannot be put back where it was" in said
+    assert main(["eval", "run", task, "--episodes", "4"]) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert (metrics["episodes"], metrics["survival_rate"]) == (4, 1.0)
+    assert metrics["episode_length_s"] == pytest.approx(0.75)
+    assert metrics["forward_distance"] is None
+
+
+def test_a_registered_environment_resumes_without_being_named_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert (
+        main(
+            [
+                "train",
+                "task=gymnasium:Pendulum-v1",
+                "task.kwargs.g=5.0",
+                *SMALL,
+                "max_iterations=1",
+                "output=run",
+            ]
+        )
+        == 0
+    )
+    assert main(["train", "resume=run", "max_iterations=2"]) == 0
+    assert config.load("run").task.kwargs == {"g": 5.0}
+    assert main(["eval", "run", "--episodes", "2", "--backend", "mujoco"]) == 2
+    assert "brings its own simulator" in capsys.readouterr().err
+
+
+def test_the_doors_are_listed(capsys):
+    assert main(["list", "tasks"]) == 0
+    assert "gymnasium:ID" in capsys.readouterr().out
