@@ -2,11 +2,12 @@
 #
 #   make walk      install, then train the humanoid to walk
 #   make test      install, then every check and every test
+#   make isaaclab  install Isaac Lab 3 without a GPU, into an environment of its own, then run its tests
 #   make lint      only the style and type checks
 #   make install   only the installation, into .venv
-#   make clean     remove the installation and everything built
+#   make clean     remove the installations and everything built
 #
-# PYTHON=/path/to/python3.12 chooses the interpreter, VENV=DIR the place of the installation,
+# PYTHON=/path/to/python3.12 chooses the interpreter, VENV=DIR the place of the installation, ISAACLAB=DIR that of Isaac Lab,
 # ARGS='max_iterations=10' adds settings to `make walk`.
 
 VENV   ?= .venv
@@ -14,9 +15,10 @@ PYTHON ?=
 ARGS   ?=
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+ISAACLAB ?= .venv-isaaclab
 KNOWN  := python3 python3.13 python3.12 python3.11 python
 
-.PHONY: walk test lint install clean
+.PHONY: walk test isaaclab lint install clean
 
 walk: install
 	$(BIN)/robolearn train task=humanoid_walk num_envs=4096 $(ARGS)
@@ -27,6 +29,11 @@ test: lint
 	$(MAKE) walk ARGS='num_envs=64 max_iterations=1 output=build/walk'
 	$(BIN)/robolearn sim --task humanoid_walk --policy zero --steps 200 --num-envs 16 \
 	  --min-real-time-factor 0.1 --junit build/sim.xml
+
+# One thread: Isaac Lab steps from Python, and a second thread of torch waits for the first all the time.
+isaaclab: $(ISAACLAB)/.installed
+	OMP_NUM_THREADS=1 $(ISAACLAB)/bin/python -m pytest -n auto --dist loadfile -k isaaclab \
+	  tests/isaaclab tests/envs/test_backend_suite.py
 
 lint: install
 	$(BIN)/ruff check .
@@ -53,6 +60,15 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[mujoco,mujoco-warp,differentiable,newton,dev]' --constraint constraints.txt
 	@touch $@
 
+# Isaac Lab's pins and those of the other simulators disagree, so it lives by itself.
+$(ISAACLAB)/.installed: constraints-isaaclab.txt pyproject.toml | $(STAMP)
+	$(BIN)/python -m venv --clear $(ISAACLAB)
+	$(ISAACLAB)/bin/python -m pip install --disable-pip-version-check torch==2.13.0
+	$(ISAACLAB)/bin/python -m pip install --disable-pip-version-check --no-deps --ignore-requires-python \
+	  --requirement constraints-isaaclab.txt
+	$(ISAACLAB)/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ISAACLAB) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find robolearn envs tasks export tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -109,6 +109,7 @@ Written by `robolearn export`. Needs Python 3.10 or later, numpy, and onnxruntim
     robot = Runtime(bundle, open_session(bundle, "onnxruntime"))  # the session is checked before you get it
     targets = robot.step({"quat": q, "gyro": w, "joint_pos": p, "joint_vel": v}, command)
 
+or, where the policy was trained in somebody else's environment, robot.step({"given": observation}),
 once in `robot.dt` seconds; see `Runtime` below for orders, gains and limits. Below:
 PARTS.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,18 @@ from robolearn.env import Env
 from robolearn.errors import ConfigError, quote
 from robolearn.export.bundle import contract_entry, single_file
 from robolearn.export.record import on_robot, phase_of, raw_sensors
-from robolearn.make import make_env
+from robolearn.external.env import ExternalEnv
+from robolearn.make import build_external, make_env, make_learner_env
 from robolearn.runtime.bundle import Bundle, canonical, difference
 from robolearn.runtime.errors import OK, OVER_BUDGET
 from robolearn.runtime.main import RUNTIMES, available, open_session
 from robolearn.runtime.measure import statistics, ticks
+from robolearn.runtime.observe import GIVEN
 from robolearn.runtime.robot import Runtime
 from robolearn.train import set_threads
 
 FELL = 1
-"""Exit code where the robot did not stay up."""
+"""Exit code where the robot did not stay up, or an episode of somebody else's environment was terminated."""
 
 
 LONGEST = 86400.0
@@ -52,8 +54,8 @@ class Drive:
     """What the clock on the wall says it took [s]."""
 
 
-def drive(runtime: Runtime, env: Env, seconds: float) -> Drive:
-    """Control one simulated robot at the control rate of the clock on the wall.
+def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
+    """Control one simulated robot, or somebody else's environment, at the control rate of the clock on the wall.
 
     A control step reads the sensors, computes targets, and lets the simulation catch up, which a robot does by itself.
     One that is late begins at once, and the next is due as if it had been in time: what the simulation takes too long
@@ -64,17 +66,13 @@ def drive(runtime: Runtime, env: Env, seconds: float) -> Drive:
     """
     period, count = runtime.dt, max(1, round(seconds / runtime.dt))
     took, late = np.zeros(count), np.zeros(count)
-    read = [env.robot.joints.index(name) for name in runtime.joints]
-    send = [runtime.actuators.index(actuator.joint) for actuator in env.robot.actuators]
+    read, send, phase = _wiring(runtime, env)
     missed, falls, total = 0, 0, 0.0
-    runtime.reset(float(phase_of(env)[0]))
+    runtime.reset(phase())
     due = 0.0
     for i, due in enumerate(ticks(1 / period, count)):
         began = time.perf_counter()
-        sensors = {name: rows[0] for name, rows in raw_sensors(env.backend.state).items()}
-        for name in ("joint_pos", "joint_vel"):
-            sensors[name] = sensors[name][read]
-        targets = runtime.step(sensors, env.ctx.command[0].cpu().numpy())
+        targets = runtime.step(*read())
         done = time.perf_counter()
         took[i], late[i] = done - began, began - due
         missed += done > due + period
@@ -84,12 +82,32 @@ def drive(runtime: Runtime, env: Env, seconds: float) -> Drive:
                 torch.from_numpy(targets[send])[None].to(env.device),
             )
         total += float(result.reward)
-        if bool(result.done):
-            falls += int(result.terminated)
-            runtime.reset(float(phase_of(env)[0]))
+        falls += int(result.terminated)
+        if bool(result.done) or not (result.valid is None or bool(result.valid)):
+            runtime.reset(phase())
     wall = max(time.perf_counter(), due + period) - (due - (count - 1) * period)
     env.check()  # after the drive: on a GPU asking takes time
     return Drive(took, late, missed, falls, total, wall)
+
+
+def _wiring(
+    runtime: Runtime, env: Env | ExternalEnv
+) -> tuple[Callable[[], tuple[dict[str, Any], Any]], list[int], Callable[[], float | None]]:
+    """What reads sensors and command, the order in which the actuators take the runtime's targets, and what tells the
+    phase that an episode begins at."""
+    if not isinstance(env, Env):
+        send = [runtime.actuators.index(name) for name in env.actions.names]
+        return lambda: ({GIVEN: env.observations["policy"][0].cpu().numpy()}, ()), send, lambda: None
+    order = [env.robot.joints.index(name) for name in runtime.joints]
+
+    def read() -> tuple[dict[str, Any], Any]:
+        sensors = {name: rows[0] for name, rows in raw_sensors(env.backend.state).items()}
+        for name in ("joint_pos", "joint_vel"):
+            sensors[name] = sensors[name][order]
+        return sensors, env.ctx.command[0].cpu().numpy()
+
+    send = [runtime.actuators.index(actuator.joint) for actuator in env.robot.actuators]
+    return read, send, lambda: float(phase_of(env)[0])
 
 
 def deploy(
@@ -117,7 +135,8 @@ def deploy(
     bundle = Bundle.load(folder)
     saved = config.load(folder / config.FILE_NAME, overrides)
     _require_its_robot(saved, bundle)
-    run = replace(on_robot(saved), num_envs=1, torch_threads=1)
+    external = saved.backend_name == config.OWN
+    run = replace(saved if external else on_robot(saved), num_envs=1, torch_threads=1)
     name = runtime or available(bundle)[0]
     session = open_session(bundle, name)
     set_threads(run)
@@ -126,14 +145,15 @@ def deploy(
         print(
             "note: the bundle's runtime.py is of another version of RoboLearn; this drive uses the installed one"
         )
-    env = make_env(run, num_envs=1)
+    env = build_external(run, 1) if external else make_env(run, num_envs=1)
     try:
         went = drive(Runtime(bundle, session), env, seconds)
     finally:
         env.close()
         session.close()
+    where = "" if external else f" on {run.backend_name}"
     print(
-        f"{run.task_name} on {run.backend_name} in real time: {len(went.took)} control steps at {bundle.rate:g} Hz "
+        f"{run.task_name}{where} in real time: {len(went.took)} control steps at {bundle.rate:g} Hz "
         f"with {name}, seed {run.seed}"
     )
     rows: dict[str, Any] = {
@@ -146,7 +166,7 @@ def deploy(
     share = went.missed / len(went.took)
     print(f"  {'missed deadlines':<19} {went.missed} of {len(went.took)} ({100 * share:.2f} %)")
     print(f"  {'real-time factor':<19} {len(went.took) / bundle.rate / went.seconds:.3f}")
-    print(f"  {'falls':<19} {went.falls}")
+    print(f"  {'terminated' if external else 'falls':<19} {went.falls}")
     if share > max_missed:
         print(
             f"too many deadlines missed: {100 * share:.2f} %, allowed {100 * max_missed:g} % (measured here)"
@@ -157,7 +177,7 @@ def deploy(
 
 def _require_its_robot(saved: Config, bundle: Bundle) -> None:
     """Raise ConfigError where the settings make another robot or task of it than the bundle is for."""
-    env = make_env(saved, num_envs=1)
+    env = make_learner_env(saved, num_envs=1)
     try:
         now = json.loads(canonical(contract_entry(contract_of(env))))
     finally:

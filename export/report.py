@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robolearn.envs.backend import PARAMETERS
 from robolearn.export.closed_loop import LIMIT, SECONDS, STARTS
+from robolearn.export.markdown import bullets, columns, figures_table, interval, number, span, table
 from robolearn.export.picture import draw_latency
 from robolearn.fields import field_docs
 from robolearn.runtime.observe import UNITS
@@ -99,36 +100,53 @@ In the robot's control loop, every {period:g} ms:
     targets = robot.step({{"quat": q, "gyro": w, "joint_pos": p, "joint_vel": v}}, [{command}])"""
 
 
-def write_report(folder: Path, out: Export) -> None:
-    """Write REPORT.md and, where something was measured, its histogram latency.png."""
+def write_report(folder: Path, out: Export, told: Callable[[Export], str] | None = None) -> None:
+    """Write REPORT.md, as `told` words it or else `report`, and, where something was measured, its histogram
+    latency.png."""
     if out.measured:
         where = f"measured on {_machine(out)}"
-        title = where if out.checked.on_target else f"not {_target(out)}: {where}"
+        title = where if out.checked.on_target else f"not {target_title(out)}: {where}"
         draw_latency(folder / PICTURE, out.measured, _budget(out), title)
-    (folder / "REPORT.md").write_text(report(out), encoding="utf-8")
+    (folder / "REPORT.md").write_text((told or report)(out), encoding="utf-8")
 
 
 def report(out: Export) -> str:
     """The report as Markdown: the answer, what it leaves open, what to do before the robot moves; then the details."""
-    sections = (_head, _not_shown, _met, _before, _contract, _use, _same, _fast, _appendix)
-    return "\n\n".join(part for section in sections for part in section(out) if part) + "\n"
+    return joined(
+        head(
+            out, f"{out.manifest['contract']['task']} on {out.manifest['contract']['robot']}", _answers(out)
+        ),
+        not_shown(out, NOT_SHOWN),
+        _met(out),
+        _before(out),
+        _contract(out),
+        _use(out),
+        same(out, "rebuilt from raw sensors", f"{returns(out)}, allowed ±{100 * LIMIT:g} %. {_fall(out)}"),
+        fast(out),
+        appendix(out),
+    )
 
 
-def _head(out: Export) -> list[str]:
+def joined(*sections: Sequence[str]) -> str:
+    """Sections as a document."""
+    return "\n\n".join(part for section in sections for part in section if part) + "\n"
+
+
+def head(out: Export, title: str, answers: Sequence[Sequence[str]]) -> list[str]:
     """What this is, where it comes from, and the answers in short."""
-    run, graph, contract = (out.manifest[key] for key in ("run", "graph", "contract"))
+    run, graph = out.manifest["run"], out.manifest["graph"]
     versions = [f"{name} {said}" for name, said in run.get("versions", {}).items() if name != "robolearn"]
     facts = [f"iteration {run['iteration']}, seed {run['seed']}", run.get("exported_at", "")[:10]]
-    facts += [run.get("machine", ""), ", ".join(versions), f"{graph['precision']} at {_rate(out):g} Hz"]
+    facts += [run.get("machine", ""), ", ".join(versions), f"{graph['precision']} at {rate(out):g} Hz"]
     facts.append(f"graph `{graph['sha256'][:12]}` (sha256)")
     changed = ", ".join(f"`{word}`" for word in run.get("overrides", []))
     bf16 = "**Needs TensorRT on the robot: ONNX Runtime has no bf16 products on a processor.**"
     return [
-        f"# {contract['task']} on {contract['robot']}, for {_target(out)}",
+        f"# {title}, for {target_title(out)}",
         f"{out.manifest['made_by']} exported `{run['name']}`: {'; '.join(filter(None, facts))}.",
         f"**Tried with settings other than the run's: {changed}.**" if changed else "",
         "## In short",
-        _table(("Question", "Answer", "Known from"), _answers(out)),
+        table(("Question", "Answer", "Known from"), answers),
         bf16 if graph["precision"] == "bf16" else "",
     ]
 
@@ -146,14 +164,14 @@ def _answers(out: Export) -> list[tuple[str, ...]]:
     elif not gap.thorough:
         fell = f"{little}: {fell}"
     under = " and ".join(["pushes"] * _pushed(tried) + ["varied physics"] * bool(tried.randomize))
-    moved = f"{same}; return {_interval(gap.low, gap.high)} the trained policy's"
+    moved = f"{same}; return {interval(gap.low, gap.high)} the trained policy's"
     differ = f"**yes**: outputs differ by {parity.recorded:.1e} of the largest action at most"
     return [
         ("Is it the policy that was trained?", differ, f"{parity.observations} recorded observations"),
         ("Does it drive the robot as that one does, from raw sensors?", moved, f"{starts}, 95 % interval"),
         ("Does it stay up?", fell, f"the same starts{f', under {under}' * bool(under)}"),
         *_late(out),
-        (f"Is it fast enough for {_target(out)}?", *_speed(out)),
+        (f"Is it fast enough for {target_title(out)}?", *speed(out)),
     ]
 
 
@@ -176,7 +194,7 @@ def _late(out: Export) -> list[tuple[str, ...]]:
     ]
 
 
-def _speed(out: Export) -> tuple[str, str]:
+def speed(out: Export) -> tuple[str, str]:
     """Whether a control step fits, and how anybody knows: only a measurement on the target says yes."""
     budget, verdict = _budget(out), out.verdict
     if verdict.basis == "modelled":
@@ -196,44 +214,44 @@ def _speed(out: Export) -> tuple[str, str]:
     return f"**{answer}**: {', '.join(times)} ms", f"**measured on {_machine(out)}**, {verdict.runtime}"
 
 
-def _not_shown(out: Export) -> list[str]:
-    """What a decision to run it should not take from here."""
+def not_shown(out: Export, always: str) -> list[str]:
+    """What a decision to run it should not take from here; `always` is left open by every such bundle."""
     elsewhere, why = not out.checked.on_target, out.engine
     items = ["How fast it is beside the robot's other programs: `python runtime.py measure` while they run."]
     if elsewhere:
         there = "There: `python runtime.py measure`, with the robot's other programs running."
-        items = [f"**Nothing was measured on {_target(out)}.** {there}"]
+        items = [f"**Nothing was measured on {target_title(out)}.** {there}"]
         why = "it runs only on the device that built it. There: `python runtime.py build`"
     elif out.checked.target.any_machine:
         why = why.partition(" On a Jetson")[0].rstrip(".")  # the reason goes on to advise owners of one
     items += [f"No TensorRT engine was built: {why}."] if out.engine else []
     if not {"onnxruntime", "tensorrt"} & set(out.golden):
         items.append(f"Here the network was run by {', '.join(out.golden)}, not by what the robot will use.")
-    return ["## What this does not show", f"{_list(items + out.warnings)}\n{NOT_SHOWN}"]
+    return ["## What this does not show", f"{bullets(items + out.warnings)}\n{always}"]
 
 
 def _met(out: Export) -> list[str]:
     """What was varied in training, and what never was."""
     task, contract = out.checked.trained.task, out.manifest["contract"]
-    rows = [(PARAMETERS.get(name, name), _span(*ends)) for name, ends in task.randomize.items()]
+    rows = [(PARAMETERS.get(name, name), span(*ends)) for name, ends in task.randomize.items()]
     for name, half in task.noise.items():
         # Of `rad (m for a slide), less the home position` a width has the rad only.
         unit = "" if name == "velocity_commands" else UNITS.get(name, "").partition(",")[0].partition(" (")[0]
         rows.append((f"noise on `{name}`, uniform", f"±{half:g} {unit.removeprefix('1')}".rstrip()))
     if _pushed(task):
-        jump = f"the base's velocity jumps by {_span(*task.pushes.speed)} m/s, in any direction"
-        rows.append((f"pushes, every {_span(*task.pushes.seconds)} s", jump))
+        jump = f"the base's velocity jumps by {span(*task.pushes.speed)} m/s, in any direction"
+        rows.append((f"pushes, every {span(*task.pushes.seconds)} s", jump))
     for name, ends in out.manifest.get("command_ranges", {}).items():
-        rows.append((f"command `{name}`", f"{_span(*ends)} {COMMAND_UNITS.get(name, '')}".rstrip()))
+        rows.append((f"command `{name}`", f"{span(*ends)} {COMMAND_UNITS.get(name, '')}".rstrip()))
     if task.commands is not None:
         standing = f"{100 * task.commands.standing:g} % of them to stand"
-        rows.append(("new commands", f"every {_span(*task.commands.seconds)} s, {standing}"))
+        rows.append(("new commands", f"every {span(*task.commands.seconds)} s, {standing}"))
     rows.append(("time from reset to reset", f"at most {task.episode_length_s:g} s"))
     delays = {name.replace("_", " "): contract[name] for name in ("action_delay", "observation_delay")}
     delayed = any(max(steps) for steps in delays.values())
     for name, steps in delays.items():
-        ms = _span(*(1e3 * contract["control_dt"] * count for count in steps))
-        rows += [(name, f"{_span(*steps)} control steps ({ms} ms)")] * delayed
+        ms = span(*(1e3 * contract["control_dt"] * count for count in steps))
+        rows += [(name, f"{span(*steps)} control steps ({ms} ms)")] * delayed
     without = ["varied physics"] * (not task.randomize) + ["sensor noise"] * (not task.noise)
     without += ["pushes"] * (not _pushed(task))
     items = [NO_DELAY] if not delayed else []
@@ -245,13 +263,13 @@ def _met(out: Export) -> list[str]:
         if (before := getattr(task, name)) != value:
             about = f"{value} on the robot and in the closed loop, {before} in training"
             items.append(f"`{name}`: {about}. {field_docs(task.__class__).get(name, '')}".rstrip())
-    return ["## What it has met in training", _table(("What", "Range"), rows), _list(items)]
+    return ["## What it has met in training", table(("What", "Range"), rows), bullets(items)]
 
 
 def _before(out: Export) -> list[str]:
     """Checks by hand, in the order in which they are made."""
     contract, graph = out.manifest["contract"], out.manifest["graph"]
-    seen = {item["name"]: f"`{item['name']}`, columns {_columns(item)}" for item in contract["observations"]}
+    seen = {item["name"]: f"`{item['name']}`, columns {columns(item)}" for item in contract["observations"]}
     looks = "\n".join(f"   - {seen[name]}: {BY_HAND[name]}." for name in seen if name in BY_HAND)
     base = not {"projected_gravity", "base_ang_vel"}.isdisjoint(seen)
     first = ["on a gantry, rope slack, feet on the ground"] * base + ["command 0"] * bool(contract["command"])
@@ -271,7 +289,7 @@ def _before(out: Export) -> list[str]:
 def _contract(out: Export) -> list[str]:
     contract = out.manifest["contract"]
     joints, motors = {joint["name"]: joint for joint in contract["joints"]}, contract["actions"]
-    observed = [(f"`{item['name']}`", _columns(item), item["unit"]) for item in contract["observations"]]
+    observed = [(f"`{item['name']}`", columns(item), item["unit"]) for item in contract["observations"]]
     unit = "/".join(sorted({"Nm" if motor["kind"] == "force" else "rad" for motor in motors}))
     homes = any(abs(joints[motor["joint"]]["home"] - motor["offset"]) > 1e-6 for motor in motors)
     ends = {"home": "Home [rad]", "lower": "Lower [rad]", "upper": "Upper [rad]"}
@@ -280,16 +298,16 @@ def _contract(out: Export) -> list[str]:
     for motor in motors:
         numbers = [motor[key] for key in ("kp", "kd", "effort", "offset", "scale")]
         numbers += [joints[motor["joint"]][key] for key in shown]
-        rows.append((motor["joint"], motor["kind"], *map(_number, numbers)))
+        rows.append((motor["joint"], motor["kind"], *map(number, numbers)))
     driven = [motor["joint"] for motor in motors]
     order = "of the actuators" if driven == list(joints) else ", ".join(joints)
-    free = [(n, *(_number(j[key]) for key in ends)) for n, j in joints.items() if n not in driven]
+    free = [(n, *(number(j[key]) for key in ends)) for n, j in joints.items() if n not in driven]
     return [
         "## What the robot must agree with",
         AGREE.format(order=order, pattern=" + stepping pattern" * bool(contract["extra"])),
-        _table(("Observation", "Columns, from 0", "Unit"), observed),
-        _table([*MOTOR.format(unit).split(", "), *shown.values()], rows),
-        _table(("Read, not driven", *ends.values()), free) if free else "",
+        table(("Observation", "Columns, from 0", "Unit"), observed),
+        table([*MOTOR.format(unit).split(", "), *shown.values()], rows),
+        table(("Read, not driven", *ends.values()), free) if free else "",
     ]
 
 
@@ -300,37 +318,50 @@ def _use(out: Export) -> list[str]:
     command = ", ".join("0.0" for _ in out.manifest["contract"]["command"])
     return [
         "## On the robot's computer",
-        USE.format(needs=needs, runtime=runtime, period=1e3 / _rate(out), command=command),
+        USE.format(needs=needs, runtime=runtime, period=1e3 / rate(out), command=command),
         *(f"Profile {name}: {', '.join(files)}." for name, files in out.profiles.items()),
     ]
 
 
-def _same(out: Export) -> list[str]:
-    parity, gap = out.parity, out.gap
+def returns(out: Export) -> str:
+    """The mean returns of the closed loop."""
+    return (
+        f"Closed loop: mean return {out.gap.trained_return:.4f} trained, {out.gap.bundle_return:.4f} bundle"
+    )
+
+
+def _fall(out: Export) -> str:
+    ends = ", ".join(f"`{name}`" for name in out.checked.found.config.task.terminations())
+    return f"What counts as a fall: {ends or 'nothing'}."
+
+
+def same(out: Export, golden: str, closing: str) -> list[str]:
+    """How near the bundle is to what was trained. `golden` says what is done with the steps of golden.npz, `closing`
+    what the closed loop came to."""
+    parity = out.parity
     shares = {"recorded observations": parity.recorded, "observations of zero": parity.zeros}
     shares["extremes, three times what was recorded"] = parity.extremes
     head = ("Compared", "Largest difference [share of the largest action (>= 1) of each step]", "Allowed")
     again = [(name, *(f"{value:.1e}" for value in worst.values())) for name, worst in out.golden.items()]
     cosine = f" Smallest cosine: {parity.cosine:.6f}." * (out.manifest["graph"]["precision"] != "fp32")
-    ends = ", ".join(f"`{name}`" for name in out.checked.found.config.task.terminations())
-    returns = f"{gap.trained_return:.4f} trained, {gap.bundle_return:.4f} bundle, allowed ±{100 * LIMIT:g} %"
     return [
         "## The same policy",
         f"Graph: {out.graph}. {parity.observations} observations of {parity.resets} episodes, in order.{cosine}",
-        _table(head, [(what, f"{share:.1e}", f"{parity.limit:.1e}") for what, share in shares.items()]),
-        "The steps of golden.npz, rebuilt from raw sensors; largest differences as they are, not as shares:",
-        _table(("Runtime", *next(iter(out.golden.values()), {})), again),
-        f"Closed loop: mean return {returns}. What counts as a fall: {ends or 'nothing'}.",
+        table(head, [(what, f"{share:.1e}", f"{parity.limit:.1e}") for what, share in shares.items()]),
+        f"The steps of golden.npz, {golden}; largest differences as they are, not as shares:",
+        table(("Runtime", *next(iter(out.golden.values()), {})), again),
+        closing,
     ]
 
 
-def _fast(out: Export) -> list[str]:
+def fast(out: Export, begins: str = "sensor readings") -> list[str]:
+    """The latency, measured and modelled, of a control step that `begins` with those."""
     best, elsewhere = out.recommendation, not out.checked.on_target
     budget = ", ".join(f"{name} {_budget(out)[kind]:g}" for kind, name in TIMES.items())
     parts = [
         "## Latency",
-        f"Budget of a control step at {_rate(out):g} Hz, from sensor readings to targets [ms]: {budget}.",
-        _list(line for line in out.verdict.lines if not line.startswith("there: ")),  # that is in the table
+        f"Budget of a control step at {rate(out):g} Hz, from {begins} to targets [ms]: {budget}.",
+        bullets(line for line in out.verdict.lines if not line.startswith("there: ")),  # that is in the table
     ]
     if best and out.verdict.basis == "measured-on-target":
         parts.append(f"Recommended runtime: **{best.runtime}**. {best.reason}")
@@ -348,24 +379,24 @@ def _fast(out: Export) -> list[str]:
     return [
         *parts,
         f"{where} Paced: asleep between two steps, as on a robot; hot: one step after the other.",
-        _table(("Runtime", "What", *TIMES.values()), rows),
+        table(("Runtime", "What", *TIMES.values()), rows),
         "They say nothing about the target, only that the runtime works at this rate here." * elsewhere,
         f"![Histogram of the paced steps]({PICTURE})",
     ]
 
 
-def _appendix(out: Export) -> list[str]:
+def appendix(out: Export) -> list[str]:
     """Every figure that budget and model rest on, with what it is worth and who says so."""
     parts = ["## Appendix: what budget and model rest on"]
-    parts.append(_figures("Budget, share of the control period", vars(out.checked.target.budget)))
+    parts.append(figures_table("Budget, share of the control period", vars(out.checked.target.budget)))
     for e in out.estimates:
         terms = " + ".join(f"{name} {value:.4f}" for name, value in e.terms_ms.items() if value)
-        parts.append(f"Model of {e.runtime} on {_target(out)}: {e.total_ms:.4f} ms = {terms}.")
-        parts += [_figures("Figure", e.figures), _list(f"{note}." for note in e.notes)]
+        parts.append(f"Model of {e.runtime} on {target_title(out)}: {e.total_ms:.4f} ms = {terms}.")
+        parts += [figures_table("Figure", e.figures), bullets(f"{note}." for note in e.notes)]
     return parts
 
 
-def _target(out: Export) -> str:
+def target_title(out: Export) -> str:
     """The target's title; `this machine` would be the reader's."""
     return "the machine it was exported on" if out.checked.target.any_machine else out.checked.target.title
 
@@ -375,48 +406,14 @@ def _machine(out: Export) -> str:
     return out.checked.board or out.manifest["run"].get("machine") or "the machine it was exported on"
 
 
-def _rate(out: Export) -> float:
+def rate(out: Export) -> float:
+    """The control rate [Hz]."""
     return 1 / float(out.manifest["contract"]["control_dt"])
 
 
 def _budget(out: Export) -> dict[str, float]:
-    return out.checked.target.budget.ms(_rate(out))
+    return out.checked.target.budget.ms(rate(out))
 
 
 def _pushed(task: Any) -> bool:
     return task.pushes is not None and max(task.pushes.speed) > 0
-
-
-def _interval(low: float, high: float) -> str:
-    """An interval of shares in percent, as ± where it is about symmetric or too small to have a side."""
-    low, high = 100 * low, 100 * high
-    narrow, wide = sorted((abs(low), abs(high)))
-    if low <= 0 <= high and (narrow >= wide / 2 or wide <= LIMIT):
-        return f"within ±{max(1, math.ceil(1e3 * wide - 1e-6)) / 1e3:g} % of"
-    return f"{low:+.3f} to {high:+.3f} % off"
-
-
-def _span(low: float, high: float) -> str:
-    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
-
-
-def _columns(item: dict[str, Any]) -> str:
-    return _span(item["column"], item["column"] + item["width"] - 1)
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:g}"
-
-
-def _list(items: Iterable[str]) -> str:
-    return "\n".join(f"- {item}" for item in items)
-
-
-def _figures(title: str, figures: Mapping[str, Any]) -> str:
-    rows = [(f"`{name}`", f"{f.value:g}", f.mark, f.source) for name, f in figures.items()]
-    return _table((title, "Value", "Mark", "Source"), rows)
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    cells = [tuple(cell.replace("|", "/") for cell in row) for row in rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (tuple(head), ("---",) * len(head), *cells))

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from robolearn import checkpoint, runs
-from robolearn.config import Config
+from robolearn import checkpoint, registry, runs
+from robolearn.config import OWN, Config
 from robolearn.contract import Contract
 from robolearn.errors import ConfigError, did_you_mean, quote
 from robolearn.export import profiles, target
@@ -20,6 +20,7 @@ from robolearn.export.bundle import require_replaceable
 from robolearn.export.closed_loop import SECONDS, STARTS
 from robolearn.export.graph import PRECISIONS
 from robolearn.export.target import Target
+from robolearn.make import build_external
 from robolearn.runs import Run
 from robolearn.runtime.bundle import canonical, difference
 from robolearn.runtime.cuda import device_tree_model
@@ -75,6 +76,8 @@ class Checked:
     """The contract in the run's folder."""
     folder: Path
     """Of the bundle."""
+    period: float
+    """Control period [s]."""
 
 
 def check_request(request: Request) -> Checked:
@@ -132,6 +135,13 @@ def check_request(request: Request) -> Checked:
     own = tuple(word for word in request.overrides if _names_a_file(word))
     trained = runs.open_run(request.run, own).config if changes else found.config
     period = trained.task.control_dt
+    if found.config.backend_name == OWN:
+        if request.profiles:
+            raise ConfigError(
+                f"--profile {request.profiles[0]} needs joints, and task={found.config.task_name} tells of none; "
+                "leave it out"
+            )
+        period = _period_of(found.config)
     if request.rate is not None and abs(request.rate * period - 1) > 0.01:
         raise ConfigError(
             f"--rate {request.rate:g} Hz: the policy was trained at {1 / period:g} Hz (control_dt={period:g} s) and is "
@@ -148,13 +158,33 @@ def check_request(request: Request) -> Checked:
     require_replaceable(folder)
     runs.require_writable(folder.parent)
     saved = _saved_contract(found)
-    return Checked(request, found, wanted, on_target, board, engine_here, trained, changes, saved, folder)
+    return Checked(
+        request, found, wanted, on_target, board, engine_here, trained, changes, saved, folder, period
+    )
+
+
+def _period_of(config: Config) -> float:
+    """The control period [s] of somebody else's environment."""
+    if config.task.control_dt:
+        return float(config.task.control_dt)
+    env = build_external(config, 1)
+    try:
+        if not env.dt_known:
+            raise ConfigError(
+                f"nobody knows how long a control step of task={config.task_name} is, and a robot must: add "
+                "task.control_dt=0.02, in seconds, here or in training"
+            )
+        return env.dt
+    finally:
+        env.close()
 
 
 def _names_a_file(word: str) -> bool:
     """Whether an override is such as `task=my_task.py:MyTask`."""
     key, _, value = word.partition("=")
-    return key in ("task", "task.robot", "backend", "learner") and ".py:" in value
+    return key in ("task", "task.robot", "backend", "learner") and (
+        ".py:" in value or registry.is_file(value)
+    )
 
 
 def _engine_here(wanted: Target, on_target: bool) -> str:

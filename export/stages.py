@@ -25,11 +25,12 @@ from robolearn.export import latency, profiles
 from robolearn.export.check import check_graph, summary
 from robolearn.export.closed_loop import Gap, Late, closed_loop, one_step_late
 from robolearn.export.consistent import require_consistent
+from robolearn.export.external import ExternalTrial
 from robolearn.export.graph import build_graph
 from robolearn.export.parity import Parity, check_parity
 from robolearn.export.record import Recording, on_robot, record
 from robolearn.export.reference import ReferenceSession, TorchSession
-from robolearn.export.report import STAYS_UP, write_report
+from robolearn.export.report import STAYS_UP, report, write_report
 from robolearn.export.request import Checked, Request, check_request, require_same
 from robolearn.export.target import Target
 from robolearn.learners.models import DeployedPolicy, Player
@@ -94,18 +95,18 @@ def export(request: Request) -> int:
     checked = check_request(request)
     found, target = checked.found, checked.target
     set_threads(found.config)
-    rate = 1 / found.config.task.control_dt
+    rate = 1 / checked.period
     print(
         f"export {printable(found.name)} to {target.name} ({target.title}), {rate:g} Hz, {request.precision}"
     )
     policy, act = _policy(checked)
-    contract = _contract(checked.trained)
-    require_same(checked, contract, _contract(found.config) if checked.changes else contract)
+    trial = (ExternalTrial if found.config.backend_name == configuration.OWN else RobotTrial)(checked, act)
+    contract = trial.contract()
     width = sum(item["width"] for item in contract.observations)
     show(
         "ok",
         "run",
-        f"{contract.task} on {contract.robot}, iteration {found.iteration}, {width} observations, "
+        f"{trial.title(contract)}, iteration {found.iteration}, {width} observations, "
         f"{len(contract.actions)} actions, all weights finite",
     )
     entry = bundles.contract_entry(contract)
@@ -117,12 +118,11 @@ def export(request: Request) -> int:
     manifest = bundles.manifest_entry(
         entry, model, request.precision, target_entry(target), run_entry(checked)
     )
-    manifest["command_ranges"] = ranges_of(checked.trained)
+    manifest |= trial.notes()
     # Before the long stages: what a reader cannot run is known from the contract.
     extra = {name: profiles.load(name).files(manifest, model) for name in request.profiles}
 
-    robot_config = on_robot(found.config)
-    recording = _record(robot_config, act)
+    recording = trial.record(*RECORDED)
     with bundles.new_folder(checked.folder) as folder:
         bundles.write_parts(folder, manifest, model, recording)
         configuration.save(replace(found.config, resume=None, output=None), folder / configuration.FILE_NAME)
@@ -137,27 +137,15 @@ def export(request: Request) -> int:
             f"{parity.extremes:.1e} of the largest action (allowed {parity.limit:.2g})",
         )
         bundle = Bundle.load(folder)
-        require_consistent(
-            bundle, checked.trained, ranges_of(checked.trained), recording.phase[recording.reset]
-        )
+        agreed = trial.agree(bundle, recording)
         worst = {session.name: replay(bundle, session)}
-        show(
-            "ok",
-            "contract",
-            f"{len(entry['joints'])} joints, gains, dt and observations as the robot's; rebuilt from raw sensors to "
-            f"{worst[session.name]['observations']:.1e}",
-        )
+        show("ok", "contract", f"{agreed} to {worst[session.name]['observations']:.1e}")
         driving = session
         if isinstance(session, ReferenceSession):
             driving = TorchSession(policy, request.precision, session)
-        episode = checked.trained.task.episode_length_s
-        gap = closed_loop(robot_config, act, bundle, driving, request.starts, request.seconds, episode)
-        late = one_step_late(robot_config, bundle, driving, request.starts, request.seconds)
-        show("ok" if gap.thorough and gap.bundle_survival >= STAYS_UP else "warn", "closed loop", str(gap))
-        said = (
-            f"targets one control step late: {round(gap.starts * (1 - late.survival))} of {gap.starts} fell"
-        )
-        show("ok" if late.survival >= STAYS_UP else "warn", "delay", said)
+        gap, late = trial.closed_loop(bundle, driving)
+        for finding in trial.findings(gap, late):
+            show(*finding)
         sessions: list[Session] = [session] if isinstance(session, OnnxSession) else []
         why_no_engine = checked.engine_here
         if not why_no_engine:
@@ -202,7 +190,7 @@ def export(request: Request) -> int:
         for name, files in extra.items():
             out.profiles[name] = _write_profile(folder / name, files)
             show("ok", "profile", f"{name}: {', '.join(out.profiles[name])}")
-        write_report(folder, out)
+        write_report(folder, out, trial.report)
     shown = request.output or found.folder / "export" / target.name
     show("ok", "bundle", printable(str(shown)))
     if verdict.fits is False:
@@ -212,6 +200,62 @@ def export(request: Request) -> int:
         )
         return OVER_BUDGET
     return OK
+
+
+class RobotTrial:
+    """The robot that our simulators build, which a bundle is held against. The other kind is `ExternalTrial`."""
+
+    report = staticmethod(report)
+
+    def __init__(self, checked: Checked, act: Act) -> None:
+        self.checked, self.act, self.config = checked, act, on_robot(checked.found.config)
+
+    def contract(self) -> Contract:
+        """The policy's contract; refuses another policy than the one that was trained."""
+        checked = self.checked
+        contract = _contract(checked.trained)
+        require_same(checked, contract, _contract(checked.found.config) if checked.changes else contract)
+        return contract
+
+    def title(self, contract: Contract) -> str:
+        """What is exported."""
+        return f"{contract.task} on {contract.robot}"
+
+    def notes(self) -> dict[str, Any]:
+        """What else the manifest says."""
+        return {"command_ranges": ranges_of(self.checked.trained)}
+
+    def record(self, robots: int, steps: int) -> Recording:
+        """What the robots measure and the trained policy does."""
+        env = make_env(self.config, num_envs=robots, rank=NEVER_TRAINED)
+        try:
+            return record(env, self.act, steps)
+        except RunFailed as error:
+            raise Refused(f"the trained policy itself does not run: {error}", NOT_THE_SAME) from None
+        finally:
+            env.close()
+
+    def agree(self, bundle: Bundle, recording: Recording) -> str:
+        """Hold the written contract against the simulated robot; what was found."""
+        trained = self.checked.trained
+        require_consistent(bundle, trained, ranges_of(trained), recording.phase[recording.reset])
+        joints = len(bundle.contract["joints"])
+        return f"{joints} joints, gains, dt and observations as the robot's; rebuilt from raw sensors"
+
+    def closed_loop(self, bundle: Bundle, driving: Session) -> tuple[Gap, Late]:
+        """The bundle beside the trained policy; and with its targets one control step late."""
+        asked, episode = self.checked.request, self.checked.trained.task.episode_length_s
+        gap = closed_loop(self.config, self.act, bundle, driving, asked.starts, asked.seconds, episode)
+        return gap, one_step_late(self.config, bundle, driving, asked.starts, asked.seconds)
+
+    def findings(self, gap: Gap, late: Late) -> list[tuple[str, str, str]]:
+        """Lines about them, as `show` takes them."""
+        fell = round(gap.starts * (1 - late.survival))
+        said = f"targets one control step late: {fell} of {gap.starts} fell"
+        return [
+            ("ok" if gap.thorough and gap.bundle_survival >= STAYS_UP else "warn", "closed loop", str(gap)),
+            ("ok" if late.survival >= STAYS_UP else "warn", "delay", said),
+        ]
 
 
 # ---------------------------------------------------------------------------------------- the stages
@@ -230,16 +274,6 @@ def _contract(config: Config) -> Contract:
     env = make_env(config, num_envs=1)
     try:
         return contract_of(env)
-    finally:
-        env.close()
-
-
-def _record(config: Config, act: Act) -> Recording:
-    env = make_env(config, num_envs=RECORDED[0], rank=NEVER_TRAINED)
-    try:
-        return record(env, act, RECORDED[1])
-    except RunFailed as error:
-        raise Refused(f"the trained policy itself does not run: {error}", NOT_THE_SAME) from None
     finally:
         env.close()
 

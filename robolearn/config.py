@@ -346,7 +346,8 @@ def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
             raise ConfigError(f"{group} has no name")
         tree = dict(tree)
         name, chosen = tree.pop("name"), named.get(group)
-        if group != "task" and chosen not in (None, name):
+        own = name == OWN and chosen == "auto"
+        if group != "task" and chosen not in (None, name) and not own:
             # `resolve` replaces it anyway, so what was saved need not be here: a policy trained on one
             # simulator is evaluated on another, on a machine that has only that.
             name, tree = chosen, {}

@@ -96,7 +96,7 @@ def require_ours(run: Config, what: str = "this command") -> None:
     if run.backend_name == OWN:
         raise ConfigError(
             f"{what} needs a task of RoboLearn's kind, with a robot and a State; task={run.task_name} brings its own "
-            "simulator (train, eval, play and export take it)"
+            "simulator (train, eval, play, sim, export and deploy take it)"
         )
 
 

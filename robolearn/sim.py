@@ -15,11 +15,12 @@ import torch
 from robolearn import config, registry
 from robolearn.config import Config
 from robolearn.env import Env
-from robolearn.envs.backend import State
+from robolearn.envs.backend import State, Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, near, one_line, printable, quote
 from robolearn.files import replacing
 from robolearn.finite import NonFiniteTerm
-from robolearn.make import make_env
+from robolearn.learner_env import LearnerEnv
+from robolearn.make import make_learner_env
 from robolearn.runs import (
     Act,
     forget,
@@ -77,11 +78,16 @@ class Outcome:
     problem: str = ""
     """What was not finite."""
     checksum: str = ""
-    """sha256 of the State after the last step; see `checksum`."""
+    """sha256 of the State after the last step; see `checksum`. Of somebody else's environments, which show none: of
+    every observation and reward from the first step to the last."""
     early_checksum: str = ""
     """The same after REPEATED_STEPS, or after the last step where there are fewer."""
     device: str = ""
     """Where it was simulated."""
+    ours: bool = True
+    """Whether it has a State; somebody else's environments do not tell whether their simulator gave up."""
+    timed: bool = True
+    """Whether the control period is known."""
 
 
 def simulate(
@@ -133,8 +139,11 @@ def simulate(
         repeated = roll_out(run, make_policy, min(steps, REPEATED_STEPS))
     gates = judge(outcome, repeated, min_real_time_factor, min_survival if policy not in BUILT_IN else None)
 
+    where = f" on {run.backend_name}: {run.num_envs} robots"
+    if run.backend_name == config.OWN:
+        where = f": {run.num_envs} environments"
     print(
-        f"{run.task_name} on {run.backend_name}: {run.num_envs} robots, {outcome.steps} of {steps} steps, "
+        f"{run.task_name}{where}, {outcome.steps} of {steps} steps, "
         f"policy {printable(policy)}, seed {run.seed}"
     )
     for gate in gates:
@@ -158,7 +167,7 @@ def simulate(
     return all(gate.passed is not False for gate in gates)
 
 
-def _prepare(policy: str, words: list[str]) -> tuple[Config, Callable[[Env], Act]]:
+def _prepare(policy: str, words: list[str]) -> tuple[Config, Callable[[LearnerEnv], Act]]:
     """The configuration, and what makes the policy for an Env of it."""
     if policy not in BUILT_IN:
         if near(policy, BUILT_IN) and not Path(policy).exists():
@@ -178,7 +187,7 @@ def _prepare(policy: str, words: list[str]) -> tuple[Config, Callable[[Env], Act
 
 
 @torch.no_grad()
-def roll_out(run: Config, make_policy: Callable[[Env], Act], steps: int) -> Outcome:
+def roll_out(run: Config, make_policy: Callable[[LearnerEnv], Act], steps: int) -> Outcome:
     """Simulate `steps` control steps from the beginning, in an Env of its own; what is not finite ends it.
 
     Raises:
@@ -186,10 +195,12 @@ def roll_out(run: Config, make_policy: Callable[[Env], Act], steps: int) -> Outc
     """
     outcome, env = Outcome(), None
     try:
-        env = make_env(run)
-        outcome.device = env.device.type
+        env = make_learner_env(run)
+        outcome.device, outcome.ours = env.device.type, isinstance(env, Env)
+        outcome.timed = getattr(env, "dt_known", True)
         policy = make_policy(env)
         forget(policy)  # the same one may have played before
+        seen = hashlib.sha256()
         fell = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         began = time.perf_counter()
         while outcome.steps < steps:
@@ -198,16 +209,18 @@ def roll_out(run: Config, make_policy: Callable[[Env], Act], steps: int) -> Outc
                 raise NonFiniteTerm(f"the policy's action is not finite after step {outcome.steps}")
             result = env.step(action)
             env.check()  # on a GPU too, and before the step counts: divergence below is read back anyway
-            forget(policy, result.done)
+            forget(policy, result.done if result.valid is None else result.done | ~result.valid)
+            if not outcome.ours:
+                _add(seen, {**result.observations, "reward": result.reward, "done": result.done})
             outcome.steps += 1
-            outcome.simulated += env.ctx.dt
+            outcome.simulated += env.dt
             outcome.diverged += int(result.diverged.sum())
             fell |= result.terminated
             outcome.seconds = time.perf_counter() - began
             if outcome.steps == min(steps, REPEATED_STEPS):
-                outcome.early_checksum = checksum(env.backend.state)
+                outcome.early_checksum = _checksum_of(env, seen)
         outcome.stood = 1.0 - float(fell.double().mean())
-        outcome.checksum = checksum(env.backend.state)
+        outcome.checksum = _checksum_of(env, seen)
     except NonFiniteTerm as error:
         outcome.problem = str(error)
     finally:
@@ -222,10 +235,18 @@ def checksum(state: State) -> str:
     tensors = {"diverged": state.diverged, **{f"params.{k}": v for k, v in state.params.items()}}
     for name, entity in state.entities.items():
         tensors |= {f"{name}.{field}": tensor for field, tensor in entity.tensors().items()}
+    _add(digest, tensors)
+    return digest.hexdigest()
+
+
+def _checksum_of(env: LearnerEnv, seen: hashlib._Hash) -> str:
+    return checksum(env.backend.state) if isinstance(env, Env) else seen.hexdigest()
+
+
+def _add(digest: hashlib._Hash, tensors: dict[str, Tensor]) -> None:
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def judge(
@@ -236,17 +257,25 @@ def judge(
     problem = outcome.problem
     cut_short = "the simulation ended early" if problem else ""
     gave_up = f"environment steps diverged: {outcome.diverged}; lower the timestep or the gains"
+    diverged = Gate(
+        "divergence",
+        not outcome.diverged,
+        str(outcome.diverged),
+        "0",
+        gave_up if outcome.diverged else "",
+    )
+    if not outcome.ours:
+        diverged = Gate(
+            "divergence", None, "-", "0", "the environment does not tell when its simulator gives up"
+        )
     gates = [
-        Gate(
-            "divergence",
-            not outcome.diverged,
-            str(outcome.diverged),
-            "0",
-            gave_up if outcome.diverged else "",
-        ),
+        diverged,
         Gate("finite", not problem, "no" if problem else "yes", "yes", problem),
     ]
-    if outcome.steps:
+    if not outcome.timed:
+        why = "the control period is not known; task.control_dt=0.02 tells it"
+        gates.append(Gate("real_time_factor", None, "-", f">= {min_real_time_factor:g}", why))
+    elif outcome.steps:
         factor = outcome.simulated / outcome.seconds
         fast = factor >= min_real_time_factor
         why = "" if fast else "slower than asked for; fewer --num-envs are faster"
@@ -271,11 +300,9 @@ def judge(
     else:
         same = repeated.early_checksum == outcome.early_checksum
         bits = (outcome.early_checksum[:12], repeated.early_checksum[:12] or repeated.problem)
-        why = (
-            ""
-            if same
-            else f"after {repeated.steps} steps the State's checksum is {bits[0]}, and {bits[1]} again"
-        )
+        of = "State" if outcome.ours else "observations"
+        why = f"after {repeated.steps} steps the checksum of the {of} is {bits[0]}, and {bits[1]} again"
+        why = "" if same else why
         gates.append(Gate("deterministic", same, "same bits" if same else "other bits", "same bits", why))
     return gates
 

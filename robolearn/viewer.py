@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from robolearn.config import OWN
 from robolearn.env import Env
 from robolearn.envs.backend import State
 from robolearn.envs.robot import Robot
@@ -80,6 +81,12 @@ def play(
     require_writable(path.parent)
     set_threads(found.config)
     policy = load_policy(found)
+    if found.config.backend_name == OWN:
+        from robolearn.film import film_external
+
+        film_external(found, policy, path, seconds)
+        print(f"wrote {path}")
+        return path
     env = make_env(found.config, num_envs=1)
     try:
         frames = max(1, round(seconds / env.ctx.dt))

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from robolearn.runtime.bundle import Bundle
-from robolearn.runtime.robot import SENSORS, Runtime
+from robolearn.runtime.robot import Runtime
 from robolearn.runtime.sessions import OnnxSession
 
 TURN = 200
@@ -33,7 +33,10 @@ def main() -> None:
     session = OnnxSession(bundle.graph)
     runtime, bare = Runtime(bundle, session), session._session
     golden = bundle.golden
-    rows = [({n: golden[n][t] for n in SENSORS}, golden["command"][t]) for t in range(len(golden["reset"]))]
+    rows = [
+        ({n: golden[n][t] for n in runtime.sensors}, golden["command"][t])
+        for t in range(len(golden["reset"]))
+    ]
     feeds = {name: array.copy() for name, array in runtime.feeds.items()}
     feeds["obs"][0] = golden["observations"][0]
     outputs = list(session.outputs)

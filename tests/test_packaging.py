@@ -124,26 +124,31 @@ def project() -> dict[str, object]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def requirements() -> list[Requirement]:
+APART = "isaaclab"
+"""The extra that has an environment and a list of versions of its own."""
+
+
+def requirements(apart: bool = False) -> list[Requirement]:
+    """What the package needs: with every extra but that one, or with that one alone."""
     about = project()
     extras = about["optional-dependencies"]
     assert isinstance(extras, dict)
-    return [
-        Requirement(text) for text in (*about["dependencies"], *(r for rows in extras.values() for r in rows))
-    ]
+    rows = [row for name, rows in extras.items() if (name == APART) == apart for row in rows]
+    return [Requirement(text) for text in (*about["dependencies"], *rows)]
 
 
-def constraints() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+def constraints(name: str = "constraints.txt") -> dict[str, str]:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
     pins = (re.fullmatch(r"([\w.-]+)==([\w.]+)", line) for line in lines if line and not line.startswith("#"))
     return {canonicalize_name(pin[1]): pin[2] for pin in pins if pin}
 
 
-def test_every_dependency_is_pinned_within_its_range() -> None:
-    pins = constraints()
-    for requirement in requirements():
+@pytest.mark.parametrize(("file", "apart"), [("constraints.txt", False), ("constraints-isaaclab.txt", True)])
+def test_every_dependency_is_pinned_within_its_range(file: str, apart: bool) -> None:
+    pins = constraints(file)
+    for requirement in requirements(apart):
         name = canonicalize_name(requirement.name)
-        assert name in pins, f"constraints.txt does not pin {name}"
+        assert name in pins, f"{file} does not pin {name}"
         assert requirement.specifier.contains(pins[name]), f"{name}=={pins[name]} is not {requirement}"
 
 
@@ -158,7 +163,8 @@ def test_backends_and_extras_agree() -> None:
 
     extras = project()["optional-dependencies"]
     assert isinstance(extras, dict)
+    known = {"warp": "warp-lang", "isaaclab_newton": "isaaclab"}
     for name, row in BACKENDS.items():
         wanted = {canonicalize_name(Requirement(text).name) for text in extras[row.extra]}
-        needed = {canonicalize_name({"warp": "warp-lang"}.get(module, module)) for module in row.requires}
+        needed = {canonicalize_name(known.get(module, module)) for module in row.requires}
         assert needed <= wanted, f"backend {name}"

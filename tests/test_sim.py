@@ -143,8 +143,8 @@ def test_a_term_that_is_not_finite_fails_its_gate_by_name(tasks, tmp_path, capsy
 
 
 def test_a_term_that_a_gpu_found_not_finite_fails_its_gate_by_name(tasks, monkeypatch, capsys):
-    make = sim.make_env
-    monkeypatch.setattr(sim, "make_env", lambda run: unread(make(run)))
+    make = sim.make_learner_env
+    monkeypatch.setattr(sim, "make_learner_env", lambda run: unread(make(run)))
     assert ask("--task", f"{tasks}:NotFinite", *QUICK) == 1
     printed = capsys.readouterr().out
     assert "FAIL finite" in printed
@@ -154,16 +154,16 @@ def test_a_term_that_a_gpu_found_not_finite_fails_its_gate_by_name(tasks, monkey
 
 def test_a_gpu_that_finds_the_first_step_not_finite_has_no_real_time_factor(tasks, monkeypatch, capsys):
     tasks.write_text(tasks.read_text().replace("> 0.19", "> 0.0"))
-    make = sim.make_env
-    monkeypatch.setattr(sim, "make_env", lambda run: unread(make(run)))
+    make = sim.make_learner_env
+    monkeypatch.setattr(sim, "make_learner_env", lambda run: unread(make(run)))
     assert ask("--task", f"{tasks}:NotFinite", *QUICK) == 1
     assert verdicts(capsys.readouterr().out)["real_time_factor"] == "SKIP"
 
 
 def test_contacts_that_a_gpu_dropped_end_the_simulation_with_what_to_set(monkeypatch, capsys):
     pytest.importorskip("mujoco_warp")
-    make = sim.make_env
-    monkeypatch.setattr(sim, "make_env", lambda run: unread(make(run)))
+    make = sim.make_learner_env
+    monkeypatch.setattr(sim, "make_learner_env", lambda run: unread(make(run)))
     words = ("--backend", "mujoco_warp", "device=cpu", "backend.nconmax=3", *QUICK)
     assert ask("--task", "humanoid_walk", *words) == 4
     error = capsys.readouterr().err

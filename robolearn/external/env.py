@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
@@ -226,7 +227,7 @@ class ExternalEnv:
         ends = zip(_finite(self.actions.low), _finite(self.actions.high), strict=True)
         return Contract(
             schema=SCHEMA,
-            task=self.name,
+            task=re.sub(r":.*/([^/]+\.py:)", r":\1", self.name),  # wherever a user's file lies
             robot="",
             control_dt=self.dt,
             observations=[{"name": OBSERVED, "width": len(policy), "column": 0, "columns": policy}],

@@ -109,6 +109,8 @@ class GymnasiumEnv(ExternalEnv):
         self._space, self._box = space, box
         self._seed: int | None = int(np.random.SeedSequence((seed, rank)).generate_state(1)[0]) >> 1
         self._resetting = np.zeros(num_envs, bool)
+        if render and "camera_name" not in task.kwargs:
+            _follow(self.vector)
         self.reset()
 
     def _start(self, stagger: bool) -> dict[str, Tensor]:
@@ -271,6 +273,14 @@ def _period(vector: gymnasium.vector.VectorEnv) -> float:
             return float(value)
     rate = (vector.metadata or {}).get("render_fps")
     return 1.0 / rate if isinstance(rate, int | float) and rate > 0 else 0.0
+
+
+def _follow(vector: gymnasium.vector.VectorEnv) -> None:
+    """Look through the camera that goes along, where gymnasium's MuJoCo renderer has one: its own view stays behind."""
+    renderer = _told(vector, "mujoco_renderer")
+    if renderer is not None:
+        camera = [renderer.model.camera(i).name for i in range(renderer.model.ncam)]
+        renderer.camera_id = camera.index("track") if "track" in camera else renderer.camera_id
 
 
 def _told(vector: gymnasium.vector.VectorEnv, name: str) -> Any:

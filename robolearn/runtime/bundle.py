@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from robolearn.runtime.errors import BAD_INPUT, Refused
-from robolearn.runtime.observe import checked_contract
+from robolearn.runtime.observe import checked_contract, sensors_of
 from robolearn.runtime.sessions import Session
 
 MANIFEST_SCHEMA = 1
@@ -186,15 +186,9 @@ def _golden(path: Path) -> dict[str, np.ndarray]:
 
 def _require_rows(golden: dict[str, np.ndarray], contract: dict[str, Any]) -> None:
     """The recording has every column, finite, and enough rows."""
-    joints, actions = len(contract["joints"]), len(contract["actions"])
+    actions = len(contract["actions"])
     width = contract["observations"][-1]["column"] + contract["observations"][-1]["width"]
-    columns = {
-        "quat": 4,
-        "gyro": 3,
-        "joint_pos": joints,
-        "joint_vel": joints,
-        "command": len(contract["command"]),
-    }
+    columns = sensors_of(contract) | {"command": len(contract["command"])}
     columns |= {"observations": width, "actions": actions, "targets": actions}
     rows = len(golden["reset"])
     shapes = {name: (rows, size) for name, size in columns.items()} | {"reset": (rows,), "phase": (rows,)}

@@ -96,8 +96,9 @@ def _sidecar(engine: Path) -> Path:
 
 def _say_checked(bundle: Bundle, name: str, worst: dict[str, float], warnings: Sequence[str]) -> None:
     steps = len(bundle.golden["reset"])
+    source = "raw sensors" if bundle.contract["joints"] else "the observations given"
     print(
-        f"ok    {name}: {steps} recorded control steps repeated from raw sensors; largest differences "
+        f"ok    {name}: {steps} recorded control steps repeated from {source}; largest differences "
         + ", ".join(f"{key} {value:.1e}" for key, value in worst.items())
     )
     for warning in warnings:

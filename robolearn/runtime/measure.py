@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from robolearn.runtime.robot import SENSORS, Runtime
+from robolearn.runtime.robot import Runtime
 
 
 def is_target(target: Mapping[str, Any], board: str | None) -> bool:
@@ -70,7 +70,7 @@ def measure(
         the paced steps began), `paced_ms`, every paced step, and of those a `histogram`.
     """
     rows = [
-        ({name: golden[name][t] for name in SENSORS}, golden["command"][t])
+        ({name: golden[name][t] for name in runtime.sensors}, golden["command"][t])
         for t in range(len(golden["reset"]))
     ]
     network: list[float] = []

@@ -14,7 +14,13 @@ Sensors = Mapping[str, Any]
 """Raw sensor readings on the robot: `quat` (4,) wxyz, `gyro` (3,) [rad/s] in the base frame, `joint_pos` (J,)
 [rad or m], `joint_vel` (J,), and what the runtime itself knows: `last_action` (A,), `command` (C,), `phase`
 (scalar, cycles), `home` (J,), `limited` (J,) bool (the joint has limits), perhaps `gravity` (3,).
+
+Where a policy was trained in somebody else's environment: `given` (D,) and nothing else.
 """
+
+GIVEN = "given"
+"""An observation that the robot's own software puts together, as the environment did that the policy was trained in. It
+passes through, and stands alone. An action of this kind is a number of that environment's."""
 
 FULL_TURN = np.float32(2 * math.pi)
 
@@ -60,6 +66,7 @@ OBSERVATIONS: dict[str, Callable[[Sensors], np.ndarray]] = {
     "last_action": reading("last_action"),
     "velocity_commands": reading("command"),
     "gait_phase": gait_phase_of,
+    GIVEN: reading(GIVEN),
 }
 """Everything a policy may observe, by name: sensors -> (k,) float32. The simulator's side of each is in
 robolearn/tasks/observations.py."""
@@ -74,11 +81,20 @@ UNITS = {
     "last_action": "1, the network's previous output",
     "velocity_commands": "m/s forward, m/s to the left, rad/s counterclockwise",
     "gait_phase": "1, sine and cosine of the gait clock",
+    GIVEN: "each column's as in the environment it was trained in",
 }
 """The unit of each of them."""
 
 EXTRAS = ("gait_clock", "step_pattern", "stride_pattern")
 """What else a contract may ask of the runtime."""
+
+
+def sensors_of(contract: Mapping[str, Any]) -> dict[str, int]:
+    """The readings that a step needs, by name, and how many numbers each has."""
+    first, joints = contract["observations"][0], len(contract["joints"])
+    if first["name"] == GIVEN:
+        return {GIVEN: first["width"]}
+    return {"quat": 4, "gyro": 3, "joint_pos": joints, "joint_vel": joints}
 
 
 class GaitClock:
@@ -183,10 +199,13 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
             raise refuse("a number is not finite")
         if not 0 < contract["control_dt"] <= 1:
             raise refuse(f"control_dt={contract['control_dt']:g} s is no control period; it must be above 0")
-        if len(set(names)) != len(names) or not names:
+        given = any(item["name"] == GIVEN for item in contract["observations"])
+        if given and (why := _fault_of_given(contract)):
+            raise refuse(why)
+        if len(set(names)) != len(names) or not (names or given):
             raise refuse("two joints have the same name, or there is none")
         for action in actions:
-            if action["joint"] not in names:
+            if action["joint"] not in names and not given:
                 raise refuse(
                     f"an actuator drives {action['joint']!r}, which is no joint; there are {', '.join(names)}"
                 )
@@ -203,6 +222,7 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
             "last_action": len(actions),
             "velocity_commands": len(contract["command"]),
             "gait_phase": 2,
+            GIVEN: sum(len(item.get("columns", ())) for item in contract["observations"]),
         }
         column = 0
         for item in contract["observations"]:
@@ -239,3 +259,17 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise refuse(f"it is incomplete or malformed ({type(error).__name__}: {error})") from None
     return dict(contract)
+
+
+def _fault_of_given(contract: Mapping[str, Any]) -> str:
+    """What is wrong with the contract of a policy from somebody else's environment; empty where nothing is."""
+    items, actions = contract["observations"], contract["actions"]
+    if len(items) != 1 or contract["joints"] or contract["command"] or contract["extra"]:
+        return f"the observation {GIVEN!r} stands alone, without joints, command and extra"
+    if len(set(items[0]["columns"])) != len(items[0]["columns"]):
+        return "two columns of the observation have the same name"
+    for action in actions:
+        low, high = (-math.inf if action["lower"] is None else action["lower"]), action["upper"]
+        if action["kind"] != GIVEN or not low <= (math.inf if high is None else high):
+            return f"{action['joint']} must be of kind {GIVEN!r}, its lower end not above its upper"
+    return ""

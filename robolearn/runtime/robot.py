@@ -11,17 +11,25 @@ import numpy as np
 
 from robolearn.runtime.bundle import STATES, Bundle
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
-from robolearn.runtime.observe import OBSERVATIONS, GaitClock, Pattern, projected_gravity_of
+from robolearn.runtime.observe import (
+    GIVEN,
+    OBSERVATIONS,
+    GaitClock,
+    Pattern,
+    projected_gravity_of,
+    sensors_of,
+)
 from robolearn.runtime.sessions import Session
 
 SENSORS = {"quat": "(4,) wxyz", "gyro": "(3,) rad/s", "joint_pos": "(J,)", "joint_vel": "(J,)"}
-"""What the robot must measure; joints in the order of `Runtime.joints`."""
+"""What a robot must measure; joints in the order of `Runtime.joints`. A policy that was trained in somebody else's
+environment needs `given` (D,) in their place: its observation, as that environment puts it together."""
 
 LARGEST = 1e6
 """No reading of a robot is larger, in rad, m or their rates."""
 
 LIMITS = {"lower": -math.inf, "upper": math.inf}
-"""The ends of a joint's range, and what stands for none."""
+"""The ends of a range, and what stands for none."""
 
 
 def _or(value: float | None, otherwise: float) -> float:
@@ -52,9 +60,14 @@ class Runtime:
         """Control period [s]."""
         self.home = np.array([joint["home"] for joint in contract["joints"]], np.float32)
         """(J,) where the joints are when action and pattern are nothing: move there, slowly, before the first step."""
-        low, high = ([_or(joint[key], end) for joint in contract["joints"]] for key, end in LIMITS.items())
+        self.sensors = sensors_of(contract)
+        """The readings that `step` needs, by name, and how many numbers each has."""
+        self._robot = GIVEN not in self.sensors
+        limited = contract["joints"] if self._robot else contract["actions"]
+        low, high = ([_or(one[key], end) for one in limited] for key, end in LIMITS.items())
         self.lower, self.upper = np.array(low, np.float32), np.array(high, np.float32)
-        """(J,) the joints' limits, infinite where there is none. Targets may lie beyond: that is how a drive pulls."""
+        """(J,) the joints' limits, infinite where there is none. Targets may lie beyond: that is how a drive pulls.
+        Without joints (A,) the ends that what `step` gives is clipped to."""
         ranges = bundle.manifest.get("command_ranges") or {}
         wanted = [ranges.get(name, (-math.inf, math.inf)) for name in contract["command"]]
         self.command_low, self.command_high = np.array(wanted, np.float32).reshape(-1, 2).T
@@ -69,8 +82,7 @@ class Runtime:
         self._pattern = Pattern(contract) if extra else None
         self._obs = np.zeros(session.inputs["obs"], np.float32)
         self._state = [name for name in STATES if f"{name}_in" in session.inputs]
-        sizes = {"quat": 4, "gyro": 3, "joint_pos": len(self.joints), "joint_vel": len(self.joints)}
-        sizes["command"] = len(contract["command"])
+        sizes = self.sensors | {"command": len(contract["command"])}
         self._raw = np.zeros(sum(sizes.values()), np.float32)
         ends = np.cumsum(list(sizes.values()))
         self._readings: dict[str, Any] = {
@@ -78,6 +90,9 @@ class Runtime:
         }
         self._given = list(self._readings.items())
         self._readings["home"] = self.home
+        # Of an observation that we know nothing about, only that it must be numbers.
+        self._largest = LARGEST if self._robot else math.inf
+        self._columns = contract["observations"][0].get("columns", ())
         self._readings["limited"] = np.isfinite(self.lower) & np.isfinite(self.upper)
         self.network_seconds = 0.0
         """How long the network took in the last step [s]."""
@@ -103,11 +118,12 @@ class Runtime:
         """One control period.
 
         Args:
-            sensors: `quat`, `gyro`, `joint_pos`, `joint_vel`; see `SENSORS`.
+            sensors: `quat`, `gyro`, `joint_pos`, `joint_vel`, or `given` alone; see `SENSORS`.
             command: what is asked of the robot from now on, as the contract's `command` names it.
 
         Returns:
-            Targets (A,) of the actuators: positions [rad or m], or forces [N or Nm], float32.
+            Targets (A,) of the actuators: positions [rad or m], or forces [N or Nm], float32. Without joints: what
+            the environment it was trained in would be given, clipped to `lower` and `upper`.
 
         Raises:
             ValueError: a reading is missing, not finite or of another length, or `quat` no rotation, and nothing has
@@ -122,18 +138,24 @@ class Runtime:
                         raise ValueError(f"{name} must be {len(place)} numbers, not {len(value)}")
                     place[:] = value
                 except KeyError:
-                    raise ValueError(f"{name} is missing; a step needs {', '.join(SENSORS)}") from None
+                    raise ValueError(f"{name} is missing; a step needs {', '.join(self.sensors)}") from None
                 except TypeError:
                     raise ValueError(f"{name} must be {len(place)} numbers, not {value!r}") from None
-        if not np.abs(self._raw).max() < LARGEST:  # nor where one is not a number
-            name, place = next((n, p) for n, p in self._given if not (np.abs(p) < LARGEST).all())
+        if not np.abs(self._raw).max() < self._largest:  # nor where one is not a number
+            name, place = next((n, p) for n, p in self._given if not (np.abs(p) < self._largest).all())
+            if not self._robot:
+                i = int(np.argmin(np.isfinite(place)))
+                raise ValueError(
+                    f"{name} must be finite numbers; its column {self._columns[i]} is {place[i]}"
+                )
             raise ValueError(f"{name} must be finite numbers below {LARGEST:g}, not {place.tolist()}")
-        # A message that nobody has filled in yet is all zeros, and would read as upright.
-        norm = math.hypot(*readings["quat"].tolist())
-        if not abs(norm - 1) < 0.01:
-            raise ValueError(f"quat has the length {norm:.3g}, which must be 1; its order is w, x, y, z")
-        readings.pop("gravity", None)
-        readings["gravity"] = projected_gravity_of(readings)
+        if self._robot:
+            # A message that nobody has filled in yet is all zeros, and would read as upright.
+            norm = math.hypot(*readings["quat"].tolist())
+            if not abs(norm - 1) < 0.01:
+                raise ValueError(f"quat has the length {norm:.3g}, which must be 1; its order is w, x, y, z")
+            readings.pop("gravity", None)
+            readings["gravity"] = projected_gravity_of(readings)
         if self.clock is not None:
             if self._begun:
                 self.clock.advance(readings["gyro"], readings["gravity"], self.command)
@@ -155,7 +177,7 @@ class Runtime:
         targets = self._offset + self._scale * self.action
         if self._pattern is not None and self.clock is not None:
             targets = targets + self._pattern(self.clock, self.command)
-        return targets
+        return targets if self._robot else np.clip(targets, self.lower, self.upper)
 
 
 TOLERANCE = {"fp32": 1e-5, "fp16": 8e-3, "bf16": 6.5e-2}
@@ -181,7 +203,7 @@ def replay(bundle: Bundle, session: Session, tolerance: float | None = None) -> 
     for t in range(len(golden["reset"])):
         if golden["reset"][t]:
             runtime.reset(float(golden["phase"][t]))
-        targets = runtime.step({name: golden[name][t] for name in SENSORS}, golden["command"][t])
+        targets = runtime.step({name: golden[name][t] for name in runtime.sensors}, golden["command"][t])
         off = limit * max(1.0, float(np.abs(golden["actions"][t]).max()))
         rounding = 2e-5 * np.maximum(1.0, np.abs(golden["targets"][t]))
         for name, value, allowed, names in (

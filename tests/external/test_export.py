@@ -1,0 +1,363 @@
+"""`export` and `deploy` of policies from somebody else's environments."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from robolearn import config
+from robolearn.cli import main
+from robolearn.export import bundle as bundles
+from robolearn.export import external, stages
+from robolearn.export.external_loop import ExternalGap, unpaired
+from robolearn.make import build_external
+from robolearn.runs import load_policy, open_run
+from robolearn.runtime.bundle import Bundle
+from robolearn.runtime.errors import Refused
+from robolearn.runtime.observe import checked_contract
+from robolearn.runtime.robot import Runtime, replay
+from robolearn.runtime.sessions import OnnxSession
+from tests.export.conftest import QUICK, nothing_left, without_normalizer
+from tests.export.test_runtime import ALONE
+
+ACTORS = Path(__file__).with_name("actors.py")
+SMALL = ["num_envs=2", "learner.num_steps=16", "learner.minibatch_size=16", "learner.num_epochs=1"]
+SMALL += ["learner.actor_hidden=[8]", "learner.critic_hidden=[8]", "max_iterations=2"]
+LITTLE = ["--starts", "8", "--seconds", "1", "--measure-seconds", "0"]
+
+
+def trained(folder: Path, task: str, *words: str) -> Path:
+    assert main(["train", f"task={task}", *SMALL, *words, f"output={folder}"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory) -> Path:
+    return trained(tmp_path_factory.mktemp("runs") / "pendulum", "gymnasium:Pendulum-v1")
+
+
+@pytest.fixture(scope="module")
+def exported(pendulum, tmp_path_factory) -> Path:
+    """Not to be changed."""
+    folder = tmp_path_factory.mktemp("bundles") / "pendulum"
+    assert main(["export", str(pendulum), "--target", "jetson-thor", *QUICK, "--output", str(folder)]) == 0
+    return folder
+
+
+def export(capfd, run, *words) -> tuple[int, str, str]:
+    """Exit code, and what is said on stdout and on stderr."""
+    capfd.readouterr()
+    code = main(["export", str(run), *LITTLE, *map(str, words)])
+    said = capfd.readouterr()
+    assert said.err.count("\n") == (1 if code else 0), said.err
+    return code, said.out, said.err
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(stages, "RECORDED", (3, 80))
+
+
+# ---------------------------------------------------------------------------------------- the bundle
+
+
+def test_the_bundle_has_the_same_parts_as_one_of_ours_and_checks_itself_alone(exported):
+    parts = {
+        "policy.onnx",
+        "manifest.json",
+        "golden.npz",
+        "runtime.py",
+        "latency.json",
+        "REPORT.md",
+        "config.yaml",
+    }
+    assert {path.name for path in exported.iterdir()} == parts  # latency.png needs a measurement
+    command = [sys.executable, "-c", ALONE, str(exported / "runtime.py")]
+    for words in (["check"], ["measure", "--seconds", "0.5"]):
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, cwd=exported)
+        assert done.returncode == 0, done.stderr
+        assert "raw sensors" not in done.stdout
+    manifest = json.loads((exported / "manifest.json").read_text())
+    assert (manifest["schema"], manifest["contract"]["joints"]) == (1, [])
+    assert "Nm" not in json.dumps(manifest)
+
+
+def test_the_runtime_gives_what_the_environment_would_be_given(exported, pendulum):
+    bundle = Bundle.load(exported)
+    robot = Runtime(bundle, OnnxSession(bundle.graph))
+    found = open_run(str(pendulum))
+    act, env = load_policy(found), build_external(found.config, 4)
+    for _ in range(5):
+        seen = env.observations["policy"]
+        with torch.no_grad():
+            wanted = env.actions.given(act(seen)).numpy()
+        for row, target in zip(seen.numpy(), wanted, strict=True):
+            np.testing.assert_allclose(robot.step({"given": row}), target, atol=1e-6)
+        env.step(act(seen).detach())
+    env.close()
+
+
+def test_what_it_gives_is_clipped_to_the_ends_of_the_action_space(exported):
+    bundle = Bundle.load(exported)
+
+    class Far(OnnxSession):
+        def run(self, feeds):
+            return {"actions": np.array([[7.0 * np.sign(feeds["obs"][0, 0])]], np.float32)}
+
+    robot = Runtime(bundle, Far(bundle.graph))
+    assert (robot.lower.tolist(), robot.upper.tolist()) == ([-2.0], [2.0])
+    assert robot.step({"given": [1, 0, 0]}).tolist() == [2.0]
+    assert robot.step({"given": [-1, 0, 0]}).tolist() == [-2.0]
+
+
+def test_an_observation_that_is_no_numbers_is_refused_by_column_and_a_large_one_is_not(exported):
+    bundle = Bundle.load(exported)
+    robot = Runtime(bundle, OnnxSession(bundle.graph))
+    with pytest.raises(ValueError, match=r"column observation\[2\] is nan"):
+        robot.step({"given": [0, 1, np.nan]})
+    with pytest.raises(ValueError, match="given must be 3 numbers, not 2"):
+        robot.step({"given": [0, 1]})
+    with pytest.raises(ValueError, match="given is missing; a step needs given"):
+        robot.step({"quat": [1, 0, 0, 0]})
+    assert np.isfinite(robot.step({"given": [5e6, 0, 0]})).all()
+
+
+def test_a_wrong_order_of_the_observation_is_noticed_by_the_golden_check(exported):
+    bundle = Bundle.load(exported)
+    bundle.golden["given"] = bundle.golden["given"][:, [1, 0, 2]]
+    with pytest.raises(Refused, match=r"observations given\[0\] is"):
+        replay(bundle, OnnxSession(bundle.graph))
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda c: c.update(joints=[{"name": "a", "home": 0, "lower": None, "upper": None}]), "stands alone"),
+        (lambda c: c.update(command=["forward"]), "stands alone"),
+        (lambda c: c["observations"].append(c["observations"][0]), "stands alone"),
+        (lambda c: c["observations"][0]["columns"].pop(), "takes 3 columns from 0, where 2"),
+        (lambda c: c["observations"][0].update(columns=["a", "a", "b"]), "the same name"),
+        (lambda c: c["actions"][0].update(kind="position"), "must be of kind 'given'"),
+        (lambda c: c["actions"][0].update(lower=3.0), "its lower end not above"),
+        (lambda c: c["actions"][0].pop("upper"), "malformed"),
+        (lambda c: c["actions"].append(c["actions"][0]), "drive the same joint"),
+    ],
+)
+def test_a_contract_that_does_not_hold_together_is_refused(change, where, exported):
+    contract = copy.deepcopy(Bundle.load(exported).contract)
+    checked_contract(contract, "here")
+    change(contract)
+    with pytest.raises(Refused, match=re.escape(where)):
+        checked_contract(contract, "here")
+
+
+# ---------------------------------------------------------------------------------------- held against the environment
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda c: c["actions"][0].update(offset=0.1), "offset of action[0]: 0.1 and 0.0"),
+        (lambda c: c["actions"][0].update(scale=1.9), "scale of action[0]: 1.9 and 2.0"),
+        (lambda c: c["actions"][0].update(lower=None), "lower of action[0]: None and -2.0"),
+        (lambda c: c["actions"][0].update(upper=9.0), "upper of action[0]: 9.0 and 2.0"),
+        (lambda c: c["actions"][0].update(joint="torque"), "actions: ['torque'] and ['action[0]']"),
+        (lambda c: c["observations"][0]["columns"].reverse(), "column 0 of the observation: observation[2]"),
+        (lambda c: c["observations"][0].update(width=2), "width of the observation: 2 and 3"),
+        (lambda c: c.update(control_dt=0.02), "control_dt: 0.02 and 0.05"),
+    ],
+)
+def test_a_manifest_that_is_not_the_environments_is_refused_by_name(change, where, exported):
+    contract = copy.deepcopy(Bundle.load(exported).contract)
+    env = build_external(config.resolve(["task=gymnasium:Pendulum-v1"]), 9)
+    external.require_consistent(SimpleNamespace(contract=contract), env)
+    change(contract)
+    with pytest.raises(Refused, match=re.escape(where)):
+        external.require_consistent(SimpleNamespace(contract=contract), env)
+    env.close()
+
+
+def wrong_scale(monkeypatch):
+    entry = bundles.contract_entry
+
+    def wrong(contract):
+        plain = entry(contract)
+        plain["actions"][0]["scale"] = 1.9
+        return plain
+
+    monkeypatch.setattr(bundles, "contract_entry", wrong)
+
+
+def test_a_wrong_scale_wherever_it_is_written_is_code_3_and_leaves_nothing(
+    pendulum, capfd, monkeypatch, quick
+):
+    wrong_scale(monkeypatch)
+    code, _, said = export(capfd, pendulum)
+    assert (code, "the manifest is not the environment's: scale of action[0]: 1.9 and 2.0" in said) == (
+        3,
+        True,
+    ), said
+    assert nothing_left(pendulum)
+
+
+def test_a_wrong_scale_that_no_list_tells_is_caught_by_running_it(pendulum, capfd, monkeypatch, quick):
+    wrong_scale(monkeypatch)
+    monkeypatch.setattr(external, "require_consistent", lambda *_: None)
+    monkeypatch.setattr(stages, "replay", lambda *_: {"observations": 0.0, "actions": 0.0, "targets": 0.0})
+    code, _, said = export(capfd, pendulum)
+    assert (code, "closed loop" in said, "what the environment gets as action[0]" in said) == (
+        3,
+        True,
+        True,
+    ), said
+
+
+def test_another_network_is_caught_step_by_step_whatever_it_earns(pendulum, capfd, monkeypatch, quick):
+    parity = SimpleNamespace(observations=1, recorded=0.0, zeros=0.0, extremes=0.0, limit=1.0)
+    monkeypatch.setattr(stages, "check_parity", lambda *_: parity)
+    monkeypatch.setattr(stages, "build_graph", without_normalizer)
+    monkeypatch.setattr(stages, "replay", lambda *_: {"observations": 0.0, "actions": 0.0, "targets": 0.0})
+    code, _, said = export(capfd, pendulum)
+    assert (code, "the runtime saw or did something else" in said, "action[0] is" in said) == (
+        3,
+        True,
+        True,
+    ), said
+
+
+def test_an_environment_that_was_changed_since_training_is_refused_and_one_that_moved_is_not(tmp_path, capfd):
+    places = [tmp_path / name / "actors.py" for name in ("first", "changed", "moved")]
+    for place in places:
+        place.parent.mkdir()
+        shutil.copy(ACTORS, place)
+    first, changed, moved = places
+    changed.write_text(ACTORS.read_text().replace("place", "distance"))
+    run = trained(tmp_path / "run", f"gymnasium:{first}:Push")
+    code, _, said = export(capfd, run, f"task=gymnasium:{changed}:Push")
+    assert (code, "contract.observations[0].columns[0]: 'place[0]' and 'distance[0]'" in said) == (2, True), (
+        said
+    )
+    code, _, said = export(capfd, run, f"task=gymnasium:{moved}:Push")
+    assert code == 0, said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["task.control_dt=0.1"], "the settings change what was trained: contract.control_dt: 0.05 and 0.1"),
+        (["task.actions=clipped"], "the settings change what was trained: contract.actions[0].scale"),
+        (["--profile", "unitree"], "--profile unitree needs joints"),
+        (["--rate", "50"], "--rate 50 Hz: the policy was trained at 20 Hz"),
+    ],
+)
+def test_what_would_be_another_policy_is_refused_before_any_work(words, said, pendulum, capfd):
+    code, _, line = export(capfd, pendulum, *words)
+    assert (code, said in line) == (2, True), line
+    assert nothing_left(pendulum)
+
+
+def test_a_control_period_that_nobody_knows_is_asked_for_and_taken(tmp_path, capfd, quick):
+    named = f"task=gymnasium:{ACTORS}:Timeless"
+    run = trained(tmp_path / "run", named.removeprefix("task="))
+    for words in ([], ["--rate", "50"]):
+        code, _, said = export(capfd, run, named, *words)
+        assert (code, "task.control_dt=0.02" in said) == (2, True), said
+    assert export(capfd, run, named, "task.control_dt=0.04", "--output", tmp_path / "b")[0] == 0
+    assert Bundle.load(tmp_path / "b").rate == 25
+
+
+# ---------------------------------------------------------------------------------------- closed loop and report
+
+
+def test_an_environment_that_does_not_repeat_is_said_to_and_not_refused(tmp_path, capfd, quick):
+    named = f"task=gymnasium:{ACTORS}:Dice"
+    run = trained(tmp_path / "run", named.removeprefix("task="))
+    code, said, _ = export(capfd, run, named, "--output", tmp_path / "b")
+    assert (code, "not paired (it does not repeat under a seed)" in " ".join(said.split())) == (0, True), said
+    assert "does not repeat under a seed" in (tmp_path / "b" / "REPORT.md").read_text()
+
+
+def test_a_policy_with_memory_is_exported(tmp_path, capfd, quick):
+    named = f"gymnasium:{ACTORS}:Push"
+    run = trained(tmp_path / "run", named, "learner.rnn=gru", "learner.rnn_hidden=8")
+    code, said, _ = export(capfd, run, f"task={named}", "--output", tmp_path / "b")
+    assert (code, "8 paired starts of 1 s" in " ".join(said.split())) == (0, True), said
+    assert "or its memory is of before" in (tmp_path / "b" / "REPORT.md").read_text()
+
+
+def test_a_step_that_only_resets_belongs_to_no_episode_of_the_recording(tmp_path, capfd, quick):
+    named = f"gymnasium:{Path(__file__).with_name('counters.py')}:NextStep"
+    run = trained(tmp_path / "run", named, "task.actions=clipped")
+    assert export(capfd, run, f"task={named}", "--output", tmp_path / "b")[0] == 0
+    golden = Bundle.load(tmp_path / "b").golden
+    # Three steps, one that only resets, three steps of the next episode.
+    assert golden["reset"][:9].tolist() == [1, 0, 0, 1, 1, 0, 0, 1, 1]
+    assert golden["given"][:9, 1].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+
+
+def test_the_report_tells_columns_and_actions_and_nothing_of_a_robot(exported):
+    text = (exported / "REPORT.md").read_text()
+    assert "| 2 | `observation[2]` |" in text
+    assert "| action[0] | 0 | 2 | -2 | 2 |" in text
+    assert 'robot.step({"given": observation})' in text
+    assert "| How often is an episode terminated within 0.4 s? | 0 of 8 starts" in text
+    assert "**hardly tested**" in text
+    assert not re.search(r"\b(fell|falls?|raw sensors|sensor readings|home|kp|quat|gyro)\b", text)
+    assert text.startswith("# gymnasium:Pendulum-v1, for Jetson Thor")
+
+
+def test_returns_that_are_no_pairs_are_compared_by_both_their_spreads():
+    """9, 10, 11 and 10, 11, 12: means 1 apart, standard errors sqrt(1/3) each; t of 2 degrees of freedom is 4.303."""
+    stood = np.ones(3, bool)
+    gap = unpaired(np.array([9.0, 10, 11]), np.array([10.0, 11, 12]), stood, stood, 1.0, 1.0)
+    assert gap.mean == pytest.approx(0.1)
+    assert gap.high - gap.mean == pytest.approx(4.303 * (2 / 3) ** 0.5 / 10, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "inside", "differs"),
+    [
+        (0.001, 0.002, True, False),
+        (0.012, 0.013, False, False),
+        (0.03, 0.01, False, True),
+        (0.006, 0.001, True, False),
+    ],
+)
+def test_only_a_gap_that_no_chance_explains_is_a_difference(mean, half, inside, differs):
+    gap = ExternalGap(mean, mean - half, mean + half, 512, 10.0, 1.0, 1.0, 1.0, 1.0)
+    assert (gap.inside, gap.differs) == (inside, differs)
+    assert ("not shown to be within 1 %" in str(gap)) is not inside
+
+
+# ---------------------------------------------------------------------------------------- deploy
+
+
+def test_the_bundle_drives_its_environment_in_real_time(exported, capsys):
+    assert main(["deploy", str(exported), "--seconds", "0.5", "--max-missed", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "gymnasium:Pendulum-v1 in real time: 10 control steps at 20 Hz with onnxruntime" in said
+    assert re.search(r"terminated +0\n", said)
+
+
+def test_settings_of_another_task_are_refused_by_deploy(exported, capsys):
+    assert main(["deploy", str(exported), "task.actions=clipped"]) == 2
+    assert "contract.actions[0].scale: 2.0 and 1.0" in capsys.readouterr().err
+
+
+def test_a_terminated_episode_is_code_1_of_deploy(tmp_path, capfd, quick):
+    named = f"task=gymnasium:{ACTORS}:Short"
+    run = trained(tmp_path / "run", named.removeprefix("task="))
+    code, said, _ = export(capfd, run, named, "--output", tmp_path / "b")
+    assert (code, "8 terminated, with the trained policy 8" in " ".join(said.split())) == (0, True), said
+    assert main(["deploy", str(tmp_path / "b"), named, "--seconds", "0.7", "--max-missed", "1"]) == 1
+    assert re.search(r"terminated +2\n", capfd.readouterr().out)

@@ -1,0 +1,107 @@
+"""`play` of somebody else's environments: what is filmed, and what is refused in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robolearn import film as films
+from robolearn.cli import main
+from robolearn.errors import MissingError
+from robolearn.viewer import open_context
+from tests.external.test_export import trained
+
+imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
+
+ACTORS = Path(__file__).with_name("actors.py")
+
+
+def read(video: Path) -> tuple[tuple[int, int], float, int]:
+    """Size, rate and number of frames."""
+    frames = imageio_ffmpeg.read_frames(str(video))
+    told = next(frames)
+    return told["size"], told["fps"], len(list(frames))
+
+
+@pytest.fixture(scope="module")
+def push(tmp_path_factory) -> Path:
+    return trained(tmp_path_factory.mktemp("runs") / "push", f"gymnasium:{ACTORS}:Push")
+
+
+def play(capfd, run: Path, name: str, *words: str) -> tuple[int, list[str]]:
+    """Exit code and lines on stderr."""
+    capfd.readouterr()
+    named = [f"task=gymnasium:{ACTORS}:{name}"] if name else []
+    code = main(["play", str(run), *named, *words])
+    return code, capfd.readouterr().err.splitlines()
+
+
+def test_the_video_has_a_frame_a_step_and_tells_time_episode_and_return(push, tmp_path, capfd, monkeypatch):
+    told = []
+    monkeypatch.setattr(films, "caption", lambda picture, lines: told.extend(lines) or picture)
+    video = tmp_path / "push.mp4"
+    code, said = play(capfd, push, "Push", "--video", str(video), "--seconds", "2.3")
+    assert (code, said) == (0, [])
+    # 75x50 pixels eight times larger are 600x400, on black that is a multiple of 16 wide and high.
+    assert read(video) == ((608, 400), 10.0, 23)
+    assert told[0] == "0.00 s   episode 1   return 0.00"
+    assert told[19].startswith("1.90 s   episode 1   return -")
+    assert told[20] == "0.00 s   episode 2   return 0.00"
+    assert (told[21].split()[0], len(told)) == ("0.10", 23)
+
+
+def test_without_a_control_period_it_counts_steps(tmp_path, capfd, monkeypatch):
+    run = trained(tmp_path / "run", f"gymnasium:{ACTORS}:Timeless")
+    told = []
+    monkeypatch.setattr(films, "caption", lambda picture, lines: told.extend(lines) or picture)
+    assert play(capfd, run, "Timeless", "--video", str(tmp_path / "a.mp4"), "--seconds", "0.1") == (0, [])
+    assert [line.partition("   ")[0] for line in told] == ["step 0", "step 1", "step 2"]
+
+
+def test_small_pictures_grow_and_stay_where_they_were():
+    picture = np.arange(3 * 200 * 300, dtype=np.uint8).reshape(200, 300, 3)
+    out = films.framed(picture)
+    assert out.shape == (400, 608, 3)
+    np.testing.assert_array_equal(out[::2, 4:-4:2], picture)
+    assert not out[:, :4].any()
+    tall = np.ones((480, 480, 3), np.uint8)
+    np.testing.assert_array_equal(films.framed(tall), tall)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("Blank", "draws no pictures"), ("Crooked", "which is no picture")]
+)
+def test_an_environment_that_draws_nothing_is_code_2_in_one_line(name, why, tmp_path, capfd):
+    run = trained(tmp_path / "run", f"gymnasium:{ACTORS}:{name}")
+    code, said = play(capfd, run, name, "--video", str(tmp_path / "a.mp4"))
+    assert (code, len(said), why in said[-1]) == (2, 1, True), said
+    assert not (tmp_path / "a.mp4").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pygame") is not None, reason="pygame is installed")
+def test_a_package_that_it_draws_with_and_that_is_missing_is_code_3_in_one_line(tmp_path, capfd):
+    run = trained(tmp_path / "run", "gymnasium:Pendulum-v1")
+    code, said = play(capfd, run, "", "--video", str(tmp_path / "a.mp4"))
+    assert (code, len(said), "pygame" in said[-1]) == (3, 1, True), said
+
+
+def test_mujoco_environments_are_drawn_without_a_display(tmp_path, capfd, monkeypatch):
+    pytest.importorskip("mujoco")
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.delenv("DISPLAY", raising=False)
+    try:
+        open_context(64, 64)[0].free()
+    except MissingError as error:
+        pytest.skip(str(error))
+    run = trained(tmp_path / "run", "gymnasium:HalfCheetah-v5")
+    frames = []
+    monkeypatch.setattr(films, "caption", lambda picture, lines: frames.append(picture) or picture)
+    code, said = play(capfd, run, "", "--video", str(tmp_path / "a.mp4"), "--seconds", "0.15")
+    assert (code, said) == (0, [])
+    assert read(tmp_path / "a.mp4") == ((480, 480), 20.0, 3)
+    assert frames[0].std() > 10  # there is something to see
+    assert "MUJOCO_GL" not in os.environ
