@@ -20,7 +20,8 @@ from robolearn.envs.robot import Robot
 from robolearn.envs.warp_graphs import Recorder, patience, quiet, require_device
 from robolearn.errors import RunFailed
 
-LOST = mjw.OverflowType.ALL & ~(mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS)
+_SLOW = (mjw.OverflowType.ITERATIONS, mjw.OverflowType.LS_ITERATIONS)
+LOST = mjw.OverflowType(sum(kind for kind in mjw.OverflowType if kind not in _SLOW))
 """Overflows by which physics is lost. A solver that stops at its limit of iterations is as it was asked to be."""
 
 

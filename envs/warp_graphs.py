@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes.util
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -36,9 +38,20 @@ class Recorder:
 
 
 def quiet() -> None:
-    """Start Warp without its banner and its list of modules."""
+    """Start Warp without its banner, its list of modules and, where CUDA has no driver, the line that says so."""
     wp.config.log_level = max(wp.config.log_level, wp.LOG_ERROR)
-    wp.init()
+    if ctypes.util.find_library("cuda"):
+        wp.init()
+        return
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)  # it is printed in C
+    try:
+        wp.init()
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def require_device(device: str, backend: str) -> torch.device:

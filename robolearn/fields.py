@@ -54,6 +54,9 @@ def apply(
         return _apply_dataclass(current, hint, update, where, whole)
     if typing.get_origin(hint) is dict or hint is dict:
         return _apply_dict(current, hint, update, where, meta, whole)
+    if hint is Any and meta.get("open") and isinstance(update, Mapping) and update:
+        # Deeper in a dictionary of any keys: a part is added to those that are there.
+        return _apply_dict(current if isinstance(current, dict) else {}, dict, update, where, meta, whole)
     return _leaf(current if update is KEEP else update, hint, where, meta)
 
 

@@ -46,6 +46,8 @@ class Row:
     """Where it runs: "cpu", "cuda"."""
     gives: tuple[str, ...] = ()
     """Backends: capabilities that some learners require and not every backend has, such as "gradients"."""
+    install: str = ""
+    """How to install it, where the extra alone would not do."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Entry:
     """Backends: where it runs; empty where only importing it would tell."""
     gives: tuple[str, ...] = ()
     """Backends: see `Row.gives`."""
+    install: str = ""
+    """See `Row.install`."""
     problem: str = ""
     """Why it cannot be used at all; empty where nothing is wrong."""
 
@@ -83,8 +87,8 @@ class Entry:
         """What keeps it from being used, and the fix; empty where it can be."""
         if self.problem or not self.missing:
             return self.problem
-        fix = f": pip install 'robolearn[{self.extra}]'" if self.extra else ""
-        return f"needs {', '.join(self.missing)}{fix}"
+        fix = self.install or (f"pip install 'robolearn[{self.extra}]'" if self.extra else "")
+        return f"needs {', '.join(self.missing)}{': ' if fix else ''}{fix}"
 
 
 class Listing(NamedTuple):
@@ -105,7 +109,7 @@ def names(kind: str) -> list[str]:
 def describe(kind: str) -> list[Listing]:
     """Name, description, source, whether it can be used and what to do where it cannot."""
     doors = [
-        Entry(kind, f"{d}:ID", r.target, OURS, r.description, r.requires, r.extra)
+        Entry(kind, f"{d}:ID", r.target, OURS, r.description, r.requires, r.extra, install=r.install)
         for d, r in _doors(kind).items()
     ]
     return [
@@ -253,7 +257,8 @@ def _door(kind: str, name: str) -> Entry | None:
     row = _doors(kind).get(word) if colon else None
     if row is None:
         return None
-    return Entry(kind, name, row.target, OURS, row.description, row.requires, row.extra)
+    about = (row.target, OURS, row.description, row.requires, row.extra)
+    return Entry(kind, name, *about, install=row.install)
 
 
 def _has_cuda() -> bool:
@@ -286,8 +291,8 @@ def _ours(kind: str) -> list[Entry]:
     }[kind]
     rows: dict[str, Row] = getattr(importlib.import_module(module), table)
     return [
-        Entry(kind, name, row.target, OURS, row.description, row.requires, row.extra, row.devices, row.gives)
-        for name, row in rows.items()
+        Entry(kind, name, r.target, OURS, r.description, r.requires, r.extra, r.devices, r.gives, r.install)
+        for name, r in rows.items()
     ]
 
 

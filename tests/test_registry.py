@@ -69,6 +69,9 @@ def test_everything_of_ours_has_a_description_and_loads(kind: str) -> None:
         if entry.source == registry.OURS:
             assert entry.description
             assert not entry.problem
+            if entry.missing:  # an environment holds one or a few of the backends
+                assert entry.install or entry.extra
+                continue
             assert registry.load(kind, name) is not None
 
 
@@ -377,3 +380,42 @@ def test_a_missing_simulator_is_named_with_its_install_line(monkeypatch, request
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
+
+
+PARTICULAR = Row(
+    "m:F", "f", requires=("json", "no_such_simulator"), extra="own", install="python3.12 -m venv own"
+)
+
+
+def test_a_backend_with_an_install_line_of_its_own_shows_that(monkeypatch, request, capsys) -> None:
+    request.addfinalizer(registry.refresh)
+    with_rows(monkeypatch, own=PARTICULAR)
+    with pytest.raises(MissingError, match=r"own needs no_such_simulator: python3\.12 -m venv own$"):
+        registry.load("backends", "own")
+    assert cli.main(["list", "backends"]) == cli.OK
+    assert "python3.12 -m venv own" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("there", [(), ("isaaclab", "mujoco_usd_converter")])
+def test_without_isaac_lab_or_with_its_version_2_the_line_to_install_version_3_is_shown(
+    there, monkeypatch, capsys
+) -> None:
+    # Version 2 has isaaclab, and no isaaclab_newton.
+    monkeypatch.setattr(
+        registry, "_installed", lambda name: name in there or name.partition(".")[0] in ("mujoco", "mjbatch")
+    )
+    assert cli.main(["train", "task=cartpole_balance", "backend=isaaclab"]) == cli.MISSING
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "isaaclab_newton" in line
+    assert "isaaclab==3.0.0 mujoco-usd-converter==0.6.1" in line
+    assert "Isaac Lab" in line
+    assert registry.pick_backend("cpu") == "mujoco"
+
+
+def test_auto_takes_isaac_lab_where_nothing_else_is_there(monkeypatch) -> None:
+    monkeypatch.setattr(registry, "_installed", lambda name: True)
+    assert registry.pick_backend("cpu") == "mujoco"
+    assert registry.pick_backend("cuda") == "mujoco_warp"
+    only = ("isaaclab", "isaaclab_newton", "mujoco_usd_converter")
+    monkeypatch.setattr(registry, "_installed", lambda name: name in only)
+    assert registry.pick_backend("cpu") == "isaaclab"

@@ -1,0 +1,378 @@
+"""The backend `isaaclab`: Isaac Lab 3 on Newton's MuJoCo Warp, converted into our conventions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import mujoco
+import torch
+
+from robolearn.envs import mjcf
+from robolearn.envs.backend import Capabilities, Pose, Snapshot, State, Tensor, robot_entity
+from robolearn.envs.contacts import room_for
+from robolearn.envs.isaaclab import convention
+from robolearn.envs.isaaclab.fidelity import Match, differences
+from robolearn.envs.randomize import InverseWeights, nominal, require_settable, settable
+from robolearn.envs.robot import Robot
+from robolearn.errors import ConfigError, RunFailed
+
+ABSURD_SPEED = 1000.0
+"""A velocity component beyond this [m/s or rad/s] is a diverged simulation, not a robot."""
+
+SETTABLE = (
+    "timestep", "solver", "iterations", "ls_iterations", "ccd_iterations", "integrator", "cone", "impratio",
+    "tolerance", "nconmax", "njmax",
+)  # fmt: skip
+"""Options of `solver.isaaclab` that Isaac Lab can be told."""
+
+
+@dataclass
+class IsaacLabConfig:
+    """The Isaac Lab backend's own settings."""
+
+    timestep: float = field(default=0.0, metadata={"min": 0.0, "max": 0.1})
+    """Physics step [s]; 0 takes the robot's own."""
+    solver: Literal["robot", "cg", "newton"] = "robot"
+    """Constraint solver; robot takes the robot's own."""
+    iterations: int = field(default=0, metadata={"min": 0, "max": 1000})
+    """Iterations of the solver, at most; 0 takes the robot's own."""
+    nconmax: int = field(default=0, metadata={"min": 0, "max": 1_000_000})
+    """Room for contacts, an environment on average; 0 takes the robot's own, or what its geoms can need."""
+    njmax: int = field(default=0, metadata={"min": 0, "max": 1_000_000})
+    """Room for constraint rows in each environment; 0 takes the robot's own, or what its contacts can need."""
+
+
+class IsaacLabBackend:
+    """The `isaaclab` backend; the contract is `robolearn.envs.backend.Backend`.
+
+    Position actuators are drives inside the solver. All fields are at time t but `foot_force`, which is that of
+    the last substep: contacts are worked out at its beginning and act through it. After a reset it is that of the
+    pose itself. Several of these can be alive at once, where Isaac Lab's own classes allow one simulation a process.
+    """
+
+    config_class: ClassVar[type] = IsaacLabConfig
+
+    def __init__(
+        self,
+        robot: Robot,
+        num_envs: int,
+        device: str = "cpu",
+        config: IsaacLabConfig | None = None,
+        bridge: Callable[..., Any] | None = None,
+    ) -> None:
+        """`bridge` is for tests: a class to use instead of `robolearn.envs.isaaclab.bridge.Bridge`."""
+        config = config or IsaacLabConfig()
+        self.robot, self.num_envs = robot, num_envs
+        self.model = _model(robot, config)
+        if bridge is None:
+            from robolearn.envs.warp_graphs import quiet, require_device
+
+            quiet()  # before Isaac Lab starts Warp, which it does when it is imported
+            self.device = require_device(device, "isaaclab")
+            from robolearn.envs.isaaclab.bridge import Bridge
+
+            bridge = Bridge
+        else:
+            self.device = torch.device(device)
+        self.capabilities = Capabilities(
+            name="isaaclab",
+            timestep=float(self.model.opt.timestep),
+            derived_lag=0,
+            pd="implicit",
+            exact_restore=self.device.type == "cpu",  # on a GPU sums are added up in any order
+            params=settable(robot),
+        )
+        sizes = robot.solver["isaaclab"]
+        self._room = room_for(
+            self.model, config.nconmax or sizes.get("nconmax", 0), config.njmax or sizes.get("njmax", 0)
+        )
+        self._bridge = bridge(robot, self.model, num_envs, self.device, self._room)
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        robot, n = self.robot, self.num_envs
+        try:
+            match = Match(self.model, self._bridge.solver_model, self._bridge.solver_bodies)
+        except ValueError as error:
+            raise ConfigError(f"{robot.mjcf}: does not come through USD as it is: {error}") from None
+        lost = differences(self.model, self._bridge.solver_model, match)
+        if lost:
+            raise ConfigError(
+                f"{robot.mjcf}: does not come through USD as it is, and backend=isaaclab would simulate another robot: "
+                + "; ".join(lost[:3])
+            )
+        self._origins: Tensor = self._bridge.origins
+        self._joints = self._order(robot.joints, self._bridge.joint_names)
+        self._bodies = self._order(robot.bodies, self._bridge.body_names)
+        self._feet = self._order(robot.feet, self._bridge.body_names)
+        self._sensors = self._order(robot.feet, self._bridge.sensor_names)
+        self._base = self._bridge.body_names.index(robot.base) if robot.base else -1
+        self._actuated = list(robot.actuated)
+        self._soles = self._sites()
+        drives = robot.actuators
+
+        def row(values: list[float]) -> Tensor:
+            return torch.tensor(values, device=self.device)
+
+        self._kp, self._kd = row([a.kp for a in drives]), row([a.kd for a in drives])
+        self._effort = row([a.effort for a in drives])
+        self._drives = torch.tensor([a.kind == "position" for a in drives], device=self.device)
+        self._entity = robot_entity(robot, n, self.device)
+        params = {
+            name: torch.full((n,), nominal(name, self.model), device=self.device)
+            for name in sorted(self.capabilities.params)
+        }
+        self._state = State(
+            {"robot": self._entity}, params, torch.zeros(n, dtype=torch.bool, device=self.device)
+        )
+        self._targets = torch.zeros(n, len(drives), device=self.device)
+        self._varied = self._parameters(match)
+        zeros = torch.zeros(n, 3, device=self.device)
+        upright = torch.zeros(n, 4, device=self.device)
+        upright[:, 0] = 1.0
+        raised = zeros.clone()
+        raised[:, 2] = robot.home_height
+        home = torch.tensor(robot.home, device=self.device).repeat(n, 1)
+        everywhere = torch.ones(n, dtype=torch.bool, device=self.device)
+        self.reset(everywhere, Pose(raised, upright, zeros, zeros, home, torch.zeros_like(home)))
+
+    def _order(self, ours: tuple[str, ...], theirs: list[str]) -> convention.Order:
+        try:
+            return convention.Order(ours, theirs, self.device)
+        except ValueError as error:
+            raise ConfigError(f"{self.robot.mjcf}: {error}") from None
+
+    def _sites(self) -> convention.Soles:
+        sites = [self.model.site(foot) for foot in self.robot.feet]
+
+        def rows(values: list[Any], width: int) -> Tensor:
+            return torch.tensor(values, dtype=torch.float32, device=self.device).view(len(sites), width)
+
+        return convention.Soles(
+            rows([site.pos.tolist() for site in sites], 3), rows([site.quat.tolist() for site in sites], 4)
+        )
+
+    # ------------------------------------------------------------------ the contract
+
+    @property
+    def state(self) -> State:
+        """The current State; its tensors are reused by the next step."""
+        return self._state
+
+    def reset(self, mask: Tensor, pose: Pose) -> None:
+        """See `Backend.reset`."""
+        if not bool(mask.any()):
+            return
+        # Hold the pose; a force actuator is at rest.
+        held = torch.where(self._drives, pose.joint_pos[:, self._actuated], 0.0)
+        self._targets = torch.where(mask[:, None], held, self._targets)
+        self._command()
+        self._bridge.write(
+            mask,
+            convention.world_pose(pose.base_pos, pose.base_quat, self._origins),
+            convention.world_velocity(pose.base_quat, pose.base_lin_vel, pose.base_ang_vel),
+            self._joints.theirs(pose.joint_pos),
+            self._joints.theirs(pose.joint_vel),
+        )
+        self._publish(mask)
+        self._state.diverged.masked_fill_(mask, False)
+
+    def step(self, targets: Tensor, substeps: int) -> None:
+        """See `Backend.step`."""
+        self._targets = targets.detach().clone()
+        self._command()
+        self._bridge.step(substeps)
+        self._publish(None)
+        robot = self._entity
+        speeds = torch.cat([robot.base_lin_vel, robot.base_ang_vel, robot.joint_vel], dim=1).abs().amax(dim=1)
+        places = torch.cat([robot.base_pos, robot.joint_pos], dim=1).isfinite().all(dim=1)
+        self._state.diverged.copy_(~(speeds < ABSURD_SPEED) | ~places)
+
+    def push(self, mask: Tensor, jump: Tensor) -> None:
+        """See `Backend.push`."""
+        if self.robot.base:
+            velocity = self._bridge.rows()["joint_qd"][:, :3]  # of its centre of mass: the same jump
+            velocity += torch.where(mask[:, None], jump, 0.0)
+
+    def snapshot(self) -> Snapshot:
+        """See `Backend.snapshot`."""
+        rows = {name: row.clone() for name, row in self._bridge.rows().items()}
+        self._shift(rows["joint_q"], -1.0)
+        return {
+            "rows": rows,
+            "targets": self._targets.clone(),
+            "diverged": self._state.diverged.clone(),
+            "params": {k: v.clone() for k, v in self._state.params.items()},
+            # The rows of the model that follow from them: computed again they might be rounded otherwise.
+            "model": {name: row.clone() for name, row in self._varied.items()},
+            "published": {k: v.clone() for k, v in self._entity.tensors().items()},
+        }
+
+    def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
+        """See `Backend.restore`."""
+        source = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
+        for name, row in self._bridge.rows().items():
+            row.copy_(snapshot["rows"][name][source])
+        self._shift(self._bridge.rows()["joint_q"], 1.0)
+        for name, row in self._varied.items():
+            row.copy_(snapshot["model"][name][source])
+        for name, known in self._state.params.items():
+            known.copy_(snapshot["params"][name][source])
+        self._targets = snapshot["targets"][source].clone()
+        self._state.diverged.copy_(snapshot["diverged"][source])
+        for name, tensor in self._entity.tensors().items():
+            tensor.copy_(snapshot["published"][name][source])
+
+    def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
+        """See `Backend.set_params`."""
+        require_settable(params, self.capabilities)
+        for name, values in params.items():
+            known = self._state.params[name]
+            known.copy_(torch.where(mask, values, known))
+            for field_name, rows in getattr(self, f"_{name}_rows")(values).items():
+                varied = self._varied[field_name]
+                varied.copy_(torch.where(mask.view(-1, *[1] * (varied.dim() - 1)), rows, varied))
+
+    def check(self) -> None:
+        """See `Backend.check`."""
+        lost = self._bridge.overflow()
+        if lost:
+            raise RunFailed(self._room.remedy(lost).replace("mujoco_warp", "isaaclab"))
+
+    def close(self) -> None:
+        """Free the simulator."""
+        bridge, self._bridge = getattr(self, "_bridge", None), None
+        if bridge is not None:
+            bridge.close()
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory that is in no array: the solver's workspace within a step, and what Isaac Lab builds an environment
+        from in Python and USD (about 5 kB a body, measured).
+        """
+        square = (-(-self.model.nv // 16) * 16) ** 2
+        workspace = 4 * (2 * square + 6 * self._room.rows + 12 * self.model.nv)
+        return self.num_envs * (workspace + 5_000 * self.model.nbody)
+
+    # ------------------------------------------------------------------ in and out
+
+    def _command(self) -> None:
+        """Positions for the drives; forces, clipped here, for the others."""
+        own = torch.where(self._drives, self._targets, 0.0)
+        force = torch.where(self._drives, 0.0, self._targets.clamp(-self._effort, self._effort))
+        self._bridge.command(self._spread(own), self._spread(force))
+
+    def _spread(self, values: Tensor) -> Tensor:
+        """(N, A) as (N, J) in Isaac Lab's order, zero for passive joints."""
+        joints = values.new_zeros(self.num_envs, len(self.robot.joints))
+        joints[:, self._actuated] = values
+        return self._joints.theirs(joints)
+
+    def _shift(self, joint_q: Tensor, sign: float) -> None:
+        """Take the environments' origins out of a free base's position, or put them in."""
+        if self.robot.base:
+            joint_q[:, :3] += sign * self._origins
+
+    def _publish(self, mask: Tensor | None) -> None:
+        """Convert what Isaac Lab tells, into all rows of the State or those in `mask`."""
+        measured, robot = self._bridge.read(), self._entity
+        place = convention.without_origins(measured.body_pose[..., :3], self._origins)
+        found = {
+            "joint_pos": self._joints.ours(measured.joint_pos),
+            "joint_vel": self._joints.ours(measured.joint_vel),
+            "body_pos": self._bodies.ours(place),
+            "foot_force": self._sensors.ours(measured.contact_force),
+        }
+        if self._base >= 0:
+            pose, velocity = measured.body_pose[:, self._base], measured.body_vel[:, self._base]
+            found["base_pos"], found["base_quat"] = place[:, self._base], convention.to_wxyz(pose[:, 3:])
+            found["base_lin_vel"], found["base_ang_vel"] = convention.link_velocity(pose, velocity)
+        turned = convention.to_wxyz(self._feet.ours(measured.body_pose)[..., 3:])
+        found["foot_pos"], found["foot_quat"], found["foot_lin_vel"] = self._soles.placed(
+            self._feet.ours(place), turned, self._feet.ours(measured.body_vel)
+        )
+        found["joint_torque"] = self._torque(found["joint_pos"], found["joint_vel"])
+        for name, value in found.items():
+            ours = getattr(robot, name)
+            if mask is not None:
+                value = torch.where(mask.view(-1, *[1] * (value.dim() - 1)), value, ours)
+            ours.copy_(value)
+
+    def _torque(self, joint_pos: Tensor, joint_vel: Tensor) -> Tensor:
+        """(N, J) what the actuators apply at these positions and velocities."""
+        scale = self._state.params.get("gain_scale", torch.ones(1, device=self.device))[:, None]
+        behind = self._targets - joint_pos[:, self._actuated]
+        pulls = scale * (self._kp * behind - self._kd * joint_vel[:, self._actuated])
+        torque = torch.zeros_like(joint_pos)
+        wish = torch.where(self._drives, pulls, self._targets)
+        torque[:, self._actuated] = wish.clamp(-self._effort, self._effort)
+        return torque
+
+    # ------------------------------------------------------------------ parameters
+
+    def _parameters(self, match: Match) -> dict[str, Tensor]:
+        """The solver's rows that `set_params` writes, and what they are nominally."""
+        names = ["geom_friction"]
+        if "gain_scale" in self.capabilities.params:
+            names += ["actuator_gainprm", "actuator_biasprm"]
+        if "mass_scale" in self.capabilities.params:
+            names += ["body_mass", "body_inertia", "body_subtreemass", "body_invweight0", "dof_invweight0"]
+            names += ["meaninertia"]
+            weights = InverseWeights(self.model)
+
+            def tensor(array: Any) -> Tensor:
+                return torch.as_tensor(array, dtype=torch.float32, device=self.device)
+
+            self._poles, self._mean_inertia = tensor(weights.poles), weights.mean_inertia
+            # A row for each of their degrees of freedom and bodies.
+            self._dof_weights = tensor(weights.dofs[match.dofs.argsort()])
+            self._body_weights = tensor(weights.bodies[match.bodies.argsort()])
+        varied: dict[str, Tensor] = self._bridge.model_rows(*names)
+        self._nominal = {name: row.clone() for name, row in varied.items()}
+        return varied
+
+    def _friction_rows(self, value: Tensor) -> dict[str, Tensor]:
+        # MuJoCo takes the larger of the two surfaces' friction, so both get it.
+        rows = self._nominal["geom_friction"].clone()
+        rows[..., 0] = value[:, None]
+        return {"geom_friction": rows}
+
+    def _gain_scale_rows(self, value: Tensor) -> dict[str, Tensor]:
+        # Every actuator in there is a drive of ours: forces go past them.
+        names = ("actuator_gainprm", "actuator_biasprm")
+        return {name: self._nominal[name] * value[:, None, None] for name in names}
+
+    def _mass_scale_rows(self, value: Tensor) -> dict[str, Tensor]:
+        gains = 1.0 / (value[:, None] + self._poles)
+        slope, rest = self._mean_inertia
+        rows = {
+            "meaninertia": slope * value + rest,
+            "dof_invweight0": gains @ self._dof_weights.T,
+            "body_invweight0": torch.einsum("nv,bkv->nbk", gains, self._body_weights),
+        }
+        for name in ("body_mass", "body_inertia", "body_subtreemass"):
+            rows[name] = self._nominal[name] * value.view(-1, *[1] * (self._nominal[name].dim() - 1))
+        return rows
+
+
+def _model(robot: Robot, config: IsaacLabConfig) -> mujoco.MjModel:
+    """The robot's MuJoCo scene with the options that Isaac Lab's solver gets."""
+    model = mjcf.build_model(robot, "isaaclab")
+    for name in robot.solver["isaaclab"]:
+        if name not in SETTABLE:
+            raise ConfigError(
+                f"{robot.path / 'robot.yaml'}: solver.isaaclab.{name} cannot be set in Isaac Lab; remove it (it knows "
+                f"{', '.join(SETTABLE)})"
+            )
+    mjcf.override_options(model, config.timestep, config.solver, config.iterations)
+    if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
+        raise ConfigError(
+            f"{robot.path / 'robot.yaml'}: solver.isaaclab.solver is PGS; MuJoCo Warp has Newton and CG"
+        )
+    return model

@@ -1,0 +1,149 @@
+"""Other people's configuration objects: dotted settings laid over them, and what they say about PPO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from robolearn.errors import ConfigError, quote
+from robolearn.fields import unknown
+
+_ACTIVATIONS = ("elu", "relu", "swish", "tanh")
+
+USUAL_ENVS = 1024
+"""`num_envs` where nobody sets it."""
+
+_PPO = {
+    "num_steps_per_env": "learner.num_steps",
+    "max_iterations": "max_iterations",
+    "algorithm.num_learning_epochs": "learner.num_epochs",
+    "algorithm.learning_rate": "learner.learning_rate",
+    "algorithm.schedule": "learner.schedule",
+    "algorithm.desired_kl": "learner.desired_kl",
+    "algorithm.gamma": "learner.gamma",
+    "algorithm.lam": "learner.lam",
+    "algorithm.clip_param": "learner.clip",
+    "algorithm.entropy_coef": "learner.entropy_coef",
+    "actor.hidden_dims": "learner.actor_hidden",
+    "critic.hidden_dims": "learner.critic_hidden",
+    "actor.activation": "learner.activation",
+    "actor.distribution_cfg.init_std": "learner.init_std",
+}
+"""Settings of rsl_rl's PPO, as Isaac Lab and mjlab write them, and ours of the same meaning."""
+
+
+def lay_over(config: Any, changes: Mapping[str, Any], where: str, elsewhere: Mapping[str, str]) -> None:
+    """Change parts of a configuration object in place.
+
+    Args:
+        config: an object, dictionary or list, nested as they come.
+        changes: nested by key; values plain data.
+        where: what its keys begin with in messages, `task.cfg`.
+        elsewhere: dotted keys, without `where`, that a setting of RoboLearn's own decides, and that setting.
+
+    Raises:
+        ConfigError: there is no such part, with near ones; its value is of another kind; another setting decides it.
+    """
+    _lay_over(config, changes, where, {f"{where}.{key}": setting for key, setting in elsewhere.items()})
+
+
+def _lay_over(config: Any, changes: Mapping[str, Any], where: str, elsewhere: Mapping[str, str]) -> None:
+    parts = _parts(config)
+    for key, value in changes.items():
+        dotted = f"{where}.{key}"
+        if dotted in elsewhere:
+            raise ConfigError(f"{dotted} is decided by {elsewhere[dotted]}")
+        if key not in parts:
+            raise ConfigError(unknown(dotted, key, parts))
+        old = parts[key]
+        if isinstance(value, Mapping):
+            if not _parts(old):
+                raise ConfigError(f"{dotted} is one value ({quote(old)}), set as {dotted}=VALUE")
+            _lay_over(old, value, dotted, elsewhere)
+            continue
+        new = _alike(old, value, dotted)
+        if isinstance(config, Mapping):
+            config[key] = new  # type: ignore[index]
+        elif isinstance(config, list):
+            config[int(key)] = new
+        elif isinstance(config, tuple):
+            raise ConfigError(f"{dotted} is part of a tuple: set the whole, {where}=[...]")
+        else:
+            setattr(config, key, new)
+
+
+def _parts(node: Any) -> dict[str, Any]:
+    if isinstance(node, Mapping):
+        return {str(key): value for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return {str(i): value for i, value in enumerate(node)}
+    if isinstance(node, type | Enum | str | int | float) or not hasattr(node, "__dict__"):
+        return {}
+    return {key: value for key, value in vars(node).items() if not key.startswith("_")}
+
+
+def _alike(old: Any, new: Any, dotted: str) -> Any:
+    """`new` as the kind of thing `old` is; what was none, or never set, takes anything."""
+
+    def refuse(expected: str) -> ConfigError:
+        return ConfigError(f"{dotted} takes {expected}, not {quote(new)}")
+
+    number = isinstance(new, int | float) and not isinstance(new, bool)
+    if new is None or old is None:
+        return new
+    if isinstance(old, bool):
+        if not isinstance(new, bool):
+            raise refuse("true or false")
+        return new
+    if isinstance(old, Enum):
+        names = [member.name for member in type(old)]
+        if new not in names:
+            raise refuse(f"one of {', '.join(names)}")
+        return type(old)[new]
+    if isinstance(old, int | float):
+        if not number:
+            raise refuse("a number")
+        return float(new) if isinstance(old, float) else new
+    if isinstance(old, str):
+        if not isinstance(new, str):
+            raise refuse("text")
+        return type(old)(new)  # Isaac Lab's names of functions are a kind of text
+    if isinstance(old, list | tuple):
+        if not isinstance(new, list | tuple):
+            raise refuse("a list")
+        return type(old)(new)
+    if _parts(old) or callable(old):
+        raise ConfigError(f"{dotted} has parts and is no plain value; set them, {dotted}.PART=VALUE")
+    return new
+
+
+def ppo_settings(runner: Any) -> dict[str, Any]:
+    """What a task's authors chose for rsl_rl's PPO, as dotted settings of ours; what is not ours is left out.
+
+    Theirs counts mini-batches, ours has their size: as many as theirs where `num_envs` is left alone.
+    """
+    found: dict[str, Any] = {}
+    for theirs, ours in _PPO.items():
+        value = runner
+        for part in theirs.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
+        if isinstance(value, list | tuple):
+            value = [int(size) for size in value]
+        if isinstance(value, int | float | str | list) and not isinstance(value, bool):
+            found[ours] = value
+    parts = getattr(getattr(runner, "algorithm", None), "num_mini_batches", None)
+    if isinstance(parts, int) and isinstance(found.get("learner.num_steps"), int):
+        found["learner.minibatch_size"] = max(2, found["learner.num_steps"] * USUAL_ENVS // parts)
+    if found.get("learner.activation") not in _ACTIVATIONS:
+        found.pop("learner.activation", None)
+    if not 1e-5 <= found.get("learner.learning_rate", 1e-3) <= 1e-2:
+        found.pop("learner.learning_rate")
+    if not found.get("learner.desired_kl", 0.01) <= 0.06:
+        found.pop("learner.desired_kl")
+    groups = getattr(runner, "obs_groups", None)
+    if isinstance(groups, Mapping):
+        for theirs, ours in (("actor", "policy_groups"), ("critic", "critic_groups")):
+            if groups.get(theirs):
+                found[f"task.{ours}"] = [str(name) for name in groups[theirs]]
+    return found

@@ -1,0 +1,212 @@
+"""The door to Isaac Lab 3: any registered task, direct or manager-based, on Newton's physics without Isaac Sim.
+
+The only file that knows the names of Isaac Lab's tasks and environments; `robolearn.envs.isaaclab` is another thing,
+the simulator alone under tasks of ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import gymnasium
+import numpy as np
+import torch
+
+from robolearn.envs.backend import Tensor
+from robolearn.errors import ConfigError, RunFailed, did_you_mean, listing, one_line, quote
+from robolearn.external.configs import lay_over, ppo_settings
+from robolearn.external.env import Actions, Transition
+from robolearn.external.spaces import require_actions
+from robolearn.external.tensor_env import TensorEnv, TensorTask, mixed, quiet
+
+ENTRY = "env_cfg_entry_point"
+"""What gymnasium's registry holds of each Isaac Lab task, and of no other environment."""
+
+PREFIX = "Isaac-"
+
+NEWTON = "newton_mjwarp"
+"""What Isaac Lab's tasks call their settings for MuJoCo Warp in Newton."""
+
+ELSEWHERE = {
+    "scene.num_envs": "num_envs=",
+    "sim.device": "device=",
+    "seed": "seed=",
+    "sim.physics": "task.physics=",
+    "compute_final_obs": "RoboLearn: the state that an episode ended in must be known",
+}
+"""Parts of a task's configuration that are not set in `task.cfg`, and what decides them."""
+
+
+@dataclass
+class IsaacLabTask(TensorTask):
+    """A registered Isaac Lab task."""
+
+    door: ClassVar[str] = "isaaclab"
+
+    physics: str = "auto"
+    """The task's own settings for a physics engine, by their name; auto: newton_mjwarp where it has them."""
+    presets: list[str] = field(default_factory=list)
+    """Others of the task's named variants, as Isaac Lab's own presets=NAME."""
+
+    @classmethod
+    def named(cls, id: str) -> type[Self]:
+        """See `ExternalTask.named`; `id` is a registered one (`Isaac-` may be left out), or module:ID."""
+        module, _, word = id.rpartition(":")
+        _register(module, id)
+        known = [name for name, spec in gymnasium.registry.items() if ENTRY in (spec.kwargs or {})]
+        full = word if word in known else f"{PREFIX}{word}"
+        if full not in known:
+            hint = did_you_mean(word, known) or did_you_mean(full, known)
+            raise ConfigError(
+                f"there is no Isaac Lab task {quote(word)}{hint or f'; valid: {listing(known)}'}"
+            )
+        made = super().named(f"{module}:{full}" if module else full)
+        made.defaults = _defaults(full)
+        return made
+
+    @property
+    def registered(self) -> str:
+        """Its id in gymnasium's registry."""
+        return self.id.rpartition(":")[2]
+
+    def make(
+        self, num_envs: int, device: torch.device, seed: int, rank: int = 0, render: bool = False
+    ) -> IsaacLabEnv:
+        """See `ExternalTask.make`. Isaac Lab simulates one thing at a time in a process: close one Env first."""
+        with _quiet():
+            config = self._configured()
+            config.scene.num_envs = num_envs
+            config.sim.device = f"cuda:{device.index or 0}" if device.type == "cuda" else device.type
+            config.seed = int(np.random.SeedSequence((seed, rank)).generate_state(1)[0]) >> 1
+            config.compute_final_obs = True
+            try:
+                inner = gymnasium.make(self.registered, cfg=config, disable_env_checker=True).unwrapped
+            except FileNotFoundError as error:
+                raise ConfigError(
+                    f"task={self.name} needs a file that cannot be had: {one_line(str(error), 200)}; give a local "
+                    "one, task.cfg.scene.NAME.spawn.usd_path=FILE, or all of them, ISAACSIM_ASSET_ROOT=FOLDER"
+                ) from error
+            except Exception as error:  # whatever somebody else's constructor raises
+                what = one_line(f"{type(error).__name__}: {error}", 240)
+                raise ConfigError(f"task={self.name} cannot be made: {what}") from error
+            return IsaacLabEnv(self, inner, device)
+
+    def _configured(self) -> Any:
+        """The task's configuration object on Newton's physics, with what the user has changed in it.
+
+        Raises:
+            ConfigError: it does not load, runs on another engine only, is of several agents, or has no such part.
+        """
+        try:
+            declared = _physics_presets(self.registered)
+            chosen = NEWTON if self.physics == "auto" and NEWTON in declared else self.physics
+            words = [] if chosen == "auto" else [f"physics={chosen}"]
+            if chosen != "auto" and chosen not in declared:
+                raise ConfigError(
+                    f"task.physics={chosen}: task={self.name} has {listing(['auto', *declared])}"
+                )
+            words += [f"presets={','.join(self.presets)}"] if self.presets else []
+            config = importlib.import_module("isaaclab_tasks.utils").parse_env_cfg(
+                self.registered, overrides=words
+            )
+        except ConfigError:
+            raise
+        except Exception as error:  # its module may need packages of its own, its presets may not fit
+            what = one_line(f"{type(error).__name__}: {error}", 240)
+            raise ConfigError(f"the configuration of task={self.name} cannot be loaded: {what}") from error
+        if hasattr(config, "possible_agents"):
+            raise ConfigError(f"task={self.name} is of several agents, and learners here train one")
+        newton = importlib.import_module("isaaclab_newton.physics")
+        if not isinstance(config.sim.physics, newton.NewtonCfg):
+            if self.physics != "auto":
+                raise ConfigError(
+                    f"task.physics={self.physics} needs Isaac Sim, which is not started here; task.physics=auto takes "
+                    "Newton"
+                )
+            config.sim.physics = newton.NewtonCfg(solver_cfg=newton.MJWarpSolverCfg())
+        lay_over(config, self.cfg, "task.cfg", ELSEWHERE)
+        return config
+
+
+class IsaacLabEnv(TensorEnv):
+    """N environments of an Isaac Lab task. They reset in the step that ends an episode, and tell its last state."""
+
+    joints: ClassVar[str] = "_joint_names"
+
+    def __init__(self, task: TensorTask, inner: Any, device: torch.device) -> None:
+        """See `TensorEnv`."""
+        self._told: dict[str, Any] = {}
+        super().__init__(task, inner, device)
+
+    def _actions(self, task: TensorTask, device: torch.device) -> Actions:
+        box = require_actions(self.inner.single_action_space, task.name)
+        width = int(np.prod(box.shape))
+        return Actions.of(box.low, box.high, task.actions, device, self._action_names(width))
+
+    def _start(self, stagger: bool) -> dict[str, Tensor]:
+        rows = super()._start(stagger)
+        self._news(self.inner.extras)  # of no episode
+        return rows
+
+    def _advance(self, actions: Tensor) -> Transition:
+        observed, reward, terminated, truncated, extras = self.inner.step(actions)
+        observations = terminal = self._rows(observed)
+        # Left in its dictionary it would be taken for that of a later step.
+        final = extras.pop("final_obs", None)
+        ended = (terminated | truncated).to(self.device)
+        if bool(ended.any()):
+            if final is None:
+                raise RunFailed(
+                    f"task={self.name} has ended episodes and gives no extras['final_obs'], although compute_final_obs "
+                    "is set: its class steps or resets in a way of its own, and the state they ended in is lost"
+                )
+            terminal = mixed(ended, self._rows(final), observations)
+        return self._transition(observations, terminal, reward, terminated, truncated, self._news(extras))
+
+    def _news(self, extras: dict[str, Any]) -> dict[str, Any]:
+        """What was logged in this step: what was logged earlier stays in the dictionary."""
+        log = dict(extras.get("log") or {})
+        news = {key: value for key, value in log.items() if value is not self._told.get(key)}
+        self._told = log
+        return news
+
+
+# ---------------------------------------------------------------------------------------- Isaac Lab, asked
+
+
+def _register(module: str, id: str) -> None:
+    """Import what registers tasks: Isaac Lab's own, and the user's `module`."""
+    with _quiet():
+        importlib.import_module("isaaclab_tasks")
+        if not module:
+            return
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"task=isaaclab:{id}: there is no module {quote(error.name)}") from error
+
+
+def _defaults(id: str) -> dict[str, Any]:
+    """The settings of rsl_rl's PPO that the task was published with; none where it was with none."""
+    entry = "rsl_rl_cfg_entry_point"
+    if entry not in (gymnasium.spec(id).kwargs or {}):
+        return {}
+    utils = importlib.import_module("isaaclab_tasks.utils")
+    try:
+        with _quiet():
+            return ppo_settings(utils.resolve_presets(utils.load_cfg_from_registry(id, entry)))
+    except Exception:  # they are a help, and its module may need packages that the task itself does not
+        return {}
+
+
+def _physics_presets(id: str) -> list[str]:
+    """Names of the physics settings that a task declares."""
+    cli = importlib.import_module("isaaclab_tasks.utils.preset_cli")
+    return list((cli.enumerate_task_presets(id) or {}).get(cli.PresetTarget.PHYSICS, ()))
+
+
+def _quiet() -> AbstractContextManager[None]:
+    return quiet("isaaclab", "isaaclab_newton", "isaaclab_tasks", "newton")

@@ -1,0 +1,105 @@
+"""Speed and memory of `backend=isaaclab` over the number of environments.
+
+    OMP_NUM_THREADS=1 python scripts/isaaclab_speed.py --robots cartpole,humanoid --sizes 16,64,256,1024
+
+Every line is a process of its own: a control step of two physics steps under small random targets, with a reset of one
+environment in a thousand where `--resets` is given (each costs a forward pass of all, for the contact forces). Speed is
+the median over rounds; memory is the process's at the end, and what of that was taken after the imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from robolearn import registry
+from robolearn.envs.backend import Pose
+from robolearn.envs.robot import Robot
+
+SUBSTEPS, ROUNDS = 2, 5
+STATUS = Path("/proc/self/status")
+
+
+def resident() -> float:
+    """Memory of this process [MB]."""
+    return int(STATUS.read_text().split("VmRSS:")[1].split()[0]) / 1000
+
+
+def measure(backend: str, name: str, size: int, resets: bool, seconds: float) -> dict[str, object]:
+    """Environment steps a second and memory of one size, in this process."""
+    robot = Robot.load(registry.load("robots", name))
+    cls = registry.load("backends", backend)
+    cls(robot, 2, "cpu", cls.config_class()).close()  # imports and compiled kernels are there from now on
+    imported, begun = resident(), time.perf_counter()
+    sim = cls(robot, size, "cpu", cls.config_class())
+    built = time.perf_counter() - begun
+    every, zeros = torch.ones(size, dtype=torch.bool), torch.zeros(size, 3)
+    high = zeros.clone()
+    high[:, 2] = robot.home_height
+    home = torch.tensor(robot.home).repeat(size, 1)
+    pose = Pose(
+        high, torch.tensor([1.0, 0, 0, 0]).repeat(size, 1), zeros, zeros, home, torch.zeros_like(home)
+    )
+    held = home[:, list(robot.actuated)]
+    rates = []
+    for _ in range(ROUNDS):
+        sim.reset(every, pose)
+        steps, begun = 0, time.perf_counter()
+        while time.perf_counter() - begun < seconds / ROUNDS:
+            sim.step(held + 0.05 * torch.randn_like(held), SUBSTEPS)
+            if resets and torch.rand(()) < size / 1000:
+                sim.reset(torch.arange(size) == steps % size, pose)
+            steps += 1
+        rates.append(steps * size / (time.perf_counter() - begun))
+    sim.check()
+    return {
+        "backend": backend, "robot": name, "envs": size, "resets": resets,
+        "steps_per_second": round(statistics.median(rates)), "resident_mb": round(resident()),
+        "mb_an_environment": round((resident() - imported) / size, 3), "build_seconds": round(built, 1),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--backends", default="isaaclab")
+    parser.add_argument("--robots", default="cartpole,humanoid")
+    parser.add_argument("--sizes", default="16,64,256,1024")
+    parser.add_argument(
+        "--resets", action="store_true", help="reset one environment in a thousand at each step"
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    parser.add_argument(
+        "--one", nargs=3, metavar=("BACKEND", "ROBOT", "SIZE"), help="measure here, print a line"
+    )
+    asked = parser.parse_args()
+    if asked.one:
+        backend, robot, size = asked.one
+        print(json.dumps(measure(backend, robot, int(size), asked.resets, asked.seconds)))
+        return
+    for backend in asked.backends.split(","):
+        for robot in asked.robots.split(","):
+            for size in asked.sizes.split(","):
+                line = [
+                    sys.executable,
+                    __file__,
+                    "--one",
+                    backend,
+                    robot,
+                    size,
+                    "--seconds",
+                    str(asked.seconds),
+                ]
+                subprocess.run([*line, "--resets"] if asked.resets else line, check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""task=isaaclab:ID without Isaac Lab: ids, configuration, physics, defaults and what is refused, by fake modules."""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import ModuleType, SimpleNamespace
+
+import gymnasium
+import pytest
+
+from robolearn import config, registry
+from robolearn.errors import ConfigError, MissingError
+from robolearn.learners.ppo_config import PPOConfig
+from robolearn.make import build_external
+from tests.external.lab import Config, Frame, Lab, Newton
+
+
+@pytest.fixture
+def lab(monkeypatch):
+    """Modules where Isaac Lab's are looked for, and three registered tasks; what was asked of them is kept."""
+    asked = SimpleNamespace(
+        overrides=None, made=None, presets={"physics": ["newton_mjwarp", "physx"]}, refuse=None
+    )
+
+    def parse_env_cfg(name, overrides=()):
+        asked.overrides = list(overrides)
+        cfg = Config()
+        if "physics=newton_mjwarp" in overrides:
+            cfg.sim.physics = Newton("the task's own")
+        if "Two" in name:
+            cfg.possible_agents = ["cart", "pole"]
+        return cfg
+
+    def make(cfg, **_):
+        if asked.refuse:
+            raise asked.refuse
+        asked.made = Lab(cfg, cfg.scene.num_envs)
+        return asked.made
+
+    runner = SimpleNamespace(
+        num_steps_per_env=16,
+        algorithm=SimpleNamespace(gamma=0.98, num_mini_batches=4, learning_rate=1.0),
+        actor=SimpleNamespace(hidden_dims=[32, 32], activation="selu"),
+        obs_groups={"actor": ["policy"]},
+    )
+    utils = {
+        "parse_env_cfg": parse_env_cfg,
+        "load_cfg_from_registry": lambda *_: runner,
+        "resolve_presets": lambda cfg: cfg,
+    }
+    cli = {
+        "enumerate_task_presets": lambda _: asked.presets,
+        "PresetTarget": SimpleNamespace(PHYSICS="physics"),
+    }
+    newton = {"NewtonCfg": Newton, "MJWarpSolverCfg": lambda: "plain"}
+    modules = {
+        "isaaclab_tasks": {},
+        "isaaclab_tasks.utils": utils,
+        "isaaclab_tasks.utils.preset_cli": cli,
+        "isaaclab_newton": {},
+        "isaaclab_newton.physics": newton,
+    }
+    for name, content in modules.items():
+        module = ModuleType(name)
+        module.__dict__.update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(registry, "_installed", lambda name: True)
+    entries = {"env_cfg_entry_point": "x:y", "rsl_rl_cfg_entry_point": "x:z"}
+    ids = ["Isaac-Fake-Cart", "Isaac-Fake-Two", "IsaacContrib-Fake-Ant"]
+    for id in ids:
+        gymnasium.register(id, entry_point=make, kwargs=entries)
+    yield asked
+    for id in ids:
+        del gymnasium.registry[id]
+
+
+def built(*words, num_envs=2):
+    return build_external(config.resolve(["task=isaaclab:Isaac-Fake-Cart", "device=cpu", *words]), num_envs)
+
+
+def test_a_task_gets_its_number_of_robots_its_device_and_its_own_settings_for_newton(lab):
+    env = built(num_envs=5)
+    cfg = lab.made.cfg
+    assert lab.overrides == ["physics=newton_mjwarp"]
+    assert (cfg.scene.num_envs, cfg.sim.device, cfg.sim.physics.solver_cfg) == (5, "cpu", "the task's own")
+    assert cfg.compute_final_obs
+    assert isinstance(cfg.seed, int)
+    assert env.num_envs == 5
+    env.close()
+    assert lab.made.closed
+
+
+def test_a_task_that_knows_physx_alone_is_put_on_plain_newton(lab):
+    lab.presets = None
+    built()
+    assert lab.overrides == []
+    assert lab.made.cfg.sim.physics.solver_cfg == "plain"
+
+
+def test_physics_that_needs_isaac_sim_is_refused(lab):
+    with pytest.raises(ConfigError, match="needs Isaac Sim"):
+        built("task.physics=physx")
+    with pytest.raises(ConfigError, match="has auto, newton_mjwarp, physx"):
+        built("task.physics=newton")
+
+
+def test_the_users_changes_reach_the_tasks_configuration_as_the_kinds_they_were(lab):
+    built(
+        "task.cfg.episode_length_s=7",
+        "task.cfg.scene.robot.usd_path=here.usd",
+        "task.cfg.scene.robot.scale=[2,2]",
+        "task.cfg.rewards.alive.params.std=1",
+        "task.cfg.frame=BASE",
+        "task.cfg.terminations.fell=null",
+    )
+    cfg = lab.made.cfg
+    assert (cfg.episode_length_s, type(cfg.episode_length_s)) == (7.0, float)
+    assert (cfg.scene.robot.usd_path, cfg.scene.robot.scale) == ("here.usd", (2, 2))
+    assert cfg.rewards["alive"].params == {"std": 1.0}
+    assert (cfg.frame, cfg.terminations.fell) == (Frame.BASE, None)
+
+
+def test_changes_made_now_are_added_to_the_ones_a_run_was_saved_with(lab, tmp_path):
+    run = config.resolve(
+        ["task=isaaclab:Isaac-Fake-Cart", "device=cpu", "task.cfg.scene.robot.usd_path=here.usd"]
+    )
+    config.save(run, tmp_path / "config.yaml")
+    build_external(config.load(tmp_path / "config.yaml", ["task.cfg.scene.robot.scale=[2,2]"]), 1)
+    assert (lab.made.cfg.scene.robot.usd_path, lab.made.cfg.scene.robot.scale) == ("here.usd", (2, 2))
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("task.cfg.episode_lenght_s=1", "'task.cfg.episode_lenght_s': did you mean episode_length_s?"),
+        ("task.cfg.scene.robt.scale=1", "'task.cfg.scene.robt': did you mean robot?"),
+        ("task.cfg.episode_length_s=long", "task.cfg.episode_length_s takes a number, not 'long'"),
+        ("task.cfg.episode_length_s.x=1", "task.cfg.episode_length_s is one value"),
+        ("task.cfg.debug=3", "task.cfg.debug takes true or false"),
+        ("task.cfg.frame=SKY", "task.cfg.frame takes one of WORLD, BASE"),
+        ("task.cfg.scene.robot=1", "task.cfg.scene.robot has parts"),
+        ("task.cfg.scene.num_envs=8", "task.cfg.scene.num_envs is decided by num_envs="),
+        ("task.cfg.sim.physics=1", "task.cfg.sim.physics is decided by task.physics="),
+    ],
+)
+def test_a_change_that_does_not_fit_the_configuration_is_refused_in_one_line(lab, word, answer):
+    with pytest.raises(ConfigError, match=re.escape(answer)):
+        built(word)
+
+
+def test_the_settings_it_was_published_with_are_the_learners_defaults(lab):
+    run = config.resolve(["task=isaaclab:Isaac-Fake-Cart", "device=cpu"])
+    assert (run.learner.num_steps, run.learner.gamma, run.learner.actor_hidden) == (16, 0.98, (32, 32))
+    assert run.learner.minibatch_size == 16 * 1024 // 4
+    assert run.task.policy_groups == ["policy"]
+    # An activation and a step size that our PPO has not are left as they were.
+    assert (run.learner.activation, run.learner.learning_rate) == ("elu", PPOConfig().learning_rate)
+
+
+def test_the_usual_prefix_may_be_left_out_and_a_misspelt_id_is_named(lab):
+    assert registry.load("tasks", "isaaclab:Fake-Cart")().name == "isaaclab:Isaac-Fake-Cart"
+    with pytest.raises(
+        ConfigError, match=r"no Isaac Lab task 'Isaac-Fake-Crat': did you mean Isaac-Fake-Cart"
+    ):
+        registry.load("tasks", "isaaclab:Isaac-Fake-Crat")
+    with pytest.raises(ConfigError, match="no module 'nowhere_at_all'"):
+        registry.load("tasks", "isaaclab:nowhere_at_all:Isaac-Fake-Cart")
+    # An environment of gymnasium's own is none of Isaac Lab's.
+    with pytest.raises(ConfigError, match="no Isaac Lab task"):
+        registry.load("tasks", "isaaclab:Pendulum-v1")
+
+
+def test_a_task_of_several_agents_is_refused(lab):
+    with pytest.raises(ConfigError, match="several agents"):
+        build_external(config.resolve(["task=isaaclab:Isaac-Fake-Two", "device=cpu"]), 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (FileNotFoundError("https://far/away.usd"), "https://far/away.usd; give a local"),
+        (
+            RuntimeError("Simulation context\nalready exists."),
+            "RuntimeError: Simulation context already exists.",
+        ),
+    ],
+)
+def test_what_its_constructor_raises_is_one_line_with_the_fix(lab, error, words):
+    lab.refuse = error
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        built()
+
+
+def test_evaluations_draw_other_numbers_than_training(lab):
+    run = config.resolve(["task=isaaclab:Isaac-Fake-Cart", "device=cpu"])
+    build_external(run, 1)
+    first = lab.made.cfg.seed
+    build_external(run, 1, rank=1_000_000)
+    assert lab.made.cfg.seed != first
+
+
+def test_without_isaac_lab_the_answer_is_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(registry, "_installed", lambda name: not name.startswith("isaaclab"))
+    with pytest.raises(MissingError, match=r"needs isaaclab_tasks, isaaclab_newton: .*isaaclab==3\.0\.0"):
+        registry.load("tasks", "isaaclab:Isaac-Cartpole")
+
+
+def test_isaac_lab_2_is_told_apart_by_what_it_lacks(monkeypatch):
+    monkeypatch.setattr(registry, "_installed", lambda name: name != "isaaclab_newton")
+    with pytest.raises(MissingError, match=r"needs isaaclab_newton: .*version 2"):
+        registry.load("tasks", "isaaclab:Isaac-Cartpole")

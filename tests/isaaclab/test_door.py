@@ -1,0 +1,208 @@
+"""task=isaaclab:ID with Isaac Lab itself: its own cartpole tasks, direct and manager-based, with our cartpole in them.
+
+Their own robot and floor are fetched from a server; nothing is fetched here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from robolearn import config
+from robolearn.cli import main
+from robolearn.errors import ConfigError
+from robolearn.make import build_external
+
+pytest.importorskip("isaaclab_newton")
+pytest.importorskip("isaaclab_tasks")
+mujoco = pytest.importorskip("mujoco")
+converter = pytest.importorskip("mujoco_usd_converter")
+
+DIRECT, MANAGED = "Isaac-Cartpole-Direct", "Isaac-Cartpole"
+ROBOT = {DIRECT: "cartpole", MANAGED: "robot"}
+"""What each scene calls it."""
+MJCF = Path(__file__).parents[2] / "envs" / "robots" / "cartpole" / "cartpole.xml"
+FLOOR = """#usda 1.0
+(
+    defaultPrim = "Ground"
+    metersPerUnit = 1
+    upAxis = "Z"
+)
+def Xform "Ground"
+{
+    def Plane "Plane" ( prepend apiSchemas = ["PhysicsCollisionAPI"] )
+    {
+        uniform token axis = "Z"
+    }
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def assets(tmp_path_factory) -> dict[str, str]:
+    """Our cartpole, its joints called and limited as the tasks expect, and a floor, as USD files."""
+    folder = tmp_path_factory.mktemp("assets")
+    spec = mujoco.MjSpec.from_file(str(MJCF))
+    model = spec.compile()
+    for body in spec.bodies[1:]:  # the converter weighs bodies by what collides, which here is nothing
+        i = model.body(body.name).id
+        body.mass, body.inertia = model.body_mass[i], model.body_inertia[i]
+        body.ipos, body.iquat, body.explicitinertial = model.body_ipos[i], model.body_iquat[i], True
+    for geom in list(spec.worldbody.geoms):
+        spec.delete(geom)
+    rail, pole = spec.joint("slider"), spec.joint("hinge")
+    rail.range = [-4.0, 4.0]
+    rail.name, pole.name = "slider_to_cart", "cart_to_pole"
+    (folder / "cartpole.xml").write_text(spec.to_xml())
+    made = converter.Converter(layer_structure=False, scene=False).convert(
+        str(folder / "cartpole.xml"), str(folder / "usd")
+    )
+    (folder / "floor.usda").write_text(FLOOR)
+    return {"robot": str(made.path), "floor": str(folder / "floor.usda")}
+
+
+@pytest.fixture
+def words(assets):
+    """What selects a task with those files."""
+
+    def of(id: str, *more: str) -> list[str]:
+        return [
+            f"task=isaaclab:{id}",
+            f"task.cfg.scene.{ROBOT[id]}.spawn.usd_path={assets['robot']}",
+            f"task.cfg.scene.ground.spawn.usd_path={assets['floor']}",
+            "device=cpu",
+            "torch_threads=1",
+            *more,
+        ]
+
+    return of
+
+
+@pytest.fixture
+def make(words):
+    made = []
+
+    def build(id: str, *more: str, num_envs: int = 16, rank: int = 0):
+        close()  # Isaac Lab simulates one thing at a time
+        made.append(build_external(config.resolve(words(id, *more)), num_envs, rank))
+        return made[-1]
+
+    def close():
+        while made:
+            made.pop().close()
+
+    yield build
+    close()
+
+
+@pytest.mark.parametrize("id", [DIRECT, MANAGED])
+def test_where_time_is_up_the_last_state_follows_from_the_one_before_and_the_next_is_a_new_start(make, id):
+    env = make(id, "task.cfg.episode_length_s=0.15")
+    assert env.max_episode_steps == 9
+    env.reset()
+    ended = 0
+    for step in range(1, 28):
+        before = env.observations["policy"].clone()
+        result = env.step(torch.zeros(16, 1))
+        last, following = result.terminal_observations["policy"], result.observations["policy"]
+        assert result.truncated.all() == (step % 9 == 0)
+        # Cart and pole have gone where their velocities took them, also in the step that ended the episode.
+        gone = last[:, :2] - before[:, :2]
+        assert gone == pytest.approx(env.dt * (last[:, 2:] + before[:, 2:]) / 2, abs=0.01)
+        if result.truncated.any():
+            ended += 1
+            assert (following - last).abs().max() > 0.1
+            assert following[:, 0].abs().max() < 1.1
+    assert ended == 3
+
+
+@pytest.mark.parametrize("id", [DIRECT, MANAGED])
+def test_a_cart_off_its_rail_ends_the_episode_for_good_and_is_seen_there(make, id):
+    env = make(id)
+    env.reset()
+    for _ in range(200):
+        result = env.step(torch.ones(16, 1))
+        if result.terminated.any():
+            break
+    where = result.terminal_observations["policy"][result.terminated, 0]
+    assert (where > 3.0).all()
+    assert (result.observations["policy"][result.terminated, 0].abs() < 1.1).all()
+    assert not result.truncated.any()
+
+
+def test_the_contract_names_the_terms_and_the_joint(make):
+    contract = make(MANAGED, num_envs=1).contract()
+    names = ["joint_pos_rel[0]", "joint_pos_rel[1]", "joint_vel_rel[0]", "joint_vel_rel[1]"]
+    assert contract.observations[0]["columns"] == names
+    assert [action["joint"] for action in contract.actions] == ["joint_effort.slider_to_cart"]
+    assert contract.control_dt == pytest.approx(1 / 60)
+    contract = make(DIRECT, num_envs=1).contract()
+    assert contract.observations[0]["columns"] == [f"policy[{i}]" for i in range(4)]
+
+
+def test_a_seed_is_a_run_and_an_evaluation_starts_elsewhere(make):
+    def walk(*more, rank=0):
+        env = make(MANAGED, *more, rank=rank)
+        for _ in range(5):
+            result = env.step(torch.full((16, 1), 0.5))
+        return result.observations["policy"].clone()
+
+    first = walk()
+    assert torch.equal(walk(), first)
+    assert not torch.equal(walk("seed=2"), first)
+    assert not torch.equal(walk(rank=1_000_000), first)
+
+
+def test_first_episodes_are_of_all_ages_and_what_is_logged_is_heard(make):
+    env = make(MANAGED, "task.cfg.episode_length_s=0.15", num_envs=64)
+    env.reset(stagger=True)
+    assert len(set(env.inner.episode_length_buf.tolist())) > 5
+    ends = [int(env.step(torch.zeros(64, 1)).truncated.sum()) for _ in range(9)]
+    assert sum(ends) == 64
+    assert max(ends) < 32
+    drained = env.drain()
+    assert drained["metric/Episode_Termination/time_out"] > 0
+
+
+def test_a_file_that_is_not_there_is_named_and_the_next_environment_can_be_made(make):
+    with pytest.raises(ConfigError, match=r"needs a file that cannot be had: .*nowhere\.usd"):
+        make(MANAGED, "task.cfg.scene.robot.spawn.usd_path=/nowhere.usd")
+    assert make(MANAGED, num_envs=2).num_envs == 2
+
+
+def test_what_does_not_fit_is_refused_in_one_line(make, words):
+    with pytest.raises(ConfigError, match=r"'task\.cfg\.scene\.robott': did you mean robot"):
+        make(MANAGED, "task.cfg.scene.robott.spawn.usd_path=x")
+    with pytest.raises(ConfigError, match="needs Isaac Sim"):
+        make(MANAGED, "task.physics=isaacsim_physx")
+    with pytest.raises(ConfigError, match="did you mean Isaac-Cartpole-Direct"):
+        config.resolve(["task=isaaclab:Isaac-Cartpole-Drect"])
+    with pytest.raises(ConfigError, match="several agents"):
+        build_external(config.resolve(["task=isaaclab:Isaac-Pendulum-MARL-Direct", "device=cpu"]), 2)
+
+
+def test_a_direct_task_trains_and_is_evaluated_without_a_page_of_tables(words, tmp_path, capfd):
+    run = str(tmp_path / "run")
+    assert main(["train", *words(DIRECT, "num_envs=32", "max_iterations=2", f"output={run}")]) == 0
+    assert main(["eval", run, "--episodes", "32"]) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["episodes"] == 32
+    assert 0 < metrics["episode_length_s"] <= 5.0
+    out, err = capfd.readouterr()
+    assert "[INFO]" not in out
+    assert len(out.splitlines()) < 30
+    assert "Traceback" not in err
+
+
+def test_ppo_learns_the_manager_based_cartpole(words, tmp_path):
+    run = str(tmp_path / "run")
+    settings = ["num_envs=512", "learner.minibatch_size=2048", "max_iterations=70", f"output={run}"]
+    assert main(["train", *words(MANAGED, *settings)]) == 0
+    assert main(["eval", run, "--episodes", "256"]) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    # Untrained, the cart is off its rail or the pole down after less than two of five seconds.
+    assert metrics["survival_rate"] >= 0.95
+    assert metrics["return_mean"] > 4.5
