@@ -42,6 +42,8 @@ class Env:
     since `detach`, or since the start of the episode. Sums and metrics carry none.
     """
 
+    resets_take_a_step = False
+
     def __init__(self, task: Task, robot: Robot, backend: Backend, seed: int = 1, rank: int = 0) -> None:
         self.task, self.robot, self.backend = task, robot, backend
         self.num_envs, self.device = backend.num_envs, backend.device

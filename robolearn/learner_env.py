@@ -19,6 +19,8 @@ class LearnerEnv(Protocol):
     device: torch.device
     gradients: bool
     """Whether gradients flow through a step."""
+    resets_take_a_step: bool
+    """Whether a reset is a step of its own, in which the policy is not asked; see `StepResult.valid`."""
     observations: dict[str, Tensor]
     """What policy and critic see now, (N, D) a group."""
     episode_step: Tensor

@@ -37,6 +37,8 @@ def build_external(run: Config, num_envs: int, rank: int = 0, render: bool = Fal
     Raises:
         ConfigError: they cannot be made, or their spaces do not fit a policy.
     """
+    if device_of(run).type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device={run.device}: PyTorch finds no CUDA GPU here; use device=cpu")
     _seed_globals(run.seed)
     made: ExternalEnv = run.task.make(num_envs, device_of(run), run.seed, rank, render)
     return made

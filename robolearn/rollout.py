@@ -36,6 +36,15 @@ class Batch:
     valid: Tensor | None = None
     """(T, N) bool: a step that the policy took, see `StepResult.valid`; None: all are."""
 
+    @property
+    def steps(self) -> int:
+        """How many steps of the policy it holds."""
+        return self.reward.numel() if self.valid is None else int(self.valid.sum())
+
+    def taken(self, rows: Tensor) -> Tensor:
+        """Of rows (T, N, ...) those that are a step of the policy, (M, ...)."""
+        return rows.flatten(0, 1) if self.valid is None else rows[self.valid]
+
     @classmethod
     def empty(cls, env: LearnerEnv, steps: int) -> Batch:
         """Room for `steps` steps of `env`."""

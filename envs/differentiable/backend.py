@@ -124,6 +124,7 @@ class DifferentiableBackend:
             )
             sound = torch.isfinite(rows).all(dim=1) & torch.isfinite(seen).all(dim=1)
             sound &= (speeds.abs() < ABSURD_SPEED).all(dim=1)
+            sound &= torch.isfinite(targets).all(dim=1)  # a motor's limits make a number of what is none
         # Where the simulation gave up, the environment stays where it was; no gradient comes back from there.
         kept = sound[:, None]
         self._rows, self._seen = (

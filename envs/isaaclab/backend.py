@@ -107,6 +107,10 @@ class IsaacLabBackend:
                 f"{robot.mjcf}: does not come through USD as it is, and backend=isaaclab would simulate another robot: "
                 + "; ".join(lost[:3])
             )
+        number = {a.joint: self.model.joint(a.joint).id for a in robot.actuators if a.kind == "position"}
+        self._bridge.limit_drives(
+            {int(match.joints[number[a.joint]]): a.effort for a in robot.actuators if a.joint in number}
+        )
         self._origins: Tensor = self._bridge.origins
         self._joints = self._order(robot.joints, self._bridge.joint_names)
         self._bodies = self._order(robot.bodies, self._bridge.body_names)
@@ -185,14 +189,16 @@ class IsaacLabBackend:
 
     def step(self, targets: Tensor, substeps: int) -> None:
         """See `Backend.step`."""
-        self._targets = targets.detach().clone()
+        # What cannot be done is not asked for: such a robot is told as diverged, and holds on to what it was told last.
+        sound = targets.isfinite().all(dim=1)
+        self._targets = torch.where(sound[:, None], targets.detach(), self._targets)
         self._command()
         self._bridge.step(substeps)
         self._publish(None)
         robot = self._entity
         speeds = torch.cat([robot.base_lin_vel, robot.base_ang_vel, robot.joint_vel], dim=1).abs().amax(dim=1)
         places = torch.cat([robot.base_pos, robot.joint_pos], dim=1).isfinite().all(dim=1)
-        self._state.diverged.copy_(~(speeds < ABSURD_SPEED) | ~places)
+        self._state.diverged.copy_(~(speeds < ABSURD_SPEED) | ~places | ~sound)
 
     def push(self, mask: Tensor, jump: Tensor) -> None:
         """See `Backend.push`."""

@@ -90,6 +90,8 @@ def _alike(old: Any, new: Any, dotted: str) -> Any:
         return ConfigError(f"{dotted} takes {expected}, not {quote(new)}")
 
     number = isinstance(new, int | float) and not isinstance(new, bool)
+    if new is None and isinstance(old, bool | int | float | str | Enum):
+        raise refuse("a value")  # what is computed with it would fail somewhere else
     if new is None or old is None:
         return new
     if isinstance(old, bool):

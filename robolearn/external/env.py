@@ -21,6 +21,13 @@ OBSERVED = "given"
 """What a contract calls an observation that the robot's own software puts together."""
 
 
+NO_LIMIT = 100_000
+"""Steps after which an evaluation gives up on an environment that states no time limit."""
+
+WIDEST = 1e6
+"""A wider action space is no range to span: its ends stand for none."""
+
+
 @dataclass(frozen=True)
 class Actions:
     """How a policy's actions become an environment's: offset + scale x action, clipped."""
@@ -41,7 +48,7 @@ class Actions:
         low, high = (
             torch.as_tensor(np.array(x, np.float32).ravel(), device=device).clone() for x in (low, high)
         )
-        bounded = torch.isfinite(low) & torch.isfinite(high) & (kind == "scaled")
+        bounded = (low.abs() <= WIDEST) & (high.abs() <= WIDEST) & (kind == "scaled")
         offset = torch.where(bounded, (low + high) / 2, 0.0)
         scale = torch.where(bounded, (high - low) / 2, 1.0)
         return cls(low, high, offset, scale, names or tuple(f"action[{i}]" for i in range(len(low))))
@@ -76,6 +83,7 @@ class ExternalEnv:
     """
 
     gradients = False
+    resets_take_a_step = False
 
     def __init__(
         self,

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import gymnasium
@@ -14,13 +19,10 @@ from gymnasium.vector import AutoresetMode
 
 from robolearn import registry
 from robolearn.envs.backend import Tensor
-from robolearn.errors import ConfigError, RunFailed, did_you_mean, listing, one_line, quote
-from robolearn.external.env import Actions, ExternalEnv, Transition
+from robolearn.errors import ConfigError, MissingError, RunFailed, did_you_mean, listing, one_line, quote
+from robolearn.external.env import NO_LIMIT, Actions, ExternalEnv, Transition
 from robolearn.external.spaces import flatten, observation_columns, require_actions
 from robolearn.external.task import ExternalTask
-
-NO_LIMIT = 100_000
-"""Steps after which an evaluation gives up on an environment that states no time limit."""
 
 
 @dataclass
@@ -56,12 +58,10 @@ class GymnasiumTask(ExternalTask):
             made.found = staticmethod(registry.from_file(id))
             return made
         module, _, known = id.rpartition(":")
+        if module:
+            _import(module, id)
         try:
-            if module:
-                importlib.import_module(module)
             gymnasium.spec(known)
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"task=gymnasium:{id}: there is no module {quote(error.name)}") from error
         except gymnasium.error.Error as error:
             hint = did_you_mean(id, gymnasium.registry)
             why = f"{hint or '; ' + one_line(str(error))}"
@@ -88,13 +88,19 @@ class GymnasiumEnv(ExternalEnv):
     ) -> None:
         self.vector = _vector(task, num_envs, "rgb_array" if render else None)
         try:
-            self._mode = _mode_of(self.vector, task.name)
-            space = self.vector.single_observation_space
-            box = require_actions(self.vector.single_action_space, task.name)
-            columns = observation_columns(space, task.name)
-        except ConfigError:
+            self._begin(task, num_envs, device, seed, rank, render)
+        except BaseException:
             self.vector.close()
             raise
+
+    def _begin(
+        self, task: GymnasiumTask, num_envs: int, device: torch.device, seed: int, rank: int, render: bool
+    ) -> None:
+        self._mode = _mode_of(self.vector, task.name)
+        self.resets_take_a_step = self._mode == AutoresetMode.NEXT_STEP
+        space = self.vector.single_observation_space
+        box = require_actions(self.vector.single_action_space, task.name)
+        columns = observation_columns(space, task.name)
         spec = getattr(self.vector, "spec", None)
         limit = task.episode_steps or getattr(spec, "max_episode_steps", None) or NO_LIMIT
         super().__init__(
@@ -115,16 +121,26 @@ class GymnasiumEnv(ExternalEnv):
 
     def _start(self, stagger: bool) -> dict[str, Tensor]:
         # Seeded once: what is drawn afterwards follows from that.
-        rows, _ = self.vector.reset(seed=self._seed)
-        self._seed = None
-        self._resetting[:] = False
-        return self._groups(rows)
+        with self._theirs("reset"):
+            rows, _ = self.vector.reset(seed=self._seed)
+            self._seed = None
+            self._resetting[:] = False
+            return self._groups(rows)
 
     def _advance(self, actions: Tensor) -> Transition:
         given = actions.cpu().numpy().reshape(self.num_envs, *self._box.shape).astype(self._box.dtype)
-        rows, reward, terminated, truncated, info = self.vector.step(given)
-        terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
-        observations = self._groups(rows)
+        # Once more, with its own ends: ours are rounded to float32.
+        given = np.clip(given, self._box.low, self._box.high)
+        with self._theirs("step"):
+            rows, reward, terminated, truncated, info = self.vector.step(given)
+            terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
+            paid = np.array(reward, np.float32).reshape(self.num_envs)
+            observations = self._groups(rows)
+        if "final_obs" in info and self._mode != AutoresetMode.SAME_STEP:
+            raise RunFailed(
+                f"task={self.name} says AutoresetMode.{self._mode.name} in its metadata, and tells a final_obs as one "
+                "does that resets in the same step: correct its metadata['autoreset_mode']"
+            )
         done = terminated | truncated
         terminal, valid = observations, None
         if self._mode == AutoresetMode.NEXT_STEP:
@@ -138,7 +154,7 @@ class GymnasiumEnv(ExternalEnv):
             observations = self._restarted(observations, done)
         return Transition(
             observations,
-            self._tensor(np.array(reward, np.float32)),
+            self._tensor(paid),
             self._tensor(terminated),
             self._tensor(truncated),
             terminal,
@@ -166,7 +182,8 @@ class GymnasiumEnv(ExternalEnv):
 
     def _restarted(self, observations: dict[str, Tensor], done: np.ndarray) -> dict[str, Tensor]:
         """Reset those that ended, and only those."""
-        rows, _ = self.vector.reset(options={"reset_mask": done.copy()})
+        with self._theirs("reset"):
+            rows, _ = self.vector.reset(options={"reset_mask": done.copy()})
         fresh, ended = self._groups(rows), self._tensor(done)[:, None]
         for group, values in fresh.items():
             if not torch.equal(torch.where(ended, 0.0, values), torch.where(ended, 0.0, observations[group])):
@@ -175,6 +192,16 @@ class GymnasiumEnv(ExternalEnv):
                     "options['reset_mask']: give it that, or SAME_STEP autoreset"
                 )
         return fresh
+
+    @contextmanager
+    def _theirs(self, what: str) -> Iterator[None]:
+        """What somebody else's code raises, as one line with its place."""
+        try:
+            yield
+        except (KeyboardInterrupt, RunFailed):
+            raise
+        except Exception as error:
+            raise RunFailed(f"{what} of task={self.name} raised {_told_by(error)}") from error
 
     def _groups(self, rows: Any) -> dict[str, Tensor]:
         made: dict[int, Tensor] = {}
@@ -206,36 +233,87 @@ def _vector(task: GymnasiumTask, num_envs: int, render: str | None) -> gymnasium
         ConfigError: its constructor refuses.
     """
     kwargs: dict[str, Any] = dict(task.kwargs)
+    own_time = (
+        f"task.episode_steps: task={task.name} is a vector environment and keeps its own time; limit it there"
+    )
     if render is not None:
         kwargs["render_mode"] = render
     try:
         if task.found is not None:
+            if task.episode_steps and _is_vector(task.found):
+                raise ConfigError(own_time)
             return _from_file(task, num_envs, kwargs)
         known = task.id.rpartition(":")[2]
         spec = gymnasium.spec(known)
         if task.episode_steps:
             kwargs["max_episode_steps"] = task.episode_steps
-        own = spec.vector_entry_point is not None
+        # A limit can be put around single environments only.
+        own = spec.vector_entry_point is not None and not (task.episode_steps and spec.entry_point)
         if spec.entry_point is None and task.vectorization != "auto":
             raise ConfigError(
                 f"task=gymnasium:{task.id} is a vector environment only; task.vectorization=auto"
             )
         if own and (task.vectorization == "auto" or spec.entry_point is None):
+            if task.episode_steps and spec.entry_point is None:
+                raise ConfigError(own_time)
             return gymnasium.make_vec(known, num_envs, "vector_entry_point", **kwargs)
         how = {"autoreset_mode": AutoresetMode.SAME_STEP}
         kind = "async" if task.vectorization == "async" else "sync"
-        return gymnasium.make_vec(known, num_envs, kind, vector_kwargs=how, **kwargs)
+        with _deaf():
+            return gymnasium.make_vec(known, num_envs, kind, vector_kwargs=how, **kwargs)
     except ConfigError:
         raise
+    except (ModuleNotFoundError, gymnasium.error.DependencyNotInstalled) as error:
+        raise MissingError(f"task={task.name} needs a package: {one_line(str(error), 240)}") from error
     except Exception as error:  # whatever somebody else's constructor raises
-        what = one_line(f"{type(error).__name__}: {error}", 240)
-        raise ConfigError(f"task={task.name} cannot be made: {what}") from error
+        raise ConfigError(f"task={task.name} cannot be made: {_told_by(error)}") from error
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that are started meanwhile do not hear Ctrl-C, which a terminal sends to all: who started them ends
+    them, after the checkpoint."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _import(module: str, id: str) -> None:
+    """What registers environments: a module of the user's.
+
+    Raises:
+        ConfigError: it is not there, or raises.
+    """
+    if module.endswith(".py"):
+        raise ConfigError(f"task=gymnasium:{id}: a file is named with what is in it, path.py:NAME")
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"task=gymnasium:{id}: there is no module {quote(error.name)}") from error
+    except (Exception, SystemExit) as error:  # it is somebody else's
+        raise ConfigError(f"task=gymnasium:{id}: {module} cannot be imported: {_told_by(error)}") from error
+
+
+def _told_by(error: BaseException) -> str:
+    """An error of somebody else's code in words, with the line it was raised in."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return one_line(f"{type(error).__name__}: {error}", 240) + place
+
+
+def _is_vector(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, gymnasium.vector.VectorEnv)
 
 
 def _from_file(task: GymnasiumTask, num_envs: int, kwargs: dict[str, Any]) -> gymnasium.vector.VectorEnv:
     """A class (of one environment, or of a vector of them) or a function that makes one."""
     found: Callable[..., Any] = task.found
-    if isinstance(found, type) and issubclass(found, gymnasium.vector.VectorEnv):
+    if _is_vector(found):
         vector: Any = found
         return vector(num_envs=num_envs, **kwargs)
 
@@ -250,7 +328,8 @@ def _from_file(task: GymnasiumTask, num_envs: int, kwargs: dict[str, Any]) -> gy
     kind = (
         gymnasium.vector.AsyncVectorEnv if task.vectorization == "async" else gymnasium.vector.SyncVectorEnv
     )
-    return kind([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    with _deaf():
+        return kind([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 def _mode_of(vector: gymnasium.vector.VectorEnv, name: str) -> AutoresetMode:
@@ -269,10 +348,14 @@ def _period(vector: gymnasium.vector.VectorEnv) -> float:
     """Control period [s] as the environment tells it: `dt`, or pictures a second; 0 where it does neither."""
     for name in ("dt", "step_dt"):
         value = _told(vector, name)
-        if isinstance(value, int | float) and value > 0:
+        if _is_number(value) and value > 0:
             return float(value)
-    rate = (vector.metadata or {}).get("render_fps")
-    return 1.0 / rate if isinstance(rate, int | float) and rate > 0 else 0.0
+    rate: Any = (vector.metadata or {}).get("render_fps")
+    return 1.0 / float(rate) if _is_number(rate) and rate > 0 else 0.0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
 def _follow(vector: gymnasium.vector.VectorEnv) -> None:

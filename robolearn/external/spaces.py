@@ -26,6 +26,8 @@ def require_actions(space: gymnasium.Space, name: str) -> gymnasium.spaces.Box:
             f"task={name}: the action space {space} is not a Box of real numbers, and policies here move motors; "
             "wrap the environment so that it takes a Box"
         )
+    if not np.prod(space.shape):
+        raise ConfigError(f"task={name}: the action space {space} is empty: there is nothing to learn")
     return space
 
 
@@ -39,9 +41,15 @@ def observation_columns(space: gymnasium.Space, name: str) -> dict[str, list[str
         ConfigError: a space in it is no Box of numbers in a row; it is named.
     """
     if isinstance(space, Dict) and set(GROUPS) <= set(space):
-        return {group: _columns(space[group], name, group) for group in GROUPS}
-    columns = _columns(space, name, "")
-    return dict.fromkeys(GROUPS, columns)
+        found = {group: _columns(space[group], name, group) for group in GROUPS}
+    else:
+        found = dict.fromkeys(GROUPS, _columns(space, name, ""))
+    for columns in found.values():
+        twice = next((column for column in columns if columns.count(column) > 1), None)
+        if twice is not None or not columns:
+            what = "is empty" if twice is None else f"has two columns that would be called {twice}"
+            raise ConfigError(f"task={name}: the observation space {space} {what}; change its keys or shapes")
+    return found
 
 
 def _columns(space: gymnasium.Space, name: str, path: str) -> list[str]:

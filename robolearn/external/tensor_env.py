@@ -16,7 +16,7 @@ import torch
 
 from robolearn.envs.backend import Tensor
 from robolearn.errors import ConfigError, listing
-from robolearn.external.env import Actions, ExternalEnv, Transition
+from robolearn.external.env import NO_LIMIT, Actions, ExternalEnv, Transition
 from robolearn.external.task import ExternalTask
 
 POLICY = ("policy", "actor")
@@ -24,9 +24,6 @@ POLICY = ("policy", "actor")
 
 CRITIC = ("critic", "state", "states", "privileged")
 """Names of the one that is the critic's; where there is none it sees what the policy sees."""
-
-NO_LIMIT = 100_000
-"""Steps after which an evaluation gives up on an environment that states no time limit."""
 
 
 @dataclass

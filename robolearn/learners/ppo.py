@@ -53,6 +53,17 @@ def gae(
     return advantage, advantage + value
 
 
+def _require_fit(config: PPOConfig) -> None:
+    """Refuse settings that make nothing of steps in which an environment only resets."""
+    how = "these environments take a step of their own to reset; give them same-step autoreset, or use"
+    if config.rnn != "none":
+        raise ConfigError(f"learner.rnn={config.rnn} would remember that step: {how} learner.rnn=none")
+    if config.num_steps < 2:
+        raise ConfigError(
+            f"learner.num_steps={config.num_steps}: {how} 2 or more, or a batch may hold no other"
+        )
+
+
 class PPO:
     """One learner for one Env; `iterate` collects a batch and learns from it."""
 
@@ -61,6 +72,8 @@ class PPO:
 
     def __init__(self, env: LearnerEnv, config: PPOConfig, seed: int = 1, reduce: Reduce = alone) -> None:
         self.config, self.reduce = config, reduce
+        if env.resets_take_a_step:
+            _require_fit(config)
         self.device = env.device
         self.random = torch.Generator(self.device).manual_seed(seed)
         self.symmetry, self.clock = self._choose_symmetry(env)
@@ -122,22 +135,17 @@ class PPO:
         with self.timers("learn"):
             value, advantage, returns = self._estimate()
             self.update.learn(self.batch, self._normalized(advantage), returns, value, self.orders())
-            self.actor.obs_normalizer.absorb(self.batch.policy.flatten(0, 1), self.reduce)
-            self.critic.obs_normalizer.absorb(self.batch.critic[:-1].flatten(0, 1), self.reduce)
+            self.actor.obs_normalizer.absorb(self.batch.taken(self.batch.policy), self.reduce)
+            self.critic.obs_normalizer.absorb(self.batch.taken(self.batch.critic[:-1]), self.reduce)
         with self.timers("synchronize"):
             # The Env first: a reward that is not finite spoils the gradient too, and the Env knows which it was.
             drained = env.drain()
             losses = self.update.read()
-        return Report(self.batch.reward.numel(), losses, drained, self.timers.read())
+        return Report(self.batch.steps, losses, drained, self.timers.read())
 
     def collect(self, env: LearnerEnv) -> None:
         """Fill `batch` with the next T steps."""
         collect(env, self.batch, self.sampler, self.timers, self.sampler.forget)
-        if self.batch.valid is not None and self.memory is not None:
-            raise ConfigError(
-                f"learner.rnn={self.config.rnn}: these environments take a step of their own to reset, which a memory "
-                "would remember; give them same-step autoreset, or use learner.rnn=none"
-            )
         with self.timers("infer"):
             self.batch.critic[-1] = self.sampler.folded_critic(env.observations["critic"])
 
@@ -195,7 +203,7 @@ class PPO:
 
     def _normalized(self, advantage: Tensor) -> Tensor:
         """Advantages at mean 0 and variance 1 over the whole batch of all ranks."""
-        counted = advantage if self.batch.valid is None else advantage[self.batch.valid]
+        counted = self.batch.taken(advantage)
         mean = self.reduce(counted.mean())
         variance = self.reduce((counted - mean).square().mean())
         return (advantage - mean) / (variance.sqrt() + 1e-8)

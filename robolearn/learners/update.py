@@ -94,7 +94,7 @@ class Update:
         Raises:
             NonFiniteTerm: where it reads at once, see `read`.
         """
-        self._begin(returns, value)
+        self._begin(batch.taken(returns), batch.taken(value))
         self._tables = self._tables_of(batch, advantage, returns, value)
         for order in orders:
             self._epoch.zero_()

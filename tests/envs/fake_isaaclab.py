@@ -118,6 +118,9 @@ class FakeBridge:
 
     # ------------------------------------------------------------------ what the backend calls
 
+    def limit_drives(self, efforts):
+        pass
+
     def read(self) -> Measured:
         pose, velocity, force = [], [], []
         for data in self.data:

@@ -280,6 +280,61 @@ def test_gain_scale_scales_the_torque_of_a_held_target(make_backend):
     assert (torque / asked).numpy() == pytest.approx([1.0, 0.5, 2.0, 1.0], rel=0.2)
 
 
+def test_actuators_at_their_limits_move_the_robot_as_mujocos_do(make_backend):
+    robot = load_robot(make_backend.walker)
+    backend, pose = make_backend(robot, 4), home_pose(robot, 4, height=20.0)
+    reference = Reference(robot, pose, backend)
+    backend.reset(EVERY, pose)
+    # Far enough that most motors give all they have in the first step, and some in the ones after it.
+    ahead = torch.where(torch.arange(len(robot.actuators)) % 2 == 0, 1.0, -1.0)
+    targets = home_targets(robot, 4) + ahead
+    efforts = np.array([actuator.effort for actuator in robot.actuators])
+    saturated = 0
+    for _ in range(3):
+        backend.step(targets, 1)
+        reference.step(targets, 1)
+        saturated += int((np.abs(reference.data.actuator_force) >= efforts - 1e-6).sum())
+        reference.assert_matches(backend.state, backend.capabilities.derived_lag, 1e-3)
+    assert saturated >= len(robot.actuators) // 2
+
+
+def test_gains_set_before_the_first_step_are_those_of_the_first_step(make_backend):
+    robot = load_robot(make_backend.walker)
+    backend, pose = make_backend(robot, 4), home_pose(robot, 4, height=20.0)
+    if "gain_scale" not in backend.capabilities.params:
+        pytest.skip(f"{backend.capabilities.name} sets {sorted(backend.capabilities.params)}")
+    reference = Reference(robot, pose, backend)
+    reference.model.actuator_gainprm[:, 0] *= 0.7
+    reference.model.actuator_biasprm[:, 1:3] *= 0.7
+    backend.set_params(EVERY, {"gain_scale": torch.full((4,), 0.7)})
+    backend.reset(EVERY, pose)
+    saved = backend.snapshot()
+    fresh = make_backend(robot, 4)
+    fresh.restore(saved)
+    for step in range(3):
+        targets = wiggle(robot, 4, step)
+        for each in (backend, fresh):
+            each.step(targets, 1)
+        reference.step(targets, 1)
+        for each in (backend, fresh):
+            reference.assert_matches(each.state, each.capabilities.derived_lag, 1e-3)
+
+
+def test_a_target_that_is_no_number_is_a_divergence_of_its_environment(make_backend):
+    robot = load_robot(make_backend.walker)
+    backend = make_backend(robot, 4)
+    backend.reset(EVERY, home_pose(robot, 4, height=5.0))
+    targets = home_targets(robot, 4)
+    targets[1, 0] = torch.nan
+    backend.step(targets, 1)
+    assert backend.state.diverged.tolist() == [False, True, False, False]
+    assert backend.state.robot.joint_pos[[0, 2, 3]].isfinite().all()
+    backend.reset(torch.tensor([False, True, False, False]), home_pose(robot, 4, height=5.0))
+    backend.step(home_targets(robot, 4), 1)
+    assert not backend.state.diverged.any()
+    assert backend.state.robot.joint_torque.isfinite().all()
+
+
 def test_a_reset_right_after_a_restore_is_as_clean_as_any(make_backend):
     robot = load_robot(make_backend.walker)
     used, fresh, pose = make_backend(robot, 4), make_backend(robot, 4), home_pose(robot, 4)

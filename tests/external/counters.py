@@ -100,6 +100,45 @@ class Mute(Counter):
         return row, reward, ended, False, info
 
 
+class NoAction(Counter):
+    action_space = BOX(-1.0, 1.0, (0,), np.float32)
+
+
+class NoSight(Counter):
+    observation_space = BOX(-1.0, 1.0, (0,), np.float32)
+
+
+class Twice(Counter):
+    observation_space = gymnasium.spaces.Dict(
+        {"a": gymnasium.spaces.Dict({"b": BOX(0, 1, (1,))}), "a.b": BOX(0, 1, (1,))}
+    )
+
+
+class Motor(Counter):
+    """Does not survive its first step."""
+
+    def step(self, action):
+        raise RuntimeError("motor on fire")
+
+
+class Strict(Counter):
+    """Takes nothing but what it says."""
+
+    action_space = BOX(-0.4, 0.4, (1,), np.float64)
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        return super().step(action)
+
+
+class Wide(Counter):
+    action_space = BOX(-3.4e38, 3.4e38, (1,), np.float32)
+
+
+class Numpy(Counter):
+    dt = np.float32(0.5)
+
+
 def _vector(kind, mode):
     def make(num_envs):
         return kind([lambda i=i: Counter(1000.0 * i) for i in range(num_envs)], autoreset_mode=mode)
@@ -137,6 +176,14 @@ class Everybody(Disabled):
 
     def reset(self, *, seed=None, options=None):
         return self.env.reset(seed=seed)
+
+
+class Liar(SameStep):
+    """Says that it resets in the next step."""
+
+    def __init__(self, num_envs):
+        super().__init__(num_envs)
+        self._metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
 
 class Silent(_Vector):

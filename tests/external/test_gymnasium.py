@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -146,15 +148,79 @@ def test_ppo_learns_from_no_step_that_only_resets():
     advantage = torch.where(valid, 1.0, 1e6)
     advantage[0] = 3.0
     assert learner._normalized(advantage)[valid].mean().abs() < 1e-6
+    # Two environments, six steps each that count; what the normalizers see are those alone.
+    assert learner.batch.steps == 12
+    assert learner.batch.taken(learner.batch.terminal)[:, 1].tolist() == [1, 1, 2, 2, 3, 3] * 2
+    report = learner.iterate(env)
+    assert report.steps == learner.batch.steps < 16
+    assert float(learner.actor.obs_normalizer.count) == report.steps
     env.close()
+
+
+def test_episodes_are_counted_in_full_where_a_reset_takes_a_step(make, monkeypatch):
+    env = make("NextStep")
+    monkeypatch.setattr(env, "max_episode_steps", 3)
+    counted = tally(env, lambda observations: torch.zeros(2, 1), episodes_each=3)
+    assert counted.steps.tolist() == [3] * 6
+
+
+def test_episodes_that_never_end_are_not_left_out_of_an_evaluation(make, monkeypatch):
+    env = make("Mute")
+    monkeypatch.setattr(env, "max_episode_steps", 20)
+
+    def act(observations: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([[0.5], [0.0]])  # the first falls in every step, the second never
+
+    with pytest.raises(RunFailed, match="1 of 2 environments had not finished 1 episodes within 20 steps"):
+        tally(env, act)
+
+
+def test_a_mode_that_is_not_the_one_it_says_is_found_out(make):
+    env = make("Liar")
+    with pytest.raises(RunFailed, match=r"NEXT_STEP in its metadata.*correct its metadata"):
+        list(steps(env, (2, 0)))
+
+
+def test_what_the_environment_raises_is_one_line_with_its_place(make, capsys, tmp_path):
+    env = make("Motor")
+    with pytest.raises(
+        RunFailed, match=r"step of task=.* raised RuntimeError: motor on fire \(counters.py:\d+\)"
+    ):
+        env.step(torch.ones(2, 1))
+    assert main(["train", f"task=gymnasium:{COUNTERS}:Motor", *SMALL, f"output={tmp_path / 'run'}"]) == 4
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_module_that_cannot_be_imported_is_one_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "leaves_at_once.py").write_text("raise SystemExit(1)\n")
+    (tmp_path / "is_not_python.py").write_text("def (:\n")
+    assert "cannot be imported: SystemExit: 1 (leaves_at_once.py:1)" in refusal(
+        capsys, "task=gymnasium:leaves_at_once:A-v0"
+    )
+    assert "cannot be imported: SyntaxError" in refusal(capsys, "task=gymnasium:is_not_python:A-v0")
+    assert "cannot be imported: TypeError" in refusal(capsys, "task=gymnasium:.x:A-v0")
+    assert "path.py:NAME" in refusal(capsys, "task=gymnasium:my_env.py:")
+
+
+def test_processes_of_their_own_do_not_hear_ctrl_c(make):
+    env = make("Counter", "task.vectorization=async")
+    for process in env.vector.processes:
+        os.kill(process.pid, signal.SIGINT)
+    (one,) = steps(env, (0, 0))
+    assert one["seen"] == [[0, 1], [0, 1]]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)  # here it is heard
 
 
 def test_a_memory_is_refused_where_steps_only_reset():
     run = config.resolve([f"task=gymnasium:{COUNTERS}:NextStep", *SMALL, "learner.rnn=gru"])
     env = build_external(run, 2)
-    learner = PPO(env, run.learner)
     with pytest.raises(ConfigError, match=r"learner.rnn=gru.*same-step autoreset"):
-        learner.iterate(env)
+        PPO(env, run.learner)
+    run = config.resolve([f"task=gymnasium:{COUNTERS}:NextStep", *SMALL, "learner.num_steps=1"])
+    with pytest.raises(ConfigError, match=r"learner.num_steps=1.*2 or more"):
+        PPO(env, run.learner)
     env.close()
 
 
@@ -178,6 +244,19 @@ def test_actions_span_the_space_or_are_clipped_to_it(make):
     assert env.step(torch.tensor([[0.2], [-5.0]])).reward.tolist() == pytest.approx([1 + 0.8, 1 - 4.0])
     env = make("SameStep", "task.actions=clipped")
     assert env.step(torch.tensor([[0.2], [-5.0]])).reward.tolist() == pytest.approx([1 + 0.2, 1 - 4.0])
+
+
+def test_no_action_leaves_a_space_whose_ends_float32_does_not_know(make):
+    # float32(0.4) is 0.4000000059: past the end of a float64 Box.
+    env = make("Strict")
+    env.step(torch.tensor([[1.0], [-1.0]]))
+    env.step(torch.tensor([[9.0], [-9.0]]))
+
+
+def test_a_space_as_wide_as_numbers_go_is_no_range_to_span(make):
+    env = make("Wide")
+    assert env.actions.scale.tolist() == [1.0]
+    assert env.step(torch.tensor([[0.5], [0.25]])).reward.tolist() == [1.5, 1.25]
 
 
 def test_the_contract_tells_how_actions_become_the_environments(make):
@@ -206,6 +285,9 @@ def test_observations_in_a_dictionary_become_columns_and_groups(make):
         ("Pair", "the observation space Tuple(Box"),
         ("Silent", "its metadata['autoreset_mode'] is None"),
         ("Nowhere", "has no Nowhere"),
+        ("NoAction", "the action space Box([], [], (0,), float32) is empty"),
+        ("NoSight", "is empty; change its keys or shapes"),
+        ("Twice", "has two columns that would be called a.b[0]"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(name, said, capsys, tmp_path):
@@ -237,6 +319,9 @@ def test_a_time_limit_can_be_given_to_what_has_none(make):
     assert (env.dt, env.dt_known) == (1.0, False)
     assert make("Mute", "task.control_dt=0.1").dt == 0.1
     assert make("Counter").dt == 0.25
+    assert make("Numpy").dt == 0.5
+    with pytest.raises(ConfigError, match=r"task.episode_steps: .* keeps its own time"):
+        make("SameStep", "task.episode_steps=2")
 
 
 def test_the_seed_decides_what_is_drawn(make):

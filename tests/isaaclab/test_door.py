@@ -197,7 +197,7 @@ def test_a_direct_task_trains_and_is_evaluated_without_a_page_of_tables(words, t
     assert "Traceback" not in err
 
 
-def test_ppo_learns_the_manager_based_cartpole(words, tmp_path):
+def test_ppo_learns_the_manager_based_cartpole_which_is_exported(words, tmp_path):
     run = str(tmp_path / "run")
     settings = ["num_envs=512", "learner.minibatch_size=2048", "max_iterations=70", f"output={run}"]
     assert main(["train", *words(MANAGED, *settings)]) == 0
@@ -206,3 +206,8 @@ def test_ppo_learns_the_manager_based_cartpole(words, tmp_path):
     # Untrained, the cart is off its rail or the pole down after less than two of five seconds.
     assert metrics["survival_rate"] >= 0.95
     assert metrics["return_mean"] > 4.5
+    bundle, little = tmp_path / "bundle", ["--starts", "8", "--seconds", "1", "--measure-seconds", "0"]
+    assert main(["export", "--target", "jetson-thor", run, *little, "--output", str(bundle)]) == 0
+    contract = json.loads((bundle / "manifest.json").read_text())["contract"]
+    assert contract["observations"][0]["columns"][0] == "joint_pos_rel[0]"
+    assert contract["actions"][0]["joint"] == "joint_effort.slider_to_cart"
