@@ -30,7 +30,7 @@ from robolearn.runtime.robot import Runtime
 from robolearn.train import set_threads
 
 FELL = 1
-"""Exit code where the robot did not stay up, or an episode of somebody else's environment was terminated."""
+"""Exit code where the robot did not stay up."""
 
 
 LONGEST = 86400.0
@@ -120,7 +120,7 @@ def deploy(
     """Run a bundle against the simulator, and say how it went.
 
     Returns:
-        OK; FELL where the robot fell; OVER_BUDGET where more than `max_missed` of the deadlines were missed.
+        OK; FELL where a robot of ours fell; OVER_BUDGET where more than `max_missed` of the deadlines were missed.
 
     Raises:
         ConfigError: a setting cannot be used, or makes another robot or task of it.
@@ -166,13 +166,23 @@ def deploy(
     share = went.missed / len(went.took)
     print(f"  {'missed deadlines':<19} {went.missed} of {len(went.took)} ({100 * share:.2f} %)")
     print(f"  {'real-time factor':<19} {len(went.took) / bundle.rate / went.seconds:.3f}")
-    print(f"  {'terminated' if external else 'falls':<19} {went.falls}")
+    if external:
+        print(f"  {'terminated':<19} {_count(went.falls)}")
+    else:
+        print(f"  {'falls':<19} {went.falls}")
     if share > max_missed:
         print(
             f"too many deadlines missed: {100 * share:.2f} %, allowed {100 * max_missed:g} % (measured here)"
         )
         return OVER_BUDGET
-    return FELL if went.falls else OK
+    return FELL if went.falls and not external else OK
+
+
+def _count(terminated: int) -> str:
+    """How many episodes of somebody else's environment were terminated; it may be a goal that was reached."""
+    if not terminated:
+        return "0"
+    return f"{terminated} episode{'s' * (terminated > 1)}; what that means is the environment's"
 
 
 def _require_its_robot(saved: Config, bundle: Bundle) -> None:

@@ -118,7 +118,7 @@ class ExternalTrial:
             said = f"outputs one control step late: return {late.mean_return:.4g}, in time {gap.bundle_return:.4g}; "
             said += f"{round(gap.starts * (1 - late.survival))} of {gap.starts} terminated"
         return [
-            ("ok" if gap.thorough and gap.inside and gap.repeats else "warn", "closed loop", str(gap)),
+            ("ok" if gap.thorough and gap.decided else "warn", "closed loop", str(gap)),
             ("ok" if ran else "warn", "delay", said),
         ]
 

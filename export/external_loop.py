@@ -15,15 +15,18 @@ from robolearn.envs.backend import Tensor
 from robolearn.evaluate import NEVER_TRAINED
 from robolearn.export.closed_loop import LIMIT, Gap, Late, gap_between, student
 from robolearn.export.record import Recording
-from robolearn.external.env import ExternalEnv
+from robolearn.external.env import NO_LIMIT, ExternalEnv
 from robolearn.finite import NonFiniteTerm
 from robolearn.make import build_external
 from robolearn.runs import Act, forget
 from robolearn.runtime.bundle import Bundle
-from robolearn.runtime.errors import BAD_INPUT, NOT_THE_SAME, Refused
+from robolearn.runtime.errors import NOT_THE_SAME, Refused
 from robolearn.runtime.observe import GIVEN
 from robolearn.runtime.robot import TOLERANCE, Runtime
 from robolearn.runtime.sessions import Session
+
+UNPAID = "return 0 in every start: returns tell nothing"
+"""What is said where a trained policy earns nothing, as one often does of rewards for a goal alone."""
 
 Driver = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 """The environments still in their first episode (N,) bool -> actions (N, A), and what the environment is given."""
@@ -38,23 +41,30 @@ class ExternalGap(Gap):
     apart: float = 0.0
     """Largest difference between an action of the bundle and the trained policy's on the same observation, as a share
     of the largest action (>= 1) of its step."""
+    paid: bool = True
+    """The trained policy's return was not 0 in every start."""
 
     def __str__(self) -> str:
         """One line."""
         gap, low, high = (100 * share for share in (self.mean, self.low, self.high))
         kind = "paired starts" if self.repeats else "starts, not paired (it does not repeat under a seed),"
         undecided = "" if self.inside else f": not shown to be within {100 * LIMIT:g} %"
+        earned = f"return {gap:+.3f} % ({low:+.3f} to {high:+.3f}) {self.of}{undecided}"
         return (
-            f"{self.starts} {kind} of {self.seconds:g} s: actions within {self.apart:.1e}; return {gap:+.3f} % "
-            f"({low:+.3f} to {high:+.3f}) {self.of}{undecided}; {self.fell} terminated, with the trained policy "
-            f"{self.trained_fell}"
+            f"{self.starts} {kind} of {self.seconds:g} s: actions within {self.apart:.1e}; "
+            f"{earned if self.paid else UNPAID}; {self.fell} terminated, with the trained policy {self.trained_fell}"
         )
+
+    @property
+    def decided(self) -> bool:
+        """Returns were compared in pairs, and are within LIMIT of each other."""
+        return self.paid and self.repeats and self.inside
 
     @property
     def differs(self) -> bool:
         """A gap beyond LIMIT that no chance explains: it is twice as large as its 95 % interval reaches."""
         half = (self.high - self.low) / 2
-        return not self.inside and abs(self.mean) > max(LIMIT, 2 * half)
+        return self.paid and not self.inside and abs(self.mean) > max(LIMIT, 2 * half)
 
 
 @torch.no_grad()
@@ -119,16 +129,13 @@ def closed_loop(
     except (NonFiniteTerm, ValueError) as error:
         raise Refused(f"closed loop: the bundle does not run: {error}", NOT_THE_SAME) from None
     bundled[0].require_alike()
-    if not first.returns.any():
-        raise Refused(
-            "closed loop: the trained policy's return is 0 in every start: nothing to compare", BAD_INPUT
-        )
     repeats = bool((first.returns == again.returns).all() and (first.stood == again.stood).all())
     between = gap_between if repeats else unpaired
     plain = between(
         first.returns, shipped.returns, first.stood, shipped.stood, first.seconds, first.episode_seconds
     )
-    gap = ExternalGap(**vars(plain), repeats=repeats, apart=bundled[0].apart)
+    paid = bool(first.returns.any())
+    gap = ExternalGap(**vars(plain), repeats=repeats, apart=bundled[0].apart, paid=paid)
     if repeats and gap.differs:
         raise Refused(f"closed loop: {gap}; at most {100 * LIMIT:g} % are allowed", NOT_THE_SAME)
     return gap
@@ -178,7 +185,7 @@ class _Went:
     seconds: float
     """How long was looked [s]."""
     episode_seconds: float
-    """The longest an episode can be [s]."""
+    """The longest an episode can be [s]; infinite where the environment tells no limit."""
 
 
 def _episodes(
@@ -201,8 +208,8 @@ def _episodes(
                 if not bool(running.any()):
                     break
         env.check()
-        length, longest = steps * env.dt, env.max_episode_steps * env.dt
-        return _Went(total.cpu().numpy(), stood.cpu().numpy(), length, longest)
+        longest = math.inf if env.max_episode_steps == NO_LIMIT else env.max_episode_steps * env.dt
+        return _Went(total.cpu().numpy(), stood.cpu().numpy(), steps * env.dt, longest)
     finally:
         env.close()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from robolearn.export import report as shared
 from robolearn.export.closed_loop import LIMIT, SECONDS, STARTS
-from robolearn.export.external_loop import ExternalGap
+from robolearn.export.external_loop import UNPAID, ExternalGap
 from robolearn.export.markdown import interval, number, table
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ def _answers(out: Export) -> list[tuple[str, ...]]:
     )
     moved = f"{does}; actions within {gap.apart:.1e} in every step"
     within = f"return {interval(gap.low, gap.high)} the trained policy's"
-    if not gap.inside:
+    if not gap.paid:
+        within = f"**not known**: {UNPAID}"
+    elif not gap.inside:
         within = f"**not known to {100 * LIMIT:g} %**: {within}; more `--starts` tell"
     if not gap.repeats:
         within += "; the environment does not repeat under a seed, so starts could not be paired"
@@ -112,7 +114,7 @@ def _late(out: Export) -> list[tuple[str, ...]]:
 def _met(out: Export) -> list[str]:
     gap, contract = out.gap, out.manifest["contract"]
     rows = [
-        ("an episode", f"at most {gap.episode:g} s"),
+        ("an episode", f"at most {gap.episode:g} s" if math.isfinite(gap.episode) else "no time limit told"),
         ("control period", f"{1e3 * contract['control_dt']:g} ms"),
     ]
     told = (

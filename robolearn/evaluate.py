@@ -16,6 +16,7 @@ from robolearn.config import OWN
 from robolearn.env import Env
 from robolearn.envs.backend import State, Tensor, quat_rotate
 from robolearn.errors import ConfigError, RunFailed
+from robolearn.external.env import NO_LIMIT
 from robolearn.files import replacing
 from robolearn.learner_env import LearnerEnv
 from robolearn.make import make_learner_env
@@ -83,7 +84,8 @@ def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1) -> Tally:
     forget(policy)
     way = Way(env)
     began = time.perf_counter()
-    for _ in range(episodes_each * env.max_episode_steps):
+    most = episodes_each * (env.max_episode_steps + getattr(env, "resets_take_a_step", False))
+    for _ in range(most):
         counting = finished < episodes_each
         result = env.step(policy(env.observations["policy"]))
         env_steps += n
@@ -105,10 +107,12 @@ def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1) -> Tally:
             break
     seconds = time.perf_counter() - began
     env.check()  # a GPU keeps to itself what went wrong until it is asked
-    if not ended:
+    lacking = int((finished < episodes_each).sum())
+    if lacking:
+        # Those that ended are the short ones: to count them alone would be to count failures.
         raise RunFailed(
-            f"no episode ended within {episodes_each * env.max_episode_steps} steps: give the environment a time limit "
-            "(task.episode_steps=1000)"
+            f"{lacking} of {n} environments had not finished {episodes_each} episodes within {most} steps: give them a "
+            "time limit (task.episode_steps=1000)"
         )
     all_returns, all_steps, survived, diverged, distance = (
         torch.cat(parts) for parts in zip(*ended, strict=True)
@@ -256,14 +260,18 @@ def evaluate(
     return metrics
 
 
-def _episodes(run: Run, num_envs: int, each: int) -> tuple[dict[str, Any], Tally, float, float]:
+def _episodes(run: Run, num_envs: int, each: int) -> tuple[dict[str, Any], Tally, float, float | None]:
     """Summary and count of a run's episodes on its configuration's backend, the control period and the longest
-    episode [s]."""
+    episode [s], None where somebody else's environment tells no limit."""
     policy = load_policy(run)
     env = make_learner_env(run.config, num_envs=num_envs, rank=NEVER_TRAINED)
     try:
         counted = tally(env, policy, each)
-        limit = getattr(run.config.task, "episode_length_s", env.max_episode_steps * env.dt)
+        limit: float | None = env.max_episode_steps * env.dt
+        if run.config.backend_name != OWN:
+            limit = run.config.task.episode_length_s
+        elif env.max_episode_steps == NO_LIMIT:
+            limit = None
         return summarize(counted, env), counted, env.dt, limit
     finally:
         env.close()
@@ -271,12 +279,16 @@ def _episodes(run: Run, num_envs: int, each: int) -> tuple[dict[str, Any], Tally
 
 def table(metrics: dict[str, Any]) -> str:
     """A metrics.json as lines for people."""
+    limit = metrics["episode_limit_s"]
     rows = [
         ("survival rate", f"{100 * metrics['survival_rate']:.1f} %"),
         *((name.replace("_", " "), _number(metrics[name], unit)) for name, unit in TRACKING.items()),
         ("forward distance", _number(metrics["forward_distance"], "m")),
         ("return", f"{metrics['return_mean']:.3f} +- {metrics['return_std']:.3f}"),
-        ("episode length", f"{metrics['episode_length_s']:.2f} s of {metrics['episode_limit_s']:g} s"),
+        (
+            "episode length",
+            f"{metrics['episode_length_s']:.2f} s{'' if limit is None else f' of {limit:g} s'}",
+        ),
         *((name.replace("_", " "), _number(value, "")) for name, value in metrics["metrics"].items()),
         ("diverged", str(metrics["diverged"])),
         (

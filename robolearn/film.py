@@ -91,10 +91,13 @@ def _picture(env: ExternalEnv, frame: int) -> np.ndarray:
         picture = env.render()
     except (ConfigError, MissingError, RunFailed):
         raise
+    except NotImplementedError as error:  # what gymnasium.Env.render raises where nobody wrote another
+        said = one_line(str(error), 240)
+        raise ConfigError(f"{_draws_nothing(env)}{': ' if said else ''}{said}") from error
     except (
         Exception
     ) as error:  # whatever somebody else's renderer raises, from a package that is missing to OpenGL
-        what = one_line(f"{type(error).__name__}: {error}", 240)
+        what = one_line(": ".join(filter(None, (type(error).__name__, str(error)))), 240)
         message = f"task={env.name} does not draw on this machine: {what}"
         raise (RunFailed(message) if frame else MissingError(message)) from error
     if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
@@ -102,6 +105,15 @@ def _picture(env: ExternalEnv, frame: int) -> np.ndarray:
             f"task={env.name} draws {picture.dtype}{picture.shape}, which is no picture of (height, width, 3) uint8"
         )
     return picture
+
+
+def _draws_nothing(env: ExternalEnv) -> str:
+    """The sentence that `ExternalEnv.render` refuses with."""
+    try:
+        ExternalEnv.render(env)
+    except ConfigError as error:
+        return str(error)
+    raise AssertionError
 
 
 @contextmanager

@@ -170,6 +170,8 @@ def require(kind: str, name: str, where: str = "") -> Entry | None:
             _bad_path(one, path)
         at = f"{where}: " if where else ""
         word = name.partition(":")[0]
+        if word in _doors(kind):
+            raise ConfigError(f"{at}unknown {one} {quote(name)}: a door needs an ID, {word}:ID")
         hint = did_you_mean(word, [*names(kind), *_doors(kind)])
         raise ConfigError(f"{at}unknown {one} {quote(name)}{hint or '.'} Valid: {listing(names(kind))}")
     if entry.problem:
@@ -253,8 +255,8 @@ def _doors(kind: str) -> Mapping[str, Row]:
 
 def _door(kind: str, name: str) -> Entry | None:
     """The entry of the door that a name of the form `DOOR:ID` goes through."""
-    word, colon, _ = name.partition(":")
-    row = _doors(kind).get(word) if colon else None
+    word, _, id = name.partition(":")
+    row = _doors(kind).get(word) if id else None
     if row is None:
         return None
     about = (row.target, OURS, row.description, row.requires, row.extra)

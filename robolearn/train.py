@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -115,10 +116,17 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
                 infos = {"steps": steps, "seconds": seconds, "numerics": numerics}
                 checkpoint.save(folder, iteration, learner, env, infos)
             if stop:
-                panel.note(f"stopped at iteration {iteration}; go on with: robolearn train resume={folder}")
+                panel.note(f"stopped at iteration {iteration}; go on with: {_going_on(run, folder)}")
                 raise KeyboardInterrupt
         panel.note(f"trained {run.task_name}: {folder}")
     return folder
+
+
+def _going_on(run: Config, folder: Path) -> str:
+    """The command that resumes a run; code that comes from a file is only run where it is named again."""
+    chosen = {"task": run.task_name, "backend": run.backend_name, "learner": run.learner_name}
+    again = [f"{key}={name}" for key, name in chosen.items() if registry.is_file(name)]
+    return shlex.join(["robolearn", "train", f"resume={folder}", *again])
 
 
 def _build(run: Config) -> LearnerEnv:

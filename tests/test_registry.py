@@ -131,6 +131,16 @@ def test_a_far_miss_lists_what_there_is() -> None:
         registry.load("tasks", "zzz")
 
 
+@pytest.mark.parametrize("name", ["gymnasium", "gymnasium:", "isaaclab"])
+def test_a_door_without_an_id_asks_for_one(name: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config.resolve([f"task={name}"])
+    said, word = str(refused.value), name.rstrip(":")
+    assert f"a door needs an ID, {word}:ID" in said
+    assert "did you mean" not in said
+    assert "\n" not in said
+
+
 # Another package ------------------------------------------------------------------------------------------
 
 

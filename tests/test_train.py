@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from robolearn import train as training
 from robolearn.cli import main
 from robolearn.env import Env
 from robolearn.envs.mujoco import MujocoBackend
@@ -65,6 +69,31 @@ def test_the_same_seed_trains_the_same_policy_and_another_seed_another(tmp_path,
     )
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert not torch.equal(a["mlp.0.weight"], c["mlp.0.weight"])
+
+
+COUNTERS = Path(__file__).parent / "external" / "counters.py"
+
+
+@pytest.mark.parametrize("task", ["cartpole_balance", "gymnasium:my envs/counters.py:Counter"])
+def test_the_line_that_an_interrupted_run_ends_with_goes_on_with_it(task, tmp_path, monkeypatch, capsys):
+    if ":" in task:
+        pytest.importorskip("gymnasium")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my envs").mkdir()
+    (tmp_path / "my envs" / "counters.py").write_text(COUNTERS.read_text())
+
+    @contextmanager
+    def at_once():
+        yield [2]
+
+    small = ["num_envs=2", "learner.num_steps=8", "learner.minibatch_size=8", "output=a run"]
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "interruptible", at_once)
+        assert main(["train", f"task={task}", *small]) == 130
+    line = capsys.readouterr().out.partition("go on with: robolearn ")[2].splitlines()[0]
+    assert ("task=" in line) == (":" in task)
+    assert main([*shlex.split(line), "max_iterations=2"]) == 0
+    assert [row["iteration"] for row in read_metrics(tmp_path / "a run" / "metrics.jsonl")] == [1, 2]
 
 
 def test_too_many_diverged_environments_stop_the_run_with_exit_code_4(tmp_path, monkeypatch, capsys):

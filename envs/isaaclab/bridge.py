@@ -193,7 +193,7 @@ class Bridge:
                 prim_path="/World/ground", spawn=sim_utils.UsdFileCfg(usd_path=str(ground_usd()))
             )
         if robot.feet:
-            feet = "|".join(numbered(model.body(foot).id, "") for foot in robot.feet)
+            feet = "|".join(numbered("body", model.body(foot).id) for foot in robot.feet)
             scene.feet = ContactSensorCfg(prim_path=f"{_ROBOT}/.*/(?:{feet})[^/]*")
         self._scene = InteractiveScene(scene)
         self._sim.reset()
@@ -202,6 +202,11 @@ class Bridge:
         self._feet = self._scene["feet"] if robot.feet else None
         self._solver, self._state = NewtonManager._solver, NewtonManager.get_state_0()
         self._solver.mjw_model.opt.warn_overflow = False
+        # What the articulation has set since is told to the solver with the first step, which writes its rows anew:
+        # that step is taken here, and nowhere that anybody looks at.
+        self._sim.step(render=False)
+        self._scene.update(self._sim.get_physics_dt())
+        self.overflow()
         self.joint_names = [names.get(name, name) for name in self._robot.joint_names]
         self.body_names = [model.body(number_of(name)).name for name in self._robot.body_names]
         found = self._feet.sensor_names if self._feet else []
@@ -213,6 +218,31 @@ class Bridge:
         numbers = self._solver.mjc_body_to_newton.numpy()[0]
         self.solver_bodies = [model.body(0 if b < 0 else number_of(labels[b])).name for b in numbers]
         """Its bodies, in its order, by our names."""
+
+    def limit_drives(self, efforts: dict[int, float]) -> None:
+        """One actuator a drive, limited as MuJoCo limits a position actuator; efforts by joint of `solver_model`.
+
+        Newton makes two of each, for stiffness and for damping, and clips their sum at the joint. Short of saturation
+        that is the same. In it MuJoCo's implicit integrator leaves the damping of a clipped actuator out of its
+        matrix, which it can only where the actuator itself is limited.
+        """
+        if not efforts:
+            return
+        rows = self.model_rows("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
+        gains, bias, ends = rows.values()
+        limited = wp.to_torch(self._solver.mjw_model.actuator_forcelimited)
+        moved = self._solver.mj_model.actuator_trnid[:, 0]
+        for joint, effort in efforts.items():
+            pair = [int(i) for i in (moved == joint).nonzero()[0]]
+            stiff = [i for i in pair if float(bias[0, i, 2]) == 0.0]
+            damp = [i for i in pair if float(bias[0, i, 2]) != 0.0]
+            assert max(len(stiff), len(damp)) == 1, f"joint {joint} has other actuators than a drive"
+            if stiff and damp:
+                bias[:, stiff[0], 2] = bias[:, damp[0], 2]
+                gains[:, damp[0]], bias[:, damp[0]] = 0.0, 0.0
+            for i in pair:
+                limited[i] = True
+                ends[:, i, 0], ends[:, i, 1] = -effort, effort
 
     def read(self) -> Measured:
         """Everything as it is now; live views, to be copied."""
@@ -351,12 +381,11 @@ def dof_names(model: mujoco.MjModel) -> dict[str, str]:
             if model.jnt_bodyid[joint] == body and model.jnt_type[joint] != mujoco.mjtJoint.mjJNT_FREE
         ]
         for axis, joint in enumerate(joints):
-            first = numbered(joints[0], model.joint(joints[0]).name)
+            first = numbered("joint", joints[0])
             names[first if len(joints) == 1 else f"{first}:{axis}"] = model.joint(joint).name
     return names
 
 
 def touches_itself(model: mujoco.MjModel) -> bool:
-    """Whether geoms of the robot can touch one another."""
-    moves = model.body_weldid[model.geom_bodyid] != 0
-    return any(moves[a] and moves[b] for a, b in colliding_pairs(model))
+    """Whether geoms of the robot, those of a base that is fixed among them, can touch one another."""
+    return any(model.geom_bodyid[a] and model.geom_bodyid[b] for a, b in colliding_pairs(model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import mujoco
@@ -12,26 +13,80 @@ from robolearn.envs.contacts import colliding_pairs
 TOLERANCE = 1e-5
 """Of each value, relative where it is above one: float32, and degrees in between."""
 
-_BODIES = ("body_mass", "body_inertia", "body_ipos", "body_pos")
-_DOFS = ("dof_damping", "dof_armature", "dof_frictionloss")
-_JOINTS = ("jnt_axis", "jnt_stiffness", "jnt_solref", "jnt_solimp", "jnt_margin")
+_SMALL = 1e-6
+"""Masses, inertias and what else has no natural scale of one are compared relative to themselves down to this."""
+
+_BODIES = ("body_mass", "body_ipos", "body_pos", "body_gravcomp")
+_DOFS = ("dof_damping", "dof_dampingpoly", "dof_armature", "dof_frictionloss")
+_JOINTS = (
+    "jnt_axis",
+    "jnt_pos",
+    "jnt_stiffness",
+    "jnt_stiffnesspoly",
+    "jnt_solref",
+    "jnt_solimp",
+    "jnt_margin",
+    "jnt_actgravcomp",
+)
+_POSITIONS = ("qpos0", "qpos_spring")
 _GEOMS = (
-    "geom_type",
     "geom_friction",
     "geom_solref",
     "geom_solimp",
     "geom_condim",
     "geom_margin",
     "geom_gap",
+    "geom_priority",
+    "geom_solmix",
+)
+_RELATIVE = ("body_mass", "dof_damping", "dof_armature", "dof_frictionloss", "jnt_stiffness")
+
+_OPTIONS = (
+    "gravity",
+    "wind",
+    "density",
+    "viscosity",
+    "integrator",
+    "cone",
+    "solver",
+    "impratio",
+    "tolerance",
+    "ls_tolerance",
+    "iterations",
+    "ls_iterations",
+    "ccd_iterations",
+    "noslip_iterations",
+)
+_HARMLESS = (
+    "MULTICCD",
+    "NATIVECCD",
+    "MIDPHASE",
+    "ISLAND",
+    "SENSOR",
+    "AUTORESET",
+    "ENERGY",
+    "FWDINV",
+    "SLEEP",
+    "INVDISCRETE",
+)
+"""Flags for how MuJoCo itself computes, or for what nobody reads here."""
+
+_PLANE, _SPHERE, _CAPSULE, _ELLIPSOID, _CYLINDER, _MESH = (
+    int(getattr(mujoco.mjtGeom, f"mjGEOM_{name}"))
+    for name in ("PLANE", "SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "MESH")
 )
 
-_SIZES = {
-    int(mujoco.mjtGeom.mjGEOM_PLANE): 0,
-    int(mujoco.mjtGeom.mjGEOM_SPHERE): 1,
-    int(mujoco.mjtGeom.mjGEOM_CAPSULE): 2,
-    int(mujoco.mjtGeom.mjGEOM_CYLINDER): 2,
-}
-"""How many numbers a geom's size is, where it is not three."""
+
+def _directions() -> np.ndarray:
+    """(40, 3) unit vectors all around, of which none is an axis or the mirror image of another."""
+    numbers = np.arange(40) + 0.5
+    height, angle = 1.0 - numbers / 20.0, numbers * 2.399963
+    return np.stack(
+        [np.sqrt(1 - height**2) * np.cos(angle), np.sqrt(1 - height**2) * np.sin(angle), height], axis=1
+    )
+
+
+_DIRECTIONS = _directions()
 
 
 class Match:
@@ -68,10 +123,10 @@ class Match:
 def differences(ours: mujoco.MjModel, theirs: mujoco.MjModel, match: Match) -> list[str]:
     """What differs between the same robot in two models, a line each.
 
-    Poses at the initial position of a free base are not compared; geoms are compared by those that collide, in whatever
-    order a body has them.
+    Poses at the initial position of a free base are not compared, nor is the physics step, which is told with each;
+    geoms are compared where they can touch another, in whatever order a body has them.
     """
-    found = []
+    found = _options(ours, theirs)
     parents = match.bodies[ours.body_parentid]
     if not np.array_equal(parents[1:], theirs.body_parentid[match.bodies][1:]):
         found.append("a body hangs on another one")
@@ -80,39 +135,172 @@ def differences(ours: mujoco.MjModel, theirs: mujoco.MjModel, match: Match) -> l
     for name in _BODIES:
         rows = placed if name == "body_pos" else np.ones(ours.nbody, bool)
         found += _compare(name, getattr(ours, name)[rows], getattr(theirs, name)[match.bodies][rows])
+    turned = _turns(ours.body_quat), _turns(theirs.body_quat)[match.bodies]
+    found += _compare("the axes of body_quat", turned[0][placed], turned[1][placed])
+    inertia = _inertia(ours), _inertia(theirs)[match.bodies]
+    for body in range(1, ours.nbody):
+        scale = max(float(np.abs(inertia[0][body]).max()), _SMALL)
+        name = f"the inertia (kg m2 / {scale:g}) of body {ours.body(body).name}"
+        found += _compare(name, inertia[0][body] / scale, inertia[1][body] / scale)
     for name in _DOFS:
         found += _compare(name, getattr(ours, name), getattr(theirs, name)[match.dofs])
+    rubs = ours.dof_frictionloss > 0  # without it they have no effect
+    for name in ("dof_solref", "dof_solimp"):
+        found += _compare(name, getattr(ours, name)[rubs], getattr(theirs, name)[match.dofs][rubs])
     for name in _JOINTS:
         found += _compare(name, getattr(ours, name)[~free], getattr(theirs, name)[match.joints][~free])
+    places = ours.jnt_qposadr[~free], theirs.jnt_qposadr[match.joints][~free]
+    for name in _POSITIONS:
+        found += _compare(name, getattr(ours, name)[places[0]], getattr(theirs, name)[places[1]])
     limited = ours.jnt_limited.astype(bool)
     if not np.array_equal(limited[~free], theirs.jnt_limited.astype(bool)[match.joints][~free]):
         found.append("jnt_limited differs")
     else:
         found += _compare("jnt_range", ours.jnt_range[limited], theirs.jnt_range[match.joints][limited])
-    one, two = _surfaces(ours, match.bodies), _surfaces(theirs, np.arange(theirs.nbody))
-    if one.shape != two.shape:
-        return [*found, f"{len(two)} geoms collide, not {len(one)}"]
-    found += _compare("the colliding geoms (body, place, size, " + ", ".join(_GEOMS) + ")", one, two)
-    pairs = len(colliding_pairs(ours)), len(colliding_pairs(theirs))
-    if pairs[0] != pairs[1]:
-        found.append(f"{pairs[1]} pairs of geoms can touch, not {pairs[0]}")
-    return found
+    geoms = _geoms(ours, theirs, match)
+    return found + (geoms or _pairs(ours, theirs, match))
 
 
 def _compare(name: str, ours: np.ndarray, theirs: np.ndarray) -> list[str]:
-    off = np.abs(ours - theirs) > TOLERANCE * np.maximum(1.0, np.abs(ours))
+    ours, theirs = np.asarray(ours, float), np.asarray(theirs, float)
+    off = np.abs(ours - theirs) > TOLERANCE * np.maximum(_SMALL if name in _RELATIVE else 1.0, np.abs(ours))
     if not off.any():
         return []
     first = tuple(int(i) for i in np.argwhere(off)[0])
-    return [f"{name}[{', '.join(map(str, first))}] is {theirs[first]:g}, not {ours[first]:g}"]
+    place = f"[{', '.join(map(str, first))}]" if first else ""
+    return [f"{name}{place} is {theirs[first]:g}, not {ours[first]:g}"]
 
 
-def _surfaces(model: mujoco.MjModel, numbers: np.ndarray) -> np.ndarray:
-    """A sorted row for each geom that collides: body, place, size and surface. A plane is endless, and has no size."""
-    rows = []
-    for geom in np.flatnonzero(model.geom_contype | model.geom_conaffinity):
-        size = np.where(np.arange(3) < _SIZES.get(int(model.geom_type[geom]), 3), model.geom_size[geom], 0.0)
-        parts = [[numbers[model.geom_bodyid[geom]]], model.geom_pos[geom], size]
-        parts += [np.atleast_1d(getattr(model, name)[geom]) for name in _GEOMS]
-        rows.append(np.concatenate(parts))
-    return np.array(sorted(np.round(row, 6).tolist() for row in rows))
+def _options(ours: mujoco.MjModel, theirs: mujoco.MjModel) -> list[str]:
+    """Options and flags of the MJCF that are others there."""
+    found: list[str] = []
+    for name in _OPTIONS:
+        found += _compare(f"option {name}", getattr(ours.opt, name), getattr(theirs.opt, name))
+    euler = ours.opt.integrator == mujoco.mjtIntegrator.mjINT_EULER
+    harmless = (*_HARMLESS, *(() if euler else ("EULERDAMP",)))
+    for kind, prefix, enum in (
+        ("disable", "mjDSBL_", mujoco.mjtDisableBit),
+        ("enable", "mjENBL_", mujoco.mjtEnableBit),
+    ):
+        differ = int(getattr(ours.opt, f"{kind}flags")) ^ int(getattr(theirs.opt, f"{kind}flags"))
+        for label, bit in enum.__members__.items():
+            name = label.removeprefix(prefix)
+            if label.startswith(prefix) and differ & int(bit) and name not in harmless:
+                here = bool(int(getattr(ours.opt, f"{kind}flags")) & int(bit))
+                found.append(f"the flag {name.lower()} is {'' if here else kind + 'd there, '}not {kind}d")
+    return found
+
+
+def _turns(quats: np.ndarray) -> np.ndarray:
+    """(N, 9) rotation matrices of quaternions (N, 4): those of a quaternion and its negative are the same."""
+    found = np.zeros((len(quats), 9))
+    for row, quat in zip(found, np.asarray(quats, float), strict=True):
+        mujoco.mju_quat2Mat(row, quat)
+    return found
+
+
+def _inertia(model: mujoco.MjModel) -> np.ndarray:
+    """(nbody, 3, 3) in the bodies' own axes: principal axes can be told in several ways."""
+    turns = _turns(model.body_iquat).reshape(-1, 3, 3)
+    return np.einsum("bij,bj,bkj->bik", turns, model.body_inertia, turns)
+
+
+def _pairs(ours: mujoco.MjModel, theirs: mujoco.MjModel, match: Match) -> list[str]:
+    """Whether the same bodies can touch one another, with as many pairs of geoms."""
+    mine: Counter[tuple[int, ...]] = Counter(
+        tuple(sorted(int(match.bodies[ours.geom_bodyid[geom]]) for geom in pair))
+        for pair in colliding_pairs(ours)
+    )
+    others = Counter(
+        tuple(sorted(int(theirs.geom_bodyid[g]) for g in pair)) for pair in colliding_pairs(theirs)
+    )
+    if mine == others:
+        return []
+    first = min(pair for pair in mine | others if mine[pair] != others[pair])
+    names = " and ".join(ours.body(int(np.flatnonzero(match.bodies == body)[0])).name for body in first)
+    totals = f"{others.total()} pairs of geoms can touch, not {mine.total()}"
+    return [f"{totals}: of {names} {others[first]}, not {mine[first]}"]
+
+
+def _geoms(ours: mujoco.MjModel, theirs: mujoco.MjModel, match: Match) -> list[str]:
+    """What differs among the geoms that can touch another; on each body they are paired by which are most alike."""
+    for body, other in enumerate(match.bodies):
+        kept = Counter(_kinds(theirs, [int(g) for g in np.flatnonzero(theirs.geom_bodyid == other)]))
+        collide = (ours.geom_contype | ours.geom_conaffinity) != 0
+        own = Counter(_kinds(ours, [int(g) for g in np.flatnonzero(collide & (ours.geom_bodyid == body))]))
+        if own - kept:
+            lost_kinds = ", ".join(sorted((own - kept).elements()))
+            return [f"body {ours.body(body).name} has lost a geom that collides: {lost_kinds}"]
+    touching = [{geom for pair in colliding_pairs(model) for geom in pair} for model in (ours, theirs)]
+    for body in [
+        *range(1, ours.nbody),
+        0,
+    ]:  # the robot's own first: the floor touches nothing where they do not
+        other = match.bodies[body]
+        mine = sorted(geom for geom in touching[0] if ours.geom_bodyid[geom] == body)
+        rest = sorted(geom for geom in touching[1] if theirs.geom_bodyid[geom] == other)
+        kinds = _kinds(ours, mine), _kinds(theirs, rest)
+        if kinds[0] != kinds[1]:
+            here, there = (", ".join(names) or "no geom" for names in kinds)
+            return [f"of body {ours.body(body).name} can touch something there: {there}; not: {here}"]
+        for geom in mine:
+            row = _surface(ours, geom)
+            rows = {g: _surface(theirs, g) for g in rest if theirs.geom_type[g] == ours.geom_type[geom]}
+            nearest = min(rows, key=lambda g: float(np.abs(_flat(rows[g]) - _flat(row)).max()))
+            rest.remove(nearest)
+            kind = _kind(int(ours.geom_type[geom]))
+            for name, values in row.items():
+                lost = _compare(
+                    f"{name} of a {kind} of body {ours.body(body).name}", values, rows[nearest][name]
+                )
+                if lost:
+                    return lost
+    return []
+
+
+def _kind(number: int) -> str:
+    return str(mujoco.mjtGeom(number).name).removeprefix("mjGEOM_").lower()
+
+
+def _kinds(model: mujoco.MjModel, geoms: list[int]) -> list[str]:
+    return sorted(_kind(int(model.geom_type[geom])) for geom in geoms)
+
+
+def _flat(row: dict[str, np.ndarray]) -> np.ndarray:
+    return np.concatenate(list(row.values()))
+
+
+def _surface(model: mujoco.MjModel, geom: int) -> dict[str, np.ndarray]:
+    """A geom's shape in its body's axes, and its surface."""
+    values = {name: np.atleast_1d(getattr(model, name)[geom]).astype(float) for name in _GEOMS}
+    return {"the shape": _shape(model, geom), **values}
+
+
+def _shape(model: mujoco.MjModel, geom: int) -> np.ndarray:
+    """How far the geom reaches in many directions of its body: the same however its own axes are chosen.
+
+    Place, size and orientation together, and of a mesh its convex hull, which is what collides. A plane is endless: its
+    height and its normal.
+    """
+    place, size = model.geom_pos[geom], model.geom_size[geom]
+    turn = _turns(model.geom_quat[geom][None])[0].reshape(3, 3)
+    kind = int(model.geom_type[geom])
+    if kind == _PLANE:
+        return np.array([*turn[:, 2], place @ turn[:, 2]])
+    local = _DIRECTIONS @ turn
+    along, across = np.abs(local[:, 2]), np.hypot(local[:, 0], local[:, 1])
+    if kind == _SPHERE:
+        reach = np.full(len(local), size[0])
+    elif kind == _CAPSULE:
+        reach = size[0] + size[1] * along
+    elif kind == _CYLINDER:
+        reach = size[0] * across + size[1] * along
+    elif kind == _ELLIPSOID:
+        reach = np.linalg.norm(local * size, axis=1)
+    elif kind == _MESH:
+        first = model.mesh_vertadr[model.geom_dataid[geom]]
+        vertices = model.mesh_vert[first : first + model.mesh_vertnum[model.geom_dataid[geom]]]
+        reach = (vertices @ local.T).max(axis=0)
+    else:
+        reach = np.abs(local) @ size
+    return _DIRECTIONS @ place + reach

@@ -6,20 +6,19 @@ import hashlib
 import importlib.metadata
 import os
 import re
-import shutil
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import mujoco
 
 from robolearn.envs.mjcf import FLOOR_FRICTION
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError
-from robolearn.files import replacing
 
-RECIPE = 1
+RECIPE = 2
 """Raised when what is written for the same robot changes."""
 
 GROUND = f"""#usda 1.0
@@ -56,39 +55,83 @@ def cache_folder() -> Path:
 def robot_usd(robot: Robot) -> Path:
     """The robot's USD file, converted now if this robot has not been before.
 
-    The folder's name is a hash of what goes into it, so that a changed robot, or another converter, has another one. It
-    is built beside its place and moved there whole: of several processes one wins, and none sees half a file.
+    The file's name has a hash of what goes into it, so that a changed robot, or another converter, has another one.
 
     Raises:
-        ConfigError: the MJCF holds something that does not survive the way through USD.
+        ConfigError: the MJCF holds something that does not survive the way through USD, or the file cannot be kept.
     """
     spec = clean(robot)
     xml = written(spec)
-    folder = cache_folder() / f"{robot.name}-{digest(spec, xml)}"
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+
+    def make(folder: Path) -> Path:
+        source = folder / "robot.xml"
+        source.write_text(xml, encoding="utf-8")
         try:
-            building.chmod(0o755)
-            (building / "robot.xml").write_text(xml, encoding="utf-8")
-            convert(building / "robot.xml", building / "robot")
-            try:
-                os.replace(building, folder)
-            except OSError:
-                if not folder.is_dir():  # not another process that was quicker
-                    raise
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
-    return next((folder / "robot").glob("*.usd*"))
+            convert(source, folder / "robot")
+        except (ImportError, OSError):
+            raise
+        except Exception as error:  # USD's own, among others
+            raise ConfigError(f"{robot.mjcf}: cannot be converted to USD: {_reason(error)}") from error
+        made = next(iter(sorted((folder / "robot").glob("*.usd*"))), None)
+        if made is None or not _is_whole(made):
+            raise ConfigError(f"{robot.mjcf}: cannot be converted to USD: nothing was written")
+        return made
+
+    return _kept(f"{robot.name}-{digest(spec, xml)}.usdc", make)
 
 
 def ground_usd() -> Path:
-    """The floor's USD file."""
-    file = cache_folder() / f"ground-{hashlib.sha256(GROUND.encode()).hexdigest()[:16]}.usda"
-    if not file.is_file():
-        with replacing(file) as building:
-            building.write_text(GROUND, encoding="utf-8")
+    """The floor's USD file.
+
+    Raises:
+        ConfigError: it cannot be kept.
+    """
+
+    def make(folder: Path) -> Path:
+        made = folder / "ground.usda"
+        made.write_text(GROUND, encoding="utf-8")
+        return made
+
+    return _kept(f"ground-{hashlib.sha256(GROUND.encode()).hexdigest()[:16]}.usda", make)
+
+
+def _kept(name: str, make: Callable[[Path], Path]) -> Path:
+    """The file of this name in the cache; where it is missing or empty, what `make` makes in an empty folder.
+
+    It is moved to its place whole: several processes may do this at once, and none sees half a file.
+    """
+    folder = cache_folder()
+    file = folder / name
+    try:
+        if not _is_whole(file):
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(
+                prefix=f".{file.stem}-", dir=folder, ignore_cleanup_errors=True
+            ) as building:
+                made = make(Path(building))
+                with made.open(
+                    "rb+"
+                ) as content:  # its bytes before its name: a rename may reach the disk first
+                    os.fsync(content.fileno())
+                os.replace(made, file)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot keep converted robots in {folder}: {error.strerror or error}; set XDG_CACHE_HOME to a folder "
+            "that can be written"
+        ) from error
     return file
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether it is there, with something in it: a machine that loses power leaves empty files."""
+    return file.is_file() and file.stat().st_size > 0
+
+
+def _reason(error: Exception) -> str:
+    """One line; of USD's errors what was said, without where in whose source."""
+    text = " ".join(str(error).split())
+    found = re.search(r"Python runtime error: (.*?)'?$", text)
+    return found[1] if found else text or type(error).__name__
 
 
 def digest(spec: mujoco.MjSpec, xml: str) -> str:
@@ -109,16 +152,19 @@ def clean(robot: Robot) -> mujoco.MjSpec:
     - Every body states its inertia: the converter leaves out the geoms that do not collide, and their mass with them.
     - The world's own geoms and lights go: a floor in there becomes part of the robot.
     - Looks and sites go: nothing there draws them, and the soles are placed by ourselves.
-    - Bodies and joints get a number before their names (`numbered`): they are put in the order of the alphabet there,
-      and joints that share a body would turn about one another in that order.
+    - Bodies and joints are called by their numbers (`numbered`): USD does not take every name, things are put in the
+      order of the alphabet there, and joints that share a body would turn about one another in that order.
 
     Raises:
-        ConfigError: for equality constraints, tendons, named contact pairs and exclusions, bodies without a name, and
-            bodies whose joints do not share one anchor.
+        ConfigError: for equality constraints, tendons, named contact pairs and exclusions, bodies without a name,
+            bodies whose joints do not share one anchor, joints with an actuatorfrcrange or a ref, and
+            meshes without a file.
     """
     spec = mujoco.MjSpec.from_file(str(robot.mjcf))
+    spec.modelname = "robot"  # that of a file and of a prim in there
     model = spec.copy().compile()
     _refuse(robot, spec, model)
+    renamed: list[tuple[Any, str]] = []
     for body in spec.bodies:
         if body.name == spec.worldbody.name:
             continue
@@ -126,33 +172,43 @@ def clean(robot: Robot) -> mujoco.MjSpec:
         body.explicitinertial = True
         body.mass, body.inertia = model.body_mass[number], model.body_inertia[number]
         body.ipos, body.iquat = model.body_ipos[number], model.body_iquat[number]
-        body.name = numbered(number, body.name)
+        renamed.append((body, numbered("body", number)))
     for geom in list(spec.geoms):
         if geom.parent.name == spec.worldbody.name or not (geom.contype or geom.conaffinity):
             spec.delete(geom)
-    for joint in spec.joints:
-        if joint.type != mujoco.mjtJoint.mjJNT_FREE:
-            joint.name = numbered(model.joint(joint.name).id, joint.name)
+    for number, geom in enumerate(spec.geoms):  # never by the name of a body or joint beside it
+        renamed.append((geom, f"geom{number:04d}"))
+    hinges = [joint for joint in spec.joints if joint.type != mujoco.mjtJoint.mjJNT_FREE]
+    renamed += [(joint, numbered("joint", model.joint(joint.name).id)) for joint in hinges]
+    for number, (thing, _) in enumerate(renamed):  # out of the way: the robot may use such names itself
+        thing.name = f"~{number}"
+    for thing, name in renamed:
+        thing.name = name
     for gone in [*spec.lights, *spec.cameras, *spec.sites, *spec.keys]:
         spec.delete(gone)
     used = {geom.meshname for geom in spec.geoms}
     for mesh in list(spec.meshes):
         if mesh.name not in used:
             spec.delete(mesh)
+        elif not mesh.file:
+            raise ConfigError(
+                f"{robot.mjcf}: mesh {mesh.name} has no file, and backend=isaaclab takes none from vertices; "
+                "write it to an STL or OBJ file"
+            )
     if spec.meshes:  # the file is written elsewhere
         spec.meshdir = str((robot.mjcf.parent / spec.meshdir).resolve())
     spec.compile()
     return spec
 
 
-def numbered(number: int, name: str) -> str:
-    """The name in USD of a body or joint with this number in MuJoCo."""
-    return f"n{number:04d}_{name}"
+def numbered(kind: Literal["body", "joint"], number: int) -> str:
+    """The name in USD of the body or joint with this number in MuJoCo."""
+    return f"{kind}{number:04d}"
 
 
 def number_of(path: str) -> int:
-    """The number in MuJoCo of what has this path, or name, in USD."""
-    found = re.fullmatch(r"n(\d{4})_.*", path.rpartition("/")[2])
+    """The number in MuJoCo of the body or joint that has this path, or name, in USD."""
+    found = re.fullmatch(r"(?:body|joint)(\d{4,})", path.rpartition("/")[2])
     assert found, path
     return int(found[1])
 
@@ -182,6 +238,10 @@ def _refuse(robot: Robot, spec: mujoco.MjSpec, model: mujoco.MjModel) -> None:
             raise ConfigError(
                 f"{robot.mjcf}: has {what}, which backend=isaaclab does not take over; remove them"
             )
+    if model.nbody == 2:
+        raise ConfigError(
+            f"{robot.mjcf}: is a single body, which Isaac Lab does not take for a robot; hang it on one without a joint"
+        )
     for body in spec.bodies:
         if not body.name:
             raise ConfigError(f"{robot.mjcf}: backend=isaaclab needs a name for every body; one has none")
@@ -190,6 +250,20 @@ def _refuse(robot: Robot, spec: mujoco.MjSpec, model: mujoco.MjModel) -> None:
             raise ConfigError(
                 f"{robot.mjcf}: the joints of body {body.name} have different pos, which backend=isaaclab cannot hold; "
                 "give each a body of its own"
+            )
+    for number in range(model.njnt):
+        if model.jnt_type[number] == mujoco.mjtJoint.mjJNT_FREE:
+            continue
+        name = model.joint(number).name
+        if model.jnt_actfrclimited[number]:
+            raise ConfigError(
+                f"{robot.mjcf}: joint {name} has an actuatorfrcrange, which backend=isaaclab does not take over; "
+                "remove it and state the actuator's effort in robot.yaml"
+            )
+        if model.qpos0[model.jnt_qposadr[number]]:  # positions are counted from there in Isaac Lab
+            raise ConfigError(
+                f"{robot.mjcf}: joint {name} has a ref, which backend=isaaclab does not take over; remove it and turn "
+                "or move the body instead"
             )
 
 

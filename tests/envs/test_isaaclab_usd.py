@@ -76,6 +76,54 @@ def test_joints_with_different_anchors_on_one_body_are_refused(tmp_path):
         usd.clean(robot)
 
 
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ('name="turn" ', 'name="turn" actuatorfrcrange="-1 1" ', "joint turn has an actuatorfrcrange"),
+        ('name="drag" ', 'name="drag" ref="0.5" ', "joint drag has a ref"),
+        (
+            '<geom type="sphere" size="0.05" pos="0 0 -0.45" mass="0" contype="1"',
+            '<geom type="mesh" mesh="wedge" contype="1"',
+            "mesh wedge has no file",
+        ),
+    ],
+)
+def test_what_isaac_lab_would_read_otherwise_is_refused_by_name(tmp_path, was, now, said):
+    wedge = '<asset><mesh name="wedge" vertex="0 0 0 .1 0 0 0 .1 0 0 0 -.3"/></asset><worldbody>'
+    robot = made(tmp_path, ROBOT.replace("<worldbody>", wedge).replace(was, now))
+    with pytest.raises(ConfigError, match=said) as refusal:
+        usd.clean(robot)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_mesh_that_touches_nothing_needs_no_file(tmp_path):
+    wedge = '<asset><mesh name="wedge" vertex="0 0 0 .1 0 0 0 .1 0 0 0 -.3"/></asset><worldbody>'
+    looks = ROBOT.replace("<worldbody>", wedge).replace(
+        '<geom type="capsule" size="0.03" fromto="0 0 0 0 0 -0.4" mass="0.5"/>',
+        '<geom type="mesh" mesh="wedge" mass="0.5"/>',
+    )
+    assert not usd.clean(made(tmp_path, looks)).meshes
+
+
+def test_a_robot_of_a_single_body_is_refused(tmp_path):
+    start = ROBOT.index('      <body name="left"')
+    robot = made(tmp_path, ROBOT[:start] + "</body></worldbody></mujoco>")
+    with pytest.raises(ConfigError, match="is a single body"):
+        usd.clean(robot)
+
+
+def test_no_name_of_the_robot_goes_into_usd(tmp_path):
+    xml = ROBOT.replace('model="strider"', 'model="a/b.c"').replace('name="left"', 'name="b-1.x"')
+    xml = xml.replace('name="right"', 'name="body0001"').replace("feet: [left, right]", "")
+    xml = xml.replace('name="swing"', 'name="j+1"').replace('<geom type="box"', '<geom name="n-1" type="box"')
+    model = mujoco.MjModel.from_xml_string(usd.written(usd.clean(made(tmp_path, xml))))
+    assert [model.body(b).name for b in range(1, 4)] == ["body0001", "body0002", "body0003"]
+    assert [model.joint(j).name for j in range(1, 4)] == ["joint0001", "joint0002", "joint0003"]
+    assert [model.geom(g).name for g in range(model.ngeom)] == ["geom0000", "geom0001"]
+    assert model.names.startswith(b"robot\0")
+    assert usd.number_of("/World/envs/env_0/Robot/Geometry/body0001/joint0003") == 3
+
+
 def test_the_cache_follows_the_content(tmp_path, monkeypatch):
     monkeypatch.setattr(usd.importlib.metadata, "version", lambda name: "1.0")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -84,7 +132,7 @@ def test_the_cache_follows_the_content(tmp_path, monkeypatch):
     def convert(xml, folder):
         converted.append(xml.read_text())
         folder.mkdir()
-        (folder / "robot.usdc").write_bytes(b"")
+        (folder / "robot.usdc").write_bytes(b"usd")
 
     monkeypatch.setattr(usd, "convert", convert)
     (tmp_path / "robot").mkdir()
@@ -105,13 +153,69 @@ def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(usd.importlib.metadata, "version", lambda name: "1.0")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
+    said = [""]
+
     def convert(xml, folder):
-        raise RuntimeError("no")
+        raise RuntimeError(said[0])
 
     monkeypatch.setattr(usd, "convert", convert)
     (tmp_path / "robot").mkdir()
-    with pytest.raises(RuntimeError, match="no"):
-        usd.robot_usd(made(tmp_path / "robot", ROBOT))
+    robot = made(tmp_path / "robot", ROBOT)
+    told = (  # as USD itself tells it, and anything else
+        "\n\tError in 'a.b' at line 52 in file b.py : 'Python runtime error: Mesh m is bad'",
+        "Mesh m\nis bad",
+    )
+    for line in told:
+        said[:] = [line]
+        with pytest.raises(ConfigError) as refusal:
+            usd.robot_usd(robot)
+        assert str(refusal.value) == f"{robot.mjcf}: cannot be converted to USD: Mesh m is bad"
+    monkeypatch.setattr(usd, "convert", lambda xml, folder: folder.mkdir())
+    with pytest.raises(ConfigError, match="nothing was written"):
+        usd.robot_usd(robot)
+    assert not list((tmp_path / "cache" / "robolearn" / "usd").iterdir())
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty"])
+def test_a_damaged_cache_is_put_right(tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(usd.importlib.metadata, "version", lambda name: "1.0")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def convert(xml, folder):
+        folder.mkdir()
+        (folder / "robot.usdc").write_bytes(b"usd")
+
+    monkeypatch.setattr(usd, "convert", convert)
+    (tmp_path / "robot").mkdir()
+    robot = made(tmp_path / "robot", ROBOT)
+    for write in (lambda: usd.robot_usd(robot), usd.ground_usd):
+        file = write()
+        whole = file.read_bytes()
+        assert whole
+        if damage == "missing":
+            file.unlink()
+        else:
+            file.write_bytes(b"")
+        assert write() == file
+        assert file.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_is_told_with_the_setting(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(
+        ConfigError, match=r"robots in .*file/robolearn/usd: .*; set XDG_CACHE_HOME"
+    ) as refusal:
+        usd.ground_usd()
+    assert "\n" not in str(refusal.value)
+
+    def full(*words):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(usd.os, "replace", full)
+    with pytest.raises(ConfigError, match="No space left on device; set XDG_CACHE_HOME"):
+        usd.ground_usd()
     assert not list((tmp_path / "cache" / "robolearn" / "usd").iterdir())
 
 
@@ -123,7 +227,7 @@ def test_of_two_processes_that_convert_at_once_the_second_takes_the_firsts(tmp_p
 
     def convert(xml, folder):
         folder.mkdir()
-        (folder / "robot.usdc").write_bytes(b"")
+        (folder / "robot.usdc").write_bytes(b"usd")
         if not nested:  # while this one works, the other one begins and ends
             nested.append(True)
             nested.append(usd.robot_usd(robot))
@@ -186,15 +290,78 @@ def test_the_same_robot_with_its_legs_in_another_order_is_the_same(tmp_path):
         ('range="-1 1"', "", "jnt_limited differs"),
         ('mass="3"', 'mass="4"', "body_mass[1] is 4, not 3"),
         ('axis="0 0 1"', 'axis="0 0 -1"', "jnt_axis[1, 2] is -1, not 1"),
-        ('size="0.05" pos', 'size="0.06" pos', "the colliding geoms"),
-        ('contype="1" friction="0.7', 'contype="0" friction="0.7', "1 geoms collide, not 3"),
-        ('contype="1" friction', 'contype="1" conaffinity="1" friction', "3 pairs of geoms can touch, not 2"),
+        ('size="0.05" pos', 'size="0.06" pos', "the shape of a sphere of body left"),
+        (
+            'contype="1" friction="0.7',
+            'contype="0" friction="0.7',
+            "body left has lost a geom that collides: sphere",
+        ),
+        ('contype="1" friction', 'contype="1" conaffinity="1" friction', "of left and right 1, not 0"),
+        ('mass="3"', 'mass="3" contype="1"', "body trunk can touch something there: box; not: no geom"),
+        ('<body name="left"', '<body name="left" euler="0 0.1 0"', "the axes of body_quat"),
+        ('<body name="left"', '<body name="left" gravcomp="1"', "body_gravcomp[2] is 1, not 0"),
+        ('size="0.2 0.1 0.05" mass', 'size="0.2 0.1 0.05" euler="0 0.1 0" mass', "the inertia (kg m2 / "),
+        ('name="drag"', 'name="drag" ref="0.5"', "qpos0[2] is 0.5, not 0"),
+        ('name="drag"', 'name="drag" springref="0.5"', "qpos_spring[2] is 0.5, not 0"),
+        ('name="drag"', 'name="drag" pos="0 0 0.1"', "jnt_pos[2, 2] is 0.1, not 0"),
+        ('contype="1" friction', 'contype="1" priority="2" friction', "geom_priority of a sphere"),
+        ('contype="1" friction', 'contype="1" solmix="2" friction', "geom_solmix of a sphere"),
+        ("<default>", '<option density="1000"/><default>', "option density is 1000, not 0"),
+        ("<default>", '<option viscosity="0.1"/><default>', "option viscosity is 0.1, not 0"),
+        ("<default>", '<option wind="1 0 0"/><default>', "option wind[0] is 1, not 0"),
+        ("<default>", '<option gravity="0 0 -1"/><default>', "option gravity[2] is -1, not -9.81"),
+        ("<default>", '<option><flag gravity="disable"/></option><default>', "the flag gravity is disabled"),
+        ("<default>", '<option><flag override="enable"/></option><default>', "the flag override is enabled"),
     ],
 )
 def test_what_differs_is_told_with_both_values(tmp_path, was, now, said):
     ours, theirs = pair(tmp_path, ROBOT.replace(was, now))
     found = differences(ours, theirs, Match(ours, theirs, ["world", "trunk", "left", "right"]))
     assert any(said in line for line in found), found
+
+
+SHIN = '<geom type="capsule" size="0.03" fromto="0 0 0 0 0 -0.4" mass="0.5"/>'
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "same"),
+    [
+        ('type="box" size=".1 .2 .3"', 'type="box" size=".2 .1 .3" euler="0 0 1.57079633"', True),
+        ('type="box" size=".1 .2 .3"', 'type="box" size=".1 .2 .3" euler="0 0 0.1"', False),
+        ('type="capsule" size=".1 .2"', 'type="capsule" size=".1 .2" euler="3.14159265 0 1"', True),
+        ('type="capsule" size=".1 .2"', 'type="capsule" size=".1 .2" euler="0.1 0 0"', False),
+        ('type="cylinder" size=".1 .2"', 'type="cylinder" size=".1 .2" euler="3.14159265 0 1"', True),
+        ('type="cylinder" size=".1 .2"', 'type="cylinder" size=".1 .21"', False),
+        ('type="ellipsoid" size=".1 .2 .3"', 'type="ellipsoid" size=".1 .2 .3" euler="0.1 0 0"', False),
+        ('type="mesh" mesh="m"', 'type="mesh" mesh="m" pos="0.01 0 0"', False),
+        ('type="mesh" mesh="m"', 'type="mesh" mesh="other"', True),
+    ],
+)
+def test_shapes_are_compared_however_their_axes_are_chosen(tmp_path, ours, theirs, same):
+    points = ["0 0 0", ".1 0 0", "0 .2 0", "0 0 -.3"]
+    meshes = f'''<asset><mesh name="m" vertex="{" ".join(points)}"/>
+      <mesh name="other" vertex="{" ".join(points[::-1])}"/></asset><default>'''
+
+    def scene(folder: str, shape: str) -> mujoco.MjModel:
+        xml = ROBOT.replace("<default>", meshes).replace(SHIN, f'{SHIN}<geom {shape} mass="0" contype="1"/>')
+        (tmp_path / folder).mkdir()
+        return mjcf.build_model(made(tmp_path / folder, xml), "isaaclab")
+
+    one, two = scene("a", ours), scene("b", theirs)
+    found = differences(one, two, Match(one, two, ["world", "trunk", "left", "right"]))
+    assert (found == []) is same, found
+    assert same or "the shape of a" in found[0]
+
+
+def test_how_friction_in_a_joint_is_solved_counts_only_where_there_is_some(tmp_path):
+    for number, (loss, said) in enumerate((("0", []), ("0.1", ["dof_solref[0, 1] is 2, not 1"]))):
+        (tmp_path / str(number)).mkdir()
+        rubs = ROBOT.replace('name="drag"', f'name="drag" frictionloss="{loss}"')
+        ours, theirs = pair(
+            tmp_path / str(number), rubs.replace("frictionloss", 'solreffriction="0.02 2" frictionloss')
+        )
+        ours = mjcf.build_model(made(tmp_path / str(number) / "a", rubs), "isaaclab")
+        assert differences(ours, theirs, Match(ours, theirs, ["world", "trunk", "left", "right"])) == said
 
 
 def test_bodies_that_are_not_the_robots_are_refused(tmp_path):

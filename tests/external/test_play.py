@@ -82,6 +82,50 @@ def test_an_environment_that_draws_nothing_is_code_2_in_one_line(name, why, tmp_
     assert not (tmp_path / "a.mp4").exists()
 
 
+UNDRAWN = """
+import gymnasium
+
+class Undrawn(gymnasium.Env):
+    observation_space = action_space = gymnasium.spaces.Box(-1, 1, (1,))
+    metadata = {"render_modes": ["rgb_array"]}
+    dt = 0.1
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+class Telling(Undrawn):
+    def render(self):
+        raise NotImplementedError("ask the author")
+
+class Silent(Undrawn):
+    def render(self):
+        raise RuntimeError
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "ends"),
+    [
+        ("Undrawn", 2, "Undrawn draws no pictures"),
+        ("Telling", 2, "Telling draws no pictures: ask the author"),
+        ("Silent", 3, "Silent does not draw on this machine: RuntimeError"),
+    ],
+)
+def test_no_picture_is_code_2_and_no_line_ends_in_a_colon(name, code, ends, tmp_path, capfd):
+    (tmp_path / "envs.py").write_text(UNDRAWN)
+    task = f"gymnasium:{tmp_path}/envs.py:{name}"
+    run = trained(tmp_path / "run", task)
+    got, said = play(capfd, run, "", f"task={task}", "--video", str(tmp_path / "a.mp4"))
+    assert (got, len(said), said[-1].endswith(ends)) == (code, 1, True), said
+
+
 @pytest.mark.skipif(importlib.util.find_spec("pygame") is not None, reason="pygame is installed")
 def test_a_package_that_it_draws_with_and_that_is_missing_is_code_3_in_one_line(tmp_path, capfd):
     run = trained(tmp_path / "run", "gymnasium:Pendulum-v1")

@@ -59,12 +59,20 @@ def test_an_environment_that_does_not_repeat_under_its_seed_fails(capsys):
     assert "the checksum of the observations is" in said
 
 
-@pytest.mark.parametrize(("name", "verdict", "code"), [("Push", "PASS", 0), ("Short", "FAIL", 1)])
-def test_a_trained_policy_must_survive(name, verdict, code, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("name", "share", "verdict"), [("Push", "1.000", "PASS"), ("Short", "0.000", "FAIL")]
+)
+def test_to_be_terminated_is_a_failure_only_where_the_user_says_so(name, share, verdict, tmp_path, capsys):
     task = f"gymnasium:{ACTORS}:{name}"
     run = trained(tmp_path / "run", task)
-    got, gates, _ = sim(capsys, "--task", task, "--policy", str(run), "--steps", "30")
-    assert (got, gates["survival"]) == (code, verdict)
+    words = ["--task", task, "--policy", str(run), "--steps", "30"]
+    code, gates, said = sim(capsys, *words)
+    assert (code, gates["survival"]) == (0, "SKIP")
+    (line,) = (line for line in said.splitlines() if " survival " in line)
+    assert line.split()[2] == share
+    assert "what a termination means is the environment's" in line
+    code, gates, said = sim(capsys, *words, "--min-survival", "0.5")
+    assert (code, gates["survival"]) == (int(verdict == "FAIL"), verdict)
 
 
 def test_what_is_not_finite_fails_and_is_named(capsys):

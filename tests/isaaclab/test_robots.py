@@ -1,0 +1,158 @@
+"""Robots of other people, through the real Isaac Lab 3: as in MuJoCo, or refused in one line that says why."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import mujoco
+import pytest
+import torch
+
+from robolearn.envs.robot import Robot
+from robolearn.errors import ConfigError
+from tests.factories import home_pose, home_targets
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("isaaclab_newton") is None, reason="Isaac Lab 3 is not installed here"
+)
+
+ARM = """
+<mujoco model="arm/v1.0">
+  <compiler angle="radian"/>
+  <worldbody>
+    <body name="post" pos="0 0 1">
+      <geom type="box" size="0.1 0.1 0.05"/>
+      <body name="b-1.x" pos="0 0 -0.2">
+        <joint name="j-1" axis="0 1 0" range="-2 2" damping="0.1"/>
+        <geom name="joint0000" type="capsule" fromto="0 0 0 0 0 -.3" size=".03" mass=".5" contype="0" conaffinity="0"/>
+        <body name="body0001" pos="0 0 -0.3">
+          <joint name="j.2" axis="1 0 0" damping="0.1"/>
+          <geom type="capsule" fromto="0 0 0 0.2 0 -0.1" size="0.03" mass="0.4"/>
+        </body>
+      </body>
+    </body>
+  </worldbody>
+</mujoco>
+"""
+"""Two links under a fixed box, which the lower can touch, with names that USD does not take, or that we write there."""
+
+YAML = """
+schema: 1
+description: two links
+mjcf: arm.xml
+bodies: [b-1.x]
+joints:
+  j-1: {home: 0.1, actuator: a}
+  j.2: {home: 0.0, actuator: a}
+actuators:
+  a: {kind: position, kp: 20, kd: 1, effort: 30}
+solver:
+  isaaclab: {timestep: 0.005, integrator: implicitfast, solver: Newton, iterations: 20, ls_iterations: 20}
+"""
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """MJCF -> backend with a cache of its own; closed after the test."""
+    from robolearn.envs.isaaclab.backend import IsaacLabBackend
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = []
+
+    def build(xml: str):
+        (tmp_path / "arm.xml").write_text(xml)
+        (tmp_path / "robot.yaml").write_text(YAML)
+        made.append(IsaacLabBackend(Robot.load(tmp_path), 2))
+        return made[-1]
+
+    yield build
+    for backend in made:
+        backend.close()
+
+
+def compare(backend, height: float = 0.0) -> float:
+    """The largest difference of a joint's position from plain MuJoCo's in 20 control steps."""
+    robot, model = backend.robot, backend.model
+    backend.reset(torch.ones(2, dtype=torch.bool), home_pose(robot, 2, height=height))
+    data = mujoco.MjData(model)
+    places = [int(model.joint(name).qposadr[0]) for name in robot.joints]
+    data.qpos[places] = robot.home
+    worst = 0.0
+    for step in range(20):
+        targets = home_targets(robot, 2) + 0.3 * torch.sin(torch.arange(2) + 0.2 * step)
+        backend.step(targets, 2)
+        data.ctrl[:] = targets[0]
+        mujoco.mj_step(model, data, 2)
+        found = backend.state.robot.joint_pos[0]
+        worst = max(worst, float((found - torch.tensor(data.qpos[places]).float()).abs().max()))
+    return worst
+
+
+def test_names_that_usd_does_not_take_and_a_base_that_links_can_touch(make):
+    assert compare(make(ARM)) < 1e-4
+
+
+def test_a_link_that_lies_on_its_own_base(make):
+    # The lower link reaches 5 mm into the box, and is pushed out of it.
+    backend = make(ARM.replace('fromto="0 0 0 0.2 0 -0.1"', 'fromto="0 0 0 0 0 0.425"'))
+    data = mujoco.MjData(backend.model)
+    mujoco.mj_forward(backend.model, data)
+    assert data.ncon
+    assert compare(backend) < 5e-3
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ("<worldbody>", '<option><flag gravity="disable"/></option><worldbody>', "flag gravity"),
+        (
+            "<worldbody>",
+            '<option density="1000" viscosity="0.1"/><worldbody>',
+            "option density is 0, not 1000",
+        ),
+        ("<worldbody>", '<option wind="9 0 0"/><worldbody>', r"option wind\[0\] is 0, not 9"),
+        ('name="b-1.x"', 'name="b-1.x" gravcomp="1"', "body_gravcomp"),
+        ('range="-2 2"', 'range="-2 2" ref="0.5"', "joint j-1 has a ref"),
+        ('range="-2 2"', 'range="-2 2" actuatorfrcrange="-1 1"', "joint j-1 has an actuatorfrcrange"),
+        # In MuJoCo, but not there, what hangs on a fixed body can touch it.
+        (' contype="0" conaffinity="0"', "", "body b-1.x can touch something there: no geom; not: capsule"),
+        (
+            'type="capsule" fromto="0 0 0 0.2 0 -0.1" size="0.03"',
+            'type="ellipsoid" size="0.05 0.06 0.2"',
+            "body body0001 has lost a geom that collides: ellipsoid",
+        ),
+    ],
+)
+def test_what_isaac_lab_does_not_take_over_is_refused_by_name(make, was, now, said):
+    with pytest.raises(ConfigError, match=said) as refusal:
+        make(ARM.replace(was, now))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_mesh_that_cannot_be_converted_is_refused_with_the_file(make, tmp_path):
+    import struct
+
+    triangles = [(0, 2, 1), (0, 1, 3), (0, 3, 2), (1, 2, 3)]
+    corners = [(0.0, 0.0, 0.0), (0.1, 0.0, 0.0), (0.0, 0.1, 0.0), (0.0, 0.0, -0.3)]
+    faces = b"".join(
+        struct.pack("<12fH", 0, 0, 0, *corners[a], *corners[b], *corners[c], 0) for a, b, c in triangles
+    )
+    (tmp_path / "m.stl").write_bytes(bytes(80) + struct.pack("<I", 4) + faces)
+    with_mesh = ARM.replace("<worldbody>", '<asset><mesh name="m" file="m.stl"/></asset><worldbody>').replace(
+        'type="capsule" fromto="0 0 0 0.2 0 -0.1" size="0.03"', 'type="mesh" mesh="m"'
+    )
+    backend = make(with_mesh)
+    assert compare(backend) < 1e-4
+    backend.close()
+    numbers = [4, 0, 0, 4]  # MuJoCo's own format, which the converter does not know
+    legacy = (
+        struct.pack("<4i", *numbers)
+        + struct.pack("<12f", *sum(corners, ()))
+        + struct.pack("<12i", *sum(triangles, ()))
+    )
+    (tmp_path / "m.msh").write_bytes(legacy)
+    with pytest.raises(
+        ConfigError, match=r"arm\.xml: cannot be converted to USD: Mesh m .*extension \.msh"
+    ) as refusal:
+        make(with_mesh.replace("m.stl", "m.msh"))
+    assert "\n" not in str(refusal.value)
