@@ -34,7 +34,7 @@ ARM = """
   </worldbody>
 </mujoco>
 """
-"""Two links under a fixed box, which the lower can touch, with names that USD does not take, or that we write there."""
+"""Two links under a fixed box, which the lower one can touch; names that USD does not take or that we write there."""
 
 YAML = """
 schema: 1
