@@ -30,6 +30,8 @@ def symmetry(device: torch.device | str = "cpu", clock: bool = False) -> Symmetr
 class Scripted:
     """N environments whose observations and ends were drawn beforehand, and whose rewards follow the actions."""
 
+    resets_take_a_step = False
+
     def __init__(
         self,
         num_envs: int = 12,
