@@ -18,7 +18,7 @@ import onnx
 
 import robolearn
 from robolearn import runtime
-from robolearn.contract import Contract
+from robolearn.core.contract import Contract
 from robolearn.errors import ConfigError, quote
 from robolearn.export.profiles import PROFILES
 from robolearn.export.record import Recording, golden

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from robolearn.config import Config
-from robolearn.env import Env
-from robolearn.envs.backend import Tensor
-from robolearn.evaluate import NEVER_TRAINED
+from robolearn.commands.evaluate import NEVER_TRAINED
+from robolearn.config.run_config import Config
+from robolearn.core.env import Env
+from robolearn.core.finite import NonFiniteTerm
+from robolearn.envs.state import Tensor
 from robolearn.export.record import phase_of, raw_sensors
-from robolearn.finite import NonFiniteTerm
-from robolearn.make import make_env
-from robolearn.runs import Act, forget
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import BAD_INPUT, NOT_THE_SAME, Refused
 from robolearn.runtime.robot import Runtime
 from robolearn.runtime.sessions import Session
+from robolearn.training.build import make_env
+from robolearn.training.runs import Act, forget
 
 Driver = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 """The robots still running (N,) bool -> actions and targets (N, A) each; no targets: the task's own."""

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from robolearn.config import Config
-from robolearn.env import Env
-from robolearn.envs.backend import Pose
+from robolearn.config.run_config import Config
+from robolearn.core.env import Env
 from robolearn.envs.mjcf import joint_limits
-from robolearn.make import make_env
+from robolearn.envs.state import Pose
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
+from robolearn.training.build import make_env
 
 
 def require_consistent(

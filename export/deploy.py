@@ -13,21 +13,21 @@ import numpy as np
 import torch
 
 from robolearn import config
-from robolearn.config import Config
-from robolearn.contract import contract_of
-from robolearn.env import Env
+from robolearn.config.run_config import Config
+from robolearn.core.contract import contract_of
+from robolearn.core.env import Env
 from robolearn.errors import ConfigError, quote
 from robolearn.export.bundle import contract_entry, single_file
 from robolearn.export.record import on_robot, phase_of, raw_sensors
 from robolearn.external.env import ExternalEnv
-from robolearn.make import build_external, make_env, make_learner_env
 from robolearn.runtime.bundle import Bundle, canonical, difference
 from robolearn.runtime.errors import OK, OVER_BUDGET
 from robolearn.runtime.main import RUNTIMES, available, open_session
 from robolearn.runtime.measure import statistics, ticks
 from robolearn.runtime.observe import GIVEN
 from robolearn.runtime.robot import Runtime
-from robolearn.train import set_threads
+from robolearn.training.build import build_external, make_env, make_learner_env
+from robolearn.training.train import set_threads
 
 FELL = 1
 """Exit code where the robot did not stay up."""

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from robolearn.config import Config
-from robolearn.env import Env
-from robolearn.envs.backend import State
-from robolearn.runs import Act, forget
+from robolearn.config.run_config import Config
+from robolearn.core.env import Env
+from robolearn.envs.state import State
+from robolearn.training.runs import Act, forget
 
 SEGMENTS, SEGMENT_STEPS = 3, 80
 """What of it travels with a bundle: the first steps of so many robots."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from robolearn.config.fields import field_docs
 from robolearn.envs.backend import PARAMETERS
 from robolearn.export.closed_loop import LIMIT, SECONDS, STARTS
+from robolearn.export.latency.picture import draw_latency
 from robolearn.export.markdown import bullets, columns, figures_table, interval, number, span, table
-from robolearn.export.picture import draw_latency
-from robolearn.fields import field_docs
 from robolearn.runtime.observe import UNITS
 
 if TYPE_CHECKING:

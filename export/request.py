@@ -11,22 +11,23 @@ from typing import Any
 
 import torch
 
-from robolearn import checkpoint, registry, runs
-from robolearn.config import OWN, Config
-from robolearn.contract import Contract
+from robolearn.config import registry
+from robolearn.config.run_config import OWN, Config
+from robolearn.core.contract import Contract
 from robolearn.errors import ConfigError, did_you_mean, quote
 from robolearn.export import profiles, target
 from robolearn.export.bundle import require_replaceable
 from robolearn.export.closed_loop import SECONDS, STARTS
-from robolearn.export.graph import PRECISIONS
+from robolearn.export.onnx.graph import PRECISIONS
 from robolearn.export.target import Target
-from robolearn.make import build_external
-from robolearn.runs import Run
 from robolearn.runtime.bundle import canonical, difference
 from robolearn.runtime.cuda import device_tree_model
 from robolearn.runtime.engine import device
 from robolearn.runtime.errors import NOT_HERE, Refused
 from robolearn.runtime.measure import LEAST_STEPS
+from robolearn.training import checkpoint, runs
+from robolearn.training.build import build_external
+from robolearn.training.runs import Run
 
 LARGEST_STARTS = 100_000
 
@@ -36,7 +37,7 @@ class Request:
     """One call of the command."""
 
     run: str | None = None
-    """See `robolearn.runs.open_run`."""
+    """See `robolearn.training.runs.open_run`."""
     overrides: tuple[str, ...] = ()
     target: str = "host"
     precision: str = "fp32"

@@ -16,33 +16,34 @@ from typing import Any
 import onnx
 
 from robolearn import config as configuration
-from robolearn.config import Config
-from robolearn.contract import Contract, contract_of
+from robolearn.commands.evaluate import NEVER_TRAINED
+from robolearn.config.run_config import Config
+from robolearn.core.contract import Contract, contract_of
 from robolearn.errors import ConfigError, RunFailed, printable
-from robolearn.evaluate import NEVER_TRAINED
 from robolearn.export import bundle as bundles
-from robolearn.export import latency, profiles
-from robolearn.export.check import check_graph, summary
+from robolearn.export import profiles
 from robolearn.export.closed_loop import Gap, Late, closed_loop, one_step_late
 from robolearn.export.consistent import require_consistent
-from robolearn.export.external import ExternalTrial
-from robolearn.export.graph import build_graph
-from robolearn.export.parity import Parity, check_parity
+from robolearn.export.external.export import ExternalTrial
+from robolearn.export.latency import latency
+from robolearn.export.onnx.check import check_graph, summary
+from robolearn.export.onnx.graph import build_graph
+from robolearn.export.onnx.parity import Parity, check_parity
+from robolearn.export.onnx.reference import ReferenceSession, TorchSession
 from robolearn.export.record import Recording, on_robot, record
-from robolearn.export.reference import ReferenceSession, TorchSession
 from robolearn.export.report import STAYS_UP, report, write_report
 from robolearn.export.request import Checked, Request, check_request, require_same
 from robolearn.export.target import Target
 from robolearn.learners.models import DeployedPolicy, Player
-from robolearn.make import make_env
-from robolearn.runs import Act, load_policy
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.engine import EngineSession, build_engine
 from robolearn.runtime.errors import NOT_THE_SAME, OK, OVER_BUDGET, Refused
 from robolearn.runtime.measure import measure, over_budget, processor
 from robolearn.runtime.robot import Runtime, replay
 from robolearn.runtime.sessions import OnnxSession, Session
-from robolearn.train import set_threads
+from robolearn.training.build import make_env
+from robolearn.training.runs import Act, load_policy
+from robolearn.training.train import set_threads
 
 RECORDED = (16, 256)
 """Robots and control steps of the recording: 4096 observations in sequences of 256."""

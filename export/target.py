@@ -1,7 +1,7 @@
 """Targets: the computers a policy is exported for, each a file of figures that say what they are worth.
 
 A target is data, `targets/NAME.yaml` or a file of the user's in the same layout. Nothing here computes with the
-figures; `robolearn.export.latency` does.
+figures; `robolearn.export.latency.latency` does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from robolearn import yaml_file
+from robolearn.config import yaml_file
 from robolearn.errors import ConfigError, listing, quote
 from robolearn.runtime.measure import is_target
 

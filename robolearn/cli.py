@@ -118,7 +118,7 @@ def train(
     if show:
         typer.echo(config.show(resolved), nl=False)
         return OK
-    from robolearn.train import train as run
+    from robolearn.training.train import train as run
 
     run(resolved, changes=config.resume_changes(overrides or [], resolved))
     return OK
@@ -134,7 +134,7 @@ def list_(
 
     Ours, and those of installed packages.
     """
-    from robolearn import registry
+    from robolearn.config import registry
 
     wanted = f"{kind}s" if kind and not kind.endswith("s") else kind
     if wanted is not None and wanted not in registry.KINDS:
@@ -172,7 +172,7 @@ def eval_(
     robolearn eval runs/humanoid_walk/2026-01-31_12-00-00 --backend mujoco_warp --gap --output out
     """
     run, overrides = _split(words, backend)
-    from robolearn.evaluate import evaluate
+    from robolearn.commands.evaluate import evaluate
 
     evaluate(run, overrides, episodes=episodes, output=output, gap=gap)
     return OK
@@ -194,7 +194,7 @@ def play(
     robolearn play runs/humanoid_walk/2026-01-31_12-00-00 "task.commands.forward=[1,1]"
     """
     run, overrides = _split(words)
-    from robolearn.viewer import play as watch
+    from robolearn.commands.play.play import play as watch
 
     watch(run, overrides, video=video, seconds=seconds, output=output)
     return OK
@@ -230,7 +230,7 @@ def sim(
     robolearn sim --task humanoid_walk --policy zero --junit out.xml
     robolearn sim --policy runs/humanoid_walk/2026-01-31_12-00-00
     """
-    from robolearn.sim import simulate
+    from robolearn.commands.sim import simulate
 
     passed = simulate(
         task=task,
@@ -348,7 +348,7 @@ def bench(
     robolearn bench task=humanoid_walk num_envs=4096
     robolearn bench task=humanoid_walk --sizes 1024,4096 --against rsl_rl --json bench.json
     """
-    from robolearn.bench import bench as measure
+    from robolearn.commands.bench.bench import bench as measure
 
     return OK if measure(overrides or [], rounds, warmup, sizes, against, json) else CHECK_FAILED
 
@@ -363,7 +363,7 @@ def grad_check(
 
     robolearn grad-check task=cartpole_balance backend=differentiable
     """
-    from robolearn.grad_check import grad_check as compare
+    from robolearn.commands.grad_check.grad_check import grad_check as compare
 
     return OK if compare(overrides or [], directions, envs) else CHECK_FAILED
 

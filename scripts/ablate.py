@@ -18,7 +18,8 @@ import torch
 import yaml
 from walking import first_walk, number, trace
 
-from robolearn import checkpoint, config
+from robolearn import config
+from robolearn.training import checkpoint
 
 TASK = "humanoid_walk"
 VARIANTS = {

@@ -45,9 +45,9 @@ def one(
     import torch
 
     from robolearn import config
-    from robolearn.evaluate import NEVER_TRAINED, tally
-    from robolearn.make import make_env
-    from robolearn.train import make_learner, set_threads
+    from robolearn.commands.evaluate import NEVER_TRAINED, tally
+    from robolearn.training.build import make_env
+    from robolearn.training.train import make_learner, set_threads
 
     run = config.resolve([*task, f"learner={learner}", f"seed={seed}"])
     set_threads(run)

@@ -62,7 +62,7 @@ def require_mjlab(python: str | None) -> None:
 
 def require_backend(words: list[str]) -> None:
     """robolearn's simulator is there: better told now than once the other side has been built."""
-    from robolearn import registry
+    from robolearn.config import registry
     from robolearn.errors import ConfigError, MissingError
 
     named = [word.partition("=")[2] for word in words if word.startswith("backend=")]

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 import warp as wp
 
-from robolearn import registry
-from robolearn.envs.backend import Pose
+from robolearn.config import registry
 from robolearn.envs.robot import Robot
+from robolearn.envs.state import Pose
 
 HORIZON, SUBSTEPS = 32, 4
 MEMORY = 8_000_000_000

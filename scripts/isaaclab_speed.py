@@ -19,9 +19,9 @@ from pathlib import Path
 
 import torch
 
-from robolearn import registry
-from robolearn.envs.backend import Pose
+from robolearn.config import registry
 from robolearn.envs.robot import Robot
+from robolearn.envs.state import Pose
 
 SUBSTEPS, ROUNDS = 2, 5
 STATUS = Path("/proc/self/status")

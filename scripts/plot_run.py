@@ -14,7 +14,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import yaml
 
-from robolearn.metrics import read_metrics
+from robolearn.training.metrics import read_metrics
 
 CURVES = {
     "reward/total": "reward a step",

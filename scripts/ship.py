@@ -18,9 +18,10 @@ from pathlib import Path
 import torch
 from walking import GATES, judge, walks
 
-from robolearn import checkpoint, config
+from robolearn import config
 from robolearn.files import replacing
-from robolearn.runs import PRETRAINED
+from robolearn.training import checkpoint
+from robolearn.training.runs import PRETRAINED
 
 ROOT = Path(__file__).parent.parent
 

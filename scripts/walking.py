@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from robolearn import checkpoint
+from robolearn.commands.evaluate import NEVER_TRAINED, summarize, tally
 from robolearn.errors import ConfigError, MissingError
-from robolearn.evaluate import NEVER_TRAINED, summarize, tally
-from robolearn.make import make_env
-from robolearn.runs import load_policy, open_run
-from robolearn.train import set_threads
+from robolearn.training import checkpoint
+from robolearn.training.build import make_env
+from robolearn.training.runs import load_policy, open_run
+from robolearn.training.train import set_threads
 
 SAME = ["task.min_height=0.5", "task.min_upright=0.75", "task.balance_window=0"]
 """What a run may have had its own way: when it has fallen is judged alike, and no clock is told of a push."""

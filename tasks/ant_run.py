@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from robolearn.envs.backend import Pose, State, Tensor, quat_rotate
-from robolearn.tasks import terms
-from robolearn.tasks.context import Context, Random
-from robolearn.tasks.observations import Observation
-from robolearn.tasks.task import Task, Term
+from robolearn.envs.state import Pose, State, Tensor, quat_rotate
+from robolearn.tasks.mdp import terms
+from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.observations import Observation
+from robolearn.tasks.mdp.task import Task, Term
 
 ACTION_SCALE = {"front_hip": 0.5, "front_knee": 0.6, "hind_hip": 0.5, "hind_knee": 0.6}
 """Change of a joint's target for a unit action [rad]."""

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from robolearn.envs.backend import Pose, State, Tensor
-from robolearn.tasks import terms
-from robolearn.tasks.context import Context, Random
-from robolearn.tasks.observations import Observation
-from robolearn.tasks.task import Task, Term
+from robolearn.envs.state import Pose, State, Tensor
+from robolearn.tasks.mdp import terms
+from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.observations import Observation
+from robolearn.tasks.mdp.task import Task, Term
 
 SLIDER, HINGE = 0, 1
 

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from robolearn.envs.backend import Pose, State, Tensor
-from robolearn.tasks import terms
+from robolearn.envs.state import Pose, State, Tensor
 from robolearn.tasks.cartpole import HINGE, SLIDER, centred, off_the_rail, upright
-from robolearn.tasks.context import Context, Random
-from robolearn.tasks.observations import Observation
-from robolearn.tasks.task import Task, Term
+from robolearn.tasks.mdp import terms
+from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.observations import Observation
+from robolearn.tasks.mdp.task import Task, Term
 
 COS_UPRIGHT = math.cos(0.2)
 """A pole within 0.2 rad counts as upright."""

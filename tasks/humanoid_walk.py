@@ -14,12 +14,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from robolearn.envs.backend import PARAMETERS, Pose, State, Tensor
-from robolearn.tasks import quality, terms
-from robolearn.tasks.commands import Pushes, VelocityCommands
-from robolearn.tasks.context import Context, Random
-from robolearn.tasks.observations import MEASURABLE, Observation, projected_gravity
-from robolearn.tasks.task import Ratio, Task, Term
+from robolearn.envs.backend import PARAMETERS
+from robolearn.envs.state import Pose, State, Tensor
+from robolearn.tasks.mdp import gait_metrics as quality
+from robolearn.tasks.mdp import terms
+from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
+from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.observations import MEASURABLE, Observation, projected_gravity
+from robolearn.tasks.mdp.task import Ratio, Task, Term
 
 LEGS = ("l_", "r_")
 SWING_HEIGHT = 0.08

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from robolearn import config
-from robolearn.env import Env
-from robolearn.make import make_env
+from robolearn.core.env import Env
+from robolearn.training.build import make_env
 
 
 def unread(env: Env) -> Env:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from robolearn import registry
+from robolearn.config import registry
 
 OUTSIDE = Path(__file__).parent / "fixtures" / "outside"
 

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from robolearn import config, registry
-from robolearn.env import Env
-from robolearn.envs.backend import Backend, Entity, Pose, State
+from robolearn import config
+from robolearn.config import registry
+from robolearn.core.env import Env
+from robolearn.envs.backend import Backend
 from robolearn.envs.robot import Robot
-from robolearn.tasks.task import Task
-from robolearn.train import train
+from robolearn.envs.state import Entity, Pose, State
+from robolearn.tasks.mdp.task import Task
+from robolearn.training.train import train
 
 ROBOTS = Path(__file__).parent.parent / "envs" / "robots"
 INSTALLED = [name for name, entry in registry.entries("backends").items() if not entry.hint]
@@ -73,7 +75,7 @@ def make_env() -> Iterator[Callable[..., Env]]:
     made: list[Env] = []
 
     def make(task: Task, num_envs: int = 16, seed: int = 1) -> Env:
-        from robolearn.envs.mujoco import MujocoBackend
+        from robolearn.envs.mujoco.backend import MujocoBackend
 
         robot = load_robot(task.robot)
         made.append(Env(task, robot, MujocoBackend(robot, num_envs), seed=seed))

@@ -25,7 +25,7 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 class Tape(TorchDispatchMode):
-    """A `robolearn.graphs.Graph`. Give `lambda device: Tape()` to `Graphed`, or put it in place of `make_graph`.
+    """A `robolearn.core.graphs.Graph`. Give `lambda device: Tape()` to `Graphed`, or put it in place of `make_graph`.
 
     Recording takes running the function, which a capture does not do: what it wrote and drew is put back
     afterwards, and what it made holds NaN until a replay fills it.

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from robolearn import config
-from robolearn.env import Env
+from robolearn.core.env import Env
 from robolearn.envs import mjcf
 from robolearn.envs.robot import Robot
-from robolearn.make import make_env
-from robolearn.train import make_learner
+from robolearn.training.build import make_env
+from robolearn.training.train import make_learner
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 SCRIPT = SCRIPTS / "compare_mjlab.py"

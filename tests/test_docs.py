@@ -246,7 +246,7 @@ def table(page: str, heading: str) -> set[str]:
 
 
 def test_the_settings_are_all_explained() -> None:
-    from robolearn.schema import GROUPS, SCALARS
+    from robolearn.config.schema import GROUPS, SCALARS
 
     assert table("training.md", "Settings") == {*SCALARS, *GROUPS}
 
@@ -254,7 +254,7 @@ def test_the_settings_are_all_explained() -> None:
 def test_the_fields_of_state_are_all_explained() -> None:
     from dataclasses import fields
 
-    from robolearn.envs.backend import Entity
+    from robolearn.envs.state import Entity
 
     assert table("backends.md", "State") == {field.name for field in fields(Entity)}
 
@@ -268,14 +268,14 @@ def test_the_parts_of_a_backend_are_all_explained() -> None:
 
 
 def test_the_parts_of_a_task_are_all_explained() -> None:
-    from robolearn.tasks.task import Task
+    from robolearn.tasks.mdp.task import Task
 
     public = {name for name in (*vars(Task), *Task.__annotations__) if not name.startswith("_")}
     assert table("tasks.md", "The parts") == public - {"items"}
 
 
 def test_the_vocabulary_is_all_explained() -> None:
-    from robolearn.tasks.observations import VOCABULARY
+    from robolearn.tasks.mdp.observations import VOCABULARY
 
     text = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
     section = text.partition("\n## Observations\n")[2].partition("\n## ")[0]

@@ -24,8 +24,8 @@ NOT_SOURCE = shutil.ignore_patterns(
 SHIPPED = (
     "robolearn/__init__.py",
     "robolearn/py.typed",
-    "robolearn/learners/ppo.py",
-    "robolearn/envs/mujoco.py",
+    "robolearn/learners/ppo/ppo.py",
+    "robolearn/envs/mujoco/backend.py",
     "robolearn/envs/robots/humanoid/humanoid.xml",
     "robolearn/envs/robots/humanoid/robot.yaml",
     "robolearn/envs/robots/cartpole/cartpole.xml",
@@ -45,7 +45,7 @@ from pathlib import Path
 
 import robolearn.export
 import robolearn.tasks.humanoid_walk
-from robolearn import registry
+from robolearn.config import registry
 from robolearn.envs.robot import Robot
 
 here = Path(sys.argv[1])

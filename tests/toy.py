@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from robolearn.env import Env
-from robolearn.envs.backend import Capabilities, Pose, State, Tensor, robot_entity
+from robolearn.core.env import Env
+from robolearn.envs.backend import Capabilities
 from robolearn.envs.robot import Robot
-from robolearn.tasks.context import Context, Random
-from robolearn.tasks.observations import Observation
-from robolearn.tasks.task import Task, Term
+from robolearn.envs.state import Pose, State, Tensor, robot_entity
+from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.observations import Observation
+from robolearn.tasks.mdp.task import Task, Term
 from tests.factories import load_robot
 
 DT = 0.1

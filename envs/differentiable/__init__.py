@@ -1,1 +1,4 @@
-"""Physics that can be differentiated: gradients of rewards flow through the simulator to the policy."""
+"""Differentiable physics: gradients of rewards flow through the simulator to the policy.
+
+Read `backend.py` first, then `engine.py`; `own.py` is our engine, `newton.py` Newton's.
+"""

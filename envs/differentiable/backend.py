@@ -10,10 +10,11 @@ import mujoco
 import torch
 
 from robolearn.envs import mjcf
-from robolearn.envs.backend import Capabilities, Pose, Snapshot, State, Tensor
+from robolearn.envs.backend import Capabilities, Snapshot
 from robolearn.envs.differentiable.engine import ControlStep, Engine, Layout
 from robolearn.envs.randomize import nominal, require_settable
 from robolearn.envs.robot import Robot
+from robolearn.envs.state import Pose, State, Tensor
 from robolearn.envs.warp_graphs import quiet, require_device
 from robolearn.errors import MissingError
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.function import once_differentiable
 
-from robolearn.envs.backend import Entity, Pose, Tensor, quat_rotate
 from robolearn.envs.robot import Robot
+from robolearn.envs.state import Entity, Pose, Tensor, quat_rotate
 
 
 class Engine(Protocol):

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 import warp as wp
 
-from robolearn.envs.backend import Tensor
 from robolearn.envs.differentiable import newton_kernels as kernels
 from robolearn.envs.differentiable.engine import Layout
 from robolearn.envs.differentiable.newton_model import SINK, Description, Link
 from robolearn.envs.differentiable.supported import compliance
 from robolearn.envs.randomize import nominal, settable
 from robolearn.envs.robot import Robot
+from robolearn.envs.state import Tensor
 from robolearn.envs.warp_graphs import Recorder, patience, quiet
 
 MEANINGS = ("friction", "gain_scale", "mass_scale")

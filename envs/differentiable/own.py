@@ -10,13 +10,13 @@ import mujoco
 import torch
 import warp as wp
 
-from robolearn.envs.backend import Tensor
 from robolearn.envs.differentiable.engine import Layout
 from robolearn.envs.differentiable.kernel import SIZES, control_step_kernels
 from robolearn.envs.differentiable.mechanics import Mechanics
 from robolearn.envs.differentiable.tree import left_out, read_tree
 from robolearn.envs.randomize import settable
 from robolearn.envs.robot import Robot
+from robolearn.envs.state import Tensor
 from robolearn.envs.warp_graphs import Recorder, patience
 
 

@@ -1,1 +1,4 @@
-"""Isaac Lab 3 (kit-less, Newton with MuJoCo Warp) behind the backend interface; `bridge` alone knows its names."""
+"""Isaac Lab 3 (kit-less, Newton with MuJoCo Warp) behind the backend interface.
+
+Read `backend.py` first; `bridge.py` is the one file that knows Isaac Lab's names.
+"""

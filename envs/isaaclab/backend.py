@@ -10,12 +10,13 @@ import mujoco
 import torch
 
 from robolearn.envs import mjcf
-from robolearn.envs.backend import Capabilities, Pose, Snapshot, State, Tensor, robot_entity
+from robolearn.envs.backend import Capabilities, Snapshot
 from robolearn.envs.contacts import room_for
 from robolearn.envs.isaaclab import convention
 from robolearn.envs.isaaclab.fidelity import Match, differences
 from robolearn.envs.randomize import InverseWeights, nominal, require_settable, settable
 from robolearn.envs.robot import Robot
+from robolearn.envs.state import Pose, State, Tensor, robot_entity
 from robolearn.errors import ConfigError, RunFailed
 
 ABSURD_SPEED = 1000.0

@@ -26,11 +26,11 @@ from isaaclab.utils.timer import Timer
 from isaaclab_newton.physics import MJWarpSolverCfg, NewtonCfg, NewtonManager, NewtonShapeCfg
 from isaaclab_newton.physics.mjwarp_manager import NewtonMJWarpManager
 
-from robolearn.envs.backend import Tensor
 from robolearn.envs.contacts import Room, colliding_pairs
 from robolearn.envs.isaaclab.convention import Measured
 from robolearn.envs.isaaclab.usd import ground_usd, number_of, numbered, robot_usd
 from robolearn.envs.robot import Robot
+from robolearn.envs.state import Tensor
 from robolearn.envs.warp_graphs import quiet
 from robolearn.errors import ConfigError
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from robolearn.envs.backend import Tensor, quat_rotate, quat_rotate_inverse
+from robolearn.envs.state import Tensor, quat_rotate, quat_rotate_inverse
 
 
 @dataclass

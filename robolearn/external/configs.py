@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+from robolearn.config.fields import unknown
 from robolearn.errors import ConfigError, quote
-from robolearn.fields import unknown
 
 _ACTIVATIONS = ("elu", "relu", "swish", "tanh")
 

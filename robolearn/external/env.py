@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from robolearn.contract import SCHEMA, Contract
-from robolearn.envs.backend import Capabilities, Tensor
+from robolearn.core.contract import SCHEMA, Contract
+from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.step_result import StepResult
+from robolearn.core.totals import Totals
+from robolearn.envs.backend import Capabilities
+from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError
-from robolearn.finite import NonFiniteTerm
-from robolearn.step_result import StepResult
-from robolearn.totals import Totals
 
 OBSERVED = "given"
 """What a contract calls an observation that the robot's own software puts together."""

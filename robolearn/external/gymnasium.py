@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
 
-from robolearn import registry
-from robolearn.envs.backend import Tensor
+from robolearn.config import registry
+from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, MissingError, RunFailed, did_you_mean, listing, one_line, quote
 from robolearn.external.env import NO_LIMIT, Actions, ExternalEnv, Transition
 from robolearn.external.spaces import flatten, observation_columns, require_actions

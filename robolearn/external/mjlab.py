@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from robolearn.envs.backend import Tensor
+from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, one_line, quote
 from robolearn.external.configs import lay_over, ppo_settings
 from robolearn.external.env import Actions, Transition

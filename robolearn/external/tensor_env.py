@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from robolearn.envs.backend import Tensor
+from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, listing
 from robolearn.external.env import NO_LIMIT, Actions, ExternalEnv, Transition
 from robolearn.external.task import ExternalTask

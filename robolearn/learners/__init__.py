@@ -1,19 +1,5 @@
-"""Learning algorithms, one a file. A learner is one file here and one row below."""
+"""Learning algorithms: what they share lies here, and each has a folder of its own (`ppo/`, `shac/`).
 
-from __future__ import annotations
-
-from robolearn.registry import Row
-
-LEARNERS = {
-    "ppo": Row(
-        "robolearn.learners.ppo:PPO",
-        "proximal policy optimization with a central critic",
-        devices=("cpu", "cuda"),
-    ),
-    "shac": Row(
-        "robolearn.learners.shac:SHAC",
-        "short-horizon actor-critic: first-order gradients through the simulator",
-        devices=("cpu", "cuda"),
-    ),
-}
-"""Our learners by name."""
+May import: core and what stands below it, no `external`. A learner is a folder here and a row in `config/tables.py`.
+Read `learner.py` first, the protocol, then `ppo/ppo.py`.
+"""

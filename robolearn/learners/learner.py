@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from robolearn.learner_env import LearnerEnv
+from robolearn.core.learner_env import LearnerEnv
 
 Tensor = torch.Tensor
 
@@ -32,14 +32,14 @@ class Report:
     env: dict[str, float]
     """`Env.drain`: means of rewards, metrics and episodes."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Time by phase as `robolearn.metrics.Timers` measures it: simulate, infer, learn, synchronize, other, total."""
+    """Time by phase, see `robolearn.core.timers.Timers`: simulate, infer, learn, synchronize, other, total."""
 
 
 class Policy(Protocol):
     """Observations to actions, as the robot will run it: deterministic, without the critic.
 
     One that remembers is a `robolearn.learners.models.DeployedPolicy` with `state_names`, or has a
-    `reset(done)` that `robolearn.runs.forget` calls.
+    `reset(done)` that `robolearn.training.runs.forget` calls.
     """
 
     def __call__(self, observations: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from rsl_rl.modules import EmpiricalNormalization
 from torch import nn
 
 from robolearn.learners.learner import Reduce, Tensor, alone
-from robolearn.tasks.symmetry import Symmetry
+from robolearn.tasks.mdp.symmetry import Symmetry
 
 Memory = tuple[Tensor, ...]
 """What a recurrent network carries from step to step: (h,) of a GRU, (h, c) of an LSTM, (L, N, H) each for L

@@ -15,8 +15,8 @@ from robot import read_export, settings, write_robot
 
 from robolearn import config
 from robolearn.envs import mjcf
-from robolearn.make import make_env
-from robolearn.train import make_learner, set_threads
+from robolearn.training.build import make_env
+from robolearn.training.train import make_learner, set_threads
 
 PACKAGES = ("robolearn", "mujoco", "mujoco-warp", "mjbatch", "warp-lang", "torch", "rsl-rl-lib")
 

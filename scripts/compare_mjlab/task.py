@@ -20,12 +20,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from robolearn.envs.backend import PARAMETERS, Pose, State, Tensor
-from robolearn.tasks import terms
-from robolearn.tasks.commands import Pushes, VelocityCommands
-from robolearn.tasks.context import Context, Random
-from robolearn.tasks.observations import Observation
-from robolearn.tasks.task import Task, Term
+from robolearn.envs.backend import PARAMETERS
+from robolearn.envs.state import Pose, State, Tensor
+from robolearn.tasks.mdp import terms
+from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
+from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.observations import Observation
+from robolearn.tasks.mdp.task import Task, Term
 
 TARGET_HEIGHT = 0.1
 """How high a sole should be in its swing [m]."""

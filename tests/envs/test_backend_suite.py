@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from robolearn.envs import mjcf
-from robolearn.envs.backend import State, quat_rotate
+from robolearn.envs.state import State, quat_rotate
 from tests.factories import home_pose, home_targets, load_robot
 
 EVERY = torch.ones(4, dtype=torch.bool)

@@ -14,9 +14,9 @@ from torch import nn
 
 from robolearn import config
 from robolearn.cli import main
-from robolearn.export import graph
+from robolearn.export.onnx import graph
 from robolearn.runtime.bundle import sha256_of
-from robolearn.train import train
+from robolearn.training.train import train
 
 QUICK = ["--starts", "8", "--seconds", "0.4", "--measure-seconds", "0"]
 """Enough to run every stage; nothing is timed, so nothing depends on how busy the machine is."""

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from robolearn import config, runs
-from robolearn.env import Env
+from robolearn import config
+from robolearn.core.env import Env
 from robolearn.errors import RunFailed
 from robolearn.export import closed_loop as loop
 from robolearn.export.record import on_robot
@@ -18,6 +18,7 @@ from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import Refused
 from robolearn.runtime.robot import Runtime
 from robolearn.runtime.sessions import OnnxSession
+from robolearn.training import runs
 from tests.as_on_gpu import unread
 from tests.export.conftest import export
 

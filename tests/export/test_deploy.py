@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from robolearn.cli import main
-from robolearn.env import Env
+from robolearn.core.env import Env
 from robolearn.export import deploy as deploying
 from robolearn.runtime.errors import NOT_THE_SAME
 from tests.as_on_gpu import no_numpy_before_cpu, unread

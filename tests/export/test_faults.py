@@ -12,7 +12,8 @@ from torch import nn
 
 from robolearn.cli import main
 from robolearn.export import bundle as bundles
-from robolearn.export import consistent, graph, stages
+from robolearn.export import consistent, stages
+from robolearn.export.onnx import graph
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import Refused
 from robolearn.tasks.humanoid_walk import HumanoidWalk

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from robolearn.export.closed_loop import Gap, gap_between, student
-from robolearn.export.parity import check_parity
+from robolearn.export.onnx.parity import check_parity
 from robolearn.export.record import Recording
 from robolearn.runtime.errors import Refused
 

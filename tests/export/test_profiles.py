@@ -26,7 +26,7 @@ from robolearn.errors import ConfigError
 from robolearn.export import profiles
 from robolearn.export.profiles import mjlab, unitree
 from robolearn.runtime.errors import BAD_INPUT, Refused
-from robolearn.tasks.observations import VOCABULARY
+from robolearn.tasks.mdp.observations import VOCABULARY
 
 ROOT = Path(__file__).resolve().parents[2]
 JOINTS = ("knee", "ankle", "hip", "waist")

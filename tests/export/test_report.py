@@ -13,18 +13,18 @@ import pytest
 from matplotlib.figure import Figure
 
 from robolearn import config
-from robolearn.contract import contract_of
+from robolearn.core.contract import contract_of
 from robolearn.export import report as reports
 from robolearn.export.bundle import contract_entry
 from robolearn.export.closed_loop import Gap, Late
-from robolearn.export.latency import Cost, Measurement, decide, model
-from robolearn.export.parity import Parity
-from robolearn.export.picture import draw_latency
+from robolearn.export.latency.latency import Cost, Measurement, decide, model
+from robolearn.export.latency.picture import draw_latency
+from robolearn.export.onnx.parity import Parity
 from robolearn.export.report import report, write_report
 from robolearn.export.target import load
-from robolearn.make import make_env
 from robolearn.runtime.measure import statistics
 from robolearn.runtime.observe import projected_gravity_of
+from robolearn.training.build import make_env
 
 THOR = "NVIDIA Jetson AGX Thor Developer Kit"
 JETSONS = ["jetson-thor", "jetson-thor-t4000", "jetson-agx-orin", "jetson-orin-nx", "jetson-orin-nano"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from robolearn.contract import contract_of
+from robolearn.core.contract import contract_of
 from robolearn.export.bundle import contract_entry
 from robolearn.runtime import main as commands
 from robolearn.runtime.bundle import Bundle, difference
@@ -21,9 +21,9 @@ from robolearn.runtime.measure import best_of, is_target, over_budget, paced, st
 from robolearn.runtime.observe import GaitClock, checked_contract
 from robolearn.runtime.robot import Runtime, replay
 from robolearn.runtime.sessions import OnnxSession
-from robolearn.tasks.commands import Pushes, VelocityCommands
 from robolearn.tasks.humanoid_walk import HumanoidWalk
-from robolearn.tasks.observations import projected_gravity
+from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
+from robolearn.tasks.mdp.observations import projected_gravity
 
 # ---------------------------------------------------------------------------------------- on the robot
 

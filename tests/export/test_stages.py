@@ -13,7 +13,8 @@ import torch
 
 from robolearn.cli import main
 from robolearn.export import bundle as bundles
-from robolearn.export import graph, stages
+from robolearn.export import stages
+from robolearn.export.onnx import graph
 from tests.export.conftest import QUICK, export, nothing_left, without_normalizer
 
 # ---------------------------------------------------------------------------------------- what is written

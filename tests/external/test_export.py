@@ -18,15 +18,16 @@ import torch
 from robolearn import config
 from robolearn.cli import main
 from robolearn.export import bundle as bundles
-from robolearn.export import external, stages
-from robolearn.export.external_loop import ExternalGap, unpaired
-from robolearn.make import build_external
-from robolearn.runs import load_policy, open_run
+from robolearn.export import stages
+from robolearn.export.external.export import export as external
+from robolearn.export.external.loop import ExternalGap, unpaired
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import Refused
 from robolearn.runtime.observe import checked_contract
 from robolearn.runtime.robot import Runtime, replay
 from robolearn.runtime.sessions import OnnxSession
+from robolearn.training.build import build_external
+from robolearn.training.runs import load_policy, open_run
 from tests.export.conftest import QUICK, nothing_left, without_normalizer
 from tests.export.test_runtime import ALONE
 

@@ -12,12 +12,12 @@ import torch
 
 from robolearn import config
 from robolearn.cli import main
+from robolearn.commands.evaluate import tally
+from robolearn.core.finite import NonFiniteTerm
 from robolearn.errors import ConfigError, RunFailed
-from robolearn.evaluate import tally
-from robolearn.finite import NonFiniteTerm
-from robolearn.learners.ppo import PPO
-from robolearn.make import build_external
-from robolearn.rollout import collect
+from robolearn.learners.ppo.ppo import PPO
+from robolearn.learners.rollout import collect
+from robolearn.training.build import build_external
 
 COUNTERS = Path(__file__).with_name("counters.py")
 MODES = ["SameStep", "NextStep", "Disabled", "InProcesses"]

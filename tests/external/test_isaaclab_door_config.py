@@ -9,10 +9,11 @@ from types import ModuleType, SimpleNamespace
 import gymnasium
 import pytest
 
-from robolearn import config, registry
+from robolearn import config
+from robolearn.config import registry
 from robolearn.errors import ConfigError, MissingError
-from robolearn.learners.ppo_config import PPOConfig
-from robolearn.make import build_external
+from robolearn.learners.ppo.config import PPOConfig
+from robolearn.training.build import build_external
 from tests.external.lab import Config, Frame, Lab, Newton
 
 

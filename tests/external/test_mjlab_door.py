@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from robolearn import config, registry
+from robolearn import config
+from robolearn.config import registry
 from robolearn.errors import ConfigError, MissingError
-from robolearn.make import build_external
+from robolearn.training.build import build_external
 
 LIMIT = 3
 

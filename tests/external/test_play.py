@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robolearn import film as films
 from robolearn.cli import main
+from robolearn.commands.play import external as films
+from robolearn.commands.play.renderer import open_context
 from robolearn.errors import MissingError
-from robolearn.viewer import open_context
 from tests.external.test_export import trained
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from robolearn.envs import mjcf
-from robolearn.envs.backend import quat_rotate_inverse
+from robolearn.envs.state import quat_rotate_inverse
 from robolearn.errors import ConfigError, RunFailed
 from tests.factories import home_pose, home_targets, load_robot
 

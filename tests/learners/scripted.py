@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from robolearn.env import StepResult
-from robolearn.rollout import Batch
-from robolearn.tasks.symmetry import Reflection, Symmetry
+from robolearn.core.env import StepResult
+from robolearn.learners.rollout import Batch
+from robolearn.tasks.mdp.symmetry import Reflection, Symmetry
 
 WIDTHS = {"policy": 6, "critic": 8}
 ACTIONS = 2

@@ -8,16 +8,18 @@ import pytest
 import torch
 from rsl_rl.models import RNNModel
 
-from robolearn import config, runs, viewer
-from robolearn.env import Env
-from robolearn.evaluate import tally
+from robolearn import config
+from robolearn.commands.evaluate import tally
+from robolearn.commands.play import play as viewer
+from robolearn.commands.sim import roll_out
+from robolearn.core.env import Env
 from robolearn.learners.models import DeployedPolicy, MirroredClock, Player, build_model
-from robolearn.learners.ppo import PPO, PPOConfig
-from robolearn.make import make_env as open_env
-from robolearn.sim import roll_out
+from robolearn.learners.ppo.ppo import PPO, PPOConfig
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
-from robolearn.train import train
+from robolearn.training import runs
+from robolearn.training.build import make_env as open_env
+from robolearn.training.train import train
 
 KINDS = ("gru", "lstm")
 

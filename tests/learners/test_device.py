@@ -8,9 +8,9 @@ from unittest import mock
 import pytest
 import torch
 
-from robolearn import graphs
-from robolearn.finite import NonFiniteTerm
-from robolearn.learners.ppo import PPO, PPOConfig
+from robolearn.core import graphs
+from robolearn.core.finite import NonFiniteTerm
+from robolearn.learners.ppo.ppo import PPO, PPOConfig
 from tests.learners.scripted import Scripted, symmetry
 from tests.no_sync import no_host_sync
 from tests.tape import Tape

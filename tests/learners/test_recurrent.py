@@ -10,16 +10,17 @@ import pytest
 import torch
 from rsl_rl.modules import RNN
 
-from robolearn import checkpoint, config
+from robolearn import config
+from robolearn.commands.evaluate import tally
 from robolearn.errors import ConfigError
-from robolearn.evaluate import tally
-from robolearn.learners.minibatch import Minibatch
 from robolearn.learners.models import Player, empty_memory
-from robolearn.learners.ppo import PPO, PPOConfig
+from robolearn.learners.ppo.minibatch import Minibatch
+from robolearn.learners.ppo.ppo import PPO, PPOConfig
 from robolearn.learners.recurrent import ActorMemory, unroll
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
-from robolearn.train import train
+from robolearn.training import checkpoint
+from robolearn.training.train import train
 
 KINDS = ("gru", "lstm")
 

@@ -10,7 +10,7 @@ import torch
 from robolearn import config
 from robolearn.cli import main
 from robolearn.errors import ConfigError
-from robolearn.make import build_external
+from robolearn.training.build import build_external
 
 pytest.importorskip("mjlab.tasks")
 

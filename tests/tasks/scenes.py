@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from robolearn.envs import mjcf
-from robolearn.envs.backend import State, robot_entity
-from robolearn.tasks.context import Context, RobotConstants
+from robolearn.envs.state import State, robot_entity
+from robolearn.tasks.mdp.context import Context, RobotConstants
 from tests.factories import load_robot
 
 CPU = torch.device("cpu")

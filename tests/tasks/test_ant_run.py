@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from robolearn.envs.backend import Entity
+from robolearn.envs.state import Entity
 from robolearn.tasks.ant_run import AntRun
 from tests.tasks.scenes import ends, rewards, slopes, standing
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from robolearn.contract import contract_of
+from robolearn.core.contract import contract_of
 from robolearn.runtime.errors import Refused
 from robolearn.runtime.observe import checked_contract
 from robolearn.tasks.cartpole_swingup import CartpoleSwingup

@@ -7,10 +7,11 @@ import math
 import pytest
 import torch
 
-from robolearn.envs.backend import Entity
-from robolearn.tasks import humanoid_walk, quality
+from robolearn.envs.state import Entity
+from robolearn.tasks import humanoid_walk
 from robolearn.tasks.humanoid_walk import HumanoidWalk, leg_swing
-from tests.tasks.test_terms import CPU, humanoid
+from robolearn.tasks.mdp import gait_metrics as quality
+from tests.tasks.mdp.test_terms import CPU, humanoid
 
 
 def clock(phase: float, walking: float = 1.0, since_stop: float = 0.0, since_rest: float = 9.0):

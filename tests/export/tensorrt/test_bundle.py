@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from robolearn.cli import main
-from robolearn.export.check import OPERATORS
+from robolearn.export.onnx.check import OPERATORS
 from robolearn.runtime import main as commands
 from tests.export import fake_tensorrt
 from tests.export.conftest import QUICK

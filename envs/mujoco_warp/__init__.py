@@ -1,0 +1,5 @@
+"""MuJoCo Warp on a GPU. Read `backend.py` first; `kernels.py` has its Warp kernels, `simulation.py` its arrays."""
+
+from robolearn.envs.mujoco_warp.backend import MujocoWarpBackend
+
+__all__ = ["MujocoWarpBackend"]

@@ -1,0 +1,140 @@
+"""The policy as an ONNX graph: batch 1, fp32 in and out, normalizer inside, recurrent state explicit, no critic."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import logging
+import warnings
+from typing import Any
+
+import onnx
+import torch
+from torch import nn
+
+from robolearn.envs.state import Tensor
+from robolearn.learners.models import DeployedPolicy, rnn_of
+from robolearn.runtime.errors import NOT_THE_SAME, Refused
+
+OPSET = 18
+"""What all three TensorRT versions, and ONNX Runtime since 1.14, read."""
+
+PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Cast(nn.Module):
+    """A change of precision within the graph."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same numbers, rounded."""
+        return x.to(self.dtype)
+
+
+class Rounded(nn.Module):
+    """A linear layer in another precision, float32 before and after."""
+
+    def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.layer, self.dtype = layer.to(dtype), dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, I) to (N, O)."""
+        return self.layer(x.to(self.dtype)).float()
+
+
+class Graph(nn.Module):
+    """What becomes the ONNX graph: `policy` with its matrices in `precision`; all else stays float32."""
+
+    def __init__(self, policy: DeployedPolicy, precision: str = "fp32") -> None:
+        super().__init__()
+        dtype = PRECISIONS[precision]
+        self.policy = copy.deepcopy(policy).cpu().eval().requires_grad_(False)
+        self.memory = torch.float32
+        actor: Any = self.policy.actor
+        if dtype != torch.float32:
+            # The products only: raw observations may not fit into half precision, and ONNX knows few activations in
+            # bf16 before opset 22.
+            layers = [Rounded(m, dtype) if isinstance(m, nn.Linear) else m for m in actor.mlp]
+            actor.mlp = nn.Sequential(*layers)
+        rnn = rnn_of(actor)
+        if rnn is not None and dtype == torch.float16:  # ONNX's GRU and LSTM know no bf16: they stay float32
+            actor.obs_normalizer = nn.Sequential(actor.obs_normalizer, Cast(dtype))
+            rnn.to(dtype)
+            self.memory = dtype
+
+    def forward(self, obs: Tensor, *state: Tensor) -> Any:
+        """(1, D) and state (L, 1, H) each to actions (1, A) and the new state."""
+        out = self.policy(obs, *(part.to(self.memory) for part in state))
+        return out if not state else (out[0], *(part.float() for part in out[1:]))
+
+
+def build_graph(policy: DeployedPolicy, width: int, precision: str, notes: dict[str, Any]) -> onnx.ModelProto:
+    """Export a policy.
+
+    Args:
+        policy: what was trained; it is copied.
+        width: columns of its observation, D.
+        precision: of the matrices, one of PRECISIONS.
+        notes: kept in the file as JSON, by name; `contract` lets a runtime compare it with a manifest.
+
+    Returns:
+        Inputs `obs` (1, D)[, `h_in`[, `c_in`]] (L, 1, H), outputs `actions` (1, A)[, `h_out`[, `c_out`]].
+
+    Raises:
+        Refused: the exporter does not take it.
+    """
+    graph, states = Graph(policy, precision), policy.state_names
+    example = (torch.zeros(1, width), *(part.cpu() for part in policy.initial_state(1)))
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    try:
+        # The exporter reports its progress, and what of other packages it misses.
+        logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                graph,
+                example,
+                None,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=["obs", *(f"{name}_in" for name in states)],
+                output_names=["actions", *(f"{name}_out" for name in states)],
+                verbose=False,
+            )
+    except Exception as error:  # of any kind: it compiles the module's Python
+        raise Refused(
+            f"the policy cannot be exported to ONNX: {type(error).__name__}: {error}", NOT_THE_SAME
+        ) from error
+    finally:
+        logger.setLevel(level)
+    assert program is not None
+    return _cleaned(program.model_proto, notes)
+
+
+def _cleaned(model: onnx.ModelProto, notes: dict[str, Any]) -> onnx.ModelProto:
+    """Without the exporter's notes about source files on this machine; with ours."""
+    for part in (
+        model.graph,
+        *model.graph.node,
+        *model.graph.value_info,
+        *model.graph.input,
+        *model.graph.output,
+    ):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    for tensor in model.graph.initializer:
+        del tensor.metadata_props[:]
+        tensor.doc_string = ""
+    del model.metadata_props[:]
+    model.doc_string, model.graph.name = "", "policy"
+    model.producer_name, model.producer_version = "robolearn", ""
+    for name, value in sorted(notes.items()):
+        model.metadata_props.add(key=f"robolearn.{name}", value=json.dumps(value, sort_keys=True))
+    return model

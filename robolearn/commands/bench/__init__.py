@@ -1,0 +1,1 @@
+"""`robolearn bench`: how fast this machine simulates, acts and learns. Read `bench.py` first."""

@@ -1,0 +1,293 @@
+"""`robolearn bench`: how fast this machine simulates, acts and learns, and what an update costs beside rsl_rl's."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from robolearn import config
+from robolearn.commands.bench.against import LOSSES, TOLERANCE, compare, require_comparable
+from robolearn.commands.bench.rates import RATES, SHARES, measure, memory, process_memory
+from robolearn.config.schema import Config
+from robolearn.core.env import Env
+from robolearn.errors import ConfigError, MissingError, RunFailed, quote
+from robolearn.files import replacing
+from robolearn.learners.learner import Learner
+from robolearn.learners.ppo.ppo import PPO
+from robolearn.runtime.measure import processor
+from robolearn.training import checkpoint
+from robolearn.training.build import make_env
+from robolearn.training.train import make_learner, set_threads
+
+SCHEMA = 1
+"""Version of what `--json` writes."""
+
+TOO_LARGE = "needs more memory than there is"
+
+_LIBRARIES = {
+    "torch": "torch",
+    "mujoco": "mujoco",
+    "mjbatch": "mjbatch",
+    "mujoco_warp": "mujoco-warp",
+    "warp": "warp-lang",
+    "rsl_rl": "rsl-rl-lib",
+}
+"""Modules whose version is told where they are in use, and the packages that bring them."""
+
+
+def bench(
+    overrides: list[str],
+    rounds: int = 7,
+    warmup: int = 3,
+    sizes: str | None = None,
+    against: str | None = None,
+    output: Path | None = None,
+) -> bool:
+    """Measure a run's rates, memory and phases, and print them.
+
+    Args:
+        overrides: settings of a training run; with `resume` its policy is measured.
+        rounds: how often everything is measured.
+        warmup: training iterations before the first round.
+        sizes: numbers of environments as "1024,4096"; each is measured in a process of its own, so that one that
+            does not fit takes no other with it, and memory is told apart.
+        against: another learner whose update is timed on the same batch; see `robolearn.commands.bench.against`.
+        output: file for everything that was measured, as JSON.
+
+    Returns:
+        Whether the first losses were the same as the other learner's; True without one.
+
+    Raises:
+        ConfigError: the settings, a size or `against` cannot be used, or nothing fits into memory.
+        RunFailed: what is measured did not run to its end.
+    """
+    numbers = _sizes(sizes)
+    runs = [config.resolve([*overrides, *([] if n is None else [f"num_envs={n}"])]) for n in numbers]
+    if against is not None:
+        require_comparable(against, runs[0])
+    if output is not None and output.is_dir():
+        raise ConfigError(f"cannot write {quote(str(output), 120)}: it is a folder")
+    if sizes is None:
+        machine, row = _measure(runs[0], overrides, rounds, warmup, against)
+        print("\n".join((_title(machine), *_whole(row))))
+        rows = [row]
+    else:
+        options = ["--rounds", str(rounds), "--warmup", str(warmup)]
+        options += [] if against is None else ["--against", against]
+        machine, rows = {}, []
+        for run in runs:
+            told, row = _elsewhere([*overrides, f"num_envs={run.num_envs}", *options], run.num_envs)
+            rows.append(row)
+            if told and not machine:
+                print(_title(told))
+            print("\n".join(_lines(row, heads=bool(told) and not machine)), flush=True)
+            machine = machine or told
+        if not machine:
+            raise ConfigError(f"no size fits: num_envs={rows[0]['num_envs']} {rows[0]['error']}")
+    if output is not None:
+        content = {"schema": SCHEMA, "command": overrides, "machine": machine, "results": rows}
+        with replacing(output) as part:
+            part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return all(row["update"]["equal"] for row in rows if "update" in row)
+
+
+def _sizes(words: str | None) -> list[int | None]:
+    if words is None:
+        return [None]
+    numbers = [word.strip() for word in words.split(",")]
+    if not all(word.isdecimal() and len(word) < 10 and int(word) > 0 for word in numbers):
+        raise ConfigError(f"--sizes {quote(words)}: give numbers of environments, as --sizes 1024,4096")
+    return [int(word) for word in numbers]
+
+
+# ---------------------------------------------------------------------------------------- measuring
+
+
+def _measure(
+    run: Config, overrides: list[str], rounds: int, warmup: int, against: str | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The machine, and everything that was measured on it at this size."""
+    set_threads(run)
+    before = process_memory()
+    with _fitting(run.num_envs), closing(make_env(run)) as env:
+        learner = make_learner(run, env)
+        if run.resume is not None:
+            content = checkpoint.load(checkpoint.find_run(run.resume)[1])
+            checkpoint.restore(content, learner, env, config.resume_changes(overrides, run))
+        for _ in range(warmup):
+            learner.iterate(env)
+        found = measure(env, learner, rounds)
+        row = {"num_envs": env.num_envs, **asdict(found), "memory": memory(env, before)}
+        if against is not None:
+            # After the memory was read: what is compared with has its own.
+            update = compare(env, cast(PPO, learner), rounds)
+            row["update"] = {**asdict(update), "equal": update.equal}
+        return _machine(run, env, learner, rounds, warmup), row
+
+
+@contextmanager
+def _fitting(num_envs: int) -> Iterator[None]:
+    """What memory is not enough for is said in one line, whichever library finds out."""
+    try:
+        yield
+    except (ConfigError, MissingError, RunFailed):
+        raise
+    except Exception as error:
+        text = str(error).lower()
+        if isinstance(error, MemoryError) or "alloc" in text or "out of memory" in text:
+            raise ConfigError(f"num_envs={num_envs} {TOO_LARGE}") from error
+        raise
+
+
+def _elsewhere(words: list[str], num_envs: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same command in a process of its own: the machine and what was measured, or no machine and why it does not
+    fit.
+
+    Raises:
+        ConfigError, MissingError, RunFailed, KeyboardInterrupt: what ended it, other than too little memory.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "result.json"
+        command = [sys.executable, "-m", "robolearn.cli", "bench", *words, "--json", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode in (0, 1) and path.exists():
+            sys.stderr.write(done.stderr)  # warnings
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return content["machine"], content["results"][0]
+    message = (done.stderr.strip().splitlines() or [""])[-1].removeprefix("robolearn: ")
+    if done.returncode == -signal.SIGKILL:  # which is how Linux ends who takes the last of it
+        return {}, {"num_envs": num_envs, "error": TOO_LARGE}
+    # From here, from the Env or from the learner; nothing else about the settings depends on the size.
+    if done.returncode == 2 and message.startswith(f"num_envs={num_envs} ") and " needs " in message:
+        return {}, {"num_envs": num_envs, "error": message.removeprefix(f"num_envs={num_envs} ")}
+    errors = {2: ConfigError, 3: MissingError, 4: RunFailed, 130: KeyboardInterrupt}
+    if done.returncode in errors:
+        raise errors[done.returncode](message)
+    raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
+
+
+def _machine(run: Config, env: Env, learner: Learner, rounds: int, warmup: int) -> dict[str, Any]:
+    allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
+    cpu = processor() or platform.processor() or platform.machine()
+    return {
+        "task": run.task_name,
+        "backend": run.backend_name,
+        "learner": run.learner_name,
+        "device": torch.cuda.get_device_name(env.device) if env.device.type == "cuda" else cpu,
+        "cpu": cpu,
+        "cores": len(allowed(0)),
+        "torch_threads": torch.get_num_threads(),
+        "precision": getattr(learner, "precision", "fp32"),
+        "substeps": env.substeps,
+        "timestep": env.backend.capabilities.timestep,
+        "versions": {
+            package: importlib.metadata.version(package)
+            for module, package in _LIBRARIES.items()
+            if module in sys.modules
+        },
+        "rounds": rounds,
+        "warmup": warmup,
+    }
+
+
+# ---------------------------------------------------------------------------------------- printing
+
+
+def _title(machine: dict[str, Any]) -> str:
+    m = machine
+    on = m["device"] if m["device"] == m["cpu"] else f"{m['device']}, {m['cpu']}"
+    versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items())
+    return (
+        f"{m['task']} on {m['backend']}, {on}, {m['cores']} cores, {m['torch_threads']} torch threads, "
+        f"{m['precision']}, {versions}, medians of {m['rounds']} rounds after {m['warmup']} iterations, "
+        f"{m['substeps']} substeps of {m['timestep']:g} s"
+    )
+
+
+def _whole(row: dict[str, Any]) -> list[str]:
+    """One size, in full."""
+    lines = [f"{row['num_envs']} environments, {row['steps']} steps an iteration", ""]
+    lines.append(f"{'':<16}{'steps/s':>12}{'lowest':>12}{'highest':>12}{'of raw':>9}")
+    for name, spread in row["rates"].items():
+        numbers = "".join(f"{spread[key]:>12,.0f}" for key in ("median", "low", "high"))
+        lines.append(f"{RATES[name]:<16}{numbers}{row['of_raw'][name]:>9.3f}")
+    lines += ["", f"{'phase':<16}{'of the time':>12}"]
+    lines += [f"{name:<16}{100 * row['phases'][name]:>10.1f} %" for name in SHARES]
+    lines += [f"{'overlap ceiling':<16}{row['overlap_ceiling']:>12.2f}", "", f"{'memory':<16}{'MiB':>12}"]
+    lines += [
+        f"{name:<16}{size / 2**20:>12,.1f}" for name, size in row["memory"].items() if name != "per_env"
+    ]
+    lines.append(f"{'an environment':<16}{row['memory']['per_env'] / 2**20:>12,.3f}")
+    return lines + (["", *_update(row["update"])] if "update" in row else [])
+
+
+def _update(update: dict[str, Any]) -> list[str]:
+    """An update beside another learner's."""
+    u = update
+    lines = [
+        f"update beside rsl_rl's, from the same batch, permutation and weights: {u['samples']} samples,",
+        f"{u['epochs']} epochs of {u['minibatches']} minibatches, step size {u['learning_rate']:g}",
+        f"{'':<16}{'ms':>12}{'lowest':>12}{'highest':>12}",
+    ]
+    for name, spread in u["seconds"].items():
+        numbers = "".join(f"{1000 * spread[key]:>12,.1f}" for key in ("median", "low", "high"))
+        lines.append(f"{name.replace('_', ' ').replace('rsl rl', 'rsl_rl'):<16}{numbers}")
+    told = {
+        "fp32": "both in fp32",
+        "as_used": "rsl_rl in fp32, ours as this run learns",
+        "bf16": "both in bf16",
+    }
+    lines += ["", "rsl_rl's time over ours"]
+    lines += [f"{ratio:>8.2f}  {told[name]}" for name, ratio in u["ratios"].items()]
+    for title, key in (("first step", "first"), ("whole update", "whole")):
+        lines += ["", f"{title:<16}{'robolearn':>14}{'rsl_rl':>14}{'apart':>12}"]
+        for name in LOSSES:
+            ours, theirs, difference = u[key][name]
+            lines.append(f"{name:<16}{ours:>14.7f}{theirs:>14.7f}{difference:>12.1e}")
+    verdict = "are the same" if u["equal"] else "DIFFER"
+    lines.append(f"{'weights':<16}{'':>28}{u['weights_apart']:>12.1e}  of their change")
+    return [*lines, "", f"the losses of the first step {verdict}, within {TOLERANCE:g}"]
+
+
+def _cells(row: dict[str, Any]) -> dict[str, str]:
+    """One size in a line, by head of the column."""
+    cells = {"envs": str(row["num_envs"])}
+    cells |= {RATES[name]: f"{spread['median']:,.0f}" for name, spread in row["rates"].items()}
+    cells["learning/raw"] = f"{row['of_raw']['learning']:.3f}"
+    cells |= {f"{name} %": f"{100 * row['phases'][name]:.1f}" for name in SHARES}
+    memory = row["memory"]
+    peaks = {"GPU MiB": memory["torch_reserved"] + memory.get("warp", 0.0)} if "device" in memory else {}
+    peaks |= {"peak MiB": memory["process"]}
+    cells |= {name: f"{size / 2**20:,.0f}" for name, size in peaks.items()}
+    cells["KiB/env"] = f"{memory['per_env'] / 2**10:,.0f}"
+    if "update" in row:
+        cells["rsl_rl/ours"] = f"{row['update']['ratios']['fp32']:.2f}"
+        cells["as used"] = f"{row['update']['ratios']['as_used']:.2f}"
+        cells["losses"] = "same" if row["update"]["equal"] else "DIFFER"
+    return cells
+
+
+def _lines(row: dict[str, Any], heads: bool) -> list[str]:
+    """One size in a line, after the heads of a table's columns where asked for."""
+    if "error" in row:
+        return [f"{row['num_envs']:>9}  {row['error']}"]
+    cells = _cells(row)
+    widths = [max(9, len(head)) for head in cells]
+    told = [list(cells)] if heads else []
+    return [
+        "  ".join(f"{x:>{width}}" for x, width in zip(xs, widths, strict=True))
+        for xs in [*told, [*cells.values()]]
+    ]

@@ -1,0 +1,140 @@
+"""`robolearn play` of somebody else's environment: it draws itself, and we write what it says under the picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from robolearn.commands.play.renderer import open_context
+from robolearn.commands.play.video import caption, write_video
+from robolearn.errors import ConfigError, MissingError, RunFailed, one_line
+from robolearn.external.env import ExternalEnv
+from robolearn.training.build import build_external
+from robolearn.training.runs import Act, Run, forget
+
+UNKNOWN_RATE = 30.0
+"""Pictures a second of an environment that does not tell its control period."""
+
+TALL = 400
+"""Smaller pictures are enlarged by whole factors until they are as high [pixels]: the caption needs room."""
+
+BLOCK = 16
+"""Encoders take sides that are multiples of this [pixels]."""
+
+
+def film_external(run: Run, policy: Act, path: Path, seconds: float) -> None:
+    """Write a video of the run's environment under its policy.
+
+    Args:
+        run: of a task that brings its own simulator.
+        policy: its policy.
+        path: of the video.
+        seconds: its length [s].
+
+    Raises:
+        ConfigError: the environment draws no pictures.
+        MissingError: what it draws with, or an encoder, is not on this machine.
+        RunFailed: a number was not finite.
+    """
+    with _off_screen():
+        env = build_external(run.config, 1, render=True)
+        try:
+            rate = 1 / env.dt if env.dt_known else UNKNOWN_RATE
+            frames = max(1, round(seconds * rate))
+            print(f"{run.config.task_name}, iteration {run.iteration}: {frames} frames")
+            write_video(path, film(env, policy, frames), rate, frames)
+        finally:
+            env.close()
+
+
+@torch.no_grad()
+def film(env: ExternalEnv, policy: Act, frames: int) -> Iterator[np.ndarray]:
+    """Frames (H, W, 3) uint8 of the first environment, one a control step; episodes that end simply begin anew.
+
+    Raises:
+        MissingError: the environment does not draw on this machine.
+        RunFailed: a number was not finite.
+    """
+    env.reset()
+    forget(policy)
+    episode = 1
+    for frame in range(frames):
+        env.check()
+        step = int(env.episode_step[0])
+        when = f"{step * env.dt:.2f} s" if env.dt_known else f"step {step}"
+        said = f"{when}   episode {episode}   return {float(env.episode_return[0]):.2f}"
+        yield caption(framed(_picture(env, frame)), [said])
+        if frame + 1 == frames:
+            break
+        result = env.step(policy(env.observations["policy"]))
+        begins = result.done if result.valid is None else result.done | ~result.valid
+        forget(policy, begins)
+        episode += int(result.done[0])
+
+
+def framed(picture: np.ndarray) -> np.ndarray:
+    """A picture (H, W, 3) uint8, enlarged by a whole factor where it is small, on black so that encoders take it."""
+    factor = -(-TALL // picture.shape[0])
+    if factor > 1:
+        picture = picture.repeat(factor, axis=0).repeat(factor, axis=1)
+    missing = [-side % BLOCK for side in picture.shape[:2]]
+    before = [side // 2 for side in missing]
+    return np.pad(picture, [*((b, m - b) for b, m in zip(before, missing, strict=True)), (0, 0)])
+
+
+def _picture(env: ExternalEnv, frame: int) -> np.ndarray:
+    try:
+        picture = env.render()
+    except (ConfigError, MissingError, RunFailed):
+        raise
+    except NotImplementedError as error:  # what gymnasium.Env.render raises where nobody wrote another
+        said = one_line(str(error), 240)
+        raise ConfigError(f"{_draws_nothing(env)}{': ' if said else ''}{said}") from error
+    except (
+        Exception
+    ) as error:  # whatever somebody else's renderer raises, from a package that is missing to OpenGL
+        what = one_line(": ".join(filter(None, (type(error).__name__, str(error)))), 240)
+        message = f"task={env.name} does not draw on this machine: {what}"
+        raise (RunFailed(message) if frame else MissingError(message)) from error
+    if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
+        raise ConfigError(
+            f"task={env.name} draws {picture.dtype}{picture.shape}, which is no picture of (height, width, 3) uint8"
+        )
+    return picture
+
+
+def _draws_nothing(env: ExternalEnv) -> str:
+    """The sentence that `ExternalEnv.render` refuses with."""
+    try:
+        ExternalEnv.render(env)
+    except ConfigError as error:
+        return str(error)
+    raise AssertionError
+
+
+@contextmanager
+def _off_screen() -> Iterator[None]:
+    """Let environments that draw with MuJoCo do so without a display.
+
+    gymnasium takes what MUJOCO_GL names and else a window first, which without a display fails too late for it to try
+    another. Environments that draw otherwise do not look at it.
+    """
+    if os.environ.get("MUJOCO_GL"):
+        yield
+        return
+    try:
+        context, _ = open_context(64, 64)
+    except MissingError:  # the environment may draw without; if not, it says so
+        yield
+        return
+    context.free()
+    os.environ["MUJOCO_GL"] = type(context).__module__.rpartition(".")[2]
+    try:
+        yield
+    finally:
+        del os.environ["MUJOCO_GL"]

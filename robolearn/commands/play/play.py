@@ -1,0 +1,143 @@
+"""`robolearn play`: a policy to look at. Headless video today; the browser viewer is not there yet.
+
+The MJCF is posed from State, so every backend's runs look the same and no backend renders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from robolearn.commands.play.renderer import Renderer, row
+from robolearn.commands.play.video import caption, write_video
+from robolearn.config.run_config import OWN
+from robolearn.core.env import Env
+from robolearn.envs.state import State
+from robolearn.errors import ConfigError, quote
+from robolearn.tasks.mdp.task import Ratio
+from robolearn.training.build import make_env
+from robolearn.training.runs import Act, forget, load_policy, open_run, require_writable
+from robolearn.training.train import set_threads
+
+SIZE = (1280, 720)
+"""Width and height of a video [pixels]."""
+
+FILE_NAME = "play.mp4"
+CONTAINERS = (".mp4", ".mov", ".mkv")
+
+
+def play(
+    run: str | None,
+    overrides: Iterable[str] = (),
+    video: Path | None = None,
+    seconds: float = 20.0,
+    output: Path | None = None,
+) -> Path:
+    """Write a video of one robot under a run's policy, with whatever commands its task draws.
+
+    Args:
+        run: see `robolearn.training.runs.open_run`.
+        overrides: settings to change, in Hydra's grammar; one robot is simulated whatever `num_envs` is.
+        video: the file; play.mp4 without it.
+        seconds: length of the video [s].
+        output: folder for it; the run's own for play.mp4 and the current one for `video` without it.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: the run cannot be used so, or the file cannot be written.
+        MissingError: no renderer or no encoder on this machine.
+        RunFailed: a term was not finite, or the simulator has dropped part of the physics.
+    """
+    if video is not None and video.suffix.lower() not in CONTAINERS:
+        raise ConfigError(
+            f"--video {quote(str(video), 120)}: name a file that ends in {', '.join(CONTAINERS)}"
+        )
+    if not 0 < seconds <= 3600:
+        raise ConfigError(f"--seconds {seconds:g} is not within 0 to 3600")
+    found = open_run(run, overrides)
+    if video is None:
+        path = (output or found.folder) / FILE_NAME
+        print("the browser viewer is not there yet: writing a video instead")
+    else:
+        path = output / video if output else video
+    require_writable(path.parent)
+    set_threads(found.config)
+    policy = load_policy(found)
+    if found.config.backend_name == OWN:
+        from robolearn.commands.play.external import film_external
+
+        film_external(found, policy, path, seconds)
+        print(f"wrote {path}")
+        return path
+    env = make_env(found.config, num_envs=1)
+    try:
+        frames = max(1, round(seconds / env.ctx.dt))
+        print(f"{found.config.task_name}, iteration {found.iteration}: {frames} frames, {SIZE[0]}x{SIZE[1]}")
+        write_video(path, film(env, policy, frames), 1 / env.ctx.dt, frames)
+    finally:
+        env.close()
+    print(f"wrote {path}")
+    return path
+
+
+@torch.no_grad()
+def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
+    """Frames (H, W, 3) uint8 of environment 0, one a control step; episodes that end simply begin anew.
+
+    Raises:
+        MissingError: nothing on this machine renders.
+        RunFailed: a term was not finite, or the simulator has dropped part of the physics.
+    """
+    env.reset()
+    forget(policy)
+    episode = 1
+    smooth: np.ndarray | None = None
+    with Renderer(env.robot, *SIZE, backend=env.backend.capabilities.name) as renderer:
+        for frame in range(frames):
+            env.check()  # before it is drawn: a GPU keeps to itself what went wrong until it is asked
+            state = env.backend.state
+            lines = [f"{float(env.ctx.episode_time[0]):.2f} s   episode {episode}"]
+            arrows: dict[str, np.ndarray] = {}
+            if env.task.commands is not None:
+                wanted, actual = command_of(env), velocity_of(state)
+                # At 50 Hz the sway of every step would make the number unreadable.
+                smooth = actual if smooth is None else smooth + 0.08 * (actual - smooth)
+                lines += [_velocity("command", wanted), _velocity("actual", smooth)]
+                arrows = {"command": wanted[:2], "actual": smooth[:2]}
+            else:
+                for name, value in env.task.metrics(state, env.ctx).items():
+                    each = value.each() if isinstance(value, Ratio) else value
+                    lines.append(f"{name.replace('_', ' ')} {float(each[0]):.3f}")
+            yield caption(renderer.draw(state, arrows), lines)
+            if frame + 1 == frames:
+                break
+            done = env.step(policy(env.observations["policy"])).done
+            forget(policy, done)
+            if bool(done[0]):
+                episode, smooth = episode + 1, None
+
+
+def command_of(env: Env) -> np.ndarray:
+    """What environment 0 is asked to do: forward, sideways [m/s], yaw rate [rad/s]."""
+    return row(env.ctx.command)
+
+
+def velocity_of(state: State) -> np.ndarray:
+    """The same of what the robot in environment 0 does, in base axes."""
+    return np.array([*row(state.robot.base_lin_vel)[:2], row(state.robot.base_ang_vel)[2]])
+
+
+def _velocity(label: str, values: np.ndarray) -> str:
+    forward, sideways, yaw = values
+    return f"{label:<8} forward {forward:+.2f} m/s   sideways {sideways:+.2f} m/s   yaw {yaw:+.2f} rad/s"
+
+
+# ---------------------------------------------------------------------- drawing
+
+
+# ---------------------------------------------------------------------- encoding

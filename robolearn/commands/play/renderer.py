@@ -1,0 +1,178 @@
+"""Renderer: MuJoCo draws a State off screen, whichever backend it comes from."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import sys
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+from robolearn.envs.robot import Robot
+from robolearn.envs.state import State
+from robolearn.errors import MissingError, one_line
+
+PLATFORMS = ("egl", "osmesa")
+"""How OpenGL draws without a display, in the order tried: EGL (a GPU, or Mesa in software), then OSMesa."""
+
+
+ARROWS = {"command": (0.2, 0.55, 1.0, 1.0), "actual": (1.0, 0.55, 0.1, 1.0)}
+"""Colours of the arrows on the floor: the commanded velocity and the robot's own; a metre for 1 m/s."""
+
+
+class Renderer:
+    """Draws one environment's State off screen; a context manager, so that OpenGL's memory is freed.
+
+    MuJoCo's own renderer takes its OpenGL platform from MUJOCO_GL where `mujoco` is imported; by then
+    nobody has asked for a video. So the OpenGL context is made here, on the first platform that works.
+    """
+
+    def __init__(self, robot: Robot, width: int, height: int, backend: str = "mujoco") -> None:
+        """`backend` names the solver options in robot.yaml; they change nothing that is seen.
+
+        Raises:
+            MissingError: no platform works; the message says what to install.
+        """
+        try:
+            import mujoco
+
+            from robolearn.envs import mjcf
+        except ImportError as error:
+            raise MissingError(f"a video needs MuJoCo ({error}): pip install 'robolearn[mujoco]'") from error
+        options = backend if backend in robot.solver else next(iter(robot.solver))
+        self.model = model = mjcf.build_model(robot, options, visual=True)
+        self.data = mujoco.MjData(model)
+        self._base = int(model.jnt_qposadr[model.body(robot.base).jntadr[0]]) if robot.base else None
+        self._joints = [int(model.joint(name).qposadr[0]) for name in robot.joints]
+        self._drawn: Any = None
+        self.context, on_cpu = open_context(width, height)
+        try:
+            if on_cpu:
+                # A sixth of the time, for a picture that lacks its reflection and little else.
+                quality = model.vis.quality
+                quality.shadowsize, quality.offsamples = min(quality.shadowsize, 2048), 0
+                quality.numslices, quality.numstacks = min(quality.numslices, 24), min(quality.numstacks, 24)
+            model.vis.global_.offwidth = max(model.vis.global_.offwidth, width)
+            model.vis.global_.offheight = max(model.vis.global_.offheight, height)
+            self._drawn = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150.value)
+            mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._drawn)
+        except BaseException:
+            self.close()
+            raise
+        self.scene = mujoco.MjvScene(model, maxgeom=2000)
+        self.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = not on_cpu
+        self.options = mujoco.MjvOption()
+        self.rectangle = mujoco.MjrRect(0, 0, width, height)
+        self.camera = mujoco.MjvCamera()
+        track = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA.value, "track")
+        if track >= 0:
+            self.camera.type, self.camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED.value, track
+        else:
+            mujoco.mjv_defaultFreeCamera(model, self.camera)
+            self.camera.azimuth, self.camera.elevation = 140, -15
+
+    def __enter__(self) -> Renderer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free everything of OpenGL's."""
+        if self._drawn is not None:
+            self._drawn.free()
+            self._drawn = None
+        if self.context is not None:
+            self.context.free()
+            self.context = None
+
+    def draw(self, state: State, arrows: dict[str, np.ndarray] | None = None) -> np.ndarray:
+        """Environment 0 of `state` as (H, W, 3) uint8, with arrows (2,) [m/s] in base axes on the floor."""
+        import mujoco
+
+        robot, qpos = state.robot, self.data.qpos
+        if self._base is not None:
+            qpos[self._base : self._base + 3] = row(robot.base_pos)
+            qpos[self._base + 3 : self._base + 7] = row(robot.base_quat)
+        qpos[self._joints] = row(robot.joint_pos)
+        # What drawing needs of mj_forward, and no dynamics.
+        mujoco.mj_kinematics(self.model, self.data)
+        mujoco.mj_comPos(self.model, self.data)
+        mujoco.mj_camlight(self.model, self.data)
+        if self._base is not None and self.camera.type == mujoco.mjtCamera.mjCAMERA_FREE.value:
+            self.camera.lookat[:] = row(robot.base_pos)
+        every = mujoco.mjtCatBit.mjCAT_ALL.value
+        mujoco.mjv_updateScene(self.model, self.data, self.options, None, self.camera, every, self.scene)
+        for name, velocity in (arrows or {}).items():
+            self._arrow(state, velocity, ARROWS[name])
+        pixels = np.empty((self.rectangle.height, self.rectangle.width, 3), np.uint8)
+        self.context.make_current()
+        mujoco.mjr_render(self.rectangle, self.scene, self._drawn)
+        mujoco.mjr_readPixels(pixels, None, self.rectangle, self._drawn)
+        return pixels[::-1]  # OpenGL's first row is the lowest
+
+    def _arrow(self, state: State, velocity: np.ndarray, colour: tuple[float, ...]) -> None:
+        import mujoco
+
+        if self.scene.ngeom >= self.scene.maxgeom or np.linalg.norm(velocity) < 0.05:
+            return
+        w, x, y, z = row(state.robot.base_quat)
+        yaw = math.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+        forward, left = np.array([math.cos(yaw), math.sin(yaw)]), np.array([-math.sin(yaw), math.cos(yaw)])
+        tail = np.array([*row(state.robot.base_pos)[:2], 0.02])
+        tip = tail + np.array([*(velocity[0] * forward + velocity[1] * left), 0.0])
+        geom = self.scene.geoms[self.scene.ngeom]
+        arrow = mujoco.mjtGeom.mjGEOM_ARROW
+        mujoco.mjv_initGeom(geom, arrow, np.zeros(3), np.zeros(3), np.zeros(9), np.array(colour, np.float32))
+        mujoco.mjv_connector(geom, arrow, 0.015, tail, tip)
+        self.scene.ngeom += 1
+
+
+def open_context(width: int, height: int) -> tuple[Any, bool]:
+    """A current OpenGL context without a display, and whether the CPU draws in it.
+
+    MUJOCO_GL=egl or =osmesa asks for that platform alone.
+
+    Raises:
+        MissingError: none can be made.
+    """
+    asked = os.environ.get("MUJOCO_GL", "").lower().strip()
+    problems = []
+    for platform in (asked,) if asked in PLATFORMS else PLATFORMS:
+        context = None
+        try:
+            context = importlib.import_module(f"mujoco.{platform}").GLContext(width, height)
+            context.make_current()
+            name = importlib.import_module("OpenGL.GL").glGetString(0x1F01)  # GL_RENDERER
+            return context, any(word in name.lower() for word in (b"llvmpipe", b"softpipe", b"swrast"))
+        except Exception as error:  # a missing library shows as almost any error, from ctypes to PyOpenGL
+            problems.append(f"{platform}: {one_line(str(error), 60) or type(error).__name__}")
+            if context is not None:
+                context.free()
+            _forget_opengl()
+    raise MissingError(
+        "nothing on this machine renders without a display; apt install libegl1 libgl1 (or libosmesa6 libgl1). "
+        + "; ".join(problems)
+    )
+
+
+def _forget_opengl() -> None:
+    """PyOpenGL settles on one platform where it is imported; forgotten, it can settle on another."""
+    os.environ.pop("PYOPENGL_PLATFORM", None)
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "OpenGL" or name in {
+            "mujoco.egl.egl_ext",
+            *(f"mujoco.{p}" for p in PLATFORMS),
+        }:
+            del sys.modules[name]
+
+
+def row(values: torch.Tensor) -> np.ndarray:
+    """Environment 0 of a tensor (N, ...), on the CPU."""
+    return values[0].double().cpu().numpy()

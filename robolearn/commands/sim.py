@@ -1,0 +1,341 @@
+"""`robolearn sim`: a headless simulation run for CI, with gates and a JUnit report."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from robolearn import config
+from robolearn.config import registry
+from robolearn.config.run_config import Config
+from robolearn.core.env import Env
+from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.learner_env import LearnerEnv
+from robolearn.envs.state import State, Tensor
+from robolearn.errors import ConfigError, did_you_mean, listing, near, one_line, printable, quote
+from robolearn.files import replacing
+from robolearn.training.build import make_learner_env
+from robolearn.training.runs import (
+    Act,
+    forget,
+    load_policy,
+    open_run,
+    random_policy,
+    require_writable,
+    zero_policy,
+)
+from robolearn.training.train import set_threads
+
+REPEATED_STEPS = 100
+"""How many of the steps are simulated a second time, to compare bits."""
+
+BUILT_IN = ("random", "zero")
+"""Policies that need no training."""
+
+
+MIN_SURVIVAL = 0.9
+"""Share of the environments in which no episode of a trained policy may be terminated; of somebody else's, where
+a termination may as well be a goal that was reached, only where the user asks for another share than this."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One thing that was checked."""
+
+    name: str
+    passed: bool | None
+    """None: not checked; `why` says why not."""
+    value: str
+    limit: str
+    why: str = ""
+    """What is wrong, or why it was not checked."""
+
+    @property
+    def verdict(self) -> str:
+        """PASS, FAIL or SKIP."""
+        return {True: "PASS", False: "FAIL", None: "SKIP"}[self.passed]
+
+    def __str__(self) -> str:
+        line = f"{self.verdict} {self.name:<17} {self.value:<14} limit {self.limit}"
+        return f"{line}   {self.why}" if self.why else line
+
+
+@dataclass
+class Outcome:
+    """What a simulation came to."""
+
+    steps: int = 0
+    """Control steps taken; fewer than asked for where something was not finite."""
+    simulated: float = 0.0
+    """Time that passed in the simulation [s], the same in every environment."""
+    seconds: float = 0.0
+    """Time that passed on the clock meanwhile [s], without building the environments."""
+    diverged: int = 0
+    """Environment steps in which the simulator gave up."""
+    stood: float = 1.0
+    """Share of environments in which no episode was terminated."""
+    problem: str = ""
+    """What was not finite."""
+    checksum: str = ""
+    """sha256 of the State after the last step; see `checksum`. Of somebody else's environments, which show none: of
+    every observation and reward from the first step to the last."""
+    early_checksum: str = ""
+    """The same after REPEATED_STEPS, or after the last step where there are fewer."""
+    device: str = ""
+    """Where it was simulated."""
+    ours: bool = True
+    """Whether it has a State; somebody else's environments do not tell whether their simulator gave up."""
+    timed: bool = True
+    """Whether the control period is known."""
+
+
+def simulate(
+    *,
+    task: str | None,
+    policy: str = "zero",
+    backend: str = "auto",
+    steps: int = 1000,
+    seed: int = 1,
+    num_envs: int = 64,
+    overrides: Iterable[str] = (),
+    junit: Path | None = None,
+    min_real_time_factor: float = 1.0,
+    min_survival: float = MIN_SURVIVAL,
+) -> bool:
+    """Simulate, check the gates, print a line for each, and write the JUnit report.
+
+    Args:
+        task: name of the task; a run's own where `policy` is one and none is named.
+        policy: a run (see `robolearn.training.runs.open_run`), `random` or `zero`.
+        backend: the simulator; auto picks.
+        steps: control steps.
+        seed: of every random number.
+        num_envs: robots side by side.
+        overrides: settings in Hydra's grammar; they come after all of the above.
+        junit: file for the report; none without it.
+        min_real_time_factor: simulated time of one environment for a second of the clock, at least.
+        min_survival: share of environments that must never fall, where the policy is a trained one. Of somebody else's
+            environments the share is only told where this is MIN_SURVIVAL.
+
+    Returns:
+        Whether every gate passed.
+
+    Raises:
+        ConfigError: something of the above cannot be.
+        MissingError: the backend is not installed.
+    """
+    if not (math.isfinite(min_real_time_factor) and math.isfinite(min_survival)):
+        raise ConfigError("--min-real-time-factor and --min-survival take finite numbers")
+    named = [f"task={task}"] if task is not None else []
+    extra = list(overrides)
+    words = [*named, f"backend={backend}", f"seed={seed}", f"num_envs={num_envs}", *extra]
+    run, make_policy = _prepare(policy, words)
+    if junit is not None:
+        require_writable(junit.parent)
+    set_threads(run)
+    outcome = roll_out(run, make_policy, steps)
+    repeated = None
+    if not outcome.problem and outcome.device == "cpu":
+        repeated = roll_out(run, make_policy, min(steps, REPEATED_STEPS))
+    gates = judge(outcome, repeated, min_real_time_factor, min_survival if policy not in BUILT_IN else None)
+
+    where = f" on {run.backend_name}: {run.num_envs} robots"
+    if run.backend_name == config.OWN:
+        where = f": {run.num_envs} environments"
+    print(
+        f"{run.task_name}{where}, {outcome.steps} of {steps} steps, "
+        f"policy {printable(policy)}, seed {run.seed}"
+    )
+    for gate in gates:
+        print(gate)
+    print(f"checksum sha256:{outcome.checksum or 'none'}")
+    if junit is not None:
+        properties = {
+            "task": run.task_name,
+            "policy": policy,
+            "backend": run.backend_name,
+            "seed": str(run.seed),
+            "steps": str(steps),
+            "num_envs": str(run.num_envs),
+            "device": outcome.device,
+            "overrides": " ".join(extra),
+            "checksum": outcome.checksum,
+        }
+        with replacing(junit) as part:
+            part.write_bytes(junit_xml(f"robolearn.sim.{run.task_name}", gates, properties, outcome.seconds))
+        print(f"wrote {junit}")
+    return all(gate.passed is not False for gate in gates)
+
+
+def _prepare(policy: str, words: list[str]) -> tuple[Config, Callable[[LearnerEnv], Act]]:
+    """The configuration, and what makes the policy for an Env of it."""
+    if policy not in BUILT_IN:
+        if near(policy, BUILT_IN) and not Path(policy).exists():
+            raise ConfigError(
+                f"unknown policy {quote(policy)}{did_you_mean(policy, BUILT_IN)} Valid: {', '.join(BUILT_IN)}, "
+                "a run folder, a checkpoint, pretrained:NAME"
+            )
+        found = open_run(policy, words)
+        trained = load_policy(found)
+        return found.config, lambda env: trained
+    if not any(word.startswith("task=") for word in words):
+        raise ConfigError(f"no task is named: add --task NAME; valid: {listing(registry.names('tasks'))}")
+    run = config.resolve(words)
+    if policy == "random":
+        return run, lambda env: random_policy(env, run.seed)
+    return run, zero_policy
+
+
+@torch.no_grad()
+def roll_out(run: Config, make_policy: Callable[[LearnerEnv], Act], steps: int) -> Outcome:
+    """Simulate `steps` control steps from the beginning, in an Env of its own; what is not finite ends it.
+
+    Raises:
+        RunFailed: the simulator has dropped part of the physics.
+    """
+    outcome, env = Outcome(), None
+    try:
+        env = make_learner_env(run)
+        outcome.device, outcome.ours = env.device.type, isinstance(env, Env)
+        outcome.timed = getattr(env, "dt_known", True)
+        policy = make_policy(env)
+        forget(policy)  # the same one may have played before
+        seen = hashlib.sha256()
+        fell = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+        began = time.perf_counter()
+        while outcome.steps < steps:
+            action = policy(env.observations["policy"])
+            if not bool(torch.isfinite(action).all()):
+                raise NonFiniteTerm(f"the policy's action is not finite after step {outcome.steps}")
+            result = env.step(action)
+            env.check()  # on a GPU too, and before the step counts: divergence below is read back anyway
+            forget(policy, result.done if result.valid is None else result.done | ~result.valid)
+            if not outcome.ours:
+                _add(seen, {**result.observations, "reward": result.reward, "done": result.done})
+            outcome.steps += 1
+            outcome.simulated += env.dt
+            outcome.diverged += int(result.diverged.sum())
+            fell |= result.terminated
+            outcome.seconds = time.perf_counter() - began
+            if outcome.steps == min(steps, REPEATED_STEPS):
+                outcome.early_checksum = _checksum_of(env, seen)
+        outcome.stood = 1.0 - float(fell.double().mean())
+        outcome.checksum = _checksum_of(env, seen)
+    except NonFiniteTerm as error:
+        outcome.problem = str(error)
+    finally:
+        if env is not None:
+            env.close()
+    return outcome
+
+
+def checksum(state: State) -> str:
+    """sha256 over the names, shapes and bits of every tensor of a State."""
+    digest = hashlib.sha256()
+    tensors = {"diverged": state.diverged, **{f"params.{k}": v for k, v in state.params.items()}}
+    for name, entity in state.entities.items():
+        tensors |= {f"{name}.{field}": tensor for field, tensor in entity.tensors().items()}
+    _add(digest, tensors)
+    return digest.hexdigest()
+
+
+def _checksum_of(env: LearnerEnv, seen: hashlib._Hash) -> str:
+    return checksum(env.backend.state) if isinstance(env, Env) else seen.hexdigest()
+
+
+def _add(digest: hashlib._Hash, tensors: dict[str, Tensor]) -> None:
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+
+
+def judge(
+    outcome: Outcome, repeated: Outcome | None, min_real_time_factor: float, min_survival: float | None
+) -> list[Gate]:
+    """The gates, in a fixed order. `repeated` is None where nothing was simulated again, `min_survival` where
+    the policy was never trained."""
+    problem = outcome.problem
+    cut_short = "the simulation ended early" if problem else ""
+    gave_up = f"environment steps diverged: {outcome.diverged}; lower the timestep or the gains"
+    diverged = Gate(
+        "divergence",
+        not outcome.diverged,
+        str(outcome.diverged),
+        "0",
+        gave_up if outcome.diverged else "",
+    )
+    if not outcome.ours:
+        diverged = Gate(
+            "divergence", None, "-", "0", "the environment does not tell when its simulator gives up"
+        )
+    gates = [
+        diverged,
+        Gate("finite", not problem, "no" if problem else "yes", "yes", problem),
+    ]
+    if not outcome.timed:
+        why = "the control period is not known; task.control_dt=0.02 tells it"
+        gates.append(Gate("real_time_factor", None, "-", f">= {min_real_time_factor:g}", why))
+    elif outcome.steps:
+        factor = outcome.simulated / outcome.seconds
+        fast = factor >= min_real_time_factor
+        why = "" if fast else "slower than asked for; fewer --num-envs are faster"
+        gates.append(Gate("real_time_factor", fast, f"{factor:.2f}", f">= {min_real_time_factor:g}", why))
+    else:
+        gates.append(Gate("real_time_factor", None, "-", f">= {min_real_time_factor:g}", cut_short))
+    if min_survival is None:
+        gates.append(Gate("survival", None, "-", "-", "only a trained policy is expected to survive"))
+    elif problem:
+        gates.append(Gate("survival", None, "-", f">= {min_survival:g}", cut_short))
+    elif not outcome.ours and min_survival == MIN_SURVIVAL:
+        why = "what a termination means is the environment's; another --min-survival makes it a gate"
+        gates.append(Gate("survival", None, f"{outcome.stood:.3f}", "-", why))
+    else:
+        stood = outcome.stood >= min_survival
+        why = (
+            ""
+            if stood
+            else f"{100 * (1 - outcome.stood):.1f} % of the environments had an episode terminated"
+        )
+        gates.append(Gate("survival", stood, f"{outcome.stood:.3f}", f">= {min_survival:g}", why))
+    if repeated is None:
+        why = cut_short or "runs on a GPU repeat statistically, not bit for bit"
+        gates.append(Gate("deterministic", None, "-", "same bits", why))
+    else:
+        same = repeated.early_checksum == outcome.early_checksum
+        bits = (outcome.early_checksum[:12], repeated.early_checksum[:12] or repeated.problem)
+        of = "State" if outcome.ours else "observations"
+        why = f"after {repeated.steps} steps the checksum of the {of} is {bits[0]}, and {bits[1]} again"
+        why = "" if same else why
+        gates.append(Gate("deterministic", same, "same bits" if same else "other bits", "same bits", why))
+    return gates
+
+
+def junit_xml(name: str, gates: list[Gate], properties: dict[str, str], seconds: float) -> bytes:
+    """A JUnit report, one test case a gate; texts are escaped and free of what XML cannot hold."""
+    failures, skipped = (sum(gate.passed is which for gate in gates) for which in (False, None))
+    counts = {"tests": str(len(gates)), "failures": str(failures), "errors": "0", "skipped": str(skipped)}
+    root = ET.Element("testsuites", {"name": "robolearn sim", **counts, "time": f"{seconds:.3f}"})
+    suite = ET.SubElement(root, "testsuite", {"name": printable(name), **counts, "time": f"{seconds:.3f}"})
+    listed = ET.SubElement(suite, "properties")
+    for key, value in properties.items():
+        ET.SubElement(listed, "property", {"name": key, "value": printable(value)})
+    for gate in gates:
+        case = ET.SubElement(
+            suite, "testcase", {"classname": printable(name), "name": gate.name, "time": "0"}
+        )
+        if gate.passed is False:
+            message = one_line(f"{gate.value}, limit {gate.limit}: {gate.why}")
+            ET.SubElement(case, "failure", {"message": message, "type": "gate"}).text = message
+        elif gate.passed is None:
+            ET.SubElement(case, "skipped", {"message": one_line(gate.why)})
+        else:
+            ET.SubElement(case, "system-out").text = f"{gate.value}, limit {gate.limit}"
+    ET.indent(root)
+    return ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"

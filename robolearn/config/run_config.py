@@ -1,0 +1,385 @@
+"""What a run is: dataclasses resolved from `key=value` overrides, validated, saved with the run.
+
+A `Config` is made once, by `resolve` or `load`, and never changed afterwards. Precedence, last wins: the
+dataclasses' own defaults, the task's `defaults` and then its `learner_defaults`, the user's overrides in the order
+written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from robolearn.config import fields, registry, yaml_file
+from robolearn.config.fields import field_docs
+from robolearn.config.overrides import Override, Scalar, parse
+from robolearn.config.schema import FILE_NAME, GROUPS, SCALARS, SHOWN, Config, migrated, to_dict
+from robolearn.config.schema import scalars as plain_settings
+from robolearn.errors import ConfigError, listing, near, quote
+
+__all__ = [
+    "FILE_NAME",
+    "Config",
+    "ConfigError",
+    "changed",
+    "field_docs",
+    "load",
+    "resolve",
+    "resume_changes",
+    "save",
+    "show",
+    "to_dict",
+    "validate",
+]
+
+_DEFAULT_CHOICE = {"backend": "auto", "learner": "ppo"}
+"""Groups a user need not choose."""
+
+OWN = "own"
+"""Name of the backend where the task brings its own simulator, as other people's environments do."""
+
+
+@dataclasses.dataclass
+class OwnSimulator:
+    """The simulator that a task brings along: nothing of it is set here."""
+
+
+def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
+    """The configuration those overrides describe, complete and valid.
+
+    `base` is a run's own configuration to start from; with `resume=RUN` among the overrides it is that run's.
+    Without one a task must be named. Raises ConfigError, one line, at the first thing that cannot be, and
+    MissingError where a package that is needed is not installed.
+    """
+    words = list(overrides)
+    items = parse(words, [*SCALARS, *GROUPS])
+    chosen, trees = _sort(items)
+    # Plain settings first: they are checked without importing anything.
+    scalars = plain_settings(trees.pop("", {}))
+    if base is None and scalars.get("resume"):
+        saved = load(scalars["resume"], _naming_files(words))
+        return resolve(words, dataclasses.replace(saved, output=None))  # where to write is asked anew
+
+    task_name = registry.canonical("tasks", chosen.get("task") or (base.task_name if base else _no_task()))
+    task_class = registry.load("tasks", task_name)
+    presets = _presets(task_class, chosen.get("learner")) if base is None else []
+    if base is None:
+        given = [plain_settings(preset.trees.pop("", {}), preset.where) for preset in presets]
+        scalars = {key: value for settings in (*given, scalars) for key, value in settings.items()}
+    else:
+        scalars = {**{key: getattr(base, key) for key in SCALARS}, **scalars}
+
+    built: dict[str, Any] = {}
+    device = scalars.get("device", "auto")
+    usual = {**_DEFAULT_CHOICE, "task": task_name}
+    for preset in presets:
+        usual |= preset.chosen
+    for group in ("task", "learner", "backend"):  # what auto is depends on the learner
+        learner = built.get("learner_name", "")
+        name = chosen.get(group) or (getattr(base, f"{group}_name") if base else usual[group])
+        name = _settled(group, name, device, learner, task_class, task_name)
+        settled = group == "backend" and any(group in preset.trees for preset in presets)
+        if settled and name != _settled(group, usual[group], device, learner, task_class, task_name):
+            for preset in presets:  # a task's settings for one backend mean nothing to another
+                preset.trees.pop(group, None)
+        if base is not None and getattr(base, f"{group}_name") == name:
+            built[group] = getattr(base, group)
+        else:
+            built[group] = _instance(_settings_of(group, name), group, name)
+        built[f"{group}_name"] = name
+
+    known = {path for group in GROUPS for path in fields.paths(built[group], group)}
+    anything = tuple(f"{path}." for group in GROUPS for path in fields.open_paths(built[group], group))
+    for item in items:
+        if item.key[0] in GROUPS and item.dotted not in known and not item.dotted.startswith(anything):
+            raise ConfigError(fields.missing_key(item.text, item.dotted, known | set(SCALARS)))
+    robot = trees.get("task", {}).get("robot")
+    if isinstance(robot, str):
+        trees["task"]["robot"] = registry.canonical("robots", robot)
+    for group in GROUPS:
+        node = built[group]
+        for preset in presets:
+            if group in preset.trees:
+                node = fields.apply(node, type(node), preset.trees[group], preset.where + group, {})
+        built[group] = fields.apply(node, type(node), trees.get(group, fields.KEEP), group, {})
+    config = Config(**scalars, **built)
+    validate(config)
+    return config
+
+
+def _settled(
+    group: str, name: str, device: str, learner: str = "", task: Any = None, task_name: str = ""
+) -> str:
+    """The name as it is saved: files by absolute path, and which backend auto is for that task and learner."""
+    if group == "backend" and getattr(task, "brings_simulator", False):
+        if name not in ("auto", OWN):
+            raise ConfigError(f"task={task_name} brings its own simulator; leave backend={name} out")
+        return OWN
+    if group == "backend" and name == OWN:
+        raise ConfigError(
+            f"backend={OWN} is the simulator of somebody else's environment; {_names_of('backend')}"
+        )
+    if group == "backend" and name == "auto":
+        needs = getattr(registry.load("learners", learner), "requires", ()) if learner else ()
+        return registry.pick_backend(device, needs)
+    return registry.canonical(GROUPS[group], name)
+
+
+def _sort(items: Iterable[Override]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Overrides as (chosen group names, nested updates by group; plain settings under "")."""
+    chosen: dict[str, str] = {}
+    trees: dict[str, Any] = {}
+    items = list(items)
+    for item in items:
+        head, rest = item.key[0], item.key[1:]
+        if head == "schema":
+            raise ConfigError(f"{quote(item.text)}: schema is written by RoboLearn and cannot be set")
+        if head in GROUPS and not rest:
+            name = item.value.text if isinstance(item.value, Scalar) else item.value
+            if not isinstance(name, str) or not name.strip():
+                raise ConfigError(f"{quote(item.text)}: {head} takes a name; {_names_of(head)}")
+            chosen[head] = name
+        elif head in GROUPS and rest[0] == "name":
+            raise ConfigError(f"{quote(item.text)}: a {head} is chosen with {head}=NAME; {_names_of(head)}")
+        elif head in GROUPS:
+            _put(trees.setdefault(head, {}), rest, item.value)
+        elif head in SCALARS and not rest:
+            trees.setdefault("", {})[head] = item.value
+        elif head in SCALARS:
+            raise ConfigError(f"there is no {quote(item.dotted)}: {head} is one value, set as {head}=VALUE")
+        else:
+            _unknown(item, items)
+    return chosen, trees
+
+
+def _put(tree: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
+    for part in key[:-1]:
+        inner = tree.get(part)
+        if not isinstance(inner, dict):  # a.b=1 after a=3: the later one is meant
+            inner = tree[part] = {}
+        tree = inner
+    old = tree.get(key[-1])
+    if isinstance(old, dict) and isinstance(value, dict):  # a={c:1} after a.b=2: both
+        for part, inner in value.items():
+            _put(old, (part,), inner)
+    else:
+        tree[key[-1]] = dict(value) if isinstance(value, dict) else value
+
+
+class _Preset(NamedTuple):
+    """Overrides that a task brings, sorted as `_sort` does; `where` is for messages."""
+
+    where: str
+    chosen: dict[str, str]
+    trees: dict[str, Any]
+
+
+def _presets(task_class: Any, learner: str | None) -> list[_Preset]:
+    """The task's own `defaults`, and the `learner_defaults` of the learner that the user, or else it, has chosen."""
+    where = f"{task_class.__name__}.defaults: "
+    first = _Preset(where, *_sort(_overrides(getattr(task_class, "defaults", {}), where)))
+    usual = registry.canonical("learners", first.chosen.get("learner", _DEFAULT_CHOICE["learner"]))
+    name = registry.canonical("learners", learner or usual)
+    if name != usual:
+        first.trees.pop("learner", None)  # a task's settings for one learner mean nothing to another
+    where = f"{task_class.__name__}.learner_defaults: "
+    by_learner = getattr(task_class, "learner_defaults", {})
+    if not isinstance(by_learner, Mapping):
+        raise ConfigError(
+            f"{where}it must be a dictionary from learners' names to dictionaries like `defaults`"
+        )
+    where = f"{where}{name}: "
+    second = _Preset(where, *_sort(_overrides(by_learner.get(name, {}), where)))
+    if "learner" in second.chosen:
+        raise ConfigError(f"{where}it cannot choose a learner; `defaults` can")
+    return [first, second]
+
+
+def _overrides(settings: Any, where: str) -> list[Override]:
+    """A task's dictionary of settings as overrides."""
+    if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
+        raise ConfigError(f"{where}it must be a dictionary from dotted keys to values")
+    return [Override(f"{where}{k}={v}", tuple(k.split(".")), v) for k, v in settings.items()]
+
+
+def _settings_of(group: str, name: str) -> Any:
+    """The dataclass of a group's settings."""
+    if group == "backend" and name == OWN:
+        return OwnSimulator
+    cls = registry.load(GROUPS[group], name)
+    return cls if group == "task" else cls.config_class
+
+
+def _instance(cls: Any, group: str, name: str) -> Any:
+    try:
+        return cls()
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{group} {quote(name, 120)} cannot be made with its defaults: {what}") from error
+
+
+def _names_of(group: str) -> str:
+    return f"valid: {listing(registry.names(GROUPS[group]))}"
+
+
+def _no_task() -> NoReturn:
+    raise ConfigError(f"no task is named: add task=NAME; {_names_of('task')}")
+
+
+def _unknown(item: Override, items: list[Override]) -> NoReturn:
+    """Refuses a key that does not begin with a setting's name."""
+    known = {*SCALARS, *GROUPS}
+    if not near(item.key[0], known, cutoff=0.8):
+        # Not a plain typing error: worth importing the groups, to look for the name inside them.
+        for group, kind in GROUPS.items():
+            names = [i.value for i in items if i.key == (group,)] or [_DEFAULT_CHOICE.get(group)]
+            try:
+                cls = registry.load(kind, _settled(group, names[-1], "cpu"))
+                known |= set(fields.paths(cls() if group == "task" else cls.config_class(), group))
+            except Exception:  # no such group here: the suggestions are poorer, the message stands
+                continue
+    raise ConfigError(fields.missing_key(item.text, item.dotted, known))
+
+
+def validate(config: Config) -> None:
+    """Calls `validate()` of the task and of the learner's and the backend's settings, where there is one.
+
+    A ValueError from it becomes a ConfigError that says which group's. The task's robot must exist, too.
+    """
+    robot = getattr(config.task, "robot", None)
+    if isinstance(robot, str):
+        registry.require("robots", robot, "task.robot")
+    for group in GROUPS:
+        node = getattr(config, group)
+        if not hasattr(node, "validate"):
+            continue
+        try:
+            node.validate()
+        except ConfigError:
+            raise
+        except ValueError as error:
+            cls: Any = type(node)
+            names_a_field = str(error).startswith(tuple(fields.hints(cls)))
+            raise ConfigError(f"{group}{'.' if names_a_field else ': '}{error}") from error
+
+
+def changed(before: Config, after: Config) -> list[str]:
+    """The dotted keys in which two configurations differ."""
+
+    def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                yield from flat(item, f"{path}.{key}" if path else key)
+        else:
+            yield path, value
+
+    old, new = dict(flat(to_dict(before), "")), dict(flat(to_dict(after), ""))
+    return [key for key in {**old, **new} if key not in old or key not in new or old[key] != new[key]]
+
+
+def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:
+    """The dotted keys in which a resumed run differs from the saved one, so that it cannot go on exactly.
+
+    How long it runs and where it writes do not count.
+    """
+    if run.resume is None:
+        return []
+    saved = load(run.resume, _naming_files(overrides))
+    harmless = {"resume", "output", "max_iterations", "checkpoint_interval"}
+    return [key for key in changed(saved, run) if key not in harmless]
+
+
+def _naming_files(words: Iterable[str]) -> list[str]:
+    """The overrides that allow a file to be imported."""
+    return [word for word in words if registry.is_file(word.partition("=")[2].strip("'\""))]
+
+
+def show(config: Config) -> str:
+    """The resolved YAML, each field's docstring beside it as a comment."""
+    return yaml_file.render(to_dict(config), config)
+
+
+def save(config: Config, path: Path | str) -> None:
+    """Writes the resolved YAML; a reader sees the old file or the whole new one, never half of one."""
+    yaml_file.write(to_dict(config), Path(path))
+
+
+def load(path: Path | str, overrides: Iterable[str] = ()) -> Config:
+    """A saved configuration with overrides laid over it. `path`: the file, its run folder or a file in that.
+
+    A class that came from a file (`task=path.py:Name`) is not imported because a saved file says so: the
+    overrides must name it again. Raises ConfigError for what cannot be read, for another schema, for unknown
+    keys and for values out of range.
+    """
+    file = _saved_file(Path(path))
+    words = list(overrides)
+    content = migrated(yaml_file.read(file), file)
+    named = {item.dotted: str(item.value) for item in parse(words)}
+    try:
+        base = _from_dict(content, named)
+    except ConfigError as error:
+        raise ConfigError(f"{quote(str(file), 120)}: {error}") from error
+    return resolve(words, base) if words else base
+
+
+def _saved_file(path: Path) -> Path:
+    """The configuration of a run folder, or of one of its checkpoints."""
+    if path.suffix == ".yaml":
+        return path
+    for folder in (path, *list(path.absolute().parents)[:2]):
+        if (folder / FILE_NAME).is_file():
+            return folder / FILE_NAME
+    what = f"has no {FILE_NAME}, so it is not a run" if path.exists() else "does not exist"
+    raise ConfigError(f"{quote(str(path), 120)} {what}")
+
+
+def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
+    for key in content:
+        if key not in SHOWN:
+            raise ConfigError(fields.unknown(key, key, SHOWN))
+    built: dict[str, Any] = {}
+    for group in GROUPS:
+        tree = content.get(group)
+        if not isinstance(tree, dict) or not isinstance(tree.get("name"), str):
+            raise ConfigError(f"{group} has no name")
+        tree = dict(tree)
+        name, chosen = tree.pop("name"), named.get(group)
+        own = name == OWN and chosen == "auto"
+        if group != "task" and chosen not in (None, name) and not own:
+            # `resolve` replaces it anyway, so what was saved need not be here: a policy trained on one
+            # simulator is evaluated on another, on a machine that has only that.
+            name, tree = chosen, {}
+            if group == "backend" and name == "auto":
+                name = registry.pick_backend(str(content.get("device", "auto")))
+        name = _allowed(group, name, named)
+        _refuse_files(tree, group, named)
+        start = _instance(_settings_of(group, name), group, name)
+        built[group] = fields.apply(start, type(start), tree, group, {}, whole=True)
+        built[f"{group}_name"] = name
+    config = Config(**plain_settings({key: content[key] for key in SCALARS if key in content}), **built)
+    validate(config)
+    return config
+
+
+def _allowed(key: str, name: str, named: Mapping[str, str]) -> str:
+    """The saved name, or the file the user named for it now (it may have moved)."""
+    if not registry.is_file(name):
+        return name
+    again = named.get(key, "")
+    if registry.is_file(again) and again.rpartition(":")[2] == name.rpartition(":")[2]:
+        return registry.canonical(GROUPS.get(key, "robots"), again)
+    raise ConfigError(f"its {key} comes from a file, which is only run where you name it again: {key}={name}")
+
+
+def _refuse_files(tree: Any, path: str, named: Mapping[str, str]) -> None:
+    """Refuses saved text such as task.robot=path.py:Name that the user did not name again."""
+    if isinstance(tree, str):
+        _allowed(path, tree, named)
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            _refuse_files(value, f"{path}.{key}", named)
+    elif isinstance(tree, list):
+        for value in tree:
+            _refuse_files(value, path, named)

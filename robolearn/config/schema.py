@@ -1,0 +1,119 @@
+"""The shape of a run's configuration: its settings, the file's version, and the way to plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from robolearn.config import fields
+from robolearn.errors import ConfigError, quote
+
+SCHEMA = 1
+"""Version of the saved file. Raise it with any change an older file cannot survive; add a migration."""
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""From a schema to the next: MIGRATIONS[1] turns a file of schema 1 into one of schema 2."""
+
+GROUPS = {"task": "tasks", "backend": "backends", "learner": "learners"}
+"""Settings that choose a class by name, and the registry's kind of it."""
+
+FILE_NAME = "config.yaml"
+"""The resolved configuration inside a run folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A run: what is trained, on what, and how."""
+
+    schema: int = SCHEMA
+    """Version of this file's layout."""
+    num_envs: int = field(default=1024, metadata={"min": 1, "max": 1_048_576})
+    """Robots simulated side by side."""
+    seed: int = field(default=1, metadata={"min": 0, "max": 2**32 - 1})
+    """Seed of every random number; on a CPU the same seed gives the same run."""
+    device: str = field(
+        default="auto",
+        metadata={
+            "pattern": r"auto|cpu|cuda(:\d{1,2})?",
+            "form": "auto, cpu, cuda or cuda:N (a GPU's number)",
+        },
+    )
+    """Where to compute: auto, cpu, cuda or cuda:N."""
+    max_iterations: int = field(default=300, metadata={"min": 1, "max": 1_000_000_000})
+    """Iterations to train, counted from the run's beginning."""
+    checkpoint_interval: int = field(default=25, metadata={"min": 1, "max": 1_000_000_000})
+    """Iterations between two checkpoints."""
+    resume: str | None = None
+    """Run folder or checkpoint to go on from."""
+    output: str | None = None
+    """Run folder to write; none: runs/TASK/TIME."""
+    torch_threads: int = field(default=0, metadata={"min": 0, "max": 1024})
+    """Threads PyTorch computes with on a CPU; 0 chooses."""
+    task: Any
+    """What the robot learns; chosen with task=NAME, changed with such as task.rewards.alive=0.5."""
+    backend: Any
+    """The simulator; chosen with backend=NAME, where auto takes the best one installed."""
+    learner: Any
+    """The algorithm; chosen with learner=NAME, changed with such as learner.learning_rate=3e-4."""
+    task_name: str = field(metadata={"hidden": True})
+    """Name the task was chosen by; saved as task.name."""
+    backend_name: str = field(metadata={"hidden": True})
+    """Name of the backend in use, never auto; saved as backend.name."""
+    learner_name: str = field(metadata={"hidden": True})
+    """Name of the learner; saved as learner.name."""
+
+
+_HINTS = fields.hints(Config)
+_METAS = {f.name: f.metadata for f in dataclasses.fields(Config)}
+SHOWN = [f.name for f in dataclasses.fields(Config) if not f.metadata.get("hidden")]
+"""The keys of the saved file, in order."""
+SCALARS = [name for name in SHOWN if name not in GROUPS and name != "schema"]
+"""The settings that are one value."""
+
+
+def scalars(tree: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Plain settings, each checked against its type and range."""
+    return {key: fields.apply(None, _HINTS[key], tree[key], where + key, _METAS[key]) for key in tree}
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The configuration as plain dictionaries, lists and scalars, each group with its `name` first."""
+    content = {name: _plain(getattr(config, name)) for name in SHOWN}
+    for group in GROUPS:
+        content[group] = {"name": getattr(config, f"{group}_name"), **content[group]}
+    return content
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: _plain(getattr(value, name)) for name in fields.hints(type(value))}
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def migrated(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The content in this version's schema, or a refusal that names both."""
+    schema, shown = content.get("schema"), quote(str(path), 120)
+    if not isinstance(schema, int) or isinstance(schema, bool):
+        raise ConfigError(
+            f"{shown} has no schema number; this RoboLearn reads configurations of schema {SCHEMA}"
+        )
+    if schema > SCHEMA:
+        raise ConfigError(
+            f"{shown} has schema {schema} and this RoboLearn reads schema {SCHEMA}: "
+            "it was written by a newer version; install that one"
+        )
+    for version in range(schema, SCHEMA):
+        if version not in MIGRATIONS:
+            raise ConfigError(
+                f"{shown} has schema {schema}, too old for this RoboLearn (schema {SCHEMA}): train anew, "
+                "or use the version that wrote it"
+            )
+        content = MIGRATIONS[version](content)
+    return {**content, "schema": SCHEMA}

@@ -1,0 +1,85 @@
+"""YAML as people read it: written whole or not at all, rendered with its comments, read without surprises."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from robolearn.config.fields import field_docs
+from robolearn.errors import ConfigError, quote
+from robolearn.files import replacing
+
+_WIDTH = 110
+_FLOAT = re.compile(r"[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+\Z")
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that reads 1e-3 as the number it is (YAML 1.1 wants 1.0e-3)."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that _Loader would take for a number."""
+
+
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The mapping a file holds. ConfigError, naming the file, where there is none."""
+    shown = quote(str(path), 120)
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"{shown} cannot be read: {why}") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{shown} is not YAML: {error or type(error).__name__}") from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ConfigError(f"{shown} is not a configuration: it holds no settings by name")
+    return content
+
+
+def write(content: Mapping[str, Any], path: Path) -> None:
+    """Writes a file that is there whole or not at all, also when the power goes."""
+    text = yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def render(content: Mapping[str, Any], node: Any) -> str:
+    """`content` as YAML, with the docstring of each field of `node`, the dataclass behind it, beside it."""
+    rows: list[tuple[str, str]] = []
+    _rows(content, node, 0, rows)
+    column = min(44, max(len(line) for line, _ in rows)) + 2
+    text = []
+    for line, doc in rows:
+        first, *rest = textwrap.wrap(doc, max(40, _WIDTH - 2 - column)) or [""]
+        text.append(f"{line:<{column}}{'' if len(line) < column else '  '}# {first}" if first else line)
+        text += [f"{'':<{column}}# {more}" for more in rest]
+    return "\n".join(text) + "\n"
+
+
+def _rows(content: Mapping[str, Any], node: Any, indent: int, rows: list[tuple[str, str]]) -> None:
+    cls: Any = type(node)
+    docs = field_docs(cls) if dataclasses.is_dataclass(node) else {}
+    for key, value in content.items():
+        name, doc = " " * indent + _flow(key), docs.get(key, "")
+        if isinstance(value, dict) and value:
+            rows.append((f"{name}:", doc))
+            _rows(value, node[key] if isinstance(node, dict) else getattr(node, key), indent + 2, rows)
+        else:
+            rows.append((f"{name}: {_flow(value)}", doc))
+
+
+def _flow(value: Any) -> str:
+    text = yaml.dump(
+        value, Dumper=_Dumper, default_flow_style=True, width=10**6, allow_unicode=True, sort_keys=False
+    )
+    return text.removesuffix("\n").removesuffix("...").strip()

@@ -1,0 +1,4 @@
+"""Env and what one control step is made of: StepResult, LearnerEnv, Contract, graphs and timers.
+
+May import: errors, files, runtime, config, envs, tasks. Knows no learner and no command. Read `env.py` first.
+"""

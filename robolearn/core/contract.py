@@ -1,0 +1,123 @@
+"""Contract: what the robot's computer must know to run a policy, in numbers, without the simulator."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+
+from robolearn.core.env import Env
+from robolearn.core.learner_env import LearnerEnv
+from robolearn.files import replacing
+
+SCHEMA = 1
+"""Version of contract.json's layout."""
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The agreement between a trained policy and the robot that runs it. SI units, the robot's joint order."""
+
+    schema: int
+    """Version of this layout."""
+    task: str
+    """Class of the task."""
+    robot: str
+    """Name of the robot."""
+    control_dt: float
+    """Control period [s]."""
+    observations: list[dict[str, Any]]
+    """Items of the policy's observation in order: `name` in the vocabulary, `width`, first `column`."""
+    joints: list[dict[str, Any]]
+    """Every joint in order: `name`, `home`, `lower`, `upper` [rad or m]."""
+    actions: list[dict[str, Any]]
+    """Every actuator in order: `joint`, `kind`, `kp`, `kd`, `effort`, and its target, offset + scale x action."""
+    command: list[str]
+    """Names of the command's columns."""
+    action_delay: tuple[int, int]
+    """Delay between action and actuator it was trained with [control steps]."""
+    observation_delay: tuple[int, int]
+    """Delay of the observation it was trained with [control steps]."""
+    extra: dict[str, Any]
+    """What the task itself needs on the robot, such as its gait clock and stepping pattern."""
+
+    def save(self, path: Path) -> None:
+        """Write as JSON in full precision, atomically."""
+        with replacing(path) as part:
+            part.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Contract:
+        """Read one back.
+
+        Raises:
+            ValueError: of another schema; both are named.
+        """
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.get("schema") != SCHEMA:
+            raise ValueError(
+                f"{path} has schema {content.get('schema')} and this RoboLearn reads schema {SCHEMA}"
+            )
+        delays = {name: tuple(content[name]) for name in ("action_delay", "observation_delay")}
+        return cls(**{**content, **delays})
+
+
+class Contracting(LearnerEnv, Protocol):
+    """Environments that know their own contract, as other people's do."""
+
+    def contract(self) -> Contract:
+        """What the robot must know."""
+
+
+def contract_of(env: LearnerEnv) -> Contract:
+    """The Contract of a policy trained in `env`.
+
+    Scale and offset are read off `Task.targets` itself, so they cannot disagree with what was trained.
+
+    Raises:
+        ValueError: the targets are not offset + scale x action, so no runtime could follow.
+    """
+    if not isinstance(env, Env):
+        return cast(Contracting, env).contract()
+    task, robot, constants = env.task, env.robot, env.ctx.robot
+    at_rest = task.memory(1, env.random.fork())
+    ctx = env.ctx.row(0, memory=at_rest)
+    ones = torch.ones(1, env.num_actions, device=env.device)
+    offset = task.targets(0 * ones, ctx)[0]
+    scale = task.targets(ones, ctx)[0] - offset
+    odd = -2.5 * torch.arange(1, env.num_actions + 1, device=env.device)[None].cos()
+    if not torch.allclose(task.targets(odd, ctx)[0], offset + scale * odd[0], rtol=1e-4, atol=1e-5):
+        raise ValueError(f"{type(task).__name__}.targets is not offset + scale x action for each actuator")
+    column, observations = 0, []
+    for item, width in env.columns["policy"]:
+        observations.append({"name": item.name, "width": width, "column": column})
+        column += width
+    return Contract(
+        schema=SCHEMA,
+        task=type(task).__name__,
+        robot=robot.name,
+        control_dt=task.control_dt,
+        observations=observations,
+        joints=[
+            {"name": name, "home": home, "lower": low, "upper": high}
+            for name, home, low, high in zip(
+                robot.joints, robot.home, _finite(constants.lower), _finite(constants.upper), strict=True
+            )
+        ],
+        actions=[
+            {**asdict(actuator), "offset": o, "scale": s}
+            for actuator, o, s in zip(robot.actuators, offset.tolist(), scale.tolist(), strict=True)
+        ],
+        command=["forward", "sideways", "yaw"] if task.commands else [],
+        action_delay=task.action_delay,
+        observation_delay=task.observation_delay,
+        extra=task.deployed(),
+    )
+
+
+def _finite(limits: torch.Tensor) -> list[float | None]:
+    """JSON has no infinity: a joint without a limit has null."""
+    return [x if abs(x) != float("inf") else None for x in limits.tolist()]

@@ -1,0 +1,86 @@
+"""Watch: numbers that are not finite are told by name, at once where looking is free, later where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from robolearn.envs.state import State, Tensor
+from robolearn.errors import RunFailed
+
+ORDER = ("action of", "target of", "reward", "metric", "start pose", "observation")
+"""Kinds of what is looked at, as they follow in a step."""
+
+
+class NonFiniteTerm(RunFailed):
+    """An action, reward, observation, metric, start pose or gradient was not finite."""
+
+    def __init__(self, message: str, state: State | None = None) -> None:
+        super().__init__(message)
+        self.state = state
+        """The State it was computed from, to look at."""
+
+
+class Watch:
+    """Looks at what an Env computes.
+
+    On a CPU each look reads the numbers. On a GPU that would wait for everything queued before it, so what was
+    seen is kept there, a flag a column, until `read`.
+    """
+
+    def __init__(self, at_once: bool, state: Callable[[], State], episode_step: Callable[[], Tensor]) -> None:
+        """`state` and `episode_step` (N,) are for the message, where `at_once`."""
+        self.at_once, self._state, self._episode_step = at_once, state, episode_step
+        self.seen: dict[str, Tensor] = {}
+        """(K,) bool a look: which columns were not finite since the last `read`."""
+        self._names: dict[str, list[str]] = {}
+
+    @torch.no_grad()
+    def look(self, values: Tensor, names: list[str], kind: str) -> None:
+        """See whether `values` (N, K) are finite; `names` (K) say whose column each is, `kind` what they are.
+
+        Raises:
+            NonFiniteTerm: they are not; it names the column and the environment.
+        """
+        if not self.at_once:
+            key = f"{kind} {names[0]}" if names else kind
+            bad = ~torch.isfinite(values).all(dim=0)
+            self._names[key] = [f"{kind} {name!r}" for name in names]
+            self.seen[key] = self.seen[key] | bad if key in self.seen else bad
+            return
+        if bool(torch.isfinite(values.sum())):
+            return
+        guilty = (~torch.isfinite(values)).nonzero().tolist()
+        if guilty:  # else the sum alone overflowed
+            env, column = guilty[0]
+            others = len({e for e, _ in guilty}) - 1
+            state = self._state()
+            sound = all(bool(torch.isfinite(t[env]).all()) for t in state.robot.tensors().values())
+            raise NonFiniteTerm(
+                f"{kind} {names[column]!r} is not finite in environment {env} (and {others} more) at step "
+                f"{int(self._episode_step()[env])} of its episode, on a State that is {'' if sound else 'not '}finite",
+                state.clone(),
+            )
+
+    @torch.no_grad()
+    def read(self) -> None:
+        """Read back what was seen since the last call.
+
+        Raises:
+            NonFiniteTerm: something was not finite; the first by the order of a step is named.
+        """
+        if not self.seen:
+            return
+        # By the order of a step: what is wrong first spoils what is computed from it.
+        keys = sorted(self.seen, key=lambda key: next((i for i, kind in enumerate(ORDER) if kind in key), 99))
+        flags = torch.cat([self.seen[key] for key in keys]).tolist()
+        names = [name for key in keys for name in self._names[key]]
+        for seen in self.seen.values():
+            seen.zero_()
+        if any(flags):
+            first = names[flags.index(True)]
+            raise NonFiniteTerm(
+                f"{first} was not finite since the last iteration (and {sum(flags) - 1} other columns)",
+                self._state().clone(),
+            )

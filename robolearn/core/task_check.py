@@ -1,0 +1,89 @@
+"""A first look at every part of a task, so that a mistake is told by its name and place."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robolearn.envs.state import State, Tensor
+from robolearn.tasks.mdp.context import Context
+from robolearn.tasks.mdp.observations import Observation
+from robolearn.tasks.mdp.task import Ratio, Task
+
+
+def check_parts(
+    task: Task, state: State, ctx: Context, num_actions: int
+) -> dict[str, list[tuple[Observation, int]]]:
+    """Call every term and function of a task once and look at what it returns.
+
+    Returns:
+        The items of each observation group with their widths, in the order of the columns.
+
+    Raises:
+        ValueError: one of them raises, or returns another shape or type than it must.
+    """
+    n, device = len(ctx.episode_time), ctx.episode_time.device
+    for kind, terms, dtype in (
+        ("reward", task.reward_terms(), None),
+        ("termination", task.terminations(), torch.bool),
+    ):
+        for name, term in terms.items():
+            value = _tried(f"{kind} {name!r}", term, state, ctx)
+            require_shape(f"{kind} {name!r}", value, (n,), "one number an environment")
+            if dtype is not None and value.dtype != dtype:
+                raise ValueError(
+                    f"{kind} {name!r} returns {value.dtype}, and must return {dtype}: compare it"
+                )
+    for name, value in _tried("metrics()", task.metrics, state, ctx).items():
+        for part in value if isinstance(value, Ratio) else (value,):
+            require_shape(f"metric {name!r}", part, (n,), "one number an environment")
+    taken = {t.untyped_storage().data_ptr() for t in state.robot.tensors().values()}
+    following = _tried("advance()", task.advance, state, ctx)
+    for name in {**ctx.memory, **following}:
+        value, start = following.get(name), ctx.memory.get(name)
+        if value is None or start is None or value.shape != start.shape or value.shape[:1] != (n,):
+            raise ValueError(
+                f"memory {name!r}: memory() and advance() must both give it, of one shape ({n}, ...)"
+            )
+        if value.untyped_storage().data_ptr() in taken:
+            raise ValueError(
+                f"memory {name!r} is a tensor of the State, overwritten by the next step; clone it"
+            )
+    shape = (n, num_actions)
+    targets = _tried("targets()", task.targets, torch.zeros(shape, device=device), ctx)
+    require_shape("targets()", targets, shape, "one an actuator")
+    columns: dict[str, list[tuple[Observation, int]]] = {}
+    for group in task.observations:
+        columns[group] = []
+        for item in task.items(group):
+            value = _tried(f"observation {item.name!r}", item.compute, state, ctx)
+            width = value.shape[1] if isinstance(value, Tensor) and value.dim() == 2 else 1
+            require_shape(
+                f"{group} observation {item.name!r}", value, (n, width), "columns, even if only one"
+            )
+            columns[group].append((item, width))
+    return columns
+
+
+def _tried(what: str, function: Any, *arguments: Any) -> Any:
+    """Call a part of a task for the first time; what it raises is told with its place.
+
+    Raises:
+        ValueError: naming the part, the error and the line.
+    """
+    try:
+        return function(*arguments)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        raise ValueError(f"{what} raised {type(error).__name__}: {error} ({where})") from error
+
+
+def require_shape(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> None:
+    """Raise ValueError, naming it, for anything but a tensor of that shape."""
+    found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    if found != shape:
+        raise ValueError(f"{name} returns {found}, and must return a tensor {shape}: {meaning}")

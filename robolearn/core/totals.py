@@ -1,0 +1,77 @@
+"""Totals: what an Env has seen since it was last asked, summed on its device."""
+
+from __future__ import annotations
+
+import torch
+
+from robolearn.envs.state import Tensor
+from robolearn.tasks.mdp.task import Ratio
+
+
+class Totals:
+    """Sums over steps and finished episodes, kept as tensors: nothing is read back before `drain`."""
+
+    def __init__(self, terms: list[str], metrics: list[str], weights: Tensor, dt: float) -> None:
+        """Reward terms with their weights (K,) a second, metrics by name, and the control period [s]."""
+        self.terms, self.metrics, self.dt = terms, metrics, dt
+        self.per_step = [weight * dt for weight in weights.tolist()]
+        """What a raw term of 1 earns in a step."""
+        self.device = weights.device
+        self.clear()
+
+    def clear(self) -> None:
+        """Start anew."""
+        zeros = torch.zeros(
+            len(self.terms) + 2 * len(self.metrics) + 6, dtype=torch.float64, device=self.device
+        )
+        self.sums = zeros
+        """Raw terms, metrics (all totals, then all weights), then: steps, episodes, terminated, diverged, and
+        the returns and seconds of the finished episodes."""
+
+    @torch.no_grad()
+    def add(
+        self,
+        raw: Tensor,
+        metrics: list[Ratio],
+        done: Tensor,
+        terminated: Tensor,
+        diverged: Tensor,
+        returns: Tensor,
+        seconds: Tensor,
+        counted: Tensor | None = None,
+    ) -> None:
+        """One step of N environments: raw terms (N, K), metrics as pairs of (N,), the rest (N,) each; `counted` (N,)
+        bool says which rows are a step at all, every one without it.
+
+        Sums carry no graph, or they would keep that of every step.
+        """
+        steps = torch.ones_like(done) if counted is None else counted
+        counts = (steps, done, terminated, diverged, done * returns, done * seconds)
+        columns = [*(m.total for m in metrics), *(m.weight for m in metrics), *counts]
+        per_step = [column.sum(dtype=torch.float64) for column in columns]
+        self.sums = self.sums + torch.cat((raw.sum(dim=0, dtype=torch.float64), torch.stack(per_step)))
+
+    def drain(self) -> dict[str, float]:
+        """Means since the last call, by name, and start anew: `reward/<term>` (weighted, per step),
+        `raw/<term>`, `metric/<name>` (where any step counted), `episode/return`, `episode/length` [s],
+        `episode/fall_rate`, counts.
+        """
+        values = self.sums.tolist()
+        raw, values = values[: len(self.terms)], values[len(self.terms) :]
+        metrics, (steps, episodes, terminated, diverged, returns, seconds) = values[:-6], values[-6:]
+        per_step = max(steps, 1.0)
+        out = {"steps": steps, "episodes": episodes, "diverged": diverged}
+        if episodes:
+            out["episode/return"] = returns / episodes
+            out["episode/length"] = seconds / episodes
+            out["episode/fall_rate"] = terminated / episodes
+        weighted = [r * w for r, w in zip(raw, self.per_step, strict=True)]
+        out["reward/total"] = sum(weighted) / per_step
+        out |= {f"reward/{k}": v / per_step for k, v in zip(self.terms, weighted, strict=True)}
+        out |= {f"raw/{k}": v / per_step for k, v in zip(self.terms, raw, strict=True)}
+        half = len(self.metrics)
+        for name, total, weight in zip(self.metrics, metrics[:half], metrics[half:], strict=True):
+            if weight:
+                out[f"metric/{name}"] = total / weight
+        self.clear()
+        return out

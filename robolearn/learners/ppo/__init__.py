@@ -1,0 +1,5 @@
+"""PPO with a central critic. Read `ppo.py` first; `config.py` has its settings, `update.py` its gradient steps."""
+
+from robolearn.learners.ppo.ppo import PPO
+
+__all__ = ["PPO"]

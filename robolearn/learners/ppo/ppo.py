@@ -1,0 +1,276 @@
+"""PPO with a central critic: Schulman et al. (2017), "Proximal Policy Optimization Algorithms".
+
+The actor sees what a robot can measure, the critic everything (Pinto et al., 2017, "Asymmetric Actor
+Critic"). Read `iterate` first.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from robolearn.core.graphs import Graphed
+from robolearn.core.learner_env import LearnerEnv
+from robolearn.core.timers import Timers
+from robolearn.errors import ConfigError
+from robolearn.learners.learner import Reduce, Report, Tensor, alone
+from robolearn.learners.models import DeployedPolicy, MirroredClock, build_model, rnn_of
+from robolearn.learners.ppo.config import PPOConfig
+from robolearn.learners.ppo.sampler import Sampler
+from robolearn.learners.ppo.update import Update
+from robolearn.learners.precision import autocast, choose_precision
+from robolearn.learners.recurrent import ActorMemory, require_same_memory
+from robolearn.learners.rollout import Batch, collect
+from robolearn.tasks.mdp.symmetry import Symmetry
+
+
+def gae(
+    reward: Tensor, value: Tensor, last_value: Tensor, done: Tensor, gamma: float, lam: float
+) -> tuple[Tensor, Tensor]:
+    """Generalized advantage estimation (Schulman et al., 2016, eq. 16) and the returns it implies.
+
+    Args:
+        reward: (T, N); for a time-out it already holds the discounted value of the state it ended in.
+        value: (T, N) of the states before each step.
+        last_value: (N,) of the state after the last step.
+        done: (T, N) bool; nothing flows back across an episode's end.
+        gamma: discount.
+        lam: lambda; 0 is one-step TD, 1 the Monte-Carlo return.
+
+    Returns:
+        Advantages and returns, (T, N) each.
+    """
+    alive = 1.0 - done.to(reward.dtype)
+    advantage = torch.empty_like(reward)
+    following, carried = last_value, torch.zeros_like(last_value)
+    for t in reversed(range(len(reward))):
+        delta = reward[t] + gamma * alive[t] * following - value[t]
+        carried = delta + gamma * lam * alive[t] * carried
+        advantage[t], following = carried, value[t]
+    return advantage, advantage + value
+
+
+def _require_fit(config: PPOConfig) -> None:
+    """Refuse settings that make nothing of steps in which an environment only resets."""
+    how = "these environments take a step of their own to reset; give them same-step autoreset, or use"
+    if config.rnn != "none":
+        raise ConfigError(f"learner.rnn={config.rnn} would remember that step: {how} learner.rnn=none")
+    if config.num_steps < 2:
+        raise ConfigError(
+            f"learner.num_steps={config.num_steps}: {how} 2 or more, or a batch may hold no other"
+        )
+
+
+class PPO:
+    """One learner for one Env; `iterate` collects a batch and learns from it."""
+
+    config_class: ClassVar[type] = PPOConfig
+    requires: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, env: LearnerEnv, config: PPOConfig, seed: int = 1, reduce: Reduce = alone) -> None:
+        self.config, self.reduce = config, reduce
+        if env.resets_take_a_step:
+            _require_fit(config)
+        self.device = env.device
+        self.random = torch.Generator(self.device).manual_seed(seed)
+        self.symmetry, self.clock = self._choose_symmetry(env)
+        self.precision = choose_precision(config.precision, self.device)
+        widths = {name: obs.shape[1] for name, obs in env.observations.items()}
+        c = config
+        memory = (c.rnn, c.rnn_hidden, c.rnn_layers)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPUs', too
+            self.actor = build_model(
+                "policy", widths["policy"], env.num_actions, c.actor_hidden, c.activation, c.init_std, *memory
+            ).to(self.device)
+            self.critic = build_model("critic", widths["critic"], 1, c.critic_hidden, c.activation, None).to(
+                self.device
+            )
+            # A small first policy: actions start at home, not at the whim of the initialization.
+            nn.init.orthogonal_(self.actor.mlp[-1].weight, 0.01)
+        rnn = rnn_of(self.actor)
+        self.memory = None if rnn is None else ActorMemory(rnn, env.num_envs)
+        self.batch = Batch.empty(env, c.num_steps)
+        self.sampler = Sampler(
+            self.actor, self.batch, env.observations, self.random, self.precision, self.memory, self.clock
+        )
+        mirror = self.symmetry if self.clock is None else None
+        self.update = Update(self.actor, self.critic, config, self.precision, self.memory, mirror, reduce)
+        self._estimate = Graphed(self._estimates, self.device)
+        self.timers = Timers(self.device)
+        env.reset(stagger=True)
+
+    @property
+    def policy(self) -> DeployedPolicy:
+        """The policy as it stands: deterministic, without the critic."""
+        return DeployedPolicy(self.actor, self.clock)
+
+    @property
+    def learning_rate(self) -> float:
+        """Adam's step size as it stands; on a GPU asking for it waits."""
+        return float(self.update.adam.rate)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory for a while in every iteration: the batch as the networks take it, and what they make of it."""
+        batch, c = self.batch, self.config
+        widths = (
+            batch.policy.shape[-1] + 2 * batch.critic.shape[-1] + 2 * max(*c.actor_hidden, *c.critic_hidden)
+        )
+        return 4 * batch.reward.numel() * widths
+
+    def iterate(self, env: LearnerEnv) -> Report:
+        """Collect a batch, estimate advantages, take the gradient steps, update the normalizers.
+
+        On a GPU all of it is asked for at once, and `synchronize` is the first that waits.
+
+        Raises:
+            NonFiniteTerm: a term of the Env or a gradient was not finite; see `Env.drain` and `Update.read`.
+        """
+        self.timers.start()
+        self.collect(env)
+        with self.timers("learn"):
+            value, advantage, returns = self._estimate()
+            self.update.learn(self.batch, self._normalized(advantage), returns, value, self.orders())
+            self.actor.obs_normalizer.absorb(self.batch.taken(self.batch.policy), self.reduce)
+            self.critic.obs_normalizer.absorb(self.batch.taken(self.batch.critic[:-1]), self.reduce)
+        with self.timers("synchronize"):
+            # The Env first: a reward that is not finite spoils the gradient too, and the Env knows which it was.
+            drained = env.drain()
+            losses = self.update.read()
+        return Report(self.batch.steps, losses, drained, self.timers.read())
+
+    def collect(self, env: LearnerEnv) -> None:
+        """Fill `batch` with the next T steps."""
+        collect(env, self.batch, self.sampler, self.timers, self.sampler.forget)
+        with self.timers("infer"):
+            self.batch.critic[-1] = self.sampler.folded_critic(env.observations["critic"])
+
+    def orders(self) -> list[Tensor]:
+        """A permutation for each epoch of what minibatches are cut from: samples, with memory environments."""
+        # All at once: how many epochs an update gets through must not change what is drawn after it.
+        units = self.batch.reward.numel() if self.memory is None else self.batch.reward.shape[1]
+        draw = partial(torch.randperm, units, generator=self.random, device=self.device)
+        return [self._taken(draw()) for _ in range(self.config.num_epochs)]
+
+    def _taken(self, order: Tensor) -> Tensor:
+        """The order with samples that are no step of the policy's replaced by others that are, drawn at random."""
+        if self.batch.valid is None:
+            return order
+        valid = self.batch.valid.flatten()
+        steps = valid.nonzero().squeeze(-1)
+        drawn = torch.randint(len(steps), order.shape, generator=self.random, device=self.device)
+        return torch.where(valid[order], order, steps[drawn])
+
+    # ------------------------------------------------------------------ estimating
+
+    @torch.no_grad()
+    def _estimates(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Values, advantages and returns of the batch, (T, N) each."""
+        value, reward = self._evaluate()
+        advantage, returns = gae(
+            reward, value[:-1], value[-1], self.batch.done, self.config.gamma, self.config.lam
+        )
+        return value[:-1], advantage, returns
+
+    @torch.no_grad()
+    def _evaluate(self) -> tuple[Tensor, Tensor]:
+        """Values (T + 1, N) in one pass, and rewards (T, N) where a time-out adds the discounted value of
+        the very state it ended in (Pardo et al., 2018, "Time Limits in Reinforcement Learning")."""
+        reward = self.batch.reward * self.config.reward_scale
+        return self._value(self.batch.critic), reward + self.config.gamma * self._terminal_value()
+
+    def _terminal_value(self) -> Tensor:
+        """Values (T, N) of the states that time-outs ended in, and 0 elsewhere."""
+        truncated, terminal = self.batch.truncated, self.batch.terminal.flatten(0, 1)
+        if not self.update.read_at_once:
+            # Which rows those are is not known here: all of them, in one pass of a fixed size.
+            value = self._value(self.sampler.folded_critic(terminal)).view_as(self.batch.reward)
+            return torch.where(truncated, value, 0.0)
+        value = torch.zeros_like(self.batch.reward)
+        rows = truncated.flatten().nonzero().squeeze(-1)
+        if len(rows):
+            ended = self.sampler.folded_critic(terminal.index_select(0, rows))
+            value.view(-1).index_copy_(0, rows, self._value(ended))
+        return value
+
+    def _value(self, obs: Tensor) -> Tensor:
+        with autocast(self.device, self.precision):
+            return self.critic.mlp(self.critic.obs_normalizer(obs)).float().squeeze(-1)
+
+    def _normalized(self, advantage: Tensor) -> Tensor:
+        """Advantages at mean 0 and variance 1 over the whole batch of all ranks."""
+        counted = self.batch.taken(advantage)
+        mean = self.reduce(counted.mean())
+        variance = self.reduce((counted - mean).square().mean())
+        return (advantage - mean) / (variance.sqrt() + 1e-8)
+
+    # ------------------------------------------------------------------ the rest
+
+    def _choose_symmetry(self, env: LearnerEnv) -> tuple[Symmetry | None, MirroredClock | None]:
+        wanted = self.config.symmetry
+        symmetry = env.symmetry() if wanted != "none" else None
+        if symmetry is None:
+            if wanted in ("clock", "augment"):
+                raise ValueError(
+                    f"learner.symmetry={wanted}: this task states no symmetry; use learner.symmetry=none"
+                )
+            return None, None
+        if wanted == "augment" and self.config.rnn != "none":
+            raise ValueError(
+                "learner.symmetry=augment: what the mirror image would remember is not known; "
+                f"use learner.symmetry=none (or clock, for a gait) with learner.rnn={self.config.rnn}"
+            )
+        if wanted == "clock" and symmetry.clock is None:
+            raise ValueError(
+                "learner.symmetry=clock: this task has no gait clock; use learner.symmetry=augment"
+            )
+        clock = MirroredClock(symmetry) if symmetry.clock is not None and wanted != "augment" else None
+        return (symmetry, clock) if clock is not None or self.config.rnn == "none" else (None, None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights under rsl_rl's own names, so that its runner loads them, and what exact resume needs."""
+        return {
+            "actor_state_dict": self.actor.state_dict(),
+            "critic_state_dict": self.critic.state_dict(),
+            "optimizer_state_dict": self.update.adam.state_dict(),
+            "learning_rate": self.learning_rate,
+            "random": self.random.get_state(),
+            "folded": self.clock is not None,
+            **({} if self.memory is None else {"memory": self.memory.now}),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take weights and optimizer from a checkpoint of ours or of rsl_rl's; rate, random state and what
+        the actor remembers where it has them.
+
+        Raises:
+            ValueError: the actor has another kind of memory, or its weights were learned with `symmetry=clock`
+                and this learner has it off, or the reverse: the same shape, but not the same meaning.
+        """
+        c = self.config
+        require_same_memory(state["actor_state_dict"], c.rnn, c.rnn_hidden, c.rnn_layers)
+        actor = dict(state["actor_state_dict"])
+        if "distribution.log_std_param" in actor:  # SHAC learns the deviation's logarithm
+            actor["distribution.std_param"] = actor.pop("distribution.log_std_param").exp()
+        self.actor.load_state_dict(actor)
+        self.critic.load_state_dict(state["critic_state_dict"])
+        folded = bool(state.get("folded", False))
+        if folded != (self.clock is not None):
+            learned, fix = ("with", "clock") if folded else ("without", "none")
+            raise ValueError(
+                f"these weights were learned {learned} a mirrored clock: use learner.symmetry={fix}"
+            )
+        if "optimizer_state_dict" in state:  # a shipped policy is there to be used, and comes without
+            self.update.adam.load_state_dict(state["optimizer_state_dict"])
+            self.update.forget_graphs()
+        rate = state.get("learning_rate", c.learning_rate)
+        self.update.adam.set_rate(min(max(rate, c.min_learning_rate), c.max_learning_rate))
+        # A generator of a GPU has another state than a CPU's: nothing is lost by drawing on, but exactness.
+        if "random" in state and len(state["random"]) == len(self.random.get_state()):
+            self.random.set_state(state["random"])
+        if self.memory is not None:
+            self.memory.restore(state.get("memory"))

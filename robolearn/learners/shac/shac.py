@@ -1,0 +1,319 @@
+"""SHAC: Xu et al. (2022), "Accelerated Policy Learning with Parallel Differentiable Simulation", ICLR.
+
+The actor climbs the gradient of its own return, taken through the simulator over a short horizon; beyond it the
+critic says what is to be expected. A short horizon keeps gradients from exploding, and the critic, a smooth function,
+smooths the landscape. Read `iterate` first.
+"""
+
+from __future__ import annotations
+
+import copy
+from math import isfinite
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.learner_env import LearnerEnv
+from robolearn.core.timers import Timers
+from robolearn.learners.learner import Reduce, Report, Tensor, alone
+from robolearn.learners.losses import entropy, value_loss
+from robolearn.learners.models import DeployedPolicy, build_model, deviation
+from robolearn.learners.optimizer import DeviceAdam
+from robolearn.learners.rollout import Batch
+from robolearn.learners.shac.config import SHACConfig
+
+
+def horizon_return(reward: Tensor, following: Tensor, done: Tensor, gamma: float) -> Tensor:
+    """The actor's objective (Xu et al., eq. 5): the discounted return of the horizon, a mean over its steps.
+
+    Args:
+        reward: (T, N), with their graph.
+        following: (T, N) value of what comes after the last step of an episode or of the horizon: 0 after a
+            termination. It is 0, too, for every other step.
+        done: (T, N) bool; the discount starts again at 1 with the step after.
+        gamma: discount.
+
+    Returns:
+        () the sum over all environments, divided by T N.
+    """
+    weight, factor = torch.empty_like(reward), torch.ones_like(reward[0])
+    for t in range(len(reward)):
+        weight[t] = factor
+        factor = torch.where(done[t], 1.0, gamma * factor)
+    return (weight * (reward + gamma * following)).mean()
+
+
+def td_lambda(reward: Tensor, next_value: Tensor, done: Tensor, gamma: float, lam: float) -> Tensor:
+    """What the critic learns (Xu et al., eq. 7 and 8): the mean of all k-step returns, weighted with lambda^(k-1).
+
+    As a recursion, from the end: R_t = r_t + gamma ((1 - lambda) V_t + lambda R_(t+1)), where V_t is the value of
+    the state that step t ended in; after the last step of an episode or of the horizon R_t = r_t + gamma V_t.
+
+    Args:
+        reward: (T, N).
+        next_value: (T, N) of the state each step ended in, before any reset; 0 after a termination.
+        done: (T, N) bool; nothing flows back across an episode's end.
+        gamma: discount.
+        lam: lambda.
+
+    Returns:
+        (T, N).
+    """
+    target, following = torch.empty_like(reward), next_value[-1]
+    for t in reversed(range(len(reward))):
+        mixed = (1.0 - lam) * next_value[t] + lam * following
+        target[t] = following = reward[t] + gamma * torch.where(done[t], next_value[t], mixed)
+    return target
+
+
+class SHAC:
+    """One learner for one Env; `iterate` simulates a horizon and learns from it."""
+
+    config_class: ClassVar[type] = SHACConfig
+    requires: ClassVar[frozenset[str]] = frozenset({"gradients"})
+
+    def __init__(self, env: LearnerEnv, config: SHACConfig, seed: int = 1, reduce: Reduce = alone) -> None:
+        self.config, self.reduce, self.device = config, reduce, env.device
+        self.random = torch.Generator(self.device).manual_seed(seed)
+        widths = {name: obs.shape[1] for name, obs in env.observations.items()}
+        c = config
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPUs', too
+            # Adam moves each number by about its step size: a deviation that does not count in factors would be
+            # gone, and with it all exploration, in the first few dozen iterations.
+            self.actor = build_model(
+                *("policy", widths["policy"], env.num_actions, c.actor_hidden, c.activation, c.init_std),
+                std_type="log",
+            ).to(self.device)
+            self.critic = build_model("critic", widths["critic"], 1, c.critic_hidden, c.activation, None).to(
+                self.device
+            )
+            # A small first policy: actions start at home, not at the whim of the initialization.
+            nn.init.orthogonal_(self.actor.mlp[-1].weight, 0.01)
+        self.target = copy.deepcopy(self.critic.mlp).requires_grad_(False)
+        """The target critic: it follows the critic, and is what everything is judged by. Its inputs go through the
+        critic's normalizer."""
+        self.climb = DeviceAdam({"actor": self.actor}, c.learning_rate, c.max_grad_norm, c.betas)
+        self.fit = DeviceAdam({"critic": self.critic}, c.critic_learning_rate, c.max_grad_norm, c.betas)
+        self.batch = Batch.empty(env, c.num_steps)
+        self.iterations = 0
+        """Iterations so far."""
+        # Rows of gradients in the running iteration: dropped, scaled down.
+        self._guarded = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self.timers = Timers(self.device)
+        env.reset(stagger=True)
+
+    @property
+    def policy(self) -> DeployedPolicy:
+        """The policy as it stands: deterministic, without the critic."""
+        return DeployedPolicy(self.actor)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory for a while in every iteration: the graph of a horizon, as far as the networks and Env make it."""
+        batch, c = self.batch, self.config
+        widths = 8 * (batch.policy.shape[-1] + batch.critic.shape[-1]) + 3 * sum(c.actor_hidden)
+        return 4 * batch.reward.numel() * (widths + 2 * sum(c.critic_hidden))
+
+    def iterate(self, env: LearnerEnv) -> Report:
+        """Simulate a horizon, improve the actor through it, fit the critic to it, update the normalizers.
+
+        Raises:
+            NonFiniteTerm: a term of the Env or the critic's gradient was not finite; see `Env.drain`. The actor's
+                gradient may be: through a simulator that is an event, not a bug; the step is left out and counted.
+        """
+        assert env.gradients, "train.make_learner refuses a backend without"
+        self.timers.start()
+        self._set_rates()
+        reward, following = self._simulate(env)
+        with self.timers("learn"):
+            lost, norm, taken = self._improve_actor(reward, following)
+            # The graph has served; nobody who looks at the Env from here on is to find it.
+            env.detach()
+            missed = self._fit_critic(following.detach())
+            self._follow()
+            self.actor.obs_normalizer.absorb(self.batch.policy.flatten(0, 1), self.reduce)
+            self.critic.obs_normalizer.absorb(self.batch.critic[:-1].flatten(0, 1), self.reduce)
+        self.iterations += 1
+        with self.timers("synchronize"):
+            # The Env first: a reward that is not finite spoils everything else, and the Env knows which it was.
+            drained = env.drain()
+            losses = self._read(lost, norm, taken, missed)
+        return Report(reward.numel(), losses, drained, self.timers.read())
+
+    # ------------------------------------------------------------------ the horizon
+
+    def _simulate(self, env: LearnerEnv) -> tuple[Tensor, Tensor]:
+        """T steps with their graph; `batch` keeps them without.
+
+        Returns:
+            Rewards (T, N) and what follows, (T, N), as `horizon_return` takes them.
+        """
+        batch = self.batch
+        rewards, terminal = [], []
+        self._guarded.zero_()
+        for t in range(len(batch.reward)):
+            with self.timers("infer"):
+                batch.policy[t] = env.observations["policy"].detach()
+                batch.critic[t] = env.observations["critic"].detach()
+                action = self._act(env.observations["policy"])
+            with self.timers("simulate"):
+                result = env.step(action)
+            rewards.append(result.reward)
+            terminal.append(result.terminal_observations["critic"])
+            batch.reward[t] = result.reward.detach()
+            batch.done[t], batch.truncated[t] = result.done, result.truncated
+        with self.timers("infer"):
+            last = env.observations["critic"]
+            batch.critic[-1] = last.detach()
+            # Only those rows: a gradient of 0 through a term that is steep without bound would be NaN.
+            rows = batch.truncated.flatten().nonzero().squeeze(-1)
+            ended = self._value(torch.stack(terminal).flatten(0, 1)[rows])
+            following = torch.zeros_like(batch.reward).flatten().index_copy(0, rows, ended)
+            following = following.view_as(batch.reward)
+            final = torch.where(batch.done[-1], following[-1], self._value(last))
+            return torch.stack(rewards), torch.cat((following[:-1], final[None]))
+
+    def _act(self, obs: Tensor) -> Tensor:
+        """Actions (N, A), drawn so that gradients flow to mean and deviation (Kingma and Welling, 2014)."""
+        mean = self.actor.mlp(self.actor.obs_normalizer(obs))
+        noise = torch.randn(mean.shape, generator=self.random, device=self.device)
+        action = mean + deviation(self.actor) * noise
+        action.register_hook(self._guard)
+        return action
+
+    @torch.no_grad()
+    def _guard(self, gradient: Tensor) -> Tensor:
+        """The gradient (N, A) by a step's actions as it is let through to the actor, and to the step before by way
+        of what the actor observed: rows that are not finite as zeros, rows that are too large scaled down.
+
+        A chaotic moment, or contact, of one environment is thus kept out of all the others' update. By way of the
+        simulation itself such a gradient goes on to earlier steps of its environment, where it is met here again.
+        """
+        limit = self.config.max_row_grad_norm / self.batch.reward.numel()  # the loss is a mean
+        norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+        sound, large = torch.isfinite(norm), norm > limit
+        self._guarded += torch.stack(((~sound).sum(), (sound & large).sum()))
+        return torch.where(sound, torch.where(large, gradient * (limit / norm), gradient), 0.0)
+
+    def _value(self, obs: Tensor) -> Tensor:
+        """What the target critic says (M,) of observations (M, D)."""
+        return self.target(self.critic.obs_normalizer(obs)).squeeze(-1)
+
+    # ------------------------------------------------------------------ learning
+
+    def _improve_actor(self, reward: Tensor, following: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One step up the gradient of the return. Its loss, the gradient's norm, and bool whether it was taken."""
+        gain = horizon_return(reward, following, self.batch.done, self.config.gamma)
+        loss = -gain - self.config.entropy_coef * entropy(deviation(self.actor))
+        self.climb.take(torch.autograd.grad(loss, self.climb.parameters))
+        self.reduce(self.climb.shared)
+        norms, finite = self.climb.clip()
+        self.climb.step(~finite)
+        return loss.detach(), torch.linalg.vector_norm(norms), finite
+
+    def _fit_critic(self, following: Tensor) -> Tensor:
+        """Gradient steps towards what the target critic and the rewards say; their mean loss."""
+        batch, c = self.batch, self.config
+        with torch.no_grad():
+            next_value = torch.where(batch.done, following, self._value(batch.critic[1:]))
+            self.returns = td_lambda(batch.reward, next_value, batch.done, c.gamma, c.lam)
+            obs = self.critic.obs_normalizer(batch.critic[:-1]).flatten(0, 1)
+        returns, losses = self.returns.flatten(), []
+        for _ in range(c.critic_epochs):
+            order = torch.randperm(len(returns), generator=self.random, device=self.device)
+            for chosen in order.chunk(c.critic_minibatches):
+                loss = value_loss(self.critic.mlp(obs[chosen]).squeeze(-1), returns[chosen], None, 0.0)
+                self.fit.take(torch.autograd.grad(loss, self.fit.parameters))
+                self.reduce(self.fit.shared)
+                _, finite = self.fit.clip()
+                self.fit.step(~finite)
+                losses.append(torch.where(finite, loss.detach(), torch.nan))
+        return torch.stack(losses).mean()
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Move the target critic towards the critic (Polyak averaging)."""
+        for old, new in zip(self.target.parameters(), self.critic.mlp.parameters(), strict=True):
+            old.lerp_(new, 1.0 - self.config.target_keep)
+
+    def _set_rates(self) -> None:
+        c, share = self.config, 1.0
+        if c.decay_iterations:
+            share -= (1.0 - c.decay_to) * min(1.0, self.iterations / c.decay_iterations)
+        self.climb.set_rate(c.learning_rate * share)
+        self.fit.set_rate(c.critic_learning_rate * share)
+
+    def _read(self, lost: Tensor, norm: Tensor, taken: Tensor, missed: Tensor) -> dict[str, float]:
+        """What is reported of an iteration; this waits for the device.
+
+        Raises:
+            NonFiniteTerm: a gradient of the critic was not finite. That step was left out.
+        """
+        std = deviation(self.actor).detach()
+        numbers = (lost, missed, norm, taken, entropy(std), std.mean(), self.climb.rate, *self._guarded)
+        found = torch.stack([x.double() for x in numbers]).tolist()
+        loss, value, length, was_taken, nats, spread, rate, dropped, clipped = found
+        if not isfinite(value):
+            raise NonFiniteTerm(self._what_failed())
+        out = {
+            "actor": loss,
+            "value": value,
+            "entropy": nats,
+            "std": spread,
+            "learning_rate": rate,
+            "dropped_gradients": dropped / self.batch.reward.numel(),
+            "clipped_gradients": clipped / self.batch.reward.numel(),
+            "skipped_steps": 1.0 - was_taken,
+        }
+        return out | ({"grad_norm": length} if was_taken else {})
+
+    def _what_failed(self) -> str:
+        """The error message for a critic's gradient that is not finite, with the first tensor that is not."""
+        named = {"critic observations": self.batch.critic, "rewards": self.batch.reward}
+        named |= {f"weights {n}": p for n, p in zip(self.fit.names, self.fit.parameters, strict=True)}
+        named["returns"] = self.returns
+        found = [name for name, x in named.items() if not torch.isfinite(x).all()] or ["the critic's loss"]
+        return (
+            f"the critic's gradient is not finite, and the first that is not is: {found[0]}; lower "
+            "learner.critic_learning_rate, or look at the reward terms in metrics.jsonl"
+        )
+
+    # ------------------------------------------------------------------ the rest
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights under rsl_rl's own names, and what exact resume needs."""
+        return {
+            "actor_state_dict": self.actor.state_dict(),
+            "critic_state_dict": self.critic.state_dict(),
+            "target_critic_state_dict": self.target.state_dict(),
+            "actor_optimizer_state_dict": self.climb.state_dict(),
+            "critic_optimizer_state_dict": self.fit.state_dict(),
+            "iterations": self.iterations,
+            "random": self.random.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the weights of a checkpoint, PPO's too; target, optimizers, iterations and random state where it has
+        them. Step sizes follow from the iterations and the settings.
+
+        Raises:
+            ValueError: the weights were learned with a mirrored clock, which this learner does not have.
+        """
+        if state.get("folded"):
+            raise ValueError("these weights were learned with a mirrored clock, which only learner=ppo has")
+        actor = dict(state["actor_state_dict"])
+        if "distribution.std_param" in actor:  # PPO's deviation itself, of which this is the logarithm
+            actor["distribution.log_std_param"] = actor.pop("distribution.std_param").clamp(min=1e-3).log()
+        self.actor.load_state_dict(actor)
+        self.critic.load_state_dict(state["critic_state_dict"])
+        self.target.load_state_dict(state.get("target_critic_state_dict", self.critic.mlp.state_dict()))
+        for adam, name in ((self.climb, "actor"), (self.fit, "critic")):
+            if f"{name}_optimizer_state_dict" in state:
+                adam.load_state_dict(state[f"{name}_optimizer_state_dict"])
+        self.iterations = int(state.get("iterations", 0))
+        # A generator of a GPU has another state than a CPU's: nothing is lost by drawing on, but exactness.
+        if "random" in state and len(state["random"]) == len(self.random.get_state()):
+            self.random.set_state(state["random"])

@@ -1,0 +1,109 @@
+"""From a configuration to an Env: robot, backend and device looked up, seeded and put together."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from robolearn.config import registry
+from robolearn.config.run_config import OWN, Config
+from robolearn.core.env import Env
+from robolearn.core.learner_env import LearnerEnv
+from robolearn.envs.robot import Robot
+from robolearn.errors import ConfigError
+from robolearn.training.host_memory import enough_memory, require_room
+
+if TYPE_CHECKING:
+    from robolearn.external.env import ExternalEnv
+
+
+def make_learner_env(run: Config, num_envs: int | None = None, rank: int = 0) -> LearnerEnv:
+    """The environments a configuration describes, ours or somebody else's, `num_envs` instead of its own where given.
+
+    Raises:
+        ConfigError: robot, backend, device and task do not fit together, or the environments not into memory.
+    """
+    if run.backend_name != OWN:
+        return make_env(run, num_envs, rank)
+    return build_external(run, num_envs or run.num_envs, rank)
+
+
+def build_external(run: Config, num_envs: int, rank: int = 0, render: bool = False) -> ExternalEnv:
+    """Somebody else's environments, which bring their simulator; with `render` able to draw the first.
+
+    Raises:
+        ConfigError: they cannot be made, or their spaces do not fit a policy.
+    """
+    if device_of(run).type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device={run.device}: PyTorch finds no CUDA GPU here; use device=cpu")
+    _seed_globals(run.seed)
+    made: ExternalEnv = run.task.make(num_envs, device_of(run), run.seed, rank, render)
+    return made
+
+
+def make_env(run: Config, num_envs: int | None = None, rank: int = 0) -> Env:
+    """The Env a configuration describes, with `num_envs` instead of its own where given.
+
+    Raises:
+        ConfigError: robot, backend, device and task do not fit together, or the environments not into memory.
+    """
+    require_ours(run)
+    wanted = num_envs or run.num_envs
+    require_room(wanted, device_of(run), lambda n: build_env(run, n, rank))
+    with enough_memory(wanted):
+        return build_env(run, wanted, rank)
+
+
+def device_of(run: Config) -> torch.device:
+    """Where a run computes: `auto` is a GPU where its backend can use one that is there."""
+    if run.device != "auto":
+        return torch.device(run.device)
+    devices = run.task.devices if run.backend_name == OWN else registry.devices(run.backend_name)
+    cuda = "cuda" in devices and torch.cuda.is_available()
+    return torch.device("cuda" if cuda else "cpu")
+
+
+def build_env(run: Config, num_envs: int, rank: int = 0) -> Env:
+    """`make_env` for who has asked already whether there is room: it measures nothing.
+
+    Raises:
+        ConfigError: robot, backend, device and task do not fit together.
+    """
+    _seed_globals(run.seed)
+    try:
+        found = registry.load("robots", run.task.robot)
+        robot = found if isinstance(found, Robot) else Robot.load(found)
+        backend_class = registry.load("backends", run.backend_name)
+        try:
+            backend = backend_class(robot, num_envs, str(device_of(run)), run.backend)
+        except NotImplementedError as error:  # MuJoCo Warp's word for what the robot asks for and it lacks
+            raise ConfigError(
+                f"backend={run.backend_name} cannot simulate robot {robot.name}: {error}; change its robot.yaml or "
+                "MJCF, or choose another backend= (robolearn list)"
+            ) from error
+        return Env(run.task, robot, backend, seed=run.seed, rank=rank)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def require_ours(run: Config, what: str = "this command") -> None:
+    """Refuse somebody else's environment where a task of ours is needed: its robot, its State, its terms.
+
+    Raises:
+        ConfigError: naming the task.
+    """
+    if run.backend_name == OWN:
+        raise ConfigError(
+            f"{what} needs a task of RoboLearn's kind, with a robot and a State; task={run.task_name} brings its own "
+            "simulator (train, eval, play, sim, export and deploy take it)"
+        )
+
+
+def _seed_globals(seed: int) -> None:
+    # Nothing of ours draws from the global generators; what a user's task or library draws repeats too.
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)

@@ -1,0 +1,56 @@
+"""Where a run's time goes, and where its numbers go: phase timers, metrics.jsonl, TensorBoard."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from robolearn.files import replacing
+
+if TYPE_CHECKING:
+    pass
+
+
+class MetricsLog:
+    """metrics.jsonl, a line an iteration, and the same numbers for TensorBoard."""
+
+    def __init__(self, folder: Path, resume_at: int = 0) -> None:
+        """Open both in `folder`; a resumed run first drops what was logged after iteration `resume_at`."""
+        # Imported here: `robolearn list` and `--help` must not wait for TensorBoard.
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.path = folder / "metrics.jsonl"
+        if self.path.exists():
+            _rewrite(self.path, [row for row in read_metrics(self.path) if row["iteration"] <= resume_at])
+        self._file = self.path.open("a", encoding="utf-8")
+        self._writer = SummaryWriter(str(folder), purge_step=resume_at + 1 if resume_at else None)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append one iteration's numbers; `iteration` is the step of every curve."""
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
+        for name, value in row.items():
+            if name != "iteration":
+                self._writer.add_scalar(name if "/" in name else f"run/{name}", value, row["iteration"])
+
+    def close(self) -> None:
+        """Flush and close both files."""
+        self._file.close()
+        self._writer.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl; a last line cut off by a kill is dropped."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+def _rewrite(path: Path, rows: list[dict[str, Any]]) -> None:
+    with replacing(path) as part:
+        part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -1,0 +1,192 @@
+"""What is behind our gymnasium ids: a task by its name, with settings, as a gymnasium Env or VectorEnv."""
+
+from __future__ import annotations
+
+import atexit
+import random
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from hydra.core.override_parser.types import Quote, QuotedString
+
+from robolearn import config
+from robolearn.commands.play.renderer import Renderer
+from robolearn.core.env import Env
+from robolearn.errors import ConfigError, did_you_mean, listing, quote
+from robolearn.training.build import make_env
+from robolearn.views.gymnasium import ACTION_BOUND, GymnasiumVectorView, GymnasiumView
+
+KEYWORDS = ("backend", "device", "seed")
+"""Settings that are keyword arguments as well."""
+HEADS = ("task", *KEYWORDS)
+"""What a setting may begin with: the others belong to a training run of ours."""
+SIZE = (640, 480)
+"""Width and height of a rendered picture [pixels]."""
+
+Settings = Mapping[str, Any] | Sequence[str]
+"""`{"task.rewards.alive": 0.5}`, or words as on the command line: `["task.rewards.alive=0.5"]`."""
+
+
+class TaskEnv(GymnasiumView):
+    """One environment of a task; what `gymnasium.make("robolearn/...")` makes."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(
+        self,
+        task: str,
+        settings: Settings = (),
+        render_mode: str | None = None,
+        action_bound: float = ACTION_BOUND,
+        **keywords: Any,
+    ) -> None:
+        """The task's name, settings of it, of `backend`, `device` or `seed`, and the half-width of the box of actions.
+
+        `keywords` are `backend`, `device` and `seed`. Without a seed each environment draws its own.
+
+        Raises:
+            ConfigError: the settings cannot be used, or name what is not theirs.
+            MissingError: no simulator is installed.
+        """
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ConfigError(
+                f"render_mode={render_mode!r}: this environment renders as 'rgb_array' or not at all"
+            )
+        super().__init__(_make(task, 1, settings, keywords), action_bound)
+        self.render_mode = render_mode
+        self.metadata = {**self.metadata, "render_fps": 1 / self.env.ctx.dt}
+        self._renderer: Renderer | None = None
+
+    def render(self) -> np.ndarray | None:
+        """The robot as it stands, (480, 640, 3) uint8; None without a render mode.
+
+        After the last step of an episode that is where the next one starts.
+
+        Raises:
+            MissingError: nothing on this machine renders.
+        """
+        if self.render_mode is None:
+            return None
+        if self._renderer is None:  # not before: many a learner asks for pictures and never looks at one
+            name = self.env.backend.capabilities.name
+            self._renderer = Renderer(self.env.robot, *SIZE, backend=name)
+            # For who forgets to close: at exit OpenGL must go before its library does, which has registered just now.
+            atexit.register(_close, weakref.ref(self))
+        return np.ascontiguousarray(self._renderer.draw(self.env.backend.state))
+
+    def close(self) -> None:
+        """Free the simulator and the renderer."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+        super().close()
+
+
+def _close(left: weakref.ref[TaskEnv]) -> None:
+    env = left()
+    if env is not None:
+        env.close()
+
+
+class TaskVectorEnv(GymnasiumVectorView):
+    """N environments of a task in one simulation; what `gymnasium.make_vec("robolearn/...")` makes."""
+
+    def __init__(
+        self,
+        task: str,
+        num_envs: int = 1,
+        settings: Settings = (),
+        render_mode: None = None,
+        action_bound: float = ACTION_BOUND,
+        **keywords: Any,
+    ) -> None:
+        """As of TaskEnv, for `num_envs` environments. They do not render.
+
+        Raises:
+            ConfigError: the settings cannot be used, or the environments do not fit into memory.
+            MissingError: no simulator is installed.
+        """
+        if render_mode is not None:
+            raise ConfigError(
+                "many environments in one simulation do not render; gymnasium.make(...) gives one that does"
+            )
+        super().__init__(_make(task, num_envs, settings, keywords), action_bound)
+
+
+def _make(task: str, num_envs: int, settings: Settings, keywords: Mapping[str, Any]) -> Env:
+    for name in keywords:
+        if name not in KEYWORDS:
+            valid = ("settings", "action_bound", *KEYWORDS)
+            fix = (
+                did_you_mean(name, valid) or '; what belongs to the task goes into settings={"task...": ...}'
+            )
+            raise ConfigError(f"there is no keyword argument {quote(name)}{fix}. Valid: {listing(valid)}")
+    words = [_word(name, value) for name, value in keywords.items() if value is not None]
+    words += _words(settings)
+    if not any(word.startswith("seed=") for word in words):
+        # The usual seed of a training run is always the same, and environments made one by one would be copies.
+        words.append(f"seed={np.random.SeedSequence().generate_state(1)[0]}")
+    run = config.resolve([f"task={task}", *words, f"num_envs={num_envs}"])
+    with _generators_kept():
+        return make_env(run)
+
+
+def _words(settings: Settings) -> list[str]:
+    """Settings in the command line's grammar."""
+    if isinstance(settings, str) or not isinstance(settings, Mapping | Sequence):
+        raise ConfigError('settings= takes {"task.rewards.alive": 0.5} or ["task.rewards.alive=0.5"]')
+    if isinstance(settings, Mapping):
+        words = [_word(str(key), value) for key, value in settings.items()]
+    else:
+        words = [str(word) for word in settings]
+    for word in words:
+        key = word.partition("=")[0]
+        head, _, _ = key.partition(".")
+        if key == "num_envs":
+            raise ConfigError("num_envs is given to gymnasium.make_vec; gymnasium.make makes one environment")
+        if head not in HEADS or key == "task":
+            wanted = "is the id's" if key == "task" else "is not a setting of an environment"
+            raise ConfigError(
+                f"{quote(word)}: {key} {wanted}; settings begin with task., backend, device or seed"
+            )
+    return words
+
+
+def _word(key: str, value: Any) -> str:
+    return f"{key}={_text(value)}"
+
+
+def _text(value: Any) -> str:
+    """A Python or numpy value in Hydra's grammar."""
+    if isinstance(value, np.generic | np.ndarray | torch.Tensor):
+        value = value.tolist()
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{k}:{_text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_text, value)) + "]"
+    if isinstance(value, int | float):
+        return repr(value)
+    return QuotedString(str(value), Quote.single).with_quotes()
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Building an Env seeds the generators of the process, which belong to the learner that has asked for it."""
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else []):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(legacy)  # noqa: NPY002
+    if torch.cuda.is_available() and not cuda:
+        torch.cuda.manual_seed_all(torch.initial_seed())  # what a GPU that was not in use yet will begin with

@@ -1,0 +1,140 @@
+"""What a term may read besides the State: actions, commands, time and the task's memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from robolearn.envs.robot import Robot
+from robolearn.envs.state import Tensor
+
+
+@dataclass(frozen=True)
+class RobotConstants:
+    """A robot's fixed numbers as tensors, for terms and targets; J joints, A actuators."""
+
+    spec: Robot
+    home: Tensor
+    """(J,) home position [rad or m]."""
+    lower: Tensor
+    """(J,) lower joint limit; -inf without one."""
+    upper: Tensor
+    """(J,) upper joint limit; inf without one."""
+    actuated: Tensor
+    """(A,) index of each actuator's joint."""
+    effort: Tensor
+    """(A,) largest torque or force of each actuator [Nm or N]."""
+    limited: Tensor
+    """(K,) index of each joint that has limits."""
+    turning: Tensor
+    """(U,) index of each joint without limits, U = J - K."""
+
+    tables: dict[tuple, Tensor] = field(default_factory=dict)
+    """Tables already turned into tensors; see `per_joint`."""
+
+    @classmethod
+    def of(
+        cls, robot: Robot, limits: tuple[list[float], list[float]], device: torch.device
+    ) -> RobotConstants:
+        """Constants of `robot`, with its joint limits (J,) lower and upper."""
+        lower, upper = limits
+        bounded = [math.isfinite(low) and math.isfinite(high) for low, high in zip(lower, upper, strict=True)]
+
+        def indices(chosen: Iterable[bool]) -> Tensor:
+            return torch.tensor([i for i, yes in enumerate(chosen) if yes], dtype=torch.long, device=device)
+
+        return cls(
+            robot,
+            torch.tensor(robot.home, device=device),
+            torch.tensor(lower, device=device),
+            torch.tensor(upper, device=device),
+            torch.tensor(robot.actuated, dtype=torch.long, device=device),
+            torch.tensor([actuator.effort for actuator in robot.actuators], device=device),
+            indices(bounded),
+            indices(not yes for yes in bounded),
+        )
+
+    def per_joint(self, table: Mapping[str, float], side: str = "") -> Tensor:
+        """A table such as {"knee": 0.7} as a row (J,): joints by their name without its side, 0 where
+        not named; with `side` ("l_") only that side's.
+        """
+        key = (side, *table.items())
+        if key not in self.tables:
+            mirror = self.spec.mirror
+            names = [mirror.base(joint) if mirror else joint for joint in self.spec.joints]
+            unknown = set(table) - set(names)
+            if unknown:
+                raise ValueError(
+                    f"robot {self.spec.name!r} has no joint {', '.join(unknown)}; it has {', '.join(names)}"
+                )
+            row = [
+                table.get(name, 0.0) if joint.startswith(side) else 0.0
+                for name, joint in zip(names, self.spec.joints, strict=True)
+            ]
+            self.tables[key] = torch.tensor(row, device=self.home.device)
+        return self.tables[key]
+
+    def per_actuator(self, table: Mapping[str, float], side: str = "") -> Tensor:
+        """The same as a row (A,), one entry an actuator."""
+        return self.per_joint(table, side)[self.actuated]
+
+
+Bounds = float | tuple[float, ...] | list[float]
+
+
+class Random:
+    """An Env's own random numbers: one generator, seeded and checkpointed with it."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.device = device
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self._bounds: dict[Any, tuple[Tensor, Tensor]] = {}
+
+    def fork(self) -> Random:
+        """A generator of its own for a look that must not disturb the run's numbers."""
+        return Random(0, self.device)
+
+    def uniform(self, low: Bounds, high: Bounds, *shape: int) -> Tensor:
+        """Uniform numbers between `low` and `high`, of `shape`, or (*shape, k) for bounds that are tuples of k."""
+        # Bounds are sent to the device once: each time would be a wait for everything queued there.
+        key = tuple(tuple(side) if isinstance(side, list) else side for side in (low, high))
+        if key not in self._bounds:
+            bounds = torch.as_tensor(key, dtype=torch.float32, device=self.device)
+            self._bounds[key] = bounds[0], bounds[1] - bounds[0]
+        start, span = self._bounds[key]
+        unit = torch.rand((*shape, *start.shape), generator=self.generator, device=self.device)
+        return start + span * unit
+
+
+@dataclass
+class Context:
+    """N environments between two steps. Terms read it; only Env writes it, once a step."""
+
+    robot: RobotConstants
+    dt: float
+    """Control period [s]."""
+    action: Tensor
+    """(N, A) the policy's latest action."""
+    previous_action: Tensor
+    """(N, A) the one before."""
+    command: Tensor
+    """(N, C) what the task asks for; C = 0 without commands."""
+    episode_time: Tensor
+    """(N,) time since the reset [s]."""
+    command_time: Tensor
+    """(N,) time since the command was drawn [s]."""
+    push_time: Tensor
+    """(N,) time since the last push of this episode [s]; inf before the first."""
+    memory: dict[str, Tensor]
+    """What the task remembers, by name, (N, ...) each; see `Task.advance`."""
+
+    def row(self, index: int, memory: dict[str, Tensor]) -> Context:
+        """One environment's context as a batch of one, with another memory."""
+        one = slice(index, index + 1)
+        fields = ("action", "previous_action", "command", "episode_time", "command_time", "push_time")
+        rows = {name: getattr(self, name)[one] for name in fields}
+        return Context(self.robot, self.dt, **rows, memory=memory)

@@ -1,0 +1,120 @@
+"""How well a robot walks: slip, swing, steps, drift, effort. Measured beside the rewards, never rewarded.
+
+A task that walks takes `start` into its memory, `follow` into `advance`, and `measure` into `metrics`. All of
+it is per environment (N) and foot (F), or a `Ratio` of two sums, so that the mean over many episodes weighs
+every step of every robot alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from robolearn.envs.state import State, Tensor, quat_rotate
+from robolearn.tasks.mdp import terms
+from robolearn.tasks.mdp.context import Context
+from robolearn.tasks.mdp.task import Ratio
+
+CONTACT_FORCE = 1.0
+"""Vertical force above which a foot counts as on the ground [N]."""
+AIR_TIME = 0.06
+"""How long a foot must have been in the air for its touch-down to be a step [s]: chatter is none."""
+SETTLE_TIME = 1.0
+"""Tracking counts this long after a command was given, and drift this long after the gait has stopped [s]."""
+DRIFT_TIME = 10.0
+"""Standing drift is told as the distance in this time [s]."""
+SATURATED = 0.98
+"""Share of its largest torque from which a motor counts as saturated."""
+
+
+def start(num_envs: int, feet: int, device: torch.device) -> dict[str, Tensor]:
+    """The memory at the start of an episode: all feet down, at rest."""
+    zeros = torch.zeros(num_envs, device=device)
+    return {
+        "contact": torch.ones(num_envs, feet, dtype=torch.bool, device=device),
+        "last_contact": torch.ones(num_envs, feet, dtype=torch.bool, device=device),
+        "foot_speed": torch.zeros(num_envs, feet, device=device),
+        "last_foot_speed": torch.zeros(num_envs, feet, device=device),
+        "air_time": torch.zeros(num_envs, feet, device=device),
+        "swing_peak": torch.zeros(num_envs, feet, device=device),
+        "rest_time": zeros,
+        "anchor": torch.zeros(num_envs, 2, device=device),
+        "drift": zeros.clone(),
+        "last_drift": zeros.clone(),
+    }
+
+
+def follow(state: State, ctx: Context, resting: Tensor) -> dict[str, Tensor]:
+    """The same after one more control step; `resting` (N,) bool: asked to stand, and the gait has stopped.
+
+    In the step of a touch-down `air_time` [s] and `swing_peak` [m] are still those of the swing it ends.
+    """
+    robot, memory = state.robot, ctx.memory
+    contact = robot.foot_force[:, :, 2] > CONTACT_FORCE
+    lifted = ~memory["contact"]  # a swing begins with the step that leaves the ground
+    position = robot.base_pos[:, :2]
+    rest_time = (memory["rest_time"] + ctx.dt) * resting
+    anchor = torch.where((rest_time <= SETTLE_TIME)[:, None], position, memory["anchor"])
+    return {
+        "contact": contact,
+        "last_contact": memory["contact"],
+        "foot_speed": robot.foot_lin_vel.square().sum(dim=-1),
+        "last_foot_speed": memory["foot_speed"],
+        "air_time": memory["air_time"] * lifted + ctx.dt * ~contact,
+        "swing_peak": torch.maximum(memory["swing_peak"] * lifted, robot.foot_pos[:, :, 2]),
+        "rest_time": rest_time,
+        "anchor": anchor,
+        "drift": (position - anchor).norm(dim=1),
+        "last_drift": memory["drift"],
+    }
+
+
+def measure(state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
+    """What metrics.json says of a walking robot; docs/tasks.md has the definitions."""
+    robot, memory = state.robot, ctx.memory
+    settled = (ctx.command_time > SETTLE_TIME).float()
+    moving = (ctx.command.abs().amax(dim=1) > 0.01) & (ctx.command_time > SETTLE_TIME)
+    stepped = (memory["contact"] & ~memory["last_contact"] & (memory["air_time"] >= AIR_TIME)).float()
+    stance = (memory["contact"] & (memory["rest_time"] == 0)[:, None]).float()
+    torque = robot.joint_torque[:, ctx.robot.actuated]
+    saturated = (torque.abs() >= SATURATED * ctx.robot.effort).float().mean(dim=1)
+    power = (robot.joint_torque * robot.joint_vel).clamp(min=0).sum(dim=1)
+    velocity = level_velocity(state)
+    asked = ctx.command[:, :2].norm(dim=1)
+    # Sway and steps aside are no way made: only what leads where the command points.
+    progress = (velocity * ctx.command[:, :2]).sum(dim=1) / asked.clamp(min=1e-6)
+    going = moving & (asked > 0.1)
+    resting = memory["rest_time"] > SETTLE_TIME
+    feet = stance.shape[1]
+    return {
+        "linear_velocity_error": Ratio(settled * (velocity - ctx.command[:, :2]).norm(dim=1), settled),
+        "yaw_rate_error": Ratio(settled * (level_yaw_rate(state) - ctx.command[:, 2]).abs(), settled),
+        "foot_slip": Ratio(
+            (stance * robot.foot_lin_vel[:, :, :2].norm(dim=-1)).sum(dim=1), stance.sum(dim=1)
+        ),
+        "swing_height": Ratio((stepped * memory["swing_peak"]).sum(dim=1), stepped.sum(dim=1)),
+        "step_frequency": Ratio(stepped.sum(dim=1) * moving, feet * ctx.dt * moving),
+        "standing_drift": Ratio(
+            DRIFT_TIME * (memory["drift"] - memory["last_drift"]) * resting, ctx.dt * resting
+        ),
+        "torque_saturation": saturated,
+        "action_rate": (ctx.action - ctx.previous_action).abs().mean(dim=1),
+        "energy_per_metre": Ratio(power * going, progress.clamp(min=0) * going),
+    }
+
+
+def level_velocity(state: State) -> Tensor:
+    """Horizontal base velocity (N, 2) [m/s], forward and left of where the base faces: its frame turned
+    upright about its own place, so that a lean does not mix in vertical speed."""
+    robot = state.robot
+    world = quat_rotate(robot.base_quat, robot.base_lin_vel)
+    facing = terms.heading(robot.base_quat)
+    forward = (facing * world[:, :2]).sum(dim=1)
+    left = facing[:, 0] * world[:, 1] - facing[:, 1] * world[:, 0]
+    return torch.stack((forward, left), dim=1)
+
+
+def level_yaw_rate(state: State) -> Tensor:
+    """Turning rate of the base about the vertical (N,) [rad/s]."""
+    return quat_rotate(state.robot.base_quat, state.robot.base_ang_vel)[:, 2]

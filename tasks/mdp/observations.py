@@ -1,0 +1,120 @@
+"""The vocabulary of observations: what a policy may read, and how each item is mirrored.
+
+An item with a `deployed` twin can be computed on the robot from raw sensors alone, with numpy; only
+those may enter the `policy` group. The others are for the central critic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from robolearn.envs.state import State, Tensor, quat_rotate_inverse
+from robolearn.runtime.observe import OBSERVATIONS, Sensors
+from robolearn.tasks.mdp.context import Context
+
+Mirror = Literal[
+    "same",
+    "negate",
+    "vector",
+    "pseudovector",
+    "command",
+    "joints",
+    "limited_joints",
+    "turning_joints",
+    "actuators",
+    "feet",
+    "foot_vectors",
+]
+"""How an item changes under reflection across the robot's sagittal (x-z) plane.
+
+`vector`: y flips; `pseudovector` (rotations): x and z flip; `command` (vx, vy, yaw rate): the last
+two flip; `joints`, `actuators`, `feet`: left and right swap, with the joints' signs;
+`foot_vectors`: feet swap and each foot's y flips. `limited_joints` and `turning_joints` are some of the joints,
+and can be mirrored only where they are all of them, or none.
+"""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One named item of an observation group."""
+
+    name: str
+    compute: Callable[[State, Context], Tensor]
+    """(state, ctx) -> (N, k)."""
+    mirror: Mirror
+    deployed: Callable[[Sensors], np.ndarray] | None = None
+    """The numpy twin: sensors -> (k,). None: not measurable on a robot."""
+
+
+def projected_gravity(quat: Tensor) -> Tensor:
+    """The world's down direction (N, 3) in the base frame, from base orientation (N, 4) wxyz.
+
+    The third row of the rotation matrix, negated.
+    """
+    w, x, y, z = quat.unbind(-1)
+    return torch.stack((2 * (w * y - x * z), -2 * (y * z + w * x), 2 * (x * x + y * y) - 1), dim=-1)
+
+
+def phase_clock(phase: Tensor) -> Tensor:
+    """(N,) phase in cycles -> (N, 2) sine and cosine."""
+    angle = 2 * torch.pi * phase
+    return torch.stack((angle.sin(), angle.cos()), dim=-1)
+
+
+def _foot_velocity(state: State) -> Tensor:
+    """Velocity of each sole (N, F, 3) in base axes: the critic does not see where the world's x is."""
+    velocity = state.robot.foot_lin_vel
+    return quat_rotate_inverse(state.robot.base_quat[:, None].expand(-1, velocity.shape[1], -1), velocity)
+
+
+def limited_joint_pos(state: State, ctx: Context) -> Tensor:
+    """Positions (N, K) of the joints that have limits, less home [rad or m]."""
+    return (state.robot.joint_pos - ctx.robot.home)[:, ctx.robot.limited]
+
+
+def turning_joint_pos(state: State, ctx: Context) -> Tensor:
+    """Sine of every joint without limits, then cosine (N, 2 U): no angle that grows with every turn."""
+    angle = state.robot.joint_pos[:, ctx.robot.turning]
+    return torch.cat((angle.sin(), angle.cos()), dim=1)
+
+
+def _params(state: State) -> Tensor:
+    return torch.stack([state.params[name] for name in sorted(state.params)], dim=-1)
+
+
+def measured(name: str, compute: Callable[[State, Context], Tensor], mirror: Mirror) -> Observation:
+    """An item that the robot's computer knows too, by its numpy twin of the same name."""
+    return Observation(name, compute, mirror, OBSERVATIONS[name])
+
+
+VOCABULARY: dict[str, Observation] = {
+    item.name: item
+    for item in (
+        # What a robot can measure. Names as in Isaac Lab and the deployment stacks that read them.
+        measured("base_ang_vel", lambda s, c: s.robot.base_ang_vel, "pseudovector"),
+        measured("projected_gravity", lambda s, c: projected_gravity(s.robot.base_quat), "vector"),
+        measured("joint_pos_rel", lambda s, c: s.robot.joint_pos - c.robot.home, "joints"),
+        measured("limited_joint_pos", limited_joint_pos, "limited_joints"),
+        measured("turning_joint_pos", turning_joint_pos, "turning_joints"),
+        measured("joint_vel_rel", lambda s, c: s.robot.joint_vel, "joints"),
+        measured("last_action", lambda s, c: c.action, "actuators"),
+        measured("velocity_commands", lambda s, c: c.command, "command"),
+        measured("gait_phase", lambda s, c: phase_clock(c.memory["phase"]), "negate"),
+        # What only a simulator knows: for the central critic.
+        Observation("base_lin_vel", lambda s, c: s.robot.base_lin_vel, "vector"),
+        Observation("base_height", lambda s, c: s.robot.base_pos[:, 2:], "same"),
+        Observation("joint_torque", lambda s, c: s.robot.joint_torque / 50.0, "joints"),
+        Observation("foot_height", lambda s, c: s.robot.foot_pos[:, :, 2], "feet"),
+        Observation("foot_lin_vel", lambda s, c: _foot_velocity(s).flatten(1), "foot_vectors"),
+        Observation("foot_force", lambda s, c: s.robot.foot_force[:, :, 2] / 100.0, "feet"),
+        Observation("physics", lambda s, c: _params(s), "same"),
+    )
+}
+
+MEASURABLE = tuple(name for name, item in VOCABULARY.items() if item.deployed is not None)
+"""Names a policy may observe."""

@@ -1,0 +1,105 @@
+"""Left-right symmetry: what a robot would observe and do if the world were its mirror image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from robolearn.envs.robot import Robot
+from robolearn.envs.state import Tensor
+from robolearn.tasks.mdp.observations import Observation
+
+SIGNS = {"vector": (1.0, -1.0, 1.0), "pseudovector": (-1.0, 1.0, -1.0), "command": (1.0, -1.0, -1.0)}
+
+
+@dataclass(frozen=True)
+class Reflection:
+    """x -> x[:, permutation] * sign; applying it twice gives x back."""
+
+    permutation: Tensor
+    """(k,) int64."""
+    sign: Tensor
+    """(k,) +1 or -1."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Reflect the rows of x (N, k)."""
+        return x.index_select(1, self.permutation) * self.sign
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """The reflection of each observation group and of the action across the sagittal plane."""
+
+    groups: dict[str, Reflection]
+    action: Reflection
+    clock: dict[str, int] | None
+    """Column of the gait clock's sine in each group, its cosine being the next, where the task has a clock:
+    the second half of its cycle is then the mirror image of the first."""
+
+
+def sagittal(
+    robot: Robot, groups: dict[str, list[tuple[Observation, int]]], device: torch.device
+) -> Symmetry:
+    """The Symmetry of a robot for observation groups given as (item, width) in order.
+
+    Raises:
+        ValueError: where the robot states no mirror map, or an item has none.
+    """
+    joints, actuators, feet = robot.mirror_joints(), robot.mirror_actuators(), robot.mirror_feet()
+    if joints is None or actuators is None or feet is None:
+        raise ValueError(
+            f"robot {robot.name!r} has no `mirror:` in its robot.yaml; use learner.symmetry=none"
+        )
+
+    # Which joints have limits is not known here; that is needed only where there are both kinds.
+    parts = {"limited_joints": (0, len(robot.joints)), "turning_joints": (0,)}
+
+    def item(observation: Observation, width: int) -> tuple[list[int], list[float]]:
+        kind = observation.mirror
+        if kind in parts and width not in parts[kind]:
+            raise ValueError(
+                f"observation {observation.name!r} holds some joints of {robot.name!r} only, and their mirror image is "
+                "not known; observe joint_pos_rel, or use learner.symmetry=none"
+            )
+        if kind == "joints" or (kind == "limited_joints" and width):
+            return joints
+        if kind == "actuators":
+            return actuators
+        if kind == "feet":
+            return feet, [1.0] * width
+        if kind == "foot_vectors":
+            return [3 * f + axis for f in feet for axis in range(3)], list(SIGNS["vector"]) * len(feet)
+        sign = SIGNS.get(kind, (-1.0 if kind == "negate" else 1.0,) * width)
+        return list(range(width)), list(sign)
+
+    def group(items: list[tuple[Observation, int]]) -> Reflection:
+        permutation: list[int] = []
+        signs: list[float] = []
+        for observation, width in items:
+            order, sign = item(observation, width)
+            permutation += [len(signs) + i for i in order]
+            signs += sign
+        return _reflection(permutation, signs, device)
+
+    columns = {name: _clock_column(items) for name, items in groups.items()}
+    clock = {k: v for k, v in columns.items() if v is not None} if None not in columns.values() else None
+    return Symmetry(
+        {name: group(items) for name, items in groups.items()}, _reflection(*actuators, device), clock
+    )
+
+
+def _reflection(permutation: list[int], sign: list[float], device: torch.device) -> Reflection:
+    return Reflection(
+        torch.tensor(permutation, dtype=torch.long, device=device),
+        torch.tensor(sign, dtype=torch.float32, device=device),
+    )
+
+
+def _clock_column(items: list[tuple[Observation, int]]) -> int | None:
+    start = 0
+    for observation, width in items:
+        if observation.name == "gait_phase":
+            return start
+        start += width
+    return None

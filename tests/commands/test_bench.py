@@ -1,0 +1,399 @@
+"""`robolearn bench`: everything it says it measures is measured, of real physics and of the same update. No timing is
+judged here."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import math
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from robolearn.cli import main
+from robolearn.commands.bench import against, bench
+from robolearn.commands.bench import rates as bench_rates
+from robolearn.commands.bench.rates import RATES, SHARES, Recorder, bookmark, measure
+from robolearn.learners.ppo.ppo import PPO, PPOConfig
+from robolearn.tasks.cartpole import CartpoleBalance
+from robolearn.tasks.humanoid_walk import HumanoidWalk
+from robolearn.tasks.mdp.commands import Pushes
+from robolearn.training import checkpoint
+
+SMALL = ["learner.num_steps=6", "learner.actor_hidden=[8]", "learner.critic_hidden=[8]"]
+TINY = ["task=cartpole_balance", "num_envs=8", "torch_threads=1", *SMALL, "--rounds", "2", "--warmup", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_keep_threads: None) -> None:
+    torch.set_num_threads(1)  # for networks this small more of them only wait for each other
+
+
+def small(**settings: Any) -> PPOConfig:
+    return PPOConfig(
+        **{
+            "num_steps": 6,
+            "minibatch_size": 32,
+            "actor_hidden": (16,),
+            "critic_hidden": (16,),
+            "precision": "fp32",
+            **settings,
+        }
+    )
+
+
+def told(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+def require_numbers(values: list[float]) -> None:
+    assert all(math.isfinite(x) and x > 0 for x in values), values
+
+
+# ---------------------------------------------------------------------------------------- the command
+
+
+def test_one_size_is_told_in_full(tmp_path, capsys):
+    out = tmp_path / "folder" / "out.json"
+    assert main(["bench", *TINY, "--json", str(out)]) == 0
+    content, shown = told(out), capsys.readouterr().out
+    first = shown.splitlines()[0]
+    for word in (
+        "cartpole_balance on mujoco",
+        "cores",
+        "torch threads",
+        f"torch {torch.__version__}",
+        "2 rounds",
+    ):
+        assert word in first
+    assert content["schema"] == 1
+    assert content["command"] == TINY[:6]
+    machine = content["machine"]
+    assert (machine["task"], machine["backend"], machine["rounds"]) == ("cartpole_balance", "mujoco", 2)
+    assert machine["precision"] in ("fp32", "bf16")
+    assert {"torch", "mujoco", "mjbatch"} <= set(machine["versions"])
+    (row,) = content["results"]
+    assert (row["num_envs"], row["steps"]) == (8, 48)
+    assert list(row["rates"]) == list(row["of_raw"]) == list(RATES)
+    for name, spread in row["rates"].items():
+        require_numbers([*spread.values(), row["of_raw"][name]])
+        assert spread["low"] <= spread["median"] <= spread["high"]
+        assert f"\n{RATES[name]} " in shown
+    assert row["of_raw"]["raw"] == 1.0
+    assert list(row["phases"]) == list(SHARES)
+    assert sum(row["phases"].values()) == pytest.approx(1.0, abs=0.2)  # of medians; each round's is 1
+    assert all(f"\n{name} " in shown for name in (*SHARES, "overlap ceiling", "process", "an environment"))
+    require_numbers([row["overlap_ceiling"], row["memory"]["process"]])
+    assert row["memory"]["per_env"] >= 0
+    assert "update" not in row
+
+
+def test_several_sizes_are_told_a_line_each_and_one_that_does_not_fit_takes_none_with_it(
+    tmp_path, capsys, monkeypatch
+):
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert command[1:3] == ["-m", "robolearn.cli"]
+        if "num_envs=16" in command:
+            return subprocess.CompletedProcess(command, -9, "", "")  # as Linux ends who takes too much
+        if "num_envs=32" in command:
+            said = "robolearn: num_envs=32 needs about 9.0 GiB, and cpu has 8.0 GiB free; at most num_envs=24 fits\n"
+            return subprocess.CompletedProcess(command, 2, "", said)
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as error:
+            code = main(command[3:])
+        return subprocess.CompletedProcess(command, code, "", error.getvalue())
+
+    monkeypatch.setattr(bench.subprocess, "run", run)
+    out = tmp_path / "out.json"
+    assert main(["bench", *TINY, "--sizes", "4,16, 32,8", "--against", "rsl_rl", "--json", str(out)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown[-3:]] == ["16", "32", "8"]
+    assert shown[-3].endswith("16  needs more memory than there is")
+    assert "needs about 9.0 GiB" in shown[-2]
+    assert shown[-1].split()[-1] == "same"
+    results = told(out)["results"]
+    assert [row["num_envs"] for row in results] == [4, 16, 32, 8]
+    assert [row["num_envs"] for row in results if "error" in row] == [16, 32]
+    require_numbers([row["rates"]["raw"]["median"] for row in results if "rates" in row])
+    assert told(out)["machine"]["backend"] == "mujoco"
+    assert main(["bench", *TINY, "--sizes", "16,32"]) == 2
+    assert "no size fits: num_envs=16 needs more memory" in capsys.readouterr().err
+
+
+def test_what_ends_a_size_other_than_memory_ends_them_all(capsys, monkeypatch):
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 4, "", "robolearn: reward upright is NaN\n")
+
+    monkeypatch.setattr(bench.subprocess, "run", run)
+    assert main(["bench", *TINY, "--sizes", "4,8"]) == 4
+    assert capsys.readouterr().err == "robolearn: reward upright is NaN\n"
+
+
+@pytest.mark.slow
+def test_a_size_is_measured_in_a_process_of_its_own(tmp_path, capsys):
+    out = tmp_path / "out.json"
+    assert main(["bench", *TINY, "--sizes", "4", "--json", str(out)]) == 0
+    (row,) = told(out)["results"]
+    assert row["num_envs"] == 4
+    require_numbers([row["memory"]["per_env"], row["rates"]["learning"]["median"]])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("CUDA out of memory."),
+    ],
+)
+def test_too_many_environments_are_one_line(error, capsys, monkeypatch):
+    def make_env(run: object) -> None:
+        raise error
+
+    monkeypatch.setattr(bench, "make_env", make_env)
+    assert main(["bench", *TINY]) == 2
+    assert capsys.readouterr().err == "robolearn: num_envs=8 needs more memory than there is\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--against", "rslrl"], "did you mean rsl_rl? Valid: rsl_rl"),
+        (["--against", "sb3"], "Valid: rsl_rl"),
+        (["--against", "rsl_rl", "learner.rnn=gru"], "use learner.rnn=none"),
+        (
+            ["--against", "rsl_rl", "task=humanoid_walk", "learner.symmetry=augment"],
+            "use learner.symmetry=none",
+        ),
+        (["--sizes", "8,many"], "as --sizes 1024,4096"),
+        (["--sizes", "0"], "as --sizes 1024,4096"),
+        (["--sizes", "8,"], "as --sizes 1024,4096"),
+        (["--sizes", "8,-4"], "as --sizes 1024,4096"),
+        (["--sizes", "8,2000000"], "2000000"),
+        (["--sizes", "9" * 5000], "as --sizes 1024,4096"),
+        (["--rounds", "0"], "--rounds"),
+        (["--json", "."], "it is a folder"),
+        (["learner.clipp=0.1"], "learner.clip"),
+    ],
+)
+def test_bad_input_is_one_line(words, said, capsys):
+    assert main(["bench", *TINY, *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+def test_only_ppo_is_compared_with_another_ppo(trained):
+    from dataclasses import replace
+
+    from robolearn import config
+    from robolearn.errors import ConfigError
+
+    run = replace(config.load(trained), learner_name="sac")
+    with pytest.raises(ConfigError, match="use learner=ppo"):
+        against.require_comparable("rsl_rl", run)
+
+
+def test_a_run_that_is_resumed_is_measured_with_its_policy(trained, capsys, monkeypatch):
+    seen = []
+
+    def measured(env: Any, learner: Any, rounds: int) -> Any:
+        seen.append({name: x.clone() for name, x in learner.actor.state_dict().items()})
+        return measure(env, learner, rounds)
+
+    monkeypatch.setattr(bench, "measure", measured)
+    assert main(["bench", f"resume={trained}", "--rounds", "1", "--warmup", "0"]) == 0
+    saved = checkpoint.load(trained / "latest.pt")["actor_state_dict"]
+    assert all(torch.equal(seen[0][name], x) for name, x in saved.items())
+
+
+# ---------------------------------------------------------------------------------------- the rates
+
+
+def pushed() -> HumanoidWalk:
+    """A task that asks for everything: steps, resets, other parameters and, within half a second, pushes."""
+    return HumanoidWalk(pushes=Pushes(speed=(0.2, 0.5), seconds=(0.1, 0.4)))
+
+
+def tensors(env: Any) -> dict[str, torch.Tensor]:
+    state = env.backend.state.clone()
+    return {**state.robot.tensors(), **state.params, "diverged": state.diverged}
+
+
+def replayed(env: Any, learner: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The State after real steps, and after the backend alone has done again what was recorded of them."""
+    rewind = bookmark(env, learner)
+    with Recorder(env) as recorder:
+        learner.collect(env)
+    real = tensors(env)
+    rewind()
+    assert not torch.equal(tensors(env)["joint_pos"], real["joint_pos"])
+    recorder.simulate()
+    return real, tensors(env)
+
+
+def test_the_raw_rate_is_of_the_very_physics_of_the_real_steps(make_env):
+    env = make_env(pushed(), num_envs=32)
+    real, again = replayed(env, PPO(env, small(num_steps=24)))
+    assert all(torch.equal(x, again[name]) for name, x in real.items())
+
+
+@pytest.mark.parametrize("left_out", ["reset", "set_params", "push"])
+def test_a_call_that_is_not_recorded_leads_elsewhere(left_out, make_env, monkeypatch):
+    names = tuple(name for name in bench_rates._CALLS if name != left_out)
+    monkeypatch.setattr(bench_rates, "_CALLS", names)
+    env = make_env(pushed(), num_envs=32)
+    real, again = replayed(env, PPO(env, small(num_steps=24)))
+    assert not all(torch.equal(x, again[name]) for name, x in real.items())
+
+
+def test_the_environment_rate_is_of_the_very_steps_and_the_recorder_leaves_no_trace(make_env):
+    env = make_env(HumanoidWalk(), num_envs=16)
+    learner = PPO(env, small())
+    learner.collect(env)
+    own, theirs = set(vars(env)), set(vars(env.backend))
+    rewind = bookmark(env, learner)
+    with Recorder(env) as recorder:
+        learner.collect(env)
+    assert (set(vars(env)), set(vars(env.backend))) == (own, theirs)
+    seen, real = {k: x.clone() for k, x in env.observations.items()}, tensors(env)
+    rewind()
+    recorder.step()
+    assert all(torch.equal(x, env.observations[k]) for k, x in seen.items())
+    assert all(torch.equal(x, tensors(env)[k]) for k, x in real.items())
+
+
+@pytest.mark.parametrize("rnn", ["none", "lstm"])
+def test_every_rate_begins_in_the_same_state_with_the_same_noise_and_memory(rnn, make_env):
+    env = make_env(HumanoidWalk(), num_envs=8)
+    learner = PPO(env, small(rnn=rnn))
+    learner.collect(env)
+    rewind = bookmark(env, learner)
+    batches = []
+    for _ in range(3):
+        learner.collect(env)
+        batches.append(learner.batch.action.clone())
+        rewind()
+    assert torch.equal(batches[0], batches[1])
+    assert torch.equal(batches[0], batches[2])
+
+
+def test_a_learner_that_cannot_only_collect_is_measured_without_that_rate(make_env):
+    env = make_env(CartpoleBalance(), num_envs=8)
+    ppo = PPO(env, small())
+
+    class Opaque:
+        def iterate(self, env: Any) -> Any:
+            return ppo.iterate(env)
+
+    found = measure(env, Opaque(), rounds=1)
+    assert list(found.rates) == list(found.of_raw) == ["raw", "environment", "learning"]
+    assert found.steps == 48
+
+
+# ---------------------------------------------------------------------------------------- beside rsl_rl
+
+
+@pytest.mark.parametrize(
+    ("task", "settings"),
+    [
+        (CartpoleBalance, {}),
+        (CartpoleBalance, {"clip_value_loss": True, "value_loss_coef": 0.5, "activation": "relu"}),
+        (CartpoleBalance, {"max_kl": 0.011, "schedule": "adaptive", "learning_rate": 5e-3, "num_epochs": 2}),
+        (HumanoidWalk, {"precision": "bf16"}),  # folded by its gait clock
+    ],
+)
+def test_rsl_rl_has_the_same_losses_from_the_same_batch(task, settings, make_env):
+    env = make_env(task(), num_envs=16)
+    learner = PPO(env, small(**settings))
+    learner.iterate(env)
+    before = copy.deepcopy(learner.state_dict())
+    noise = torch.get_rng_state()
+    found = against.compare(env, learner, rounds=2)
+    assert found.equal
+    assert (found.samples, found.epochs, found.minibatches) == (96, learner.config.num_epochs, 3)
+    assert list(found.first) == list(found.whole) == ["surrogate", "value", "entropy"]
+    for ours, theirs, _ in found.first.values():
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
+    # Minibatch after minibatch rounding adds up; another algorithm would be off by far more.
+    assert all(difference < 1e-3 for _, _, difference in found.whole.values())
+    assert 0 <= found.weights_apart < 0.2
+    assert found.first["value"][0] != found.whole["value"][0]
+    used = learner.precision
+    assert set(found.seconds) == {f"{who}_{how}" for who in ("robolearn", "rsl_rl") for how in ("fp32", used)}
+    assert set(found.ratios) == {"fp32", "as_used", used}
+    require_numbers([*found.ratios.values(), *(x.median for x in found.seconds.values())])
+    # Nothing of it is left in the learner, or in the generator that everybody shares.
+    after = learner.state_dict()
+    for part in ("actor_state_dict", "critic_state_dict"):
+        assert all(torch.equal(x, before[part][k]) for k, x in after[part].items())
+    moments = [learned["optimizer_state_dict"]["state"] for learned in (before, after)]
+    assert moments[0]
+    assert all(torch.equal(x, moments[1][i][k]) for i, s in moments[0].items() for k, x in s.items())
+    assert torch.equal(torch.get_rng_state(), noise)
+
+
+@pytest.mark.parametrize("what", ["weights", "permutation", "clip"])
+def test_another_update_is_told_from_ours(what, make_env, monkeypatch):
+    if what == "weights":
+        restore = against.Start.restore
+
+        def other(start: against.Start) -> None:
+            restore(start)
+            if isinstance(start.adam, torch.optim.Adam) and not start.adam.defaults["fused"]:  # rsl_rl's
+                start.parameters[-2].add_(0.01)
+
+        monkeypatch.setattr(against.Start, "restore", other)
+    elif what == "permutation":
+        monkeypatch.setattr(against._Trial, "order", lambda trial: torch.arange(trial.samples))
+    else:
+        theirs = against.Theirs.__init__
+
+        def tighter(self: Any, learner: Any, config: Any, *rest: Any) -> None:
+            from dataclasses import replace
+
+            theirs(self, learner, replace(config, clip_value_loss=True, clip=1e-4), *rest)
+
+        monkeypatch.setattr(against.Theirs, "__init__", tighter)
+    env = make_env(CartpoleBalance(), num_envs=16)
+    learner = PPO(env, small())
+    learner.iterate(env)
+    found = against.compare(env, learner, rounds=1)
+    if what == "clip":  # which the first step does not meet: nothing has moved yet
+        assert max(difference for _, _, difference in found.whole.values()) > 1e-4
+    else:
+        assert not found.equal
+
+
+def test_losses_that_differ_are_exit_code_1(tmp_path, capsys, monkeypatch):
+    command = ["bench", *TINY, "--against", "rsl_rl", "--json", str(tmp_path / "out.json")]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "the losses of the first step are the same, within 1e-05" in shown
+    for name in ("robolearn fp32", "rsl_rl fp32", "surrogate", "value", "entropy", "weights"):
+        assert f"\n{name} " in shown
+    (row,) = told(tmp_path / "out.json")["results"]
+    assert row["update"]["equal"] is True
+    monkeypatch.setattr(against._Trial, "order", lambda trial: torch.arange(trial.samples))
+    assert main([*command, "learner.minibatch_size=16"]) == 1
+    assert "the losses of the first step DIFFER" in capsys.readouterr().out
+    (row,) = told(tmp_path / "out.json")["results"]
+    assert row["update"]["equal"] is False
+
+
+def test_losses_are_compared_relative_to_their_size():
+    assert against.apart("surrogate", 0.003, 0.002) == pytest.approx(0.001)  # a mean of terms of size 1
+    assert against.apart("entropy", 15.3, 15.0) == pytest.approx(0.02)
+    assert against.apart("value", 0.003, 0.002) == pytest.approx(0.5)
+    assert not against.apart("value", math.nan, 0.002) <= against.TOLERANCE
+
+
+def test_a_batch_is_cut_into_equal_parts():
+    assert against.nearest_divisor(32768, 8.0) == 8
+    assert against.nearest_divisor(128, 128 / 6144) == 1
+    assert against.nearest_divisor(100, 3.2) == 4

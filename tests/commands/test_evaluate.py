@@ -1,0 +1,354 @@
+"""`robolearn eval`: what is counted, what is written, and what a user may get wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from robolearn import config
+from robolearn.cli import main
+from robolearn.commands.evaluate import summarize, tally
+from robolearn.core.env import Env, NonFiniteTerm
+from robolearn.errors import ConfigError, RunFailed
+from robolearn.tasks.mdp.task import Ratio
+from robolearn.training import runs
+from robolearn.training.build import make_env
+from robolearn.training.train import train
+from tests.as_on_gpu import unread, warp_env
+
+TIMING = ("real_time_factor", "steps_per_second")
+
+TASKS = """
+from dataclasses import dataclass
+import torch
+from robolearn.tasks.cartpole import CartpoleBalance
+from robolearn.envs.state import Pose
+
+
+@dataclass
+class EveryOtherFalls(CartpoleBalance):
+    '''Odd environments start beyond the limit and fall in their first step; even ones start balanced.'''
+
+    def pose(self, num_envs, ctx, random):
+        pose = super().pose(num_envs, ctx, random)
+        pose.joint_pos = torch.zeros(num_envs, 2)
+        pose.joint_pos[1::2, 1] = 1.0
+        pose.joint_vel = torch.zeros(num_envs, 2)
+        return pose
+
+
+@dataclass
+class NotFinite(CartpoleBalance):
+    '''A reward that becomes NaN.'''
+
+    def reward_terms(self):
+        return {**super().reward_terms(), "upright": lambda state, ctx: ctx.episode_time * float("nan")}
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path) -> Path:
+    path = tmp_path / "more_tasks.py"
+    path.write_text(TASKS)
+    return path
+
+
+def ask(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+def untimed(path: Path) -> dict:
+    return {k: v for k, v in json.loads(path.read_text()).items() if k not in TIMING}
+
+
+def test_eval_writes_every_number_with_null_where_a_task_has_none(trained, tmp_path, capsys):
+    assert ask("eval", trained, "--episodes", 16, "--output", tmp_path / "out") == 0
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["schema"] == 1
+    assert metrics["episodes"] == 16  # two from each of the run's eight environments
+    assert (metrics["num_envs"], metrics["episodes_each"]) == (8, 2)
+    assert metrics["iteration"] == 2
+    assert metrics["backend"] == "mujoco"
+    assert metrics["seed"] == 1
+    assert metrics["overrides"] == []
+    assert metrics["observation_noise"] is False
+    for name in ("linear_velocity_error", "yaw_rate_error", "forward_distance"):
+        assert metrics[name] is None
+    assert set(metrics["metrics"]) == {"pole_angle", "cart_distance"}
+    assert 0 <= metrics["survival_rate"] <= 1
+    assert metrics["diverged"] == 0
+    for name in ("return_mean", "return_std", "episode_length_s", *TIMING):
+        assert isinstance(metrics[name], float)
+    printed = capsys.readouterr().out
+    assert "survival rate" in printed
+    assert str(tmp_path / "out" / "metrics.json") in printed
+
+
+def test_the_same_seed_gives_the_same_metrics_bit_for_bit_and_another_seed_others(trained, tmp_path):
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        assert ask("eval", trained, f"seed={seed}", "--episodes", 8, "--output", tmp_path / name) == 0
+    a, b, c = (untimed(tmp_path / name / "metrics.json") for name in "abc")
+    assert a == b
+    assert a["overrides"] == ["seed=5"]
+    assert a["return_mean"] != c["return_mean"]
+
+
+def test_overrides_change_the_saved_run(trained, tmp_path):
+    words = ["num_envs=12", "task.episode_length_s=0.1", "task.start_angle=0.0"]
+    assert ask("eval", trained, *words, "--episodes", 20, "--output", tmp_path) == 0
+    metrics = untimed(tmp_path / "metrics.json")
+    assert (metrics["num_envs"], metrics["episodes_each"], metrics["episodes"]) == (12, 2, 24)
+    assert metrics["survival_rate"] == 1.0  # nobody falls in five steps
+    assert metrics["episode_length_s"] == pytest.approx(0.1)
+    assert metrics["overrides"] == words
+
+
+def test_the_gap_to_another_simulator_is_told_and_is_none_where_nothing_touches(trained, tmp_path, capsys):
+    words = ["eval", str(trained), "--backend", "differentiable", "--gap", "--episodes", "8"]
+    assert main([*words, "--output", str(tmp_path)]) == 0
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    gap = metrics["gap"]
+    assert (metrics["backend"], gap["backend"]) == ("differentiable", "mujoco")
+    # The same starts, and a cart without contact is the same in both but for rounding.
+    assert gap["return_mean"] == pytest.approx(metrics["return_mean"], rel=1e-3)
+    assert abs(gap["relative"]) < 1e-3
+    assert "return on mujoco" in capsys.readouterr().out
+    assert main(["eval", str(trained), "--backend", "mujoco", "--gap", "--output", str(tmp_path / "no")]) == 2
+    assert "--gap compares two simulators, and both are mujoco" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
+
+
+def test_without_output_the_metrics_go_into_the_run_also_for_a_single_checkpoint(trained, tmp_path):
+    run = shutil.copytree(trained, tmp_path / "copy")
+    weights = next((run / "checkpoints").iterdir())
+    assert ask("eval", weights, "--episodes", 4) == 0
+    assert untimed(run / "metrics.json")["run"] == str(weights)
+    assert not list(run.glob(".*"))
+
+
+def test_the_newest_run_is_meant_where_none_is_named(trained, tmp_path, monkeypatch):
+    shutil.copytree(trained, tmp_path / "runs" / "cartpole_balance" / "one")
+    monkeypatch.chdir(tmp_path)
+    assert ask("eval", "--episodes", 4) == 0
+    assert (tmp_path / "runs" / "cartpole_balance" / "one" / "metrics.json").is_file()
+
+
+def test_each_environment_contributes_the_same_number_of_episodes(tasks):
+    """Half fall at once, half last five steps. Whoever counts what ends first sees six episodes of which
+    five fell, for every pair of environments; the truth is one of two."""
+    run = config.resolve(
+        [f"task={tasks}:EveryOtherFalls", "task.episode_length_s=0.1", "num_envs=6", "device=cpu"]
+    )
+    env = make_env(run)
+    counted = tally(env, runs.zero_policy(env), episodes_each=2)
+    result = summarize(counted, env)
+    env.close()
+    assert result["episodes"] == 12
+    assert result["survival_rate"] == 0.5
+    assert sorted(counted.steps.tolist()) == [1] * 6 + [5] * 6
+    assert result["episode_length_s"] == pytest.approx((1 + 5) / 2 * 0.02)
+    # Balanced: (1 upright + 1 alive) x 0.02 s x 5 steps. The fallen lean 1 rad, give or take one step's fall.
+    assert counted.returns[counted.survived].tolist() == pytest.approx([0.2] * 6)
+    # Six steps lean by about 1 rad, thirty by 0: the mean is over steps, not over episodes.
+    assert result["metrics"]["pole_angle"] == pytest.approx(1 / 6, abs=0.01)
+
+
+def test_a_policy_that_pushes_off_the_rail_survives_never(make_env):
+    from robolearn.tasks.cartpole import CartpoleBalance
+
+    env = make_env(CartpoleBalance(), num_envs=4)
+    counted = tally(env, lambda obs: torch.ones(len(obs), 1), episodes_each=3)
+    result = summarize(counted, env)
+    assert result["survival_rate"] == 0.0
+    assert result["episodes"] == 12
+    assert env.max_episode_steps > counted.steps.max() >= counted.steps.min() >= 1
+
+
+def test_forward_distance_is_along_the_heading_at_the_start():
+    """Two made-up robots walk 0.1 m a step for four steps: one faces +y and walks there, the other faces
+    +x and walks to +y too, which is sideways. The last step ends the episode, and its end is not seen."""
+    half = 0.5**0.5
+
+    class Walkers:
+        num_envs, device, max_episode_steps = 2, torch.device("cpu"), 4
+        robot, dt = SimpleNamespace(base="pelvis"), 0.02
+        observations = {"policy": torch.zeros(2, 1)}  # noqa: RUF012
+
+        def check(self) -> None:
+            pass
+
+        def reset(self) -> None:
+            self.age = 0
+            quat = torch.tensor([[half, 0.0, 0.0, half], [1.0, 0.0, 0.0, 0.0]])
+            pose = SimpleNamespace(base_pos=torch.tensor([[5.0, 5.0, 1.0], [0.0, 0.0, 1.0]]), base_quat=quat)
+            self.backend = SimpleNamespace(state=SimpleNamespace(robot=pose))
+
+        def step(self, action: torch.Tensor) -> SimpleNamespace:
+            self.age += 1
+            done = torch.full((2,), self.age == 4)
+            if self.age == 4:
+                self.reset()
+            else:
+                self.backend.state.robot.base_pos[:, 1] += 0.1
+            no = torch.zeros(2, dtype=torch.bool)
+            return SimpleNamespace(
+                reward=torch.ones(2), done=done, truncated=done, diverged=no, valid=None, metrics={}
+            )
+
+    env = Walkers()
+    counted = tally(env, lambda obs: obs, episodes_each=2)
+    assert counted.distance is not None
+    assert counted.distance.tolist() == pytest.approx([0.3, 0.0, 0.3, 0.0], abs=1e-6)
+    assert counted.returns.tolist() == [4.0] * 4
+    assert summarize(counted, env)["forward_distance"] == pytest.approx(0.15)
+
+
+def test_diverged_steps_count_in_no_metric():
+    class Once:
+        num_envs, device, max_episode_steps = 2, torch.device("cpu"), 1
+        robot, dt = SimpleNamespace(base=None), 0.02
+        observations = {"policy": torch.zeros(2, 1)}  # noqa: RUF012
+        backend = SimpleNamespace(
+            state=SimpleNamespace(
+                robot=SimpleNamespace(base_pos=torch.zeros(2, 3), base_quat=torch.ones(2, 4))
+            )
+        )
+
+        def reset(self) -> None:
+            pass
+
+        def check(self) -> None:
+            pass
+
+        def step(self, action: torch.Tensor) -> SimpleNamespace:
+            gone = torch.tensor([True, False])
+            # What Env makes of a metric of 9 and 2 with the first environment diverged.
+            metrics = {"error": Ratio(torch.tensor([0.0, 2.0]), torch.tensor([0.0, 1.0]))}
+            yes = torch.ones(2, dtype=torch.bool)
+            return SimpleNamespace(
+                reward=torch.ones(2), done=yes, truncated=~gone, diverged=gone, valid=None, metrics=metrics
+            )
+
+    counted = tally(Once(), lambda obs: obs)
+    assert counted.metrics == {"error": 2.0}
+    assert counted.diverged.tolist() == [True, False]
+    assert counted.distance is None
+
+
+def test_a_humanoid_reports_tracking_and_distance_under_a_fixed_command(tmp_path, capsys):
+    small = ["num_envs=4", "max_iterations=1", "learner.num_steps=4", "learner.actor_hidden=[8]"]
+    run = train(config.resolve(["task=humanoid_walk", *small, f"output={tmp_path / 'run'}"]))
+    command = ["forward=[1,1]", "sideways=[0,0]", "yaw=[0,0]", "standing=0"]
+    words = [
+        *(f"task.commands.{word}" for word in command),
+        "task.moving_starts=0",
+        "task.episode_length_s=0.4",
+    ]
+    assert ask("eval", run, *words, "--episodes", 4) == 0
+    metrics = untimed(run / "metrics.json")
+    # Nobody has followed a command for a second yet: not an error of 0, but none.
+    assert metrics["linear_velocity_error"] is None
+    assert metrics["metrics"]["step_frequency"] is None
+    assert metrics["metrics"]["torque_saturation"] >= 0
+    assert abs(metrics["forward_distance"]) < 0.4
+    assert metrics["observation_noise"] is True
+    assert "with observation noise" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("room", ["nconmax", "njmax"])
+def test_contacts_that_a_gpu_dropped_fail_the_count_with_what_to_set(room):
+    env = warp_env("humanoid_walk", 2, "backend.nconmax=3" if room == "nconmax" else "backend.njmax=24")
+    with pytest.raises(RunFailed, match=rf"raise backend\.{room}"):
+        tally(env, runs.zero_policy(env))
+
+
+def test_a_term_that_was_not_finite_on_a_gpu_fails_the_count_by_name():
+    env = warp_env("cartpole_balance", 4, "task.episode_length_s=0.1")
+    env._reward_terms = {**env._reward_terms, "effort": lambda state, ctx: ctx.action[:, 0] / 0.0}
+    with pytest.raises(NonFiniteTerm, match="reward 'effort'"):
+        tally(env, runs.zero_policy(env))
+
+
+def test_the_count_of_an_unread_env_is_that_of_one_that_looks(make_env):
+    from robolearn.tasks.cartpole import CartpoleBalance
+
+    def counted(look: bool) -> list[float]:
+        env: Env = make_env(CartpoleBalance(episode_length_s=0.2), num_envs=4)
+        return tally(env if look else unread(env), runs.zero_policy(env)).returns.tolist()
+
+    assert counted(True) == counted(False)
+
+
+def test_a_run_of_a_task_from_a_file_must_be_named_again(tasks, tmp_path, capsys):
+    small = ["num_envs=4", "max_iterations=1", "learner.actor_hidden=[8]", "learner.critic_hidden=[8]"]
+    task = f"task={tasks}:EveryOtherFalls"
+    run = train(config.resolve([task, *small, f"output={tmp_path / 'run'}"]))
+    assert ask("eval", run, "--episodes", 4) == 2
+    error = capsys.readouterr().err
+    assert "name it again" in error
+    assert task in error
+    assert not (run / "metrics.json").exists()
+    assert ask("eval", run, task, "--episodes", 4) == 0
+
+
+def test_a_pretrained_policy_is_found_by_name_and_its_results_stay_out_of_the_package(
+    trained, tmp_path, monkeypatch, capsys
+):
+    shipped = tmp_path / "shipped"
+    (shipped / "balancer").mkdir(parents=True)
+    shutil.copy(trained / "config.yaml", shipped / "balancer")
+    shutil.copy(trained / "latest.pt", shipped / "balancer" / "policy.pt")
+    monkeypatch.setattr(runs, "PRETRAINED", shipped)
+    monkeypatch.chdir(tmp_path)
+    assert ask("eval", "pretrained:balancr", "--episodes", 4) == 2
+    assert "did you mean balancer?" in capsys.readouterr().err
+    assert ask("eval", "pretrained:balancer", "--episodes", 4) == 0
+    assert untimed(tmp_path / "runs/pretrained/balancer/metrics.json")["run"] == "pretrained:balancer"
+    assert sorted(p.name for p in (shipped / "balancer").iterdir()) == ["config.yaml", "policy.pt"]
+
+
+def test_without_any_shipped_policy_the_message_says_so():
+    with pytest.raises(ConfigError, match="no pretrained policy 'walker'"):
+        runs.open_run("pretrained:walker")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["nowhere"], "nowhere"),
+        (["RUN", "num_env=3"], "did you mean num_envs"),
+        (["RUN", "task.start_angle=nan"], "start_angle"),
+        (["RUN", "learner.actor_hidden=[4,4]"], "does not fit"),
+        (["RUN", "task=humanoid_walk"], "does not fit"),
+        (["RUN", "resume=elsewhere"], "does not apply"),
+        (["RUN", "output=elsewhere"], "--output"),
+        (["RUN", "RUN"], "second run"),
+        (["RUN", "--episodes", "0"], "--episodes"),
+        (["RUN", "--backend", "warp_drive"], "warp_drive"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(words, expected, trained, tmp_path, capsys):
+    words = [str(trained) if word == "RUN" else word for word in words]
+    assert ask("eval", *words, "--output", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_that_is_a_file_is_refused_before_the_work(trained, tmp_path, capsys):
+    (tmp_path / "taken").write_text("mine")
+    assert ask("eval", trained, "--output", tmp_path / "taken" / "deeper") == 2
+    assert "not a folder" in capsys.readouterr().err
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_a_term_that_is_not_finite_fails_the_evaluation_by_name(trained, tasks, tmp_path, capsys):
+    assert ask("eval", trained, f"task={tasks}:NotFinite", "--episodes", 4, "--output", tmp_path / "out") == 4
+    assert "'upright'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

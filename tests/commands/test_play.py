@@ -1,0 +1,214 @@
+"""`robolearn play`: the video's frames, what they show, and machines that cannot draw."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robolearn import config
+from robolearn.cli import main
+from robolearn.commands.play import play as viewer
+from robolearn.errors import MissingError, RunFailed
+from robolearn.training.build import make_env
+from robolearn.training.runs import random_policy, zero_policy
+from tests.as_on_gpu import no_numpy_before_cpu, warp_env
+
+imageio = pytest.importorskip("imageio")
+
+
+@pytest.fixture(scope="module")
+def renderer() -> None:
+    """Skips the test where nothing renders, saying why."""
+    try:
+        context, _ = viewer.open_context(16, 16)
+    except MissingError as error:
+        pytest.skip(str(error))
+    context.free()
+
+
+@pytest.fixture
+def small(monkeypatch) -> None:
+    """Small pictures: the same code in a tenth of the time."""
+    monkeypatch.setattr(viewer, "SIZE", (320, 192))
+
+
+def ask(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+def frames_of(path: Path) -> list[np.ndarray]:
+    with imageio.get_reader(path) as reader:
+        return list(reader.iter_data())
+
+
+@pytest.mark.usefixtures("renderer")
+def test_a_video_has_a_frame_a_control_step_and_they_move(trained, tmp_path, capsys):
+    video = tmp_path / "new" / "balance.mp4"
+    words = ["task.start_angle=0.6", "seed=2"]
+    assert ask("play", trained, *words, "--video", video, "--seconds", 0.2) == 0
+    frames = frames_of(video)
+    assert len(frames) == 10  # 0.2 s at 50 Hz
+    assert {frame.shape for frame in frames} == {(720, 1280, 3)}
+    with imageio.get_reader(video) as reader:
+        about = reader.get_meta_data()
+    assert about["fps"] == 50
+    assert about["codec"] == "h264"
+    first, last = (frames[i][:500].astype(int) for i in (0, -1))  # above the caption
+    assert first.std() > 5
+    assert np.abs(last - first).max() > 50
+    assert [path.name for path in video.parent.iterdir()] == ["balance.mp4"]
+    assert str(video) in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("renderer", "small")
+def test_a_video_goes_on_where_episodes_end(trained, tmp_path):
+    video = tmp_path / "resets.mp4"
+    assert ask("play", trained, "task.episode_length_s=0.06", "--video", video, "--seconds", 0.2) == 0
+    assert len(frames_of(video)) == 10
+
+
+@pytest.mark.usefixtures("renderer", "small")
+def test_without_video_play_writes_into_the_output_and_says_there_is_no_browser_viewer(
+    trained, tmp_path, capsys
+):
+    assert ask("play", trained, "--seconds", 0.1, "--output", tmp_path / "out") == 0
+    assert len(frames_of(tmp_path / "out" / "play.mp4")) == 5
+    assert "browser viewer is not there yet" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("renderer")
+def test_the_picture_is_posed_as_state_says_base_and_joints():
+    run = config.resolve(["task=humanoid_walk", "num_envs=2", "device=cpu", "seed=4"])
+    env = make_env(run)
+    policy = random_policy(env, 4)
+    for _ in range(8):
+        env.step(policy(env.observations["policy"]))
+    state = env.backend.state
+    with viewer.Renderer(env.robot, 64, 48) as drawing:
+        pixels = drawing.draw(state, {"command": np.array([1.0, 0.0])})
+        qpos = drawing.data.qpos
+        base = int(drawing.model.jnt_qposadr[0])
+        assert np.allclose(qpos[base : base + 3], state.robot.base_pos[0])
+        assert np.allclose(qpos[base + 3 : base + 7], state.robot.base_quat[0])
+        for i, name in enumerate(env.robot.joints):
+            assert qpos[drawing.model.joint(name).qposadr[0]] == pytest.approx(
+                float(state.robot.joint_pos[0, i])
+            )
+        # MuJoCo's bodies then stand where State's are, to one physics step of travel.
+        for i, name in enumerate(env.robot.bodies):
+            assert np.allclose(drawing.data.body(name).xpos, state.robot.body_pos[0, i], atol=0.05)
+    assert pixels.shape == (48, 64, 3)
+    env.close()
+
+
+@pytest.mark.usefixtures("renderer")
+def test_a_robot_without_a_camera_is_followed_by_a_free_one(monkeypatch):
+    from robolearn.envs import mjcf
+
+    # What _add_looks would add is left out: no sky, no lights, no camera.
+    build = mjcf.build_model
+    monkeypatch.setattr(mjcf, "build_model", lambda robot, backend, visual=False: build(robot, backend))
+    env = make_env(config.resolve(["task=humanoid_walk", "num_envs=1", "device=cpu"]))
+    with viewer.Renderer(env.robot, 64, 48) as drawing:
+        assert drawing.draw(env.backend.state).std() > 1
+        assert np.allclose(drawing.camera.lookat, env.backend.state.robot.base_pos[0])
+    env.close()
+
+
+@pytest.mark.usefixtures("renderer", "small")
+def test_film_shows_the_commands_and_draws_no_number_of_the_run():
+    """A longer look at the same run shows the same beginning."""
+    run = config.resolve(["task=humanoid_walk", "num_envs=1", "device=cpu"])
+
+    def filmed(frames: int) -> list[np.ndarray]:
+        env = make_env(run)
+        out = list(viewer.film(env, zero_policy(env), frames))
+        env.close()
+        return out
+
+    short, long = filmed(2), filmed(4)
+    assert (len(short), len(long)) == (2, 4)
+    assert all(np.array_equal(a, b) for a, b in zip(short, long, strict=False))
+
+
+@pytest.mark.usefixtures("renderer", "small")
+def test_a_film_of_contacts_that_a_gpu_dropped_ends_with_what_to_set():
+    env = warp_env("humanoid_walk", 1, "backend.nconmax=3")
+    with pytest.raises(RunFailed, match=r"raise backend\.nconmax, now 3"), no_numpy_before_cpu():
+        list(viewer.film(env, zero_policy(env), 100))
+
+
+def test_a_caption_stays_in_its_corner():
+    plain = np.full((192, 320, 3), 200, np.uint8)
+    written = viewer.caption(plain, ["1.00 s", "command forward +0.50 m/s"])
+    assert written.shape == plain.shape
+    assert (written[:130] == 200).all()
+    assert (written[130:, 250:] == 200).all()
+    assert (written[140:180, 10:100] < 200).any()
+    assert (plain == 200).all()
+
+
+def test_a_machine_that_cannot_draw_gets_one_line_with_the_fix(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setattr(viewer, "PLATFORMS", ("no_such_platform",))
+    assert ask("play", trained, "--video", tmp_path / "out" / "a.mp4", "--seconds", 0.1) == 3
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert "apt install libegl1" in error
+    assert "libosmesa6" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_an_encoder_the_message_names_the_package(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert ask("play", trained, "--video", tmp_path / "a.mp4") == 3
+    assert "pip install imageio-ffmpeg" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_osmesa_is_tried_where_egl_is_there_but_draws_nothing():
+    """libEGL without a driver fails only when asked for a display, after PyOpenGL has settled on EGL; another
+    process, because that cannot be undone for the tests around."""
+    code = (
+        "from robolearn import viewer\n"
+        "from robolearn.errors import MissingError\n"
+        "try:\n"
+        "    context, on_cpu = viewer.open_context(16, 16)\n"
+        "    print(type(context).__module__, on_cpu)\n"
+        "    context.free()\n"
+        "except MissingError as error:\n"
+        "    print(error)\n"
+    )
+    nothing = {k: v for k, v in os.environ.items() if k not in ("MUJOCO_GL", "PYOPENGL_PLATFORM")}
+    nothing["__EGL_VENDOR_LIBRARY_FILENAMES"] = os.devnull
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=nothing, capture_output=True, text=True, timeout=120, check=True
+    )
+    # OSMesa where it is installed, and a message about both where it is not.
+    assert "mujoco.osmesa True" in done.stdout or ("egl: " in done.stdout and "osmesa: " in done.stdout)
+    assert "PYOPENGL_PLATFORM" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--video", "clip.gif"], ".mp4"),
+        (["--video", "clip"], ".mp4"),
+        (["--seconds", "0"], "--seconds"),
+        (["--seconds", "nan"], "--seconds"),
+        (["--seconds", "inf"], "--seconds"),
+        (["task.commands.forward=[1,1]"], "commands"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(words, expected, trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert ask("play", trained, *words, "--output", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert len(error.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,442 @@
+"""Configuration: precedence, strict types, the saved file, its documentation, and what resuming may change."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from robolearn import cli, config
+from robolearn.config import fields, registry, schema
+from robolearn.errors import ConfigError, MissingError
+
+HUMANOID = ["task=humanoid_walk"]
+
+FILE_TASK = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from robolearn.tasks.cartpole import CartpoleBalance
+
+(Path(__file__).parent / "imported").touch()
+
+
+@dataclass
+class Mine(CartpoleBalance):
+    \"\"\"Mine.\"\"\"
+
+    shift: float = 0.25
+    \"\"\"A number.\"\"\"
+"""
+
+MORE = """
+from __future__ import annotations
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+from robolearn.tasks.cartpole import CartpoleBalance
+
+@dataclass
+class Preset(CartpoleBalance):
+    "Sets things for everybody."
+    defaults: ClassVar[dict[str, Any]] = {
+        "num_envs": 77, "seed": 5, "learner.gamma": 0.5, "backend.threads": 3, "task.force": 10
+    }
+
+@dataclass
+class BadKey(CartpoleBalance):
+    "A default that does not exist."
+    defaults: ClassVar[dict[str, Any]] = {"learner.gama": 0.5}
+
+@dataclass
+class BadValue(CartpoleBalance):
+    "A default out of range."
+    defaults: ClassVar[dict[str, Any]] = {"num_envs": 0}
+
+@dataclass
+class NotFinite(CartpoleBalance):
+    "A field that is not finite."
+    force: float = float("inf")
+
+@dataclass
+class Needy(CartpoleBalance):
+    "Cannot be made."
+    needed: float = field(default_factory=lambda: 1 / 0)
+
+@dataclass
+class Picky(CartpoleBalance):
+    "Checks its numbers."
+    def validate(self) -> None:
+        if self.force > 50:
+            raise ValueError("force: more than the motor has; take at most 50")
+        if self.start_angle > 0.5:
+            raise ValueError("poles fall from there")
+
+@dataclass
+class OtherSettings:
+    "Settings."
+    rate: float = 0.125
+
+class Other:
+    "Another learner, or backend."
+    config_class = OtherSettings
+"""
+
+
+@pytest.fixture
+def more(tmp_path: Path) -> str:
+    path = tmp_path / "more.py"
+    path.write_text(MORE)
+    return str(path)
+
+
+# Resolving ------------------------------------------------------------------------------------------------
+
+
+def test_the_main_job_resolves() -> None:
+    run = config.resolve(["task=humanoid_walk", "num_envs=4096", "backend=mujoco", "backend.threads=2"])
+    assert run.num_envs == 4096
+    assert run.backend.threads == 2
+    assert (run.task_name, run.backend_name, run.learner_name) == ("humanoid_walk", "mujoco", "ppo")
+
+
+def test_overrides_reach_every_group_and_may_stand_before_the_choice() -> None:
+    run = config.resolve(
+        ["task.rewards.alive=0.25", "learner.learning_rate=3e-4", *HUMANOID, "task.commands.forward=[0.5,1]"]
+    )
+    assert run.task.rewards["alive"] == 0.25
+    assert run.task.commands.forward == (0.5, 1.0)
+    assert run.learner.learning_rate == 3e-4
+
+
+def test_two_runs_share_nothing() -> None:
+    first = config.resolve(HUMANOID)
+    second = config.resolve([*HUMANOID, "task.rewards.alive=9"])
+    assert first.task.rewards["alive"] != 9
+    assert first.task.rewards is not second.task.rewards
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        first.seed = 3  # type: ignore[misc]
+
+
+def test_a_tasks_defaults_come_before_the_users_overrides(more: str) -> None:
+    run = config.resolve([f"task={more}:Preset"])
+    assert (run.num_envs, run.seed, run.learner.gamma, run.backend.threads) == (77, 5, 0.5, 3)
+    assert run.task.force == 10.0
+    run = config.resolve([f"task={more}:Preset", "num_envs=8", "learner.gamma=0.9", "task.force=20"])
+    assert (run.num_envs, run.seed, run.learner.gamma, run.task.force) == (8, 5, 0.9, 20.0)
+
+
+def test_a_tasks_settings_for_one_learner_are_left_out_for_another(more: str) -> None:
+    run = config.resolve([f"task={more}:Preset", f"learner={more}:Other", f"backend={more}:Other"])
+    assert (run.learner.rate, run.backend.rate, run.num_envs) == (0.125, 0.125, 77)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("BadKey", "BadKey.defaults: learner.gama': did you mean gamma"),
+        ("BadValue", "BadValue.defaults: num_envs takes a whole number from 1"),
+        ("NotFinite", "task.force takes a finite number"),
+        ("Needy", "cannot be made with its defaults: ZeroDivisionError"),
+    ],
+)
+def test_a_mistake_in_a_task_says_where_it_is(more: str, name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config.resolve([f"task={more}:{name}"])
+
+
+def test_a_groups_own_check_is_told_with_its_key(more: str) -> None:
+    with pytest.raises(ConfigError, match=r"^task\.force: more than the motor has; take at most 50$"):
+        config.resolve([f"task={more}:Picky", "task.force=60"])
+    with pytest.raises(ConfigError, match=r"^task: poles fall from there$"):
+        config.resolve([f"task={more}:Picky", "task.start_angle=0.6"])
+
+
+def test_overrides_lie_over_a_base(more: str) -> None:
+    base = config.resolve([f"task={more}:Preset", "learner.gamma=0.75", "seed=9"])
+    run = config.resolve(["num_envs=3", "task.rewards.upright=2"], base)
+    assert (run.num_envs, run.seed, run.learner.gamma) == (3, 9, 0.75)
+    assert config.changed(base, run) == ["num_envs", "task.rewards.upright"]
+    assert config.resolve([], base) == base
+    other = config.resolve([f"learner={more}:Other"], base)
+    assert other.learner.rate == 0.125
+    assert other.seed == 9
+
+
+def test_without_a_task_the_tasks_are_named() -> None:
+    names = "ant_run, cartpole_balance, cartpole_swingup, hopper_run, humanoid_walk"
+    with pytest.raises(ConfigError, match=f"add task=NAME; valid: {names}"):
+        config.resolve([])
+
+
+# The saved file -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words", [HUMANOID, ["task=cartpole_balance", "output=1e5", "seed=3", "resume='a: #b'"]]
+)
+def test_a_saved_configuration_loads_equal(tmp_path: Path, words: list[str]) -> None:
+    words = [word for word in words if not word.startswith("resume")]
+    run = config.resolve(words)
+    config.save(run, tmp_path / "run" / "config.yaml")
+    assert config.load(tmp_path / "run" / "config.yaml") == run
+    assert config.load(tmp_path / "run") == run
+    assert os.listdir(tmp_path / "run") == ["config.yaml"]
+
+
+def test_a_run_is_found_from_its_checkpoint_too(tmp_path: Path) -> None:
+    run = config.resolve(["task=cartpole_balance"])
+    config.save(run, tmp_path / "config.yaml")
+    checkpoint = tmp_path / "checkpoints" / "iteration_000025.pt"
+    checkpoint.parent.mkdir()
+    checkpoint.touch()
+    assert config.load(checkpoint) == run
+    with pytest.raises(ConfigError, match="does not exist"):
+        config.load(tmp_path / "run" / "x" / "y" / "z")
+
+
+def test_show_is_yaml_that_parses_to_the_saved_content(capsys) -> None:
+    words = ["task=humanoid_walk", "learner.learning_rate=1e-5", "task.rewards.alive=-1e-7"]
+    assert cli.main(["train", *words, "--show"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert yaml.safe_load(out) == config.to_dict(config.resolve(words))
+    content = yaml.safe_load(out)
+    assert all(next(iter(content[group])) == "name" for group in schema.GROUPS)
+    assert all(len(line) <= 120 for line in out.splitlines())
+
+
+def test_show_puts_each_fields_docstring_beside_it() -> None:
+    text = config.show(config.resolve(HUMANOID))
+    lines = {line.split(":")[0].strip(): line for line in reversed(text.splitlines()) if ":" in line}
+    assert "# Robots simulated side by side." in lines["num_envs"]
+    assert "[m/s]" in lines["forward"]
+    columns = {line.index("# ") for line in text.splitlines() if "# " in line}
+    assert len(columns) == 1  # aligned
+
+
+def write(tmp_path: Path, **changes: Any) -> Path:
+    content = config.to_dict(config.resolve(["task=cartpole_balance"]))
+    for key, value in changes.items():
+        group, _, name = key.rpartition("__")
+        (content[group] if group else content)[name] = value
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+@pytest.mark.parametrize("version", [0, -3, 2, 99])
+def test_another_schema_is_refused_naming_both(tmp_path: Path, version: int) -> None:
+    with pytest.raises(ConfigError, match=rf"schema {version}\b.*schema {schema.SCHEMA}\b"):
+        config.load(write(tmp_path, schema=version))
+
+
+@pytest.mark.parametrize("version", [None, "1", True, 1.0])
+def test_a_file_without_a_schema_number_is_refused(tmp_path: Path, version: Any) -> None:
+    with pytest.raises(ConfigError, match="has no schema number"):
+        config.load(write(tmp_path, schema=version))
+
+
+def test_an_older_schema_is_migrated_step_by_step(tmp_path: Path, monkeypatch) -> None:
+    def from_minus_one(content: dict[str, Any]) -> dict[str, Any]:
+        return {**content, "environments": content["envs"]}
+
+    def from_zero(content: dict[str, Any]) -> dict[str, Any]:
+        content = {k: v for k, v in content.items() if k not in ("envs", "environments")}
+        return {**content, "num_envs": 12}
+
+    monkeypatch.setitem(schema.MIGRATIONS, -1, from_minus_one)
+    monkeypatch.setitem(schema.MIGRATIONS, 0, from_zero)
+    assert config.load(write(tmp_path, schema=-1, envs=12)).num_envs == 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_env": 3}, "there is no 'num_env': did you mean num_envs"),
+        ({"learner__learning_rat": 3}, "there is no 'learner.learning_rat': did you mean"),
+        ({"task__rewards": {"upwright": 1.0}}, "did you mean upright"),
+        ({"num_envs": 0}, "num_envs takes a whole number from 1"),
+        ({"num_envs": "many"}, "num_envs takes a whole number"),
+        ({"learner__gamma": float("nan")}, "learner.gamma takes a finite number"),
+        ({"task": None}, "task has no name"),
+        ({"task__name": 3}, "task has no name"),
+        ({"task__name": "cartpole_balanse"}, "did you mean cartpole_balance"),
+        ({"backend": {}}, "backend has no name"),
+        ({"learner": [1]}, "learner has no name"),
+    ],
+)
+def test_a_saved_file_is_checked_like_overrides_and_named(tmp_path: Path, changes: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        config.load(write(tmp_path, **changes))
+    assert "config.yaml" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[1, 2]", b"a: [1", b"\xff\xfe\x00", b"3", b"1: 2", b"!!python/object/apply:os.system [ls]"],
+)
+def test_a_damaged_file_is_one_clear_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"config\.yaml") as error:
+        config.load(path)
+    assert str(error.value).isprintable()
+
+
+def test_a_number_edited_by_hand_as_1e_3_is_a_number(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    path.write_text(path.read_text().replace("gamma: 0.99", "gamma: 9e-1"))
+    assert config.load(path).learner.gamma == 0.9
+
+
+def test_saving_is_all_or_nothing(tmp_path: Path, monkeypatch) -> None:
+    run = config.resolve(["task=cartpole_balance"])
+    path = tmp_path / "config.yaml"
+    path.write_text("old")
+
+    def fail(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(ConfigError, match="No space left on device"):
+        config.save(run, path)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["config.yaml"]
+
+
+# Files in saved configurations ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved_with_file(tmp_path: Path) -> tuple[Path, Path]:
+    """A saved run whose task comes from a file, and that file, which leaves a mark when it is imported."""
+    source = tmp_path / "source" / "mine.py"
+    source.parent.mkdir()
+    source.write_text(FILE_TASK)
+    config.save(config.resolve([f"task={source}:Mine", "task.shift=0.5"]), tmp_path / "config.yaml")
+    (source.parent / "imported").unlink()
+    moved = tmp_path / "elsewhere" / "mine.py"
+    source.parent.rename(moved.parent)  # so that an import would be a new one, and would leave its mark
+    return tmp_path / "config.yaml", moved
+
+
+def test_a_file_named_by_a_saved_configuration_is_not_imported(saved_with_file: tuple[Path, Path]) -> None:
+    path, source = saved_with_file
+    with pytest.raises(ConfigError, match=r"only run where you name it again: task=.*mine\.py:Mine"):
+        config.load(path)
+    with pytest.raises(ConfigError, match="name it again"):
+        config.load(path, ["seed=3", f"task={source}:Another"])
+    assert not (source.parent / "imported").exists()
+
+
+def test_a_file_that_the_user_names_again_is_imported_and_keeps_its_numbers(
+    saved_with_file: tuple[Path, Path],
+) -> None:
+    path, source = saved_with_file
+    run = config.load(path, [f"task={source}:Mine", "seed=3"])
+    assert (run.task.shift, run.seed) == (0.5, 3)
+    assert run.task_name == f"{source}:Mine"
+
+
+def test_a_robot_from_a_file_needs_naming_again_too(tmp_path: Path) -> None:
+    (tmp_path / "bot.py").write_text("import pathlib\nBOT = pathlib.Path('/x')\n")
+    words = [f"task.robot={tmp_path}/bot.py:BOT"]
+    run = config.resolve(["task=cartpole_balance", *words])
+    assert run.task.robot == f"{tmp_path}/bot.py:BOT"
+    config.save(run, tmp_path / "config.yaml")
+    with pytest.raises(ConfigError, match=r"its task\.robot comes from a file"):
+        config.load(tmp_path)
+    assert config.load(tmp_path, words) == run
+
+
+# Resuming -------------------------------------------------------------------------------------------------
+
+
+def test_resume_starts_from_the_runs_own_configuration(tmp_path: Path) -> None:
+    first = config.resolve(["task=cartpole_balance", "seed=9", f"output={tmp_path}", "learner.gamma=0.9"])
+    config.save(first, tmp_path / "config.yaml")
+    words = [f"resume={tmp_path}", "max_iterations=500"]
+    run = config.resolve(words)
+    assert (run.seed, run.learner.gamma, run.max_iterations, run.resume) == (9, 0.9, 500, str(tmp_path))
+    assert run.output is None  # where it wrote once is not where it must write
+    assert config.resume_changes(words, run) == []
+    words += ["learner.gamma=0.8", "num_envs=7"]
+    assert config.resume_changes(words, config.resolve(words)) == ["num_envs", "learner.gamma"]
+    assert config.resume_changes(["task=cartpole_balance"], first) == []
+
+
+def test_a_run_with_a_file_resumes_where_the_file_is_named(saved_with_file: tuple[Path, Path]) -> None:
+    path, source = saved_with_file
+    with pytest.raises(ConfigError, match="name it again"):
+        config.resolve([f"resume={path.parent}"])
+    words = [f"resume={path.parent}", f"task={source}:Mine"]
+    run = config.resolve(words)
+    assert run.task.shift == 0.5
+    assert config.resume_changes(words, run) == []
+
+
+# Documentation --------------------------------------------------------------------------------------------
+
+
+def nested(value: Any) -> list[type]:
+    """The dataclasses of an instance and of its parts."""
+    if not dataclasses.is_dataclass(value):
+        return []
+    inner = [fields._start(getattr(value, name), hint) for name, hint in fields.hints(type(value)).items()]
+    return [type(value), *(cls for part in inner for cls in nested(part))]
+
+
+def test_every_setting_of_a_run_has_a_docstring() -> None:
+    assert set(config.field_docs(config.Config)) == {f.name for f in dataclasses.fields(config.Config)}
+
+
+@pytest.mark.parametrize("kind", ["tasks", "backends", "learners"])
+def test_every_field_of_every_registered_group_has_a_docstring(kind: str) -> None:
+    for name in registry.names(kind):
+        try:
+            cls = registry.load(kind, name)
+        except MissingError:
+            continue  # a simulator that is not installed here
+        for part in nested((cls if kind == "tasks" else cls.config_class)()):
+            missing = set(fields.hints(part)) - set(config.field_docs(part))
+            assert not missing, f"{part.__name__}: no docstring under {', '.join(sorted(missing))}"
+
+
+def test_a_run_saved_with_a_simulator_that_is_not_here_loads_onto_another_that_is(tmp_path):
+    path = tmp_path / "config.yaml"
+    config.save(config.resolve(["task=cartpole_balance", "backend=mujoco"]), path)
+    saved = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**saved, "backend": {"name": "warp_drive", "antimatter": 9}}))
+    with pytest.raises(config.ConfigError, match="warp_drive"):
+        config.load(path)
+    assert config.load(path, ["backend=mujoco"]).backend_name == "mujoco"
+    assert config.load(path, ["backend=auto", "seed=5"]).seed == 5
+
+
+def test_an_empty_dictionary_is_refused_because_it_would_change_nothing():
+    with pytest.raises(ConfigError, match=r"task.rewards={} changes nothing.*task.rewards.upright=0"):
+        config.resolve(["task=cartpole_balance", "task.rewards={}"])
+
+
+def test_a_task_with_a_misspelt_observation_or_without_targets_is_refused_by_name(tmp_path):
+    head = "from dataclasses import dataclass\nfrom robolearn.tasks.cartpole import CartpoleBalance\n"
+    head += "from robolearn.tasks.mdp.task import Task\n"
+    for body, message in {
+        "@dataclass\nclass T(CartpoleBalance):\n    observations = {'policy': ('joint_pos_rell',), 'critic': ()}\n": (
+            "no item is called 'joint_pos_rell': did you mean joint_pos_rel"
+        ),
+        "@dataclass\nclass T(CartpoleBalance):\n    observations = {'policy': ('joint_vel_rel',)}\n": (
+            "no group 'critic'"
+        ),
+        "@dataclass\nclass T(Task):\n    robot: str = 'cartpole'\n": r"defines no targets\(\)",
+    }.items():
+        path = tmp_path / f"task_{len(list(tmp_path.iterdir()))}.py"
+        path.write_text(head + body)
+        with pytest.raises(ConfigError, match=message):
+            config.resolve([f"task={path}:T"])

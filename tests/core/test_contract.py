@@ -1,0 +1,82 @@
+"""The Contract says in numbers what the task does in code."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from robolearn.core.contract import Contract, contract_of
+from robolearn.tasks.cartpole import CartpoleBalance
+from robolearn.tasks.humanoid_walk import HumanoidWalk
+
+
+@pytest.mark.parametrize("feed_forward", [1.0, 0.5])
+def test_targets_follow_from_the_contract_alone(feed_forward, make_env):
+    env = make_env(HumanoidWalk(feed_forward=feed_forward), num_envs=8)
+    for _ in range(12):
+        env.step(torch.zeros(8, 21))
+    contract = contract_of(env)
+    action = torch.randn(8, 21, generator=torch.Generator().manual_seed(0))
+    clock = contract.extra["gait_clock"]
+    phase, walking = env.ctx.memory["phase"], env.ctx.memory["walking"]
+    for i, entry in enumerate(contract.actions):
+        side, base = entry["joint"][:2], entry["joint"][2:]
+        lead = {clock["legs"][0]: 1, clock["legs"][1]: -1}.get(side, 0)
+        swing = (lead * torch.sin(2 * torch.pi * phase) * walking).clamp(min=0)
+        expected = (
+            entry["offset"]
+            + entry["scale"] * action[:, i]
+            + contract.extra["step_pattern"].get(base, 0.0) * swing
+        )
+        for column, name in enumerate(contract.command):
+            stride = contract.extra["stride_pattern"][name].get(base, 0.0) * env.ctx.command[:, column]
+            expected += lead * torch.cos(2 * torch.pi * phase) * walking * stride
+        assert torch.allclose(env.task.targets(action, env.ctx)[:, i], expected, atol=1e-5), entry["joint"]
+
+
+def test_observation_columns_are_those_of_the_policy_group(make_env):
+    env = make_env(HumanoidWalk(), num_envs=4)
+    contract = contract_of(env)
+    assert [o["name"] for o in contract.observations] == list(env.task.observations["policy"])
+    last = contract.observations[-1]
+    assert last["column"] + last["width"] == env.observations["policy"].shape[1]
+
+
+def test_joints_and_gains_are_the_robots(make_env):
+    env = make_env(HumanoidWalk(), num_envs=2)
+    contract = contract_of(env)
+    knee = next(a for a in contract.actions if a["joint"] == "r_knee")
+    assert (knee["kind"], knee["kp"], knee["kd"], knee["effort"]) == ("position", 120.0, 4.0, 120.0)
+    assert knee["offset"] == pytest.approx(0.6)
+    joint = next(j for j in contract.joints if j["name"] == "r_knee")
+    assert joint["lower"] < joint["home"] < joint["upper"]
+
+
+def test_making_a_contract_does_not_disturb_the_runs_random_numbers(make_env):
+    env = make_env(HumanoidWalk(), num_envs=2)
+    before = env.random.generator.get_state()
+    contract_of(env)
+    assert torch.equal(before, env.random.generator.get_state())
+
+
+def test_a_contract_survives_its_file_and_another_schema_is_refused(make_env, tmp_path):
+    contract = contract_of(make_env(CartpoleBalance(), num_envs=2))
+    path = tmp_path / "contract.json"
+    contract.save(path)
+    assert (
+        json.loads(path.read_text())["joints"][1]["upper"] is None
+    )  # the pole turns freely; JSON has no inf
+    again = Contract.load(path)
+    assert again == contract
+    replace(contract, schema=2).save(path)
+    with pytest.raises(ValueError, match="schema 2 and this RoboLearn reads schema 1"):
+        Contract.load(path)
+
+
+def test_targets_that_no_runtime_could_follow_are_refused(make_env, monkeypatch):
+    monkeypatch.setattr(CartpoleBalance, "targets", lambda self, action, ctx: 20 * action.tanh())
+    with pytest.raises(ValueError, match="not offset"):
+        contract_of(make_env(CartpoleBalance(), num_envs=2))

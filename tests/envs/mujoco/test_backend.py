@@ -1,0 +1,92 @@
+"""What only the mujoco backend promises."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+
+from robolearn.envs.mujoco.backend import MujocoBackend, MujocoConfig
+from tests.factories import home_pose, home_targets, load_robot
+
+
+def test_a_nan_in_one_robots_state_diverges_that_robot_only():
+    robot = load_robot("humanoid")
+    backend = MujocoBackend(robot, 8)
+    backend.reset(torch.ones(8, dtype=torch.bool), home_pose(robot, 8))
+    backend._qpos[3, 9] = np.nan
+    backend.step(home_targets(robot, 8), 2)
+    assert backend.state.diverged.tolist() == [i == 3 for i in range(8)]
+    assert torch.isfinite(backend.state.robot.joint_pos).all()
+    backend.step(home_targets(robot, 8), 2)  # MuJoCo has reset it: reported once, not for ever
+    assert not backend.state.diverged.any()
+    backend._qpos[3, 9] = np.nan  # and again, without a reset of ours in between
+    backend.step(home_targets(robot, 8), 2)
+    assert backend.state.diverged.tolist() == [i == 3 for i in range(8)]
+
+
+def test_a_robot_on_feet_without_a_free_base_stands_on_the_floor():
+    robot = load_robot("hopper")
+    backend = MujocoBackend(robot, 4)
+    backend.reset(torch.ones(4, dtype=torch.bool), home_pose(robot, 4))
+    for _ in range(80):
+        backend.step(home_targets(robot, 4), 2)
+    entity = backend.state.robot
+    assert entity.foot_force[:, 0, 2].tolist() == pytest.approx([6.4 * 9.81] * 4, rel=0.03)
+    assert entity.foot_pos[:, 0, 2].abs().max() < 0.01
+    assert entity.base_pos.abs().max() == 0.0
+
+
+def test_an_absurd_velocity_counts_as_diverged():
+    robot = load_robot("humanoid")
+    backend, pose = MujocoBackend(robot, 4), home_pose(robot, 4, height=1.0)
+    pose.base_ang_vel[2] = 5000.0
+    backend.reset(torch.ones(4, dtype=torch.bool), pose)
+    backend.step(home_targets(robot, 4), 1)
+    assert backend.state.diverged.tolist() == [False, False, True, False]
+
+
+def test_the_number_of_threads_does_not_change_the_numbers():
+    robot = load_robot("humanoid")
+    states = []
+    for threads in (1, 2):
+        backend = MujocoBackend(robot, 8, config=MujocoConfig(threads=threads))
+        backend.reset(torch.ones(8, dtype=torch.bool), home_pose(robot, 8))
+        for _ in range(20):
+            backend.step(home_targets(robot, 8) + 0.1, 2)
+        states.append(backend.state.clone())
+    for name, tensor in states[0].robot.tensors().items():
+        assert torch.equal(tensor, states[1].robot.tensors()[name]), name
+
+
+def test_a_gpu_is_refused_with_the_fix():
+    with pytest.raises(ValueError, match="device=cpu"):
+        MujocoBackend(load_robot("cartpole"), 4, device="cuda")
+
+
+def test_gains_are_offered_only_where_a_position_actuator_has_them():
+    assert "gain_scale" in MujocoBackend(load_robot("humanoid"), 1).capabilities.params
+    assert "gain_scale" not in MujocoBackend(load_robot("cartpole"), 1).capabilities.params
+
+
+def test_a_finer_physics_step_and_another_solver_can_be_asked_for():
+    robot = load_robot("humanoid")
+    fine = MujocoBackend(robot, 1, config=MujocoConfig(timestep=0.005, solver="newton", iterations=50))
+    options = fine.model.opt
+    assert (options.timestep, options.iterations) == (0.005, 50)
+    assert options.solver == int(mujoco.mjtSolver.mjSOL_NEWTON)
+    assert fine.capabilities.timestep == 0.005
+    own = MujocoBackend(robot, 1, config=MujocoConfig())
+    solver = robot.solver["mujoco"]
+    assert (own.model.opt.timestep, own.model.opt.iterations) == (solver["timestep"], solver["iterations"])
+
+
+def test_mass_scale_scales_every_body_and_its_inertia():
+    robot = load_robot("humanoid")
+    backend = MujocoBackend(robot, 3)
+    backend.set_params(torch.tensor([False, True, False]), {"mass_scale": torch.full((3,), 1.1)})
+    mass = backend._expand("body_mass")
+    assert mass[1] == pytest.approx(1.1 * backend.model.body_mass)
+    assert backend._expand("body_inertia")[1] == pytest.approx(1.1 * backend.model.body_inertia)
+    assert mass[2] == pytest.approx(backend.model.body_mass)

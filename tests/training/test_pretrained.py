@@ -1,0 +1,76 @@
+"""The policy that ships: small, made by the default command, and able to walk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from robolearn import config
+from robolearn.cli import main
+from robolearn.training import runs
+
+FOLDER = runs.PRETRAINED / "humanoid_walk"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def test_the_shipped_policy_is_small_and_says_what_made_it():
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 2_000_000
+    made = json.loads((FOLDER / "made.json").read_text())
+    assert len(made["commit"]) == 40
+    assert made["command"] == f"robolearn train task=humanoid_walk num_envs=4096 seed={made['seed']}"
+    content = torch.load(FOLDER / "policy.pt", weights_only=True)
+    assert content["iter"] == made["iterations"]
+
+
+def test_the_shipped_policy_was_made_with_the_settings_that_are_the_default_today():
+    """Otherwise make it anew: python scripts/ship.py humanoid_walk. How long it went on is in made.json."""
+    command = json.loads((FOLDER / "made.json").read_text())["command"]
+    saved = yaml.safe_load((FOLDER / "config.yaml").read_text())
+    today = json.loads(json.dumps(config.to_dict(config.resolve(command.split()[2:]))))
+    assert {**saved, "max_iterations": today["max_iterations"]} == today
+
+
+@pytest.mark.parametrize("backend", ["mujoco", "mujoco_warp"])
+def test_the_shipped_policy_walks_and_catches_itself_when_pushed_in_either_simulator(backend, tmp_path):
+    words = [
+        "num_envs=64",
+        "task.episode_length_s=6",
+        "task.pushes.speed=[0.4,0.4]",
+        "task.pushes.seconds=[3,3]",
+        "task.balance_window=0",  # as on the robot, which is not told of pushes
+    ]
+    asked = ["eval", "pretrained:humanoid_walk", "--backend", backend, "--episodes", "64"]
+    asked += ["--output", str(tmp_path), *words]
+    assert main(asked) == 0
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["survival_rate"] >= 0.95
+    assert metrics["linear_velocity_error"] < 0.2
+    assert metrics["metrics"]["foot_slip"] < 0.1
+    assert metrics["metrics"]["swing_height"] > 0.03
+
+
+def test_a_simulation_run_of_the_shipped_policy_passes_its_gates(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--policy", "pretrained:humanoid_walk", "--steps", "100", "--num-envs", "8"]
+    assert main(["sim", *words, "--min-real-time-factor", "0.01"]) == 0
+
+
+@pytest.mark.parametrize(("extra", "code"), [((), 0), (("--set", "task.min_upright=0.9999"), 1)])
+def test_the_gates_of_a_walk_pass_or_fail_by_name(extra, code, tmp_path):
+    command = ["gates", "pretrained:humanoid_walk", "--episodes", "8", "--json", str(tmp_path / "out.json")]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "walking.py"), *command, *extra],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    numbers = json.loads((tmp_path / "out.json").read_text())["pretrained:humanoid_walk"]
+    assert set(numbers) == {"commands", "fast", "stand"}
+    assert ("FAIL  survival " in done.stdout) == bool(code)

@@ -1,0 +1,235 @@
+"""A run goes on bit for bit after it was stopped: by a kill at the worst moments, by Ctrl-C, by its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from robolearn.cli import main
+from robolearn.training import checkpoint
+
+RUN = [
+    "task=humanoid_walk",
+    "num_envs=24",
+    "max_iterations=8",
+    "checkpoint_interval=3",
+    "learner.num_steps=24",
+    "learner.num_epochs=4",
+    "learner.minibatch_size=144",
+    "torch_threads=2",
+    # Everything that has a state of its own takes part.
+    "task.action_delay=[0,2]",
+    "task.observation_delay=[0,1]",
+    "task.randomize={friction: [0.5, 1.2], mass_scale: [0.9, 1.1]}",
+    "task.pushes.seconds=[0.05,0.2]",
+    "task.episode_length_s=1.0",
+]
+
+KILL_DURING = {
+    "simulate": """
+import robolearn.core.env
+step, calls = robolearn.core.env.Env.step, []
+def patched(self, action):
+    calls.append(1)
+    if len(calls) == 24 * 4 + 10: kill()
+    return step(self, action)
+robolearn.core.env.Env.step = patched
+""",
+    "learn": """
+import robolearn.learners.ppo.update as update
+step, calls = update.Update._gradient_step, []
+def patched(self, *args):
+    calls.append(1)
+    if len(calls) == 16 * 4 + 5: kill()
+    return step(self, *args)
+update.Update._gradient_step = patched
+""",
+    "write": """
+import robolearn.training.checkpoint, os
+fsync, calls = os.fsync, []
+def patched(number):
+    calls.append("latest" in os.readlink(f"/proc/self/fd/{number}"))
+    if sum(calls) == 2: os.ftruncate(number, 5000); kill()   # latest.pt of iteration 6, half written
+    fsync(number)
+os.fsync = patched
+""",
+}
+
+SCRIPT = """
+import os, signal, sys
+def kill(): os.kill(os.getpid(), signal.SIGKILL)
+PATCH
+from robolearn.cli import main
+sys.exit(main(["train", *sys.argv[1:]]))
+"""
+
+
+def command(folder: Path, *words: str, patch: str = "") -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT.replace("PATCH", patch), *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def final(run: Path) -> dict:
+    content = torch.load(run / "latest.pt", weights_only=True)
+    content["infos"].pop("seconds")  # the clock is nobody's to repeat
+    return content
+
+
+def assert_equal(a, b, where: str = "") -> None:
+    """Everything in two checkpoints is the same, bit for bit."""
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            assert_equal(a[key], b[key], f"{where}.{key}")
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b), where
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_equal(x, y, f"{where}[{i}]")
+    elif isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), where
+    else:
+        assert a == b, where
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    done = command(folder, *RUN, "output=run")
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+@pytest.mark.parametrize("moment", KILL_DURING)
+def test_a_run_killed_resumes_to_the_same_bits(uninterrupted, tmp_path, moment):
+    killed = command(tmp_path, *RUN, "output=run", patch=KILL_DURING[moment])
+    assert killed.returncode == -signal.SIGKILL
+    run = tmp_path / "run"
+    assert checkpoint.load(run / "latest.pt")["iter"] == 3
+    resumed = command(tmp_path, "resume=run")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resumed at iteration 3, exactly" in resumed.stdout
+    assert_equal(final(uninterrupted), final(run))
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == list(range(1, 9))
+    whole = [json.loads(line) for line in (uninterrupted / "metrics.jsonl").read_text().splitlines()]
+    assert [row["reward/total"] for row in rows] == [row["reward/total"] for row in whole]
+    assert rows[-1]["steps"] == whole[-1]["steps"] == 8 * 24 * 24
+
+
+def test_a_finished_run_can_be_asked_for_more_and_says_so_when_not(uninterrupted, tmp_path):
+    short = command(tmp_path, *RUN, "output=run", "max_iterations=5")
+    assert short.returncode == 0
+    again = command(tmp_path, "resume=run")
+    assert again.returncode == 2
+    assert "max_iterations=10" in again.stderr
+    assert len(again.stderr.strip().splitlines()) == 1
+    more = command(tmp_path, "resume=run", "max_iterations=8")
+    assert more.returncode == 0, more.stderr
+    assert_equal(final(uninterrupted), final(tmp_path / "run"))
+
+
+def test_a_run_through_a_differentiable_simulator_goes_on_to_the_same_bits(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("warp")
+    monkeypatch.chdir(tmp_path)
+    small = ["num_envs=6", "checkpoint_interval=2", "learner.num_steps=8", "learner.critic_epochs=2"]
+    delays = ["task.action_delay=[0,2]", "task.observation_delay=[0,1]", "task.episode_length_s=0.4"]
+    settings = ["device=cpu", "learner.decay_iterations=4", *small, *delays]
+    run = ["train", "task=cartpole_swingup", "learner=shac", *settings]
+    assert main([*run, "max_iterations=4", "output=whole"]) == 0
+    assert main([*run, "max_iterations=2", "output=run"]) == 0
+    capsys.readouterr()
+    assert main(["train", "resume=run", "max_iterations=4"]) == 0
+    assert "resumed at iteration 2, exactly" in capsys.readouterr().out
+    assert_equal(final(Path("whole")), final(Path("run")))
+
+
+def test_ctrl_c_ends_after_the_iteration_with_a_checkpoint_and_resumes_exactly(uninterrupted, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.replace("PATCH", ""), *RUN, "output=run"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 60
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 1) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    stopped = checkpoint.load(tmp_path / "run" / "latest.pt")["iter"]
+    assert 1 <= stopped < 8
+    assert f"stopped at iteration {stopped}" in out
+    assert command(tmp_path, "resume=run").returncode == 0
+    assert_equal(final(uninterrupted), final(tmp_path / "run"))
+
+
+def test_a_change_that_breaks_exactness_is_named(uninterrupted, tmp_path):
+    result = command(
+        tmp_path, f"resume={uninterrupted}", "output=other", "max_iterations=9", "learner.clip=0.1"
+    )
+    assert result.returncode == 0, result.stderr
+    assert "not bit for bit: learner.clip" in result.stdout
+    assert (tmp_path / "other" / "latest.pt").exists()
+    assert checkpoint.load(uninterrupted / "latest.pt")["iter"] == 8  # the first run is as it was
+
+
+def test_a_rate_set_anew_takes_effect_and_the_simulation_goes_on(uninterrupted, tmp_path):
+    words = ["output=other", "max_iterations=9", "learner.learning_rate=1e-5", "learner.schedule=fixed"]
+    result = command(tmp_path, f"resume={uninterrupted}", *words)
+    assert result.returncode == 0, result.stderr
+    row = json.loads((tmp_path / "other" / "metrics.jsonl").read_text())
+    assert row["loss/learning_rate"] == 1e-5
+    assert (row["iteration"], row["steps"]) == (9, 9 * 24 * 24)  # counted from the run's beginning
+
+
+@pytest.mark.parametrize("change", ["task.action_delay=[0,5]", "task.observation_delay=[0,0]", "seed=77"])
+def test_a_change_of_the_task_starts_the_simulation_anew_with_the_weights(uninterrupted, tmp_path, change):
+    result = command(tmp_path, f"resume={uninterrupted}", "output=other", "max_iterations=9", change)
+    assert result.returncode == 0, result.stderr
+    assert f"not bit for bit: {change.partition('=')[0]} differ" in result.stdout
+
+
+def test_a_change_that_never_reached_a_checkpoint_leaves_the_run_as_it_was(tmp_path):
+    assert command(tmp_path, *RUN, "output=run", "max_iterations=3").returncode == 0
+    words = ["resume=run", "max_iterations=8", "task.step_frequency=1.2"]
+    assert command(tmp_path, *words, patch=KILL_DURING["learn"].replace("16 * 4 + 5", "3")).returncode == -9
+    assert "step_frequency: 1.5" in (tmp_path / "run" / "config.yaml").read_text()
+    result = command(tmp_path, "resume=run", "max_iterations=4")
+    assert "resumed at iteration 3, exactly" in result.stdout
+    assert not list((tmp_path / "run").rglob(".*.part*"))
+
+
+def test_going_back_to_an_older_checkpoint_needs_a_folder_of_its_own(uninterrupted, tmp_path):
+    before = (uninterrupted / "metrics.jsonl").read_text()
+    result = command(tmp_path, f"resume={uninterrupted}/checkpoints/iteration_000003.pt", "max_iterations=9")
+    assert result.returncode == 2
+    assert "add output=DIR" in result.stderr
+    assert (uninterrupted / "metrics.jsonl").read_text() == before
+
+
+def test_another_number_of_environments_resumes_from_the_weights(uninterrupted, tmp_path):
+    result = command(tmp_path, f"resume={uninterrupted}", "output=other", "max_iterations=9", "num_envs=8")
+    assert result.returncode == 0, result.stderr
+    assert "not bit for bit: num_envs" in result.stdout
+
+
+def test_a_checkpoint_of_weights_only_resumes_and_says_that_it_is_not_exact(uninterrupted, tmp_path):
+    path = uninterrupted / "checkpoints" / "iteration_000006.pt"
+    result = command(tmp_path, f"resume={path}", "output=other", "max_iterations=7")
+    assert result.returncode == 0, result.stderr
+    assert "resumed at iteration 6, not bit for bit: this checkpoint holds weights only" in result.stdout

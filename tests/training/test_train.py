@@ -1,0 +1,166 @@
+"""Training as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from robolearn.cli import main
+from robolearn.core.env import Env
+from robolearn.core.timers import PHASES
+from robolearn.envs.mujoco.backend import MujocoBackend
+from robolearn.training import train as training
+from robolearn.training.metrics import read_metrics
+
+SMALL = ["train", "task=cartpole_balance", "num_envs=16", "output=run"]
+
+
+def test_the_main_job_at_full_size_fits_into_six_gigabytes(tmp_path):
+    words = ["train", "task=humanoid_walk", "num_envs=4096", "max_iterations=1", "output=run"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "robolearn.cli", *words], cwd=tmp_path, stdout=subprocess.DEVNULL
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert (tmp_path / "run" / "latest.pt").exists()
+    assert usage.ru_maxrss * 1024 < 6e9
+
+
+def test_a_run_folder_holds_what_the_readme_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*SMALL, "max_iterations=3", "checkpoint_interval=2"]) == 0
+    run = tmp_path / "run"
+    names = {p.name for p in run.iterdir()} - {p.name for p in run.glob("events.out.*")}
+    assert names == {"config.yaml", "contract.json", "metrics.jsonl", "checkpoints", "latest.pt"}
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == [
+        "iteration_000002.pt",
+        "iteration_000003.pt",
+    ]
+    assert list(run.glob("events.out.*"))
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["iteration"] for row in rows] == [1, 2, 3]
+    for name in ("upright", "centred", "effort", "alive"):  # every term, raw and weighted
+        assert {f"raw/{name}", f"reward/{name}"} <= rows[0].keys()
+    for row in rows:
+        phases = sum(row[f"time/{phase}"] for phase in (*PHASES, "other"))
+        assert phases == pytest.approx(row["time/total"], rel=1e-6)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "steps/s" in line]
+    assert len(lines) == 3  # one line an iteration where there is no terminal
+
+
+def test_the_same_seed_trains_the_same_policy_and_another_seed_another(tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    for output, seed in (("a", 5), ("b", 5), ("c", 6)):
+        assert (
+            main([*SMALL[:-1], f"output={output}", f"seed={seed}", "max_iterations=2", "torch_threads=2"])
+            == 0
+        )
+    a, b, c = (
+        torch.load(tmp_path / run / "latest.pt", weights_only=True)["actor_state_dict"]
+        for run in ("a", "b", "c")
+    )
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not torch.equal(a["mlp.0.weight"], c["mlp.0.weight"])
+
+
+COUNTERS = Path(__file__).parents[1] / "external" / "counters.py"
+
+
+@pytest.mark.parametrize("task", ["cartpole_balance", "gymnasium:my envs/counters.py:Counter"])
+def test_the_line_that_an_interrupted_run_ends_with_goes_on_with_it(task, tmp_path, monkeypatch, capsys):
+    if ":" in task:
+        pytest.importorskip("gymnasium")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my envs").mkdir()
+    (tmp_path / "my envs" / "counters.py").write_text(COUNTERS.read_text())
+
+    @contextmanager
+    def at_once():
+        yield [2]
+
+    small = ["num_envs=2", "learner.num_steps=8", "learner.minibatch_size=8", "output=a run"]
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "interruptible", at_once)
+        assert main(["train", f"task={task}", *small]) == 130
+    line = capsys.readouterr().out.partition("go on with: robolearn ")[2].splitlines()[0]
+    assert ("task=" in line) == (":" in task)
+    assert main([*shlex.split(line), "max_iterations=2"]) == 0
+    assert [row["iteration"] for row in read_metrics(tmp_path / "a run" / "metrics.jsonl")] == [1, 2]
+
+
+def test_too_many_diverged_environments_stop_the_run_with_exit_code_4(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    step, calls = MujocoBackend.step, []
+
+    def poisoned(self, targets, substeps):
+        calls.append(1)
+        if 24 <= len(calls) < 30:  # six of the second iteration's 384 steps
+            self._qpos[len(calls) % 16, 0] = float("nan")
+        step(self, targets, substeps)
+
+    monkeypatch.setattr(MujocoBackend, "step", poisoned)
+    assert main([*SMALL, "max_iterations=5", "checkpoint_interval=1"]) == 4
+    error = capsys.readouterr().err.strip()
+    assert "of 384 steps diverged in iteration 2" in error
+    assert len(error.splitlines()) == 1
+    assert [row["iteration"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2]
+    assert (tmp_path / "run" / "checkpoints" / "iteration_000001.pt").exists()
+    assert not (tmp_path / "run" / "checkpoints" / "iteration_000002.pt").exists()
+
+
+def test_a_nan_in_a_term_ends_a_run_with_one_line_that_names_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rewards = Env._rewards
+
+    def broken(self, diverged):
+        self._reward_terms["centred"] = lambda state, ctx: ctx.episode_time * float("nan")
+        return rewards(self, diverged)
+
+    monkeypatch.setattr(Env, "_rewards", broken)
+    assert main([*SMALL, "max_iterations=5"]) == 4
+    error = capsys.readouterr().err.strip()
+    assert "reward 'centred' is not finite" in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_learner_that_needs_what_the_backend_lacks_is_refused_before_the_run(tmp_path, monkeypatch, capsys):
+    from robolearn.learners.ppo.ppo import PPO
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(PPO, "requires", frozenset({"gradients"}))
+    assert main([*SMALL, "backend=mujoco"]) == 2
+    error = capsys.readouterr().err
+    assert "learner=ppo needs gradients; backend=mujoco has none; use backend=differentiable" in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_on_a_backend_that_restores_inexactly_says_so(tmp_path, monkeypatch, capsys):
+    """As on a GPU, where sums are added up in any order."""
+    from dataclasses import replace
+
+    from robolearn.envs.mujoco.backend import MujocoBackend
+
+    monkeypatch.chdir(tmp_path)
+    assert main([*SMALL, "max_iterations=1"]) == 0
+    built = MujocoBackend.__init__
+
+    def inexact(self, *arguments, **named):
+        built(self, *arguments, **named)
+        self.capabilities = replace(self.capabilities, exact_restore=False)
+
+    monkeypatch.setattr(MujocoBackend, "__init__", inexact)
+    assert main(["train", "resume=run", "max_iterations=2"]) == 0
+    said = capsys.readouterr().out
+    assert "not bit for bit: backend=mujoco does not repeat a trajectory bit for bit here" in " ".join(
+        said.split()
+    )
