@@ -12,7 +12,7 @@ import torch
 from robolearn.commands.evaluate import NEVER_TRAINED
 from robolearn.config.run_config import Config
 from robolearn.core.env import Env
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.envs.state import Tensor
 from robolearn.export.record import phase_of, raw_sensors
 from robolearn.runtime.bundle import Bundle

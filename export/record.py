@@ -53,7 +53,7 @@ def raw_sensors(state: State) -> dict[str, np.ndarray]:
 
 def phase_of(env: Env) -> np.ndarray:
     """(N,) phase of each robot's gait clock; zeros where the task has none."""
-    phase = env.ctx.memory.get("phase")
+    phase = env.ctx.task_state.get("phase")
     return np.zeros(env.num_envs, np.float32) if phase is None else phase.cpu().numpy().copy()
 
 

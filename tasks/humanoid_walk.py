@@ -38,8 +38,8 @@ FALL_FILTER = 0.1
 def leg_swing(ctx: Context) -> Tensor:
     """How far each leg is into its swing (N, 2), left and right: sine of its phase, negative in stance,
     zero while the gait clock rests."""
-    angle = 2 * torch.pi * ctx.memory["phase"]
-    swing = angle.sin() * ctx.memory["walking"]
+    angle = 2 * torch.pi * ctx.task_state["phase"]
+    swing = angle.sin() * ctx.task_state["walking"]
     return torch.stack((swing, -swing), dim=-1)
 
 
@@ -65,7 +65,7 @@ def gait(state: State, ctx: Context) -> Tensor:
     )
     planted = (force > 5.0) * torch.exp(-slip / 0.05)
     # A ramp, not a switch: around touch-down and lift-off both count.
-    share = (0.5 + 2 * swing).clamp(0, 1) * ctx.memory["walking"][:, None]
+    share = (0.5 + 2 * swing).clamp(0, 1) * ctx.task_state["walking"][:, None]
     return (share * lifted + (1 - share) * planted).mean(dim=1)
 
 
@@ -79,7 +79,7 @@ def still(state: State, ctx: Context) -> Tensor:
     velocity = state.robot.base_lin_vel[:, :2].square().sum(dim=1)
     sway = state.robot.base_ang_vel.square().sum(dim=1)
     quiet = torch.exp(-velocity / 0.02 - sway / 0.2 - terms.tilt(state, ctx) / 0.01)
-    return (1 - ctx.memory["walking"]) * quiet
+    return (1 - ctx.task_state["walking"]) * quiet
 
 
 def pose(state: State, ctx: Context) -> Tensor:
@@ -90,8 +90,8 @@ def pose(state: State, ctx: Context) -> Tensor:
 
 def landing(state: State, ctx: Context) -> Tensor:
     """Squared speed of the feet that touch down in this step (N,) [m^2/s^2]: landing softly is free."""
-    down = ctx.memory["contact"] & ~ctx.memory["last_contact"]
-    speed = ctx.memory["last_foot_speed"]
+    down = ctx.task_state["contact"] & ~ctx.task_state["last_contact"]
+    speed = ctx.task_state["last_foot_speed"]
     return (down * speed).sum(dim=1)
 
 
@@ -289,7 +289,7 @@ class HumanoidWalk(Task):
         """One in the step that ends an episode for good (N,)."""
         return torch.stack([ends(state, ctx) for ends in self.terminations().values()]).any(dim=0).float()
 
-    def memory(self, num_envs: int, random: Random) -> dict[str, Tensor]:
+    def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
         """The gait clock (cycles, whether it runs, times since a stop and at rest), sway and foot contacts."""
         zeros = torch.zeros(num_envs, device=random.device)
         return {
@@ -305,7 +305,7 @@ class HumanoidWalk(Task):
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
         """Run the gait clock: on while a velocity is asked for or the robot must catch itself; after that it
         goes on for `stop_time`, then to the end of the half cycle, so that the robot never halts on one leg."""
-        memory = ctx.memory
+        memory = ctx.task_state
         asked = ctx.command.abs().amax(dim=1) > COMMAND_THRESHOLD
         lean = projected_gravity(state.robot.base_quat)[:, :2]
         # Filtered: the noise of a gyro, and of exploration, is no push.
@@ -341,8 +341,8 @@ class HumanoidWalk(Task):
         robot = ctx.robot
         swing = leg_swing(ctx).clamp(min=0)
         lift = sum(swing[:, i, None] * robot.per_actuator(STEP_PATTERN, side) for i, side in enumerate(LEGS))
-        angle = 2 * torch.pi * ctx.memory["phase"]
-        progress = angle.cos() * ctx.memory["walking"]
+        angle = 2 * torch.pi * ctx.task_state["phase"]
+        progress = angle.cos() * ctx.task_state["walking"]
         command = ctx.command * progress[:, None]
         stride = sum(
             command[:, i, None] * (robot.per_actuator(table, LEGS[0]) - robot.per_actuator(table, LEGS[1]))

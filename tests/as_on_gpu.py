@@ -17,7 +17,7 @@ from robolearn.training.build import make_env
 
 def unread(env: Env) -> Env:
     """`env`, which from now on keeps to itself what goes wrong."""
-    env.read_at_once = env._watch.at_once = False
+    env.read_at_once = env._finite.at_once = False
     if hasattr(env.backend, "read_at_once"):
         env.backend.read_at_once = False
     return env

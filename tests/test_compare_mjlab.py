@@ -132,7 +132,7 @@ def test_the_feet_are_followed_from_the_air_to_the_ground(parts, folder):
         seen = []
         for _ in range(20):  # 2 cm fall takes 0.06 s, three steps
             env.step(torch.zeros(8, 2))
-            seen.append({name: value[0, 0].item() for name, value in env.ctx.memory.items()})
+            seen.append({name: value[0, 0].item() for name, value in env.ctx.task_state.items()})
         first = next(i for i, memory in enumerate(seen) if memory["contact"])
         assert 2 <= first <= 5
         assert [memory["landed"] for memory in seen[: first + 2]] == [False] * first + [True, False]

@@ -149,11 +149,11 @@ class Home(Task):
     def targets(self, action: Tensor, ctx: Context) -> Tensor:
         return action
 
-    def memory(self, num_envs: int, random: Random) -> dict[str, Tensor]:
+    def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
         return {"travelled": torch.zeros(num_envs, device=random.device)}
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
-        return {"travelled": ctx.memory["travelled"] + state.robot.joint_pos[:, 0]}
+        return {"travelled": ctx.task_state["travelled"] + state.robot.joint_pos[:, 0]}
 
     def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
         return {"distance": state.robot.joint_pos[:, 0].abs()}

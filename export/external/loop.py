@@ -12,7 +12,7 @@ import torch
 
 from robolearn.commands.evaluate import NEVER_TRAINED
 from robolearn.config.run_config import Config
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.envs.state import Tensor
 from robolearn.export.closed_loop import LIMIT, Gap, Late, gap_between, student
 from robolearn.export.record import Recording

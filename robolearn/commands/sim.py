@@ -16,7 +16,7 @@ from robolearn import config
 from robolearn.config import registry
 from robolearn.config.run_config import Config
 from robolearn.core.env import Env
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.envs.state import State, Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, near, one_line, printable, quote

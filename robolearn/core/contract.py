@@ -83,8 +83,8 @@ def contract_of(env: LearnerEnv) -> Contract:
     if not isinstance(env, Env):
         return cast(Contracting, env).contract()
     task, robot, constants = env.task, env.robot, env.ctx.robot
-    at_rest = task.memory(1, env.random.fork())
-    ctx = env.ctx.row(0, memory=at_rest)
+    at_rest = task.task_state(1, env.random.fork())
+    ctx = env.ctx.row(0, task_state=at_rest)
     ones = torch.ones(1, env.num_actions, device=env.device)
     offset = task.targets(0 * ones, ctx)[0]
     scale = task.targets(ones, ctx)[0] - offset

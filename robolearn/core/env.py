@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from robolearn.core.capture import Captured, Place, Slots
+from robolearn.core import env_state
+from robolearn.core.capture import Captured, Places
 from robolearn.core.delay import DelayLine
-from robolearn.core.finite import NonFiniteTerm as NonFiniteTerm
-from robolearn.core.finite import Watch
+from robolearn.core.env_state import EnvState, EpisodeState, leaves, with_leaves
+from robolearn.core.episode_stats import EpisodeStats
+from robolearn.core.finite_check import FiniteCheck
+from robolearn.core.finite_check import NonFiniteTerm as NonFiniteTerm
 from robolearn.core.graphs import Graph
 from robolearn.core.step_result import StepResult as StepResult
 from robolearn.core.task_check import check_parts, require_shape
-from robolearn.core.totals import Totals
-from robolearn.core.trees import copied, detached, moved
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
@@ -34,13 +36,14 @@ class Diverged(RunFailed):
 class Env:
     """N environments of one task, reset by themselves as their episodes end.
 
-    Order of a step: delay the action; push; simulate; State; advance the task's memory; terminations and
-    rewards; redraw expired commands; observe into the terminal buffer; reset what is done, make its
-    kinematics current; observe. Terms see the state *after* the simulation and the command the robot
-    was following; every random number (noise, commands, poses, delays) is drawn here, once.
+    Order of a step: delay the action; push; simulate; State; advance the task state; terminations and rewards; redraw
+    expired commands; observe into the terminal buffer; reset what is done, make its kinematics current; observe. Terms
+    see the state *after* the simulation and the command the robot was following; every random number (noise, commands,
+    initial states, delays) is drawn here, once.
 
-    On a backend with gradients a step is differentiable: rewards and observations carry the graph of every action
-    since `detach`, or since the start of the episode. Sums and metrics carry none.
+    Everything a step changes, the backend's own rows apart, is `state`. On a backend with gradients a step is
+    differentiable: rewards and observations carry the autograd graph of every action since `detach`, or since the start
+    of the episode. Sums and metrics carry none.
     """
 
     resets_take_a_step = False
@@ -66,23 +69,13 @@ class Env:
             )
         self.max_episode_steps = max(1, round(task.episode_length_s / task.control_dt))
         self.random = Random(int(np.random.SeedSequence((seed, rank)).generate_state(1)[0]), self.device)
-
-        n, zeros = self.num_envs, lambda *shape: torch.zeros(self.num_envs, *shape, device=self.device)
-        self.ctx = Context(
-            RobotConstants.of(robot, joint_limits(robot), self.device),
-            task.control_dt,
-            action=zeros(self.num_actions),
-            previous_action=zeros(self.num_actions),
-            command=zeros(3 if task.commands else 0),
-            episode_time=zeros(),
-            command_time=zeros(),
-            push_time=zeros() + torch.inf,
-            memory=task.memory(n, self.random),
-        )
-        self.episode_step = torch.zeros(n, dtype=torch.long, device=self.device)
-        self.episode_return = zeros()
-        self.command_left = zeros()
-        self.push_left = zeros()
+        self.dt = task.control_dt
+        """Control period [s]."""
+        self._constants = RobotConstants.of(robot, joint_limits(robot), self.device)
+        self._action_delay = DelayLine(task.action_delay)
+        self._observation_delay = DelayLine(task.observation_delay)
+        self.state = self._blank()
+        """Everything a step changes, see `EnvState`."""
         self._reward_terms = task.reward_terms()
         weights = [task.rewards[name] for name in self._reward_terms]
         self._weights = torch.tensor(weights, dtype=torch.float32, device=self.device)
@@ -90,31 +83,104 @@ class Env:
         self.columns = check_parts(task, backend.state, self.ctx, self.num_actions)
         """Items of each observation group with their widths, in the order of the columns."""
         self._noise = self._noise_row()
-        self._actions = DelayLine(task.action_delay, n, self.num_actions, self.device)
-        self._delayed: DelayLine | None = None
-        self.observations: dict[str, Tensor] = {}
-        self.terminal_observations: dict[str, Tensor] = {}
         metrics = list(task.metrics(backend.state, self.ctx))
-        self._totals = Totals(list(self._reward_terms), metrics, self._weights, task.control_dt)
+        self._stats = EpisodeStats(list(self._reward_terms), metrics, self._weights, self.dt)
         self.read_at_once = self.device.type == "cpu"
         """Whether looking at a number costs nothing; on a GPU it would wait for all that is queued."""
-        self._watch = Watch(self.read_at_once, lambda: self.backend.state, lambda: self.episode_step)
-        self._incoming, self._targets = zeros(self.num_actions), zeros(self.num_actions)
-        self._given: Tensor | None = None
-        self._drawn_noise: Tensor | float = 0.0 if self._noise is None else zeros(len(self._noise))
-        self._done = torch.zeros(n, dtype=torch.bool, device=self.device)
-        self._outcome = zeros(), self._done, self._done, self.terminal_observations, self._done
+        self._finite = FiniteCheck(
+            self.read_at_once,
+            lambda: self.backend.state,
+            lambda: self.state.episode.step,
+            lambda: self.state.flags,
+        )
+        self._complete()
+        self._metrics: dict[str, Ratio] = {}
         self._parts = (self._send, self._assess, self._restart, self._look_again)
+        self._act: Callable[[], None]
         self._act, self._judge, self._renew, self._begin = self._parts
         self.reset()
         # What is recorded overwrites the tensors of the step before, and gradients need those of every step.
         if self.device.type == "cuda" and not self.gradients:
             self.capture()
 
+    def _blank(self) -> EnvState:
+        """The state before the first reset, as far as it does not depend on what the task observes."""
+        task, n = self.task, self.num_envs
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(n, *shape, device=self.device)
+
+        never = torch.zeros(n, dtype=torch.bool, device=self.device)
+        episode = EpisodeState(
+            step=torch.zeros(n, dtype=torch.long, device=self.device),
+            total_return=zeros(),
+            time=zeros(),
+            action=zeros(self.num_actions),
+            previous_action=zeros(self.num_actions),
+            command=zeros(3 if task.commands else 0),
+            command_time=zeros(),
+            command_left=zeros(),
+            push_time=zeros() + torch.inf,
+            push_left=zeros(),
+            task=task.task_state(n, self.random),
+            action_delay=self._action_delay.empty(n, self.num_actions, self.device),
+            observation_delay={},
+        )
+        ends = {name: never.clone() for name in ("terminated", "truncated", "diverged", "done")}
+        return EnvState(
+            episode,
+            per_env=task.per_env_state(n, self.random),
+            observations={},
+            terminal_observations={},
+            outcome={"reward": zeros(), **ends},
+            transit={"action": zeros(self.num_actions), "joint_targets": zeros(self.num_actions)},
+            stats=torch.zeros(0),
+            flags={},
+        )
+
+    def _complete(self) -> None:
+        """Add to the state what depends on the observations, terms and metrics that the task has."""
+        state, width = self.state, sum(width for _, width in self.columns["policy"])
+        state.stats = self._stats.empty()
+        state.episode.observation_delay = self._observation_delay.empty(self.num_envs, width, self.device)
+        if self._noise is not None:
+            state.transit["noise"] = torch.zeros(self.num_envs, width, device=self.device)
+
     @property
-    def dt(self) -> float:
-        """Control period [s]."""
-        return self.ctx.dt
+    def ctx(self) -> Context:
+        """The state as terms read it."""
+        episode = self.state.episode
+        return Context(
+            self._constants,
+            self.dt,
+            action=episode.action,
+            previous_action=episode.previous_action,
+            command=episode.command,
+            episode_time=episode.time,
+            command_time=episode.command_time,
+            push_time=episode.push_time,
+            task_state=episode.task,
+            per_env_state=self.state.per_env,
+        )
+
+    @property
+    def observations(self) -> dict[str, Tensor]:
+        """What the policy and the critic see now, (N, D) a group."""
+        return self.state.observations
+
+    @property
+    def terminal_observations(self) -> dict[str, Tensor]:
+        """The same of the state the last step ended in, before any reset."""
+        return self.state.terminal_observations
+
+    @property
+    def episode_step(self) -> Tensor:
+        """(N,) int64 steps into each episode."""
+        return self.state.episode.step
+
+    @episode_step.setter
+    def episode_step(self, steps: Tensor) -> None:
+        self.state.episode.step = steps
 
     @property
     def capabilities(self) -> Capabilities:
@@ -132,17 +198,19 @@ class Env:
         """
         self.detach()
         everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        self.backend.reset(everywhere, self._reset(everywhere))
+        self.backend.reset(everywhere, self._new_episodes(everywhere))
+        episode = self.state.episode
         if stagger:
             ages = self.random.uniform(0.0, 1.0, self.num_envs) * self.max_episode_steps
-            self.episode_step = ages.long()
-        fresh = self._observe()
-        policy = fresh["policy"] = fresh["policy"] + self._draw_noise()
-        self._delayed = DelayLine(self.task.observation_delay, self.num_envs, policy.shape[1], self.device)
-        self._delayed.draw(everywhere, self.random, policy)
-        self.terminal_observations = {name: obs.clone() for name, obs in fresh.items()}
-        self.observations = fresh
-        return fresh
+            episode.step = ages.long()
+        first = self._observe()
+        policy = first["policy"] = first["policy"] + self._draw_noise()
+        episode.observation_delay = self._observation_delay.draw(
+            episode.observation_delay, self.random, policy
+        )
+        self.state.terminal_observations = env_state.clone(first)
+        self.state.observations = first
+        return first
 
     def step(self, action: Tensor, targets: Tensor | None = None) -> StepResult:
         """One control period for every environment; `action` (N, A).
@@ -152,195 +220,222 @@ class Env:
         gradients, they flow to both.
 
         Raises:
-            NonFiniteTerm: the action, a term or a start pose is not finite; it is named. On a GPU `drain` raises it.
+            NonFiniteTerm: the action, a term or an initial state is not finite; it is named. On a GPU `drain` raises.
         """
-        assert self._delayed is not None
+        transit = self.state.transit
         if self.gradients:
-            self._incoming = action.to(self._incoming).clone()
+            transit["action"] = action.to(transit["action"]).clone()
         else:
-            self._incoming.copy_(action.detach())
-        self._given = None if targets is None else targets.to(self.device)
-        (self._act if targets is None else self._send)()
-        self.backend.step(self._targets, self.substeps)
+            transit["action"].copy_(action.detach())
+        if targets is None:
+            self._act()
+        else:
+            self._send(targets.to(self.device))
+        self.backend.step(self.state.transit["joint_targets"], self.substeps)
         self._judge()
-        # Only where looking is free: a GPU resets nobody rather than ask whether there is somebody.
-        if not self.read_at_once or self._done.any():
+        # Only where looking is free: a GPU skips nothing rather than wait for the answer.
+        if not self.read_at_once or self.state.outcome["done"].any():
             self._renew()
-            self.backend.reset(self._done, self._pose)
+            self.backend.reset(self.state.outcome["done"], self._initial)
             self._begin()
-        return StepResult(self.observations, *self._outcome, metrics=self._metrics)
+        state, outcome = self.state, self.state.outcome
+        return StepResult(
+            state.observations,
+            outcome["reward"],
+            outcome["terminated"],
+            outcome["truncated"],
+            state.terminal_observations,
+            outcome["diverged"],
+            metrics=self._metrics,
+        )
 
-    def _send(self) -> None:
-        """What reaches the actuators, from the action that has come in; and pushes."""
-        ctx = self.ctx
-        # A copy: whoever acts may reuse its buffer for the next action.
-        ctx.previous_action, ctx.action = ctx.action, self._incoming.clone()
+    def _send(self, given: Tensor | None = None) -> None:
+        """What reaches the actuators, from the action that has come in, or what is `given` instead; and pushes."""
+        episode, transit = self.state.episode, self.state.transit
+        # A copy: the caller may reuse its buffer for the next action.
+        episode.previous_action, episode.action = episode.action, transit["action"].clone()
         joints = [actuator.joint for actuator in self.robot.actuators]
-        self._watch.look(ctx.action, joints, "action of")
-        arriving = self._actions.push(ctx.action)
-        self._targets = self.task.targets(arriving, ctx) if self._given is None else self._given
-        self._watch.look(self._targets, joints, "target of")
+        self._finite.look(episode.action, joints, "action of")
+        arriving, episode.action_delay = self._action_delay.push(episode.action_delay, episode.action)
+        transit["joint_targets"] = self.task.targets(arriving, self.ctx) if given is None else given
+        self._finite.look(transit["joint_targets"], joints, "target of")
         self._push()
 
     def _assess(self) -> None:
-        """What came of it: memory, rewards, ends of episodes, and the observations they ended with."""
-        task, ctx, delayed, state = self.task, self.ctx, self._delayed, self.backend.state
-        assert delayed is not None
-        ctx.episode_time = ctx.episode_time + ctx.dt
-        ctx.command_time = ctx.command_time + ctx.dt
-        ctx.push_time = ctx.push_time + ctx.dt
-        self.episode_step = self.episode_step + 1
-        ctx.memory = task.advance(state, ctx)
+        """What came of it: task state, rewards, ends of episodes, and the observations they ended with."""
+        task, episode, state = self.task, self.state.episode, self.backend.state
+        for name in ("time", "command_time", "push_time"):
+            setattr(episode, name, getattr(episode, name) + self.dt)
+        episode.step = episode.step + 1
+        episode.task = task.advance(state, self.ctx)
 
+        ctx = self.ctx
         diverged = state.diverged.clone()  # the reset below clears it in the State
         terminated = diverged.clone()
         for term in self._terminations.values():
             terminated |= term(state, ctx)
-        truncated = (self.episode_step >= self.max_episode_steps) & ~terminated
-        done = self._done = terminated | truncated
+        truncated = (episode.step >= self.max_episode_steps) & ~terminated
+        done = terminated | truncated
         raw = self._rewards(diverged)
         # Not a matrix product: its rounding depends on where in the batch a row stands, and copies of one
         # environment must stay equal to the bit.
-        reward = (raw * self._weights).sum(dim=1) * ctx.dt
-        metrics = self._metrics = self._measured(diverged)
-        self.episode_return = self.episode_return + reward.detach()
-        self._totals.add(
-            raw, list(metrics.values()), done, terminated, diverged, self.episode_return, ctx.episode_time
+        reward = (raw * self._weights).sum(dim=1) * self.dt
+        metrics = self._metrics = self._measured(ctx, diverged)
+        episode.total_return = episode.total_return + reward.detach()
+        self.state.stats = self._stats.add(
+            self.state.stats,
+            raw,
+            list(metrics.values()),
+            done,
+            terminated,
+            diverged,
+            episode.total_return,
+            episode.time,
         )
+        self.state.outcome = {
+            "reward": reward,
+            "terminated": terminated,
+            "truncated": truncated,
+            "diverged": diverged,
+            "done": done,
+        }
+        if self.state.per_env:
+            self.state.per_env = env_state.where(
+                done, task.advance_per_env(state, ctx, done), self.state.per_env
+            )
 
         self._redraw_commands()
-        self._drawn_noise = self._draw_noise()
-        for name, obs in self._observe(diverged).items():
-            self.terminal_observations[name] = obs
-        seen = self.terminal_observations["policy"] + self._drawn_noise
-        self.terminal_observations["policy"] = delayed.push(seen)
-        self.observations = self.terminal_observations.copy()
-        self._outcome = reward, terminated, truncated, self.terminal_observations, diverged
+        seen = self._observe(diverged)
+        if self._noise is not None:
+            noise = self.state.transit["noise"] = cast(Tensor, self._draw_noise())
+            seen["policy"] = seen["policy"] + noise
+        seen["policy"], episode.observation_delay = self._observation_delay.push(
+            episode.observation_delay, seen["policy"]
+        )
+        self.state.terminal_observations = seen
+        self.state.observations = seen.copy()
 
     def _restart(self) -> None:
-        """Draw new episodes where the old ones ended: parameters, commands, memory and the pose to start from."""
-        self._pose = self._reset(self._done)
+        """Draw new episodes where the old ones ended: parameters, commands, task state and what they start from."""
+        self._initial = self._new_episodes(self.state.outcome["done"])
 
     def _look_again(self) -> None:
         """Observe the new episodes' first state."""
-        delayed, done = self._delayed, self._done
-        assert delayed is not None
-        fresh = self._observe()
-        fresh["policy"] = fresh["policy"] + self._drawn_noise
-        delayed.draw(done, self.random, fresh["policy"])
-        for name, obs in fresh.items():
-            self.observations[name] = torch.where(done[:, None], obs, self.observations[name])
+        episode, done = self.state.episode, self.state.outcome["done"]
+        first = self._observe()
+        if self._noise is not None:
+            first["policy"] = first["policy"] + self.state.transit["noise"]
+        line = episode.observation_delay
+        drawn = self._observation_delay.draw(line, self.random, first["policy"])
+        episode.observation_delay = env_state.where(done, drawn, line)
+        self.state.observations = env_state.where(done, first, self.state.observations)
 
     def capture(self, make: Callable[[torch.device], Graph | None] | None = None) -> None:
-        """From now on replay each part of a step as one graph (`make`: as for `Graphed`), as a GPU needs."""
-        slots = Slots(self._places)
-        made = [Captured(part, slots, self.device, [self.random.generator], make) for part in self._parts]
+        """From now on replay each part of a step as one CUDA graph (`make`: as for `Graphed`), as a GPU needs."""
+        places: Places[EnvState] = Places(lambda: self.state, lambda state: setattr(self, "state", state))
+        made = [Captured(part, places, self.device, [self.random.generator], make) for part in self._parts]
         self._act, self._judge, self._renew, self._begin = made
-
-    def _places(self) -> list[Place]:
-        """Every attribute that a step goes on from."""
-        assert self._delayed is not None
-        places: list[Place] = [(self, name) for name in (*self._MUTABLE, "_incoming", "_targets", "_done")]
-        if isinstance(self._drawn_noise, Tensor):
-            places += [(self, "_drawn_noise")]
-        places += [(self.ctx, name) for name in self._CONTEXT]
-        for line in (self._actions, self._delayed):
-            places += [(line, "lag"), *([] if line.past is None else [(line, "past")])]
-        return [*places, (self._totals, "sums"), (self._watch, "seen")]
 
     def _rewards(self, diverged: Tensor) -> Tensor:
         """Raw reward terms (N, K); rows of diverged environments count nothing."""
-        state = self.backend.state
-        columns = [term(state, self.ctx) for term in self._reward_terms.values()]
+        state, ctx = self.backend.state, self.ctx
+        columns = [term(state, ctx) for term in self._reward_terms.values()]
         raw = (
             torch.stack(columns, dim=1).float()
             if columns
             else torch.zeros(self.num_envs, 0, device=self.device)
         )
         raw = torch.where(diverged[:, None], 0.0, raw)
-        self._watch.look(raw, list(self._reward_terms), "reward")
+        self._finite.look(raw, list(self._reward_terms), "reward")
         return raw
 
     @torch.no_grad()
-    def _measured(self, diverged: Tensor) -> dict[str, Ratio]:
+    def _measured(self, ctx: Context, diverged: Tensor) -> dict[str, Ratio]:
         """The task's metrics; rows of diverged environments count in none."""
         out = {}
-        for name, value in self.task.metrics(self.backend.state, self.ctx).items():
+        for name, value in self.task.metrics(self.backend.state, ctx).items():
             total, weight = value if isinstance(value, Ratio) else (value, torch.ones_like(value))
             out[name] = Ratio(torch.where(diverged, 0.0, total), torch.where(diverged, 0.0, weight))
         if out:
             parts = [part for m in out.values() for part in (m.total, m.weight)]
             names = [name for name in out for _ in range(2)]
-            self._watch.look(torch.stack([p.float() for p in parts], dim=1), names, "metric")
+            self._finite.look(torch.stack([p.float() for p in parts], dim=1), names, "metric")
         return out
 
     def _push(self) -> None:
-        """Shove the robots whose time has come."""
-        pushes = self.task.pushes
+        """Push the robots whose time has come."""
+        pushes, episode = self.task.pushes, self.state.episode
         if pushes is None or not pushes.speed[1]:
             return
         jump, seconds = pushes.sample(self.num_envs, self.random)
-        self.push_left = self.push_left - self.ctx.dt
-        due = self.push_left <= 0
-        self.push_left = torch.where(due, seconds, self.push_left)
-        self.ctx.push_time = torch.where(due, 0.0, self.ctx.push_time)
+        left = episode.push_left - self.dt
+        due = left <= 0
+        episode.push_left = torch.where(due, seconds, left)
+        episode.push_time = torch.where(due, 0.0, episode.push_time)
         self.backend.push(due, jump)
 
     def _observe(self, diverged: Tensor | None = None) -> dict[str, Tensor]:
         """Every group (N, D), without noise or delay."""
-        state = self.backend.state
+        state, ctx = self.backend.state, self.ctx
         groups = {}
         for name, columns in self.columns.items():
-            obs = torch.cat([item.compute(state, self.ctx) for item, _ in columns], dim=1)
+            obs = torch.cat([item.compute(state, ctx) for item, _ in columns], dim=1)
             if diverged is not None:
                 obs = torch.where(diverged[:, None], 0.0, obs)
-            self._watch.look(
+            self._finite.look(
                 obs, [i.name for i, width in columns for _ in range(width)], f"{name} observation"
             )
             groups[name] = obs
         return groups
 
-    def _reset(self, mask: Tensor) -> Pose:
+    def _new_episodes(self, mask: Tensor) -> Pose:
         """Draw new episodes where `mask` is set: everything for all rows, kept for those.
 
         Returns:
             Where the backend is to put the robots.
         """
-        task, ctx, n = self.task, self.ctx, self.num_envs
+        task, old, n = self.task, self.state.episode, self.num_envs
         if task.randomize:
             params = {k: self.random.uniform(*bounds, n) for k, bounds in sorted(task.randomize.items())}
             self.backend.set_params(mask, params)
-        ctx.action = torch.where(mask[:, None], 0.0, ctx.action)
-        ctx.previous_action = torch.where(mask[:, None], 0.0, ctx.previous_action)
-        ctx.episode_time = torch.where(mask, 0.0, ctx.episode_time)
-        ctx.push_time = torch.where(mask, torch.inf, ctx.push_time)
-        self.episode_step = torch.where(mask, 0, self.episode_step)
-        self.episode_return = torch.where(mask, 0.0, self.episode_return)
-        self.command_left = torch.where(mask, 0.0, self.command_left)
-        self._redraw_commands(elapsed=0.0)
-        if task.pushes is not None:
-            self.push_left = torch.where(mask, task.pushes.sample(n, self.random)[1], self.push_left)
-        for name, start in task.memory(n, self.random).items():
-            where = mask.view(-1, *[1] * (start.dim() - 1))
-            ctx.memory[name] = torch.where(where, start, ctx.memory[name])
-        self._actions.draw(mask, self.random, torch.zeros_like(ctx.action))
+        zeros, none = torch.zeros_like(old.time), torch.zeros_like(old.action)
+        command, seconds = old.command, old.command_left
+        if task.commands is not None:
+            command, seconds = task.commands.sample(n, self.random)
+        new = EpisodeState(
+            step=torch.zeros_like(old.step),
+            total_return=zeros,
+            time=zeros,
+            action=none,
+            previous_action=none,
+            command=command,
+            command_time=zeros if task.commands else old.command_time,
+            command_left=seconds,
+            push_time=zeros + torch.inf,
+            push_left=old.push_left if task.pushes is None else task.pushes.sample(n, self.random)[1],
+            task=task.task_state(n, self.random),
+            action_delay=self._action_delay.draw(old.action_delay, self.random, none),
+            observation_delay=old.observation_delay,  # drawn with the first observation
+        )
+        self.state.episode = env_state.where(mask, new, old)
         with torch.no_grad():  # where an episode starts owes nothing to what was done in the one before
-            pose = task.pose(n, ctx, self.random)
+            pose = task.pose(n, self.ctx, self.random)
         widths = {"base_quat": 4, "joint_pos": len(self.robot.joints), "joint_vel": len(self.robot.joints)}
         for name, value in vars(pose).items():
             require_shape(f"pose().{name}", value, (n, widths.get(name, 3)), "a row an environment")
-            self._watch.look(value, [name] * value.shape[-1], "start pose")
+            self._finite.look(value, [name] * value.shape[-1], "initial state")
         return pose
 
-    def _redraw_commands(self, elapsed: float | None = None) -> None:
+    def _redraw_commands(self) -> None:
         if self.task.commands is None:
             return
-        self.command_left = self.command_left - (self.ctx.dt if elapsed is None else elapsed)
-        expired = self.command_left <= 0
+        episode = self.state.episode
+        left = episode.command_left - self.dt
+        expired = left <= 0
         command, seconds = self.task.commands.sample(self.num_envs, self.random)
-        self.ctx.command = torch.where(expired[:, None], command, self.ctx.command)
-        self.ctx.command_time = torch.where(expired, 0.0, self.ctx.command_time)
-        self.command_left = torch.where(expired, seconds, self.command_left)
+        episode.command = torch.where(expired[:, None], command, episode.command)
+        episode.command_time = torch.where(expired, 0.0, episode.command_time)
+        episode.command_left = torch.where(expired, seconds, left)
 
     def _noise_row(self) -> Tensor | None:
         """Half-width of the noise on every column of the policy group."""
@@ -366,16 +461,18 @@ class Env:
             RunFailed: the simulator has dropped part of the physics.
         """
         self.backend.check()
-        self._watch.read()
+        self._finite.read()
 
     def drain(self) -> dict[str, float]:
-        """Means since the last call, by name; see `Totals.drain`. Everything that is read back is read here.
+        """Means since the last call, by name; see `EpisodeStats.means`. Everything that is read back is read here.
 
         Raises:
             NonFiniteTerm, RunFailed: see `check`.
         """
         self.check()
-        return self._totals.drain()
+        means = self._stats.means(self.state.stats)
+        self.state.stats = self._stats.empty()
+        return means
 
     def symmetry(self) -> Symmetry | None:
         """The task's left-right symmetry in the columns of this Env's groups, where it has one."""
@@ -383,56 +480,40 @@ class Env:
             return None
         return sagittal(self.robot, self.columns, self.device)
 
-    _MUTABLE = (
-        "episode_step",
-        "episode_return",
-        "command_left",
-        "push_left",
-        "observations",
-        "terminal_observations",
-    )
-    _CONTEXT = ("action", "previous_action", "command", "episode_time", "command_time", "push_time", "memory")
-
     @torch.no_grad()
     def snapshot(self) -> dict[str, Any]:
-        """Everything the Env needs to go on exactly here: backend rows, context, delays, random state."""
-        assert self._delayed is not None
+        """Everything the Env needs to go on exactly here: the backend's rows, the state by path, the random state."""
         return {
             "backend": self.backend.snapshot(),
-            "env": {name: copied(getattr(self, name)) for name in self._MUTABLE},
-            "context": {name: copied(getattr(self.ctx, name)) for name in self._CONTEXT},
-            "delays": {"action": self._actions.snapshot(), "observation": self._delayed.snapshot()},
+            "state": leaves(env_state.clone(self._kept())),
             "random": self.random.generator.get_state(),
-            "totals": self._totals.sums.clone(),
         }
 
     @torch.no_grad()
     def restore(self, snapshot: dict[str, Any], source_rows: Tensor | None = None) -> None:
         """Go on from a snapshot; environment i becomes its row `source_rows[i]` (row i without)."""
-        assert self._delayed is not None
         # A checkpoint was read into the CPU's memory; a generator's state belongs there wherever it is from.
-        snapshot = {k: v if k == "random" else moved(v, self.device) for k, v in snapshot.items()}
+        moved = env_state.to(snapshot["backend"], self.device), env_state.to(snapshot["state"], self.device)
         rows = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
-        self.backend.restore(snapshot["backend"], rows)
-        for name in self._MUTABLE:
-            setattr(self, name, copied(snapshot["env"][name], rows))
-        for name in self._CONTEXT:
-            setattr(self.ctx, name, copied(snapshot["context"][name], rows))
-        self._actions.restore(snapshot["delays"]["action"], rows)
-        self._delayed.restore(snapshot["delays"]["observation"], rows)
+        self.backend.restore(moved[0], rows)
+        state = with_leaves(self._kept(), moved[1]).rows(rows)
+        now = self.state
+        self.state = replace(state, outcome=now.outcome, transit=now.transit, flags=now.flags)
         self.random.generator.set_state(snapshot["random"])
-        self._totals.sums = snapshot["totals"].clone()
+
+    def _kept(self) -> EnvState:
+        """The state without what only passes through a step."""
+        return replace(self.state, outcome={}, transit={}, flags={})
 
     def detach(self) -> None:
-        """Cut all that the next step goes on from off the graph of the steps before, which can then be freed.
+        """Cut all that the next step goes on from off the autograd graph of the steps before, which can then be freed.
 
         Gradients of what comes later end here; the numbers stay. Without gradients there is nothing to cut.
         """
-        if not self.gradients or self._delayed is None:
+        if not self.gradients:
             return
         cast(GradientBackend, self.backend).detach()
-        for owner, name in [*self._places(), (self, "_given"), (self, "_outcome")]:
-            setattr(owner, name, detached(getattr(owner, name)))
+        self.state = env_state.detach(self.state)
 
     def close(self) -> None:
         """Free the simulator."""

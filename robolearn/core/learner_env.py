@@ -22,16 +22,18 @@ class LearnerEnv(Protocol):
     """Whether gradients flow through a step."""
     resets_take_a_step: bool
     """Whether a reset is a step of its own, in which the policy is not asked; see `StepResult.valid`."""
-    observations: dict[str, Tensor]
-    """What policy and critic see now, (N, D) a group."""
-    episode_step: Tensor
-    """(N,) int64: steps into each episode."""
+    dt: float
+    """Control period [s]."""
     max_episode_steps: int
     """No episode is longer."""
 
     @property
-    def dt(self) -> float:
-        """Control period [s]."""
+    def observations(self) -> dict[str, Tensor]:
+        """What policy and critic see now, (N, D) a group."""
+
+    @property
+    def episode_step(self) -> Tensor:
+        """(N,) int64: steps into each episode."""
 
     @property
     def capabilities(self) -> Capabilities:

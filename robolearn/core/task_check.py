@@ -40,18 +40,13 @@ def check_parts(
     for name, value in _tried("metrics()", task.metrics, state, ctx).items():
         for part in value if isinstance(value, Ratio) else (value,):
             require_shape(f"metric {name!r}", part, (n,), "one number an environment")
-    taken = {t.untyped_storage().data_ptr() for t in state.robot.tensors().values()}
     following = _tried("advance()", task.advance, state, ctx)
-    for name in {**ctx.memory, **following}:
-        value, start = following.get(name), ctx.memory.get(name)
-        if value is None or start is None or value.shape != start.shape or value.shape[:1] != (n,):
-            raise ValueError(
-                f"memory {name!r}: memory() and advance() must both give it, of one shape ({n}, ...)"
-            )
-        if value.untyped_storage().data_ptr() in taken:
-            raise ValueError(
-                f"memory {name!r} is a tensor of the State, overwritten by the next step; clone it"
-            )
+    _require_same_tree("task state", "task_state() and advance()", state, ctx.task_state, following)
+    never = torch.zeros(n, dtype=torch.bool, device=device)
+    following = _tried("advance_per_env()", task.advance_per_env, state, ctx, never)
+    _require_same_tree(
+        "per-env state", "per_env_state() and advance_per_env()", state, ctx.per_env_state, following
+    )
     shape = (n, num_actions)
     targets = _tried("targets()", task.targets, torch.zeros(shape, device=device), ctx)
     require_shape("targets()", targets, shape, "one an actuator")
@@ -66,6 +61,26 @@ def check_parts(
             )
             columns[group].append((item, width))
     return columns
+
+
+def _require_same_tree(
+    what: str, functions: str, state: State, starts: dict[str, Tensor], following: dict[str, Tensor]
+) -> None:
+    """Refuse tensors that two functions of a task disagree about, or that the next step overwrites."""
+    taken = {t.untyped_storage().data_ptr() for t in state.robot.tensors().values()}
+    n = len(state.robot.base_pos)
+    for name in {**starts, **following}:
+        value, start = following.get(name), starts.get(name)
+        if value is None or start is None or value.shape != start.shape or value.shape[:1] != (n,):
+            raise ValueError(f"{what} {name!r}: {functions} must both give it, of one shape ({n}, ...)")
+        if value.dtype != start.dtype:
+            raise ValueError(
+                f"{what} {name!r}: {functions} must agree on its type, {start.dtype} or {value.dtype}"
+            )
+        if value.untyped_storage().data_ptr() in taken:
+            raise ValueError(
+                f"{what} {name!r} is a tensor of the State, overwritten by the next step; clone it"
+            )
 
 
 def _tried(what: str, function: Any, *arguments: Any) -> Any:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from robolearn.core.contract import SCHEMA, Contract
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.episode_stats import EpisodeStats
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.step_result import StepResult
-from robolearn.core.totals import Totals
 from robolearn.envs.backend import Capabilities
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError
@@ -120,7 +120,8 @@ class ExternalEnv:
         self.terminal_observations: dict[str, Tensor] = {}
         self.episode_step = torch.zeros(num_envs, dtype=torch.long, device=device)
         self.episode_return = torch.zeros(num_envs, device=device)
-        self._totals = Totals(["environment"], [], torch.ones(1, device=device), 1.0)
+        self._stats = EpisodeStats(["environment"], [], torch.ones(1, device=device), 1.0)
+        self._sums = self._stats.empty()
         self._logged: dict[str, list[float]] = {}
         self._spoiled: dict[str, Tensor] = {}
         self._everywhere = torch.ones(num_envs, dtype=torch.bool, device=device)
@@ -181,7 +182,8 @@ class ExternalEnv:
         # Where a reset took a step of its own, that step is no part of an episode.
         self.episode_step = self.episode_step + valid
         self.episode_return = self.episode_return + reward
-        self._totals.add(
+        self._sums = self._stats.add(
+            self._sums,
             reward[:, None],
             [],
             done,
@@ -208,11 +210,12 @@ class ExternalEnv:
                 raise NonFiniteTerm(f"{what} of task={self.name} was not finite since the last iteration")
 
     def drain(self) -> dict[str, float]:
-        """Means since the last call, by name; see `Totals.drain`. What the environment logged is in `metric/`."""
+        """Means since the last call, by name; see `EpisodeStats.means`. What the environment logged is in `metric/`."""
         self.check()
         logged = {f"metric/{name}": sum(values) / len(values) for name, values in self._logged.items()}
         self._logged = {}
-        return self._totals.drain() | logged
+        means, self._sums = self._stats.means(self._sums), self._stats.empty()
+        return means | logged
 
     def symmetry(self) -> None:
         """Nothing is known of its left and right."""

@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from robolearn.core.env_state import from_first_layout
 from robolearn.errors import ConfigError, quote
 from robolearn.files import replacing
 
-SCHEMA = 2
-"""Version of the checkpoint's layout."""
+SCHEMA = 3
+"""Version of the checkpoint's layout. Those of schema 2 are read too: `_migrated`."""
 
 LATEST = "latest.pt"
 ROOT = Path("runs")
@@ -157,9 +158,19 @@ def load(path: Path) -> dict[str, Any]:
     ):
         raise ConfigError(f"{shown} is not a checkpoint: its iter or actor_state_dict is of another kind")
     schema = content.get("schema", SCHEMA)  # rsl_rl's own checkpoints carry none
-    if schema != SCHEMA:
-        raise ConfigError(f"{shown} has schema {schema} and this RoboLearn reads schema {SCHEMA}")
-    return content
+    if schema not in (2, SCHEMA):
+        raise ConfigError(f"{shown} has schema {schema} and this RoboLearn reads schemas 2 and {SCHEMA}")
+    try:
+        return _migrated(content) if schema == 2 else content
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{shown} is not a whole checkpoint of schema 2 ({error!r})") from error
+
+
+def _migrated(content: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint of schema 2 in today's layout."""
+    if "env" not in content or not content["env"]:
+        return {**content, "schema": SCHEMA}
+    return {**content, "schema": SCHEMA, "env": from_first_layout(content["env"])}
 
 
 def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[str] = ()) -> bool:
@@ -188,7 +199,7 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
         state.pop("random", None)
     saved: dict[str, Any] = content.get("env") or {}
     anew = any(key.partition(".")[0] in ("task", "backend", "device", "num_envs", "seed") for key in changed)
-    simulated = bool(saved) and not anew and len(saved["env"]["episode_step"]) == env.num_envs
+    simulated = bool(saved) and not anew and len(saved["state"]["episode.step"]) == env.num_envs
     # A GPU's generator has another state than a CPU's: what was simulated on one goes on there.
     simulated = simulated and len(saved["random"]) == len(env.random.generator.get_state())
     if not simulated:

@@ -21,7 +21,7 @@ from robolearn.config import registry
 from robolearn.config.run_config import Config
 from robolearn.core.contract import contract_of
 from robolearn.core.env import Diverged
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.errors import ConfigError
 from robolearn.files import replacing

@@ -87,19 +87,19 @@ def foot_clearance(state: State, ctx: Context) -> Tensor:
 
 def swing_height(state: State, ctx: Context) -> Tensor:
     """How far the swings that end now were from the height they should have had (N,), squared shares."""
-    error = ctx.memory["peak"] / TARGET_HEIGHT - 1
-    return (error.square() * ctx.memory["landed"]).sum(dim=1) * moving(ctx)
+    error = ctx.task_state["peak"] / TARGET_HEIGHT - 1
+    return (error.square() * ctx.task_state["landed"]).sum(dim=1) * moving(ctx)
 
 
 def foot_slip(state: State, ctx: Context) -> Tensor:
     """Squared horizontal speed of the feet on the ground (N,) [m^2/s^2]."""
     speed = state.robot.foot_lin_vel[:, :, :2].square().sum(dim=-1)
-    return (speed * ctx.memory["contact"]).sum(dim=1) * moving(ctx)
+    return (speed * ctx.task_state["contact"]).sum(dim=1) * moving(ctx)
 
 
 def soft_landing(state: State, ctx: Context) -> Tensor:
     """Force on the feet that touch down now (N,) [N]."""
-    return (state.robot.foot_force.norm(dim=-1) * ctx.memory["landed"]).sum(dim=1) * moving(ctx)
+    return (state.robot.foot_force.norm(dim=-1) * ctx.task_state["landed"]).sum(dim=1) * moving(ctx)
 
 
 def forces(state: State) -> Tensor:
@@ -128,8 +128,8 @@ POLICY = (
 CRITIC = (
     *POLICY,
     "foot_height",
-    Observation("foot_air_time", lambda s, c: c.memory["air_time"], "feet"),
-    Observation("foot_contact", lambda s, c: c.memory["contact"].float(), "feet"),
+    Observation("foot_air_time", lambda s, c: c.task_state["air_time"], "feet"),
+    Observation("foot_contact", lambda s, c: c.task_state["contact"].float(), "feet"),
     Observation("foot_contact_force", lambda s, c: forces(s), "foot_vectors"),
 )
 
@@ -202,7 +202,7 @@ class MjlabVelocity(Task):
         """Leaning by more than 70 degrees, at whatever height."""
         return {"fallen": partial(terms.fallen, height=-math.inf, upright=math.cos(math.radians(70)))}
 
-    def memory(self, num_envs: int, random: Random) -> dict[str, Tensor]:
+    def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
         """Of each foot: whether it touches and has just landed, its time in the air [s], its swing's peak [m]."""
         zeros = torch.zeros(num_envs, 2, device=random.device)
         off = torch.zeros(num_envs, 2, dtype=torch.bool, device=random.device)
@@ -210,7 +210,7 @@ class MjlabVelocity(Task):
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
         """Follow the feet."""
-        memory = ctx.memory
+        memory = ctx.task_state
         contact = state.robot.foot_force.square().sum(dim=-1) > 0
         peak = torch.where(memory["landed"], 0.0, memory["peak"])
         return {

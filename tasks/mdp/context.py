@@ -112,7 +112,7 @@ class Random:
 
 @dataclass
 class Context:
-    """N environments between two steps. Terms read it; only Env writes it, once a step."""
+    """N environments between two steps, as terms read them. Env makes one of its EnvState whenever that changes."""
 
     robot: RobotConstants
     dt: float
@@ -129,12 +129,20 @@ class Context:
     """(N,) time since the command was drawn [s]."""
     push_time: Tensor
     """(N,) time since the last push of this episode [s]; inf before the first."""
-    memory: dict[str, Tensor]
-    """What the task remembers, by name, (N, ...) each; see `Task.advance`."""
+    task_state: dict[str, Tensor]
+    """The task's own state of the episode, by name, (N, ...) each; see `Task.advance`."""
+    per_env_state: dict[str, Tensor] = field(default_factory=dict)
+    """What the task keeps of each environment across resets, by name, (N, ...) each; see `Task.per_env_state`."""
 
-    def row(self, index: int, memory: dict[str, Tensor]) -> Context:
-        """One environment's context as a batch of one, with another memory."""
+    @property
+    def memory(self) -> dict[str, Tensor]:
+        """The name of `task_state` in the first version."""
+        raise AttributeError("ctx.task_state is now ctx.task_state")
+
+    def row(self, index: int, task_state: dict[str, Tensor]) -> Context:
+        """One environment's context as a batch of one, with another task state."""
         one = slice(index, index + 1)
         fields = ("action", "previous_action", "command", "episode_time", "command_time", "push_time")
         rows = {name: getattr(self, name)[one] for name in fields}
-        return Context(self.robot, self.dt, **rows, memory=memory)
+        kept = {name: value[one] for name, value in self.per_env_state.items()}
+        return Context(self.robot, self.dt, **rows, task_state=task_state, per_env_state=kept)

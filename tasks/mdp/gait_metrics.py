@@ -50,7 +50,7 @@ def follow(state: State, ctx: Context, resting: Tensor) -> dict[str, Tensor]:
 
     In the step of a touch-down `air_time` [s] and `swing_peak` [m] are still those of the swing it ends.
     """
-    robot, memory = state.robot, ctx.memory
+    robot, memory = state.robot, ctx.task_state
     contact = robot.foot_force[:, :, 2] > CONTACT_FORCE
     lifted = ~memory["contact"]  # a swing begins with the step that leaves the ground
     position = robot.base_pos[:, :2]
@@ -72,7 +72,7 @@ def follow(state: State, ctx: Context, resting: Tensor) -> dict[str, Tensor]:
 
 def measure(state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
     """What metrics.json says of a walking robot; docs/tasks.md has the definitions."""
-    robot, memory = state.robot, ctx.memory
+    robot, memory = state.robot, ctx.task_state
     settled = (ctx.command_time > SETTLE_TIME).float()
     moving = (ctx.command.abs().amax(dim=1) > 0.01) & (ctx.command_time > SETTLE_TIME)
     stepped = (memory["contact"] & ~memory["last_contact"] & (memory["air_time"] >= AIR_TIME)).float()

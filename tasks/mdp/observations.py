@@ -104,7 +104,7 @@ VOCABULARY: dict[str, Observation] = {
         measured("joint_vel_rel", lambda s, c: s.robot.joint_vel, "joints"),
         measured("last_action", lambda s, c: c.action, "actuators"),
         measured("velocity_commands", lambda s, c: c.command, "command"),
-        measured("gait_phase", lambda s, c: phase_clock(c.memory["phase"]), "negate"),
+        measured("gait_phase", lambda s, c: phase_clock(c.task_state["phase"]), "negate"),
         # What only a simulator knows: for the central critic.
         Observation("base_lin_vel", lambda s, c: s.robot.base_lin_vel, "vector"),
         Observation("base_height", lambda s, c: s.robot.base_pos[:, 2:], "same"),

@@ -93,6 +93,8 @@ class Task:
             low, high = getattr(self, name)
             if not 0 <= low <= high <= 50:
                 raise ValueError(f"{name}=[{low},{high}] is not a range of control steps within 0..50")
+        if hasattr(self, "memory"):
+            raise ValueError("the task defines memory(), which is now called task_state()")
         for name in ("targets", "pose"):
             if getattr(type(self), name) is getattr(Task, name):
                 raise ValueError(f"the task defines no {name}(); see robolearn.tasks.mdp.task.Task.{name}")
@@ -129,13 +131,23 @@ class Task:
             if part is not None:
                 part.validate()
 
-    def memory(self, num_envs: int, random: Random) -> dict[str, Tensor]:
-        """What the task remembers at the start of an episode, (N, ...) each; drawn for every environment."""
+    def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
+        """The task's own state at the start of an episode, (N, ...) each; drawn for every environment."""
         return {}
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
-        """The memory after one more control step, as new tensors. Called once a step, after simulating."""
-        return ctx.memory
+        """The task state after one more control step, as new tensors. Called once a step, after simulating."""
+        return ctx.task_state
+
+    def per_env_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
+        """What is kept of each environment across resets, such as a terrain level, (N, ...) each, before the first
+        episode."""
+        return {}
+
+    def advance_per_env(self, state: State, ctx: Context, done: Tensor) -> dict[str, Tensor]:
+        """The per-env state after the episodes in `done` (N,) bool have ended, as new tensors; `state` and `ctx` are
+        still those of the step they ended with. Rows that are not done stay as they were, whatever is returned."""
+        return ctx.per_env_state
 
     def targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Actions (N, A) to what the actuators are sent, (N, A): positions [rad, m] or forces [N, Nm]."""

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from robolearn import config
-from robolearn.core.capture import Captured, Slots
+from robolearn.core.capture import Captured, Places
 from robolearn.core.env import Env
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.env_state import leaves
+from robolearn.core.finite_check import NonFiniteTerm
 from tests.factories import load_robot
 from tests.no_sync import no_host_sync
 from tests.tape import Tape
@@ -19,42 +20,46 @@ CPU = torch.device("cpu")
 
 
 class Counter:
-    """Rebinds what it goes on from, as Env does."""
+    """Replaces the tree it goes on from, as Env does."""
 
     def __init__(self) -> None:
-        self.now, self.before = torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.0])
-        self.memory = {"sum": torch.zeros(2)}
+        self.tree = {
+            "now": torch.tensor([1.0, 2.0]),
+            "before": torch.zeros(2),
+            "task": {"sum": torch.zeros(2)},
+        }
 
     def go(self) -> None:
-        self.before, self.now = self.now, 2 * self.now
-        self.memory = {"sum": self.memory["sum"] + self.before}
+        now = self.tree["now"]
+        self.tree = {"now": 2 * now, "before": now, "task": {"sum": self.tree["task"]["sum"] + now}}
+
+    def recorded(self, make=Tape) -> Captured:
+        places = Places(lambda: self.tree, lambda tree: setattr(self, "tree", tree))
+        return Captured(self.go, places, CPU, [], lambda device: make())
 
 
-def test_a_method_that_swaps_its_attributes_goes_on_at_fixed_addresses():
+def test_a_function_that_swaps_its_tensors_goes_on_at_fixed_addresses():
     counter = Counter()
-    slots = Slots(lambda: [(counter, "now"), (counter, "before"), (counter, "memory")])
-    go = Captured(counter.go, slots, CPU, [], lambda device: Tape())
+    go = counter.recorded()
     addresses = set()
     for _ in range(8):
         go()
-        tensors = (counter.now, counter.before, counter.memory["sum"])
-        addresses.add(tuple(tensor.data_ptr() for tensor in tensors))
+        addresses.add(tuple(tensor.data_ptr() for tensor in leaves(counter.tree).values()))
     assert len(addresses) == 1
-    assert counter.now.tolist() == [256.0, 512.0]  # doubled eight times
-    assert counter.before.tolist() == [128.0, 256.0]
-    assert counter.memory["sum"].tolist() == [255.0, 510.0]  # 1 + 2 + ... + 128
+    assert counter.tree["now"].tolist() == [256.0, 512.0]  # doubled eight times
+    assert counter.tree["before"].tolist() == [128.0, 256.0]
+    assert counter.tree["task"]["sum"].tolist() == [255.0, 510.0]  # 1 + 2 + ... + 128
 
 
-def test_what_a_restore_has_rebound_is_taken_into_the_fixed_places():
+def test_what_a_restore_has_replaced_is_taken_into_the_fixed_places():
     counter = Counter()
-    slots = Slots(lambda: [(counter, "now"), (counter, "before"), (counter, "memory")])
-    go = Captured(counter.go, slots, CPU, [], lambda device: Tape())
+    go = counter.recorded()
     for _ in range(6):
         go()
-    counter.now, counter.memory = torch.tensor([3.0, 5.0]), {"sum": torch.zeros(2)}
+    counter.tree = {**counter.tree, "now": torch.tensor([3.0, 5.0]), "task": {"sum": torch.zeros(2)}}
     go()
-    assert counter.now.tolist() == [6.0, 10.0]
-    assert counter.memory["sum"].tolist() == [3.0, 5.0]
+    assert counter.tree["now"].tolist() == [6.0, 10.0]
+    assert counter.tree["task"]["sum"].tolist() == [3.0, 5.0]
 
 
 def test_a_part_that_cannot_be_recorded_runs_on_in_python_and_says_so():
@@ -63,14 +68,13 @@ def test_a_part_that_cannot_be_recorded_runs_on_in_python_and_says_so():
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
     counter = Counter()
-    slots = Slots(lambda: [(counter, "now"), (counter, "before"), (counter, "memory")])
-    go = Captured(counter.go, slots, CPU, [], lambda device: Refusing())
+    go = counter.recorded(Refusing)
     for _ in range(3):  # two runs and a rehearsal
         go()
     with pytest.warns(UserWarning, match="go of the environment runs without a CUDA graph"):
         go()
     go()
-    assert counter.now.tolist() == [32.0, 64.0]
+    assert counter.tree["now"].tolist() == [32.0, 64.0]
 
 
 def warp_env(task: str, num_envs: int, *settings: str) -> Env:
@@ -81,7 +85,7 @@ def warp_env(task: str, num_envs: int, *settings: str) -> Env:
     run = config.resolve([f"task={task}", *settings])
     robot = load_robot(run.task.robot)
     env = Env(run.task, robot, MujocoWarpBackend(robot, num_envs), seed=3)
-    env.read_at_once = env._watch.at_once = env.backend.read_at_once = False
+    env.read_at_once = env._finite.at_once = env.backend.read_at_once = False
     return env
 
 

@@ -21,7 +21,7 @@ def test_targets_follow_from_the_contract_alone(feed_forward, make_env):
     contract = contract_of(env)
     action = torch.randn(8, 21, generator=torch.Generator().manual_seed(0))
     clock = contract.extra["gait_clock"]
-    phase, walking = env.ctx.memory["phase"], env.ctx.memory["walking"]
+    phase, walking = env.ctx.task_state["phase"], env.ctx.task_state["walking"]
     for i, entry in enumerate(contract.actions):
         side, base = entry["joint"][:2], entry["joint"][2:]
         lead = {clock["legs"][0]: 1, clock["legs"][1]: -1}.get(side, 0)

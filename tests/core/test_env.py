@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from robolearn.core.delay import DelayLine
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.envs.state import State
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
@@ -93,8 +93,9 @@ def test_terms_change_nothing_and_draw_nothing_when_evaluated_twice(make_env):
         first = term(state, env.ctx).clone()
         assert torch.equal(first, term(state, env.ctx))
     after = env.snapshot()
-    for name in before["context"]["memory"]:
-        assert torch.equal(before["context"]["memory"][name], after["context"]["memory"][name])
+    assert any(name.startswith("episode.task.") for name in before["state"])
+    for name, value in before["state"].items():
+        assert torch.equal(value, after["state"][name]), name
     assert torch.equal(before["random"], after["random"])
 
 
@@ -156,10 +157,12 @@ def test_an_action_buffer_may_be_reused_for_the_next_action(make_env):
 
 
 def test_a_delay_line_hands_out_rows_as_late_as_each_environment_has_drawn():
-    line = DelayLine((0, 2), 3, 1, CPU)
-    line.draw(torch.ones(3, dtype=torch.bool), Random(0, CPU), torch.zeros(3, 1))
-    line.lag = torch.tensor([0, 1, 2])
-    arrived = [line.push(torch.full((3, 1), float(step)))[:, 0].tolist() for step in (1, 2, 3)]
+    delay, arrived = DelayLine((0, 2)), []
+    line = delay.draw(delay.empty(3, 1, CPU), Random(0, CPU), torch.zeros(3, 1))
+    line["lag"] = torch.tensor([0, 1, 2])
+    for step in (1, 2, 3):
+        now, line = delay.push(line, torch.full((3, 1), float(step)))
+        arrived.append(now[:, 0].tolist())
     assert arrived == [[1.0, 0.0, 0.0], [2.0, 1.0, 0.0], [3.0, 2.0, 1.0]]
 
 
@@ -356,13 +359,13 @@ def test_a_term_that_raises_is_told_with_its_line(make_env, monkeypatch):
         make_env(CartpoleBalance())
 
 
-def test_memory_that_is_the_states_own_tensor_or_changes_its_name_is_refused(make_env, monkeypatch):
-    monkeypatch.setattr(CartpoleBalance, "memory", lambda self, n, random: {"speed": torch.zeros(n, 2)})
+def test_a_task_state_that_is_the_states_own_tensor_or_changes_its_name_is_refused(make_env, monkeypatch):
+    monkeypatch.setattr(CartpoleBalance, "task_state", lambda self, n, random: {"speed": torch.zeros(n, 2)})
     monkeypatch.setattr(CartpoleBalance, "advance", lambda self, s, c: {"speed": s.robot.joint_vel})
-    with pytest.raises(ValueError, match="memory 'speed' is a tensor of the State"):
+    with pytest.raises(ValueError, match="task state 'speed' is a tensor of the State"):
         make_env(CartpoleBalance())
     monkeypatch.setattr(CartpoleBalance, "advance", lambda self, s, c: {})
-    with pytest.raises(ValueError, match="memory 'speed': memory"):
+    with pytest.raises(ValueError, match="task state 'speed'"):
         make_env(CartpoleBalance())
 
 
@@ -378,7 +381,7 @@ def test_the_snapshots_layout_belongs_to_the_checkpoints_schema(make_env):
 
     found = layout(make_env(CartpoleBalance()).snapshot())
     entity = found["backend"].pop("published")
-    assert SCHEMA == 2
+    assert SCHEMA == 3
     assert len(entity) == 12
     assert found == {
         "backend": {
@@ -388,24 +391,27 @@ def test_the_snapshots_layout_belongs_to_the_checkpoints_schema(make_env):
             "params": {"friction": "Tensor"},
             "derived": {"torque": "Tensor", "xpos": "Tensor", "sensors": "Tensor"},
         },
-        "env": {
-            "episode_step": "Tensor",
-            "episode_return": "Tensor",
-            "command_left": "Tensor",
-            "push_left": "Tensor",
-            "observations": {"policy": "Tensor", "critic": "Tensor"},
-            "terminal_observations": {"policy": "Tensor", "critic": "Tensor"},
-        },
-        "context": {
-            "action": "Tensor",
-            "previous_action": "Tensor",
-            "command": "Tensor",
-            "episode_time": "Tensor",
-            "command_time": "Tensor",
-            "push_time": "Tensor",
-            "memory": {},
-        },
-        "delays": {"action": {"lag": "Tensor"}, "observation": {"lag": "Tensor"}},
+        "state": dict.fromkeys(
+            [
+                "episode.step",
+                "episode.total_return",
+                "episode.time",
+                "episode.action",
+                "episode.previous_action",
+                "episode.command",
+                "episode.command_time",
+                "episode.command_left",
+                "episode.push_time",
+                "episode.push_left",
+                "episode.action_delay.lag",
+                "episode.observation_delay.lag",
+                "observations.policy",
+                "observations.critic",
+                "terminal_observations.policy",
+                "terminal_observations.critic",
+                "stats",
+            ],
+            "Tensor",
+        ),
         "random": "Tensor",
-        "totals": "Tensor",
     }

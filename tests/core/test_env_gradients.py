@@ -78,7 +78,7 @@ def test_gradients_wait_in_the_delay_lines():
 
 def test_a_reset_ends_the_gradients_of_its_own_environments_only():
     env, _ = toy_env(Home(action_delay=(0, 1)))
-    env._actions.lag.zero_()
+    env.state.episode.action_delay["lag"].zero_()
     env.episode_step[0] = env.max_episode_steps - 2  # environment 0 times out with its second step
     a = actions(4)
     results = [env.step(action) for action in a]
@@ -135,13 +135,13 @@ def test_nothing_holds_a_graph_after_detach_and_the_numbers_stay():
     for part in (
         "observations",
         "terminal_observations",
-        "ctx.action",
-        "ctx.memory",
-        "_delayed.past",
+        "state.episode.action",
+        "state.episode.task",
+        "observation_delay",
         "state",
     ):
         assert any(part in path for path in found), part
-    for part in ("_totals", "episode_return", "_metrics", "_watch", "random"):
+    for part in ("stats", "total_return", "_metrics", "_finite", "random"):
         assert not any(f".{part}" in path for path in found), part
     env.detach()
     assert holders(env) == []

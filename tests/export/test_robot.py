@@ -156,13 +156,13 @@ def test_the_gait_clock_is_the_one_it_was_trained_with(make_env):
     env = make_env(task, num_envs=16)
     contract = contract_of(env)
     clocks = [GaitClock(contract.extra["gait_clock"], contract.control_dt) for _ in range(16)]
-    for clock, phase in zip(clocks, env.ctx.memory["phase"], strict=True):
+    for clock, phase in zip(clocks, env.ctx.task_state["phase"], strict=True):
         clock.reset(phase.item())
     rested = started = 0
     for _ in range(150):
-        command, walked = env.ctx.command.clone().numpy(), env.ctx.memory["walking"].clone()
+        command, walked = env.ctx.command.clone().numpy(), env.ctx.task_state["walking"].clone()
         done = (result := env.step(torch.zeros(16, 21))).terminated | result.truncated
-        robot, memory = env.backend.state.robot, env.ctx.memory
+        robot, memory = env.backend.state.robot, env.ctx.task_state
         gravity = projected_gravity(robot.base_quat).numpy()
         for i, clock in enumerate(clocks):
             if done[i]:

@@ -13,7 +13,7 @@ import torch
 from robolearn import config
 from robolearn.cli import main
 from robolearn.commands.evaluate import tally
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.learners.ppo.ppo import PPO
 from robolearn.learners.rollout import collect

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from robolearn.core import graphs
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
 from tests.learners.scripted import Scripted, symmetry
 from tests.no_sync import no_host_sync

@@ -28,8 +28,8 @@ def clock(phase: float, walking: float = 1.0, since_stop: float = 0.0, since_res
 def run_clock(task: HumanoidWalk, state, ctx, steps: int) -> list[tuple[float, float]]:
     out = []
     for _ in range(steps):
-        ctx.memory = task.advance(state, ctx)
-        out.append((ctx.memory["phase"].item(), ctx.memory["walking"].item()))
+        ctx.task_state = task.advance(state, ctx)
+        out.append((ctx.task_state["phase"].item(), ctx.task_state["walking"].item()))
     return out
 
 
@@ -102,9 +102,9 @@ def test_a_robot_that_leans_but_swings_back_does_not_step():
     half = math.asin(0.14) / 2
     state.robot.base_quat[:] = torch.tensor([[math.cos(half), math.sin(half), 0.0, 0.0]])
     state.robot.base_ang_vel[0, 0] = -0.2
-    ctx.memory["sway"][0, 0] = -0.2  # 0.14 - 0.25 x 0.2 = 0.09
+    ctx.task_state["sway"][0, 0] = -0.2  # 0.14 - 0.25 x 0.2 = 0.09
     assert run_clock(HumanoidWalk(), state, ctx, 1)[-1][1] == 0.0
-    ctx.memory["sway"][0, 0] = state.robot.base_ang_vel[0, 0] = 0.0
+    ctx.task_state["sway"][0, 0] = state.robot.base_ang_vel[0, 0] = 0.0
     assert run_clock(HumanoidWalk(), state, ctx, 1)[-1][1] == 1.0
 
 
@@ -165,7 +165,7 @@ def test_the_pattern_strides_as_the_command_asks(command, expected):
         **{f"l_{joint}": pytest.approx(x, abs=1e-4) for joint, x in expected.items()},
         **{f"r_{joint}": pytest.approx(-x, abs=1e-4) for joint, x in expected.items()},
     }
-    ctx.memory["phase"][:] = 0.5  # and the other way round half a cycle later
+    ctx.task_state["phase"][:] = 0.5  # and the other way round half a cycle later
     later = task.targets(torch.zeros(1, 21), ctx)[0] - robot.home[robot.actuated]
     assert torch.allclose(later, -pattern, atol=1e-6)
 
@@ -173,14 +173,14 @@ def test_the_pattern_strides_as_the_command_asks(command, expected):
 def test_steps_taken_to_stay_upright_count_as_drift():
     state, ctx = clock(0.5, walking=0.0, since_stop=9.0)
     ctx.command[:] = 0.0
-    ctx.memory["rest_time"][:] = 3.0
+    ctx.task_state["rest_time"][:] = 3.0
     task = HumanoidWalk()
     half = math.asin(0.2) / 2
     state.robot.base_quat[:] = torch.tensor([[math.cos(half), 0.0, math.sin(half), 0.0]])
     state.robot.base_pos[0, 0] = 0.3
-    ctx.memory = task.advance(state, ctx)
-    assert ctx.memory["walking"].item() == 1.0
-    assert ctx.memory["drift"].item() == pytest.approx(0.3)
+    ctx.task_state = task.advance(state, ctx)
+    assert ctx.task_state["walking"].item() == 1.0
+    assert ctx.task_state["drift"].item() == pytest.approx(0.3)
     state.robot.base_quat[:] = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
     ctx.command[:] = 0.5  # asked to move: no drift any more
     assert task.advance(state, ctx)["drift"].item() == 0.0
@@ -220,7 +220,7 @@ def test_standing_quietly_pays_only_while_the_clock_rests():
     state, ctx = clock(0.0)
     state.robot.base_lin_vel[:, :2] = torch.tensor([0.1, 0.1])  # 0.02 m^2/s^2
     assert humanoid_walk.still(state, ctx).item() == 0.0
-    ctx.memory["walking"][:] = 0.0
+    ctx.task_state["walking"][:] = 0.0
     assert humanoid_walk.still(state, ctx).item() == pytest.approx(math.exp(-1))
     state.robot.base_ang_vel[:, 0] = math.sqrt(0.2)
     assert humanoid_walk.still(state, ctx).item() == pytest.approx(math.exp(-2))
@@ -230,13 +230,13 @@ def test_landing_costs_the_speed_a_foot_had_before_it_touched_down():
     task = HumanoidWalk()
     state, ctx = clock(0.4)
     state.robot.foot_lin_vel[0, 0] = torch.tensor([0.0, 0.3, -0.4])
-    ctx.memory = task.advance(state, ctx)  # in the air, moving
+    ctx.task_state = task.advance(state, ctx)  # in the air, moving
     assert humanoid_walk.landing(state, ctx).item() == 0.0
     state.robot.foot_lin_vel[:] = 0.0
     state.robot.foot_force[0, 0, 2] = 200.0
-    ctx.memory = task.advance(state, ctx)  # touched down
+    ctx.task_state = task.advance(state, ctx)  # touched down
     assert humanoid_walk.landing(state, ctx).item() == pytest.approx(0.25)
-    ctx.memory = task.advance(state, ctx)  # stands
+    ctx.task_state = task.advance(state, ctx)  # stands
     assert humanoid_walk.landing(state, ctx).item() == 0.0
 
 
@@ -268,9 +268,9 @@ def test_every_reward_is_the_same_in_the_mirror(make_env):
     sign = torch.tensor(signs)
     ctx.action, ctx.previous_action = ctx.action[:, order] * sign, ctx.previous_action[:, order] * sign
     ctx.command = ctx.command * torch.tensor([1.0, -1.0, -1.0])
-    ctx.memory["phase"] = (ctx.memory["phase"] + 0.5) % 1.0
+    ctx.task_state["phase"] = (ctx.task_state["phase"] + 0.5) % 1.0
     for name in ("contact", "last_contact", "foot_speed", "last_foot_speed"):
-        ctx.memory[name] = ctx.memory[name].flip(1)
+        ctx.task_state[name] = ctx.task_state[name].flip(1)
     for name, term in env.task.reward_terms().items():
         assert torch.allclose(term(state, ctx), before[name], atol=1e-4), name
     for name, obs in groups.items():
@@ -292,9 +292,9 @@ def test_targets_and_the_clock_are_mirrored_half_a_cycle_later(make_env):
 
     mirrored(state.robot, robot)
     ctx.command = ctx.command * torch.tensor([1.0, -1.0, -1.0])
-    ctx.memory = dict(ctx.memory)
-    ctx.memory["phase"] = (ctx.memory["phase"] + 0.5) % 1.0
-    ctx.memory["sway"] = ctx.memory["sway"] * torch.tensor([-1.0, 1.0])
+    ctx.task_state = dict(ctx.task_state)
+    ctx.task_state["phase"] = (ctx.task_state["phase"] + 0.5) % 1.0
+    ctx.task_state["sway"] = ctx.task_state["sway"] * torch.tensor([-1.0, 1.0])
     assert torch.allclose(task.targets(action[:, order] * sign, ctx), targets[:, order] * sign, atol=1e-5)
     after = task.advance(state, ctx)
     for name in ("walking", "since_stop", "since_rest"):

@@ -9,7 +9,7 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from rsl_rl.runners import OnPolicyRunner
 
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.errors import RunFailed
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
 from robolearn.tasks.cartpole import CartpoleBalance

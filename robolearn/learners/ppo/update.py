@@ -16,7 +16,7 @@ import torch
 from rsl_rl.models import MLPModel
 from torch import nn
 
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.graphs import Graphed
 from robolearn.learners.learner import Reduce, Tensor, alone
 from robolearn.learners.losses import clipped_surrogate, divergence, entropy, log_prob, value_loss

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.timers import Timers
 from robolearn.learners.learner import Reduce, Report, Tensor, alone

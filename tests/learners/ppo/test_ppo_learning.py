@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.learners.models import Normalizer
 from robolearn.learners.ppo.minibatch import with_mirror_image
 from robolearn.learners.ppo.ppo import PPO, PPOConfig

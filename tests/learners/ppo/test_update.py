@@ -12,7 +12,7 @@ import torch
 from rsl_rl.models import MLPModel
 
 from robolearn.core import graphs
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.learners.models import build_model, rnn_of
 from robolearn.learners.optimizer import DeviceAdam
 from robolearn.learners.ppo.config import PPOConfig

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from robolearn import config
-from robolearn.core.finite import NonFiniteTerm
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.errors import ConfigError
 from robolearn.learners.models import deviation
 from robolearn.learners.ppo.config import PPOConfig

@@ -20,7 +20,7 @@ def advance(state, ctx, steps: int = 1, resting: bool = False) -> dict[str, list
     """Totals and weights of every metric over `steps` steps."""
     sums: dict[str, list[float]] = {}
     for _ in range(steps):
-        ctx.memory = quality.follow(state, ctx, torch.tensor([resting]))
+        ctx.task_state = quality.follow(state, ctx, torch.tensor([resting]))
         for name, value in quality.measure(state, ctx).items():
             total, weight = value if isinstance(value, Ratio) else (value, torch.ones(1))
             old = sums.setdefault(name, [0.0, 0.0])

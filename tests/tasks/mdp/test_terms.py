@@ -39,7 +39,7 @@ def humanoid(unlimited: tuple[int, ...] = (), **memory: torch.Tensor) -> tuple[S
         episode_time=torch.full((1,), 9.0),
         command_time=torch.full((1,), 3.0),
         push_time=torch.full((1,), 1.0),
-        memory=memory,
+        task_state=memory,
     )
     return State({"robot": entity}), ctx
 

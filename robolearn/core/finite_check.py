@@ -1,4 +1,4 @@
-"""Watch: numbers that are not finite are told by name, at once where looking is free, later where it is not."""
+"""FiniteCheck: numbers that are not finite are told by name, at once where looking is free, later where it is not."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from robolearn.envs.state import State, Tensor
 from robolearn.errors import RunFailed
 
-ORDER = ("action of", "target of", "reward", "metric", "start pose", "observation")
+ORDER = ("action of", "target of", "reward", "metric", "initial state", "observation")
 """Kinds of what is looked at, as they follow in a step."""
 
 
 class NonFiniteTerm(RunFailed):
-    """An action, reward, observation, metric, start pose or gradient was not finite."""
+    """An action, reward, observation, metric, initial state or gradient was not finite."""
 
     def __init__(self, message: str, state: State | None = None) -> None:
         super().__init__(message)
@@ -22,18 +22,28 @@ class NonFiniteTerm(RunFailed):
         """The State it was computed from, to look at."""
 
 
-class Watch:
+class FiniteCheck:
     """Looks at what an Env computes.
 
     On a CPU each look reads the numbers. On a GPU that would wait for everything queued before it, so what was
     seen is kept there, a flag a column, until `read`.
     """
 
-    def __init__(self, at_once: bool, state: Callable[[], State], episode_step: Callable[[], Tensor]) -> None:
-        """`state` and `episode_step` (N,) are for the message, where `at_once`."""
-        self.at_once, self._state, self._episode_step = at_once, state, episode_step
-        self.seen: dict[str, Tensor] = {}
-        """(K,) bool a look: which columns were not finite since the last `read`."""
+    def __init__(
+        self,
+        at_once: bool,
+        state: Callable[[], State],
+        episode_step: Callable[[], Tensor],
+        flags: Callable[[], dict[str, Tensor]],
+    ) -> None:
+        """
+        Args:
+            at_once: whether to read what is looked at.
+            state: for the message.
+            episode_step: (N,), for the message.
+            flags: a dictionary to keep (K,) bool for each look in: which columns were not finite since `read`.
+        """
+        self.at_once, self._state, self._episode_step, self._flags = at_once, state, episode_step, flags
         self._names: dict[str, list[str]] = {}
 
     @torch.no_grad()
@@ -47,7 +57,8 @@ class Watch:
             key = f"{kind} {names[0]}" if names else kind
             bad = ~torch.isfinite(values).all(dim=0)
             self._names[key] = [f"{kind} {name!r}" for name in names]
-            self.seen[key] = self.seen[key] | bad if key in self.seen else bad
+            flags = self._flags()
+            flags[key] = flags[key] | bad if key in flags else bad
             return
         if bool(torch.isfinite(values.sum())):
             return
@@ -70,17 +81,18 @@ class Watch:
         Raises:
             NonFiniteTerm: something was not finite; the first by the order of a step is named.
         """
-        if not self.seen:
+        flags = self._flags()
+        if not flags:
             return
         # By the order of a step: what is wrong first spoils what is computed from it.
-        keys = sorted(self.seen, key=lambda key: next((i for i, kind in enumerate(ORDER) if kind in key), 99))
-        flags = torch.cat([self.seen[key] for key in keys]).tolist()
+        keys = sorted(flags, key=lambda key: next((i for i, kind in enumerate(ORDER) if kind in key), 99))
+        values = torch.cat([flags[key] for key in keys]).tolist()
         names = [name for key in keys for name in self._names[key]]
-        for seen in self.seen.values():
+        for seen in flags.values():
             seen.zero_()
-        if any(flags):
-            first = names[flags.index(True)]
+        if any(values):
+            first = names[values.index(True)]
             raise NonFiniteTerm(
-                f"{first} was not finite since the last iteration (and {sum(flags) - 1} other columns)",
+                f"{first} was not finite since the last iteration (and {sum(values) - 1} other columns)",
                 self._state().clone(),
             )

@@ -1,4 +1,4 @@
-"""Totals: what an Env has seen since it was last asked, summed on its device."""
+"""EpisodeStats: what an Env has seen since it was last asked, summed on its device."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from robolearn.envs.state import Tensor
 from robolearn.tasks.mdp.task import Ratio
 
 
-class Totals:
-    """Sums over steps and finished episodes, kept as tensors: nothing is read back before `drain`."""
+class EpisodeStats:
+    """Sums over steps and finished episodes. It keeps none itself: `add` makes new sums, `means` reads them back."""
 
     def __init__(self, terms: list[str], metrics: list[str], weights: Tensor, dt: float) -> None:
         """Reward terms with their weights (K,) a second, metrics by name, and the control period [s]."""
@@ -17,20 +17,17 @@ class Totals:
         self.per_step = [weight * dt for weight in weights.tolist()]
         """What a raw term of 1 earns in a step."""
         self.device = weights.device
-        self.clear()
 
-    def clear(self) -> None:
-        """Start anew."""
-        zeros = torch.zeros(
-            len(self.terms) + 2 * len(self.metrics) + 6, dtype=torch.float64, device=self.device
-        )
-        self.sums = zeros
-        """Raw terms, metrics (all totals, then all weights), then: steps, episodes, terminated, diverged, and
-        the returns and seconds of the finished episodes."""
+    def empty(self) -> Tensor:
+        """Sums of nothing, float64: raw terms, metrics (all totals, then all weights), then steps, episodes,
+        terminated, diverged, and the returns and seconds of the finished episodes."""
+        size = len(self.terms) + 2 * len(self.metrics) + 6
+        return torch.zeros(size, dtype=torch.float64, device=self.device)
 
     @torch.no_grad()
     def add(
         self,
+        sums: Tensor,
         raw: Tensor,
         metrics: list[Ratio],
         done: Tensor,
@@ -39,9 +36,9 @@ class Totals:
         returns: Tensor,
         seconds: Tensor,
         counted: Tensor | None = None,
-    ) -> None:
-        """One step of N environments: raw terms (N, K), metrics as pairs of (N,), the rest (N,) each; `counted` (N,)
-        bool says which rows are a step at all, every one without it.
+    ) -> Tensor:
+        """`sums` and one step of N environments: raw terms (N, K), metrics as pairs of (N,), the rest (N,) each;
+        `counted` (N,) bool says which rows are a step at all, every one without it.
 
         Sums carry no graph, or they would keep that of every step.
         """
@@ -49,14 +46,14 @@ class Totals:
         counts = (steps, done, terminated, diverged, done * returns, done * seconds)
         columns = [*(m.total for m in metrics), *(m.weight for m in metrics), *counts]
         per_step = [column.sum(dtype=torch.float64) for column in columns]
-        self.sums = self.sums + torch.cat((raw.sum(dim=0, dtype=torch.float64), torch.stack(per_step)))
+        return sums + torch.cat((raw.sum(dim=0, dtype=torch.float64), torch.stack(per_step)))
 
-    def drain(self) -> dict[str, float]:
-        """Means since the last call, by name, and start anew: `reward/<term>` (weighted, per step),
+    def means(self, sums: Tensor) -> dict[str, float]:
+        """Means by name: `reward/<term>` (weighted, per step),
         `raw/<term>`, `metric/<name>` (where any step counted), `episode/return`, `episode/length` [s],
         `episode/fall_rate`, counts.
         """
-        values = self.sums.tolist()
+        values = sums.tolist()
         raw, values = values[: len(self.terms)], values[len(self.terms) :]
         metrics, (steps, episodes, terminated, diverged, returns, seconds) = values[:-6], values[-6:]
         per_step = max(steps, 1.0)
@@ -73,5 +70,4 @@ class Totals:
         for name, total, weight in zip(self.metrics, metrics[:half], metrics[half:], strict=True):
             if weight:
                 out[f"metric/{name}"] = total / weight
-        self.clear()
         return out
