@@ -131,16 +131,27 @@ def test_a_wrong_dt_everywhere_alike_is_caught_by_the_recording(capfd, monkeypat
     assert (code, "observations gait_phase[0]" in said) == (3, True), said
 
 
-def test_an_unsafe_precision_is_code_3_and_names_the_worst_output(run, capfd):
-    """Half precision ends at 65504; a first layer times 1e6 and a second over 1e6 is the same policy in fp32."""
+@pytest.mark.parametrize(
+    ("precision", "weight", "bias", "last_weight", "last_bias"),
+    [("fp16", 40000.0, 60000.0, 2**-14, 0.0), ("bf16", 2.0, 61440.0, 1.0, -61440.0)],
+)
+def test_an_unsafe_precision_is_code_3_and_names_the_worst_output(
+    precision, weight, bias, last_weight, last_bias, run, capfd
+):
+    """One unit, x + its bias, and all weights exact in half precision: only arithmetic in it goes wrong.
+
+    fp16 ends at 65504, which 60000 + 40000 x passes where float32 goes on; bf16 has 8 bits, so that of 61440 + 2 x
+    only steps of 256 are left when the 61440 is taken off again.
+    """
     content = torch.load(run / "latest.pt", weights_only=True)
     actor = content["actor_state_dict"]
-    actor["mlp.0.weight"] *= 1e4
-    actor["mlp.0.bias"] = actor["mlp.0.bias"].abs() * 1e4 + 7e4  # all units on, in the straight part of ELU
-    actor["mlp.0.bias"][:] = 6e4
+    for name in ("mlp.0.weight", "mlp.0.bias", "mlp.2.weight", "mlp.2.bias"):
+        actor[name] = torch.zeros_like(actor[name])
+    actor["mlp.0.weight"][0], actor["mlp.0.bias"][0] = weight, bias
+    actor["mlp.2.weight"][0, 0], actor["mlp.2.bias"][0] = last_weight, last_bias
     torch.save(content, run / "latest.pt")
-    code, said = export(capfd, run, "--precision", "fp16")
-    assert (code, "fp16 is not safe" in said, "output slider" in said) == (3, True, True), said
+    code, said = export(capfd, run, "--precision", precision)
+    assert (code, f"{precision} is not safe" in said, "output slider" in said) == (3, True, True), said
     assert nothing_left(run)
 
 
