@@ -186,8 +186,8 @@ def export(request: Request) -> int:
             )
         elif judge is not session:
             out.warnings.append(
-                "ONNX Runtime computes fp16 on most processors in float32: parity was checked in real half precision, by "
-                "ONNX's own evaluator, and the closed loop was driven by ONNX Runtime."
+                "ONNX Runtime computes fp16 on most processors in float32: parity was checked in real half precision, "
+                "by ONNX's own evaluator, and the closed loop was driven by ONNX Runtime."
             )
         for built in sessions:
             out.warnings += getattr(built, "warnings", [])

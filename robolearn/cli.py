@@ -156,7 +156,7 @@ def list_(
 def eval_(
     words: Words = None,
     output: Output = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes to run, at least.")] = 512,
+    episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Episodes to run, at least.")] = 512,
     backend: Annotated[str | None, typer.Option(help="Another simulator than the run's.")] = None,
     gap: Annotated[
         bool, typer.Option("--gap", help="On the run's own simulator too: tell the gap in return.")
@@ -184,7 +184,7 @@ def play(
     video: Annotated[
         Path | None, typer.Option(help="Video to write; play.mp4 in the run's folder where omitted.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Length of the video [s].")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Length of the video [s].")] = 20.0,
     output: Output = None,
 ) -> int:
     """Watch a policy: a video, headless. (The browser viewer is not there yet.)
@@ -210,12 +210,14 @@ def sim(
         str, typer.Option(help="A run, a checkpoint, pretrained:NAME, random or zero.")
     ] = "zero",
     backend: Annotated[str, typer.Option(help="Simulator; auto picks.")] = "auto",
-    steps: Annotated[int, typer.Option(min=1, help="Control steps to simulate.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed; on a CPU the same one gives the same bits.")] = 1,
-    num_envs: Annotated[int, typer.Option(min=1, help="Robots side by side.")] = 64,
+    steps: Annotated[int, typer.Option(min=1, max=100_000_000, help="Control steps to simulate.")] = 1000,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed; on a CPU the same one gives the same bits.")
+    ] = 1,
+    num_envs: Annotated[int, typer.Option(min=1, max=1_048_576, help="Robots side by side.")] = 64,
     junit: Annotated[Path | None, typer.Option(help="Write a JUnit report here.", show_default=False)] = None,
     min_real_time_factor: Annotated[
-        float, typer.Option(min=0, help="Simulated seconds of each robot for a second of the clock.")
+        float, typer.Option(min=0, max=1e6, help="Simulated seconds of each robot for a second of the clock.")
     ] = 1.0,
     min_survival: Annotated[
         float, typer.Option(min=0, max=1, help="Share of robots that a trained policy must keep up.")
@@ -264,10 +266,11 @@ def export(
     rate: Annotated[
         float | None, typer.Option(help="Control rate on the robot [Hz]; checked against the policy's own.")
     ] = None,
-    starts: Annotated[int, typer.Option(min=4, help="Paired starts of the closed loop.")] = 512,
-    seconds: Annotated[float, typer.Option(help="Length of each [s].")] = 10.0,
+    starts: Annotated[int, typer.Option(min=4, max=100_000, help="Paired starts of the closed loop.")] = 512,
+    seconds: Annotated[float, typer.Option(min=0.02, max=86400, help="Length of each [s].")] = 10.0,
     measure_seconds: Annotated[
-        float, typer.Option(help="How long to measure here at the control rate [s]; 0: not.")
+        float,
+        typer.Option(min=0, max=86400, help="How long to measure here at the control rate [s]; 0: not."),
     ] = 10.0,
     require_engine: Annotated[
         bool, typer.Option("--require-engine", help="Fail where no TensorRT engine can be built.")
@@ -311,7 +314,7 @@ def export(
 def deploy(
     bundle: Annotated[Path, typer.Argument(help="Folder that `robolearn export` wrote.")],
     overrides: Overrides = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long [s].")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=86400, help="How long [s].")] = 20.0,
     runtime: Annotated[
         str | None, typer.Option(help="onnxruntime or tensorrt; what the bundle has where omitted.")
     ] = None,
@@ -336,8 +339,8 @@ def deploy(
 @app.command(epilog=EPILOG, context_settings=WIDTH)
 def bench(
     overrides: Overrides = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured.")] = 7,
-    warmup: Annotated[int, typer.Option(min=0, help="Training iterations before that.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="How often everything is measured.")] = 7,
+    warmup: Annotated[int, typer.Option(min=0, max=1000, help="Training iterations before that.")] = 3,
     sizes: Annotated[str | None, typer.Option(help="Environments, a line each: 1024,4096.")] = None,
     against: Annotated[str | None, typer.Option(help="Time an update beside this one's: rsl_rl.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write everything measured here too.")] = None,
@@ -356,8 +359,8 @@ def bench(
 @app.command("grad-check", epilog=EPILOG, context_settings=WIDTH)
 def grad_check(
     overrides: Overrides = None,
-    directions: Annotated[int, typer.Option(min=1, help="Random directions for each line.")] = 16,
-    envs: Annotated[int, typer.Option(min=2, help="Robots side by side.")] = 16,
+    directions: Annotated[int, typer.Option(min=1, max=10_000, help="Random directions for each line.")] = 16,
+    envs: Annotated[int, typer.Option(min=2, max=10_000, help="Robots side by side.")] = 16,
 ) -> int:
     """Compare gradients through the simulator with finite differences; exit code 1 where they are apart.
 

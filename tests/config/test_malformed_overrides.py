@@ -345,6 +345,32 @@ def test_other_commands_refuse_the_same_way(refused, words: list[str], right: st
     assert right in refused(words)
 
 
+@pytest.mark.parametrize("value", ["99999999999999999999", "inf", "nan", "-1"])
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("eval", "--episodes"),
+        ("play", "--seconds"),
+        ("sim", "--steps"),
+        ("sim", "--num-envs"),
+        ("sim", "--seed"),
+        ("sim", "--min-real-time-factor"),
+        ("sim", "--min-survival"),
+        ("export", "--starts"),
+        ("export", "--seconds"),
+        ("export", "--measure-seconds"),
+        ("deploy", "--seconds"),
+        ("deploy", "--max-missed"),
+        ("bench", "--rounds"),
+        ("bench", "--warmup"),
+        ("grad-check", "--directions"),
+        ("grad-check", "--envs"),
+    ],
+)
+def test_every_number_of_a_command_has_an_upper_and_a_lower_bound(refused, command, option, value) -> None:
+    assert option in refused([command, *(["a-bundle"] if command == "deploy" else []), option, value])
+
+
 @pytest.mark.parametrize(
     "words",
     [

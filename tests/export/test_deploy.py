@@ -63,7 +63,7 @@ def test_missed_deadlines_are_code_4_and_said_to_be_measured(exported, capsys, m
         (["--runtime", "tensorrt"], 6, "is not built yet"),
         (["task.control_dt=0.04"], 2, "contract.control_dt: 0.02 and 0.04"),
         (["task=cartpole_balance"], 2, "another robot or task"),
-        (["--seconds", "inf"], 2, "--seconds inf"),
+        (["--seconds", "inf"], 2, "--seconds"),
         (["--seconds", "1e12"], 2, "86400"),
         (["--max-missed", "nan"], 2, "--max-missed"),
         (["task.nonsense=1"], 2, "nonsense"),
