@@ -8,7 +8,7 @@ Exit codes:
     3    something optional is missing: a package, a renderer, a GPU
     4    the run failed: it diverged, or a term was not finite
     70   a bug of ours; its traceback is shown, please report it
-    130  interrupted (Ctrl-C); a training run has saved a checkpoint
+    130  interrupted (Ctrl-C, SIGTERM); a training run has saved a checkpoint
 
 `export` and `deploy` have codes of their own from 3 to 6, those of the bundle's runtime: `robolearn.runtime.errors`.
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import linecache
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -394,13 +395,27 @@ def _split(words: list[str] | None, backend: str | None = None) -> tuple[str | N
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code; `argv` without the program's name.
 
-    What a user can cause is one line on stderr. Only a bug of ours shows a traceback.
+    What a user can cause is one line on stderr. Only a bug of ours shows a traceback. Without `argv` the process is
+    the command's own: SIGTERM interrupts it as Ctrl-C does, and its exit code, once known, stays.
     """
+    if argv is not None:
+        return _run(argv)
+    try:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        return _run(sys.argv[1:])
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _run(words: Sequence[str]) -> int:
     # typer brings click's code along, from some version on; the class is reached through one it exports.
     usage: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
-        words = list(sys.argv[1:] if argv is None else argv)
-        result = typer.main.get_command(app).main(args=words, prog_name="robolearn", standalone_mode=False)
+        result = typer.main.get_command(app).main(
+            args=list(words), prog_name="robolearn", standalone_mode=False
+        )
         return result if isinstance(result, int) else OK
     except MissingError as error:
         return _fail(error, MISSING)

@@ -1,10 +1,14 @@
-"""Writing files so that a reader, or a machine that loses power, sees the old one or the whole new one."""
+"""Writing files so that a reader, or a machine that loses power, sees the old one or the whole new one; and folders
+that one process at a time writes to."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 from robolearn.errors import ConfigError, quote
@@ -35,3 +39,39 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+LOCK = ".lock"
+"""The file in a folder that says who works there. It stays; what counts is the kernel's lock on it."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """A folder for this process alone. The kernel gives it free when the process ends, also by kill -9.
+
+    Worker processes do not inherit the lock. On a file system without locks there is none.
+
+    Raises:
+        ConfigError: another process has it, by process, host and time; or the folder cannot be written to.
+    """
+    path = folder / LOCK
+    try:
+        file = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {quote(str(path), 120)}: {error.strerror}") from error
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            file.seek(0)
+            who = file.read(200).strip() or "another process"
+            raise ConfigError(
+                f"{quote(str(folder), 120)} is in use by {who}; wait for its end, or add output=DIR"
+            ) from None
+        except OSError:
+            pass
+        file.truncate(0)
+        since = datetime.now().strftime("%Y-%m-%d %H:%M:%S")
+        file.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
+        file.flush()
+        yield

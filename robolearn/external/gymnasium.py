@@ -272,15 +272,19 @@ def _vector(task: GymnasiumTask, num_envs: int, render: str | None) -> gymnasium
 @contextmanager
 def _deaf() -> Iterator[None]:
     """Processes that are started meanwhile do not hear Ctrl-C, which a terminal sends to all: who started them ends
-    them, after the checkpoint."""
+    them, after the checkpoint, by SIGTERM, which they obey at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, signal.SIG_DFL),
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _import(module: str, id: str) -> None:

@@ -6,6 +6,7 @@
       metrics.jsonl     a line an iteration; TensorBoard's event files lie beside it
       latest.pt         the newest checkpoint with the simulation itself: exact resume
       checkpoints/      iteration_000025.pt ...: weights, optimizer, normalizers
+      .lock             who trains in it; see `robolearn.files.locked`
 
 A checkpoint holds tensors and plain values only and is loaded so: it cannot run code.
 """

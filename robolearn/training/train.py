@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -24,7 +24,7 @@ from robolearn.core.env import Diverged
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.errors import ConfigError
-from robolearn.files import replacing
+from robolearn.files import locked, replacing
 from robolearn.learners.learner import Learner, Report
 from robolearn.training import checkpoint
 from robolearn.training.build import build_env, build_external, device_of
@@ -45,12 +45,19 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
         The run folder.
 
     Raises:
-        ConfigError: the configuration cannot be built, or does not fit the checkpoint to resume.
+        ConfigError: the configuration cannot be built, or does not fit the checkpoint to resume, or another process
+            trains in the run's folder.
         RunFailed: a term was not finite, or too many environments diverged; the last checkpoint stays.
         KeyboardInterrupt: after Ctrl-C, with a checkpoint written.
     """
+    with ExitStack() as held:
+        return _train(run, changes, held)
+
+
+def _train(run: Config, changes: list[str] | None, held: ExitStack) -> Path:
+    """`train`; the lock of the run's folder goes into `held`."""
     set_threads(run)
-    folder, content = _resumed(run)
+    folder, content = _resumed(run, held)
     env = _build(run)
     learner = make_learner(run, env)
     numerics = {"torch threads": torch.get_num_threads(), "precision": getattr(learner, "precision", None)}
@@ -78,6 +85,7 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
         stale.unlink(missing_ok=True)  # what a kill left half written
     if folder is None:
         folder = checkpoint.new_run_folder(run.task_name, run.output)
+        held.enter_context(locked(folder))
 
     def describe() -> None:
         # Where it came from and where it lies is not what it is: a run can be moved and resumed again.
@@ -92,7 +100,7 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
     where = "" if run.backend_name == config.OWN else f" on {run.backend_name}"
     title = f"{run.task_name}{where}, {run.num_envs} environments, {run.learner_name}"
     panel = Panel(title, run.max_iterations)
-    with closing(env), closing(log), panel, interruptible() as interrupted:
+    with interruptible() as interrupted, closing(env), closing(log), panel:
         panel.note(f"run {folder}")
         if start:
             panel.note(
@@ -117,7 +125,7 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
                     described = True
                 infos = {"steps": steps, "seconds": seconds, "numerics": numerics}
                 checkpoint.save(folder, iteration, learner, env, infos)
-            if stop:
+            if stop and iteration < run.max_iterations:
                 panel.note(f"stopped at iteration {iteration}; go on with: {_going_on(run, folder)}")
                 raise KeyboardInterrupt
         panel.note(f"trained {run.task_name}: {folder}")
@@ -155,15 +163,18 @@ def _plenty(run: Config) -> int:
     return PLENTY + 4 * getattr(learner, "num_steps", 0) * (1024 + 2 * max(widths))
 
 
-def _resumed(run: Config) -> tuple[Path | None, dict[str, Any] | None]:
+def _resumed(run: Config, held: ExitStack) -> tuple[Path | None, dict[str, Any] | None]:
     """The folder to go on in and the checkpoint to go on from; neither for a new run, no folder for one
     that goes on elsewhere."""
     if run.resume is None:
         return None, None
     folder, path = checkpoint.find_run(run.resume)
-    content = checkpoint.load(path)
     if run.output is not None:
-        return None, content
+        return None, checkpoint.load(path)
+    held.enter_context(
+        locked(folder)
+    )  # before the checkpoint is read: another process may be writing a newer one
+    content = checkpoint.load(path)
     checkpoint.require_newest(folder, content)
     return folder, content
 
@@ -228,7 +239,10 @@ def _row(iteration: int, steps: int, seconds: float, report: Report) -> dict[str
 
 @contextmanager
 def interruptible() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM ask the loop to end after the running iteration; a second one ends it at once."""
+    """Ctrl-C and SIGTERM ask the loop to end after the running iteration; a second one ends it at once.
+
+    One that the process was started to ignore stays ignored, as the convention is for jobs in the background.
+    """
     caught: list[int] = []
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -241,7 +255,8 @@ def interruptible() -> Iterator[list[int]]:
             flush=True,
         )
 
-    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    heard = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, ask) for number in heard}
     try:
         yield caught
     finally:

@@ -203,6 +203,15 @@ def test_a_module_that_cannot_be_imported_is_one_line(capsys, tmp_path, monkeypa
     assert "path.py:NAME" in refusal(capsys, "task=gymnasium:my_env.py:")
 
 
+@pytest.fixture
+def ctrl_c_is_heard():
+    """Where the tests were started in the background, SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_is_heard")
 def test_processes_of_their_own_do_not_hear_ctrl_c(make):
     env = make("Counter", "task.vectorization=async")
     for process in env.vector.processes:

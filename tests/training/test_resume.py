@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
+import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -65,10 +64,35 @@ os.fsync = patched
 
 SCRIPT = """
 import os, signal, sys
-def kill(): os.kill(os.getpid(), signal.SIGKILL)
+def send(number): os.kill(os.getpid(), number)
+def kill(): send(signal.SIGKILL)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # under nohup it would be ignored
 PATCH
 from robolearn.cli import main
-sys.exit(main(["train", *sys.argv[1:]]))
+sys.argv.insert(1, "train")
+sys.exit(main())
+"""
+
+SMALL = [
+    "task=cartpole_balance",
+    "num_envs=4",
+    "learner.num_steps=4",
+    "learner.minibatch_size=16",
+    "max_iterations=3",
+    "torch_threads=1",
+    "output=run",
+]
+
+
+def during(iteration: int, do: str) -> str:
+    """A patch: `do` in the middle of an iteration."""
+    return f"""
+import robolearn.training.train
+row = robolearn.training.train._row
+def patched(iteration, *rest):
+    if iteration == {iteration}: {do}
+    return row(iteration, *rest)
+robolearn.training.train._row = patched
 """
 
 
@@ -156,26 +180,95 @@ def test_a_run_through_a_differentiable_simulator_goes_on_to_the_same_bits(tmp_p
     assert_equal(final(Path("whole")), final(Path("run")))
 
 
-def test_ctrl_c_ends_after_the_iteration_with_a_checkpoint_and_resumes_exactly(uninterrupted, tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.replace("PATCH", ""), *RUN, "output=run"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 60
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 1) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    stopped = checkpoint.load(tmp_path / "run" / "latest.pt")["iter"]
-    assert 1 <= stopped < 8
-    assert f"stopped at iteration {stopped}" in out
+@pytest.mark.parametrize("which", ["SIGINT", "SIGTERM"])
+def test_ctrl_c_ends_after_the_iteration_with_a_checkpoint_and_resumes_exactly(
+    uninterrupted, tmp_path, which
+):
+    stopped = command(tmp_path, *RUN, "output=run", patch=during(2, f"send(signal.{which})"))
+    assert stopped.returncode == 130, stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    assert checkpoint.load(tmp_path / "run" / "latest.pt")["iter"] == 2
+    assert "stopped at iteration 2" in stopped.stdout
     assert command(tmp_path, "resume=run").returncode == 0
     assert_equal(final(uninterrupted), final(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("which", ["SIGINT", "SIGTERM"])
+def test_a_signal_that_was_ignored_from_the_beginning_stays_so(tmp_path, which):
+    """As nohup leaves SIGHUP, and a shell SIGINT for what it starts in the background."""
+    deaf = f"signal.signal(signal.{which}, signal.SIG_IGN)\n"
+    done = command(tmp_path, *SMALL, patch=deaf + during(2, f"send(signal.{which})"))
+    assert done.returncode == 0, done.stderr
+    assert checkpoint.load(tmp_path / "run" / "latest.pt")["iter"] == 3
+
+
+CLOSING = """
+from robolearn.core.env import Env
+close = Env.close
+def patched(self): close(self); send(signal.SIGTERM)
+Env.close = patched
+"""
+
+BEGINNING = """
+import robolearn.training.train
+robolearn.training.train.set_threads = lambda run: send(signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize(
+    ("patch", "code"),
+    [
+        (during(3, "send(signal.SIGTERM)"), 0),  # nothing is left to interrupt
+        ("import atexit; atexit.register(lambda: send(signal.SIGTERM))", 0),
+        (CLOSING, 0),
+        (BEGINNING, 130),
+    ],
+    ids=["last iteration", "exit", "closing", "beginning"],
+)
+def test_a_signal_at_any_time_ends_with_a_documented_code(tmp_path, patch, code):
+    done = command(tmp_path, *SMALL, patch=patch)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    if code == 0:
+        assert checkpoint.load(tmp_path / "run" / "latest.pt")["iter"] == 3
+
+
+# The first process stands still in its second iteration until its input ends, which is when the test lets go of it.
+STANDS_STILL = during(2, 'print("here", flush=True); sys.stdin.read()')
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that trains in run/, and holds it as long as its input is open."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.replace("PATCH", STANDS_STILL), *SMALL, "checkpoint_interval=1"],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert any(line == "here\n" for line in process.stdout)
+        yield process
+        process.kill()
+
+
+def test_a_second_training_in_a_run_folder_is_code_2_and_says_who_is_at_it(holder, tmp_path):
+    second = command(tmp_path, "resume=run")
+    assert (second.returncode, len(second.stderr.splitlines())) == (2, 1), second.stderr
+    assert f"process {holder.pid} on {socket.gethostname()} since 20" in second.stderr
+    elsewhere = command(tmp_path, "resume=run", "output=other")
+    assert elsewhere.returncode == 0, elsewhere.stderr
+    holder.stdin.close()
+    assert holder.wait() == 0
+    assert command(tmp_path, "resume=run", "max_iterations=4").returncode == 0
+
+
+def test_a_run_folder_is_free_again_after_a_kill(holder, tmp_path):
+    holder.kill()
+    holder.wait()
+    resumed = command(tmp_path, "resume=run")
+    assert resumed.returncode == 0, resumed.stderr
+    assert checkpoint.load(tmp_path / "run" / "latest.pt")["iter"] == 3
 
 
 def test_a_change_that_breaks_exactness_is_named(uninterrupted, tmp_path):
