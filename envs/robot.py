@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import yaml
 
+from robolearn.config.yaml_file import PlainLoader, parse
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
 
 SCHEMA = 1
@@ -135,8 +136,8 @@ class Robot:
         return _Reader(folder / "robot.yaml").robot()
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice, of which YAML would silently keep the last."""
+class _UniqueKeys(PlainLoader):
+    """Refuses a key given twice, of which YAML would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -205,12 +206,11 @@ class _Reader:
         if not self.file.is_file():
             self.fail("no such file; a robot is a folder with a robot.yaml and an MJCF file")
         try:
-            raw = yaml.load(self.file.read_text(encoding="utf-8"), Loader=_UniqueKeys)
-        except yaml.MarkedYAMLError as error:
-            line = f" near line {error.problem_mark.line + 1}" if error.problem_mark else ""
-            self.fail(f"not valid YAML{line}: {error.problem}")
-        except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
-            self.fail(f"not valid YAML: {error}")
+            raw = parse(self.file.read_text(encoding="utf-8"), _UniqueKeys)
+        except OSError as error:
+            self.fail(f"cannot be read: {error.strerror}")
+        except ValueError as error:
+            self.fail(str(error))
         return self.mapping("the file", raw)
 
     def joints(

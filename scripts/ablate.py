@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 
 import torch
-import yaml
 from walking import first_walk, number, trace
 
 from robolearn import config
+from robolearn.config import yaml_file
 from robolearn.training import checkpoint
 
 TASK = "humanoid_walk"
@@ -50,7 +50,7 @@ def trained(name: str, words: list[str], folder: Path) -> Path:
     """The run of one variant, trained now unless it is there."""
     run = folder / "".join(c if c.isalnum() else "_" for c in name)
     done = (run / checkpoint.LATEST).exists()
-    if done and yaml.safe_load((run / config.FILE_NAME).read_text()) != settings(words):
+    if done and yaml_file.read(run / config.FILE_NAME) != settings(words):
         sys.exit(f"{run} was trained with other settings: move it away, or choose another --output")
     if done and checkpoint.load(run / checkpoint.LATEST)["iter"] != settings(words)["max_iterations"]:
         sys.exit(f"{run} is unfinished: remove it, to train it again")

@@ -12,8 +12,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-import yaml
 
+from robolearn.config import yaml_file
 from robolearn.training.metrics import read_metrics
 
 CURVES = {
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("picture", type=Path)
     arguments = parser.parse_args()
     rows = read_metrics(arguments.run / "metrics.jsonl")
-    settings = yaml.safe_load((arguments.run / "config.yaml").read_text())
+    settings = yaml_file.read(arguments.run / "config.yaml")
     names = [name for name in CURVES if any(name in row for row in rows)]
     figure, axes = plt.subplots(2, 3, figsize=(13, 6.5), sharex=True)
     for axis, name in zip(axes.flat, names, strict=False):

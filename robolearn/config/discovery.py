@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-import yaml
+from robolearn.config.yaml_file import parse
 
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -76,9 +76,9 @@ def robots(folder: Path) -> list[Found]:
     for path in sorted(folder.glob("*/robot.yaml")):
         description, problem = "", ""
         try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            content = parse(path.read_text(encoding="utf-8"))
             description = _first_line(str(content["description"]))
-        except (yaml.YAMLError, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
             problem = f"robot.yaml cannot be read: {' '.join(str(error).split())}"
         except (KeyError, TypeError):
             problem = "robot.yaml has no description"

@@ -19,12 +19,46 @@ _WIDTH = 110
 _FLOAT = re.compile(r"[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+\Z")
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads 1e-3 as the number it is (YAML 1.1 wants 1.0e-3)."""
+class PlainLoader(yaml.SafeLoader):
+    """Safe YAML without aliases, a few lines of which expand to gigabytes, and without tags."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Refuse, with its line, what people do not write into settings."""
+        event = self.peek_event()
+        given = {"tag": getattr(event, "tag", None), "alias": getattr(event, "anchor", None)}
+        for what, name in given.items():
+            if name is not None:
+                problem = f"the {what} {quote(name)} is not taken; write the value itself"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
+
+
+def parse(text: str, loader: type[PlainLoader] = PlainLoader) -> Any:
+    """What YAML holds.
+
+    Raises:
+        ValueError: it is not YAML, or more than plain values; one line that names the line.
+    """
+    try:
+        return yaml.load(text, Loader=loader)
+    except yaml.MarkedYAMLError as error:
+        line = f" near line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ValueError(f"not valid YAML{line}: {error.problem}") from error
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
+        raise ValueError(f"not valid YAML: {error or type(error).__name__}") from error
+
+
+class _Loader(PlainLoader):
+    """YAML that reads 1e-3 as the number it is (YAML 1.1 wants 1.0e-3)."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that _Loader would take for a number."""
+    """Quotes text that _Loader would take for a number, and writes no aliases, which that refuses."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Always."""
+        return True
 
 
 for _class in (_Loader, _Dumper):
@@ -35,12 +69,12 @@ def read(path: Path) -> dict[str, Any]:
     """The mapping a file holds. ConfigError, naming the file, where there is none."""
     shown = quote(str(path), 120)
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        content = parse(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"{shown} cannot be read: {why}") from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{shown} is not YAML: {error or type(error).__name__}") from error
+    except ValueError as error:
+        raise ConfigError(f"{shown}: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ConfigError(f"{shown} is not a configuration: it holds no settings by name")
     return content

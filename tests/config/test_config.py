@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from robolearn import cli, config
-from robolearn.config import fields, registry, schema
+from robolearn.config import fields, registry, schema, yaml_file
 from robolearn.errors import ConfigError, MissingError
 
 HUMANOID = ["task=humanoid_walk"]
@@ -287,6 +287,45 @@ def test_a_damaged_file_is_one_clear_line(tmp_path: Path, content: bytes) -> Non
     with pytest.raises(ConfigError, match=r"config\.yaml") as error:
         config.load(path)
     assert str(error.value).isprintable()
+
+
+NOT_PLAIN = [
+    "&a 1",
+    "[&a {x: 1}, *a]",
+    "!!timestamp x",
+    "!!bool maybe",
+    "!!binary x",
+    "!!set {a}",
+    "!!int 1",
+    "!mine 1",
+    "!!python/name:os.system",
+]
+"""Values with an alias, which a few more lines would make gigabytes of, or a tag."""
+
+
+@pytest.mark.parametrize("value", NOT_PLAIN)
+def test_aliases_and_tags_are_refused_with_their_line(tmp_path: Path, value: str) -> None:
+    path = write(tmp_path)
+    text = path.read_text()
+    line = text.count("\n") + 1
+    path.write_text(f"{text}extra: {value}\n")
+    with pytest.raises(ConfigError, match=rf"config\.yaml.* near line {line}: the (alias|tag)"):
+        config.load(path)
+
+
+@pytest.mark.parametrize("value", ["0001-01-01 00:00:00 +23:59", "2001-99-01", "=", "0b_", "{[1]: 2}"])
+def test_odd_values_of_yaml_are_one_clear_line(tmp_path: Path, value: str) -> None:
+    path = write(tmp_path)
+    path.write_text(f"{path.read_text()}extra: {value}\n")
+    with pytest.raises(ConfigError, match=r"config\.yaml") as error:
+        config.load(path)
+    assert str(error.value).isprintable()
+
+
+def test_what_is_saved_has_no_alias_where_two_settings_are_one_object(tmp_path: Path) -> None:
+    both = [1, 2]
+    yaml_file.write({"a": both, "b": both}, tmp_path / "a.yaml")
+    assert yaml_file.read(tmp_path / "a.yaml") == {"a": both, "b": both}
 
 
 def test_a_number_edited_by_hand_as_1e_3_is_a_number(tmp_path: Path) -> None:

@@ -77,6 +77,8 @@ def test_mirror_swaps_sides_and_negates_the_flipped_joints(tmp_path):
         ("timestep: 0.005", "timestep: 0", ["solver.mujoco.timestep"]),
         ("joints:", "joints: [", ["not valid YAML near line"]),
         ("schema: 1", "- schema", ["not valid YAML"]),
+        ("schema: 1", "schema: &one 1", ["near line", "alias 'one'"]),
+        ("schema: 1", "schema: !!bool maybe", ["near line", "bool"]),
     ],
 )
 def test_a_wrong_robot_yaml_is_refused_in_one_line_that_names_the_offender(tmp_path, old, new, words):
