@@ -15,15 +15,15 @@ from robolearn.tasks.mdp.context import Random
 class VelocityCommands:
     """Walk commands: base velocity forward and sideways, and turning, redrawn every few seconds."""
 
-    forward: tuple[float, float] = (-0.5, 1.0)
+    forward: tuple[float, float] = field(default=(-0.5, 1.0), metadata={"min": -100.0, "max": 100.0})
     """Range of the forward velocity [m/s]."""
-    sideways: tuple[float, float] = (-0.3, 0.3)
+    sideways: tuple[float, float] = field(default=(-0.3, 0.3), metadata={"min": -100.0, "max": 100.0})
     """Range of the sideways velocity, left is positive [m/s]."""
-    yaw: tuple[float, float] = (-0.8, 0.8)
+    yaw: tuple[float, float] = field(default=(-0.8, 0.8), metadata={"min": -100.0, "max": 100.0})
     """Range of the turning rate, left is positive [rad/s]."""
     standing: float = field(default=0.2, metadata={"min": 0.0, "max": 1.0})
     """Share of commands that ask to stand still."""
-    seconds: tuple[float, float] = (3.0, 8.0)
+    seconds: tuple[float, float] = field(default=(3.0, 8.0), metadata={"max": 1e6})
     """Range of a command's duration [s]."""
 
     def validate(self) -> None:
@@ -51,7 +51,7 @@ class Pushes:
 
     speed: tuple[float, float] = field(default=(0.0, 0.0), metadata={"min": 0.0, "max": 10.0})
     """Range of the jump [m/s]; [0,0] is none."""
-    seconds: tuple[float, float] = field(default=(4.0, 8.0), metadata={"above": 0.0})
+    seconds: tuple[float, float] = field(default=(4.0, 8.0), metadata={"above": 0.0, "max": 1e6})
     """Range of the time between two [s]."""
 
     def validate(self) -> None:

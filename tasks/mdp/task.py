@@ -13,6 +13,12 @@ from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import MEASURABLE, VOCABULARY, Observation
 
+BOUNDS = {"friction": (1e-3, 10.0), "mass_scale": (0.01, 100.0), "gain_scale": (0.01, 100.0)}
+"""Within which `randomize` may draw each physical parameter: beyond them no robot and no ground is."""
+
+LARGEST_NOISE = 1000.0
+"""Largest half-width of noise, in the item's unit."""
+
 Term = Callable[[State, Context], Tensor]
 """A pure function of State and Context to (N,) or (N, k); it draws no random number and changes nothing."""
 
@@ -111,6 +117,10 @@ class Task:
                 raise ValueError(
                     f"noise.{name}: the policy does not observe it; it observes {', '.join(policy)}"
                 )
+            if not 0 <= self.noise[name] <= LARGEST_NOISE:
+                raise ValueError(
+                    f"noise.{name}={self.noise[name]:g} is no half-width of noise; give 0 to {LARGEST_NOISE:g}"
+                )
         for measured in self.items("policy"):
             if measured.deployed is None:
                 raise ValueError(
@@ -120,9 +130,12 @@ class Task:
             odd = ", ".join(sorted(set(self.rewards) ^ set(self.reward_terms())))
             raise ValueError(f"rewards and reward_terms() disagree about {odd}; give each term one weight")
         for name, (low, high) in self.randomize.items():
-            if name not in PARAMETERS or not 0 < low <= high:
+            if name not in PARAMETERS:
+                raise ValueError(f"randomize.{name} is none of {', '.join(PARAMETERS)}")
+            least, most = BOUNDS[name]
+            if not least <= low <= high <= most:
                 raise ValueError(
-                    f"randomize.{name}=[{low},{high}] is no range above 0 of one of {', '.join(PARAMETERS)}"
+                    f"randomize.{name}=[{low},{high}] is no range within {least:g} to {most:g}, low to high"
                 )
         for name in ("commands", "pushes"):
             if (getattr(self, name) is None) != (getattr(type(self)(), name) is None):
