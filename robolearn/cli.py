@@ -218,7 +218,7 @@ def sim(
     num_envs: Annotated[int, typer.Option(min=1, max=1_048_576, help="Robots side by side.")] = 64,
     junit: Annotated[Path | None, typer.Option(help="Write a JUnit report here.", show_default=False)] = None,
     min_real_time_factor: Annotated[
-        float, typer.Option(min=0, max=1e6, help="Simulated seconds of each robot for a second of the clock.")
+        float, typer.Option(min=0, max=1e9, help="Simulated seconds of each robot for a second of the clock.")
     ] = 1.0,
     min_survival: Annotated[
         float, typer.Option(min=0, max=1, help="Share of robots that a trained policy must keep up.")
