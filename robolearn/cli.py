@@ -1,40 +1,23 @@
 """The `robolearn` command.
 
-Exit codes:
-
-    0    ok
-    1    a check failed (`sim`: a gate; `bench --against`: the losses; `grad-check`: a gradient)
-    2    bad input: an option, an override, a file
-    3    something optional is missing: a package, a renderer, a GPU
-    4    the run failed: it diverged, or a term was not finite
-    70   a bug of ours; its traceback is shown, please report it
-    130  interrupted (Ctrl-C, SIGTERM); a training run has saved a checkpoint
-
-`export` and `deploy` have codes of their own from 3 to 6, those of the bundle's runtime: `robolearn.runtime.errors`.
-
-Nothing heavy is imported before a command's body needs it: `--help` and `list` answer at once.
+What a command raises becomes an exit code in `robolearn.commands.exits`. Nothing heavy is imported before a
+command's body needs it: `--help` and `list` answer at once.
 """
 
 from __future__ import annotations
 
-import errno
-import linecache
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from robolearn import __version__
-from robolearn.errors import ConfigError, MissingError, RunFailed, did_you_mean, one_line, quote
-from robolearn.runtime.errors import NOT_HERE, NOT_THE_SAME, Refused
-
-OK, CHECK_FAILED, BAD_INPUT, MISSING, RUN_FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
+from robolearn.commands.exits import CHECK_FAILED, OK, exit_code, export_codes
+from robolearn.errors import ConfigError, did_you_mean, quote
 
 EPILOG = (
     "Exit codes: 0 ok, 1 a check failed, 2 bad input, 3 something optional is missing (package, "
@@ -54,10 +37,6 @@ DEPLOY_EPILOG = (
 )
 TARGETS = "jetson-thor, jetson-thor-t4000, jetson-agx-orin, jetson-orin-nx, jetson-orin-nano, host"
 WIDTH = {"max_content_width": 100}
-_THE_DISK_SAYS_NO = {
-    getattr(errno, f"E{name}")
-    for name in ("ACCES", "EXIST", "ISDIR", "NAMETOOLONG", "NOENT", "NOSPC", "NOTDIR", "PERM", "ROFS")
-}
 
 app = typer.Typer(
     name="robolearn",
@@ -307,7 +286,7 @@ def export(
         require_engine=require_engine,
         require_measured=require_measured,
     )
-    with _export_codes():
+    with export_codes():
         return make_bundle(request)
 
 
@@ -333,7 +312,7 @@ def deploy(
     """
     from robolearn.export.deploy import deploy as run_bundle
 
-    with _export_codes():
+    with export_codes():
         return run_bundle(bundle, overrides or [], seconds, runtime, max_missed)
 
 
@@ -343,18 +322,24 @@ def bench(
     rounds: Annotated[int, typer.Option(min=1, max=1000, help="How often everything is measured.")] = 7,
     warmup: Annotated[int, typer.Option(min=0, max=1000, help="Training iterations before that.")] = 3,
     sizes: Annotated[str | None, typer.Option(help="Environments, a line each: 1024,4096.")] = None,
-    against: Annotated[str | None, typer.Option(help="Time an update beside this one's: rsl_rl.")] = None,
+    against: Annotated[str | None, typer.Option(hidden=True)] = None,
     json: Annotated[Path | None, typer.Option(help="Write everything measured here too.")] = None,
 ) -> int:
-    """Measure speed and memory: raw physics, environment, inference, learning; exit code 1 where losses differ.
+    """Measure speed and memory: raw physics, environment, inference, learning.
 
     \b
     robolearn bench task=humanoid_walk num_envs=4096
-    robolearn bench task=humanoid_walk --sizes 1024,4096 --against rsl_rl --json bench.json
+    robolearn bench task=humanoid_walk --sizes 1024,4096 --json bench.json
     """
+    if against is not None:
+        raise ConfigError(
+            "bench has no --against; in the repository, python scripts/compare_update.py compares an update with "
+            "rsl_rl's"
+        )
     from robolearn.commands.bench.bench import bench as measure
 
-    return OK if measure(overrides or [], rounds, warmup, sizes, against, json) else CHECK_FAILED
+    measure(overrides or [], rounds, warmup, sizes, json)
+    return OK
 
 
 @app.command("grad-check", epilog=EPILOG, context_settings=WIDTH)
@@ -370,17 +355,6 @@ def grad_check(
     from robolearn.commands.grad_check.grad_check import grad_check as compare
 
     return OK if compare(overrides or [], directions, envs) else CHECK_FAILED
-
-
-@contextmanager
-def _export_codes() -> Iterator[None]:
-    """What is missing or fails in `export` and `deploy` has their codes, not those of the other commands."""
-    try:
-        yield
-    except MissingError as error:
-        raise Refused(str(error), NOT_HERE) from error
-    except RunFailed as error:
-        raise Refused(str(error), NOT_THE_SAME) from error
 
 
 def _split(words: list[str] | None, backend: str | None = None) -> tuple[str | None, list[str]]:
@@ -410,57 +384,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    # typer brings click's code along, from some version on; the class is reached through one it exports.
-    usage: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
-    try:
-        result = typer.main.get_command(app).main(
-            args=list(words), prog_name="robolearn", standalone_mode=False
-        )
-        return result if isinstance(result, int) else OK
-    except MissingError as error:
-        return _fail(error, MISSING)
-    except RunFailed as error:
-        return _fail(error, RUN_FAILED)
-    except Refused as error:
-        return _fail(error, error.code)
-    except usage as error:
-        return _fail(error.format_message(), BAD_INPUT)
-    except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
-    except SystemExit as stop:
-        # Nobody reads our output any more (`| head`): no failure of ours.
-        return OK if stop.code == 1 else int(stop.code or 0)
-    except ValueError as error:
-        if isinstance(error, ConfigError) or _raised_by_us(error):
-            return _fail(error, BAD_INPUT)
-        return _bug()
-    except OSError as error:
-        if error.errno in _THE_DISK_SAYS_NO:
-            where = f"{quote(str(error.filename), 120)}: " if error.filename else ""
-            return _fail(f"{where}{error.strerror}", BAD_INPUT)
-        return _bug()
-    except Exception:
-        return _bug()
-
-
-def _fail(message: object, code: int) -> int:
-    print(f"robolearn: {one_line(str(message)) or 'bad input'}", file=sys.stderr)
-    return code
-
-
-def _bug() -> int:
-    traceback.print_exc()
-    return BUG
-
-
-def _raised_by_us(error: ValueError) -> bool:
-    """Whether a `raise` statement of this package made the error: those are worded for users.
-
-    One out of a library, or out of an expression of ours that a library refused, is a bug.
-    """
-    frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
-    ours = Path(file := frame.f_code.co_filename).is_relative_to(Path(__file__).parent)
-    return ours and linecache.getline(file, line).lstrip().startswith("raise")
+    command = typer.main.get_command(app)
+    return exit_code(lambda: command.main(args=list(words), prog_name="robolearn", standalone_mode=False))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from robolearn import cli, config
+from robolearn.commands import exits
 from robolearn.errors import ConfigError, MissingError, one_line, quote
 
 
@@ -45,11 +46,11 @@ def raise_for_users() -> None:
 @pytest.mark.parametrize(
     ("body", "code", "shown"),
     [
-        (raise_missing, cli.MISSING, "no renderer"),
-        (raise_on_disk, cli.BAD_INPUT, "No such file or directory"),
-        (raise_for_users, cli.BAD_INPUT, "robot.yaml"),
-        (interrupt, cli.INTERRUPTED, ""),
-        (raise_from_a_library, cli.BUG, "Traceback"),
+        (raise_missing, exits.MISSING, "no renderer"),
+        (raise_on_disk, exits.BAD_INPUT, "No such file or directory"),
+        (raise_for_users, exits.BAD_INPUT, "robot.yaml"),
+        (interrupt, exits.INTERRUPTED, ""),
+        (raise_from_a_library, exits.BUG, "Traceback"),
     ],
 )
 def test_each_kind_of_failure_has_its_exit_code(
@@ -60,7 +61,7 @@ def test_each_kind_of_failure_has_its_exit_code(
     out, err = capsys.readouterr()
     assert out == ""
     assert shown in err
-    assert ("Traceback" in err) == (code == cli.BUG)
+    assert ("Traceback" in err) == (code == exits.BUG)
 
 
 @pytest.mark.parametrize(

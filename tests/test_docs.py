@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from robolearn import cli
+from robolearn.commands import exits
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -32,10 +33,10 @@ TINY = {
 """What makes a command quick; the last setting of a kind wins."""
 
 EXPECTED = {
-    "sim": (cli.OK, cli.CHECK_FAILED),
-    "deploy": (cli.OK, cli.CHECK_FAILED),
-    "play": (cli.OK, cli.MISSING),
-    "grad-check": (cli.OK, cli.MISSING),
+    "sim": (exits.OK, exits.CHECK_FAILED),
+    "deploy": (exits.OK, exits.CHECK_FAILED),
+    "play": (exits.OK, exits.MISSING),
+    "grad-check": (exits.OK, exits.MISSING),
 }
 """Exit codes besides 0: an untrained policy falls, and not every machine renders or has Warp."""
 
@@ -108,7 +109,7 @@ def test_the_commands_of_the_readme_run(
             tiny = ["max_iterations=2"]  # its size is the saved one
         code = cli.main([*words, *tiny])
         said = capfd.readouterr()
-        assert code in EXPECTED.get(words[0], (cli.OK,)), (
+        assert code in EXPECTED.get(words[0], (exits.OK,)), (
             f"robolearn {shlex.join(words)}: exit {code}\n{said.err}"
         )
         if "resume=runs/walk" in words:
@@ -136,7 +137,7 @@ def test_the_commands_for_environments_of_ones_own_run(
     for words in found:
         tiny = {"train": ["num_envs=2", "max_iterations=1"], "eval": ["--episodes", "2"]}
         code = cli.main([*words, *tiny.get(words[0], TINY["export"])])
-        assert code == cli.OK, f"robolearn {shlex.join(words)}: exit {code}\n{capfd.readouterr().err}"
+        assert code == exits.OK, f"robolearn {shlex.join(words)}: exit {code}\n{capfd.readouterr().err}"
 
 
 APART = ("task=isaaclab:", "task=mjlab:", "backend=isaaclab")
@@ -152,7 +153,7 @@ def test_the_commands_of_a_page_parse(page: Path, tmp_path: Path, monkeypatch: p
         if words[0] == "train" and not own_file and not any(word.startswith("resume=") for word in words):
             show = [] if "--show" in words else ["--show"]
             apart = any(word.startswith(APART) for word in words)
-            assert cli.main([*words, *show]) in (cli.OK, *[cli.MISSING] * apart), shlex.join(words)
+            assert cli.main([*words, *show]) in (exits.OK, *[exits.MISSING] * apart), shlex.join(words)
 
 
 def test_there_are_commands_to_check() -> None:
@@ -223,7 +224,15 @@ def test_python_blocks_run(page: Path) -> None:
 
 def test_the_exit_codes_are_those_of_the_command() -> None:
     rows = re.findall(r"^\| (\d+) \| ", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    codes = [cli.OK, cli.CHECK_FAILED, cli.BAD_INPUT, cli.MISSING, cli.RUN_FAILED, cli.BUG, cli.INTERRUPTED]
+    codes = [
+        exits.OK,
+        exits.CHECK_FAILED,
+        exits.BAD_INPUT,
+        exits.MISSING,
+        exits.RUN_FAILED,
+        exits.BUG,
+        exits.INTERRUPTED,
+    ]
     assert [int(row) for row in rows] == codes
 
 
@@ -234,7 +243,7 @@ def test_the_exit_codes_of_an_export_are_those_of_its_runtime() -> None:
         r"^\| (\d+) \| ", (ROOT / "docs" / "export.md").read_text(encoding="utf-8"), re.MULTILINE
     )
     codes = [value for name, value in vars(errors).items() if name.isupper()]
-    assert {int(row) for row in rows} == {*codes, cli.CHECK_FAILED}
+    assert {int(row) for row in rows} == {*codes, exits.CHECK_FAILED}
 
 
 def table(page: str, heading: str) -> set[str]:

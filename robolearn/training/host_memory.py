@@ -23,6 +23,8 @@ USABLE = 0.8
 """Share of the free memory that may be planned with: simulators and allocators take more than the arrays that they
 show (a quarter more was measured with mjbatch)."""
 
+TOO_LARGE = "needs more memory than there is"
+
 
 def require_room(
     num_envs: int, device: torch.device, build: Callable[[int], Any], plenty: int = PLENTY
@@ -74,7 +76,7 @@ def enough_memory(num_envs: int, what: str = "") -> Iterator[None]:
         text = str(error).lower()
         if not isinstance(error, MemoryError) and "alloc" not in text and "out of memory" not in text:
             raise
-        raise ConfigError(f"num_envs={num_envs}{what} needs more memory than there is") from error
+        raise ConfigError(f"num_envs={num_envs}{what} {TOO_LARGE}") from error
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -4,7 +4,6 @@ judged here."""
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import json
 import math
@@ -16,7 +15,7 @@ import pytest
 import torch
 
 from robolearn.cli import main
-from robolearn.commands.bench import against, bench
+from robolearn.commands.bench import bench
 from robolearn.commands.bench import rates as bench_rates
 from robolearn.commands.bench.rates import RATES, SHARES, Recorder, bookmark, measure
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
@@ -91,7 +90,6 @@ def test_one_size_is_told_in_full(tmp_path, capsys):
     assert all(f"\n{name} " in shown for name in (*SHARES, "overlap ceiling", "process", "an environment"))
     require_numbers([row["overlap_ceiling"], row["memory"]["process"]])
     assert row["memory"]["per_env"] >= 0
-    assert "update" not in row
 
 
 def test_several_sizes_are_told_a_line_each_and_one_that_does_not_fit_takes_none_with_it(
@@ -110,12 +108,11 @@ def test_several_sizes_are_told_a_line_each_and_one_that_does_not_fit_takes_none
 
     monkeypatch.setattr(bench.subprocess, "run", run)
     out = tmp_path / "out.json"
-    assert main(["bench", *TINY, "--sizes", "4,16, 32,8", "--against", "rsl_rl", "--json", str(out)]) == 0
+    assert main(["bench", *TINY, "--sizes", "4,16, 32,8", "--json", str(out)]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in shown[-3:]] == ["16", "32", "8"]
     assert shown[-3].endswith("16  needs more memory than there is")
     assert "needs about 9.0 GiB" in shown[-2]
-    assert shown[-1].split()[-1] == "same"
     results = told(out)["results"]
     assert [row["num_envs"] for row in results] == [4, 16, 32, 8]
     assert [row["num_envs"] for row in results if "error" in row] == [16, 32]
@@ -163,13 +160,7 @@ def test_too_many_environments_are_one_line(error, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--against", "rslrl"], "did you mean rsl_rl? Valid: rsl_rl"),
-        (["--against", "sb3"], "Valid: rsl_rl"),
-        (["--against", "rsl_rl", "learner.rnn=gru"], "use learner.rnn=none"),
-        (
-            ["--against", "rsl_rl", "task=humanoid_walk", "learner.symmetry=augment"],
-            "use learner.symmetry=none",
-        ),
+        (["--against", "rsl_rl"], "python scripts/compare_update.py"),
         (["--sizes", "8,many"], "as --sizes 1024,4096"),
         (["--sizes", "0"], "as --sizes 1024,4096"),
         (["--sizes", "8,"], "as --sizes 1024,4096"),
@@ -186,17 +177,6 @@ def test_bad_input_is_one_line(words, said, capsys):
     error = capsys.readouterr().err
     assert said in error
     assert len(error.splitlines()) == 1
-
-
-def test_only_ppo_is_compared_with_another_ppo(trained):
-    from dataclasses import replace
-
-    from robolearn import config
-    from robolearn.errors import ConfigError
-
-    run = replace(config.load(trained), learner_name="sac")
-    with pytest.raises(ConfigError, match="use learner=ppo"):
-        against.require_comparable("rsl_rl", run)
 
 
 def test_a_run_that_is_resumed_is_measured_with_its_policy(trained, capsys, monkeypatch):
@@ -294,106 +274,3 @@ def test_a_learner_that_cannot_only_collect_is_measured_without_that_rate(make_e
     found = measure(env, Opaque(), rounds=1)
     assert list(found.rates) == list(found.of_raw) == ["raw", "environment", "learning"]
     assert found.steps == 48
-
-
-# ---------------------------------------------------------------------------------------- beside rsl_rl
-
-
-@pytest.mark.parametrize(
-    ("task", "settings"),
-    [
-        (CartpoleBalance, {}),
-        (CartpoleBalance, {"clip_value_loss": True, "value_loss_coef": 0.5, "activation": "relu"}),
-        (CartpoleBalance, {"max_kl": 0.011, "schedule": "adaptive", "learning_rate": 5e-3, "num_epochs": 2}),
-        (HumanoidWalk, {"precision": "bf16"}),  # folded by its gait clock
-    ],
-)
-def test_rsl_rl_has_the_same_losses_from_the_same_batch(task, settings, make_env):
-    env = make_env(task(), num_envs=16)
-    learner = PPO(env, small(**settings))
-    learner.iterate(env)
-    before = copy.deepcopy(learner.state_dict())
-    noise = torch.get_rng_state()
-    found = against.compare(env, learner, rounds=2)
-    assert found.equal
-    assert (found.samples, found.epochs, found.minibatches) == (96, learner.config.num_epochs, 3)
-    assert list(found.first) == list(found.whole) == ["surrogate", "value", "entropy"]
-    for ours, theirs, _ in found.first.values():
-        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
-    # Minibatch after minibatch rounding adds up; another algorithm would be off by far more.
-    assert all(difference < 1e-3 for _, _, difference in found.whole.values())
-    assert 0 <= found.weights_apart < 0.2
-    assert found.first["value"][0] != found.whole["value"][0]
-    used = learner.precision
-    assert set(found.seconds) == {f"{who}_{how}" for who in ("robolearn", "rsl_rl") for how in ("fp32", used)}
-    assert set(found.ratios) == {"fp32", "as_used", used}
-    require_numbers([*found.ratios.values(), *(x.median for x in found.seconds.values())])
-    # Nothing of it is left in the learner, or in the generator that everybody shares.
-    after = learner.state_dict()
-    for part in ("actor_state_dict", "critic_state_dict"):
-        assert all(torch.equal(x, before[part][k]) for k, x in after[part].items())
-    moments = [learned["optimizer_state_dict"]["state"] for learned in (before, after)]
-    assert moments[0]
-    assert all(torch.equal(x, moments[1][i][k]) for i, s in moments[0].items() for k, x in s.items())
-    assert torch.equal(torch.get_rng_state(), noise)
-
-
-@pytest.mark.parametrize("what", ["weights", "permutation", "clip"])
-def test_another_update_is_told_from_ours(what, make_env, monkeypatch):
-    if what == "weights":
-        restore = against.Start.restore
-
-        def other(start: against.Start) -> None:
-            restore(start)
-            if isinstance(start.adam, torch.optim.Adam) and not start.adam.defaults["fused"]:  # rsl_rl's
-                start.parameters[-2].add_(0.01)
-
-        monkeypatch.setattr(against.Start, "restore", other)
-    elif what == "permutation":
-        monkeypatch.setattr(against._Trial, "order", lambda trial: torch.arange(trial.samples))
-    else:
-        theirs = against.Theirs.__init__
-
-        def tighter(self: Any, learner: Any, config: Any, *rest: Any) -> None:
-            from dataclasses import replace
-
-            theirs(self, learner, replace(config, clip_value_loss=True, clip=1e-4), *rest)
-
-        monkeypatch.setattr(against.Theirs, "__init__", tighter)
-    env = make_env(CartpoleBalance(), num_envs=16)
-    learner = PPO(env, small())
-    learner.iterate(env)
-    found = against.compare(env, learner, rounds=1)
-    if what == "clip":  # which the first step does not meet: nothing has moved yet
-        assert max(difference for _, _, difference in found.whole.values()) > 1e-4
-    else:
-        assert not found.equal
-
-
-def test_losses_that_differ_are_exit_code_1(tmp_path, capsys, monkeypatch):
-    command = ["bench", *TINY, "--against", "rsl_rl", "--json", str(tmp_path / "out.json")]
-    assert main(command) == 0
-    shown = capsys.readouterr().out
-    assert "the losses of the first step are the same, within 1e-05" in shown
-    for name in ("robolearn fp32", "rsl_rl fp32", "surrogate", "value", "entropy", "weights"):
-        assert f"\n{name} " in shown
-    (row,) = told(tmp_path / "out.json")["results"]
-    assert row["update"]["equal"] is True
-    monkeypatch.setattr(against._Trial, "order", lambda trial: torch.arange(trial.samples))
-    assert main([*command, "learner.minibatch_size=16"]) == 1
-    assert "the losses of the first step DIFFER" in capsys.readouterr().out
-    (row,) = told(tmp_path / "out.json")["results"]
-    assert row["update"]["equal"] is False
-
-
-def test_losses_are_compared_relative_to_their_size():
-    assert against.apart("surrogate", 0.003, 0.002) == pytest.approx(0.001)  # a mean of terms of size 1
-    assert against.apart("entropy", 15.3, 15.0) == pytest.approx(0.02)
-    assert against.apart("value", 0.003, 0.002) == pytest.approx(0.5)
-    assert not against.apart("value", math.nan, 0.002) <= against.TOLERANCE
-
-
-def test_a_batch_is_cut_into_equal_parts():
-    assert against.nearest_divisor(32768, 8.0) == 8
-    assert against.nearest_divisor(128, 128 / 6144) == 1
-    assert against.nearest_divisor(100, 3.2) == 4

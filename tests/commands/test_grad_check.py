@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("warp")
 
 from robolearn import cli, config
+from robolearn.commands import exits
 from robolearn.commands.grad_check import differences, grad_check
 from robolearn.commands.grad_check.differences import (
     Agreement,
@@ -56,7 +57,7 @@ def one_percent_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_gradients_of_a_robot_without_feet_pass(capsys) -> None:
-    assert cli.main([*CARTPOLE, "backend=auto"]) == cli.OK
+    assert cli.main([*CARTPOLE, "backend=auto"]) == exits.OK
     out = capsys.readouterr().out
     assert verdicts(out) == dict.fromkeys(
         (
@@ -72,13 +73,13 @@ def test_the_gradients_of_a_robot_without_feet_pass(capsys) -> None:
 
 
 def test_a_wrong_gradient_fails(one_percent_too_long, capsys) -> None:
-    assert cli.main(CARTPOLE) == cli.CHECK_FAILED
+    assert cli.main(CARTPOLE) == exits.CHECK_FAILED
     found = verdicts(capsys.readouterr().out)
     assert set(found.values()) == {"FAIL"}, found
 
 
 def test_standing_is_asserted_and_touching_down_is_told(capsys) -> None:
-    assert cli.main(HOPPER) == cli.OK
+    assert cli.main(HOPPER) == exits.OK
     out = capsys.readouterr().out
     found = {" ".join(name.split()): verdict for name, verdict in verdicts(out).items()}
     asserted = {f"{name} {steps}" for name in ("smooth motion", "sustained contact") for steps in (1, 8)}
@@ -90,7 +91,7 @@ def test_standing_is_asserted_and_touching_down_is_told(capsys) -> None:
 
 def test_without_float64_differences_are_taken_in_float32(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(grad_check, "_in_float64", lambda run, env: None)
-    assert cli.main(CARTPOLE) == cli.OK
+    assert cli.main(CARTPOLE) == exits.OK
     assert "central differences in float32, without forces and torques\n" in capsys.readouterr().out
 
 
@@ -112,7 +113,7 @@ def test_the_same_seed_gives_the_same_table(capsys) -> None:
     ],
 )
 def test_bad_input_is_one_line(words: list[str], message: str, capsys) -> None:
-    assert cli.main(["grad-check", "task=cartpole_balance", *words]) == cli.BAD_INPUT
+    assert cli.main(["grad-check", "task=cartpole_balance", *words]) == exits.BAD_INPUT
     out, err = capsys.readouterr()
     assert out == ""
     assert message in err

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from robolearn import cli, config
+from robolearn.commands import exits
 from robolearn.config import fields
 from robolearn.config.schema import GROUPS, SCALARS
 from robolearn.errors import LINE
@@ -285,7 +286,7 @@ def refused(capsys, monkeypatch, tmp_path):
     def run(words: list[str]) -> str:
         code = cli.main(words)
         out, err = capsys.readouterr()
-        assert code == cli.BAD_INPUT, err
+        assert code == exits.BAD_INPUT, err
         assert out == ""
         assert err.endswith("\n")
         line = err[:-1]

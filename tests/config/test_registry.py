@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from robolearn import cli, config
+from robolearn.commands import exits
 from robolearn.config import discovery as discover
 from robolearn.config import registry
 from robolearn.config.registry import Row
@@ -214,7 +215,7 @@ def test_broken_packages_show_their_reason_and_break_nobody_else(site: Path, cap
         registry.load("tasks", "gone")
     with pytest.raises(MissingError, match="needs torch_that_is_not_there"):
         registry.load("tasks", "needy")
-    assert cli.main(["train", "task=needy", "--show"]) == cli.MISSING
+    assert cli.main(["train", "task=needy", "--show"]) == exits.MISSING
 
 
 def test_a_name_offered_twice_is_refused_naming_both(site: Path) -> None:
@@ -388,7 +389,7 @@ def test_a_missing_simulator_is_named_with_its_install_line(monkeypatch, request
     with pytest.raises(MissingError, match=r"pip install 'robolearn\[fast\]'"):
         registry.load("backends", "fast")
     assert registry.describe("backends")[0].available is False
-    assert cli.main(["train", "task=cartpole_balance", "--show"]) == cli.MISSING
+    assert cli.main(["train", "task=cartpole_balance", "--show"]) == exits.MISSING
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -404,7 +405,7 @@ def test_a_backend_with_an_install_line_of_its_own_shows_that(monkeypatch, reque
     with_rows(monkeypatch, own=PARTICULAR)
     with pytest.raises(MissingError, match=r"own needs no_such_simulator: python3\.12 -m venv own$"):
         registry.load("backends", "own")
-    assert cli.main(["list", "backends"]) == cli.OK
+    assert cli.main(["list", "backends"]) == exits.OK
     assert "python3.12 -m venv own" in " ".join(capsys.readouterr().out.split())
 
 
@@ -416,7 +417,7 @@ def test_without_isaac_lab_or_with_its_version_2_the_line_to_install_version_3_i
     monkeypatch.setattr(
         registry, "_installed", lambda name: name in there or name.partition(".")[0] in ("mujoco", "mjbatch")
     )
-    assert cli.main(["train", "task=cartpole_balance", "backend=isaaclab"]) == cli.MISSING
+    assert cli.main(["train", "task=cartpole_balance", "backend=isaaclab"]) == exits.MISSING
     (line,) = capsys.readouterr().err.splitlines()
     assert "isaaclab_newton" in line
     assert "isaaclab==3.0.0 mujoco-usd-converter==0.6.1" in line

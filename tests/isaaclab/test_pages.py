@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from robolearn import cli
+from robolearn.commands import exits
 from tests.test_docs import PAGES, robolearn_commands
 
 pytest.importorskip("isaaclab_tasks")
@@ -21,4 +22,4 @@ def test_the_commands_for_isaac_lab_describe_runs(capsys):
         "backend=isaaclab",
     }
     for command in trained:
-        assert cli.main([*command, "--show"]) == cli.OK, f"{shlex.join(command)}: {capsys.readouterr().err}"
+        assert cli.main([*command, "--show"]) == exits.OK, f"{shlex.join(command)}: {capsys.readouterr().err}"

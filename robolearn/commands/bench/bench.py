@@ -1,4 +1,4 @@
-"""`robolearn bench`: how fast this machine simulates, acts and learns, and what an update costs beside rsl_rl's."""
+"""`robolearn bench`: how fast this machine simulates, acts and learns."""
 
 from __future__ import annotations
 
@@ -10,32 +10,28 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from robolearn import config
-from robolearn.commands.bench.against import LOSSES, TOLERANCE, compare, require_comparable
 from robolearn.commands.bench.rates import RATES, SHARES, measure, memory, process_memory
 from robolearn.config.schema import Config
 from robolearn.core.env import Env
 from robolearn.errors import ConfigError, MissingError, RunFailed, quote
 from robolearn.files import replacing
 from robolearn.learners.learner import Learner
-from robolearn.learners.ppo.ppo import PPO
 from robolearn.runtime.measure import processor
 from robolearn.training import checkpoint
 from robolearn.training.build import make_env
+from robolearn.training.host_memory import TOO_LARGE, enough_memory
 from robolearn.training.train import make_learner, set_threads
 
 SCHEMA = 1
 """Version of what `--json` writes."""
-
-TOO_LARGE = "needs more memory than there is"
 
 _LIBRARIES = {
     "torch": "torch",
@@ -53,9 +49,8 @@ def bench(
     rounds: int = 7,
     warmup: int = 3,
     sizes: str | None = None,
-    against: str | None = None,
     output: Path | None = None,
-) -> bool:
+) -> None:
     """Measure a run's rates, memory and phases, and print them.
 
     Args:
@@ -64,44 +59,46 @@ def bench(
         warmup: training iterations before the first round.
         sizes: numbers of environments as "1024,4096"; each is measured in a process of its own, so that one that
             does not fit takes no other with it, and memory is told apart.
-        against: another learner whose update is timed on the same batch; see `robolearn.commands.bench.against`.
         output: file for everything that was measured, as JSON.
 
-    Returns:
-        Whether the first losses were the same as the other learner's; True without one.
-
     Raises:
-        ConfigError: the settings, a size or `against` cannot be used, or nothing fits into memory.
+        ConfigError: the settings or a size cannot be used, or nothing fits into memory.
         RunFailed: what is measured did not run to its end.
     """
     numbers = _sizes(sizes)
     runs = [config.resolve([*overrides, *([] if n is None else [f"num_envs={n}"])]) for n in numbers]
-    if against is not None:
-        require_comparable(against, runs[0])
-    if output is not None and output.is_dir():
-        raise ConfigError(f"cannot write {quote(str(output), 120)}: it is a folder")
+    require_writable(output)
     if sizes is None:
-        machine, row = _measure(runs[0], overrides, rounds, warmup, against)
-        print("\n".join((_title(machine), *_whole(row))))
+        machine, row = _measure(runs[0], overrides, rounds, warmup)
+        print("\n".join((title(machine), *_whole(row))))
         rows = [row]
     else:
         options = ["--rounds", str(rounds), "--warmup", str(warmup)]
-        options += [] if against is None else ["--against", against]
         machine, rows = {}, []
         for run in runs:
             told, row = _elsewhere([*overrides, f"num_envs={run.num_envs}", *options], run.num_envs)
             rows.append(row)
             if told and not machine:
-                print(_title(told))
+                print(title(told))
             print("\n".join(_lines(row, heads=bool(told) and not machine)), flush=True)
             machine = machine or told
         if not machine:
             raise ConfigError(f"no size fits: num_envs={rows[0]['num_envs']} {rows[0]['error']}")
     if output is not None:
-        content = {"schema": SCHEMA, "command": overrides, "machine": machine, "results": rows}
-        with replacing(output) as part:
-            part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    return all(row["update"]["equal"] for row in rows if "update" in row)
+        write(output, overrides, machine, rows)
+
+
+def require_writable(output: Path | None) -> None:
+    """Refuse a folder where a file is to be written, before anything is measured."""
+    if output is not None and output.is_dir():
+        raise ConfigError(f"cannot write {quote(str(output), 120)}: it is a folder")
+
+
+def write(output: Path, overrides: list[str], machine: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """What was measured, as JSON."""
+    content = {"schema": SCHEMA, "command": overrides, "machine": machine, "results": rows}
+    with replacing(output) as part:
+        part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _sizes(words: str | None) -> list[int | None]:
@@ -117,39 +114,27 @@ def _sizes(words: str | None) -> list[int | None]:
 
 
 def _measure(
-    run: Config, overrides: list[str], rounds: int, warmup: int, against: str | None
+    run: Config, overrides: list[str], rounds: int, warmup: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The machine, and everything that was measured on it at this size."""
     set_threads(run)
     before = process_memory()
-    with _fitting(run.num_envs), closing(make_env(run)) as env:
-        learner = make_learner(run, env)
-        if run.resume is not None:
-            content = checkpoint.load(checkpoint.find_run(run.resume)[1])
-            checkpoint.restore(content, learner, env, config.resume_changes(overrides, run))
-        for _ in range(warmup):
-            learner.iterate(env)
+    with enough_memory(run.num_envs), closing(make_env(run)) as env:
+        learner = warmed_up(run, overrides, env, warmup)
         found = measure(env, learner, rounds)
         row = {"num_envs": env.num_envs, **asdict(found), "memory": memory(env, before)}
-        if against is not None:
-            # After the memory was read: what is compared with has its own.
-            update = compare(env, cast(PPO, learner), rounds)
-            row["update"] = {**asdict(update), "equal": update.equal}
-        return _machine(run, env, learner, rounds, warmup), row
+        return about(run, env, learner, rounds, warmup), row
 
 
-@contextmanager
-def _fitting(num_envs: int) -> Iterator[None]:
-    """What memory is not enough for is said in one line, whichever library finds out."""
-    try:
-        yield
-    except (ConfigError, MissingError, RunFailed):
-        raise
-    except Exception as error:
-        text = str(error).lower()
-        if isinstance(error, MemoryError) or "alloc" in text or "out of memory" in text:
-            raise ConfigError(f"num_envs={num_envs} {TOO_LARGE}") from error
-        raise
+def warmed_up(run: Config, overrides: list[str], env: Env, iterations: int) -> Learner:
+    """The run's learner, resumed where the run is, after some iterations."""
+    learner = make_learner(run, env)
+    if run.resume is not None:
+        content = checkpoint.load(checkpoint.find_run(run.resume)[1])
+        checkpoint.restore(content, learner, env, config.resume_changes(overrides, run))
+    for _ in range(iterations):
+        learner.iterate(env)
+    return learner
 
 
 def _elsewhere(words: list[str], num_envs: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -163,7 +148,7 @@ def _elsewhere(words: list[str], num_envs: int) -> tuple[dict[str, Any], dict[st
         path = Path(folder) / "result.json"
         command = [sys.executable, "-m", "robolearn.cli", "bench", *words, "--json", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode in (0, 1) and path.exists():
+        if done.returncode == 0 and path.exists():
             sys.stderr.write(done.stderr)  # warnings
             content = json.loads(path.read_text(encoding="utf-8"))
             return content["machine"], content["results"][0]
@@ -179,7 +164,8 @@ def _elsewhere(words: list[str], num_envs: int) -> tuple[dict[str, Any], dict[st
     raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
 
 
-def _machine(run: Config, env: Env, learner: Learner, rounds: int, warmup: int) -> dict[str, Any]:
+def about(run: Config, env: Env, learner: Learner, rounds: int, warmup: int) -> dict[str, Any]:
+    """The machine, and what was measured on it."""
     allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
     cpu = processor() or platform.processor() or platform.machine()
     return {
@@ -206,7 +192,8 @@ def _machine(run: Config, env: Env, learner: Learner, rounds: int, warmup: int) 
 # ---------------------------------------------------------------------------------------- printing
 
 
-def _title(machine: dict[str, Any]) -> str:
+def title(machine: dict[str, Any]) -> str:
+    """What `about` says, in a line."""
     m = machine
     on = m["device"] if m["device"] == m["cpu"] else f"{m['device']}, {m['cpu']}"
     versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items())
@@ -231,35 +218,7 @@ def _whole(row: dict[str, Any]) -> list[str]:
         f"{name:<16}{size / 2**20:>12,.1f}" for name, size in row["memory"].items() if name != "per_env"
     ]
     lines.append(f"{'an environment':<16}{row['memory']['per_env'] / 2**20:>12,.3f}")
-    return lines + (["", *_update(row["update"])] if "update" in row else [])
-
-
-def _update(update: dict[str, Any]) -> list[str]:
-    """An update beside another learner's."""
-    u = update
-    lines = [
-        f"update beside rsl_rl's, from the same batch, permutation and weights: {u['samples']} samples,",
-        f"{u['epochs']} epochs of {u['minibatches']} minibatches, step size {u['learning_rate']:g}",
-        f"{'':<16}{'ms':>12}{'lowest':>12}{'highest':>12}",
-    ]
-    for name, spread in u["seconds"].items():
-        numbers = "".join(f"{1000 * spread[key]:>12,.1f}" for key in ("median", "low", "high"))
-        lines.append(f"{name.replace('_', ' ').replace('rsl rl', 'rsl_rl'):<16}{numbers}")
-    told = {
-        "fp32": "both in fp32",
-        "as_used": "rsl_rl in fp32, ours as this run learns",
-        "bf16": "both in bf16",
-    }
-    lines += ["", "rsl_rl's time over ours"]
-    lines += [f"{ratio:>8.2f}  {told[name]}" for name, ratio in u["ratios"].items()]
-    for title, key in (("first step", "first"), ("whole update", "whole")):
-        lines += ["", f"{title:<16}{'robolearn':>14}{'rsl_rl':>14}{'apart':>12}"]
-        for name in LOSSES:
-            ours, theirs, difference = u[key][name]
-            lines.append(f"{name:<16}{ours:>14.7f}{theirs:>14.7f}{difference:>12.1e}")
-    verdict = "are the same" if u["equal"] else "DIFFER"
-    lines.append(f"{'weights':<16}{'':>28}{u['weights_apart']:>12.1e}  of their change")
-    return [*lines, "", f"the losses of the first step {verdict}, within {TOLERANCE:g}"]
+    return lines
 
 
 def _cells(row: dict[str, Any]) -> dict[str, str]:
@@ -273,10 +232,6 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
     peaks |= {"peak MiB": memory["process"]}
     cells |= {name: f"{size / 2**20:,.0f}" for name, size in peaks.items()}
     cells["KiB/env"] = f"{memory['per_env'] / 2**10:,.0f}"
-    if "update" in row:
-        cells["rsl_rl/ours"] = f"{row['update']['ratios']['fp32']:.2f}"
-        cells["as used"] = f"{row['update']['ratios']['as_used']:.2f}"
-        cells["losses"] = "same" if row["update"]["equal"] else "DIFFER"
     return cells
 
 

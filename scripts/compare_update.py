@@ -1,5 +1,9 @@
 """Our PPO's gradient steps beside those of rsl_rl's own PPO: the same batch, permutation, weights and settings.
 
+    python scripts/compare_update.py task=humanoid_walk num_envs=4096 [--rounds N] [--warmup N] [--json FILE]
+
+Exit codes are those of `robolearn`; 1 where the losses of the first gradient step differ.
+
 What both learn from is collected once, by our learner: observations as its networks see them (folded by a gait clock
 where there is one), actions, means and deviations, values, returns and normalized advantages. Both begin with the same
 weights, normalizers and moments of Adam, at the same fixed step size, and take every step. rsl_rl cuts minibatches
@@ -13,32 +17,39 @@ normalizes a batch once and works out the densities of its actions again, rsl_rl
 
 from __future__ import annotations
 
+import argparse
 import copy
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from itertools import islice
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rsl_rl.algorithms import PPO as RslRlPPO
 from rsl_rl.models import MLPModel
 from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
-from torch import nn
+from torch import Tensor, nn
 
+from robolearn import config
+from robolearn.commands.bench.bench import about, require_writable, title, warmed_up, write
 from robolearn.commands.bench.rates import Spread, timed
+from robolearn.commands.exits import exit_code
 from robolearn.config.schema import Config
 from robolearn.core.env import Env
-from robolearn.errors import ConfigError, did_you_mean, quote
+from robolearn.errors import ConfigError
 from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.ppo import PPO
 from robolearn.learners.ppo.update import Update
 from robolearn.learners.rollout import Batch
-
-CHOICES = ("rsl_rl",)
+from robolearn.training.build import make_env
+from robolearn.training.train import set_threads
 
 LOSSES = ("surrogate", "value", "entropy")
 """What both report of an update."""
@@ -50,7 +61,6 @@ SEED = 0
 WARM_UP = 8
 """Gradient steps before the first that is timed: more than `robolearn.core.graphs` needs before it replays."""
 
-Tensor = torch.Tensor
 Losses = dict[str, float]
 Table = dict[str, tuple[float, float, float]]
 """By loss: ours, rsl_rl's, and how far they lie apart."""
@@ -83,24 +93,19 @@ class Comparison:
         return all(difference <= TOLERANCE for _, _, difference in self.first.values())  # a NaN is not
 
 
-def require_comparable(other: str, run: Config) -> None:
+def require_comparable(run: Config) -> None:
     """Refuse, before anything is built, what cannot be compared.
 
     Raises:
-        ConfigError: there is no such other learner, or the run's own is not, or not in this way, the same algorithm.
+        ConfigError: the run's learner is not, or not in this way, the algorithm of rsl_rl.
     """
-    if other not in CHOICES:
-        hint = did_you_mean(other, CHOICES) or "."
-        raise ConfigError(f"--against {quote(other)}: there is none{hint} Valid: {', '.join(CHOICES)}")
     if run.learner_name != "ppo":
         raise ConfigError(
-            f"--against {other} compares PPO's update, and learner={run.learner_name} is another algorithm; use "
-            "learner=ppo"
+            f"PPO's update is compared, and learner={run.learner_name} is another algorithm; use learner=ppo"
         )
     if run.learner.rnn != "none":
         raise ConfigError(
-            f"--against {other}: with a memory rsl_rl takes environments in their order, ours in a random one; use "
-            "learner.rnn=none"
+            "with a memory rsl_rl takes environments in their order, ours in a random one; use learner.rnn=none"
         )
 
 
@@ -124,9 +129,7 @@ def compare(env: Env, learner: PPO, rounds: int) -> Comparison:
         RunFailed: a gradient was not finite.
     """
     if learner.update.symmetry is not None:
-        raise ConfigError(
-            "--against rsl_rl: what is learned from mirror images is not compared; use learner.symmetry=none"
-        )
+        raise ConfigError("what is learned from mirror images is not compared; use learner.symmetry=none")
     devices = [env.device] if env.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         return _Trial(env, learner).run(rounds)
@@ -181,7 +184,7 @@ class _Trial:
             weights_apart=weights_apart,
         )
 
-    def ours(self, precision: str, **settings: Any) -> Ours:
+    def ours(self, precision: str, **settings: int) -> Ours:
         return Ours(self.learner, dataclasses.replace(self.config, **settings), precision, self.stored)
 
     def theirs(self, mixed: bool) -> Theirs:
@@ -293,10 +296,8 @@ class Theirs:
         groups = {"actor": ["policy"], "critic": ["critic"]}
         like = {"activation": c.activation, "obs_normalization": True}
         width = batch.action.shape[-1]
-        gaussian = {
-            "class_name": "GaussianDistribution",
-            "std_range": tuple(learner.actor.distribution.std_range),
-        }
+        std_range = tuple(learner.actor.distribution.std_range)
+        gaussian = {"class_name": "GaussianDistribution", "std_range": std_range}
         actor = MLPModel(obs, groups, "actor", width, c.actor_hidden, distribution_cfg=gaussian, **like)
         critic = MLPModel(obs, groups, "critic", 1, c.critic_hidden, **like)
         for own, given in ((actor, learner.actor), (critic, learner.critic)):
@@ -391,3 +392,59 @@ def _side_by_side(ours: Losses, theirs: Losses) -> Table:
 def nearest_divisor(whole: int, wanted: float) -> int:
     """The divisor of `whole` nearest to `wanted`: rsl_rl drops what is left over, ours makes the parts unequal."""
     return min((d for d in range(1, whole + 1) if whole % d == 0), key=lambda d: abs(d - wanted))
+
+
+def lines(update: dict[str, Any]) -> list[str]:
+    """The comparison, for a terminal."""
+    u = update
+    told = [
+        f"update beside rsl_rl's, from the same batch, permutation and weights: {u['samples']} samples,",
+        f"{u['epochs']} epochs of {u['minibatches']} minibatches, step size {u['learning_rate']:g}",
+        f"{'':<16}{'ms':>12}{'lowest':>12}{'highest':>12}",
+    ]
+    for name, spread in u["seconds"].items():
+        numbers = "".join(f"{1000 * spread[key]:>12,.1f}" for key in ("median", "low", "high"))
+        told.append(f"{name.replace('_', ' ').replace('rsl rl', 'rsl_rl'):<16}{numbers}")
+    used = "rsl_rl in fp32, ours as this run learns"
+    ways = {"fp32": "both in fp32", "as_used": used, "bf16": "both in bf16"}
+    told += ["", "rsl_rl's time over ours"]
+    told += [f"{ratio:>8.2f}  {ways[name]}" for name, ratio in u["ratios"].items()]
+    for head, key in (("first step", "first"), ("whole update", "whole")):
+        told += ["", f"{head:<16}{'robolearn':>14}{'rsl_rl':>14}{'apart':>12}"]
+        for name in LOSSES:
+            ours, theirs, difference = u[key][name]
+            told.append(f"{name:<16}{ours:>14.7f}{theirs:>14.7f}{difference:>12.1e}")
+    verdict = "are the same" if u["equal"] else "DIFFER"
+    told.append(f"{'weights':<16}{'':>28}{u['weights_apart']:>12.1e}  of their change")
+    return [*told, "", f"the losses of the first step {verdict}, within {TOLERANCE:g}"]
+
+
+def run(words: list[str], rounds: int, warmup: int, output: Path | None) -> int:
+    """Compare a run's update, print it, and write it where asked for; the exit code."""
+    settings = config.resolve(words)
+    require_comparable(settings)
+    require_writable(output)
+    set_threads(settings)
+    with closing(make_env(settings)) as env:
+        learner = warmed_up(settings, words, env, warmup)
+        found = compare(env, cast(PPO, learner), rounds)
+        machine = about(settings, env, learner, rounds, warmup)
+    update = {**asdict(found), "equal": found.equal}
+    print("\n".join((title(machine), *lines(update))))
+    if output is not None:
+        write(output, words, machine, [{"num_envs": settings.num_envs, "update": update}])
+    return 0 if found.equal else 1
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="settings of a training run")
+    parser.add_argument("--rounds", type=int, default=7, help="how often every update is timed")
+    parser.add_argument("--warmup", type=int, default=3, help="training iterations before that")
+    parser.add_argument("--json", type=Path, help="write everything measured here too")
+    asked = parser.parse_intermixed_args(argv)
+    return exit_code(lambda: run(asked.words, max(1, asked.rounds), max(0, asked.warmup), asked.json))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
