@@ -9,6 +9,7 @@ import numpy as np
 
 from robolearn.envs.backend import Capabilities
 from robolearn.envs.robot import Robot
+from robolearn.errors import ConfigError
 
 
 def settable(robot: Robot) -> frozenset[str]:
@@ -21,12 +22,12 @@ def require_settable(names: Iterable[str], capabilities: Capabilities) -> None:
     """Refuse a parameter that a backend cannot set.
 
     Raises:
-        ValueError: naming it and those that it can set.
+        ConfigError: naming it and those that it can set.
     """
     for name in names:
         if name not in capabilities.params:
             valid = ", ".join(sorted(capabilities.params))
-            raise ValueError(f"backend={capabilities.name} cannot set {name!r}; it can set {valid}")
+            raise ConfigError(f"backend={capabilities.name} cannot set {name!r}; it can set {valid}")
 
 
 def nominal(name: str, model: mujoco.MjModel) -> float:

@@ -62,6 +62,7 @@ def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
     for is missed, too.
 
     Raises:
+        ConfigError: a reading, or what the network makes of it, is nothing to send to a robot.
         RunFailed: a term was not finite, or the simulator has dropped part of the physics.
     """
     period, count = runtime.dt, max(1, round(seconds / runtime.dt))
@@ -72,7 +73,10 @@ def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
     due = 0.0
     for i, due in enumerate(ticks(1 / period, count)):
         began = time.perf_counter()
-        targets = runtime.step(*read())
+        try:
+            targets = runtime.step(*read())
+        except ValueError as error:  # the runtime's word for what no robot may be given; it stands alone
+            raise ConfigError(f"the bundle does not drive the robot: {error}") from error
         done = time.perf_counter()
         took[i], late[i] = done - began, began - due
         missed += done > due + period

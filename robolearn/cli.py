@@ -6,7 +6,6 @@ command's body needs it: `--help` and `list` answer at once.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ import typer
 
 from robolearn import __version__
 from robolearn.commands.exits import CHECK_FAILED, OK, exit_code, export_codes
+from robolearn.config.overrides import split
 from robolearn.errors import ConfigError, did_you_mean, quote
 
 EPILOG = (
@@ -151,7 +151,7 @@ def eval_(
     robolearn eval runs/humanoid_walk/2026-01-31_12-00-00 seed=7 "task.commands.forward=[1,1]"
     robolearn eval runs/humanoid_walk/2026-01-31_12-00-00 --backend mujoco_warp --gap --output out
     """
-    run, overrides = _split(words, backend)
+    run, overrides = split(words, backend)
     from robolearn.commands.evaluate import evaluate
 
     evaluate(run, overrides, episodes=episodes, output=output, gap=gap)
@@ -173,7 +173,7 @@ def play(
     robolearn play --video walk.mp4
     robolearn play runs/humanoid_walk/2026-01-31_12-00-00 "task.commands.forward=[1,1]"
     """
-    run, overrides = _split(words)
+    run, overrides = split(words)
     from robolearn.commands.play.play import play as watch
 
     watch(run, overrides, video=video, seconds=seconds, output=output)
@@ -268,7 +268,7 @@ def export(
     Settings change the simulation it is tried in, never the policy. The bundle's REPORT.md says what was checked and
     what was not; its runtime.py checks, builds and measures on the robot's computer.
     """
-    run, overrides = _split(words)
+    run, overrides = split(words)
     from robolearn.export.request import Request
     from robolearn.export.stages import export as make_bundle
 
@@ -355,15 +355,6 @@ def grad_check(
     from robolearn.commands.grad_check.grad_check import grad_check as compare
 
     return OK if compare(overrides or [], directions, envs) else CHECK_FAILED
-
-
-def _split(words: list[str] | None, backend: str | None = None) -> tuple[str | None, list[str]]:
-    """[RUN] [KEY=VALUE]... as (run, overrides)."""
-    runs = [word for word in words or [] if "=" not in word or os.path.exists(word)]
-    overrides = [word for word in words or [] if word not in runs]
-    if len(runs) > 1:
-        raise ConfigError(f"{quote(runs[1])} is a second run; give one run, then settings as key=value")
-    return (runs[0] if runs else None), overrides + ([f"backend={backend}"] if backend else [])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -25,6 +25,16 @@ def raise_from_a_library() -> None:
     np.zeros(3).reshape(2, 2)
 
 
+def raise_in_an_expression_of_ours() -> None:
+    from robolearn.commands.bench.rates import Spread
+
+    Spread.of([])  # `statistics` refuses it with a ValueError of its own
+
+
+def raise_a_plain_error_of_ours() -> None:
+    raise ValueError("worded by someone who forgot what it is for")
+
+
 def raise_missing() -> None:
     raise MissingError("no renderer: install EGL or OSMesa")
 
@@ -51,6 +61,8 @@ def raise_for_users() -> None:
         (raise_for_users, exits.BAD_INPUT, "robot.yaml"),
         (interrupt, exits.INTERRUPTED, ""),
         (raise_from_a_library, exits.BUG, "Traceback"),
+        (raise_in_an_expression_of_ours, exits.BUG, "Traceback"),
+        (raise_a_plain_error_of_ours, exits.BUG, "Traceback"),
     ],
 )
 def test_each_kind_of_failure_has_its_exit_code(
@@ -81,3 +93,65 @@ def test_the_help_of_export_names_every_target() -> None:
     from robolearn.export import target
 
     assert sorted(cli.TARGETS.split(", ")) == target.names()
+
+
+TASK = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from robolearn.tasks.cartpole import CartpoleBalance
+
+calls = 0
+
+
+@dataclass
+class Faulty(CartpoleBalance):
+    def {method}(self, *arguments):
+        global calls
+        calls += 1
+        return {body}
+"""
+TINY = ["num_envs=8", "max_iterations=2", "device=cpu", "learner.num_steps=4"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["task.control_dt=0.025"], "task.control_dt=0.025 is not a multiple"),
+        (["backend.timestep=1e-6"], "backend.timestep=1e-06"),
+        (["task.randomize={mass_scale: [1, 1]}"], "mass_scale"),
+        (["learner.symmetry=clock"], "use learner.symmetry=none"),
+        (["learner.max_kl=0.001"], "max_kl=0.001"),
+        (["backend=mujoco", "device=cuda"], "device=c"),
+    ],
+)
+def test_what_parts_refuse_of_the_settings_is_exit_code_2(words, said, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", "task=cartpole_balance", *TINY, *words]) == exits.BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "said"),
+    [
+        ("targets", "20 * arguments[0].tanh()", "Faulty.targets is not offset"),
+        ("targets", "arguments[0][:, :0]", "targets() returns"),
+        (
+            "reward_terms",
+            "{**super().reward_terms(), 'upright': lambda state, ctx: ctx.command}",
+            "'upright' returns",
+        ),
+        ("terminations", "{'late': lambda state, ctx: ctx.robot.per_joint({'knee': 1.0}) > 0}", "knee"),
+    ],
+)
+def test_what_is_wrong_with_a_users_task_is_exit_code_2(
+    method, body, said, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(TASK.replace("{method}", method).replace("{body}", body))
+    words = ["task=mine.py:Faulty", *TINY, f"output={tmp_path / 'run'}"]
+    assert cli.main(["train", *words]) == exits.BAD_INPUT
+    assert said in capsys.readouterr().err.splitlines()[-1]

@@ -16,12 +16,10 @@ Exit codes:
 from __future__ import annotations
 
 import errno
-import linecache
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -50,6 +48,8 @@ def exit_code(work: Callable[[], object]) -> int:
         return _fail(error, RUN_FAILED)
     except Refused as error:
         return _fail(error, error.code)
+    except ConfigError as error:
+        return _fail(error, BAD_INPUT)
     except usage as error:
         return _fail(error.format_message(), BAD_INPUT)
     except (KeyboardInterrupt, typer.Abort):
@@ -57,10 +57,6 @@ def exit_code(work: Callable[[], object]) -> int:
     except SystemExit as stop:
         # Nobody reads our output any more (`| head`): no failure of ours.
         return OK if stop.code == 1 else int(stop.code or 0)
-    except ValueError as error:
-        if isinstance(error, ConfigError) or _raised_by_us(error):
-            return _fail(error, BAD_INPUT)
-        return _bug()
     except OSError as error:
         if error.errno in _THE_DISK_SAYS_NO:
             where = f"{quote(str(error.filename), 120)}: " if error.filename else ""
@@ -78,16 +74,6 @@ def _fail(message: object, code: int) -> int:
 def _bug() -> int:
     traceback.print_exc()
     return BUG
-
-
-def _raised_by_us(error: ValueError) -> bool:
-    """Whether a `raise` statement of this package made the error: those are worded for users.
-
-    One out of a library, or out of an expression of ours that a library refused, is a bug.
-    """
-    frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
-    ours = Path(file := frame.f_code.co_filename).is_relative_to(Path(__file__).parent)
-    return ours and linecache.getline(file, line).lstrip().startswith("raise")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ Hydra would do *around* a value is not done: no sweeps, no `+`/`~`, no packages,
 from __future__ import annotations
 
 import functools
+import os
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -49,6 +50,15 @@ class Override:
     def dotted(self) -> str:
         """The key as written."""
         return ".".join(self.key)
+
+
+def split(words: list[str] | None, backend: str | None = None) -> tuple[str | None, list[str]]:
+    """[RUN] [KEY=VALUE]... as (run, overrides), with `backend` as one of them where given."""
+    runs = [word for word in words or [] if "=" not in word or os.path.exists(word)]
+    overrides = [word for word in words or [] if word not in runs]
+    if len(runs) > 1:
+        raise ConfigError(f"{quote(runs[1])} is a second run; give one run, then settings as key=value")
+    return (runs[0] if runs else None), overrides + ([f"backend={backend}"] if backend else [])
 
 
 def parse(words: Iterable[str], known: Iterable[str] = ()) -> list[Override]:

@@ -11,6 +11,7 @@ import torch
 
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
+from robolearn.errors import ConfigError
 from robolearn.files import replacing
 
 SCHEMA = 1
@@ -54,11 +55,11 @@ class Contract:
         """Read one back.
 
         Raises:
-            ValueError: of another schema; both are named.
+            ConfigError: of another schema; both are named.
         """
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.get("schema") != SCHEMA:
-            raise ValueError(
+            raise ConfigError(
                 f"{path} has schema {content.get('schema')} and this RoboLearn reads schema {SCHEMA}"
             )
         delays = {name: tuple(content[name]) for name in ("action_delay", "observation_delay")}
@@ -78,7 +79,7 @@ def contract_of(env: LearnerEnv) -> Contract:
     Scale and offset are read off `Task.targets` itself, so they cannot disagree with what was trained.
 
     Raises:
-        ValueError: the targets are not offset + scale x action, so no runtime could follow.
+        ConfigError: the targets are not offset + scale x action, so no runtime could follow.
     """
     if not isinstance(env, Env):
         return cast(Contracting, env).contract()
@@ -90,7 +91,7 @@ def contract_of(env: LearnerEnv) -> Contract:
     scale = task.targets(ones, ctx)[0] - offset
     odd = -2.5 * torch.arange(1, env.num_actions + 1, device=env.device)[None].cos()
     if not torch.allclose(task.targets(odd, ctx)[0], offset + scale * odd[0], rtol=1e-4, atol=1e-5):
-        raise ValueError(f"{type(task).__name__}.targets is not offset + scale x action for each actuator")
+        raise ConfigError(f"{type(task).__name__}.targets is not offset + scale x action for each actuator")
     column, observations = 0, []
     for item, width in env.columns["policy"]:
         observations.append({"name": item.name, "width": width, "column": column})

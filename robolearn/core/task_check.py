@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from robolearn.envs.state import State, Tensor
+from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.context import Context
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.task import Ratio, Task
@@ -23,7 +24,7 @@ def check_parts(
         The items of each observation group with their widths, in the order of the columns.
 
     Raises:
-        ValueError: one of them raises, or returns another shape or type than it must.
+        ConfigError: one of them raises, or returns another shape or type than it must.
     """
     n, device = len(ctx.episode_time), ctx.episode_time.device
     for kind, terms, dtype in (
@@ -34,7 +35,7 @@ def check_parts(
             value = _tried(f"{kind} {name!r}", term, state, ctx)
             require_shape(f"{kind} {name!r}", value, (n,), "one number an environment")
             if dtype is not None and value.dtype != dtype:
-                raise ValueError(
+                raise ConfigError(
                     f"{kind} {name!r} returns {value.dtype}, and must return {dtype}: compare it"
                 )
     for name, value in _tried("metrics()", task.metrics, state, ctx).items():
@@ -72,13 +73,13 @@ def _require_same_tree(
     for name in {**starts, **following}:
         value, start = following.get(name), starts.get(name)
         if value is None or start is None or value.shape != start.shape or value.shape[:1] != (n,):
-            raise ValueError(f"{what} {name!r}: {functions} must both give it, of one shape ({n}, ...)")
+            raise ConfigError(f"{what} {name!r}: {functions} must both give it, of one shape ({n}, ...)")
         if value.dtype != start.dtype:
-            raise ValueError(
+            raise ConfigError(
                 f"{what} {name!r}: {functions} must agree on its type, {start.dtype} or {value.dtype}"
             )
         if value.untyped_storage().data_ptr() in taken:
-            raise ValueError(
+            raise ConfigError(
                 f"{what} {name!r} is a tensor of the State, overwritten by the next step; clone it"
             )
 
@@ -87,18 +88,18 @@ def _tried(what: str, function: Any, *arguments: Any) -> Any:
     """Call a part of a task for the first time; what it raises is told with its place.
 
     Raises:
-        ValueError: naming the part, the error and the line.
+        ConfigError: naming the part, the error and the line.
     """
     try:
         return function(*arguments)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
-        raise ValueError(f"{what} raised {type(error).__name__}: {error} ({where})") from error
+        raise ConfigError(f"{what} raised {type(error).__name__}: {error} ({where})") from error
 
 
 def require_shape(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> None:
-    """Raise ValueError, naming it, for anything but a tensor of that shape."""
+    """Raise ConfigError, naming it, for anything but a tensor of that shape."""
     found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
     if found != shape:
-        raise ValueError(f"{name} returns {found}, and must return a tensor {shape}: {meaning}")
+        raise ConfigError(f"{name} returns {found}, and must return a tensor {shape}: {meaning}")

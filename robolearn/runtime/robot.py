@@ -203,7 +203,11 @@ def replay(bundle: Bundle, session: Session, tolerance: float | None = None) -> 
     for t in range(len(golden["reset"])):
         if golden["reset"][t]:
             runtime.reset(float(golden["phase"][t]))
-        targets = runtime.step({name: golden[name][t] for name in runtime.sensors}, golden["command"][t])
+        readings = {name: golden[name][t] for name in runtime.sensors}
+        try:
+            targets = runtime.step(readings, golden["command"][t])
+        except ValueError as wrong:
+            raise Refused(f"golden check failed in step {t}: {wrong}", NOT_THE_SAME) from None
         off = limit * max(1.0, float(np.abs(golden["actions"][t]).max()))
         rounding = 2e-5 * np.maximum(1.0, np.abs(golden["targets"][t]))
         for name, value, allowed, names in (

@@ -11,6 +11,7 @@ import torch
 
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import Tensor
+from robolearn.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class RobotConstants:
             names = [mirror.base(joint) if mirror else joint for joint in self.spec.joints]
             unknown = set(table) - set(names)
             if unknown:
-                raise ValueError(
+                raise ConfigError(
                     f"robot {self.spec.name!r} has no joint {', '.join(unknown)}; it has {', '.join(names)}"
                 )
             row = [

@@ -8,6 +8,7 @@ import torch
 
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import Tensor
+from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.observations import Observation
 
 SIGNS = {"vector": (1.0, -1.0, 1.0), "pseudovector": (-1.0, 1.0, -1.0), "command": (1.0, -1.0, -1.0)}
@@ -44,11 +45,11 @@ def sagittal(
     """The Symmetry of a robot for observation groups given as (item, width) in order.
 
     Raises:
-        ValueError: where the robot states no mirror map, or an item has none.
+        ConfigError: where the robot states no mirror map, or an item has none.
     """
     joints, actuators, feet = robot.mirror_joints(), robot.mirror_actuators(), robot.mirror_feet()
     if joints is None or actuators is None or feet is None:
-        raise ValueError(
+        raise ConfigError(
             f"robot {robot.name!r} has no `mirror:` in its robot.yaml; use learner.symmetry=none"
         )
 
@@ -58,7 +59,7 @@ def sagittal(
     def item(observation: Observation, width: int) -> tuple[list[int], list[float]]:
         kind = observation.mirror
         if kind in parts and width not in parts[kind]:
-            raise ValueError(
+            raise ConfigError(
                 f"observation {observation.name!r} holds some joints of {robot.name!r} only, and their mirror image is "
                 "not known; observe joint_pos_rel, or use learner.symmetry=none"
             )

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from robolearn.core.contract import Contract, contract_of
+from robolearn.errors import ConfigError
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
 
@@ -72,11 +73,11 @@ def test_a_contract_survives_its_file_and_another_schema_is_refused(make_env, tm
     again = Contract.load(path)
     assert again == contract
     replace(contract, schema=2).save(path)
-    with pytest.raises(ValueError, match="schema 2 and this RoboLearn reads schema 1"):
+    with pytest.raises(ConfigError, match="schema 2 and this RoboLearn reads schema 1"):
         Contract.load(path)
 
 
 def test_targets_that_no_runtime_could_follow_are_refused(make_env, monkeypatch):
     monkeypatch.setattr(CartpoleBalance, "targets", lambda self, action, ctx: 20 * action.tanh())
-    with pytest.raises(ValueError, match="not offset"):
+    with pytest.raises(ConfigError, match="not offset"):
         contract_of(make_env(CartpoleBalance(), num_envs=2))

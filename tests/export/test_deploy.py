@@ -11,6 +11,7 @@ import pytest
 from robolearn.cli import main
 from robolearn.core.env import Env
 from robolearn.export import deploy as deploying
+from robolearn.runtime import robot
 from robolearn.runtime.errors import NOT_THE_SAME
 from tests.as_on_gpu import no_numpy_before_cpu, unread
 
@@ -74,6 +75,18 @@ def test_what_cannot_be_driven_is_one_line(words, code, said, exported, capsys):
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert said in error
+
+
+@pytest.mark.parametrize(("when", "code"), [("golden check", 3), ("drive", 2)])
+def test_a_network_that_gives_no_numbers_is_one_line(when, code, exported, monkeypatch, capsys):
+    class Broken(deploying.Runtime):
+        def step(self, *given):
+            raise ValueError("the network's action is not finite: [nan]")
+
+    monkeypatch.setattr(robot if when == "golden check" else deploying, "Runtime", Broken)
+    assert main(["deploy", str(exported), "--seconds", "0.1"]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "not finite: [nan]" in line
 
 
 def test_a_damaged_bundle_is_refused(bundle, capsys):
