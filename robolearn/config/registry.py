@@ -258,16 +258,12 @@ def _installed(module: str) -> bool:
 
 
 def _ours(kind: str) -> list[Entry]:
-    if kind == "tasks":
-        return [
-            Entry(kind, d.name, d.target, OURS, d.description, problem=d.problem)
-            for d in discovery.tasks(_HERE / "tasks", "robolearn.tasks")
-        ]
-    if kind == "robots":
-        return [
-            Entry(kind, d.name, d.target, OURS, d.description, problem=d.problem)
-            for d in discovery.robots(_HERE / "envs" / "robots")
-        ]
+    if kind in ("tasks", "robots"):
+        robots = _HERE / "envs" / "robots"
+        found = (
+            discovery.robots(robots) if kind == "robots" else discovery.tasks(_HERE / kind, "robolearn.tasks")
+        )
+        return [Entry(kind, d.name, d.target, OURS, d.description, problem=d.problem) for d in found]
     rows = {"backends": BACKENDS, "learners": LEARNERS}[kind]
     return [
         Entry(kind, name, r.target, OURS, r.description, r.requires, r.extra, r.devices, r.gives, r.install)
@@ -276,33 +272,30 @@ def _ours(kind: str) -> list[Entry]:
 
 
 def _installed_packages(kind: str) -> list[Entry]:
-    """Entries of other people's packages. Whatever is wrong with one stays with that one."""
-    group = f"{OURS}.{kind}"
-    found: dict[tuple[str, str, str], Entry] = {}
-    for dist in importlib.metadata.distributions():
-        # Not `importlib.metadata.entry_points()`: one malformed file anywhere makes that raise.
-        name, source, summary = "", "an unnamed package", ""
-        try:
-            if f"[{group}]" not in (dist.read_text("entry_points.txt") or ""):
-                continue
-            name = dist.metadata["Name"] or ""
-            source, summary = f"{name} {dist.version}", dist.metadata["Summary"] or ""
-            points = [(p.name, p.value) for p in dist.entry_points if p.group == group]
-        except Exception as error:
-            problem = f"its entry points cannot be read: {type(error).__name__}: {error}"
-            broken = Entry(kind, one_line(name or "?"), "", one_line(source), problem=one_line(problem))
-            found.setdefault((name, "", name), broken)
-            continue
-        for label, value in points:
-            target = value.partition("[")[0].strip()
-            doc, problem = discovery.look(target)
-            description = one_line(doc or summary)
-            entry = Entry(
-                kind, one_line(label), target, one_line(source), description, problem=one_line(problem)
-            )
-            # The same distribution may be on the path twice (an editable install): once is enough.
-            found.setdefault((label, target, name), entry)
-    return sorted(found.values(), key=lambda entry: entry.name)
+    """Entries of other people's packages. What is wrong with one stays with that one; only a malformed
+    entry_points.txt hides them all, because `importlib.metadata` reads them all, and is named."""
+    try:
+        points = importlib.metadata.entry_points(group=f"{OURS}.{kind}")
+    except Exception:
+        return [entry for dist in importlib.metadata.distributions() for entry in _unreadable(kind, dist)]
+    found = []
+    for point in points:
+        about = point.dist.metadata  # type: ignore[union-attr]  # those that were found have one
+        source, target = f"{about['Name']} {about['Version']}", point.value.partition("[")[0].strip()
+        doc, problem = discovery.look(target)
+        label, source, said = (one_line(x) for x in (point.name, source, doc or about["Summary"] or ""))
+        found.append(Entry(kind, label, target, source, said, problem=one_line(problem)))
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def _unreadable(kind: str, dist: importlib.metadata.Distribution) -> list[Entry]:
+    try:
+        list(dist.entry_points)
+    except Exception as error:
+        name, problem = one_line(str(dist.metadata["Name"])), f"{type(error).__name__}: {error}"
+        said = f"its entry points cannot be read, nor those of other packages: {problem}"
+        return [Entry(kind, name, "", name, problem=one_line(said))]
+    return []
 
 
 def _load_entry(entry: Entry | None) -> Any:

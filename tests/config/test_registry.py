@@ -200,14 +200,12 @@ def test_broken_packages_show_their_reason_and_break_nobody_else(site: Path, cap
         "[robolearn.tasks]\ngone = no_such_module_x:Task\nnameless = half:NotHere\nsyntax = wrong:Unfinished\n"
         "shapeless = half\nneedy = half:Here\n",
     )
-    write_package(site, "malformed", "[robolearn.tasks]\nthis line has no equals sign\n")
     registry.refresh()
     hints = {row.name: row.hint for row in registry.describe("tasks")}
     assert "no module no_such_module_x" in hints["gone"]
     assert "half has no NotHere" in hints["nameless"]
     assert "wrong.py cannot be read" in hints["syntax"]
     assert "not 'module:object'" in hints["shapeless"]
-    assert "cannot be read" in hints["malformed"]
     assert hints["humanoid_walk"] == ""
     assert cli.main(["list", "tasks"]) == 0
     assert "no: there is no module no_such_module_x" in capsys.readouterr().out
@@ -216,6 +214,25 @@ def test_broken_packages_show_their_reason_and_break_nobody_else(site: Path, cap
     with pytest.raises(MissingError, match="needs torch_that_is_not_there"):
         registry.load("tasks", "needy")
     assert cli.main(["train", "task=needy", "--show"]) == exits.MISSING
+
+
+def test_a_package_without_metadata_offers_what_it_has(site: Path) -> None:
+    (site / "bare.py").write_text("class Here:\n    '''Is here.'''\n")
+    write_package(site, "bare", "[robolearn.tasks]\nbare = bare:Here\n")
+    (site / "bare-1.0.dist-info" / "METADATA").unlink()
+    registry.refresh()
+    assert registry.entries("tasks")["bare"].description == "Is here."
+
+
+def test_a_malformed_package_is_named_and_ours_stay(site: Path, capsys) -> None:
+    write_package(site, "malformed", "[other.group]\nthis line has no equals sign\n")
+    registry.refresh()
+    hints = {row.name: row.hint for row in registry.describe("tasks")}
+    assert "cannot be read" in hints["malformed"]
+    assert hints["humanoid_walk"] == ""
+    assert cli.main(["train", "task=malformed", "--show"]) == exits.BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "its entry points cannot be read" in line
 
 
 def test_a_name_offered_twice_is_refused_naming_both(site: Path) -> None:
