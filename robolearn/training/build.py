@@ -12,6 +12,7 @@ from robolearn.config import registry
 from robolearn.config.run_config import OWN, Config
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
+from robolearn.envs.backend import Backend
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError
 from robolearn.training.host_memory import enough_memory, require_room
@@ -52,9 +53,14 @@ def make_env(run: Config, num_envs: int | None = None, rank: int = 0) -> Env:
     """
     require_ours(run)
     wanted = num_envs or run.num_envs
-    require_room(wanted, device_of(run), lambda n: build_env(run, n, rank))
+    require_room(wanted, device_of(run), lambda n: _probe(run, n, rank))
     with enough_memory(wanted):
         return build_env(run, wanted, rank)
+
+
+def _probe(run: Config, num_envs: int, rank: int) -> tuple[Env, Backend]:
+    env = build_env(run, num_envs, rank)
+    return env, env.backend
 
 
 def device_of(run: Config) -> torch.device:

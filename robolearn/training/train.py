@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,10 @@ from robolearn import config
 from robolearn.config import registry
 from robolearn.config.run_config import Config
 from robolearn.core.contract import contract_of
-from robolearn.core.env import Diverged
+from robolearn.core.env import Diverged, Env
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
+from robolearn.envs.backend import Backend
 from robolearn.errors import ConfigError
 from robolearn.files import locked, replacing
 from robolearn.learners.learner import Learner, Report
@@ -148,10 +149,10 @@ def _build(run: Config) -> LearnerEnv:
         return build_env(run, run.num_envs)
 
 
-def _probe(run: Config, num_envs: int) -> SimpleNamespace:
+def _probe(run: Config, num_envs: int) -> tuple[Env, Backend, Learner]:
     """What a run holds in memory, for fewer environments."""
     env = build_env(run, num_envs)
-    return SimpleNamespace(env=env, learner=make_learner(run, env), close=env.close)
+    return env, env.backend, make_learner(run, env)
 
 
 def _plenty(run: Config) -> int:

@@ -13,69 +13,88 @@ import torch
 from robolearn import config
 from robolearn.envs.mujoco.backend import MujocoBackend
 from robolearn.errors import ConfigError, RunFailed
-from robolearn.training import host_memory as memory
+from robolearn.training import checkpoint, host_memory
 from robolearn.training.build import make_env
-from robolearn.training.host_memory import enough_memory, held_bytes, require_room
-from robolearn.training.train import _plenty, _probe, train
+from robolearn.training.host_memory import enough_memory, require_room
+from robolearn.training.train import _plenty, train
 
 CPU = torch.device("cpu")
 MEBI = 2**20
 
 
-def thing(num_envs: int) -> SimpleNamespace:
-    """100 bytes an environment in tensors and 28 in an array, and a kibibyte that does not grow."""
-    return SimpleNamespace(
-        rows=torch.zeros(num_envs, 25),
-        view=None,
-        table={"numbers": np.zeros((num_envs, 7), np.float32)},
-        weights=[torch.zeros(256)],
-        close=lambda: None,
-    )
+class Thing:
+    """128 bytes an environment and a kibibyte that does not grow, of a `meter`."""
+
+    def __init__(self, meter: Meter, num_envs: int, scratch: int = 0) -> None:
+        self.meter, self.size, self.scratch_bytes = meter, 1024 + 128 * num_envs, scratch
+        meter.sizes.append(num_envs)
+        meter.taken += self.size
+
+    def close(self) -> None:
+        self.meter.taken -= self.size
 
 
-def test_bytes_are_counted_once_wherever_they_are_seen_from():
-    made = thing(10)
-    made.view = made.rows[:3]
-    assert held_bytes(made) == 10 * 128 + 1024
-    assert held_bytes(made, made.table) == 10 * 128 + 1024
-    made.scratch_bytes = 5000
-    assert held_bytes(made) == 10 * 128 + 1024 + 5000
+class Meter:
+    """Memory that tests hand out: `free` bytes, of which nothing is told as taken but by a Thing."""
+
+    def __init__(self) -> None:
+        self.free: int | None = MEBI
+        self.taken = 5000
+        self.sizes: list[int] = []
+
+    def build(self, num_envs: int) -> tuple[Thing]:
+        return (Thing(self, num_envs),)
 
 
-def test_gradients_are_counted_too():
-    weight = torch.zeros(8, requires_grad=True)
-    weight.sum().backward()
-    assert held_bytes(SimpleNamespace(weight=weight)) == 64
+@pytest.fixture
+def meter(monkeypatch) -> Meter:
+    made = Meter()
+    monkeypatch.setattr(host_memory, "free_bytes", lambda device: made.free)
+    monkeypatch.setattr(host_memory, "taken_bytes", lambda device: made.taken)
+    return made
 
 
-def test_a_number_that_does_not_fit_is_refused_with_the_largest_that_would(monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: MEBI)
+def test_a_number_that_does_not_fit_is_refused_with_the_largest_that_would(meter):
     # 0.8 of a mebibyte, less a kibibyte: room for (838860 - 1024) / 128 = 6545 environments; 64 * 102 = 6528.
-    require_room(6545, CPU, thing)
+    require_room(6545, CPU, meter.build)
     with pytest.raises(ConfigError, match=r"^num_envs=6546 needs about .* at most num_envs=6528 fits$"):
-        require_room(6546, CPU, thing)
+        require_room(6546, CPU, meter.build)
+    assert meter.sizes == [1, 1024] * 2
+    assert meter.taken == 5000  # all closed
+
+
+def test_what_is_taken_for_a_while_counts_too(meter):
+    # With 128 bytes more an environment: (838860 - 1024) / 256 = 3272.
+    def build(n: int) -> tuple[Thing, Thing]:
+        return Thing(meter, n, 64 * n), SimpleNamespace(scratch_bytes=64 * n)
+
+    require_room(3272, CPU, build)
+    with pytest.raises(ConfigError, match=r"^num_envs=3273 .* at most num_envs=3264 fits$"):
+        require_room(3273, CPU, build)
+
+
+def test_memory_that_is_really_taken_is_measured(monkeypatch):
+    """64 KiB an environment, so much that what else happens in this process does not matter."""
+    monkeypatch.setattr(host_memory, "free_bytes", lambda device: 2**30)
+
+    def build(n: int) -> tuple[SimpleNamespace]:
+        return (SimpleNamespace(rows=np.ones((n, 8192)), close=lambda: None),)
+
+    # 0.8 GiB / 64 KiB = 13107
+    with pytest.raises(ConfigError, match="fits") as refused:
+        require_room(100_000, CPU, build)
+    assert int(str(refused.value).split("num_envs=")[2].split()[0]) == pytest.approx(13107, rel=0.2)
 
 
 def test_nothing_is_built_where_there_is_plenty(monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**40)
+    monkeypatch.setattr(host_memory, "free_bytes", lambda device: 2**40)
     require_room(4096, CPU, lambda n: pytest.fail("measured for nothing"))
-    monkeypatch.setattr(memory, "free_bytes", lambda device: None)
+    monkeypatch.setattr(host_memory, "free_bytes", lambda device: None)
     require_room(10**9, CPU, lambda n: pytest.fail("the system does not tell"))
 
 
-@pytest.mark.parametrize("task", ["cartpole_balance", "humanoid_walk"])
-def test_what_a_run_holds_grows_in_proportion_to_its_environments(task):
-    run = config.resolve([f"task={task}"])
-    sizes = []
-    for num_envs in (256, 512, 1024):
-        made = _probe(run, num_envs)
-        sizes.append(held_bytes(made))
-        made.close()
-    assert sizes[2] - sizes[1] == pytest.approx(2 * (sizes[1] - sizes[0]), rel=0.01)
-
-
 def test_training_refuses_before_it_makes_a_folder(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 8 * MEBI)
+    monkeypatch.setattr(host_memory, "free_bytes", lambda device: 8 * MEBI)
     run = config.resolve(["task=cartpole_balance", "num_envs=1000000", f"output={tmp_path / 'run'}"])
     with pytest.raises(ConfigError, match=r"num_envs=1000000 needs about .* GiB, and cpu has 0\.0 GiB free"):
         train(run)
@@ -101,33 +120,27 @@ def built(monkeypatch):
 
 
 def test_training_near_the_limit_measures_twice_and_keeps_neither(built, monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 256 * MEBI)
+    monkeypatch.setattr(host_memory, "free_bytes", lambda device: 256 * MEBI)
     words = ["num_envs=200", "max_iterations=1", "learner.actor_hidden=[8]", f"output={tmp_path / 'run'}"]
     train(config.resolve(["task=cartpole_balance", "device=cpu", *words]))
-    # Not more than were asked for, and half as many; then the run.
-    assert built == [(100, 0), (200, 0), (200, 0)]
+    # One, and not more than were asked for; then the run.
+    assert built == [(1, 0), (200, 0), (200, 0)]
 
 
 def test_an_env_alone_is_measured_at_most_twice_too(built, monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 256 * MEBI)
+    monkeypatch.setattr(host_memory, "free_bytes", lambda device: 256 * MEBI)
     make_env(config.resolve(["task=cartpole_balance", "device=cpu"]), num_envs=2000).close()
-    assert built == [(512, 0), (1024, 0), (2000, 0)]
+    assert built == [(1, 0), (1024, 0), (2000, 0)]
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 3, 300])
-def test_few_environments_are_measured_with_no_more_than_those(num_envs, monkeypatch):
-    sizes = []
-
-    def build(n: int) -> SimpleNamespace:
-        sizes.append(n)
-        return thing(n)
-
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
+def test_few_environments_are_measured_with_no_more_than_those(num_envs, meter):
+    meter.free = 1000
     with pytest.raises(ConfigError, match=rf"^num_envs={num_envs} needs .* at most num_envs=0 fits$"):
-        require_room(num_envs, CPU, build)
-    assert max(sizes) == max(2, num_envs)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: MEBI // 16)
-    require_room(num_envs, CPU, build)
+        require_room(num_envs, CPU, meter.build)
+    assert max(meter.sizes) == max(2, num_envs)
+    meter.free = MEBI // 16
+    require_room(num_envs, CPU, meter.build)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +162,7 @@ def test_an_allocation_that_fails_is_told_of_the_number_that_was_asked_for(error
     monkeypatch.setattr(MujocoBackend, "__init__", fail)
     run = config.resolve(["task=cartpole_balance", "num_envs=5000", f"output={tmp_path / 'run'}"])
     for free in (None, MEBI):
-        monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free)
+        monkeypatch.setattr(host_memory, "free_bytes", lambda device, free=free: free)
         for start in (make_env, train):
             with pytest.raises(ConfigError, match=r"^num_envs=5000 needs more memory than there is$"):
                 start(run)
@@ -165,30 +178,39 @@ def test_other_errors_are_not_taken_for_memory(error):
 
 def test_a_long_batch_is_measured_where_the_environments_alone_would_fit(monkeypatch, tmp_path):
     free = 256 * MEBI
-    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
+    monkeypatch.setattr(host_memory, "free_bytes", lambda device: free)
     words = ["num_envs=64", "learner.num_steps=4000", f"output={tmp_path / 'run'}"]
     run = config.resolve(["task=cartpole_balance", "device=cpu", *words])
-    assert run.num_envs * memory.PLENTY < free
+    assert run.num_envs * host_memory.PLENTY < free
     with pytest.raises(ConfigError, match=r"^num_envs=64 needs about 0\.[3-9] GiB"):
         train(run)
 
 
 @pytest.mark.parametrize("hidden", [8, 512, 4096])
-def test_plenty_is_more_than_a_run_holds(hidden):
+def test_plenty_grows_with_the_networks_and_the_batch(hidden):
     words = [f"learner.actor_hidden=[{hidden}]", "learner.num_steps=50"]
     run = config.resolve(["task=humanoid_walk", "device=cpu", *words])
-    few, more = (_probe(run, n) for n in (8, 24))
-    assert (held_bytes(more) - held_bytes(few)) / 16 < _plenty(run)
-    assert _plenty(run) - memory.PLENTY > 50 * 4 * 2 * hidden
-    for made in (few, more):
-        made.close()
+    assert _plenty(run) - host_memory.PLENTY > 50 * 4 * 2 * hidden
+
+
+def test_measuring_changes_nothing_of_the_run(monkeypatch, tmp_path):
+    """Not its random numbers either: the weights are the same to the bit."""
+
+    def weights(free: int | None) -> dict[str, torch.Tensor]:
+        monkeypatch.setattr(host_memory, "free_bytes", lambda device: free)
+        words = ["num_envs=32", "max_iterations=2", "learner.num_steps=4", f"output={tmp_path / str(free)}"]
+        folder = train(config.resolve(["task=cartpole_balance", "device=cpu", *words]))
+        return checkpoint.load(folder / "latest.pt")["actor_state_dict"]
+
+    plain, measured = weights(None), weights(32 * MEBI)
+    assert all(torch.equal(x, measured[name]) for name, x in plain.items())
 
 
 def test_a_gpu_that_is_not_there_has_no_free_memory_to_tell_of(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert memory.free_bytes(torch.device("cuda")) is None
+    assert host_memory.free_bytes(torch.device("cuda")) is None
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert memory.free_bytes(torch.device("cuda:7")) is None
+    assert host_memory.free_bytes(torch.device("cuda:7")) is None
 
 
 def test_what_torch_keeps_of_a_gpu_without_using_it_is_free(monkeypatch):
@@ -196,20 +218,20 @@ def test_what_torch_keeps_of_a_gpu_without_using_it_is_free(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 9000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 500)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 200)
-    assert memory.free_bytes(torch.device("cuda")) == 1300
+    assert host_memory.free_bytes(torch.device("cuda")) == 1300
 
 
 def test_a_containers_limit_is_read_from_control_groups_of_both_versions(tmp_path):
-    assert memory._group_limit(tmp_path) is None
+    assert host_memory._left_to_container(tmp_path) == []
     old = tmp_path / "memory"
     old.mkdir()
     (old / "memory.limit_in_bytes").write_text("5000\n")
     (old / "memory.usage_in_bytes").write_text("3000\n")
     (old / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 400\n")
-    assert memory._group_limit(tmp_path) == 5000 - 3000 + 400
+    assert host_memory._left_to_container(tmp_path) == [5000 - 3000 + 400]
     (tmp_path / "memory.max").write_text("8000\n")
     (tmp_path / "memory.current").write_text("1000\n")
     (tmp_path / "memory.stat").write_text("inactive_file 30\n")
-    assert memory._group_limit(tmp_path) == 8000 - 1000 + 30
+    assert host_memory._left_to_container(tmp_path) == [8000 - 1000 + 30]
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory._group_limit(tmp_path) is None
+    assert host_memory._left_to_container(tmp_path) == []

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from robolearn import config
-from robolearn.commands.bench.rates import RATES, SHARES, measure, memory, process_memory
+from robolearn.commands.bench.rates import RATES, SHARES, measure, memory
 from robolearn.config.schema import Config
 from robolearn.core.env import Env
 from robolearn.errors import ConfigError, MissingError, RunFailed, quote
@@ -27,7 +27,7 @@ from robolearn.learners.learner import Learner
 from robolearn.runtime.measure import processor
 from robolearn.training import checkpoint
 from robolearn.training.build import make_env
-from robolearn.training.host_memory import TOO_LARGE, enough_memory
+from robolearn.training.host_memory import TOO_LARGE, enough_memory, process_bytes
 from robolearn.training.train import make_learner, set_threads
 
 SCHEMA = 1
@@ -118,7 +118,7 @@ def _measure(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The machine, and everything that was measured on it at this size."""
     set_threads(run)
-    before = process_memory()
+    before = process_bytes()
     with enough_memory(run.num_envs), closing(make_env(run)) as env:
         learner = warmed_up(run, overrides, env, warmup)
         found = measure(env, learner, rounds)

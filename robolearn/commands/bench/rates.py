@@ -6,11 +6,9 @@ Every round measures all rates one after the other, so that a machine whose spee
 from __future__ import annotations
 
 import dataclasses
-import resource
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -20,6 +18,7 @@ from robolearn.core.env import Env
 from robolearn.core.timers import PHASES
 from robolearn.envs.state import Tensor
 from robolearn.learners.learner import Learner, Report
+from robolearn.training.host_memory import peak_bytes, process_bytes
 
 RATES = {
     "raw": "raw physics",
@@ -198,25 +197,12 @@ def measure(env: Env, learner: Learner, rounds: int) -> Measurement:
     )
 
 
-def peak_memory() -> float:
-    """The most memory [bytes] that this process had of the machine's at any time."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most * (1.0 if sys.platform == "darwin" else 1024.0)  # bytes there, KiB on Linux
-
-
-def process_memory(path: Path = Path("/proc/self/statm")) -> float:
-    """The memory [bytes] that this process has of the machine's now; its peak where the system does not say."""
-    if not path.exists():
-        return peak_memory()
-    return float(int(path.read_text().split()[1]) * resource.getpagesize())
-
-
 def memory(env: Env, before: float) -> dict[str, float]:
     """What a run needs of it [bytes], by name, read while it still stands.
 
     Args:
         env: what was run.
-        before: `process_memory` when there was no Env yet.
+        before: `process_bytes` when there was no Env yet.
 
     Returns:
         `process`: the process's peak. On a CUDA device also `torch_allocated` and `torch_reserved`, the most that
@@ -224,9 +210,9 @@ def memory(env: Env, before: float) -> dict[str, float]:
         processes have taken of the device now. `per_env`: what one environment needs, there of torch's and Warp's
         peaks, elsewhere of the process's growth.
     """
-    device, peak = env.device, peak_memory()
+    device, peak = env.device, float(peak_bytes())
     if device.type != "cuda":
-        return {"process": peak, "per_env": max(0.0, process_memory() - before) / env.num_envs}
+        return {"process": peak, "per_env": max(0.0, process_bytes() - before) / env.num_envs}
     free, total = torch.cuda.mem_get_info(device)
     out = {
         "process": peak,
