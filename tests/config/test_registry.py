@@ -339,9 +339,7 @@ def test_a_robot_is_also_a_folder_with_a_robot_yaml(tmp_path: Path) -> None:
 
 
 def with_rows(monkeypatch, **rows: Row) -> None:
-    from robolearn import envs
-
-    monkeypatch.setattr(envs, "BACKENDS", rows)
+    monkeypatch.setattr(registry, "BACKENDS", rows)
     registry.refresh()
 
 
