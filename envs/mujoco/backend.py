@@ -1,4 +1,4 @@
-"""MuJoCo on the CPU: thousands of environments stepped by C threads (mjbatch) over one MJCF."""
+"""MuJoCo on the CPU: thousands of environments stepped by C threads (mujoco.batch) over one MJCF."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import mujoco
 import numpy as np
 import torch
-from mjbatch import Batch
+from mujoco.batch import Batch, SimulationError
 
 from robolearn.envs import mjcf
 from robolearn.envs.backend import Capabilities, Snapshot
@@ -29,6 +29,8 @@ _DIVERGENCE_WARNINGS = [
 
 _ROOM_WARNINGS = [int(mujoco.mjtWarning.mjWARN_CONTACTFULL), int(mujoco.mjtWarning.mjWARN_CNSTRFULL)]
 
+_NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
+
 
 @dataclass
 class MujocoConfig:
@@ -47,10 +49,9 @@ class MujocoConfig:
 class MujocoBackend:
     """The `mujoco` backend; the contract is `robolearn.envs.backend.Backend`.
 
-    Positions and velocities are zero-copy views of mjbatch's own float64 rows, converted once a
-    step; sensor values arrive from its threads in float32. Torque, body, foot and contact fields lag one
-    substep behind, as after any plain mj_step: a further forward pass would cost a third of the
-    simulation's speed.
+    Every tensor named after an MjData field is a zero-copy view of the batch's own float64 rows; `_publish`
+    converts the columns that the State shows. Torque, body, foot and contact fields lag one substep behind, as
+    after any plain mj_step: a further forward pass would cost a third of the simulation's speed.
     """
 
     config_class: ClassVar[type] = MujocoConfig
@@ -75,17 +76,14 @@ class MujocoBackend:
             params=settable(robot),
         )
         self._batch = Batch(self.model, num_envs, config.threads)
-        self._rows = self._batch.bind("state")
-        self._qpos = self._batch.bind("qpos")
-        self._qvel = self._batch.bind("qvel")
-        self._ctrl = self._batch.bind("ctrl")
-        self._warning = self._batch.bind("warning")
-        self._torque = torch.from_numpy(self._batch.bind("qfrc_actuator", np.float32))
-        self._xpos = torch.from_numpy(self._batch.bind("xpos", np.float32))
-        self._sensors = self._batch.bind("sensordata", np.float32)
-        self._index()
+        self._rows = torch.from_numpy(self._batch.state)
+        self._warning = torch.from_numpy(self._batch.warning)
+        self._qpos = self._field("qpos")
+        self._qvel = self._field("qvel")
+        self._ctrl = self._field("ctrl")
         self._expanded: dict[str, np.ndarray] = {}
         self._entity = robot_entity(robot, num_envs, self.device)
+        self._index()
         self._state = State(
             {"robot": self._entity},
             {
@@ -95,27 +93,50 @@ class MujocoBackend:
             torch.zeros(num_envs, dtype=torch.bool),
         )
         self._batch.reset()
-        self._blank = self._rows[0].copy()
         self._publish()
 
+    def _field(self, name: str) -> Tensor:
+        """A live view (N, ...) of an MjData field in the batch."""
+        array = self._batch.bind(name)[:]
+        # The batch marks what it computes as read-only. We only read it; torch has no read-only tensors.
+        array.flags.writeable = True
+        return torch.from_numpy(array)
+
     def _index(self) -> None:
-        """Where the robot's joints, bodies and feet stand in MuJoCo's arrays."""
-        model, robot = self.model, self.robot
+        """Where the robot's joints, bodies and feet stand in MuJoCo's arrays, and what the State shows of them."""
+        model, robot, entity = self.model, self.robot, self._entity
         joints = [model.joint(name) for name in robot.joints]
         self._joint_qpos = _columns([int(j.qposadr[0]) for j in joints])
         self._joint_dof = _columns([int(j.dofadr[0]) for j in joints])
-        self._body_ids = torch.tensor([model.body(name).id for name in robot.bodies], dtype=torch.long)
-        sensors = {
-            kind: [torch.from_numpy(self._sensor(f"{foot}_{kind}")) for foot in robot.feet]
-            for kind in ("pos", "quat", "vel", "force")
-        }
-        self._foot_sensors = sensors
         self._pd = [i for i, a in enumerate(robot.actuators) if a.kind == "position"]
         self._pd_joints = [robot.actuated[i] for i in self._pd]
-
-    def _sensor(self, name: str) -> np.ndarray:
-        sensor = self.model.sensor(name)
-        return self._sensors[:, sensor.adr[0] : sensor.adr[0] + sensor.dim[0]]
+        shown = [
+            (entity.joint_pos, self._qpos, self._joint_qpos),
+            (entity.joint_vel, self._qvel, self._joint_dof),
+            (entity.joint_torque, self._field("qfrc_actuator"), self._joint_dof),
+        ]
+        if robot.base:
+            shown += [
+                (entity.base_pos, self._qpos, slice(0, 3)),
+                (entity.base_quat, self._qpos, slice(3, 7)),
+                (entity.base_ang_vel, self._qvel, slice(3, 6)),
+            ]
+        if robot.bodies:
+            ids = [model.body(name).id for name in robot.bodies]
+            shown.append((entity.body_pos, self._field("xpos"), _columns(ids)))
+        sensors = self._field("sensordata") if robot.feet else None
+        for f, foot in enumerate(robot.feet):
+            for kind, part in (
+                ("pos", entity.foot_pos),
+                ("quat", entity.foot_quat),
+                ("vel", entity.foot_lin_vel),
+                ("force", entity.foot_force),
+            ):
+                sensor = model.sensor(f"{foot}_{kind}")
+                columns = slice(sensor.adr[0], sensor.adr[0] + sensor.dim[0])
+                shown.append((part[:, f], sensors, columns))
+        self._shown: list[tuple[Tensor, Tensor, slice | list[int]]] = shown
+        """Pairs of what is published and where it comes from: (State's tensor, MuJoCo's rows, columns of those)."""
 
     @property
     def state(self) -> State:
@@ -128,52 +149,63 @@ class MujocoBackend:
         if not len(ids):
             return
         rows = ids.numpy()
-        # Rows written since the last step (a restore) would be laid over mj_resetData: start from a blank one.
-        self._rows[rows] = self._blank
-        self._batch.reset(rows)
+        # No forward pass yet: the pose is still to come, and the solver is not to start from another one's forces.
+        self._batch.reset(rows, stage=_NO_STAGE)
         if self.robot.base:
-            self._qpos[rows, :3] = pose.base_pos[ids].numpy()
-            self._qpos[rows, 3:7] = pose.base_quat[ids].numpy()
+            quat = pose.base_quat[ids]
+            self._qpos[ids, :3] = pose.base_pos[ids].double()
+            self._qpos[ids, 3:7] = quat.double()
             # MuJoCo's free joint: linear velocity in the world, angular in the body.
-            self._qvel[rows, :3] = quat_rotate(pose.base_quat[ids], pose.base_lin_vel[ids]).numpy()
-            self._qvel[rows, 3:6] = pose.base_ang_vel[ids].numpy()
-        self._qpos[rows[:, None], np.arange(self.model.nq)[self._joint_qpos]] = pose.joint_pos[ids].numpy()
-        self._qvel[rows[:, None], np.arange(self.model.nv)[self._joint_dof]] = pose.joint_vel[ids].numpy()
+            self._qvel[ids, :3] = quat_rotate(quat, pose.base_lin_vel[ids]).double()
+            self._qvel[ids, 3:6] = pose.base_ang_vel[ids].double()
+        here = ids[:, None]
+        joint_pos = pose.joint_pos[ids].double()
+        self._qpos[here, torch.arange(self.model.nq)[self._joint_qpos]] = joint_pos
+        self._qvel[here, torch.arange(self.model.nv)[self._joint_dof]] = pose.joint_vel[ids].double()
         # Hold the pose: with targets left at 0 the first torques and contact forces would be those of a
         # robot being pulled to its zero position.
-        self._ctrl[rows[:, None], self._pd] = pose.joint_pos[ids][:, self._pd_joints].numpy()
-        self._batch.forward(rows)
-        self._publish()
+        self._ctrl[here, torch.tensor(self._pd, dtype=torch.long)] = joint_pos[:, self._pd_joints]
         self._state.diverged[ids] = False
+        try:
+            self._batch.forward(rows)
+        except SimulationError as error:
+            self._state.diverged[torch.from_numpy(error.ids)] = True
+        self._publish(ids)
 
     def step(self, targets: Tensor, substeps: int) -> None:
         """See `Backend.step`."""
-        self._ctrl[:] = targets.numpy()
-        self._batch.step(nstep=substeps)
+        self._ctrl.copy_(targets.detach())
+        failed = None
+        try:
+            self._batch.step(nstep=substeps)
+        except SimulationError as error:
+            # Those it names are where they were before the call, and will fail again until they are reset; all
+            # others have taken every substep.
+            failed = torch.from_numpy(error.ids)
         self._publish()
         # MuJoCo resets a simulation that turned NaN and goes on silently; only its counters tell.
-        gave_up = torch.from_numpy((self._warning[:, _DIVERGENCE_WARNINGS, 1] > 0).any(axis=1))
-        if gave_up.any():
-            self._warning[gave_up.numpy()] = 0  # told once; the next one counts from zero
-        speed = torch.from_numpy(self._qvel).abs().amax(dim=1)
-        self._state.diverged.copy_(gave_up | ~(speed < ABSURD_SPEED))
+        counted = (self._warning[:, _DIVERGENCE_WARNINGS, 1] > 0).any(dim=1)
+        if counted.any():
+            self._warning[counted] = 0  # told once; the next one counts from zero
+        speed = self._qvel.abs().amax(dim=1)
+        self._state.diverged.copy_(counted | ~(speed < ABSURD_SPEED))
+        if failed is not None:
+            self._state.diverged[failed] = True
 
     def push(self, mask: Tensor, jump: Tensor) -> None:
         """See `Backend.push`."""
         rows = mask.nonzero().squeeze(-1)
         if self.robot.base and len(rows):
-            self._qvel[rows.numpy(), :3] += jump[rows].numpy()  # a free joint's velocity is the world's
+            self._qvel[rows, :3] += jump[rows].double()  # a free joint's velocity is the world's
 
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""
         return {
-            "rows": torch.from_numpy(self._rows.copy()),
-            "warning": torch.from_numpy(self._warning.copy()),
+            "rows": self._rows.clone(),
+            "warning": self._warning.clone(),
             "diverged": self._state.diverged.clone(),
             "params": {k: v.clone() for k, v in self._state.params.items()},
             "published": {k: v.clone() for k, v in self._entity.tensors().items()},
-            # What `_publish` reads: a later reset of other rows publishes these again.
-            "derived": {k: v.clone() for k, v in self._derived().items()},
         }
 
     def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
@@ -187,13 +219,11 @@ class MujocoBackend:
         }
         if changed:
             self.set_params(everywhere, changed)
-        self._rows[:] = snapshot["rows"][source].numpy()
-        self._warning[:] = snapshot["warning"][source].numpy()
+        self._rows.copy_(snapshot["rows"][source])
+        self._warning.copy_(snapshot["warning"][source])
         self._state.diverged.copy_(snapshot["diverged"][source])
         for name, tensor in self._entity.tensors().items():
             tensor.copy_(snapshot["published"][name][source])
-        for name, tensor in self._derived().items():
-            tensor.copy_(snapshot["derived"][name][source])
 
     def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
         """See `Backend.set_params`."""
@@ -240,28 +270,17 @@ class MujocoBackend:
             self._expanded[model_field] = self._batch.expand(model_field)
         return self._expanded[model_field]
 
-    def _derived(self) -> dict[str, Tensor]:
-        return {"torque": self._torque, "xpos": self._xpos, "sensors": torch.from_numpy(self._sensors)}
-
-    def _publish(self) -> None:
-        """Convert MuJoCo's rows into the State's convention, in place."""
-        robot = self._entity
-        qpos, qvel = torch.from_numpy(self._qpos), torch.from_numpy(self._qvel)
+    def _publish(self, rows: Tensor | None = None) -> None:
+        """Convert MuJoCo's rows into the State's convention, in place: all of them, or those given by number."""
+        for shown, source, columns in self._shown:
+            if rows is None:
+                shown.copy_(source[:, columns])
+            else:
+                shown[rows] = source[rows][:, columns].float()
         if self.robot.base:
-            robot.base_pos.copy_(qpos[:, :3])
-            robot.base_quat.copy_(qpos[:, 3:7])
-            robot.base_lin_vel.copy_(quat_rotate_inverse(robot.base_quat, qvel[:, :3].float()))
-            robot.base_ang_vel.copy_(qvel[:, 3:6])
-        robot.joint_pos.copy_(qpos[:, self._joint_qpos])
-        robot.joint_vel.copy_(qvel[:, self._joint_dof])
-        robot.joint_torque.copy_(self._torque[:, self._joint_dof])
-        if len(self._body_ids):
-            robot.body_pos.copy_(self._xpos[:, self._body_ids])
-        for f in range(len(self.robot.feet)):
-            robot.foot_pos[:, f].copy_(self._foot_sensors["pos"][f])
-            robot.foot_quat[:, f].copy_(self._foot_sensors["quat"][f])
-            robot.foot_lin_vel[:, f].copy_(self._foot_sensors["vel"][f])
-            robot.foot_force[:, f].copy_(self._foot_sensors["force"][f])
+            robot, here = self._entity, slice(None) if rows is None else rows
+            velocity = self._qvel[here, :3].float()
+            robot.base_lin_vel[here] = quat_rotate_inverse(robot.base_quat[here], velocity)
 
 
 def _columns(indices: list[int]) -> slice | list[int]:

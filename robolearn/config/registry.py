@@ -18,6 +18,7 @@ import re
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -251,10 +252,18 @@ def _has_cuda() -> bool:
 
 
 def _installed(module: str) -> bool:
+    """Whether a module, or one inside a package, could be imported; nothing is (`find_spec` imports the package)."""
+    package, *inner = module.split(".")
     try:
-        return importlib.util.find_spec(module.partition(".")[0]) is not None
+        spec = importlib.util.find_spec(package)
+        for name in inner:
+            if spec is None or spec.submodule_search_locations is None:
+                return False
+            package = f"{package}.{name}"
+            spec = PathFinder.find_spec(package, spec.submodule_search_locations)
     except (ImportError, ValueError):
         return False
+    return spec is not None
 
 
 def _ours(kind: str) -> list[Entry]:

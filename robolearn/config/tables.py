@@ -15,7 +15,7 @@ class Row:
     description: str
     """One line for `robolearn list`."""
     requires: tuple[str, ...] = ()
-    """Modules that must be importable."""
+    """Modules that must be importable; "package.module" tells a package from its older versions without it."""
     extra: str = ""
     """The extra of robolearn that installs them."""
     devices: tuple[str, ...] = ("cpu",)
@@ -43,9 +43,11 @@ BACKENDS = {
     "mujoco": Row(
         "robolearn.envs.mujoco.backend:MujocoBackend",
         "MuJoCo on the CPU, thousands of robots stepped by C threads",
-        requires=("mujoco", "mjbatch"),
+        # An older MuJoCo has no mujoco.batch: it is told apart without importing either.
+        requires=("mujoco", "mujoco.batch"),
         extra="mujoco",
         devices=("cpu",),
+        install="pip install 'robolearn[mujoco]' (MuJoCo 3.17), not into the environment of Isaac Lab",
     ),
     "mujoco_warp": Row(
         "robolearn.envs.mujoco_warp.backend:MujocoWarpBackend",

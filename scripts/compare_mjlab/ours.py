@@ -18,7 +18,7 @@ from robolearn.envs import mjcf
 from robolearn.training.build import make_env
 from robolearn.training.train import make_learner, set_threads
 
-PACKAGES = ("robolearn", "mujoco", "mujoco-warp", "mjbatch", "warp-lang", "torch", "rsl-rl-lib")
+PACKAGES = ("robolearn", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-lib")
 
 
 class Robolearn:

@@ -76,7 +76,7 @@ def test_one_size_is_told_in_full(tmp_path, capsys):
     machine = content["machine"]
     assert (machine["task"], machine["backend"], machine["rounds"]) == ("cartpole_balance", "mujoco", 2)
     assert machine["precision"] in ("fp32", "bf16")
-    assert {"torch", "mujoco", "mjbatch"} <= set(machine["versions"])
+    assert {"torch", "mujoco"} <= set(machine["versions"])
     (row,) = content["results"]
     assert (row["num_envs"], row["steps"]) == (8, 48)
     assert list(row["rates"]) == list(row["of_raw"]) == list(RATES)

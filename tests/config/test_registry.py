@@ -15,7 +15,7 @@ from robolearn.config import registry
 from robolearn.config.registry import Row
 from robolearn.errors import ConfigError, MissingError
 
-HEAVY = ("torch", "mujoco", "mjbatch", "rsl_rl", "tensordict", "gymnasium")
+HEAVY = ("torch", "mujoco", "rsl_rl", "tensordict", "gymnasium")
 
 TASK = """
 from __future__ import annotations
@@ -430,7 +430,7 @@ def test_without_isaac_lab_or_with_its_version_2_the_line_to_install_version_3_i
 ) -> None:
     # Version 2 has isaaclab, and no isaaclab_newton.
     monkeypatch.setattr(
-        registry, "_installed", lambda name: name in there or name.partition(".")[0] in ("mujoco", "mjbatch")
+        registry, "_installed", lambda name: name in there or name.partition(".")[0] == "mujoco"
     )
     assert cli.main(["train", "task=cartpole_balance", "backend=isaaclab"]) == exits.MISSING
     (line,) = capsys.readouterr().err.splitlines()

@@ -29,7 +29,7 @@ from tests.conftest import install
 
 CARTPOLE, HUMANOID = "robolearn/CartpoleBalance-v0", "robolearn/HumanoidWalk-v0"
 BY_MODULE = f"robolearn.gymnasium_ids:{CARTPOLE}"
-HEAVY = ("torch", "mujoco", "mjbatch", "warp", "newton", "rsl_rl", "hydra")
+HEAVY = ("torch", "mujoco", "warp", "newton", "rsl_rl", "hydra")
 
 
 def run_python(code: str, env: dict[str, str] | None = None) -> str:

@@ -36,7 +36,6 @@ SCHEMA = 1
 _LIBRARIES = {
     "torch": "torch",
     "mujoco": "mujoco",
-    "mjbatch": "mjbatch",
     "mujoco_warp": "mujoco-warp",
     "warp": "warp-lang",
     "rsl_rl": "rsl-rl-lib",
