@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -15,7 +16,7 @@ from robolearn.envs.backend import Capabilities, Snapshot
 from robolearn.envs.randomize import nominal, require_settable, settable
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import Pose, State, Tensor, quat_rotate, quat_rotate_inverse, robot_entity
-from robolearn.errors import RunFailed
+from robolearn.errors import RunFailed, one_line
 
 ABSURD_SPEED = 1000.0
 """A velocity component beyond this [m/s or rad/s] is a diverged simulation, not a robot."""
@@ -82,6 +83,7 @@ class MujocoBackend:
         self._qvel = self._field("qvel")
         self._ctrl = self._field("ctrl")
         self._expanded: dict[str, np.ndarray] = {}
+        self._told = False
         self._entity = robot_entity(robot, num_envs, self.device)
         self._index()
         self._state = State(
@@ -106,37 +108,40 @@ class MujocoBackend:
         """Where the robot's joints, bodies and feet stand in MuJoCo's arrays, and what the State shows of them."""
         model, robot, entity = self.model, self.robot, self._entity
         joints = [model.joint(name) for name in robot.joints]
-        self._joint_qpos = _columns([int(j.qposadr[0]) for j in joints])
-        self._joint_dof = _columns([int(j.dofadr[0]) for j in joints])
+        self._joint_qpos = torch.tensor([int(j.qposadr[0]) for j in joints])
+        self._joint_dof = torch.tensor([int(j.dofadr[0]) for j in joints])
         self._pd = [i for i, a in enumerate(robot.actuators) if a.kind == "position"]
         self._pd_joints = [robot.actuated[i] for i in self._pd]
-        shown = [
-            (entity.joint_pos, self._qpos, self._joint_qpos),
-            (entity.joint_vel, self._qvel, self._joint_dof),
-            (entity.joint_torque, self._field("qfrc_actuator"), self._joint_dof),
-        ]
+        self._shown: list[tuple[Tensor, Tensor]] = []
+        """What is published and where it comes from: columns of the State's tensors, and of MuJoCo's rows."""
+        self._show(entity.joint_pos, self._qpos, self._joint_qpos.tolist())
+        self._show(entity.joint_vel, self._qvel, self._joint_dof.tolist())
+        self._show(entity.joint_torque, self._field("qfrc_actuator"), self._joint_dof.tolist())
         if robot.base:
-            shown += [
-                (entity.base_pos, self._qpos, slice(0, 3)),
-                (entity.base_quat, self._qpos, slice(3, 7)),
-                (entity.base_ang_vel, self._qvel, slice(3, 6)),
-            ]
+            self._show(entity.base_pos, self._qpos, [0, 1, 2])
+            self._show(entity.base_quat, self._qpos, [3, 4, 5, 6])
+            self._show(entity.base_ang_vel, self._qvel, [3, 4, 5])
         if robot.bodies:
-            ids = [model.body(name).id for name in robot.bodies]
-            shown.append((entity.body_pos, self._field("xpos"), _columns(ids)))
+            self._show(entity.body_pos, self._field("xpos"), [model.body(name).id for name in robot.bodies])
         sensors = self._field("sensordata") if robot.feet else None
         for f, foot in enumerate(robot.feet):
-            for kind, part in (
+            for kind, fields in (
                 ("pos", entity.foot_pos),
                 ("quat", entity.foot_quat),
                 ("vel", entity.foot_lin_vel),
                 ("force", entity.foot_force),
             ):
-                sensor = model.sensor(f"{foot}_{kind}")
-                columns = slice(sensor.adr[0], sensor.adr[0] + sensor.dim[0])
-                shown.append((part[:, f], sensors, columns))
-        self._shown: list[tuple[Tensor, Tensor, slice | list[int]]] = shown
-        """Pairs of what is published and where it comes from: (State's tensor, MuJoCo's rows, columns of those)."""
+                first, size = int(model.sensor(f"{foot}_{kind}").adr[0]), fields.shape[-1]
+                self._show(fields[:, f], sensors, list(range(first, first + size)))
+
+    def _show(self, shown: Tensor, source: Tensor, columns: list[int]) -> None:
+        """Publish columns of `source` (N, K, ...) as `shown` (N, len(columns), ...), a slice for each run of them:
+        slices are views, and several times faster to copy than columns picked by number."""
+        start = 0
+        for end in range(1, len(columns) + 1):
+            if end == len(columns) or columns[end] != columns[end - 1] + 1:
+                self._shown.append((shown[:, start:end], source[:, columns[start] : columns[end - 1] + 1]))
+                start = end
 
     @property
     def state(self) -> State:
@@ -160,8 +165,8 @@ class MujocoBackend:
             self._qvel[ids, 3:6] = pose.base_ang_vel[ids].double()
         here = ids[:, None]
         joint_pos = pose.joint_pos[ids].double()
-        self._qpos[here, torch.arange(self.model.nq)[self._joint_qpos]] = joint_pos
-        self._qvel[here, torch.arange(self.model.nv)[self._joint_dof]] = pose.joint_vel[ids].double()
+        self._qpos[here, self._joint_qpos] = joint_pos
+        self._qvel[here, self._joint_dof] = pose.joint_vel[ids].double()
         # Hold the pose: with targets left at 0 the first torques and contact forces would be those of a
         # robot being pulled to its zero position.
         self._ctrl[here, torch.tensor(self._pd, dtype=torch.long)] = joint_pos[:, self._pd_joints]
@@ -169,7 +174,7 @@ class MujocoBackend:
         try:
             self._batch.forward(rows)
         except SimulationError as error:
-            self._state.diverged[torch.from_numpy(error.ids)] = True
+            self._give_up(error)
         self._publish(ids)
 
     def step(self, targets: Tensor, substeps: int) -> None:
@@ -179,18 +184,24 @@ class MujocoBackend:
         try:
             self._batch.step(nstep=substeps)
         except SimulationError as error:
-            # Those it names are where they were before the call, and will fail again until they are reset; all
-            # others have taken every substep.
-            failed = torch.from_numpy(error.ids)
+            failed = error  # of those it names, which are where they were; all others have taken every substep
         self._publish()
-        # MuJoCo resets a simulation that turned NaN and goes on silently; only its counters tell.
-        counted = (self._warning[:, _DIVERGENCE_WARNINGS, 1] > 0).any(dim=1)
-        if counted.any():
-            self._warning[counted] = 0  # told once; the next one counts from zero
         speed = self._qvel.abs().amax(dim=1)
-        self._state.diverged.copy_(counted | ~(speed < ABSURD_SPEED))
+        self._state.diverged.copy_(~(speed < ABSURD_SPEED))
+        # MuJoCo resets a simulation that turned NaN and goes on silently; only its counters tell.
+        if self._batch.warning[..., 1].any():
+            counted = (self._warning[:, _DIVERGENCE_WARNINGS, 1] > 0).any(dim=1)
+            self._warning[counted] = 0  # told once; the next one counts from zero
+            self._state.diverged |= counted
         if failed is not None:
-            self._state.diverged[failed] = True
+            self._give_up(failed)
+
+    def _give_up(self, error: SimulationError) -> None:
+        """MuJoCo cannot step some environments: they have diverged. The first time it also tells why."""
+        self._state.diverged[torch.from_numpy(error.ids)] = True
+        if not self._told:
+            self._told = True
+            warnings.warn(f"{one_line(str(error))}; such environments count as diverged", stacklevel=3)
 
     def push(self, mask: Tensor, jump: Tensor) -> None:
         """See `Backend.push`."""
@@ -272,20 +283,12 @@ class MujocoBackend:
 
     def _publish(self, rows: Tensor | None = None) -> None:
         """Convert MuJoCo's rows into the State's convention, in place: all of them, or those given by number."""
-        for shown, source, columns in self._shown:
+        for shown, source in self._shown:
             if rows is None:
-                shown.copy_(source[:, columns])
+                shown.copy_(source)
             else:
-                shown[rows] = source[rows][:, columns].float()
+                shown[rows] = source[rows].float()
         if self.robot.base:
             robot, here = self._entity, slice(None) if rows is None else rows
             velocity = self._qvel[here, :3].float()
             robot.base_lin_vel[here] = quat_rotate_inverse(robot.base_quat[here], velocity)
-
-
-def _columns(indices: list[int]) -> slice | list[int]:
-    """A slice (a view, no copy) where the robot's joint order is also MuJoCo's, the indices otherwise."""
-    first = indices[0]
-    if indices == list(range(first, first + len(indices))):
-        return slice(first, first + len(indices))
-    return indices

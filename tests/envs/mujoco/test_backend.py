@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import mujoco
 import numpy as np
 import pytest
 import torch
 
 from robolearn.envs.mujoco.backend import MujocoBackend, MujocoConfig
-from tests.factories import home_pose, home_targets, load_robot
+from robolearn.envs.robot import Robot
+from robolearn.errors import RunFailed
+from tests.factories import ROBOTS, home_pose, home_targets, load_robot
+
+EVERY = torch.ones(4, dtype=torch.bool)
+ONE = torch.tensor([False, True, False, False])
 
 
 def test_a_nan_in_one_robots_state_diverges_that_robot_only():
@@ -24,6 +32,79 @@ def test_a_nan_in_one_robots_state_diverges_that_robot_only():
     backend._qpos[3, 9] = np.nan  # and again, without a reset of ours in between
     backend.step(home_targets(robot, 8), 2)
     assert backend.state.diverged.tolist() == [i == 3 for i in range(8)]
+
+
+def in_16_kb(folder: Path) -> Robot:
+    """The humanoid with too little memory for a contact: MuJoCo raises an error where a foot meets the ground."""
+    path = shutil.copytree(ROBOTS / "humanoid", folder / "humanoid")
+    mjcf = path / "humanoid.xml"
+    text = mjcf.read_text()
+    mjcf.write_text(text.replace("<compiler", '<size memory="16000"/>\n  <compiler', 1))
+    return Robot.load(path)
+
+
+def test_an_error_of_mujoco_in_one_environment_is_its_divergence_and_a_reset_repairs_it(tmp_path):
+    small, plain = in_16_kb(tmp_path), load_robot("humanoid")
+    pose = home_pose(small, 4, height=1.0)
+    pose.base_pos[1, 2] -= 0.9
+    pose.base_lin_vel[1, 2] = -5.0  # 10 cm above the ground: it meets it in the third substep of 10 ms
+    backends = [MujocoBackend(robot, 4) for robot in (small, plain)]
+    for backend in backends:
+        backend.reset(EVERY, pose)
+    tried, sound = backends
+    assert not tried.state.diverged.any()
+    before = tried.state.clone()
+
+    with pytest.warns(UserWarning, match=r"\(1\).*stack overflow"):
+        tried.step(home_targets(small, 4), 5)
+    sound.step(home_targets(small, 4), 5)
+    assert tried.state.diverged.tolist() == [False, True, False, False]
+    assert torch.equal(tried.state.robot.base_pos[1], before.robot.base_pos[1])
+    for name, tensor in sound.state.robot.tensors().items():
+        assert torch.equal(tried.state.robot.tensors()[name][[0, 2, 3]], tensor[[0, 2, 3]]), name
+
+    tried.step(home_targets(small, 4), 5)  # it is still there: told again, and warned of once
+    assert tried.state.diverged.tolist() == [False, True, False, False]
+    sound.step(home_targets(small, 4), 5)
+    for backend in backends:
+        backend.reset(ONE, home_pose(small, 4, height=1.0))
+        assert not backend.state.diverged.any()
+        backend.step(home_targets(small, 4), 5)
+        assert not backend.state.diverged.any()
+    for name, tensor in sound.state.robot.tensors().items():
+        assert torch.equal(tried.state.robot.tensors()[name], tensor), name
+
+
+def test_an_error_of_mujoco_in_a_reset_is_a_divergence_too(tmp_path):
+    backend = MujocoBackend(in_16_kb(tmp_path), 4)
+    backend.reset(EVERY, home_pose(backend.robot, 4, height=1.0))
+    with pytest.warns(UserWarning, match="stack overflow"):
+        backend.reset(ONE, home_pose(backend.robot, 4, height=-0.01))
+    assert backend.state.diverged.tolist() == [False, True, False, False]
+
+
+def test_a_reset_forgets_the_warnings_of_what_it_resets():
+    robot = load_robot("humanoid")
+    backend = MujocoBackend(robot, 4)
+    backend._warning[:, 1, 1] = 1  # a contact that did not fit
+    backend.reset(ONE, home_pose(robot, 4))
+    assert backend._warning[:, 1, 1].tolist() == [1, 0, 1, 1]
+    with pytest.raises(RunFailed, match="size memory"):
+        backend.check()
+    backend.check()
+
+
+def test_a_reset_shows_nothing_new_of_the_others():
+    robot = load_robot("humanoid")
+    backend = MujocoBackend(robot, 4)
+    backend.reset(EVERY, home_pose(robot, 4, height=1.0))
+    backend.step(home_targets(robot, 4), 2)
+    before = backend.state.clone()
+    backend.push(EVERY, torch.ones(4, 3))
+    backend.reset(ONE, home_pose(robot, 4, height=2.0))
+    for name, tensor in backend.state.robot.tensors().items():
+        assert torch.equal(tensor[[0, 2, 3]], before.robot.tensors()[name][[0, 2, 3]]), name
+    assert backend.state.robot.base_pos[1, 2] == pytest.approx(robot.home_height + 2.0)
 
 
 def test_a_robot_on_feet_without_a_free_base_stands_on_the_floor():
