@@ -184,7 +184,8 @@ class MujocoBackend:
         try:
             self._batch.step(nstep=substeps)
         except SimulationError as error:
-            failed = error  # of those it names, which are where they were; all others have taken every substep
+            # Those it names are where they were before; all others have taken every substep.
+            failed = error
         self._publish()
         speed = self._qvel.abs().amax(dim=1)
         self._state.diverged.copy_(~(speed < ABSURD_SPEED))
@@ -273,7 +274,8 @@ class MujocoBackend:
 
     def close(self) -> None:
         """Free the simulator's threads and memory."""
-        self._batch = None  # type: ignore[assignment]
+        for name in ("_batch", "_rows", "_warning", "_qpos", "_qvel", "_ctrl", "_shown", "_expanded"):
+            self.__dict__.pop(name, None)  # a view keeps all of the batch
 
     def _expand(self, model_field: str) -> np.ndarray:
         # Expanded only when first used: a field that nobody randomizes costs nothing per step.

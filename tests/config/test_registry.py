@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -408,6 +409,36 @@ def test_a_missing_simulator_is_named_with_its_install_line(monkeypatch, request
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
+
+
+def test_a_package_without_the_module_that_is_required_of_it_is_told_apart_unimported(
+    tmp_path, monkeypatch, request
+) -> None:
+    request.addfinalizer(registry.refresh)
+    package = tmp_path / "aged_simulator"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    aged = Row("m:G", "g", requires=("aged_simulator", "aged_simulator.batch"), install="get 3.17")
+    with_rows(monkeypatch, aged=aged, slow=CPU)
+    assert registry.entries("backends")["aged"].hint == "needs aged_simulator.batch: get 3.17"
+    assert registry.pick_backend("cpu") == "slow"
+    (package / "batch.py").write_text("")
+    importlib.invalidate_caches()
+    assert registry.entries("backends")["aged"].hint == ""
+    assert not {"aged_simulator", "aged_simulator.batch"} & set(sys.modules)
+
+
+def test_a_mujoco_without_its_batch_engine_as_beside_isaac_lab_is_listed_with_the_fix(
+    monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(registry, "_installed", lambda name: name != "mujoco.batch")
+    assert cli.main(["list", "backends"]) == cli.OK
+    assert "needs mujoco.batch: pip install 'robolearn[mujoco]'" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["train", "task=cartpole_balance", "backend=mujoco"]) == cli.MISSING
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "mujoco.batch" in line
+    assert "3.17" in line
 
 
 PARTICULAR = Row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -139,6 +140,14 @@ def test_the_number_of_threads_does_not_change_the_numbers():
         states.append(backend.state.clone())
     for name, tensor in states[0].robot.tensors().items():
         assert torch.equal(tensor, states[1].robot.tensors()[name]), name
+
+
+def test_closing_ends_the_threads():
+    backend = MujocoBackend(load_robot("cartpole"), 16, config=MujocoConfig(threads=8))
+    before = len(os.listdir("/proc/self/task"))
+    backend.close()
+    assert len(os.listdir("/proc/self/task")) == before - 7  # the caller's own is the eighth
+    backend.close()
 
 
 def test_a_gpu_is_refused_with_the_fix():
