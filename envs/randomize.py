@@ -72,7 +72,7 @@ class InverseWeights:
         self.tendons = (_tendon_jacobian(model, data) @ modes) ** 2
         """(ntendon, nv): tendon_invweight0 likewise."""
         self.mean_inertia = float(np.trace(bodies)) / model.nv, float(model.dof_armature.sum()) / model.nv
-        """(b, a): stat.meaninertia = b s + a."""
+        """(b, a): the mean of the inertia's diagonal is b s + a; stat.meaninertia of Isaac Lab's MuJoCo Warp 3.12."""
 
     @staticmethod
     def _averaged(model: mujoco.MjModel, rows: np.ndarray) -> np.ndarray:

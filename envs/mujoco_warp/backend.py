@@ -164,7 +164,6 @@ class MujocoWarpBackend:
             if self.model.ntendon:
                 fields.append("tendon_invweight0")
                 self._weights["tendon_invweight0"] = tensor(weights.tendons)
-            self._mean_inertia = weights.mean_inertia
         return tuple(fields)
 
     def _warm_up(self) -> None:
@@ -369,9 +368,7 @@ class MujocoWarpBackend:
 
     def _apply_mass_scale(self, mask: Tensor, value: Tensor) -> None:
         gains = 1.0 / (value[:, None] + self._poles)
-        slope, rest = self._mean_inertia
-        rows = {"meaninertia": (slope * value + rest)[:, None]}
-        rows |= {name: gains @ weights.T for name, weights in self._weights.items()}
+        rows = {name: gains @ weights.T for name, weights in self._weights.items()}
         for name in ("body_mass", "body_inertia", "body_subtreemass"):
             rows[name] = self._sim.nominal[name] * value[:, None]
         for name, scaled in rows.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,10 +34,6 @@ class Simulation:
         for name in varied:
             array = getattr(self.model, name)
             self.everything_torch[name] = wp.to_torch(array).view(num_envs, -1)
-        if "body_mass" in varied:
-            self.model.stat = copy.copy(self.model.stat)
-            self.model.stat.meaninertia = wp.full(num_envs, float(model.stat.meaninertia), dtype=float)
-            self.everything_torch["meaninertia"] = wp.to_torch(self.model.stat.meaninertia)[:, None]
         self.model_rows = tuple(name for name in self.everything_torch if name not in self.rows)
         """Those of them that belong to the model."""
         self.everything = {name: wp.from_torch(x) for name, x in self.everything_torch.items()}
