@@ -123,7 +123,6 @@ class MujocoBackend:
             self._show(entity.base_ang_vel, self._qvel, [3, 4, 5])
         if robot.bodies:
             self._show(entity.body_pos, self._field("xpos"), [model.body(name).id for name in robot.bodies])
-        sensors = self._field("sensordata") if robot.feet else None
         for f, foot in enumerate(robot.feet):
             for kind, fields in (
                 ("pos", entity.foot_pos),
@@ -132,7 +131,7 @@ class MujocoBackend:
                 ("force", entity.foot_force),
             ):
                 first, size = int(model.sensor(f"{foot}_{kind}").adr[0]), fields.shape[-1]
-                self._show(fields[:, f], sensors, list(range(first, first + size)))
+                self._show(fields[:, f], self._field("sensordata"), list(range(first, first + size)))
 
     def _show(self, shown: Tensor, source: Tensor, columns: list[int]) -> None:
         """Publish columns of `source` (N, K, ...) as `shown` (N, len(columns), ...), a slice for each run of them:
