@@ -159,7 +159,7 @@ def test_no_constraint_is_left_over() -> None:
 
 
 def test_backends_and_extras_agree() -> None:
-    from robolearn.envs import BACKENDS
+    from robolearn.config.tables import BACKENDS
 
     extras = project()["optional-dependencies"]
     assert isinstance(extras, dict)
