@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from robolearn.config import fields, registry, yaml_file
-from robolearn.config.fields import field_docs
 from robolearn.config.overrides import Override, Scalar, parse
 from robolearn.config.schema import FILE_NAME, GROUPS, SCALARS, SHOWN, Config, migrated, to_dict
 from robolearn.config.schema import scalars as plain_settings
@@ -22,9 +21,7 @@ from robolearn.errors import ConfigError, listing, near, quote
 __all__ = [
     "FILE_NAME",
     "Config",
-    "ConfigError",
     "changed",
-    "field_docs",
     "load",
     "resolve",
     "resume_changes",

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from robolearn import config
-from robolearn.config import fields
+from robolearn.config import fields, run_config
 from robolearn.config.overrides import parse
 from robolearn.errors import ConfigError
 
@@ -43,7 +42,7 @@ def apply(*words: str) -> Everything:
     """Overrides onto Everything, as `resolve` does it for a group."""
     tree: dict[str, Any] = {}
     for item in parse(words):
-        config._put(tree, item.key, item.value)
+        run_config._put(tree, item.key, item.value)
     return fields.apply(Everything(), Everything, tree, "it", {})
 
 

@@ -433,9 +433,9 @@ def test_a_mujoco_without_its_batch_engine_as_beside_isaac_lab_is_listed_with_th
     monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(registry, "_installed", lambda name: name != "mujoco.batch")
-    assert cli.main(["list", "backends"]) == cli.OK
+    assert cli.main(["list", "backends"]) == exits.OK
     assert "needs mujoco.batch: pip install 'robolearn[mujoco]'" in " ".join(capsys.readouterr().out.split())
-    assert cli.main(["train", "task=cartpole_balance", "backend=mujoco"]) == cli.MISSING
+    assert cli.main(["train", "task=cartpole_balance", "backend=mujoco"]) == exits.MISSING
     (line,) = capsys.readouterr().err.splitlines()
     assert "mujoco.batch" in line
     assert "3.17" in line
