@@ -12,7 +12,9 @@ import pytest
 
 from robolearn import config
 from robolearn.cli import main
-from robolearn.commands.play import play as viewer
+from robolearn.commands.play import play as player
+from robolearn.commands.play import renderer as renderers
+from robolearn.commands.play import video
 from robolearn.errors import MissingError, RunFailed
 from robolearn.training.build import make_env
 from robolearn.training.runs import random_policy, zero_policy
@@ -25,7 +27,7 @@ imageio = pytest.importorskip("imageio")
 def renderer() -> None:
     """Skips the test where nothing renders, saying why."""
     try:
-        context, _ = viewer.open_context(16, 16)
+        context, _ = renderers.open_context(16, 16)
     except MissingError as error:
         pytest.skip(str(error))
     context.free()
@@ -34,7 +36,7 @@ def renderer() -> None:
 @pytest.fixture
 def small(monkeypatch) -> None:
     """Small pictures: the same code in a tenth of the time."""
-    monkeypatch.setattr(viewer, "SIZE", (320, 192))
+    monkeypatch.setattr(player, "SIZE", (320, 192))
 
 
 def ask(*words: object) -> int:
@@ -89,7 +91,7 @@ def test_the_picture_is_posed_as_state_says_base_and_joints():
     for _ in range(8):
         env.step(policy(env.observations["policy"]))
     state = env.backend.state
-    with viewer.Renderer(env.robot, 64, 48) as drawing:
+    with renderers.Renderer(env.robot, 64, 48) as drawing:
         pixels = drawing.draw(state, {"command": np.array([1.0, 0.0])})
         qpos = drawing.data.qpos
         base = int(drawing.model.jnt_qposadr[0])
@@ -114,7 +116,7 @@ def test_a_robot_without_a_camera_is_followed_by_a_free_one(monkeypatch):
     build = mjcf.build_model
     monkeypatch.setattr(mjcf, "build_model", lambda robot, backend, visual=False: build(robot, backend))
     env = make_env(config.resolve(["task=humanoid_walk", "num_envs=1", "device=cpu"]))
-    with viewer.Renderer(env.robot, 64, 48) as drawing:
+    with renderers.Renderer(env.robot, 64, 48) as drawing:
         assert drawing.draw(env.backend.state).std() > 1
         assert np.allclose(drawing.camera.lookat, env.backend.state.robot.base_pos[0])
     env.close()
@@ -127,7 +129,7 @@ def test_film_shows_the_commands_and_draws_no_number_of_the_run():
 
     def filmed(frames: int) -> list[np.ndarray]:
         env = make_env(run)
-        out = list(viewer.film(env, zero_policy(env), frames))
+        out = list(player.film(env, zero_policy(env), frames))
         env.close()
         return out
 
@@ -140,12 +142,12 @@ def test_film_shows_the_commands_and_draws_no_number_of_the_run():
 def test_a_film_of_contacts_that_a_gpu_dropped_ends_with_what_to_set():
     env = warp_env("humanoid_walk", 1, "backend.nconmax=3")
     with pytest.raises(RunFailed, match=r"raise backend\.nconmax, now 3"), no_numpy_before_cpu():
-        list(viewer.film(env, zero_policy(env), 100))
+        list(player.film(env, zero_policy(env), 100))
 
 
 def test_a_caption_stays_in_its_corner():
     plain = np.full((192, 320, 3), 200, np.uint8)
-    written = viewer.caption(plain, ["1.00 s", "command forward +0.50 m/s"])
+    written = video.caption(plain, ["1.00 s", "command forward +0.50 m/s"])
     assert written.shape == plain.shape
     assert (written[:130] == 200).all()
     assert (written[130:, 250:] == 200).all()
@@ -155,7 +157,7 @@ def test_a_caption_stays_in_its_corner():
 
 def test_a_machine_that_cannot_draw_gets_one_line_with_the_fix(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    monkeypatch.setattr(viewer, "PLATFORMS", ("no_such_platform",))
+    monkeypatch.setattr(renderers, "PLATFORMS", ("no_such_platform",))
     assert ask("play", trained, "--video", tmp_path / "out" / "a.mp4", "--seconds", 0.1) == 3
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1
@@ -175,10 +177,10 @@ def test_osmesa_is_tried_where_egl_is_there_but_draws_nothing():
     """libEGL without a driver fails only when asked for a display, after PyOpenGL has settled on EGL; another
     process, because that cannot be undone for the tests around."""
     code = (
-        "from robolearn import viewer\n"
+        "from robolearn.commands.play import renderer as renderers\n"
         "from robolearn.errors import MissingError\n"
         "try:\n"
-        "    context, on_cpu = viewer.open_context(16, 16)\n"
+        "    context, on_cpu = renderers.open_context(16, 16)\n"
         "    print(type(context).__module__, on_cpu)\n"
         "    context.free()\n"
         "except MissingError as error:\n"

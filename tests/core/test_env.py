@@ -389,7 +389,6 @@ def test_the_snapshots_layout_belongs_to_the_checkpoints_schema(make_env):
             "warning": "Tensor",
             "diverged": "Tensor",
             "params": {"friction": "Tensor"},
-            "derived": {"torque": "Tensor", "xpos": "Tensor", "sensors": "Tensor"},
         },
         "state": dict.fromkeys(
             [

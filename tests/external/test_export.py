@@ -19,7 +19,7 @@ from robolearn import config
 from robolearn.cli import main
 from robolearn.export import bundle as bundles
 from robolearn.export import stages
-from robolearn.export.external.export import export as external
+from robolearn.export.external import export as external
 from robolearn.export.external.loop import ExternalGap, unpaired
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import Refused

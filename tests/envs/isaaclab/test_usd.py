@@ -6,7 +6,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from robolearn.envs import isaaclab_install, mjcf
+from robolearn.config.tables import isaaclab_install
+from robolearn.envs import mjcf
 from robolearn.envs.isaaclab import usd
 from robolearn.envs.isaaclab.fidelity import Match, differences
 from robolearn.envs.robot import Robot
