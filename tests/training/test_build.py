@@ -19,7 +19,7 @@ class Stand(CartpoleBalance):
 """
 
 
-@pytest.mark.parametrize("option", ["solver: PGS", "noslip_iterations: 3"])
+@pytest.mark.parametrize("option", ["solver: PGS", "integrator: DISCRETE, noslip_iterations: 3"])
 def test_what_mujoco_warp_does_not_implement_is_told_with_the_backend_and_the_reason(
     option, tmp_path, capsys
 ):

@@ -57,7 +57,7 @@ def test_a_truncated_checkpoint_is_told_as_such(make_env, tmp_path):
 def test_another_schema_is_refused_naming_both(make_env, tmp_path):
     path = saved(make_env, tmp_path)
     torch.save({**torch.load(path, weights_only=True), "schema": 99}, path)
-    with pytest.raises(ConfigError, match="schema 99 and this RoboLearn reads schema 2"):
+    with pytest.raises(ConfigError, match="schema 99 and this RoboLearn reads schemas 2 and 3"):
         checkpoint.load(path)
 
 
@@ -107,7 +107,7 @@ def test_a_checkpoint_of_another_task_is_told_as_such_and_not_as_another_symmetr
 def test_a_simulation_that_does_not_fit_is_told_apart_from_weights_that_do_not(make_env, tmp_path):
     saved(make_env, tmp_path)
     content = checkpoint.load(tmp_path / "latest.pt")
-    del content["env"]["delays"]
+    del content["env"]["state"]["episode.action_delay.lag"]
     env = make_env(CartpoleBalance(), num_envs=4)
     with pytest.raises(ConfigError, match="simulation in this checkpoint does not fit"):
         checkpoint.restore(content, PPO(env, PPOConfig()), env)

@@ -7,14 +7,14 @@ import json
 import pytest
 import torch
 
+from robolearn.core import timers as phases
 from robolearn.core.timers import Timers
-from robolearn.training import metrics
 from robolearn.training.metrics import MetricsLog, read_metrics
 
 
 def test_phases_and_what_none_of_them_accounts_for_sum_to_the_wall_time(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(phases.time, "perf_counter", lambda: now[0])
     timers = Timers()
     for phase, seconds in (("simulate", 3.0), ("infer", 0.5), ("simulate", 1.0), ("learn", 2.0)):
         with timers(phase):
@@ -34,7 +34,7 @@ def test_phases_and_what_none_of_them_accounts_for_sum_to_the_wall_time(monkeypa
 
 def test_a_phase_that_fails_is_still_counted(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(phases.time, "perf_counter", lambda: now[0])
     timers = Timers()
 
     def fails() -> None:
@@ -70,7 +70,7 @@ class FakeEvent:
 
 def test_on_a_gpu_phases_take_the_time_of_the_device_and_only_reading_them_waits(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(phases.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
     timers = Timers(torch.device("cuda:0"))
