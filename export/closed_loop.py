@@ -15,12 +15,12 @@ from robolearn.core.env import Env
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.envs.state import Tensor
 from robolearn.export.record import phase_of, raw_sensors
+from robolearn.learners.policy import Act, reset_state
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import BAD_INPUT, NOT_THE_SAME, Refused
 from robolearn.runtime.robot import Runtime
 from robolearn.runtime.sessions import Session
 from robolearn.training.build import make_env
-from robolearn.training.runs import Act, forget
 
 Driver = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 """The robots still running (N,) bool -> actions and targets (N, A) each; no targets: the task's own."""
@@ -225,8 +225,8 @@ def _episodes(
 
 
 def _trained(env: Env, policy: Act) -> Driver:
-    forget(policy)
-    return lambda running: (policy(env.observations["policy"]), None)
+    reset_state(policy)
+    return lambda running: (policy(env.observations), None)
 
 
 class _Bundled:

@@ -11,7 +11,7 @@ import torch
 from robolearn.config.run_config import Config
 from robolearn.core.env import Env
 from robolearn.envs.state import State
-from robolearn.training.runs import Act, forget
+from robolearn.learners.policy import Act, reset_state
 
 SEGMENTS, SEGMENT_STEPS = 3, 80
 """What of it travels with a bundle: the first steps of so many robots."""
@@ -70,10 +70,10 @@ def record(env: Env, policy: Act, steps: int) -> Recording:
     for t in range(steps):
         if t in (0, steps // 2):
             env.reset()
-            forget(policy)
+            reset_state(policy)
             fresh = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
         observation = env.observations["policy"]
-        action = policy(observation)
+        action = policy(env.observations)
         now: dict[str, Any] = {
             **raw_sensors(env.backend.state),
             "command": env.ctx.command,
@@ -87,7 +87,7 @@ def record(env: Env, policy: Act, steps: int) -> Recording:
             array = value.cpu().numpy().copy() if isinstance(value, torch.Tensor) else value
             rows.setdefault(name, []).append(array)
         fresh = env.step(action).done.clone()
-        forget(policy, fresh)
+        reset_state(policy, fresh)
     env.check()  # a GPU keeps to itself what went wrong until it is asked
     whole = {name: np.stack(arrays) for name, arrays in rows.items()}
     kept = {name: whole.pop(name) for name in ("reset", "phase", "observations", "actions", "targets")}

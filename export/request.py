@@ -20,12 +20,13 @@ from robolearn.export.bundle import require_replaceable
 from robolearn.export.closed_loop import SECONDS, STARTS
 from robolearn.export.onnx.graph import PRECISIONS
 from robolearn.export.target import Target
+from robolearn.learners.saved import find_run
 from robolearn.runtime.bundle import canonical, difference
 from robolearn.runtime.cuda import device_tree_model
 from robolearn.runtime.engine import device
 from robolearn.runtime.errors import NOT_HERE, Refused
 from robolearn.runtime.measure import LEAST_STEPS
-from robolearn.training import checkpoint, runs
+from robolearn.training import runs
 from robolearn.training.build import build_external
 from robolearn.training.runs import Run
 
@@ -211,13 +212,7 @@ def _require_finite(found: Run) -> None:
 
 def _saved_contract(found: Run) -> Contract | None:
     """The contract.json beside the run's configuration; none where it is not there."""
-    pretrained = found.name.startswith(runs.PREFIX)
-    source = (
-        runs.PRETRAINED / found.name.removeprefix(runs.PREFIX)
-        if pretrained
-        else checkpoint.find_run(found.name)[0]
-    )
-    path = source / "contract.json"
+    path = find_run(found.name)[0] / "contract.json"
     if not path.is_file():
         return None
     try:

@@ -34,7 +34,7 @@ from robolearn.export.record import Recording, on_robot, record
 from robolearn.export.report import STAYS_UP, report, write_report
 from robolearn.export.request import Checked, Request, check_request, require_same
 from robolearn.export.target import Target
-from robolearn.learners.models import DeployedPolicy, Player
+from robolearn.learners.policy import Act, Policy
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.engine import EngineSession, build_engine
 from robolearn.runtime.errors import NOT_THE_SAME, OK, OVER_BUDGET, Refused
@@ -42,7 +42,7 @@ from robolearn.runtime.measure import measure, over_budget, processor
 from robolearn.runtime.robot import Runtime, replay
 from robolearn.runtime.sessions import OnnxSession, Session
 from robolearn.training.build import make_env
-from robolearn.training.runs import Act, load_policy
+from robolearn.training.runs import load_policy
 from robolearn.training.train import set_threads
 
 RECORDED = (16, 256)
@@ -267,13 +267,16 @@ class RobotTrial:
 # ---------------------------------------------------------------------------------------- the stages
 
 
-def _policy(checked: Checked) -> tuple[DeployedPolicy, Act]:
-    """The trained policy, and the same as it acts in simulation, with its memory."""
+def _policy(checked: Checked) -> tuple[Policy, Act]:
+    """The trained policy, and the same as it acts in simulation, with its recurrent state."""
     act = load_policy(checked.found)
-    policy = act.policy if isinstance(act, Player) else act
-    if not isinstance(policy, DeployedPolicy):
-        raise ConfigError(f"learner={checked.found.config.learner_name} has no policy that can be exported")
-    return policy, act
+    inputs = list(act.policy.spec.inputs)
+    if inputs != ["policy"]:
+        raise ConfigError(
+            f"the actor takes observation groups {', '.join(inputs)}, and a robot has `policy` only; train with "
+            "learner.actor_groups=[policy]"
+        )
+    return act.policy, act
 
 
 def _contract(config: Config) -> Contract:

@@ -20,8 +20,8 @@ from walking import GATES, judge, walks
 
 from robolearn import config
 from robolearn.files import replacing
+from robolearn.learners.saved import PRETRAINED
 from robolearn.training import checkpoint
-from robolearn.training.runs import PRETRAINED
 
 ROOT = Path(__file__).parent.parent
 

@@ -20,7 +20,7 @@ from robolearn.tasks.mdp import gait_metrics as quality
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random
-from robolearn.tasks.mdp.observations import MEASURABLE, Observation, projected_gravity
+from robolearn.tasks.mdp.observations import MEASURABLE, Observation, measured, projected_gravity
 from robolearn.tasks.mdp.task import Ratio, Task, Term
 
 LEGS = ("l_", "r_")
@@ -33,6 +33,15 @@ FALL_TIME = 0.25
 pendulum. Lean + rate x this is the angle of the capture point (Pratt et al., Humanoids 2006)."""
 FALL_FILTER = 0.1
 """Time constant of the filter on the gyro for that [s]."""
+
+
+def phase_clock(phase: Tensor) -> Tensor:
+    """(N,) phase in cycles -> (N, 2) sine and cosine."""
+    angle = 2 * torch.pi * phase
+    return torch.stack((angle.sin(), angle.cos()), dim=-1)
+
+
+GAIT_PHASE = measured("gait_phase", lambda s, c: phase_clock(c.task_state["phase"]), "negate", cycle=True)
 
 
 def leg_swing(ctx: Context) -> Tensor:
@@ -183,7 +192,7 @@ class HumanoidWalk(Task):
             "joint_pos_rel": 0.01,
             "joint_vel_rel": 0.5,
         },
-        metadata={"keys": MEASURABLE},
+        metadata={"keys": (*MEASURABLE, GAIT_PHASE.name)},
     )
     """Half-width of the uniform noise on each item of the policy's observation."""
     rewards: dict[str, float] = field(
@@ -232,7 +241,7 @@ class HumanoidWalk(Task):
             "joint_vel_rel",
             "last_action",
             "velocity_commands",
-            "gait_phase",
+            GAIT_PHASE,
         ),
         "critic": (
             "base_lin_vel",
@@ -244,7 +253,7 @@ class HumanoidWalk(Task):
             "joint_torque",
             "last_action",
             "velocity_commands",
-            "gait_phase",
+            GAIT_PHASE,
             "foot_height",
             "foot_lin_vel",
             "foot_force",

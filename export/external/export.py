@@ -21,11 +21,11 @@ from robolearn.export.external.report import report
 from robolearn.export.record import Recording
 from robolearn.export.request import Checked
 from robolearn.external.env import ExternalEnv
+from robolearn.learners.policy import Act
 from robolearn.runtime.bundle import Bundle, canonical, difference
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
 from robolearn.runtime.sessions import Session
 from robolearn.training.build import build_external
-from robolearn.training.runs import Act
 
 UNITS = {
     "observations": "as the environment gives them",

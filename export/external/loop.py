@@ -17,13 +17,13 @@ from robolearn.envs.state import Tensor
 from robolearn.export.closed_loop import LIMIT, Gap, Late, gap_between, student
 from robolearn.export.record import Recording
 from robolearn.external.env import NO_LIMIT, ExternalEnv
+from robolearn.learners.policy import Act, reset_state
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
 from robolearn.runtime.observe import GIVEN
 from robolearn.runtime.robot import TOLERANCE, Runtime
 from robolearn.runtime.sessions import Session
 from robolearn.training.build import build_external
-from robolearn.training.runs import Act, forget
 
 UNPAID = "return 0 in every start: returns tell nothing"
 """What is said where a trained policy earns nothing, as one often does of rewards for a goal alone."""
@@ -79,17 +79,17 @@ def record(env: ExternalEnv, policy: Act, steps: int) -> Recording:
     for t in range(steps):
         if t in (0, steps // 2):
             env.reset()
-            forget(policy)
+            reset_state(policy)
             fresh = torch.ones_like(fresh)
         observation = env.observations["policy"]
-        action = policy(observation)
+        action = policy(env.observations)
         now = {"reset": fresh, "observations": observation, "actions": action}
         now["targets"] = env.actions.given(action)
         for name, value in now.items():
             rows.setdefault(name, []).append(value.cpu().numpy().copy())
         result = env.step(action)
         fresh = result.done if result.valid is None else result.done | ~result.valid
-        forget(policy, fresh)
+        reset_state(policy, fresh)
     env.check()  # a GPU keeps to itself what went wrong until it is asked
     whole = {name: np.stack(arrays) for name, arrays in rows.items()}
     many = whole["reset"].shape
@@ -215,8 +215,8 @@ def _episodes(
 
 
 def _trained(env: ExternalEnv, policy: Act) -> Driver:
-    forget(policy)
-    return lambda running: (policy(env.observations["policy"]), None)
+    reset_state(policy)
+    return lambda running: (policy(env.observations), None)
 
 
 class _Bundled:
@@ -232,7 +232,7 @@ class _Bundled:
         """The first such number."""
         self.apart = 0.0
         if policy is not None:
-            forget(policy)
+            reset_state(policy)
 
     def __call__(self, running: Tensor) -> tuple[Tensor, Tensor]:
         env = self.env
@@ -247,7 +247,7 @@ class _Bundled:
             actions[i], observed[i] = runtime.action, runtime.observation
         action, sent = (torch.from_numpy(x).to(env.device) for x in (actions, given))
         if self.policy is not None:
-            wanted = self.policy(observation)
+            wanted = self.policy(env.observations)
             size = np.maximum(1.0, np.abs(wanted.cpu().numpy()).max(axis=1, keepdims=True))
             off = np.abs(actions - wanted.cpu().numpy())[rows] / size[rows]
             self.apart = max(self.apart, float(off.max()))

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from robolearn.envs.state import Tensor
-from robolearn.learners.models import DeployedPolicy, rnn_of
+from robolearn.learners.networks import rnn_of
+from robolearn.learners.policy import Policy
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
 
 OPSET = 18
@@ -51,7 +52,7 @@ class Rounded(nn.Module):
 class Graph(nn.Module):
     """What becomes the ONNX graph: `policy` with its matrices in `precision`; all else stays float32."""
 
-    def __init__(self, policy: DeployedPolicy, precision: str = "fp32") -> None:
+    def __init__(self, policy: Policy, precision: str = "fp32") -> None:
         super().__init__()
         dtype = PRECISIONS[precision]
         self.policy = copy.deepcopy(policy).cpu().eval().requires_grad_(False)
@@ -74,7 +75,7 @@ class Graph(nn.Module):
         return out if not state else (out[0], *(part.float() for part in out[1:]))
 
 
-def build_graph(policy: DeployedPolicy, width: int, precision: str, notes: dict[str, Any]) -> onnx.ModelProto:
+def build_graph(policy: Policy, width: int, precision: str, notes: dict[str, Any]) -> onnx.ModelProto:
     """Export a policy.
 
     Args:

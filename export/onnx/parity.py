@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from robolearn.export.record import Recording
-from robolearn.learners.models import DeployedPolicy
+from robolearn.learners.policy import Policy
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
 from robolearn.runtime.robot import TOLERANCE
 from robolearn.runtime.sessions import Session
@@ -38,7 +38,7 @@ class Parity:
 
 @torch.no_grad()
 def check_parity(
-    policy: DeployedPolicy, session: Session, recording: Recording, joints: list[str], precision: str
+    policy: Policy, session: Session, recording: Recording, joints: list[str], precision: str
 ) -> Parity:
     """Run every recorded observation through both, each robot's in order, with memory where the policy has one; then
     zeros and extremes.
@@ -87,9 +87,7 @@ def _empty(session: Session) -> dict[str, np.ndarray]:
     return {name: np.zeros(shape, np.float32) for name, shape in session.inputs.items() if name != "obs"}
 
 
-def _single(
-    policy: DeployedPolicy, session: Session, observations: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _single(policy: Policy, session: Session, observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Actions (M, A) of both for observations (M, D), nothing remembered."""
     device = next(policy.parameters()).device
     out = policy(torch.from_numpy(observations).to(device), *policy.initial_state(len(observations)))

@@ -8,7 +8,7 @@ import torch
 from onnx.reference import ReferenceEvaluator
 
 from robolearn.export.onnx.graph import Graph
-from robolearn.learners.models import DeployedPolicy
+from robolearn.learners.policy import Policy
 
 
 class ReferenceSession:
@@ -39,7 +39,7 @@ class TorchSession:
 
     name = "torch"
 
-    def __init__(self, policy: DeployedPolicy, precision: str, like: ReferenceSession) -> None:
+    def __init__(self, policy: Policy, precision: str, like: ReferenceSession) -> None:
         self.inputs, self.outputs = like.inputs, like.outputs
         self._graph = Graph(policy, precision)
 

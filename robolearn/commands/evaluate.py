@@ -19,8 +19,9 @@ from robolearn.envs.state import State, Tensor, quat_rotate
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.external.env import NO_LIMIT
 from robolearn.files import replacing
+from robolearn.learners.policy import Act, reset_state
 from robolearn.training.build import make_learner_env
-from robolearn.training.runs import Act, Run, forget, load_policy, open_run, require_writable
+from robolearn.training.runs import Run, load_policy, open_run, require_writable
 from robolearn.training.train import set_threads
 
 SCHEMA = 1
@@ -67,7 +68,7 @@ def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1) -> Tally:
 
     Args:
         env: is reset first, everywhere at once, so that all episodes are whole.
-        policy: observations (N, D) to actions (N, A).
+        policy: observations by group to actions (N, A).
         episodes_each: K.
 
     Raises:
@@ -81,13 +82,13 @@ def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1) -> Tally:
     env_steps = 0
     ended: list[tuple[Tensor, ...]] = []
     env.reset()
-    forget(policy)
+    reset_state(policy)
     way = Way(env)
     began = time.perf_counter()
     most = episodes_each * (env.max_episode_steps + getattr(env, "resets_take_a_step", False))
     for _ in range(most):
         counting = finished < episodes_each
-        result = env.step(policy(env.observations["policy"]))
+        result = env.step(policy(env.observations))
         env_steps += n
         took = torch.ones_like(counting) if result.valid is None else result.valid
         steps, returns = steps + took, returns + result.reward
@@ -95,7 +96,7 @@ def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1) -> Tally:
             both = torch.stack(pair).double() * counting
             sums[name] = sums.get(name, 0) + both.sum(dim=1)
         done = result.done
-        forget(policy, done)
+        reset_state(policy, done)
         if done.any():
             rows = (done & counting).nonzero().squeeze(-1)
             columns = (returns, steps, result.truncated, result.diverged, way.moved)

@@ -21,16 +21,9 @@ from robolearn.core.learner_env import LearnerEnv
 from robolearn.envs.state import State, Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, near, one_line, printable, quote
 from robolearn.files import replacing
+from robolearn.learners.policy import Act, reset_state
 from robolearn.training.build import make_learner_env
-from robolearn.training.runs import (
-    Act,
-    forget,
-    load_policy,
-    open_run,
-    random_policy,
-    require_writable,
-    zero_policy,
-)
+from robolearn.training.runs import load_policy, open_run, random_policy, require_writable, zero_policy
 from robolearn.training.train import set_threads
 
 REPEATED_STEPS = 100
@@ -206,17 +199,17 @@ def roll_out(run: Config, make_policy: Callable[[LearnerEnv], Act], steps: int) 
         outcome.device, outcome.ours = env.device.type, isinstance(env, Env)
         outcome.timed = getattr(env, "dt_known", True)
         policy = make_policy(env)
-        forget(policy)  # the same one may have played before
+        reset_state(policy)  # the same one may have played before
         seen = hashlib.sha256()
         fell = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         began = time.perf_counter()
         while outcome.steps < steps:
-            action = policy(env.observations["policy"])
+            action = policy(env.observations)
             if not bool(torch.isfinite(action).all()):
                 raise NonFiniteTerm(f"the policy's action is not finite after step {outcome.steps}")
             result = env.step(action)
             env.check()  # on a GPU too, and before the step counts: divergence below is read back anyway
-            forget(policy, result.done if result.valid is None else result.done | ~result.valid)
+            reset_state(policy, result.done if result.valid is None else result.done | ~result.valid)
             if not outcome.ours:
                 _add(seen, {**result.observations, "reward": result.reward, "done": result.done})
             outcome.steps += 1

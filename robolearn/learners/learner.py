@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
 from robolearn.core.learner_env import LearnerEnv
+
+if TYPE_CHECKING:
+    from robolearn.learners.policy import Act, Policy
 
 Tensor = torch.Tensor
 
@@ -35,17 +38,6 @@ class Report:
     """Time by phase, see `robolearn.core.timers.Timers`: simulate, infer, learn, synchronize, other, total."""
 
 
-class Policy(Protocol):
-    """Observations to actions, as the robot will run it: deterministic, without the critic.
-
-    One that remembers is a `robolearn.learners.models.DeployedPolicy` with `state_names`, or has a
-    `reset(done)` that `robolearn.training.runs.forget` calls.
-    """
-
-    def __call__(self, observations: Tensor) -> Tensor:
-        """The `policy` group (N, D) to actions (N, A)."""
-
-
 class Learner(Protocol):
     """One algorithm. It owns how it collects; it is given an Env and a `reduce`, and no device number."""
 
@@ -54,8 +46,9 @@ class Learner(Protocol):
     """Backend capabilities it cannot do without, such as `gradients`."""
 
     @property
-    def policy(self) -> Policy:
-        """The policy as it stands."""
+    def policy(self) -> Policy | Act:
+        """The policy as it stands. A `Policy` stands alone: each checkpoint holds it, it loads without this learner and
+        can be exported. Any other function of observations acts only while its learner is there."""
 
     def iterate(self, env: LearnerEnv) -> Report:
         """Collect one batch and learn from it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,16 +10,15 @@ import torch
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
+from robolearn.errors import ConfigError, did_you_mean, listing, quote
 
 
 @dataclass
 class Batch:
     """T steps of N environments, preallocated once and overwritten every iteration."""
 
-    policy: Tensor
-    """(T, N, Dp) observations the actor saw."""
-    critic: Tensor
-    """(T + 1, N, Dc) observations of the central critic, with those after the last step."""
+    observations: dict[str, Tensor]
+    """(T + 1, N, D) a group: what was observed before each step, and after the last one."""
     action: Tensor
     """(T, N, A) as the actor drew them."""
     mean: Tensor
@@ -30,9 +29,9 @@ class Batch:
     """(T, N) bool: the episode ended with this step."""
     truncated: Tensor
     """(T, N) bool: it ended because its time was up."""
-    terminal: Tensor
-    """(T, N, Dc) the critic's observations of the state each step ended in, before any reset: as the Env gave
-    them, and of use where an episode was truncated."""
+    terminal: dict[str, Tensor]
+    """(T, N, D) a group, of those that are asked for: what was observed of the state each step ended in, before any
+    reset, as the Env gave it. Of use where an episode was truncated."""
     valid: Tensor | None = None
     """(T, N) bool: a step that the policy took, see `StepResult.valid`; None: all are."""
 
@@ -46,23 +45,46 @@ class Batch:
         return rows.flatten(0, 1) if self.valid is None else rows[self.valid]
 
     @classmethod
-    def empty(cls, env: LearnerEnv, steps: int) -> Batch:
-        """Room for `steps` steps of `env`."""
+    def empty(
+        cls, env: LearnerEnv, steps: int, groups: Iterable[str] = (), terminal: Iterable[str] = ()
+    ) -> Batch:
+        """Room for `steps` steps of `env`: of its observation `groups` (all, where none is named), and of those whose
+        `terminal` observations are kept.
+
+        Raises:
+            ConfigError: the environments have no such group.
+        """
 
         def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=env.device)
 
-        n, widths = env.num_envs, {k: v.shape[1] for k, v in env.observations.items()}
+        n, widths = env.num_envs, {name: obs.shape[1] for name, obs in env.observations.items()}
+        kept, ended = list(dict.fromkeys(groups)) or list(widths), list(dict.fromkeys(terminal))
+        for name in (*kept, *ended):
+            if name not in widths:
+                hint = did_you_mean(name, widths)
+                raise ConfigError(
+                    f"there is no observation group {quote(name)}{hint}; there is {listing(widths)}"
+                )
         return cls(
-            policy=room(steps, n, widths["policy"]),
-            critic=room(steps + 1, n, widths["critic"]),
+            observations={name: room(steps + 1, n, widths[name]) for name in kept},
             action=room(steps, n, env.num_actions),
             mean=room(steps, n, env.num_actions),
             reward=room(steps, n),
             done=room(steps, n, dtype=torch.bool),
             truncated=room(steps, n, dtype=torch.bool),
-            terminal=room(steps, n, widths["critic"]),
+            terminal={name: room(steps, n, widths[name]) for name in ended},
         )
+
+    def observed(self, groups: Sequence[str]) -> Tensor:
+        """(T + 1, N, D) these groups side by side; no copy where it is one."""
+        return side_by_side(self.observations, groups)
+
+
+def side_by_side(observations: Mapping[str, Tensor], groups: Sequence[str]) -> Tensor:
+    """(..., D) the columns of several groups; no copy where it is one."""
+    parts = [observations[name] for name in groups]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
 Act = Callable[[dict[str, Tensor], int], Tensor]
@@ -90,6 +112,7 @@ def collect(
                 batch.valid = torch.ones_like(batch.done)
             batch.valid[t] = result.valid
         # All of them: which ones count is known on the device only.
-        batch.terminal[t] = result.terminal_observations["critic"]
+        for name, kept in batch.terminal.items():
+            kept[t] = result.terminal_observations[name]
         if ended is not None:
             ended(done)

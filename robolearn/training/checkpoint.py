@@ -13,9 +13,7 @@ A checkpoint holds tensors and plain values only and is loaded so: it cannot run
 
 from __future__ import annotations
 
-import pickle
 import random
-import zipfile
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -24,17 +22,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from robolearn.core.env_state import from_first_layout
 from robolearn.errors import ConfigError, quote
 from robolearn.files import replacing
+from robolearn.learners.policy import Policy
+from robolearn.learners.saved import LATEST as LATEST
+from robolearn.learners.saved import ROOT, SCHEMA
+from robolearn.learners.saved import find_run as find_run
+from robolearn.learners.saved import load as load
 
-SCHEMA = 3
-"""Version of the checkpoint's layout. Those of schema 2 are read too: `_migrated`."""
-
-LATEST = "latest.pt"
-ROOT = Path("runs")
-
-SIMULATED = ("memory",)
+SIMULATED = ("memory",)  # the name of the recurrent state since the first version
 """Parts of a learner's state that belong to the robots in the simulation and mean nothing without it."""
 
 
@@ -69,42 +65,6 @@ def _make(folder: Path) -> None:
         raise ConfigError(f"cannot write to {quote(str(folder), 120)}: {error.strerror}") from None
 
 
-def find_run(run: str | None) -> tuple[Path, Path]:
-    """A run folder and the checkpoint meant by RUN: a run folder, a checkpoint, or None for the newest run.
-
-    Raises:
-        ConfigError: there is no such run, or it has no checkpoint yet.
-    """
-    if run is None:
-        # A bundle that `export` wrote holds its run's configuration, too.
-        found = [p for p in ROOT.glob("*/*/config.yaml") if not p.with_name("manifest.json").exists()]
-        found.sort(key=lambda p: p.stat().st_mtime)
-        if not found:
-            raise ConfigError(
-                "there is no run under runs/ yet; train one: robolearn train task=NAME, or name a RUN"
-            )
-        folder = found[-1].parent
-    else:
-        folder = Path(run)
-    if not folder.exists():
-        raise ConfigError(f"there is no run {quote(str(folder), 120)}")
-    if folder.is_file():
-        checkpoint = folder
-        folder = folder.parent.parent if folder.parent.name == "checkpoints" else folder.parent
-        if not (folder / "config.yaml").is_file():
-            raise ConfigError(
-                f"{quote(str(checkpoint), 120)} lies in no run folder: there is no config.yaml beside it"
-            )
-        return folder, checkpoint
-    if not (folder / "config.yaml").is_file():
-        raise ConfigError(f"{quote(str(folder), 120)} is not a run: it holds no config.yaml")
-    if not (folder / LATEST).is_file():
-        raise ConfigError(
-            f"{quote(str(folder), 120)} has no checkpoint yet; it was stopped before the first one"
-        )
-    return folder, folder / LATEST
-
-
 def save(folder: Path, iteration: int, learner: Any, env: Any, infos: dict[str, Any] | None = None) -> Path:
     """Write the checkpoint after `iteration`: weights under checkpoints/, and latest.pt with the simulation.
 
@@ -117,61 +77,13 @@ def save(folder: Path, iteration: int, learner: Any, env: Any, infos: dict[str, 
         env: its `snapshot` is saved, in latest.pt.
         infos: plain values about the run to keep with it.
     """
-    weights = {"schema": SCHEMA, "iter": iteration, "infos": infos, **learner.state_dict()}
+    policy = learner.policy
+    alone = {"policy": policy.entry()} if isinstance(policy, Policy) else {}
+    weights = {"schema": SCHEMA, "iter": iteration, "infos": infos, **learner.state_dict(), **alone}
     path = folder / "checkpoints" / f"iteration_{iteration:06d}.pt"
     _write({name: value for name, value in weights.items() if name not in SIMULATED}, path)
     _write({**weights, "env": env.snapshot(), "global_random": _global_random()}, folder / LATEST)
     return path
-
-
-def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint, without running anything that may hide in it.
-
-    Raises:
-        ConfigError: not a checkpoint, one that carries code, one of another schema, or a damaged one.
-    """
-    shown = quote(str(path), 120)
-    try:
-        with path.open("rb") as file:
-            start = file.read(2)
-        # torch's files are zip archives, its old ones pickles; anything else is another kind of file.
-        if start not in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
-            raise ConfigError(f"{shown} is not a checkpoint; name a run folder or a file ending in .pt")
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise ConfigError(f"there is no checkpoint {shown}") from None
-    except pickle.UnpicklingError:
-        raise ConfigError(
-            f"{shown} refused: it holds more than tensors and plain values, and could run code"
-        ) from None
-    except ConfigError:
-        raise
-    except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError, IndexError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(
-            f"{shown} is not a whole checkpoint ({first}); take an older one from checkpoints/"
-        ) from None
-    if not isinstance(content, dict) or "actor_state_dict" not in content:
-        raise ConfigError(f"{shown} is not a checkpoint: it has no actor_state_dict")
-    iteration, actor = content.get("iter", 0), content["actor_state_dict"]
-    if not (isinstance(iteration, int) and iteration >= 0 and isinstance(actor, dict)) or not all(
-        isinstance(value, torch.Tensor) and value.layout == torch.strided for value in actor.values()
-    ):
-        raise ConfigError(f"{shown} is not a checkpoint: its iter or actor_state_dict is of another kind")
-    schema = content.get("schema", SCHEMA)  # rsl_rl's own checkpoints carry none
-    if schema not in (2, SCHEMA):
-        raise ConfigError(f"{shown} has schema {schema} and this RoboLearn reads schemas 2 and {SCHEMA}")
-    try:
-        return _migrated(content) if schema == 2 else content
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{shown} is not a whole checkpoint of schema 2 ({error!r})") from error
-
-
-def _migrated(content: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint of schema 2 in today's layout."""
-    if "env" not in content or not content["env"]:
-        return {**content, "schema": SCHEMA}
-    return {**content, "schema": SCHEMA, "env": from_first_layout(content["env"])}
 
 
 def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[str] = ()) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,12 @@ from typing import Any
 import torch
 
 from robolearn import config
-from robolearn.config import registry
 from robolearn.config.run_config import Config
 from robolearn.core.learner_env import LearnerEnv
-from robolearn.errors import ConfigError, did_you_mean, listing, quote
-from robolearn.training import checkpoint
-from robolearn.training.build import make_learner_env
-
-Act = Callable[[torch.Tensor], torch.Tensor]
-"""The `policy` observations (N, D) to actions (N, A)."""
-
-PRETRAINED = Path(__file__).parent.parent / "pretrained"
-"""Shipped policies: a folder each, with config.yaml and policy.pt."""
-
-PREFIX = "pretrained:"
+from robolearn.errors import ConfigError, quote
+from robolearn.learners import saved
+from robolearn.learners.policy import Act, Policy, PolicyRunner
+from robolearn.training.build import device_of
 
 _NOT_HERE = {
     "resume": "name the run as the first word instead",
@@ -72,70 +64,40 @@ def open_run(run: str | None, overrides: Iterable[str] = ()) -> Run:
         key = word.partition("=")[0]
         if key in _NOT_HERE:
             raise ConfigError(f"{quote(word)} does not apply to a trained policy: {_NOT_HERE[key]}")
-    if run is not None and run.startswith(PREFIX):
-        source, path = _find_pretrained(run.removeprefix(PREFIX))
+    source, path = saved.find_run(run)
+    name, folder = str(path), source
+    if run is not None and run.startswith(saved.PREFIX):
         # What is shipped lies among installed code: nothing is written there.
-        name, folder = run, checkpoint.ROOT / "pretrained" / source.name
-    else:
-        source, path = checkpoint.find_run(run)
-        name, folder = str(path), source
-    return Run(name, folder, config.load(source, words), words, checkpoint.load(path))
+        name, folder = run, saved.ROOT / "pretrained" / source.name
+    return Run(name, folder, config.load(source, words), words, saved.load(path, source))
 
 
-def pretrained() -> list[str]:
-    """Names of the shipped policies."""
-    return sorted(path.parent.name for path in PRETRAINED.glob("*/policy.pt"))
-
-
-def _find_pretrained(name: str) -> tuple[Path, Path]:
-    if name not in pretrained():
-        there = listing(pretrained())
-        raise ConfigError(
-            f"there is no pretrained policy {quote(name)}{did_you_mean(name, pretrained())}; shipped: {there}"
-        )
-    return PRETRAINED / name, PRETRAINED / name / "policy.pt"
-
-
-def load_policy(run: Run) -> Act:
+def load_policy(run: Run) -> PolicyRunner:
     """The run's policy as the robot will run it: deterministic, without exploration noise.
 
-    One with memory remembers between calls: see `forget`.
+    A recurrent one carries its state between calls: see `robolearn.learners.policy.reset_state`.
 
     Raises:
-        ConfigError: the overrides changed the networks, or what they observe.
+        ConfigError: the overrides ask for another network than the one that was trained.
     """
-    # A learner is made for an Env and may draw from it; an Env of its own leaves the real one untouched.
-    # What it needs of a backend to learn does not matter here.
-    env = make_learner_env(run.config, num_envs=1)
-    learner_class = registry.load("learners", run.config.learner_name)
-    try:
-        learner = learner_class(env, run.config.learner, seed=run.config.seed)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    weights = {name: value for name, value in run.content.items() if name != "env"}
-    checkpoint.restore(weights, learner, env)
-    env.close()
-    policy: Act = learner.policy
-    if getattr(policy, "state_names", ()):
-        from robolearn.learners.models import Player
-
-        return Player(learner.policy)
-    return policy
-
-
-def forget(policy: Act, done: torch.Tensor | None = None) -> None:
-    """Let a policy with memory forget the robots whose episode ended, `done` (N,) bool; without it, everything.
-
-    To be called before the first step and after each. Policies without memory have no `reset` and need none.
-    """
-    reset = getattr(policy, "reset", None)
-    if reset is not None:
-        reset(done)
+    policy = Policy.from_checkpoint(run.content, run.name)
+    trained = {
+        "actor_hidden": policy.spec.hidden,
+        "activation": policy.spec.activation,
+        "rnn": policy.spec.rnn,
+    }
+    for name, value in trained.items():
+        asked = getattr(run.config.learner, name, value)
+        if asked != value:
+            raise ConfigError(
+                f"learner.{name}={asked}: {run.name} was trained with {value}, and a policy stays as it was trained"
+            )
+    return PolicyRunner(policy.to(device_of(run.config)))
 
 
 def zero_policy(env: LearnerEnv) -> Act:
     """Always the action 0: what the robot does when nobody acts."""
-    return lambda observations: torch.zeros(len(observations), env.num_actions, device=env.device)
+    return lambda observations: torch.zeros(env.num_envs, env.num_actions, device=env.device)
 
 
 def random_policy(env: LearnerEnv, seed: int) -> Act:

@@ -49,6 +49,9 @@ class Observation:
     mirror: Mirror
     deployed: Callable[[Sensors], np.ndarray] | None = None
     """The numpy twin: sensors -> (k,). None: not measurable on a robot."""
+    cycle: bool = False
+    """Two columns, sine and cosine of a phase whose second half cycle is the mirror image of the first: learners may
+    learn the first half only."""
 
 
 def projected_gravity(quat: Tensor) -> Tensor:
@@ -58,12 +61,6 @@ def projected_gravity(quat: Tensor) -> Tensor:
     """
     w, x, y, z = quat.unbind(-1)
     return torch.stack((2 * (w * y - x * z), -2 * (y * z + w * x), 2 * (x * x + y * y) - 1), dim=-1)
-
-
-def phase_clock(phase: Tensor) -> Tensor:
-    """(N,) phase in cycles -> (N, 2) sine and cosine."""
-    angle = 2 * torch.pi * phase
-    return torch.stack((angle.sin(), angle.cos()), dim=-1)
 
 
 def _foot_velocity(state: State) -> Tensor:
@@ -87,9 +84,11 @@ def _params(state: State) -> Tensor:
     return torch.stack([state.params[name] for name in sorted(state.params)], dim=-1)
 
 
-def measured(name: str, compute: Callable[[State, Context], Tensor], mirror: Mirror) -> Observation:
+def measured(
+    name: str, compute: Callable[[State, Context], Tensor], mirror: Mirror, cycle: bool = False
+) -> Observation:
     """An item that the robot's computer knows too, by its numpy twin of the same name."""
-    return Observation(name, compute, mirror, OBSERVATIONS[name])
+    return Observation(name, compute, mirror, OBSERVATIONS[name], cycle)
 
 
 VOCABULARY: dict[str, Observation] = {
@@ -104,7 +103,6 @@ VOCABULARY: dict[str, Observation] = {
         measured("joint_vel_rel", lambda s, c: s.robot.joint_vel, "joints"),
         measured("last_action", lambda s, c: c.action, "actuators"),
         measured("velocity_commands", lambda s, c: c.command, "command"),
-        measured("gait_phase", lambda s, c: phase_clock(c.task_state["phase"]), "negate"),
         # What only a simulator knows: for the central critic.
         Observation("base_lin_vel", lambda s, c: s.robot.base_lin_vel, "vector"),
         Observation("base_height", lambda s, c: s.robot.base_pos[:, 2:], "same"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -34,9 +35,9 @@ class Symmetry:
 
     groups: dict[str, Reflection]
     action: Reflection
-    clock: dict[str, int] | None
-    """Column of the gait clock's sine in each group, its cosine being the next, where the task has a clock:
-    the second half of its cycle is then the mirror image of the first."""
+    cycle: dict[str, int]
+    """Column of the sine of a phase, its cosine being the next, in each group that has an item with `cycle`: the second
+    half of that cycle is the mirror image of the first. A group without one has no entry."""
 
 
 def sagittal(
@@ -83,11 +84,19 @@ def sagittal(
             signs += sign
         return _reflection(permutation, signs, device)
 
-    columns = {name: _clock_column(items) for name, items in groups.items()}
-    clock = {k: v for k, v in columns.items() if v is not None} if None not in columns.values() else None
+    columns = {name: _cycle_column(items) for name, items in groups.items()}
     return Symmetry(
-        {name: group(items) for name, items in groups.items()}, _reflection(*actuators, device), clock
+        {name: group(items) for name, items in groups.items()},
+        _reflection(*actuators, device),
+        {name: column for name, column in columns.items() if column is not None},
     )
+
+
+def joined(reflections: list[Reflection]) -> Reflection:
+    """The reflection of columns side by side."""
+    starts = itertools.accumulate((len(r.sign) for r in reflections), initial=0)
+    permutation = [r.permutation + start for r, start in zip(reflections, starts, strict=False)]
+    return Reflection(torch.cat(permutation), torch.cat([r.sign for r in reflections]))
 
 
 def _reflection(permutation: list[int], sign: list[float], device: torch.device) -> Reflection:
@@ -97,10 +106,10 @@ def _reflection(permutation: list[int], sign: list[float], device: torch.device)
     )
 
 
-def _clock_column(items: list[tuple[Observation, int]]) -> int | None:
+def _cycle_column(items: list[tuple[Observation, int]]) -> int | None:
     start = 0
     for observation, width in items:
-        if observation.name == "gait_phase":
+        if observation.cycle:
             return start
         start += width
     return None

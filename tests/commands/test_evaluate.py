@@ -15,6 +15,7 @@ from robolearn.cli import main
 from robolearn.commands.evaluate import summarize, tally
 from robolearn.core.env import Env, NonFiniteTerm
 from robolearn.errors import ConfigError, RunFailed
+from robolearn.learners import saved
 from robolearn.tasks.mdp.task import Ratio
 from robolearn.training import runs
 from robolearn.training.build import make_env
@@ -303,7 +304,7 @@ def test_a_pretrained_policy_is_found_by_name_and_its_results_stay_out_of_the_pa
     (shipped / "balancer").mkdir(parents=True)
     shutil.copy(trained / "config.yaml", shipped / "balancer")
     shutil.copy(trained / "latest.pt", shipped / "balancer" / "policy.pt")
-    monkeypatch.setattr(runs, "PRETRAINED", shipped)
+    monkeypatch.setattr(saved, "PRETRAINED", shipped)
     monkeypatch.chdir(tmp_path)
     assert ask("eval", "pretrained:balancr", "--episodes", 4) == 2
     assert "did you mean balancer?" in capsys.readouterr().err

@@ -89,7 +89,7 @@ def test_the_picture_is_posed_as_state_says_base_and_joints():
     env = make_env(run)
     policy = random_policy(env, 4)
     for _ in range(8):
-        env.step(policy(env.observations["policy"]))
+        env.step(policy(env.observations))
     state = env.backend.state
     with renderers.Renderer(env.robot, 64, 48) as drawing:
         pixels = drawing.draw(state, {"command": np.array([1.0, 0.0])})

@@ -150,7 +150,7 @@ def test_ppo_learns_from_no_step_that_only_resets():
     assert learner._normalized(advantage)[valid].mean().abs() < 1e-6
     # Two environments, six steps each that count; what the normalizers see are those alone.
     assert learner.batch.steps == 12
-    assert learner.batch.taken(learner.batch.terminal)[:, 1].tolist() == [1, 1, 2, 2, 3, 3] * 2
+    assert learner.batch.taken(learner.batch.terminal["critic"])[:, 1].tolist() == [1, 1, 2, 2, 3, 3] * 2
     report = learner.iterate(env)
     assert report.steps == learner.batch.steps < 16
     assert float(learner.actor.obs_normalizer.count) == report.steps

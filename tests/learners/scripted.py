@@ -23,7 +23,7 @@ def symmetry(device: torch.device | str = "cpu", clock: bool = False) -> Symmetr
             sign[4:6] = -1.0 if clock else 1.0
         return Reflection(permutation.to(device), sign.to(device))
 
-    columns = dict.fromkeys(WIDTHS, 4) if clock else None
+    columns = dict.fromkeys(WIDTHS, 4) if clock else {}
     return Symmetry({name: reflection(width) for name, width in WIDTHS.items()}, reflection(ACTIONS), columns)
 
 
@@ -88,7 +88,7 @@ def random_batch(
     def fill(tensor: torch.Tensor, scale: float = 1.0) -> None:
         tensor.copy_(scale * torch.randn(tensor.shape, generator=random))
 
-    for tensor in (batch.policy, batch.critic, batch.action, batch.reward, batch.terminal):
+    for tensor in (*batch.observations.values(), batch.action, batch.reward, *batch.terminal.values()):
         fill(tensor)
     fill(batch.mean, 0.1)
     batch.done.copy_(torch.rand(batch.done.shape, generator=random) < 0.2)

@@ -1,4 +1,4 @@
-"""A policy with memory as the robot runs it, and everything here that plays one: each episode begins afresh."""
+"""A recurrent policy as the robot runs it, and everything here that runs one: each episode begins afresh."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from robolearn.commands.evaluate import tally
 from robolearn.commands.play import play as viewer
 from robolearn.commands.sim import roll_out
 from robolearn.core.env import Env
-from robolearn.learners.models import DeployedPolicy, MirroredClock, Player, build_model
+from robolearn.learners.fold import second_half
+from robolearn.learners.policy import Policy, PolicyRunner, PolicySpec
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
@@ -28,12 +29,16 @@ def small(rnn: str = "gru", **settings) -> PPOConfig:
     return PPOConfig(rnn=rnn, rnn_hidden=6, actor_hidden=(8,), critic_hidden=(8,), **settings)
 
 
+def made(spec: PolicySpec) -> Policy:
+    return Policy(spec, spec.build())
+
+
 # ---------------------------------------------------------------------------------------- as deployed
 
 
 @pytest.mark.parametrize("kind", ["none", *KINDS])
 def test_a_policy_says_what_it_carries_and_keeps_nothing_inside(kind):
-    policy = DeployedPolicy(build_model("policy", 4, 2, (8,), "elu", 0.5, kind, 6, 2))
+    policy = made(PolicySpec({"policy": 4}, 2, (8,), "elu", rnn=kind, rnn_hidden=6, rnn_layers=2))
     assert policy.state_names == {"none": (), "gru": ("h",), "lstm": ("h", "c")}[kind]
     state = policy.initial_state(3)
     assert [tuple(x.shape) for x in state] == [(2, 3, 6)] * len(policy.state_names)
@@ -51,30 +56,32 @@ def test_a_policy_says_what_it_carries_and_keeps_nothing_inside(kind):
 
 
 def test_a_player_remembers_each_robot_and_forgets_those_it_is_told_to():
-    policy = DeployedPolicy(build_model("policy", 4, 2, (8,), "elu", 0.5, "lstm", 6, 1))
-    player, obs = Player(policy), torch.randn(4, 3, 4)
+    policy = made(PolicySpec({"policy": 4}, 2, (8,), "elu", rnn="lstm", rnn_hidden=6))
+    player, obs = PolicyRunner(policy), torch.randn(4, 3, 4)
     action, *state = policy(obs[0], *policy.initial_state(3))
-    assert torch.equal(player(obs[0]), action)
-    assert torch.equal(player(obs[1]), policy(obs[1], *state)[0])
+    assert torch.equal(player({"policy": obs[0]}), action)
+    assert torch.equal(player({"policy": obs[1]}), policy(obs[1], *state)[0])
     player.reset(torch.tensor([False, True, False]))
     fresh = policy(obs[2], *policy.initial_state(3))[0]
-    assert (player(obs[2]) == fresh).all(dim=1).tolist() == [False, True, False]
+    assert (player({"policy": obs[2]}) == fresh).all(dim=1).tolist() == [False, True, False]
     player.reset()
-    assert torch.equal(player(obs[3][:2]), policy(obs[3][:2], *policy.initial_state(2))[0])
+    assert torch.equal(player({"policy": obs[3][:2]}), policy(obs[3][:2], *policy.initial_state(2))[0])
 
 
 def test_a_mirrored_robot_with_memory_acts_as_the_mirror_image(make_env):
     env = make_env(HumanoidWalk(), num_envs=32)
     policy, symmetry = PPO(env, small("gru")).policy, env.symmetry()
     torch.nn.init.normal_(policy.actor.mlp[-1].weight, std=0.5)  # a first policy acts almost nothing
-    actual, mirrored = Player(policy), Player(policy)
+    actual, mirrored = PolicyRunner(policy), PolicyRunner(policy)
     halves = set()
     for i in range(40):
         obs = env.observations["policy"]
-        action = actual(obs)
-        halves |= set(policy.clock.second_half(obs)[:, 0].tolist())
+        action = actual({"policy": obs})
+        halves |= set(second_half(obs, policy.spec.cycle)[:, 0].tolist())
         assert action.std() > 0.05
-        assert torch.allclose(symmetry.action(mirrored(symmetry.groups["policy"](obs))), action, atol=1e-5)
+        assert torch.allclose(
+            symmetry.action(mirrored({"policy": symmetry.groups["policy"](obs)})), action, atol=1e-5
+        )
         done = env.step(0.3 * torch.randn(32, 21, generator=torch.Generator().manual_seed(i))).done
         actual.reset(done)
         mirrored.reset(done)
@@ -85,9 +92,13 @@ def test_a_mirrored_robot_with_memory_acts_as_the_mirror_image(make_env):
 @pytest.mark.parametrize("kind", KINDS)
 def test_onnx_runtime_plays_it_as_torch_does_over_200_steps_and_a_reset(make_env, kind):
     env = make_env(HumanoidWalk(), num_envs=1)
-    clock = MirroredClock(env.symmetry())
+    symmetry = env.symmetry()
+    column = symmetry.cycle["policy"]
     width = env.observations["policy"].shape[1]
-    policy = DeployedPolicy(build_model("policy", width, 21, (16,), "elu", 0.5, kind, 12, 2), clock)
+    spec = PolicySpec(
+        {"policy": width}, 21, (16,), "elu", rnn=kind, rnn_hidden=12, rnn_layers=2, cycle=column
+    )
+    policy = Policy(spec, spec.build(), symmetry)
     args = (torch.zeros(1, width), *policy.initial_state(1))
     program = torch.onnx.export(policy, args, None, dynamo=True, opset_version=18, verbose=False)
     names = [x.name for x in program.model_proto.graph.input]
@@ -98,7 +109,7 @@ def test_onnx_runtime_plays_it_as_torch_does_over_200_steps_and_a_reset(make_env
             state = policy.initial_state(1)
             theirs = [x.numpy() for x in state]
         obs = torch.randn(1, width, generator=random)
-        column, phase = clock.clock["policy"], torch.tensor(0.2 * step)
+        phase = torch.tensor(0.2 * step)
         obs[0, column], obs[0, column + 1] = phase.sin(), phase.cos()
         action, *state = policy(obs, *state)
         out, *theirs = session.run(None, dict(zip(names, [obs.numpy(), *theirs], strict=True)))
@@ -126,14 +137,14 @@ def test_weights_travel_to_rsl_rl_and_back(make_env, kind):
     theirs.load_state_dict(learner.actor.state_dict())
     again = PPO(env, small(kind), seed=9)
     again.load_state_dict({**learner.state_dict(), "actor_state_dict": theirs.state_dict()})
-    ours, back = Player(learner.policy), Player(again.policy)
+    ours, back = PolicyRunner(learner.policy), PolicyRunner(again.policy)
     with torch.no_grad():
         for _ in range(12):
             obs, done = torch.randn(8, 4), torch.rand(8) < 0.2
             action = theirs({"policy": obs})
             theirs.reset(done)
-            assert torch.allclose(ours(obs), action, atol=1e-6)
-            assert torch.allclose(back(obs), action, atol=1e-6)
+            assert torch.allclose(ours({"policy": obs}), action, atol=1e-6)
+            assert torch.allclose(back({"policy": obs}), action, atol=1e-6)
             ours.reset(done)
             back.reset(done)
 
@@ -142,19 +153,20 @@ def test_weights_travel_to_rsl_rl_and_back(make_env, kind):
 
 
 class Counting:
-    """A policy that counts for each robot how often it was asked since it last forgot."""
+    """A policy that counts for each robot how often it was asked since its state was reset."""
 
     def __init__(self) -> None:
         self.env: Env | None = None
         self.calls: torch.Tensor | None = None
         self.ended = 0
 
-    def __call__(self, observations: torch.Tensor) -> torch.Tensor:
+    def __call__(self, observations: dict[str, torch.Tensor]) -> torch.Tensor:
+        num_envs = len(observations["policy"])
         if self.calls is None:
-            self.calls = torch.zeros(len(observations), dtype=torch.long)
+            self.calls = torch.zeros(num_envs, dtype=torch.long)
         assert self.calls.tolist() == self.env.episode_step.tolist()
         self.calls = self.calls + 1
-        return torch.zeros(len(observations), 1)
+        return torch.zeros(num_envs, 1)
 
     def reset(self, done: torch.Tensor | None = None) -> None:
         if done is None:
@@ -167,7 +179,7 @@ class Counting:
 def test_an_evaluation_remembers_for_an_episode_and_no_longer(make_env):
     counting = Counting()
     counting.env = env = make_env(CartpoleBalance(), num_envs=4)
-    counting(env.observations["policy"])  # it has played before
+    counting(env.observations)  # it has played before
     tally(env, counting, episodes_each=3)
     assert counting.ended >= 12
 
@@ -213,7 +225,7 @@ def test_the_policy_of_a_run_is_evaluated_alike_twice(tmp_path):
     folder = train(config.resolve(["task=cartpole_balance", *small, *short]))
     found = runs.open_run(str(folder))
     policy, returns = runs.load_policy(found), []
-    assert isinstance(policy, Player)
+    assert isinstance(policy, PolicyRunner)
     torch.nn.init.normal_(policy.policy.actor.mlp[-1].weight, std=2.0)
     for _ in range(2):
         env = open_env(found.config, num_envs=4)

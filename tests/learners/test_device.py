@@ -21,16 +21,16 @@ KINDS = {
     "plain": {},
     "bf16": {"precision": "bf16"},
     "mirror_image": {"symmetry": "augment"},
-    "clock": {"symmetry": "clock"},
+    "clock": {"symmetry": "cycle"},
     "gru": {"rnn": "gru"},
-    "lstm_and_clock": {"rnn": "lstm", "symmetry": "clock"},
+    "lstm_and_clock": {"rnn": "lstm", "symmetry": "cycle"},
     "uneven": {"minibatch_size": 14},
 }
 
 
 def make(kind: str, device: str = "cpu") -> tuple[PPO, Scripted]:
     settings = {"precision": "fp32", "symmetry": "none", "minibatch_size": 18, **KINDS[kind]}
-    mirrored = None if settings["symmetry"] == "none" else symmetry(device, settings["symmetry"] == "clock")
+    mirrored = None if settings["symmetry"] == "none" else symmetry(device, settings["symmetry"] == "cycle")
     env = Scripted(12, device, mirrored)
     sizes = {"actor_hidden": (8,), "critic_hidden": (8,), "rnn_hidden": 5}
     learner = PPO(env, PPOConfig(num_steps=6, num_epochs=2, **sizes, **settings), seed=4)
@@ -63,8 +63,8 @@ def compare(kind: str, device: str, iterations: int = 7) -> None:
     assert torch.equal(eager.random.get_state(), recorded.random.get_state())
     assert (eager.batch.action - recorded.batch.action).abs().max() <= 1e-5
     assert eager.batch.truncated.any()
-    if eager.memory is not None:
-        for a, b in zip(eager.memory.now, recorded.memory.now, strict=True):
+    if eager.recurrence is not None:
+        for a, b in zip(eager.recurrence.now, recorded.recurrence.now, strict=True):
             assert torch.allclose(a, b, atol=1e-5)
 
 
@@ -82,7 +82,7 @@ def test_from_the_first_action_to_the_last_step_nothing_is_read_back_or_sent(kin
             value, advantage, returns = learner._estimate()
             drawn, advantage = learner.orders(), learner._normalized(advantage)
             learner.update.learn(learner.batch, advantage, returns, value, drawn)
-            learner.actor.obs_normalizer.absorb(learner.batch.policy.flatten(0, 1))
+            learner.actor.obs_normalizer.absorb(learner.batch.observations["policy"][:-1].flatten(0, 1))
         assert learner.update.read()["gradient_steps"] > 0
 
 
@@ -98,7 +98,7 @@ def test_values_of_time_outs_in_one_pass_are_those_of_each_step_by_itself(kind, 
     for t, truncated in enumerate(batch.truncated):
         rows = truncated.nonzero().squeeze(-1)
         with torch.no_grad():
-            ended = learner.sampler.folded_critic(env.terminal["critic"][t + 1][rows])
+            ended = learner._judged({name: obs[t + 1][rows] for name, obs in env.terminal.items()})
             expected[t, rows] += 0.99 * learner._value(ended)
     _, reward = learner._evaluate()
     assert torch.allclose(reward, expected, atol=1e-6)
@@ -185,7 +185,7 @@ def test_on_cuda_rollout_and_update_never_wait(kind):
         value, advantage, returns = learner._estimate()
         drawn, advantage = learner.orders(), learner._normalized(advantage)
         learner.update.learn(learner.batch, advantage, returns, value, drawn)
-        learner.actor.obs_normalizer.absorb(learner.batch.policy.flatten(0, 1))
+        learner.actor.obs_normalizer.absorb(learner.batch.observations["policy"][:-1].flatten(0, 1))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert learner.update.read()["gradient_steps"] > 0

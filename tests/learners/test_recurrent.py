@@ -1,4 +1,4 @@
-"""Policies with memory: learned through time, resumed with what they remember, refused without it."""
+"""Recurrent policies: learned through time, resumed with their state, refused without it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from rsl_rl.modules import RNN
 from robolearn import config
 from robolearn.commands.evaluate import tally
 from robolearn.errors import ConfigError
-from robolearn.learners.models import Player, empty_memory
+from robolearn.learners.networks import blank_state
+from robolearn.learners.policy import PolicyRunner
 from robolearn.learners.ppo.minibatch import Minibatch
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
-from robolearn.learners.recurrent import ActorMemory, unroll
+from robolearn.learners.recurrent import ActorRecurrence, unroll
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
 from robolearn.training import checkpoint
@@ -63,7 +64,7 @@ def test_a_sequence_equals_single_steps_with_a_reset_where_an_episode_ends(kind)
     inputs = torch.randn(9, 4, 3, generator=random)
     done = torch.rand(9, 4, generator=random) < 0.3
     assert 0 < done.sum() < 36
-    memory = tuple(torch.randn(x.shape, generator=random) for x in empty_memory(rnn, 4))
+    memory = tuple(torch.randn(x.shape, generator=random) for x in blank_state(rnn, 4))
     theirs = RNN(3, 5, 2, kind)  # rsl_rl's, which keeps its state inside
     theirs.rnn.load_state_dict(rnn.state_dict())
     theirs.hidden_state = memory if kind == "lstm" else memory[0]
@@ -79,7 +80,7 @@ def test_a_sequence_equals_single_steps_with_a_reset_where_an_episode_ends(kind)
 def test_gradients_flow_from_the_last_step_to_the_first_but_not_across_the_end_of_an_episode(kind):
     rnn = layers(kind)
     inputs = torch.randn(6, 2, 3, requires_grad=True)
-    memory = tuple(torch.randn_like(x).requires_grad_() for x in empty_memory(rnn, 2))
+    memory = tuple(torch.randn_like(x).requires_grad_() for x in blank_state(rnn, 2))
     done = torch.zeros(6, 2, dtype=torch.bool)
     done[2, 1] = True  # the second environment's episode ends with step 2
     unroll(rnn, inputs, memory, done)[5].sum().backward()
@@ -90,18 +91,18 @@ def test_gradients_flow_from_the_last_step_to_the_first_but_not_across_the_end_o
 
 
 def test_a_minibatch_is_some_environments_with_all_their_steps_and_where_they_began():
-    memory = ActorMemory(layers("gru", hidden=1, layers=1), num_envs=3)
+    memory = ActorRecurrence(layers("gru", hidden=1, layers=1), num_envs=3)
     memory.start = (torch.tensor([[[10.0], [20.0], [30.0]]]),)
     returns = torch.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])  # T = 2, N = 3
     done = torch.tensor([[True, False, False], [False, False, True]])
-    tables = memory.tables({"returns": returns, "policy": returns[..., None]}, done)
+    tables = memory.tables({"returns": returns, "actor": returns[..., None]}, done)
     minibatch = Minibatch(tables, 2, memory)
     minibatch.gather(tables, torch.tensor([2, 0]))
     part = minibatch.part
     assert part["returns"].tolist() == [2, 0, 5, 3]
-    assert part["policy"][..., 0].tolist() == [[2, 0], [5, 3]]
+    assert part["actor"][..., 0].tolist() == [[2, 0], [5, 3]]
     assert part["done"].tolist() == [[False, True], [True, False]]
-    assert part["memory_0"].tolist() == [[[30], [10]]]
+    assert part["state_0"].tolist() == [[[30], [10]]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,13 +110,13 @@ def test_a_minibatch_is_some_environments_with_all_their_steps_and_where_they_be
 def test_learning_replays_just_what_was_decided_while_collecting(make_env, monkeypatch, task, kind):
     env = make_env(task(episode_length_s=0.14), num_envs=6)  # episodes of 7 steps, batches of 10
     learner = loud(PPO(env, small(kind, num_steps=10, precision="fp32", learning_rate=1e-5)))
-    assert (learner.clock is not None) == (task is HumanoidWalk)
+    assert (learner.fold is not None) == (task is HumanoidWalk)
     learner.iterate(env)
-    memory, batch, envs = learner.memory, learner.batch, torch.tensor([4, 1, 3])
+    memory, batch, envs = learner.recurrence, learner.batch, torch.tensor([4, 1, 3])
 
     @torch.no_grad()
     def replayed() -> tuple[torch.Tensor, torch.Tensor]:
-        data = {"policy": learner.actor.obs_normalizer(batch.policy), "mean": batch.mean}
+        data = {"actor": learner.actor.obs_normalizer(batch.observations["policy"][:-1]), "mean": batch.mean}
         tables = memory.tables(data, batch.done)
         minibatch = Minibatch(tables, 3, memory)
         minibatch.gather(tables, envs)
@@ -144,7 +145,7 @@ def test_every_epoch_sees_every_environment_once(make_env, monkeypatch):
 
     def spy(chosen):
         go_on = original(chosen)
-        seen.append(learner.update._rooms[len(chosen)][0].part["policy"].clone())
+        seen.append(learner.update._rooms[len(chosen)][0].part["actor"].clone())
         return go_on
 
     monkeypatch.setattr(learner.update, "_gradient_step", spy)
@@ -157,7 +158,7 @@ def test_every_epoch_sees_every_environment_once(make_env, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_remembered_stays_in_its_place(kind):
-    memory = ActorMemory(layers(kind), num_envs=3)
+    memory = ActorRecurrence(layers(kind), num_envs=3)
     places = [x.data_ptr() for x in (*memory.now, *memory.start)]
     with torch.no_grad():
         memory.step(torch.randn(3, 3))
@@ -166,7 +167,7 @@ def test_what_is_remembered_stays_in_its_place(kind):
     kept = [x[:, 0].clone() for x in memory.now]
     assert all((x != y).any() for x, y in zip(memory.now, memory.start, strict=True))
     memory.now[0][:, 1] = float("nan")
-    memory.forget(torch.tensor([False, True, True]))
+    memory.reset(torch.tensor([False, True, True]))
     for x, before in zip(memory.now, kept, strict=True):
         assert torch.equal(x[:, 0], before)
         assert not x[:, 1:].any()
@@ -182,7 +183,7 @@ def test_the_memory_learns_in_fp32_whatever_the_other_layers_do(make_env):
     learner = PPO(env, small("lstm", precision="bf16"))
     report = learner.iterate(env)
     assert report.losses["gradient_steps"] == 4
-    assert {x.dtype for x in learner.memory.now} == {torch.float32}
+    assert {x.dtype for x in learner.recurrence.now} == {torch.float32}
 
 
 # ---------------------------------------------------------------------------------------- training and resuming
@@ -221,9 +222,9 @@ def test_the_memory_of_a_checkpoint_counts_only_with_its_simulation(make_env, tm
     content = checkpoint.load(tmp_path / "latest.pt")
     again = PPO(env, small())
     assert checkpoint.restore(content, again, env)
-    assert torch.equal(again.memory.now[0], learner.memory.now[0])
+    assert torch.equal(again.recurrence.now[0], learner.recurrence.now[0])
     assert not checkpoint.restore(content, again, env, ["task.force"])
-    assert not again.memory.now[0].any()
+    assert not again.recurrence.now[0].any()
 
 
 # ---------------------------------------------------------------------------------------- refusals
@@ -234,7 +235,7 @@ def test_the_memory_of_a_checkpoint_counts_only_with_its_simulation(make_env, tm
     [
         (small("gru"), small("none"), r"use learner\.rnn=gru learner\.rnn_hidden=6 learner\.rnn_layers=1$"),
         (small("lstm"), small("gru"), r"use learner\.rnn=lstm"),
-        (small("none"), small("gru"), r"without a memory: use learner\.rnn=none$"),
+        (small("none"), small("gru"), r"without a recurrent state: use learner\.rnn=none$"),
         (small("gru", rnn_layers=3), small("gru"), r"learner\.rnn_hidden=6 learner\.rnn_layers=3$"),
     ],
 )
@@ -247,7 +248,7 @@ def test_a_checkpoint_with_another_memory_is_refused_in_one_line_with_the_fix(ma
 
 
 def test_learning_from_mirror_images_is_refused_with_memory(make_env):
-    with pytest.raises(ValueError, match=r"symmetry=none .or clock, for a gait. with learner\.rnn=gru"):
+    with pytest.raises(ValueError, match=r"symmetry=none .or cycle, for a gait. with learner\.rnn=gru"):
         PPO(make_env(HumanoidWalk(), num_envs=2), small("gru", symmetry="augment"))
 
 
@@ -271,7 +272,7 @@ def test_memory_balances_a_pole_whose_speed_is_not_seen(make_env):
         learner = PPO(env, PPOConfig(rnn=kind, precision="fp32", **sizes))
         for _ in range(60):
             learner.iterate(env)
-        policy = Player(learner.policy) if learner.policy.state_names else learner.policy
+        policy = PolicyRunner(learner.policy)
         counted = tally(make_env(PositionsOnly(), num_envs=128, seed=77), policy)
         angle[kind] = counted.metrics["pole_angle"]
         if kind == "gru":

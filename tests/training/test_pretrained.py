@@ -13,9 +13,9 @@ import yaml
 
 from robolearn import config
 from robolearn.cli import main
-from robolearn.training import runs
+from robolearn.learners import saved
 
-FOLDER = runs.PRETRAINED / "humanoid_walk"
+FOLDER = saved.PRETRAINED / "humanoid_walk"
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 

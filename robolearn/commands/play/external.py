@@ -14,8 +14,9 @@ from robolearn.commands.play.renderer import open_context
 from robolearn.commands.play.video import caption, write_video
 from robolearn.errors import ConfigError, MissingError, RunFailed, one_line
 from robolearn.external.env import ExternalEnv
+from robolearn.learners.policy import Act, reset_state
 from robolearn.training.build import build_external
-from robolearn.training.runs import Act, Run, forget
+from robolearn.training.runs import Run
 
 UNKNOWN_RATE = 30.0
 """Pictures a second of an environment that does not tell its control period."""
@@ -61,7 +62,7 @@ def film(env: ExternalEnv, policy: Act, frames: int) -> Iterator[np.ndarray]:
         RunFailed: a number was not finite.
     """
     env.reset()
-    forget(policy)
+    reset_state(policy)
     episode = 1
     for frame in range(frames):
         env.check()
@@ -71,9 +72,9 @@ def film(env: ExternalEnv, policy: Act, frames: int) -> Iterator[np.ndarray]:
         yield caption(framed(_picture(env, frame)), [said])
         if frame + 1 == frames:
             break
-        result = env.step(policy(env.observations["policy"]))
+        result = env.step(policy(env.observations))
         begins = result.done if result.valid is None else result.done | ~result.valid
-        forget(policy, begins)
+        reset_state(policy, begins)
         episode += int(result.done[0])
 
 

@@ -17,9 +17,10 @@ from robolearn.config.run_config import OWN
 from robolearn.core.env import Env
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError, quote
+from robolearn.learners.policy import Act, reset_state
 from robolearn.tasks.mdp.task import Ratio
 from robolearn.training.build import make_env
-from robolearn.training.runs import Act, forget, load_policy, open_run, require_writable
+from robolearn.training.runs import load_policy, open_run, require_writable
 from robolearn.training.train import set_threads
 
 SIZE = (1280, 720)
@@ -94,7 +95,7 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
         RunFailed: a term was not finite, or the simulator has dropped part of the physics.
     """
     env.reset()
-    forget(policy)
+    reset_state(policy)
     episode = 1
     smooth: np.ndarray | None = None
     with Renderer(env.robot, *SIZE, backend=env.backend.capabilities.name) as renderer:
@@ -116,8 +117,8 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
             yield caption(renderer.draw(state, arrows), lines)
             if frame + 1 == frames:
                 break
-            done = env.step(policy(env.observations["policy"])).done
-            forget(policy, done)
+            done = env.step(policy(env.observations)).done
+            reset_state(policy, done)
             if bool(done[0]):
                 episode, smooth = episode + 1, None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -47,6 +48,10 @@ class PPOConfig:
     """Largest gradient norm, for actor and critic apart."""
     init_std: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
     """Standard deviation of the first actions."""
+    actor_groups: tuple[str, ...] = ("policy",)
+    """Observation groups that the actor takes, in this order; on a robot it has what is in these."""
+    critic_groups: tuple[str, ...] = ("critic",)
+    """Observation groups that the critic takes."""
     actor_hidden: tuple[int, ...] = (256, 128)
     """Hidden layers of the actor."""
     critic_hidden: tuple[int, ...] = (256, 128)
@@ -54,16 +59,23 @@ class PPOConfig:
     activation: Literal["elu", "relu", "swish", "tanh"] = "elu"
     """Activation of both."""
     rnn: Literal["none", "gru", "lstm"] = "none"
-    """Memory of the actor, between what it observes and its hidden layers; the critic needs none."""
+    """Recurrent layers of the actor, between what it observes and its hidden layers; the critic needs none."""
     rnn_hidden: int = field(default=128, metadata={"min": 1, "max": 8192})
-    """Units in a layer of the memory."""
+    """Units in a recurrent layer."""
     rnn_layers: int = field(default=1, metadata={"min": 1, "max": 8})
-    """Layers of the memory."""
-    symmetry: Literal["auto", "none", "clock", "augment"] = "auto"
-    """Left-right symmetry. clock: play the second half of the gait as the mirror of the first; augment:
-    learn from every sample and its mirror image; auto: the first of them that the task allows."""
+    """Recurrent layers."""
+    symmetry: Literal["auto", "none", "cycle", "augment", "clock"] = "auto"
+    """Left-right symmetry. cycle: play the second half of a cycle, such as a gait, as the mirror of the first;
+    augment: learn from every sample and its mirror image; auto: the first of them that the task allows. clock is the
+    old name of cycle."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of the networks; auto takes bf16 where the processor multiplies it in hardware. A memory has fp32."""
+    """Arithmetic of the networks; auto takes bf16 where the processor multiplies it in hardware. Recurrent
+    layers have fp32."""
+
+    def __post_init__(self) -> None:
+        if self.symmetry == "clock":
+            warnings.warn("learner.symmetry=clock is now learner.symmetry=cycle", FutureWarning, stacklevel=2)
+            self.symmetry = "cycle"
 
     def validate(self) -> None:
         """Raise ValueError for numbers that contradict each other."""
@@ -74,6 +86,10 @@ class PPOConfig:
             )
         if self.max_kl < self.desired_kl:
             raise ValueError(f"max_kl={self.max_kl:g} is below desired_kl={self.desired_kl:g}; raise it")
+        for name in ("actor_groups", "critic_groups"):
+            groups = getattr(self, name)
+            if not groups or len(set(groups)) < len(groups):
+                raise ValueError(f"{name}={list(groups)} must be one or more observation groups, each once")
         for name in ("actor_hidden", "critic_hidden"):
             sizes = getattr(self, name)
             if not sizes or min(sizes) < 1 or max(sizes) > 65536:

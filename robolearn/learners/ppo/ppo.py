@@ -6,6 +6,7 @@ Critic"). Read `iterate` first.
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,14 +17,16 @@ from robolearn.core.graphs import Graphed
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.timers import Timers
 from robolearn.errors import ConfigError
+from robolearn.learners.fold import Fold
 from robolearn.learners.learner import Reduce, Report, Tensor, alone
-from robolearn.learners.models import DeployedPolicy, MirroredClock, build_model, rnn_of
+from robolearn.learners.networks import build_model, rnn_of
+from robolearn.learners.policy import Policy, PolicySpec
 from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.sampler import Sampler
 from robolearn.learners.ppo.update import Update
 from robolearn.learners.precision import autocast, choose_precision
-from robolearn.learners.recurrent import ActorMemory, require_same_memory
-from robolearn.learners.rollout import Batch, collect
+from robolearn.learners.recurrent import ActorRecurrence, require_same_rnn
+from robolearn.learners.rollout import Batch, collect, side_by_side
 from robolearn.tasks.mdp.symmetry import Symmetry
 
 
@@ -57,7 +60,9 @@ def _require_fit(config: PPOConfig) -> None:
     """Refuse settings that make nothing of steps in which an environment only resets."""
     how = "these environments take a step of their own to reset; give them same-step autoreset, or use"
     if config.rnn != "none":
-        raise ConfigError(f"learner.rnn={config.rnn} would remember that step: {how} learner.rnn=none")
+        raise ConfigError(
+            f"learner.rnn={config.rnn} would carry its state through that step: {how} learner.rnn=none"
+        )
     if config.num_steps < 2:
         raise ConfigError(
             f"learner.num_steps={config.num_steps}: {how} 2 or more, or a batch may hold no other"
@@ -76,37 +81,56 @@ class PPO:
             _require_fit(config)
         self.device = env.device
         self.random = torch.Generator(self.device).manual_seed(seed)
-        self.symmetry, self.clock = self._choose_symmetry(env)
+        self.symmetry, self.fold = self._choose_symmetry(env)
+        groups = (*config.actor_groups, *config.critic_groups)
+        # Of the terminal observations, values need the critic's, and the fold a group with a phase.
+        leader = () if self.fold is None else (self.fold.leader,)
+        self.batch = Batch.empty(env, config.num_steps, groups, (*config.critic_groups, *leader))
         self.precision = choose_precision(config.precision, self.device)
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
+        self._inputs = {name: widths[name] for name in config.actor_groups}
+        judged = {name: widths[name] for name in config.critic_groups}
         c = config
-        memory = (c.rnn, c.rnn_hidden, c.rnn_layers)
+        recurrent = (c.rnn, c.rnn_hidden, c.rnn_layers)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPUs', too
             self.actor = build_model(
-                "policy", widths["policy"], env.num_actions, c.actor_hidden, c.activation, c.init_std, *memory
+                self._inputs, env.num_actions, c.actor_hidden, c.activation, c.init_std, *recurrent
             ).to(self.device)
-            self.critic = build_model("critic", widths["critic"], 1, c.critic_hidden, c.activation, None).to(
-                self.device
-            )
+            self.critic = build_model(judged, 1, c.critic_hidden, c.activation, None).to(self.device)
             # A small first policy: actions start at home, not at the whim of the initialization.
             nn.init.orthogonal_(self.actor.mlp[-1].weight, 0.01)
         rnn = rnn_of(self.actor)
-        self.memory = None if rnn is None else ActorMemory(rnn, env.num_envs)
-        self.batch = Batch.empty(env, c.num_steps)
+        self.recurrence = None if rnn is None else ActorRecurrence(rnn, env.num_envs)
         self.sampler = Sampler(
-            self.actor, self.batch, env.observations, self.random, self.precision, self.memory, self.clock
+            *(self.actor, c.actor_groups, self.batch, env.observations, self.random, self.precision),
+            *(self.recurrence, self.fold),
         )
-        mirror = self.symmetry if self.clock is None else None
-        self.update = Update(self.actor, self.critic, config, self.precision, self.memory, mirror, reduce)
+        mirror = self.symmetry if self.fold is None else None
+        self.update = Update(self.actor, self.critic, config, self.precision, self.recurrence, mirror, reduce)
         self._estimate = Graphed(self._estimates, self.device)
         self.timers = Timers(self.device)
         env.reset(stagger=True)
 
     @property
-    def policy(self) -> DeployedPolicy:
-        """The policy as it stands: deterministic, without the critic."""
-        return DeployedPolicy(self.actor, self.clock)
+    def policy(self) -> Policy:
+        """The policy as it stands: deterministic, without the critic. It shares this learner's weights."""
+        c, cycle = self.config, None
+        if self.fold is not None:
+            leader = self.fold.leader
+            before = itertools.takewhile(lambda name: name != leader, c.actor_groups)
+            cycle = sum(self._inputs[name] for name in before) + self.fold.symmetry.cycle[leader]
+        spec = PolicySpec(
+            self._inputs,
+            len(self.actor.distribution.std_param),
+            c.actor_hidden,
+            c.activation,
+            rnn=c.rnn,
+            rnn_hidden=c.rnn_hidden,
+            rnn_layers=c.rnn_layers,
+            cycle=cycle,
+        )
+        return Policy(spec, self.actor, self.symmetry).to(self.device)
 
     @property
     def learning_rate(self) -> float:
@@ -117,9 +141,8 @@ class PPO:
     def scratch_bytes(self) -> int:
         """Memory for a while in every iteration: the batch as the networks take it, and what they make of it."""
         batch, c = self.batch, self.config
-        widths = (
-            batch.policy.shape[-1] + 2 * batch.critic.shape[-1] + 2 * max(*c.actor_hidden, *c.critic_hidden)
-        )
+        seen = sum(obs.shape[-1] for obs in batch.observations.values())
+        widths = 2 * seen + 2 * max(*c.actor_hidden, *c.critic_hidden)
         return 4 * batch.reward.numel() * widths
 
     def iterate(self, env: LearnerEnv) -> Report:
@@ -135,8 +158,11 @@ class PPO:
         with self.timers("learn"):
             value, advantage, returns = self._estimate()
             self.update.learn(self.batch, self._normalized(advantage), returns, value, self.orders())
-            self.actor.obs_normalizer.absorb(self.batch.taken(self.batch.policy), self.reduce)
-            self.critic.obs_normalizer.absorb(self.batch.taken(self.batch.critic[:-1]), self.reduce)
+            for groups, network in (
+                (self.config.actor_groups, self.actor),
+                (self.config.critic_groups, self.critic),
+            ):
+                network.obs_normalizer.absorb(self.batch.taken(self.batch.observed(groups)[:-1]), self.reduce)
         with self.timers("synchronize"):
             # The Env first: a reward that is not finite spoils the gradient too, and the Env knows which it was.
             drained = env.drain()
@@ -145,14 +171,15 @@ class PPO:
 
     def collect(self, env: LearnerEnv) -> None:
         """Fill `batch` with the next T steps."""
-        collect(env, self.batch, self.sampler, self.timers, self.sampler.forget)
+        collect(env, self.batch, self.sampler, self.timers, self.sampler.reset_state)
         with self.timers("infer"):
-            self.batch.critic[-1] = self.sampler.folded_critic(env.observations["critic"])
+            for name, obs in self.sampler.folded(env.observations).items():
+                self.batch.observations[name][-1] = obs
 
     def orders(self) -> list[Tensor]:
-        """A permutation for each epoch of what minibatches are cut from: samples, with memory environments."""
+        """A permutation for each epoch of what minibatches are cut from: samples, or environments if recurrent."""
         # All at once: how many epochs an update gets through must not change what is drawn after it.
-        units = self.batch.reward.numel() if self.memory is None else self.batch.reward.shape[1]
+        units = self.batch.reward.numel() if self.recurrence is None else self.batch.reward.shape[1]
         draw = partial(torch.randperm, units, generator=self.random, device=self.device)
         return [self._taken(draw()) for _ in range(self.config.num_epochs)]
 
@@ -181,21 +208,30 @@ class PPO:
         """Values (T + 1, N) in one pass, and rewards (T, N) where a time-out adds the discounted value of
         the very state it ended in (Pardo et al., 2018, "Time Limits in Reinforcement Learning")."""
         reward = self.batch.reward * self.config.reward_scale
-        return self._value(self.batch.critic), reward + self.config.gamma * self._terminal_value()
+        return self._value(
+            self.batch.observed(self.config.critic_groups)
+        ), reward + self.config.gamma * self._terminal_value()
 
     def _terminal_value(self) -> Tensor:
         """Values (T, N) of the states that time-outs ended in, and 0 elsewhere."""
-        truncated, terminal = self.batch.truncated, self.batch.terminal.flatten(0, 1)
+        truncated = self.batch.truncated
+        terminal = {name: obs.flatten(0, 1) for name, obs in self.batch.terminal.items()}
         if not self.update.read_at_once:
             # Which rows those are is not known here: all of them, in one pass of a fixed size.
-            value = self._value(self.sampler.folded_critic(terminal)).view_as(self.batch.reward)
+            value = self._value(self._judged(terminal)).view_as(self.batch.reward)
             return torch.where(truncated, value, 0.0)
         value = torch.zeros_like(self.batch.reward)
         rows = truncated.flatten().nonzero().squeeze(-1)
         if len(rows):
-            ended = self.sampler.folded_critic(terminal.index_select(0, rows))
+            ended = self._judged({name: obs.index_select(0, rows) for name, obs in terminal.items()})
             value.view(-1).index_copy_(0, rows, self._value(ended))
         return value
+
+    def _judged(self, observations: dict[str, Tensor]) -> Tensor:
+        """Observations (M, D) of the critic's groups as it learns from them."""
+        if self.fold is not None:
+            observations = {name: self.fold.fold(observations, name) for name in self.config.critic_groups}
+        return side_by_side(observations, self.config.critic_groups)
 
     def _value(self, obs: Tensor) -> Tensor:
         with autocast(self.device, self.precision):
@@ -210,26 +246,28 @@ class PPO:
 
     # ------------------------------------------------------------------ the rest
 
-    def _choose_symmetry(self, env: LearnerEnv) -> tuple[Symmetry | None, MirroredClock | None]:
+    def _choose_symmetry(self, env: LearnerEnv) -> tuple[Symmetry | None, Fold | None]:
         wanted = self.config.symmetry
         symmetry = env.symmetry() if wanted != "none" else None
         if symmetry is None:
-            if wanted in ("clock", "augment"):
+            if wanted in ("cycle", "augment"):
                 raise ValueError(
                     f"learner.symmetry={wanted}: this task states no symmetry; use learner.symmetry=none"
                 )
             return None, None
         if wanted == "augment" and self.config.rnn != "none":
             raise ValueError(
-                "learner.symmetry=augment: what the mirror image would remember is not known; "
-                f"use learner.symmetry=none (or clock, for a gait) with learner.rnn={self.config.rnn}"
+                "learner.symmetry=augment: the recurrent state of the mirror image is not known; "
+                f"use learner.symmetry=none (or cycle, for a gait) with learner.rnn={self.config.rnn}"
             )
-        if wanted == "clock" and symmetry.clock is None:
+        c = self.config
+        cyclic = any(group in symmetry.cycle for group in c.actor_groups)
+        if wanted == "cycle" and not cyclic:
             raise ValueError(
-                "learner.symmetry=clock: this task has no gait clock; use learner.symmetry=augment"
+                "learner.symmetry=cycle: the actor observes no phase of a cycle; use learner.symmetry=augment"
             )
-        clock = MirroredClock(symmetry) if symmetry.clock is not None and wanted != "augment" else None
-        return (symmetry, clock) if clock is not None or self.config.rnn == "none" else (None, None)
+        fold = Fold(symmetry, c.actor_groups) if cyclic and wanted != "augment" else None
+        return (symmetry, fold) if fold is not None or c.rnn == "none" else (None, None)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights under rsl_rl's own names, so that its runner loads them, and what exact resume needs."""
@@ -239,30 +277,30 @@ class PPO:
             "optimizer_state_dict": self.update.adam.state_dict(),
             "learning_rate": self.learning_rate,
             "random": self.random.get_state(),
-            "folded": self.clock is not None,
-            **({} if self.memory is None else {"memory": self.memory.now}),
+            "folded": self.fold is not None,
+            **({} if self.recurrence is None else {"memory": self.recurrence.now}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take weights and optimizer from a checkpoint of ours or of rsl_rl's; rate, random state and what
-        the actor remembers where it has them.
+        the actor's recurrent state where it has them.
 
         Raises:
-            ValueError: the actor has another kind of memory, or its weights were learned with `symmetry=clock`
+            ValueError: the actor has other recurrent layers, or its weights were learned with `symmetry=cycle`
                 and this learner has it off, or the reverse: the same shape, but not the same meaning.
         """
         c = self.config
-        require_same_memory(state["actor_state_dict"], c.rnn, c.rnn_hidden, c.rnn_layers)
+        require_same_rnn(state["actor_state_dict"], c.rnn, c.rnn_hidden, c.rnn_layers)
         actor = dict(state["actor_state_dict"])
         if "distribution.log_std_param" in actor:  # SHAC learns the deviation's logarithm
             actor["distribution.std_param"] = actor.pop("distribution.log_std_param").exp()
         self.actor.load_state_dict(actor)
         self.critic.load_state_dict(state["critic_state_dict"])
         folded = bool(state.get("folded", False))
-        if folded != (self.clock is not None):
-            learned, fix = ("with", "clock") if folded else ("without", "none")
+        if folded != (self.fold is not None):
+            learned, fix = ("with", "cycle") if folded else ("without", "none")
             raise ValueError(
-                f"these weights were learned {learned} a mirrored clock: use learner.symmetry={fix}"
+                f"these weights were learned {learned} the second half of a cycle mirrored: use learner.symmetry={fix}"
             )
         if "optimizer_state_dict" in state:  # a shipped policy is there to be used, and comes without
             self.update.adam.load_state_dict(state["optimizer_state_dict"])
@@ -272,5 +310,5 @@ class PPO:
         # A generator of a GPU has another state than a CPU's: nothing is lost by drawing on, but exactness.
         if "random" in state and len(state["random"]) == len(self.random.get_state()):
             self.random.set_state(state["random"])
-        if self.memory is not None:
-            self.memory.restore(state.get("memory"))
+        if self.recurrence is not None:
+            self.recurrence.restore(state.get("memory"))

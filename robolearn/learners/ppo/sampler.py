@@ -2,76 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from rsl_rl.models import MLPModel
 
 from robolearn.core.graphs import Graphed
+from robolearn.learners.fold import Fold
 from robolearn.learners.learner import Tensor
-from robolearn.learners.models import MirroredClock, deviation
+from robolearn.learners.networks import deviation
 from robolearn.learners.precision import autocast
-from robolearn.learners.recurrent import ActorMemory
-from robolearn.learners.rollout import Batch
+from robolearn.learners.recurrent import ActorRecurrence
+from robolearn.learners.rollout import Batch, side_by_side
 
 
 class Sampler:
     """The exploring policy: a Gaussian around the actor's action, drawn from one generator.
 
-    What it sees and decides is written into the batch, folded by the clock where there is one.
+    What it sees and decides is written into the batch, reflected by the fold where there is one.
     """
 
     def __init__(
         self,
         actor: MLPModel,
+        groups: Sequence[str],
         batch: Batch,
-        observations: dict[str, Tensor],
+        observations: Mapping[str, Tensor],
         random: torch.Generator,
         precision: str,
-        memory: ActorMemory | None = None,
-        clock: MirroredClock | None = None,
+        recurrence: ActorRecurrence | None = None,
+        fold: Fold | None = None,
     ) -> None:
-        """`observations` show the shapes (N, D) of the groups `policy` and `critic`."""
-        self.actor, self.batch, self.random = actor, batch, random
-        self.precision, self.memory, self.clock = precision, memory, clock
+        """`groups` are those that the actor takes; `observations` show the shapes (N, D) of all."""
+        self.actor, self.groups, self.batch, self.random = actor, groups, batch, random
+        self.precision, self.recurrence, self.fold = precision, recurrence, fold
         self.device = random.device
-        self._seen = {name: torch.zeros_like(observations[name]) for name in ("policy", "critic")}
+        self._seen = {name: torch.zeros_like(observations[name]) for name in batch.observations}
         self._decide = Graphed(self._decided, self.device, (random,))
 
     @torch.no_grad()
-    def __call__(self, observations: dict[str, Tensor], t: int) -> Tensor:
+    def __call__(self, observations: Mapping[str, Tensor], t: int) -> Tensor:
         """Actions (N, A) for the robots at step t of the batch."""
-        if self.memory is not None and t == 0:
-            self.memory.begin()
+        if self.recurrence is not None and t == 0:
+            self.recurrence.begin()
         if self._decide.fixed:
             for name, seen in self._seen.items():
                 seen.copy_(observations[name])
         else:
-            self._seen = observations
-        batch = self.batch
-        batch.policy[t], batch.critic[t], batch.mean[t], batch.action[t], action = self._decide()
-        return action
+            self._seen = {name: observations[name] for name in self._seen}
+        batch, (observed, mean, action, robot) = self.batch, self._decide()
+        for name, obs in observed.items():
+            batch.observations[name][t] = obs
+        batch.mean[t], batch.action[t] = mean, action
+        return robot
 
-    def forget(self, done: Tensor) -> None:
+    def reset_state(self, done: Tensor) -> None:
         """The episodes of these environments, (N,) bool, have ended."""
-        if self.memory is not None:
-            self.memory.forget(done)
+        if self.recurrence is not None:
+            self.recurrence.reset(done)
 
-    def folded_critic(self, obs: Tensor) -> Tensor:
-        """The critic's observations (M, D) as it learns from them."""
-        if self.clock is None:
-            return obs
-        return self.clock.fold(obs, "critic", self.clock.second_half(obs, "critic"))
+    def folded(self, observations: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The batch's groups of observations (M, D), as is learned from them."""
+        if self.fold is None:
+            return {name: observations[name] for name in self.batch.observations}
+        return {name: self.fold.fold(observations, name) for name in self.batch.observations}
 
     @torch.no_grad()
-    def _decided(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """What the actor sees, what the critic sees, the mean, the action, and the action for the robot."""
-        obs, critic = self._seen["policy"], self.folded_critic(self._seen["critic"])
-        flipped = self.clock.second_half(obs) if self.clock else None
-        if self.clock and flipped is not None:
-            obs = self.clock.fold(obs, "policy", flipped)
+    def _decided(self) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
+        """What was observed, the mean, the action, and the action for the robot."""
+        observed = self.folded(self._seen)
         with autocast(self.device, self.precision):
-            latent = self.actor.obs_normalizer(obs)
-            mean = self.actor.mlp(latent if self.memory is None else self.memory.step(latent)).float()
+            latent = self.actor.obs_normalizer(side_by_side(observed, self.groups))
+            mean = self.actor.mlp(latent if self.recurrence is None else self.recurrence.step(latent)).float()
         noise = torch.randn(mean.shape, generator=self.random, device=self.device)
         action = mean + deviation(self.actor) * noise
-        robot = action if flipped is None or not self.clock else self.clock.unfold(action, flipped)
-        return obs, critic, mean, action, robot
+        robot = action if self.fold is None else self.fold.unfold(action, self.fold.flipped(self._seen))
+        return observed, mean, action, robot

@@ -20,15 +20,15 @@ from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.graphs import Graphed
 from robolearn.learners.learner import Reduce, Tensor, alone
 from robolearn.learners.losses import clipped_surrogate, divergence, entropy, log_prob, value_loss
-from robolearn.learners.models import deviation
+from robolearn.learners.networks import Normalizer, deviation
 from robolearn.learners.optimizer import DeviceAdam
 from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.minibatch import Minibatch, Tables, with_mirror_image
 from robolearn.learners.precision import autocast
 from robolearn.learners.products import forward
-from robolearn.learners.recurrent import ActorMemory
+from robolearn.learners.recurrent import ActorRecurrence
 from robolearn.learners.rollout import Batch
-from robolearn.tasks.mdp.symmetry import Symmetry
+from robolearn.tasks.mdp.symmetry import Reflection, Symmetry, joined
 
 LOSSES = ("surrogate", "value", "entropy", "kl", "clip_fraction")
 """What is reported of an iteration, as means over its gradient steps."""
@@ -44,14 +44,20 @@ class Update:
         critic: MLPModel,
         config: PPOConfig,
         precision: str,
-        memory: ActorMemory | None = None,
+        recurrence: ActorRecurrence | None = None,
         symmetry: Symmetry | None = None,
         reduce: Reduce = alone,
     ) -> None:
-        """With `memory`, the actor's, minibatches are whole environments; with `symmetry` each sample is learned
+        """With `recurrence`, the actor's, minibatches are whole environments; with `symmetry` each sample is learned
         with its mirror image."""
         self.actor, self.critic, self.config, self.precision = actor, critic, config, precision
-        self.memory, self.symmetry, self.reduce = memory, symmetry, reduce
+        self.recurrence, self.symmetry, self.reduce = recurrence, symmetry, reduce
+        self._mirror: dict[str, tuple[Reflection, Normalizer]] = {}
+        """How what each network sees is reflected, and what normalizes it, where samples are mirrored."""
+        if symmetry is not None:
+            for name, groups, net in self._networks():
+                reflection = joined([symmetry.groups[group] for group in groups])
+                self._mirror[name] = reflection, net.obs_normalizer
         self.adam = DeviceAdam({"actor": actor, "critic": critic}, config.learning_rate, config.max_grad_norm)
         self.device = self.adam.rate.device
         self.read_at_once = self.device.type == "cpu"
@@ -88,7 +94,7 @@ class Update:
             advantage: (T, N), normalized.
             returns: (T, N), what the critic learns.
             value: (T, N), what it said before.
-            orders: for each epoch a permutation of the T N samples (of the N environments with memory), int64 on
+            orders: for each epoch a permutation of the T N samples (N environments, if recurrent), int64 on
                 the device; it is cut into equal parts of about `minibatch_size` samples.
 
         Raises:
@@ -151,8 +157,7 @@ class Update:
         dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
         # Normalizers stand still during an update, so each sample is normalized once.
         data = {
-            "policy": self.actor.obs_normalizer(batch.policy).to(dtype),
-            "critic": self.critic.obs_normalizer(batch.critic[:-1]).to(dtype),
+            **{n: net.obs_normalizer(batch.observed(g)[:-1]).to(dtype) for n, g, net in self._networks()},
             "action": batch.action,
             "mean": batch.mean,
             "log_prob": log_prob(batch.action, batch.mean, self._old_std),
@@ -161,15 +166,20 @@ class Update:
         }
         if self.config.clip_value_loss:
             data["value"] = value
-        if self.memory is not None:
-            return self.memory.tables(data, batch.done)
+        if self.recurrence is not None:
+            return self.recurrence.tables(data, batch.done)
         return {name: x.flatten(0, 1) for name, x in data.items()}
+
+    def _networks(self) -> list[tuple[str, tuple[str, ...], MLPModel]]:
+        """Name, observation groups and network of both."""
+        c = self.config
+        return [("actor", c.actor_groups, self.actor), ("critic", c.critic_groups, self.critic)]
 
     def _gradient_step(self, chosen: Tensor) -> bool:
         """One minibatch, of these samples or environments; False where it looked and there may be no further."""
         size = len(chosen)
         if size not in self._rooms:
-            fresh = Minibatch(self._tables, size, self.memory)
+            fresh = Minibatch(self._tables, size, self.recurrence)
             self._rooms[size] = fresh, Graphed(partial(self._descend, fresh.part), self.device)
         room, descend = self._rooms[size]
         room.gather(self._tables, chosen)
@@ -182,10 +192,9 @@ class Update:
         """Losses and gradients of a minibatch, and how far the policy has moved since it collected."""
         c, actor, critic = self.config, self.actor, self.critic
         if self.symmetry is not None:
-            normalizers = {"policy": actor.obs_normalizer, "critic": critic.obs_normalizer}
-            part = with_mirror_image(part, self.symmetry, normalizers)
+            part = with_mirror_image(part, self.symmetry.action, self._mirror)
         with autocast(self.device, self.precision):
-            latent = part["policy"] if self.memory is None else self.memory.replay(part)
+            latent = part["actor"] if self.recurrence is None else self.recurrence.replay(part)
             mean, value = self._through(actor.mlp, latent), self._through(critic.mlp, part["critic"])
         mean, value, std = mean.float(), value.float().squeeze(-1), deviation(actor)
         with torch.no_grad():
@@ -234,7 +243,7 @@ class Update:
 
     def _what_failed(self) -> str:
         """The error message for a gradient that is not finite, with the name of the tensor where that began."""
-        spoken = {"policy": "policy observations", "critic": "critic observations"}
+        spoken = {"actor": "actor observations", "critic": "critic observations"}
         named = {spoken.get(name, name): x for name, x in self._tables.items()}
         weights = {f"weights {n}": p for n, p in zip(self.adam.names, self.adam.parameters, strict=True)}
         observed = {name: named.pop(name) for name in spoken.values()}

@@ -40,6 +40,10 @@ class SHACConfig:
     """Weight of the entropy bonus."""
     init_std: float = field(default=1.0, metadata={"above": 0.0, "max": 10.0})
     """Standard deviation of the first actions. Noise smooths the landscape that the gradient is taken of."""
+    actor_groups: tuple[str, ...] = ("policy",)
+    """Observation groups that the actor takes, in this order; on a robot it has what is in these."""
+    critic_groups: tuple[str, ...] = ("critic",)
+    """Observation groups that the critic takes."""
     actor_hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of the actor."""
     critic_hidden: tuple[int, ...] = (64, 64)
@@ -51,6 +55,10 @@ class SHACConfig:
         """Raise ValueError for numbers that make no sense."""
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise ValueError(f"betas={list(self.betas)} must both be within 0..1, 1 excluded")
+        for name in ("actor_groups", "critic_groups"):
+            groups = getattr(self, name)
+            if not groups or len(set(groups)) < len(groups):
+                raise ValueError(f"{name}={list(groups)} must be one or more observation groups, each once")
         for name in ("actor_hidden", "critic_hidden"):
             sizes = getattr(self, name)
             if not sizes or min(sizes) < 1 or max(sizes) > 65536:

@@ -19,9 +19,10 @@ from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.timers import Timers
 from robolearn.learners.learner import Reduce, Report, Tensor, alone
 from robolearn.learners.losses import entropy, value_loss
-from robolearn.learners.models import DeployedPolicy, build_model, deviation
+from robolearn.learners.networks import build_model, deviation
 from robolearn.learners.optimizer import DeviceAdam
-from robolearn.learners.rollout import Batch
+from robolearn.learners.policy import Policy, PolicySpec
+from robolearn.learners.rollout import Batch, side_by_side
 from robolearn.learners.shac.config import SHACConfig
 
 
@@ -77,19 +78,20 @@ class SHAC:
     def __init__(self, env: LearnerEnv, config: SHACConfig, seed: int = 1, reduce: Reduce = alone) -> None:
         self.config, self.reduce, self.device = config, reduce, env.device
         self.random = torch.Generator(self.device).manual_seed(seed)
-        widths = {name: obs.shape[1] for name, obs in env.observations.items()}
         c = config
+        self.batch = Batch.empty(env, c.num_steps, (*c.actor_groups, *c.critic_groups))
+        widths = {name: obs.shape[1] for name, obs in env.observations.items()}
+        self._inputs = {name: widths[name] for name in c.actor_groups}
+        judged = {name: widths[name] for name in c.critic_groups}
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPUs', too
             # Adam moves each number by about its step size: a deviation that does not count in factors would be
             # gone, and with it all exploration, in the first few dozen iterations.
             self.actor = build_model(
-                *("policy", widths["policy"], env.num_actions, c.actor_hidden, c.activation, c.init_std),
+                *(self._inputs, env.num_actions, c.actor_hidden, c.activation, c.init_std),
                 std_type="log",
             ).to(self.device)
-            self.critic = build_model("critic", widths["critic"], 1, c.critic_hidden, c.activation, None).to(
-                self.device
-            )
+            self.critic = build_model(judged, 1, c.critic_hidden, c.activation, None).to(self.device)
             # A small first policy: actions start at home, not at the whim of the initialization.
             nn.init.orthogonal_(self.actor.mlp[-1].weight, 0.01)
         self.target = copy.deepcopy(self.critic.mlp).requires_grad_(False)
@@ -97,7 +99,6 @@ class SHAC:
         critic's normalizer."""
         self.climb = DeviceAdam({"actor": self.actor}, c.learning_rate, c.max_grad_norm, c.betas)
         self.fit = DeviceAdam({"critic": self.critic}, c.critic_learning_rate, c.max_grad_norm, c.betas)
-        self.batch = Batch.empty(env, c.num_steps)
         self.iterations = 0
         """Iterations so far."""
         # Rows of gradients in the running iteration: dropped, scaled down.
@@ -106,15 +107,17 @@ class SHAC:
         env.reset(stagger=True)
 
     @property
-    def policy(self) -> DeployedPolicy:
-        """The policy as it stands: deterministic, without the critic."""
-        return DeployedPolicy(self.actor)
+    def policy(self) -> Policy:
+        """The policy as it stands: deterministic, without the critic. It shares this learner's weights."""
+        c, actions = self.config, len(self.actor.distribution.log_std_param)
+        spec = PolicySpec(self._inputs, actions, c.actor_hidden, c.activation, std_type="log")
+        return Policy(spec, self.actor)
 
     @property
     def scratch_bytes(self) -> int:
         """Memory for a while in every iteration: the graph of a horizon, as far as the networks and Env make it."""
         batch, c = self.batch, self.config
-        widths = 8 * (batch.policy.shape[-1] + batch.critic.shape[-1]) + 3 * sum(c.actor_hidden)
+        widths = 8 * sum(obs.shape[-1] for obs in batch.observations.values()) + 3 * sum(c.actor_hidden)
         return 4 * batch.reward.numel() * (widths + 2 * sum(c.critic_hidden))
 
     def iterate(self, env: LearnerEnv) -> Report:
@@ -134,8 +137,9 @@ class SHAC:
             env.detach()
             missed = self._fit_critic(following.detach())
             self._follow()
-            self.actor.obs_normalizer.absorb(self.batch.policy.flatten(0, 1), self.reduce)
-            self.critic.obs_normalizer.absorb(self.batch.critic[:-1].flatten(0, 1), self.reduce)
+            c = self.config
+            for groups, network in ((c.actor_groups, self.actor), (c.critic_groups, self.critic)):
+                network.obs_normalizer.absorb(self.batch.observed(groups)[:-1].flatten(0, 1), self.reduce)
         self.iterations += 1
         with self.timers("synchronize"):
             # The Env first: a reward that is not finite spoils everything else, and the Env knows which it was.
@@ -156,18 +160,19 @@ class SHAC:
         self._guarded.zero_()
         for t in range(len(batch.reward)):
             with self.timers("infer"):
-                batch.policy[t] = env.observations["policy"].detach()
-                batch.critic[t] = env.observations["critic"].detach()
-                action = self._act(env.observations["policy"])
+                for name, seen in batch.observations.items():
+                    seen[t] = env.observations[name].detach()
+                action = self._act(side_by_side(env.observations, self.config.actor_groups))
             with self.timers("simulate"):
                 result = env.step(action)
             rewards.append(result.reward)
-            terminal.append(result.terminal_observations["critic"])
+            terminal.append(side_by_side(result.terminal_observations, self.config.critic_groups))
             batch.reward[t] = result.reward.detach()
             batch.done[t], batch.truncated[t] = result.done, result.truncated
         with self.timers("infer"):
-            last = env.observations["critic"]
-            batch.critic[-1] = last.detach()
+            last = side_by_side(env.observations, self.config.critic_groups)
+            for name, seen in batch.observations.items():
+                seen[-1] = env.observations[name].detach()
             # Only those rows: a gradient of 0 through a term that is steep without bound would be NaN.
             rows = batch.truncated.flatten().nonzero().squeeze(-1)
             ended = self._value(torch.stack(terminal).flatten(0, 1)[rows])
@@ -217,10 +222,11 @@ class SHAC:
     def _fit_critic(self, following: Tensor) -> Tensor:
         """Gradient steps towards what the target critic and the rewards say; their mean loss."""
         batch, c = self.batch, self.config
+        judged = batch.observed(c.critic_groups)
         with torch.no_grad():
-            next_value = torch.where(batch.done, following, self._value(batch.critic[1:]))
+            next_value = torch.where(batch.done, following, self._value(judged[1:]))
             self.returns = td_lambda(batch.reward, next_value, batch.done, c.gamma, c.lam)
-            obs = self.critic.obs_normalizer(batch.critic[:-1]).flatten(0, 1)
+            obs = self.critic.obs_normalizer(judged[:-1]).flatten(0, 1)
         returns, losses = self.returns.flatten(), []
         for _ in range(c.critic_epochs):
             order = torch.randperm(len(returns), generator=self.random, device=self.device)
@@ -272,7 +278,10 @@ class SHAC:
 
     def _what_failed(self) -> str:
         """The error message for a critic's gradient that is not finite, with the first tensor that is not."""
-        named = {"critic observations": self.batch.critic, "rewards": self.batch.reward}
+        named = {
+            "critic observations": self.batch.observed(self.config.critic_groups),
+            "rewards": self.batch.reward,
+        }
         named |= {f"weights {n}": p for n, p in zip(self.fit.names, self.fit.parameters, strict=True)}
         named["returns"] = self.returns
         found = [name for name, x in named.items() if not torch.isfinite(x).all()] or ["the critic's loss"]
@@ -300,10 +309,12 @@ class SHAC:
         them. Step sizes follow from the iterations and the settings.
 
         Raises:
-            ValueError: the weights were learned with a mirrored clock, which this learner does not have.
+            ValueError: the weights were learned with the second half of a cycle mirrored, and this learner has none.
         """
         if state.get("folded"):
-            raise ValueError("these weights were learned with a mirrored clock, which only learner=ppo has")
+            raise ValueError(
+                "these weights were learned with the second half of a cycle mirrored, which only learner=ppo does"
+            )
         actor = dict(state["actor_state_dict"])
         if "distribution.std_param" in actor:  # PPO's deviation itself, of which this is the logarithm
             actor["distribution.log_std_param"] = actor.pop("distribution.std_param").clamp(min=1e-3).log()

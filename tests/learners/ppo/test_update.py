@@ -13,11 +13,11 @@ from rsl_rl.models import MLPModel
 
 from robolearn.core import graphs
 from robolearn.core.finite_check import NonFiniteTerm
-from robolearn.learners.models import build_model, rnn_of
+from robolearn.learners.networks import build_model, rnn_of
 from robolearn.learners.optimizer import DeviceAdam
 from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.update import KL, LOSSES, Update
-from robolearn.learners.recurrent import ActorMemory
+from robolearn.learners.recurrent import ActorRecurrence
 from robolearn.learners.rollout import Batch
 from tests.learners.scripted import ACTIONS, WIDTHS, random_batch, symmetry
 from tests.no_sync import no_host_sync
@@ -29,8 +29,8 @@ SAMPLES = STEPS * ENVS
 
 def models(rnn: str = "none", device: str = "cpu") -> tuple[MLPModel, MLPModel]:
     torch.manual_seed(3)
-    actor = build_model("policy", WIDTHS["policy"], ACTIONS, (8,), "elu", 0.5, rnn, 5, 1).to(device)
-    critic = build_model("critic", WIDTHS["critic"], 1, (8,), "elu", None).to(device)
+    actor = build_model({"policy": WIDTHS["policy"]}, ACTIONS, (8,), "elu", 0.5, rnn, 5, 1).to(device)
+    critic = build_model({"critic": WIDTHS["critic"]}, 1, (8,), "elu", None).to(device)
     return actor, critic
 
 
@@ -48,7 +48,7 @@ def make(
     layers = rnn_of(actor)
     memory = None
     if layers is not None:
-        memory = ActorMemory(layers, ENVS)
+        memory = ActorRecurrence(layers, ENVS)
         for x in memory.start:
             x.copy_(torch.randn(x.shape, generator=torch.Generator().manual_seed(1)))
     return Update(
@@ -65,9 +65,9 @@ def make(
 def collected(update: Update, seed: int) -> tuple[Batch, torch.Tensor, torch.Tensor, torch.Tensor]:
     """A batch of noise that this actor collected, on tensors of its own."""
     batch, *rest = random_batch(STEPS, ENVS, seed, update.device)
-    if update.memory is None:
+    if update.recurrence is None:
         with torch.no_grad():
-            batch.mean.copy_(update.actor.mlp(update.actor.obs_normalizer(batch.policy)))
+            batch.mean.copy_(update.actor.mlp(update.actor.obs_normalizer(batch.observations["policy"][:-1])))
         batch.action.mul_(0.5).add_(batch.mean)
     return batch, *rest
 
@@ -129,8 +129,8 @@ def test_recorded_steps_give_the_same_parameters_and_losses_as_steps_one_by_one(
             with graphs_of:
                 update.learn(*collected(update, iteration), orders(2, units, seed=iteration))
             reports.append(update.read())
-            if update.memory is not None:
-                update.memory.begin()
+            if update.recurrence is not None:
+                update.recurrence.begin()
         assert reports[1] == pytest.approx(reports[0], rel=1e-5, abs=1e-6)
         fewer += reports[0]["gradient_steps"] < whole
     assert (weights(eager) - weights(recorded)).abs().max() <= 1e-6
@@ -233,11 +233,11 @@ def test_an_advantage_that_is_not_a_number_skips_its_step_and_all_after_it_and_i
 
 
 def spoil_policy(update, batch, returns):
-    batch.policy[1, 2, 3] = math.nan
+    batch.observations["policy"][1, 2, 3] = math.nan
 
 
 def spoil_critic(update, batch, returns):
-    batch.critic[1, 2, 3] = math.inf
+    batch.observations["critic"][1, 2, 3] = math.inf
 
 
 def spoil_returns(update, batch, returns):
@@ -255,7 +255,7 @@ def too_large(update, batch, returns):
 @pytest.mark.parametrize(
     ("spoil", "name"),
     [
-        (spoil_policy, "policy observations"),
+        (spoil_policy, "actor observations"),
         (spoil_critic, "critic observations"),
         (spoil_returns, "returns"),
         (spoil_weight, r"weights critic\.mlp\.2\.bias"),
@@ -368,7 +368,7 @@ def test_a_minibatch_is_learned_with_its_mirror_image_of_what_was_observed():
 
     update._through = watched
     update.learn(*given, [torch.arange(SAMPLES)])
-    raw = given[0].policy.flatten(0, 1)[:16]
+    raw = given[0].observations["policy"][:-1].flatten(0, 1)[:16]
     assert [len(x) for x in seen] == [32, 32, 32]
     assert torch.allclose(seen[0][:16], normalizer(raw), atol=1e-6)
     assert torch.allclose(seen[0][16:], normalizer(symmetry().groups["policy"](raw)), atol=1e-5)

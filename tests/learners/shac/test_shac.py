@@ -14,7 +14,7 @@ import torch
 from robolearn import config
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.errors import ConfigError
-from robolearn.learners.models import deviation
+from robolearn.learners.networks import deviation
 from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.ppo import PPO, gae
 from robolearn.learners.shac.config import SHACConfig
@@ -312,7 +312,7 @@ def test_the_weights_of_a_ppo_run_can_be_gone_on_from():
     assert torch.equal(learner.policy(obs), ppo.policy(obs))
     assert torch.equal(learner.target[0].weight, ppo.critic.mlp[0].weight)
     torch.testing.assert_close(deviation(learner.actor), deviation(ppo.actor))
-    with pytest.raises(ValueError, match="only learner=ppo has"):
+    with pytest.raises(ValueError, match="only learner=ppo"):
         learner.load_state_dict({**ppo.state_dict(), "folded": True})
 
 

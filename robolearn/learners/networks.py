@@ -1,0 +1,143 @@
+"""Actor and critic networks: rsl_rl's models, with a normalizer of our own under the same buffer names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from rsl_rl.models import MLPModel, RNNModel
+from tensordict import TensorDict
+from torch import nn
+
+from robolearn.learners.learner import Reduce, Tensor, alone
+
+RecurrentState = tuple[Tensor, ...]
+"""What a recurrent network carries from step to step: (h,) of a GRU, (h, c) of an LSTM, (L, N, H) each for L
+layers, N robots and H hidden units; () where there is none."""
+
+
+OBS_SET = "network"
+"""rsl_rl's word for the list of groups that a network takes; each of ours has one."""
+
+
+class Normalizer(nn.Module):
+    """Running mean and variance of observations, updated once an iteration from the whole batch.
+
+    Its buffers have the names that rsl_rl's have in a checkpoint, so weights travel both ways; rsl_rl's own
+    synchronizes and reduces over ranks by itself, this one takes the run's `reduce`.
+    """
+
+    _mean: Tensor
+    _var: Tensor
+    _std: Tensor
+    count: Tensor
+
+    def __init__(self, width: int, eps: float = 1e-2) -> None:
+        """Statistics of D = `width` columns; `eps` is added to each standard deviation."""
+        super().__init__()
+        self.eps = eps
+        for name, value in (("_mean", 0.0), ("_var", 1.0), ("_std", 1.0)):
+            self.register_buffer(name, torch.full((1, width), value))
+        self.register_buffer("count", torch.tensor(0, dtype=torch.long))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """(..., D) at mean 0 and variance 1."""
+        return (obs - self._mean) / (self._std + self.eps)
+
+    def inverse(self, normalized: Tensor) -> Tensor:
+        """The observations (..., D) that were normalized."""
+        return normalized * (self._std + self.eps) + self._mean
+
+    @torch.no_grad()
+    def absorb(self, obs: Tensor, reduce: Reduce = alone) -> None:
+        """Add a batch (M, D) to the statistics.
+
+        Chan, Golub, LeVeque (1979), "Updating formulae and a pairwise algorithm for computing sample
+        variances"; with several ranks the batch's moments are averaged first.
+        """
+        mean = reduce(obs.mean(dim=0, keepdim=True))
+        # Around the mean of all ranks: the difference of two large squares would cancel.
+        variance = reduce((obs - mean).square().mean(dim=0, keepdim=True))
+        total = self.count + obs.shape[0]
+        rate = obs.shape[0] / total
+        delta = mean - self._mean
+        self._mean += rate * delta
+        self._var += rate * (variance - self._var + (1 - rate) * delta.square())
+        self._std.copy_(self._var.sqrt())
+        self.count.copy_(total)
+
+
+def build_model(
+    groups: Mapping[str, int],
+    outputs: int,
+    hidden: tuple[int, ...],
+    activation: str,
+    init_std: float | None,
+    rnn: str = "none",
+    rnn_hidden: int = 128,
+    rnn_layers: int = 1,
+    std_type: Literal["scalar", "log"] = "scalar",
+) -> MLPModel:
+    """An rsl_rl network over observation groups, given with their widths; with `init_std` a Gaussian policy, without a
+    value function.
+
+    What is learned of the policy's deviation is itself or, with `std_type` log, its logarithm. With `rnn`, gru or lstm,
+    it is recurrent: `rnn_layers` layers of `rnn_hidden` units between normalizer and MLP.
+    """
+    distribution = {
+        "class_name": "GaussianDistribution",
+        "init_std": init_std,
+        "std_range": (0.05, 10.0),
+        "std_type": std_type,
+    }
+    recurrent = {"rnn_type": rnn, "rnn_hidden_dim": rnn_hidden, "rnn_num_layers": rnn_layers}
+    model = (MLPModel if rnn == "none" else RNNModel)(
+        obs=TensorDict({name: torch.zeros(1, width) for name, width in groups.items()}, batch_size=[1]),
+        obs_groups={OBS_SET: list(groups)},
+        obs_set=OBS_SET,
+        output_dim=outputs,
+        hidden_dims=hidden,
+        activation=activation,
+        obs_normalization=True,
+        distribution_cfg=distribution if init_std is not None else None,
+        **({} if rnn == "none" else recurrent),
+    )
+    model.obs_normalizer = Normalizer(sum(groups.values()))
+    return model
+
+
+def rnn_of(model: MLPModel) -> nn.GRU | nn.LSTM | None:
+    """The recurrent layers of a network that `build_model` made; None where it has none."""
+    return model.rnn.rnn if isinstance(model, RNNModel) else None
+
+
+def deviation(actor: MLPModel) -> Tensor:
+    """Standard deviations (A,) of a Gaussian policy's actions, the same in every state."""
+    gaussian = actor.distribution
+    low, high = gaussian.std_range
+    learned = gaussian.log_std_param.exp() if gaussian.std_type == "log" else gaussian.std_param
+    return learned.clamp(low, high)
+
+
+def blank_state(rnn: nn.GRU | nn.LSTM, num_envs: int) -> RecurrentState:
+    """The recurrent state of `num_envs` robots at the start of an episode: zeros, (L, N, H) each."""
+    weight = next(rnn.parameters())
+    count = 2 if isinstance(rnn, nn.LSTM) else 1
+    return tuple(weight.new_zeros(rnn.num_layers, num_envs, rnn.hidden_size) for _ in range(count))
+
+
+def advance(rnn: nn.GRU | nn.LSTM, inputs: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+    """Outputs (T, N, H) for inputs (T, N, D) in order of time, and the recurrent state after them."""
+    if isinstance(rnn, nn.LSTM):
+        h, c = state
+        outputs, new = rnn(inputs, (h, c))
+        return outputs, tuple(new)
+    outputs, h = rnn(inputs, state[0])
+    return outputs, (h,)
+
+
+def reset_rows(state: RecurrentState, done: Tensor) -> RecurrentState:
+    """The recurrent state, zero for the robots whose episode ended, `done` (N,) bool; nothing is changed in place."""
+    # A product would keep what is not finite, and gradients of it.
+    return tuple(torch.where(done[None, :, None], 0.0, part) for part in state)

@@ -1,0 +1,232 @@
+"""Policy: observations to actions as the robot runs it, without an Env, a simulator or the learner that trained it.
+
+policy = Policy.load("runs/walk")        # or a checkpoint, or pretrained:humanoid_walk
+action = policy.act({"policy": obs})     # (N, A); a recurrent one: PolicyRunner(policy)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from rsl_rl.models import MLPModel
+from torch import nn
+
+from robolearn.errors import ConfigError, listing, quote
+from robolearn.learners import saved
+from robolearn.learners.fold import second_half
+from robolearn.learners.learner import Tensor
+from robolearn.learners.networks import (
+    RecurrentState,
+    advance,
+    blank_state,
+    build_model,
+    reset_rows,
+    rnn_of,
+)
+from robolearn.tasks.mdp.symmetry import Reflection, Symmetry, joined
+
+Observations = Mapping[str, Tensor]
+"""(N, D) a group, by name."""
+
+Act = Callable[[Observations], Tensor]
+"""Observations by group to actions (N, A)."""
+
+Head = Literal["gaussian", "squashed", "deterministic"]
+"""What the last layer's outputs mean. gaussian: the mean of the action; squashed: its mean before a tanh;
+deterministic: the action itself."""
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """What a policy is apart from its numbers, as every checkpoint holds it."""
+
+    inputs: dict[str, int]
+    """Observation groups with their widths, in the order in which the network takes them."""
+    actions: int
+    hidden: tuple[int, ...]
+    activation: str
+    head: Head = "gaussian"
+    std_type: Literal["scalar", "log"] = "scalar"
+    """gaussian and squashed: whether what was learned is the standard deviation or its logarithm."""
+    rnn: Literal["none", "gru", "lstm"] = "none"
+    rnn_hidden: int = 128
+    rnn_layers: int = 1
+    cycle: int | None = None
+    """Column, of all inputs side by side, of the sine of a phase; its second half is played as the mirror image of the
+    first. None: no mirroring."""
+
+    def build(self) -> MLPModel:
+        """A network of this description, with weights that mean nothing yet."""
+        init_std = None if self.head == "deterministic" else 1.0
+        recurrent = (self.rnn, self.rnn_hidden, self.rnn_layers)
+        return build_model(
+            self.inputs, self.actions, self.hidden, self.activation, init_std, *recurrent, self.std_type
+        )
+
+
+class Policy(nn.Module):
+    """Normalizer, network, head and mirroring in one module; no critic, no exploration.
+
+    It keeps nothing between calls: a recurrent one takes its state and returns the new one, so that the robot, which
+    knows when it starts anew, holds it. `PolicyRunner` does that for simulated robots.
+    """
+
+    def __init__(self, spec: PolicySpec, actor: MLPModel, symmetry: Symmetry | None = None) -> None:
+        """`actor` is shared, not copied; `symmetry` is that of the task, where `spec.cycle` is set."""
+        super().__init__()
+        if spec.head not in get_args(Head):
+            raise ConfigError(f"a policy's head is one of {listing(get_args(Head))}, not {quote(spec.head)}")
+        self.spec, self.actor = spec, actor
+        width = sum(spec.inputs.values())
+        tables = [_identity(width), _identity(spec.actions)]
+        if spec.cycle is not None and symmetry is not None:
+            tables = [joined([symmetry.groups[name] for name in spec.inputs]), symmetry.action]
+        if spec.cycle is not None:
+            for name, table in zip(("observation", "action"), tables, strict=True):
+                self.register_buffer(f"{name}_permutation", table.permutation)
+                self.register_buffer(f"{name}_sign", table.sign)
+
+    # ------------------------------------------------------------------ on disk
+
+    @classmethod
+    def load(cls, path: str) -> Policy:
+        """The policy of a run's folder, of a checkpoint or of `pretrained:NAME`, on the CPU; no simulator is imported.
+
+        Raises:
+            ConfigError: there is none, or it cannot be read.
+        """
+        folder, file = saved.find_run(str(path))
+        return cls.from_checkpoint(saved.load(file, folder), str(file))
+
+    @classmethod
+    def from_checkpoint(cls, content: Mapping[str, Any], where: str = "the checkpoint") -> Policy:
+        """The policy in a checkpoint's content; `where` is for messages.
+
+        Raises:
+            ConfigError: it holds none, or a damaged one.
+        """
+        entry = content.get("policy")
+        if not isinstance(entry, dict):
+            raise ConfigError(f"{where} holds no policy: its learner has none that stands alone")
+        try:
+            described = {**entry["spec"], "hidden": tuple(entry["spec"]["hidden"])}
+            spec = PolicySpec(**described)
+            with torch.random.fork_rng(devices=[]):
+                policy = cls(spec, spec.build())
+            policy.load_state_dict(entry["state"])
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            why = " ".join(str(error).split())
+            raise ConfigError(f"{where} holds a policy that cannot be read ({why})") from error
+        return policy.eval().requires_grad_(False)
+
+    def entry(self) -> dict[str, Any]:
+        """What a checkpoint holds of it: plain values and tensors, which are not copied."""
+        return {"spec": asdict(self.spec), "state": self.state_dict()}
+
+    # ------------------------------------------------------------------ acting
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """What it carries from step to step: () of a feed-forward one, ("h",) of a GRU, ("h", "c") of an LSTM."""
+        return {"none": (), "gru": ("h",), "lstm": ("h", "c")}[self.spec.rnn]
+
+    def initial_state(self, num_envs: int) -> RecurrentState:
+        """Its recurrent state where an episode starts: zeros (L, N, H), one for each of `state_names`."""
+        rnn = rnn_of(self.actor)
+        return () if rnn is None else blank_state(rnn, num_envs)
+
+    def observe(self, observations: Observations) -> Tensor:
+        """The groups that it takes, side by side, (N, D).
+
+        Raises:
+            ConfigError: one is missing, or of another width than it was trained with.
+        """
+        for name, width in self.spec.inputs.items():
+            if name not in observations:
+                raise ConfigError(
+                    f"the policy takes observation group {quote(name)}; there is {listing(observations)}"
+                )
+            if observations[name].shape[-1] != width:
+                raise ConfigError(
+                    f"the policy takes {width} columns of observation group {quote(name)}, and there are "
+                    f"{observations[name].shape[-1]}: it was trained for another task, robot or other observations"
+                )
+        parts = [observations[name] for name in self.spec.inputs]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+    @torch.no_grad()
+    def act(self, observations: Observations, *state: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """`forward` of observations by group."""
+        return self(self.observe(observations), *state)
+
+    @torch.no_grad()
+    def forward(self, obs: Tensor, *state: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """All inputs side by side (N, D) to the action (N, A).
+
+        Of a recurrent policy, `state` is one tensor (L, N, H) for each of `state_names`, and the result is the action
+        followed by as many new ones.
+        """
+        cycle = self.spec.cycle
+        flipped = None if cycle is None else second_half(obs, cycle)
+        if flipped is not None:
+            obs = torch.where(flipped, self._reflected("observation", obs), obs)
+        latent = self.actor.obs_normalizer(obs)
+        rnn = rnn_of(self.actor)
+        if rnn is not None:
+            outputs, state = advance(rnn, latent.unsqueeze(0), state)
+            latent = outputs.squeeze(0)
+        action = self.actor.mlp(latent)
+        if self.spec.head == "squashed":
+            action = action.tanh()
+        if flipped is not None:
+            action = torch.where(flipped, self._reflected("action", action), action)
+        return action if rnn is None else (action, *state)
+
+    def _reflected(self, table: str, x: Tensor) -> Tensor:
+        permutation, sign = self.get_buffer(f"{table}_permutation"), self.get_buffer(f"{table}_sign")
+        return x.index_select(1, permutation) * sign
+
+
+def _identity(width: int) -> Reflection:
+    return Reflection(torch.arange(width), torch.ones(width))
+
+
+class PolicyRunner:
+    """A policy that acts for simulated robots, each with its own recurrent state where there is one.
+
+    The first call after a full reset settles N.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        """`policy` is not changed."""
+        self.policy = policy
+        self.state: RecurrentState = ()
+
+    def __call__(self, observations: Observations) -> Tensor:
+        """Actions (N, A) for observations by group, (N, D) each."""
+        obs = self.policy.observe(observations)
+        if not self.policy.state_names:
+            action: Tensor = self.policy(obs)
+            return action
+        if not self.state:
+            self.state = self.policy.initial_state(len(obs))
+        action, *state = self.policy(obs, *self.state)
+        self.state = tuple(state)
+        return action
+
+    def reset(self, done: Tensor | None = None) -> None:
+        """Start anew; with `done` (N,) bool, for the robots whose episode ended."""
+        self.state = () if done is None else reset_rows(self.state, done)
+
+
+def reset_state(policy: Act, done: Tensor | None = None) -> None:
+    """Reset a policy's recurrent state where an episode ended, `done` (N,) bool; without it, everywhere.
+
+    To be called before the first step and after each. Policies that carry nothing have no `reset` and need none.
+    """
+    reset = getattr(policy, "reset", None)
+    if reset is not None:
+        reset(done)

@@ -1,0 +1,182 @@
+"""A Policy stands alone: it loads without its learner, an Env or a simulator, and takes groups by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from robolearn import config
+from robolearn.errors import ConfigError
+from robolearn.export.onnx.graph import build_graph
+from robolearn.learners import saved
+from robolearn.learners.learner import Report
+from robolearn.learners.policy import Policy, PolicyRunner, PolicySpec
+from robolearn.learners.ppo.config import PPOConfig
+from robolearn.learners.ppo.ppo import PPO
+from robolearn.tasks.cartpole import CartpoleBalance
+from robolearn.tasks.humanoid_walk import HumanoidWalk
+from robolearn.training import checkpoint
+from robolearn.training.train import train
+
+SMALL = PPOConfig(num_steps=4, actor_hidden=(8,), critic_hidden=(8,))
+
+
+def made(spec: PolicySpec) -> Policy:
+    return Policy(spec, spec.build())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "run"
+    words = ["task=cartpole_balance", "num_envs=8", "learner.num_steps=4", "max_iterations=1"]
+    train(config.resolve([*words, f"output={folder}"]))
+    return folder
+
+
+def test_a_policy_loads_where_no_simulator_can_be_imported(run):
+    code = """
+import sys
+for name in ("mujoco", "mujoco.batch", "mujoco_warp", "warp", "newton", "mjbatch", "isaaclab"):
+    sys.modules[name] = None  # importing it raises ImportError
+from robolearn.learners.policy import Policy
+import torch
+policy = Policy.load(sys.argv[1])
+assert policy.act({"policy": torch.zeros(3, 4)}).shape == (3, 1)
+assert Policy.load("pretrained:humanoid_walk").spec.actions == 21
+"""
+    subprocess.run([sys.executable, "-c", code, str(run)], check=True)
+
+
+def test_a_loaded_policy_acts_as_the_learner_that_was_saved(make_env, tmp_path):
+    env = make_env(HumanoidWalk(), num_envs=8)
+    learner = PPO(env, SMALL)
+    torch.nn.init.normal_(learner.actor.mlp[-1].weight, std=0.5)  # a first policy acts almost nothing
+    path = tmp_path / "latest.pt"
+    checkpoint.save(tmp_path, 1, learner, env)
+    policy = Policy.from_checkpoint(saved.load(path))
+    assert policy.spec.cycle is not None
+    for _ in range(5):
+        assert torch.equal(policy.act(env.observations), learner.policy.act(env.observations))
+        env.step(torch.randn(8, 21))
+
+
+@pytest.mark.parametrize("symmetry", ["auto", "none"])
+def test_a_checkpoint_of_schema_2_has_a_policy_too(tmp_path, symmetry):
+    folder = tmp_path / "run"
+    words = ["task=humanoid_walk", "num_envs=8", "learner.num_steps=4", "max_iterations=1"]
+    train(config.resolve([*words, f"learner.symmetry={symmetry}", f"output={folder}"]))
+    content = torch.load(folder / "latest.pt", weights_only=True)
+    today = Policy.from_checkpoint(content)
+    old = {name: value for name, value in content.items() if name not in ("policy", "env")}
+    torch.save({**old, "schema": 2}, folder / "latest.pt")
+    again = Policy.load(str(folder))
+    assert again.spec == today.spec
+    state = today.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in again.state_dict().items())
+
+
+# ---------------------------------------------------------------------------------------- open groups
+
+
+@dataclass
+class Told(CartpoleBalance):
+    """A made-up observation group: what a teacher would be told."""
+
+    observations: ClassVar = {**CartpoleBalance.observations, "told": ("joint_torque", "physics")}
+
+
+def test_a_made_up_observation_group_reaches_networks_batch_and_checkpoint(make_env, tmp_path):
+    env = make_env(Told(), num_envs=8)
+    width = env.observations["told"].shape[1]
+    learner = PPO(
+        env, PPOConfig(num_steps=4, actor_groups=("told", "policy"), critic_groups=("critic", "told"))
+    )
+    learner.iterate(env)
+    assert learner.batch.observations["told"].shape == (5, 8, width)
+    assert learner.actor.obs_normalizer._mean.shape == (1, width + 4)
+    assert learner.critic.obs_normalizer._mean.shape[1] == env.observations["critic"].shape[1] + width
+    checkpoint.save(tmp_path, 1, learner, env)
+    policy = Policy.from_checkpoint(saved.load(tmp_path / "latest.pt"))
+    assert policy.spec.inputs == {"told": width, "policy": 4}
+    assert torch.equal(policy.act(env.observations), learner.policy.act(env.observations))
+
+
+def test_a_group_that_is_not_there_and_one_of_another_width_are_named(make_env):
+    env = make_env(CartpoleBalance(), num_envs=2)
+    with pytest.raises(ConfigError, match="'teacher'"):
+        PPO(env, PPOConfig(critic_groups=("teacher",)))
+    policy = made(PolicySpec({"policy": 4, "map": 2}, 1, (8,), "elu"))
+    with pytest.raises(ConfigError, match="'map'"):
+        policy.act(env.observations)
+    with pytest.raises(ConfigError, match="2 columns of observation group 'map'"):
+        policy.act({**env.observations, "map": torch.zeros(2, 3)})
+
+
+# ---------------------------------------------------------------------------------------- a teacher
+
+
+class Student:
+    """A made-up learner: it imitates the policy of another run, one gradient step an iteration."""
+
+    @dataclass
+    class Config:
+        teacher: str = ""
+        hidden: tuple[int, ...] = field(default=(8,))
+
+    config_class, requires = Config, frozenset()
+
+    def __init__(self, env, config, seed=1, reduce=None):
+        self.teacher = PolicyRunner(Policy.load(config.teacher))
+        self.policy = made(
+            PolicySpec({"policy": 4}, env.num_actions, config.hidden, "elu", head="deterministic")
+        )
+        self.adam = torch.optim.Adam(self.policy.parameters(), lr=1e-2)
+
+    def iterate(self, env):
+        wanted = self.teacher(env.observations)
+        actor, obs = self.policy.actor, env.observations["policy"]
+        loss = (actor.mlp(actor.obs_normalizer(obs)) - wanted).square().mean()
+        self.adam.zero_grad()
+        loss.backward()
+        self.adam.step()
+        env.step(wanted)
+        return Report(env.num_envs, {"imitation": loss.item()}, env.drain())
+
+
+def test_a_made_up_learner_loads_the_policy_of_another_run_as_its_teacher(make_env, run):
+    env = make_env(CartpoleBalance(), num_envs=32)
+    student = Student(env, Student.Config(str(run)))
+    first, *_, last = (student.iterate(env).losses["imitation"] for _ in range(100))
+    assert last < first / 10
+
+
+# ---------------------------------------------------------------------------------------- heads
+
+
+@pytest.mark.filterwarnings("ignore")  # of the exporter, about itself
+@pytest.mark.parametrize(
+    ("head", "expected"), [("gaussian", 2.0), ("squashed", 0.96402758), ("deterministic", 2.0)]
+)
+def test_every_head_is_exported_as_it_acts(head, expected):
+    policy = made(PolicySpec({"policy": 3}, 2, (4,), "elu", head=head))
+    last = policy.actor.mlp[-1]
+    torch.nn.init.zeros_(last.weight)
+    torch.nn.init.constant_(last.bias, 2.0)  # tanh(2) = 0.96402758
+    assert policy.act({"policy": torch.ones(1, 3)}).tolist() == [pytest.approx([expected] * 2, abs=1e-6)]
+    model = build_graph(policy, 3, "fp32", {})
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (action,) = session.run(None, {"obs": np.ones((1, 3), np.float32)})
+    assert action.tolist() == [pytest.approx([expected] * 2, abs=1e-6)]
+
+
+def test_an_unknown_head_is_named():
+    with pytest.raises(ConfigError, match="'sharp'"):
+        made(PolicySpec({"policy": 3}, 2, (4,), "elu", head="sharp"))  # type: ignore[arg-type]
