@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from robolearn.envs.state import Pose, State, Tensor
+from robolearn.envs.state import InitialState, State, Tensor
 
 PARAMETERS = {
     "friction": "sliding friction of the feet",
@@ -55,7 +55,7 @@ class Backend(Protocol):
     def state(self) -> State:
         """The current State."""
 
-    def reset(self, mask: Tensor, pose: Pose) -> None:
+    def reset(self, mask: Tensor, pose: InitialState) -> None:
         """Put the environments in `mask` (N,) bool into their row of `pose`, at rest otherwise (no warm
         start, no warnings, position actuators holding the pose), and make every field of their State
         current. Others are untouched.

@@ -80,7 +80,7 @@ class State:
 
 
 @dataclass
-class Pose:
+class InitialState:
     """Where a reset puts the robot: full rows in State's convention, read where the mask is set."""
 
     base_pos: Tensor

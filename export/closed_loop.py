@@ -263,7 +263,7 @@ class _Bundled:
         action = torch.from_numpy(actions[:, self.send]).to(self.env.device)
         motors = [f"the target of {actuator.joint}" for actuator in self.env.robot.actuators]
         self._compare(rows, observed, self.env.observations["policy"], self.columns)
-        self._compare(rows, sent, self.env.task.targets(action, self.env.ctx), motors)
+        self._compare(rows, sent, self.env.task.joint_targets(action, self.env.ctx), motors)
         return action, torch.from_numpy(sent).to(self.env.device)
 
     def _compare(self, rows: list[int], ours: np.ndarray, simulated: Tensor, names: list[str]) -> None:
@@ -301,7 +301,7 @@ class _Late:
         env = self.driver.env
         if not len(self.before):
             nothing = torch.zeros(env.num_envs, env.num_actions, device=env.device)
-            self.before = env.task.targets(nothing, env.ctx)
+            self.before = env.task.joint_targets(nothing, env.ctx)
         action, targets = self.driver(running)
         arriving, self.before = self.before, targets
         return action, arriving

@@ -17,7 +17,7 @@ import torch
 from robolearn.config.run_config import Config
 from robolearn.core.env import Env
 from robolearn.envs.mjcf import joint_limits
-from robolearn.envs.state import Pose
+from robolearn.envs.state import InitialState
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
 from robolearn.training.build import make_env
@@ -109,7 +109,7 @@ def _require_torques(contract: dict[str, Any], env: Env) -> None:
     position[:, 2] = robot.home_height + 1.0  # nothing touches the ground
     velocity = torch.zeros(count, joints)
     velocity[1] = 0.1
-    pose = Pose(
+    pose = InitialState(
         position,
         torch.tensor([[1.0, 0, 0, 0]]).repeat(count, 1),
         still,
@@ -117,7 +117,7 @@ def _require_torques(contract: dict[str, Any], env: Env) -> None:
         home.repeat(count, 1),
         velocity,
     )
-    pose = Pose(**{name: value.to(env.device) for name, value in vars(pose).items()})
+    pose = InitialState(**{name: value.to(env.device) for name, value in vars(pose).items()})
     env.backend.reset(torch.ones(count, dtype=torch.bool, device=env.device), pose)
     own = [robot.joints.index(actuator.joint) for actuator in robot.actuators]
     targets, expected = torch.zeros(count, len(own)), torch.zeros(count, len(own))

@@ -139,7 +139,7 @@ def deploy(
     bundle = Bundle.load(folder)
     saved = config.load(folder / config.FILE_NAME, overrides)
     _require_its_robot(saved, bundle)
-    external = saved.backend_name == config.OWN
+    external = saved.backend_name == config.EXTERNAL
     run = replace(saved if external else on_robot(saved), num_envs=1, torch_threads=1)
     name = runtime or available(bundle)[0]
     session = open_session(bundle, name)

@@ -81,7 +81,7 @@ def record(env: Env, policy: Act, steps: int) -> Recording:
             "phase": phase_of(env),
             "observations": observation,
             "actions": action,
-            "targets": env.task.targets(action, env.ctx),
+            "targets": env.task.joint_targets(action, env.ctx),
         }
         for name, value in now.items():
             array = value.cpu().numpy().copy() if isinstance(value, torch.Tensor) else value

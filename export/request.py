@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from robolearn.config import registry
-from robolearn.config.run_config import OWN, Config
+from robolearn.config.run_config import EXTERNAL, Config
 from robolearn.core.contract import Contract
 from robolearn.errors import ConfigError, did_you_mean, quote
 from robolearn.export import profiles, target
 from robolearn.export.bundle import require_replaceable
 from robolearn.export.closed_loop import SECONDS, STARTS
 from robolearn.export.onnx.graph import PRECISIONS
-from robolearn.export.target import Target
+from robolearn.export.target import ExportTarget
 from robolearn.learners.saved import find_run
 from robolearn.runtime.bundle import canonical, difference
 from robolearn.runtime.cuda import device_tree_model
@@ -63,7 +63,7 @@ class Checked:
 
     request: Request
     found: Run
-    target: Target
+    target: ExportTarget
     on_target: bool
     """Whether this machine is the target."""
     board: str | None
@@ -137,7 +137,7 @@ def check_request(request: Request) -> Checked:
     own = tuple(word for word in request.overrides if _names_a_file(word))
     trained = runs.open_run(request.run, own).config if changes else found.config
     period = trained.task.control_dt
-    if found.config.backend_name == OWN:
+    if found.config.backend_name == EXTERNAL:
         if request.profiles:
             raise ConfigError(
                 f"--profile {request.profiles[0]} needs joints, and task={found.config.task_name} tells of none; "
@@ -189,7 +189,7 @@ def _names_a_file(word: str) -> bool:
     )
 
 
-def _engine_here(wanted: Target, on_target: bool) -> str:
+def _engine_here(wanted: ExportTarget, on_target: bool) -> str:
     if not on_target:
         return "an engine runs only where it was built; on the robot: python runtime.py build"
     try:

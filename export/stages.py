@@ -33,7 +33,7 @@ from robolearn.export.onnx.reference import ReferenceSession, TorchSession
 from robolearn.export.record import Recording, on_robot, record
 from robolearn.export.report import STAYS_UP, report, write_report
 from robolearn.export.request import Checked, Request, check_request, require_same
-from robolearn.export.target import Target
+from robolearn.export.target import ExportTarget
 from robolearn.learners.policy import Act, Policy
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.engine import EngineSession, build_engine
@@ -101,7 +101,9 @@ def export(request: Request) -> int:
         f"export {printable(found.name)} to {target.name} ({target.title}), {rate:g} Hz, {request.precision}"
     )
     policy, act = _policy(checked)
-    trial = (ExternalTrial if found.config.backend_name == configuration.OWN else RobotTrial)(checked, act)
+    trial = (ExternalTrial if found.config.backend_name == configuration.EXTERNAL else RobotTrial)(
+        checked, act
+    )
     contract = trial.contract()
     width = sum(item["width"] for item in contract.observations)
     show(
@@ -367,7 +369,7 @@ def _write_profile(folder: Path, files: dict[str, bytes]) -> list[str]:
 # ---------------------------------------------------------------------------------------- the manifest's parts
 
 
-def target_entry(target: Target) -> dict[str, Any]:
+def target_entry(target: ExportTarget) -> dict[str, Any]:
     """What the robot's computer must know of its target: which board it is, and the budget."""
     return {
         "name": target.name,

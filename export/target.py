@@ -128,7 +128,7 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class ExportTarget:
     """A computer a policy is exported for."""
 
     name: str
@@ -178,7 +178,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
-def load(name: str) -> Target:
+def load(name: str) -> ExportTarget:
     """A shipped target by its name, or the user's by the path of its .yaml file.
 
     Raises:
@@ -194,7 +194,7 @@ def load(name: str) -> Target:
     )
 
 
-def here(target: Target, board: str | None) -> bool:
+def here(target: ExportTarget, board: str | None) -> bool:
     """Whether a machine is that target.
 
     Args:
@@ -221,12 +221,12 @@ _TEXTS = ("title", "family", "compute_capability")
 _LISTS = ("aliases", "detect")
 
 
-def _read(path: Path) -> Target:
+def _read(path: Path) -> ExportTarget:
     """A target file, all of it checked."""
     content, where = yaml_file.read(path), quote(str(path), 120)
     if content.pop("schema", None) != SCHEMA:
         raise ConfigError(f"{where}: schema must be {SCHEMA}, the layout that this RoboLearn reads")
-    keys = [f.name for f in dataclasses.fields(Target) if f.name != "name"]
+    keys = [f.name for f in dataclasses.fields(ExportTarget) if f.name != "name"]
     _known(content, keys, ["title", "family", "budget"], where)
     made: dict[str, Any] = {}
     for key, value in content.items():
@@ -247,12 +247,12 @@ def _read(path: Path) -> Target:
             if not isinstance(value, bool):
                 raise ConfigError(f"{at} is {quote(value)}; it must be true or false")
             made[key] = value
-    target = Target(name=path.stem, **made)
+    target = ExportTarget(name=path.stem, **made)
     _consistent(target, where)
     return target
 
 
-def _consistent(target: Target, where: str) -> None:
+def _consistent(target: ExportTarget, where: str) -> None:
     """What no figure says by itself."""
     budget = {f.name: getattr(target.budget, f.name).value for f in dataclasses.fields(Budget)}
     for key, share in budget.items():

@@ -292,7 +292,7 @@ class Theirs:
         self, learner: PPO, config: PPOConfig, minibatches: int, stored: Stored, mixed: bool
     ) -> None:
         c, batch = config, stored.batch
-        obs = TensorDict({"policy": batch.policy[0], "critic": batch.critic[0]}, [batch.reward.shape[1]])
+        obs = TensorDict({name: obs[0] for name, obs in batch.observations.items()}, [batch.reward.shape[1]])
         groups = {"actor": ["policy"], "critic": ["critic"]}
         like = {"activation": c.activation, "obs_normalization": True}
         width = batch.action.shape[-1]
@@ -370,8 +370,8 @@ def _storage(obs: TensorDict, learner: PPO, stored: Stored) -> RolloutStorage:
     batch, device = stored.batch, str(learner.device)
     steps, num_envs, width = batch.action.shape
     storage = RolloutStorage("rl", num_envs, steps, obs, [width], device)
-    storage.observations["policy"].copy_(batch.policy)
-    storage.observations["critic"].copy_(batch.critic[:-1])
+    for name, obs in batch.observations.items():
+        storage.observations[name].copy_(obs[:-1])
     storage.actions.copy_(batch.action)
     with torch.no_grad():
         distribution = learner.actor.distribution

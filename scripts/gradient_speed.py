@@ -26,7 +26,7 @@ import warp as wp
 
 from robolearn.config import registry
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Pose
+from robolearn.envs.state import InitialState
 
 HORIZON, SUBSTEPS = 32, 4
 MEMORY = 8_000_000_000
@@ -44,7 +44,7 @@ def ours(robot: Robot, backend: str, size: int, device: str, back: bool) -> Call
     high[:, 2] = robot.home_height
     home = torch.tensor(robot.home, device=where).repeat(size, 1)
     quat = torch.tensor([1.0, 0.0, 0.0, 0.0], device=where).repeat(size, 1)
-    pose = Pose(high, quat, zeros, zeros, home, torch.zeros_like(home))
+    pose = InitialState(high, quat, zeros, zeros, home, torch.zeros_like(home))
     held = torch.stack([home[:, j] for j in robot.actuated], dim=1)
     targets = held + 0.05 * torch.randn(HORIZON, *held.shape, device=where)
 

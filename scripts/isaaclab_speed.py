@@ -21,7 +21,7 @@ import torch
 
 from robolearn.config import registry
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Pose
+from robolearn.envs.state import InitialState
 
 SUBSTEPS, ROUNDS = 2, 5
 STATUS = Path("/proc/self/status")
@@ -44,7 +44,7 @@ def measure(backend: str, name: str, size: int, resets: bool, seconds: float) ->
     high = zeros.clone()
     high[:, 2] = robot.home_height
     home = torch.tensor(robot.home).repeat(size, 1)
-    pose = Pose(
+    pose = InitialState(
         high, torch.tensor([1.0, 0, 0, 0]).repeat(size, 1), zeros, zeros, home, torch.zeros_like(home)
     )
     held = home[:, list(robot.actuated)]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from robolearn.envs.state import Pose, State, Tensor, quat_rotate
+from robolearn.envs.state import InitialState, State, Tensor, quat_rotate
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import Observation
@@ -145,19 +145,19 @@ class AntRun(Task):
             "body_below_ground": terms.body_below_ground,
         }
 
-    def targets(self, action: Tensor, ctx: Context) -> Tensor:
+    def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Joint targets (N, 8) [rad]: home + scale x action."""
         robot = ctx.robot
         return robot.home[robot.actuated] + robot.per_actuator(ACTION_SCALE) * action
 
-    def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
+    def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
         """Home pose with a little noise, a little above the ground, facing about along x, slow."""
         robot = ctx.robot
         joints = len(robot.spec.joints)
         zeros = torch.zeros(num_envs, device=random.device)
         yaw = random.uniform(-0.1, 0.1, num_envs) / 2
         height = robot.spec.home_height + random.uniform(0.02, 0.06, num_envs)
-        return Pose(
+        return InitialState(
             base_pos=torch.stack((zeros, zeros, height), dim=-1),
             base_quat=torch.stack((yaw.cos(), zeros, zeros, yaw.sin()), dim=-1),
             base_lin_vel=random.uniform(-0.1, 0.1, num_envs, 3),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from robolearn.envs.state import Pose, State, Tensor
+from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.tasks.cartpole import HINGE, SLIDER, centred, off_the_rail, upright
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.context import Context, Random
@@ -107,17 +107,17 @@ class CartpoleSwingup(Task):
         """The rail ends."""
         return {"off_the_rail": off_the_rail}
 
-    def targets(self, action: Tensor, ctx: Context) -> Tensor:
+    def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Force on the cart (N, 1) [N]."""
         return self.force * action
 
-    def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
+    def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
         """Cart near the middle, pole around hanging, both slow."""
         still = torch.zeros(num_envs, 3, device=random.device)
         upright_quat = torch.zeros(num_envs, 4, device=random.device)
         upright_quat[:, 0] = 1.0
         spread = self.start_spread
-        return Pose(
+        return InitialState(
             base_pos=still,
             base_quat=upright_quat,
             base_lin_vel=still,

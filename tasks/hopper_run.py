@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from robolearn.envs.state import Pose, State, Tensor
+from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import Observation
@@ -132,19 +132,19 @@ class HopperRun(Task):
         low = state.robot.joint_pos[:, Z] < -self.max_drop
         return low | (state.robot.joint_pos[:, PITCH].abs() > self.max_pitch)
 
-    def targets(self, action: Tensor, ctx: Context) -> Tensor:
+    def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Joint targets (N, 3) [rad]: home + scale x action."""
         robot = ctx.robot
         return robot.home[robot.actuated] + robot.per_actuator(ACTION_SCALE) * action
 
-    def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
+    def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
         """Home pose with a little noise, a little above the ground, slow."""
         still = torch.zeros(num_envs, 3, device=random.device)
         upright = torch.zeros(num_envs, 4, device=random.device)
         upright[:, 0] = 1.0
         low = (0.0, 0.02, -0.1, -0.1, -0.1, -0.1)
         high = (0.0, 0.06, 0.1, 0.1, 0.1, 0.1)
-        return Pose(
+        return InitialState(
             base_pos=still,
             base_quat=upright,
             base_lin_vel=still,

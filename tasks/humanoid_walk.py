@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 
 from robolearn.envs.backend import PARAMETERS
-from robolearn.envs.state import Pose, State, Tensor
+from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.tasks.mdp import gait_metrics as quality
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
@@ -344,7 +344,7 @@ class HumanoidWalk(Task):
             **quality.follow(state, ctx, resting=~asked & (stop | (memory["rest_time"] > 0))),
         }
 
-    def targets(self, action: Tensor, ctx: Context) -> Tensor:
+    def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Joint targets (N, A) [rad]: home + scale x action + the stepping pattern: the swinging leg is
         lifted, and both go to and fro as the command asks."""
         robot = ctx.robot
@@ -360,7 +360,7 @@ class HumanoidWalk(Task):
         corrected = robot.home[robot.actuated] + robot.per_actuator(ACTION_SCALE) * action
         return corrected + self.feed_forward * (lift + stride)
 
-    def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
+    def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
         """Home pose with a little noise, facing anywhere; some start at part of the commanded velocity."""
         robot = ctx.robot
         joints = len(robot.spec.joints)
@@ -371,7 +371,7 @@ class HumanoidWalk(Task):
         )
         velocity = torch.zeros(num_envs, 3, device=random.device)
         velocity[:, :2] = started * ctx.command[:, :2]
-        return Pose(
+        return InitialState(
             base_pos=torch.stack((zeros, zeros, zeros + robot.spec.home_height), dim=-1),
             base_quat=torch.stack((heading.cos(), zeros, zeros, heading.sin()), dim=-1),
             base_lin_vel=velocity,

@@ -14,7 +14,7 @@ from robolearn.config import registry
 from robolearn.core.env import Env
 from robolearn.envs.backend import Backend
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Entity, Pose, State
+from robolearn.envs.state import Entity, InitialState, State
 from robolearn.tasks.mdp.task import Task
 from robolearn.training.train import train
 
@@ -49,12 +49,12 @@ def load_robot(name: str) -> Robot:
     return Robot.load(ROBOTS / name)
 
 
-def home_pose(robot: Robot, num_envs: int, height: float = 0.0) -> Pose:
+def home_pose(robot: Robot, num_envs: int, height: float = 0.0) -> InitialState:
     """Everybody in the home pose, at rest, `height` metres above the ground."""
     zeros = torch.zeros(num_envs, 3)
     position = zeros.clone()
     position[:, 2] = robot.home_height + height
-    return Pose(
+    return InitialState(
         base_pos=position,
         base_quat=torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat(num_envs, 1),
         base_lin_vel=zeros,
@@ -96,8 +96,8 @@ class OnHost:
     def _there(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.to(self.backend.device)
-        if isinstance(value, Pose):
-            return Pose(**{name: self._there(x) for name, x in vars(value).items()})
+        if isinstance(value, InitialState):
+            return InitialState(**{name: self._there(x) for name, x in vars(value).items()})
         return {name: self._there(x) for name, x in value.items()} if isinstance(value, dict) else value
 
     @property

@@ -115,7 +115,7 @@ def test_an_exported_robot_trains_with_the_sizes_that_mjlab_has(parts, folder):
         assert {name: obs.shape[1] for name, obs in env.observations.items()} == {"policy": 18, "critic": 30}
         action = torch.tensor([[1.0, -2.0]]).repeat(8, 1)
         # Home is 0.1 rad, and a unit of action 0.5 rad on the left and 0.25 rad on the right.
-        torch.testing.assert_close(env.task.targets(action, env.ctx)[0], torch.tensor([0.6, -0.4]))
+        torch.testing.assert_close(env.task.joint_targets(action, env.ctx)[0], torch.tensor([0.6, -0.4]))
         torch.testing.assert_close(env.backend.state.robot.base_pos[:, 2], torch.full((8,), 0.47))
         for _ in range(10):
             assert torch.isfinite(env.step(action).reward).all()

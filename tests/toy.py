@@ -16,7 +16,7 @@ import torch
 from robolearn.core.env import Env
 from robolearn.envs.backend import Capabilities
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Pose, State, Tensor, robot_entity
+from robolearn.envs.state import InitialState, State, Tensor, robot_entity
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.task import Task, Term
@@ -85,7 +85,7 @@ class Toy:
             self.x, self.v = (self.x + DT * substeps * targets).detach(), targets.detach()
         self._publish(~torch.isfinite(self.x.detach()).squeeze(1))
 
-    def reset(self, mask: Tensor, pose: Pose) -> None:
+    def reset(self, mask: Tensor, pose: InitialState) -> None:
         where = mask[:, None]
         self.x = torch.where(where, pose.joint_pos[:, :1], self.x)
         self.hinge = torch.where(where, pose.joint_pos[:, 1:], self.hinge)
@@ -146,7 +146,7 @@ class Home(Task):
     def terminations(self) -> dict[str, Term]:
         return {"lost": lost}
 
-    def targets(self, action: Tensor, ctx: Context) -> Tensor:
+    def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         return action
 
     def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
@@ -158,12 +158,12 @@ class Home(Task):
     def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
         return {"distance": state.robot.joint_pos[:, 0].abs()}
 
-    def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
+    def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
         zeros = torch.zeros(num_envs, 3, device=random.device)
         quat = torch.zeros(num_envs, 4, device=random.device)
         quat[:, 0] = 1.0
         start = random.uniform((1.0 - self.spread, 0.0), (1.0 + self.spread, 0.0), num_envs)
-        return Pose(zeros, quat, zeros, zeros, start, torch.zeros(num_envs, 2, device=random.device))
+        return InitialState(zeros, quat, zeros, zeros, start, torch.zeros(num_envs, 2, device=random.device))
 
 
 def toy_env(

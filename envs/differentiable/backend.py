@@ -14,7 +14,7 @@ from robolearn.envs.backend import Capabilities, Snapshot
 from robolearn.envs.differentiable.engine import ControlStep, Engine, Layout
 from robolearn.envs.randomize import nominal, require_settable
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Pose, State, Tensor
+from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.envs.warp_graphs import quiet, require_device
 from robolearn.errors import MissingError
 
@@ -93,24 +93,26 @@ class DifferentiableBackend:
 
         return OwnEngine(self.robot, self.num_envs, self.device, model, options)
 
-    def _home(self) -> Pose:
+    def _home(self) -> InitialState:
         zeros = torch.zeros(self.num_envs, 3, device=self.device)
         upright = torch.zeros(self.num_envs, 4, device=self.device)
         upright[:, 0] = 1.0
         home = torch.tensor(self.robot.home, device=self.device).expand(self.num_envs, -1)
-        return Pose(zeros, upright, zeros, zeros, home, torch.zeros_like(home))
+        return InitialState(zeros, upright, zeros, zeros, home, torch.zeros_like(home))
 
     @property
     def state(self) -> State:
         """The current State; the next step binds new tensors and leaves these as they are."""
         return self._state
 
-    def reset(self, mask: Tensor, pose: Pose) -> None:
+    def reset(self, mask: Tensor, pose: InitialState) -> None:
         """See `Backend.reset`. Gradients flow by the pose of the environments in `mask`, and on through the others."""
         chosen = mask[:, None]
         # Rows that are not read may hold anything: a gradient of 0 by what is not a number would be none either.
         home = vars(self._home())
-        pose = Pose(**{name: torch.where(chosen, value, home[name]) for name, value in vars(pose).items()})
+        pose = InitialState(
+            **{name: torch.where(chosen, value, home[name]) for name, value in vars(pose).items()}
+        )
         start = self._layout.rows(pose)
         seen = self._advanced(start, self._holding(pose), 0)[1]
         self._rows, self._seen = torch.where(chosen, start, self._rows), torch.where(chosen, seen, self._seen)
@@ -181,7 +183,7 @@ class DifferentiableBackend:
         result: Any = ControlStep.apply(self._engine, rows, targets, self._params, substeps)
         return result
 
-    def _holding(self, pose: Pose) -> Tensor:
+    def _holding(self, pose: InitialState) -> Tensor:
         """Targets (N, A) with which position actuators hold the pose, and force actuators do nothing."""
         still = torch.zeros_like(pose.joint_pos[:, :1]).squeeze(1)
         columns = [still if joint is None else pose.joint_pos[:, joint] for joint in self._held]

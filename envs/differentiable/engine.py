@@ -8,7 +8,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Entity, Pose, Tensor, quat_rotate
+from robolearn.envs.state import Entity, InitialState, Tensor, quat_rotate
 
 
 class Engine(Protocol):
@@ -84,7 +84,7 @@ class Layout:
             **{k: part.view(len(seen), *self.shapes[k]) for k, part in zip(self.shapes, parts, strict=True)}
         )
 
-    def rows(self, pose: Pose) -> Tensor:
+    def rows(self, pose: InitialState) -> Tensor:
         """The rows (N, R) that stand in `pose`."""
         joints = (pose.joint_pos, pose.joint_vel)
         if not self.base:

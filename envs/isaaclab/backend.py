@@ -16,7 +16,7 @@ from robolearn.envs.isaaclab import convention
 from robolearn.envs.isaaclab.fidelity import Match, differences
 from robolearn.envs.randomize import InverseWeights, nominal, require_settable, settable
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Pose, State, Tensor, robot_entity
+from robolearn.envs.state import InitialState, State, Tensor, robot_entity
 from robolearn.errors import ConfigError, RunFailed
 
 ABSURD_SPEED = 1000.0
@@ -145,7 +145,7 @@ class IsaacLabBackend:
         raised[:, 2] = robot.home_height
         home = torch.tensor(robot.home, device=self.device).repeat(n, 1)
         everywhere = torch.ones(n, dtype=torch.bool, device=self.device)
-        self.reset(everywhere, Pose(raised, upright, zeros, zeros, home, torch.zeros_like(home)))
+        self.reset(everywhere, InitialState(raised, upright, zeros, zeros, home, torch.zeros_like(home)))
 
     def _order(self, ours: tuple[str, ...], theirs: list[str]) -> convention.Order:
         try:
@@ -170,7 +170,7 @@ class IsaacLabBackend:
         """The current State; its tensors are reused by the next step."""
         return self._state
 
-    def reset(self, mask: Tensor, pose: Pose) -> None:
+    def reset(self, mask: Tensor, pose: InitialState) -> None:
         """See `Backend.reset`."""
         if not bool(mask.any()):
             return

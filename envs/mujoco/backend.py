@@ -15,7 +15,7 @@ from robolearn.envs import mjcf
 from robolearn.envs.backend import Capabilities, Snapshot
 from robolearn.envs.randomize import nominal, require_settable, settable
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Pose, State, Tensor, quat_rotate, quat_rotate_inverse, robot_entity
+from robolearn.envs.state import InitialState, State, Tensor, quat_rotate, quat_rotate_inverse, robot_entity
 from robolearn.errors import RunFailed, one_line
 
 ABSURD_SPEED = 1000.0
@@ -147,7 +147,7 @@ class MujocoBackend:
         """The current State; its tensors are reused by the next step."""
         return self._state
 
-    def reset(self, mask: Tensor, pose: Pose) -> None:
+    def reset(self, mask: Tensor, pose: InitialState) -> None:
         """See `Backend.reset`."""
         ids = mask.nonzero().squeeze(-1)
         if not len(ids):

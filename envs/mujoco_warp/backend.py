@@ -17,7 +17,7 @@ from robolearn.envs.mujoco_warp import kernels
 from robolearn.envs.mujoco_warp.simulation import Arena, Simulation
 from robolearn.envs.randomize import InverseWeights, nominal, require_settable, settable
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Pose, State, Tensor, robot_entity
+from robolearn.envs.state import InitialState, State, Tensor, robot_entity
 from robolearn.envs.warp_graphs import Recorder, patience, quiet, require_device
 from robolearn.errors import RunFailed
 
@@ -173,7 +173,7 @@ class MujocoWarpBackend:
         upright[:, 0] = 1.0
         home = torch.tensor(self.robot.home, device=self.device).expand(self.num_envs, -1)
         everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        self._take(everywhere, Pose(zeros, upright, zeros, zeros, home, torch.zeros_like(home)))
+        self._take(everywhere, InitialState(zeros, upright, zeros, zeros, home, torch.zeros_like(home)))
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # Warp's stream is about to read what torch's has written
         self._reset_rows()
@@ -189,7 +189,7 @@ class MujocoWarpBackend:
         """The current State; its tensors are reused by the next step."""
         return self._state
 
-    def reset(self, mask: Tensor, pose: Pose) -> None:
+    def reset(self, mask: Tensor, pose: InitialState) -> None:
         """See `Backend.reset`."""
         self._take(mask, pose)
         if self._reset_graph is None:
@@ -269,7 +269,7 @@ class MujocoWarpBackend:
 
     # ------------------------------------------------------------------ what the graphs hold
 
-    def _take(self, mask: Tensor, pose: Pose) -> None:
+    def _take(self, mask: Tensor, pose: InitialState) -> None:
         """Copy what a reset is given to where its graph reads it."""
         self._mask.copy_(mask)
         base = (pose.base_pos, pose.base_quat, pose.base_lin_vel, pose.base_ang_vel)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from robolearn.errors import ConfigError, listing, quote
-from robolearn.export.target import Figure, Target, here
+from robolearn.export.target import ExportTarget, Figure, here
 from robolearn.runtime.measure import LEAST_STEPS
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Estimate:
         return [name for name, figure in self.figures.items() if figure.mark == "assumed"]
 
 
-def model(target: Target, cost: Cost, graph: bool = True) -> list[Estimate]:
+def model(target: ExportTarget, cost: Cost, graph: bool = True) -> list[Estimate]:
     """One estimate a runtime that the target has figures for; none for `host`, which is measured.
 
     Args:
@@ -337,7 +337,7 @@ class Verdict:
             raise ValueError(f"no verdict {self.fits} can stand on the basis {self.basis!r}")
 
 
-def verdict(target: Target, rate_hz: float, result: Estimate | Measurement | None) -> Verdict:
+def verdict(target: ExportTarget, rate_hz: float, result: Estimate | Measurement | None) -> Verdict:
     """Hold a result against the target's budget.
 
     Whether a measurement is the target's is decided here, from the board that it names, and by nobody else.
@@ -376,7 +376,7 @@ def verdict(target: Target, rate_hz: float, result: Estimate | Measurement | Non
 
 
 def decide(
-    target: Target, rate_hz: float, estimates: Sequence[Estimate], measurements: Sequence[Measurement]
+    target: ExportTarget, rate_hz: float, estimates: Sequence[Estimate], measurements: Sequence[Measurement]
 ) -> tuple[Recommendation | None, Verdict]:
     """The runtime to use and the verdict on it, on the best ground there is: measurements on the target, else the
     model, else nothing, which measurements elsewhere do not change."""
@@ -389,7 +389,7 @@ def decide(
     return best, verdict(target, rate_hz, result)
 
 
-def _of_estimate(target: Target, rate_hz: float, result: Estimate, p50_ms: float) -> Verdict:
+def _of_estimate(target: ExportTarget, rate_hz: float, result: Estimate, p50_ms: float) -> Verdict:
     terms = ", ".join(f"{name} {time:.3f}" for name, time in result.terms_ms.items() if time)
     assumed = ", ".join(name.rpartition(".")[2] for name in result.assumed)  # of one section, and step_us
     about = f"a control step with {result.runtime}, network and runtime.py"

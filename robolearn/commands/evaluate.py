@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import torch
 
-from robolearn.config.run_config import OWN
+from robolearn.config.run_config import EXTERNAL
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.envs.state import State, Tensor, quat_rotate
@@ -269,7 +269,7 @@ def _episodes(run: Run, num_envs: int, each: int) -> tuple[dict[str, Any], Tally
     try:
         counted = tally(env, policy, each)
         limit: float | None = env.max_episode_steps * env.dt
-        if run.config.backend_name != OWN:
+        if run.config.backend_name != EXTERNAL:
             limit = run.config.task.episode_length_s
         elif env.max_episode_steps == NO_LIMIT:
             limit = None
@@ -306,7 +306,7 @@ def table(metrics: dict[str, Any]) -> str:
             )
         )
     noise = "with" if metrics["observation_noise"] else "without"
-    where = "" if metrics["backend"] == OWN else f" on {metrics['backend']}"
+    where = "" if metrics["backend"] == EXTERNAL else f" on {metrics['backend']}"
     head = (
         f"{metrics['task']}{where}, iteration {metrics['iteration']}, seed {metrics['seed']}: "
         f"{metrics['episodes']} episodes, mean action, {noise} observation noise"

@@ -140,7 +140,7 @@ def simulate(
     gates = judge(outcome, repeated, min_real_time_factor, min_survival if policy not in BUILT_IN else None)
 
     where = f" on {run.backend_name}: {run.num_envs} robots"
-    if run.backend_name == config.OWN:
+    if run.backend_name == config.EXTERNAL:
         where = f": {run.num_envs} environments"
     print(
         f"{run.task_name}{where}, {outcome.steps} of {steps} steps, "

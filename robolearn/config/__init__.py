@@ -4,8 +4,8 @@ May import: errors, files. Imports neither torch nor a simulator. Read `run_conf
 """
 
 from robolearn.config.run_config import (
+    EXTERNAL,
     FILE_NAME,
-    OWN,
     Config,
     changed,
     load,
@@ -18,8 +18,8 @@ from robolearn.config.run_config import (
 )
 
 __all__ = [
+    "EXTERNAL",
     "FILE_NAME",
-    "OWN",
     "Config",
     "changed",
     "load",

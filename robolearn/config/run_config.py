@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from robolearn.config import fields, registry, yaml_file
 from robolearn.config.overrides import Override, Scalar, parse
-from robolearn.config.schema import FILE_NAME, GROUPS, SCALARS, SHOWN, Config, migrated, to_dict
+from robolearn.config.schema import FILE_NAME, SCALARS, SECTIONS, SHOWN, Config, migrated, to_dict
 from robolearn.config.schema import scalars as plain_settings
 from robolearn.errors import ConfigError, listing, near, quote
 
@@ -34,12 +34,12 @@ __all__ = [
 _DEFAULT_CHOICE = {"backend": "auto", "learner": "ppo"}
 """Groups a user need not choose."""
 
-OWN = "own"
+EXTERNAL = "external"
 """Name of the backend where the task brings its own simulator, as other people's environments do."""
 
 
 @dataclasses.dataclass
-class OwnSimulator:
+class ExternalSimulator:
     """The simulator that a task brings along: nothing of it is set here."""
 
 
@@ -51,7 +51,7 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     MissingError where a package that is needed is not installed.
     """
     words = list(overrides)
-    items = parse(words, [*SCALARS, *GROUPS])
+    items = parse(words, [*SCALARS, *SECTIONS])
     chosen, trees = _sort(items)
     # Plain settings first: they are checked without importing anything.
     scalars = plain_settings(trees.pop("", {}))
@@ -73,59 +73,61 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     usual = {**_DEFAULT_CHOICE, "task": task_name}
     for preset in presets:
         usual |= preset.chosen
-    for group in ("task", "learner", "backend"):  # what auto is depends on the learner
+    for section in ("task", "learner", "backend"):  # what auto is depends on the learner
         learner = built.get("learner_name", "")
-        name = chosen.get(group) or (getattr(base, f"{group}_name") if base else usual[group])
-        name = _settled(group, name, device, learner, task_class, task_name)
-        settled = group == "backend" and any(group in preset.trees for preset in presets)
-        if settled and name != _settled(group, usual[group], device, learner, task_class, task_name):
+        name = chosen.get(section) or (getattr(base, f"{section}_name") if base else usual[section])
+        name = _settled(section, name, device, learner, task_class, task_name)
+        settled = section == "backend" and any(section in preset.trees for preset in presets)
+        if settled and name != _settled(section, usual[section], device, learner, task_class, task_name):
             for preset in presets:  # a task's settings for one backend mean nothing to another
-                preset.trees.pop(group, None)
-        if base is not None and getattr(base, f"{group}_name") == name:
-            built[group] = getattr(base, group)
+                preset.trees.pop(section, None)
+        if base is not None and getattr(base, f"{section}_name") == name:
+            built[section] = getattr(base, section)
         else:
-            built[group] = _instance(_settings_of(group, name), group, name)
-        built[f"{group}_name"] = name
+            built[section] = _instance(_settings_of(section, name), section, name)
+        built[f"{section}_name"] = name
 
-    known = {path for group in GROUPS for path in fields.paths(built[group], group)}
-    anything = tuple(f"{path}." for group in GROUPS for path in fields.open_paths(built[group], group))
+    known = {path for section in SECTIONS for path in fields.paths(built[section], section)}
+    anything = tuple(
+        f"{path}." for section in SECTIONS for path in fields.open_paths(built[section], section)
+    )
     for item in items:
-        if item.key[0] in GROUPS and item.dotted not in known and not item.dotted.startswith(anything):
+        if item.key[0] in SECTIONS and item.dotted not in known and not item.dotted.startswith(anything):
             raise ConfigError(fields.missing_key(item.text, item.dotted, known | set(SCALARS)))
     robot = trees.get("task", {}).get("robot")
     if isinstance(robot, str):
         trees["task"]["robot"] = registry.canonical("robots", robot)
-    for group in GROUPS:
-        node = built[group]
+    for section in SECTIONS:
+        node = built[section]
         for preset in presets:
-            if group in preset.trees:
-                node = fields.apply(node, type(node), preset.trees[group], preset.where + group, {})
-        built[group] = fields.apply(node, type(node), trees.get(group, fields.KEEP), group, {})
+            if section in preset.trees:
+                node = fields.apply(node, type(node), preset.trees[section], preset.where + section, {})
+        built[section] = fields.apply(node, type(node), trees.get(section, fields.KEEP), section, {})
     config = Config(**scalars, **built)
     validate(config)
     return config
 
 
 def _settled(
-    group: str, name: str, device: str, learner: str = "", task: Any = None, task_name: str = ""
+    section: str, name: str, device: str, learner: str = "", task: Any = None, task_name: str = ""
 ) -> str:
     """The name as it is saved: files by absolute path, and which backend auto is for that task and learner."""
-    if group == "backend" and getattr(task, "brings_simulator", False):
-        if name not in ("auto", OWN):
+    if section == "backend" and getattr(task, "brings_simulator", False):
+        if name not in ("auto", EXTERNAL):
             raise ConfigError(f"task={task_name} brings its own simulator; leave backend={name} out")
-        return OWN
-    if group == "backend" and name == OWN:
+        return EXTERNAL
+    if section == "backend" and name == EXTERNAL:
         raise ConfigError(
-            f"backend={OWN} is the simulator of somebody else's environment; {_names_of('backend')}"
+            f"backend={EXTERNAL} is the simulator of somebody else's environment; {_names_of('backend')}"
         )
-    if group == "backend" and name == "auto":
+    if section == "backend" and name == "auto":
         needs = getattr(registry.load("learners", learner), "requires", ()) if learner else ()
         return registry.pick_backend(device, needs)
-    return registry.canonical(GROUPS[group], name)
+    return registry.canonical(SECTIONS[section], name)
 
 
 def _sort(items: Iterable[Override]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Overrides as (chosen group names, nested updates by group; plain settings under "")."""
+    """Overrides as (chosen section names, nested updates by section; plain settings under "")."""
     chosen: dict[str, str] = {}
     trees: dict[str, Any] = {}
     items = list(items)
@@ -133,14 +135,14 @@ def _sort(items: Iterable[Override]) -> tuple[dict[str, str], dict[str, Any]]:
         head, rest = item.key[0], item.key[1:]
         if head == "schema":
             raise ConfigError(f"{quote(item.text)}: schema is written by RoboLearn and cannot be set")
-        if head in GROUPS and not rest:
+        if head in SECTIONS and not rest:
             name = item.value.text if isinstance(item.value, Scalar) else item.value
             if not isinstance(name, str) or not name.strip():
                 raise ConfigError(f"{quote(item.text)}: {head} takes a name; {_names_of(head)}")
             chosen[head] = name
-        elif head in GROUPS and rest[0] == "name":
+        elif head in SECTIONS and rest[0] == "name":
             raise ConfigError(f"{quote(item.text)}: a {head} is chosen with {head}=NAME; {_names_of(head)}")
-        elif head in GROUPS:
+        elif head in SECTIONS:
             _put(trees.setdefault(head, {}), rest, item.value)
         elif head in SCALARS and not rest:
             trees.setdefault("", {})[head] = item.value
@@ -201,24 +203,24 @@ def _overrides(settings: Any, where: str) -> list[Override]:
     return [Override(f"{where}{k}={v}", tuple(k.split(".")), v) for k, v in settings.items()]
 
 
-def _settings_of(group: str, name: str) -> Any:
-    """The dataclass of a group's settings."""
-    if group == "backend" and name == OWN:
-        return OwnSimulator
-    cls = registry.load(GROUPS[group], name)
-    return cls if group == "task" else cls.config_class
+def _settings_of(section: str, name: str) -> Any:
+    """The dataclass of a section's settings."""
+    if section == "backend" and name == EXTERNAL:
+        return ExternalSimulator
+    cls = registry.load(SECTIONS[section], name)
+    return cls if section == "task" else cls.config_class
 
 
-def _instance(cls: Any, group: str, name: str) -> Any:
+def _instance(cls: Any, section: str, name: str) -> Any:
     try:
         return cls()
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{group} {quote(name, 120)} cannot be made with its defaults: {what}") from error
+        raise ConfigError(f"{section} {quote(name, 120)} cannot be made with its defaults: {what}") from error
 
 
-def _names_of(group: str) -> str:
-    return f"valid: {listing(registry.names(GROUPS[group]))}"
+def _names_of(section: str) -> str:
+    return f"valid: {listing(registry.names(SECTIONS[section]))}"
 
 
 def _no_task() -> NoReturn:
@@ -227,15 +229,15 @@ def _no_task() -> NoReturn:
 
 def _unknown(item: Override, items: list[Override]) -> NoReturn:
     """Refuses a key that does not begin with a setting's name."""
-    known = {*SCALARS, *GROUPS}
+    known = {*SCALARS, *SECTIONS}
     if not near(item.key[0], known, cutoff=0.8):
         # Not a plain typing error: worth importing the groups, to look for the name inside them.
-        for group, kind in GROUPS.items():
-            names = [i.value for i in items if i.key == (group,)] or [_DEFAULT_CHOICE.get(group)]
+        for section, kind in SECTIONS.items():
+            names = [i.value for i in items if i.key == (section,)] or [_DEFAULT_CHOICE.get(section)]
             try:
-                cls = registry.load(kind, _settled(group, names[-1], "cpu"))
-                known |= set(fields.paths(cls() if group == "task" else cls.config_class(), group))
-            except Exception:  # no such group here: the suggestions are poorer, the message stands
+                cls = registry.load(kind, _settled(section, names[-1], "cpu"))
+                known |= set(fields.paths(cls() if section == "task" else cls.config_class(), section))
+            except Exception:  # no such section here: the suggestions are poorer, the message stands
                 continue
     raise ConfigError(fields.missing_key(item.text, item.dotted, known))
 
@@ -243,13 +245,13 @@ def _unknown(item: Override, items: list[Override]) -> NoReturn:
 def validate(config: Config) -> None:
     """Calls `validate()` of the task and of the learner's and the backend's settings, where there is one.
 
-    A ValueError from it becomes a ConfigError that says which group's. The task's robot must exist, too.
+    A ValueError from it becomes a ConfigError that says which section's. The task's robot must exist, too.
     """
     robot = getattr(config.task, "robot", None)
     if isinstance(robot, str):
         registry.require("robots", robot, "task.robot")
-    for group in GROUPS:
-        node = getattr(config, group)
+    for section in SECTIONS:
+        node = getattr(config, section)
         if not hasattr(node, "validate"):
             continue
         try:
@@ -259,7 +261,7 @@ def validate(config: Config) -> None:
         except ValueError as error:
             cls: Any = type(node)
             names_a_field = str(error).startswith(tuple(fields.hints(cls)))
-            raise ConfigError(f"{group}{'.' if names_a_field else ': '}{error}") from error
+            raise ConfigError(f"{section}{'.' if names_a_field else ': '}{error}") from error
 
 
 def changed(before: Config, after: Config) -> list[str]:
@@ -337,24 +339,24 @@ def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
         if key not in SHOWN:
             raise ConfigError(fields.unknown(key, key, SHOWN))
     built: dict[str, Any] = {}
-    for group in GROUPS:
-        tree = content.get(group)
+    for section in SECTIONS:
+        tree = content.get(section)
         if not isinstance(tree, dict) or not isinstance(tree.get("name"), str):
-            raise ConfigError(f"{group} has no name")
+            raise ConfigError(f"{section} has no name")
         tree = dict(tree)
-        name, chosen = tree.pop("name"), named.get(group)
-        own = name == OWN and chosen == "auto"
-        if group != "task" and chosen not in (None, name) and not own:
+        name, chosen = tree.pop("name"), named.get(section)
+        own = name == EXTERNAL and chosen == "auto"
+        if section != "task" and chosen not in (None, name) and not own:
             # `resolve` replaces it anyway, so what was saved need not be here: a policy trained on one
             # simulator is evaluated on another, on a machine that has only that.
             name, tree = chosen, {}
-            if group == "backend" and name == "auto":
+            if section == "backend" and name == "auto":
                 name = registry.pick_backend(str(content.get("device", "auto")))
-        name = _allowed(group, name, named)
-        _refuse_files(tree, group, named)
-        start = _instance(_settings_of(group, name), group, name)
-        built[group] = fields.apply(start, type(start), tree, group, {}, whole=True)
-        built[f"{group}_name"] = name
+        name = _allowed(section, name, named)
+        _refuse_files(tree, section, named)
+        start = _instance(_settings_of(section, name), section, name)
+        built[section] = fields.apply(start, type(start), tree, section, {}, whole=True)
+        built[f"{section}_name"] = name
     config = Config(**plain_settings({key: content[key] for key in SCALARS if key in content}), **built)
     validate(config)
     return config
@@ -366,7 +368,7 @@ def _allowed(key: str, name: str, named: Mapping[str, str]) -> str:
         return name
     again = named.get(key, "")
     if registry.is_file(again) and again.rpartition(":")[2] == name.rpartition(":")[2]:
-        return registry.canonical(GROUPS.get(key, "robots"), again)
+        return registry.canonical(SECTIONS.get(key, "robots"), again)
     raise ConfigError(f"its {key} comes from a file, which is only run where you name it again: {key}={name}")
 
 

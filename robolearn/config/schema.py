@@ -11,13 +11,24 @@ from typing import Any
 from robolearn.config import fields
 from robolearn.errors import ConfigError, quote
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the saved file. Raise it with any change an older file cannot survive; add a migration."""
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+def _renamed_values(content: dict[str, Any]) -> dict[str, Any]:
+    """Schema 1 called the backend of an external environment `own`, and the symmetry of a cycle `clock`."""
+    names = {("backend", "name"): {"own": "external"}, ("learner", "symmetry"): {"clock": "cycle"}}
+    for (section, key), new in names.items():
+        tree = content.get(section)
+        if isinstance(tree, dict) and isinstance(tree.get(key), str):
+            content = {**content, section: {**tree, key: new.get(tree[key], tree[key])}}
+    return content
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _renamed_values}
 """From a schema to the next: MIGRATIONS[1] turns a file of schema 1 into one of schema 2."""
 
-GROUPS = {"task": "tasks", "backend": "backends", "learner": "learners"}
+SECTIONS = {"task": "tasks", "backend": "backends", "learner": "learners"}
 """Settings that choose a class by name, and the registry's kind of it."""
 
 FILE_NAME = "config.yaml"
@@ -70,7 +81,7 @@ _HINTS = fields.hints(Config)
 _METAS = {f.name: f.metadata for f in dataclasses.fields(Config)}
 SHOWN = [f.name for f in dataclasses.fields(Config) if not f.metadata.get("hidden")]
 """The keys of the saved file, in order."""
-SCALARS = [name for name in SHOWN if name not in GROUPS and name != "schema"]
+SCALARS = [name for name in SHOWN if name not in SECTIONS and name != "schema"]
 """The settings that are one value."""
 
 
@@ -80,10 +91,10 @@ def scalars(tree: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """The configuration as plain dictionaries, lists and scalars, each group with its `name` first."""
+    """The configuration as plain dictionaries, lists and scalars, each section with its `name` first."""
     content = {name: _plain(getattr(config, name)) for name in SHOWN}
-    for group in GROUPS:
-        content[group] = {"name": getattr(config, f"{group}_name"), **content[group]}
+    for section in SECTIONS:
+        content[section] = {"name": getattr(config, f"{section}_name"), **content[section]}
     return content
 
 

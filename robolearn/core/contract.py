@@ -76,7 +76,7 @@ class Contracting(LearnerEnv, Protocol):
 def contract_of(env: LearnerEnv) -> Contract:
     """The Contract of a policy trained in `env`.
 
-    Scale and offset are read off `Task.targets` itself, so they cannot disagree with what was trained.
+    Scale and offset are read off `Task.joint_targets` itself, so they cannot disagree with what was trained.
 
     Raises:
         ConfigError: the targets are not offset + scale x action, so no runtime could follow.
@@ -87,11 +87,13 @@ def contract_of(env: LearnerEnv) -> Contract:
     at_rest = task.task_state(1, env.random.fork())
     ctx = env.ctx.row(0, task_state=at_rest)
     ones = torch.ones(1, env.num_actions, device=env.device)
-    offset = task.targets(0 * ones, ctx)[0]
-    scale = task.targets(ones, ctx)[0] - offset
+    offset = task.joint_targets(0 * ones, ctx)[0]
+    scale = task.joint_targets(ones, ctx)[0] - offset
     odd = -2.5 * torch.arange(1, env.num_actions + 1, device=env.device)[None].cos()
-    if not torch.allclose(task.targets(odd, ctx)[0], offset + scale * odd[0], rtol=1e-4, atol=1e-5):
-        raise ConfigError(f"{type(task).__name__}.targets is not offset + scale x action for each actuator")
+    if not torch.allclose(task.joint_targets(odd, ctx)[0], offset + scale * odd[0], rtol=1e-4, atol=1e-5):
+        raise ConfigError(
+            f"{type(task).__name__}.joint_targets is not offset + scale x action for each actuator"
+        )
     column, observations = 0, []
     for item, width in env.columns["policy"]:
         observations.append({"name": item.name, "width": width, "column": column})

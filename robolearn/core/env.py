@@ -22,7 +22,7 @@ from robolearn.core.task_check import check_parts, require_shape
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Pose, Tensor
+from robolearn.envs.state import InitialState, Tensor
 from robolearn.errors import RunFailed
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
@@ -212,10 +212,10 @@ class Env:
         self.state.observations = first
         return first
 
-    def step(self, action: Tensor, targets: Tensor | None = None) -> StepResult:
+    def step(self, action: Tensor, joint_targets: Tensor | None = None) -> StepResult:
         """One control period for every environment; `action` (N, A).
 
-        `targets` (N, A) are sent to the actuators in place of what the task makes of the action: a robot's own
+        `joint_targets` (N, A) are sent to the actuators in place of what the task makes of the action: a robot's own
         runtime has computed them, and the action is still what rewards and observations see. Where the backend has
         gradients, they flow to both.
 
@@ -227,10 +227,10 @@ class Env:
             transit["action"] = action.to(transit["action"]).clone()
         else:
             transit["action"].copy_(action.detach())
-        if targets is None:
+        if joint_targets is None:
             self._act()
         else:
-            self._send(targets.to(self.device))
+            self._send(joint_targets.to(self.device))
         self.backend.step(self.state.transit["joint_targets"], self.substeps)
         self._judge()
         # Only where looking is free: a GPU skips nothing rather than wait for the answer.
@@ -257,7 +257,7 @@ class Env:
         joints = [actuator.joint for actuator in self.robot.actuators]
         self._finite.look(episode.action, joints, "action of")
         arriving, episode.action_delay = self._action_delay.push(episode.action_delay, episode.action)
-        transit["joint_targets"] = self.task.targets(arriving, self.ctx) if given is None else given
+        transit["joint_targets"] = self.task.joint_targets(arriving, self.ctx) if given is None else given
         self._finite.look(transit["joint_targets"], joints, "target of")
         self._push()
 
@@ -388,7 +388,7 @@ class Env:
             groups[name] = obs
         return groups
 
-    def _new_episodes(self, mask: Tensor) -> Pose:
+    def _new_episodes(self, mask: Tensor) -> InitialState:
         """Draw new episodes where `mask` is set: everything for all rows, kept for those.
 
         Returns:
@@ -419,10 +419,10 @@ class Env:
         )
         self.state.episode = env_state.where(mask, new, old)
         with torch.no_grad():  # where an episode starts owes nothing to what was done in the one before
-            pose = task.pose(n, self.ctx, self.random)
+            pose = task.initial_state(n, self.ctx, self.random)
         widths = {"base_quat": 4, "joint_pos": len(self.robot.joints), "joint_vel": len(self.robot.joints)}
         for name, value in vars(pose).items():
-            require_shape(f"pose().{name}", value, (n, widths.get(name, 3)), "a row an environment")
+            require_shape(f"initial_state().{name}", value, (n, widths.get(name, 3)), "a row an environment")
             self._finite.look(value, [name] * value.shape[-1], "initial state")
         return pose
 

@@ -42,7 +42,7 @@ class LearnerEnv(Protocol):
     def reset(self, stagger: bool = False) -> dict[str, Tensor]:
         """Start an episode everywhere; see `Env.reset`."""
 
-    def step(self, action: Tensor, targets: Tensor | None = None) -> StepResult:
+    def step(self, action: Tensor, joint_targets: Tensor | None = None) -> StepResult:
         """One control period; see `Env.step`."""
 
     def check(self) -> None:

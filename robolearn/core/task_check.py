@@ -49,8 +49,8 @@ def check_parts(
         "per-env state", "per_env_state() and advance_per_env()", state, ctx.per_env_state, following
     )
     shape = (n, num_actions)
-    targets = _tried("targets()", task.targets, torch.zeros(shape, device=device), ctx)
-    require_shape("targets()", targets, shape, "one an actuator")
+    targets = _tried("joint_targets()", task.joint_targets, torch.zeros(shape, device=device), ctx)
+    require_shape("joint_targets()", targets, shape, "one an actuator")
     columns: dict[str, list[tuple[Observation, int]]] = {}
     for group in task.observations:
         columns[group] = []

@@ -161,15 +161,15 @@ class ExternalEnv:
         self._look(self.observations, None)
         return self.observations
 
-    def step(self, action: Tensor, targets: Tensor | None = None) -> StepResult:
-        """One control period; `action` (N, A) of a policy. `targets` (N, A) are given to the environment in its place.
+    def step(self, action: Tensor, joint_targets: Tensor | None = None) -> StepResult:
+        """One control period; `action` (N, A) of a policy. `joint_targets` (N, A) replace it where given.
 
         Raises:
             NonFiniteTerm: action, reward or an observation is not finite. On a GPU `drain` raises it.
         """
         action = action.detach().to(self.device)
         self._require_finite("action", action, self.actions.names)
-        given = self.actions.given(action) if targets is None else targets.to(self.device)
+        given = self.actions.given(action) if joint_targets is None else joint_targets.to(self.device)
         now = self._advance(given)
         self._look(now.terminal, now.reward)
         if now.terminal is not now.observations:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from robolearn.config import registry
-from robolearn.config.run_config import OWN, Config
+from robolearn.config.run_config import EXTERNAL, Config
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.envs.backend import Backend
@@ -27,7 +27,7 @@ def make_learner_env(run: Config, num_envs: int | None = None, rank: int = 0) ->
     Raises:
         ConfigError: robot, backend, device and task do not fit together, or the environments not into memory.
     """
-    if run.backend_name != OWN:
+    if run.backend_name != EXTERNAL:
         return make_env(run, num_envs, rank)
     return build_external(run, num_envs or run.num_envs, rank)
 
@@ -67,7 +67,7 @@ def device_of(run: Config) -> torch.device:
     """Where a run computes: `auto` is a GPU where its backend can use one that is there."""
     if run.device != "auto":
         return torch.device(run.device)
-    devices = run.task.devices if run.backend_name == OWN else registry.devices(run.backend_name)
+    devices = run.task.devices if run.backend_name == EXTERNAL else registry.devices(run.backend_name)
     cuda = "cuda" in devices and torch.cuda.is_available()
     return torch.device("cuda" if cuda else "cpu")
 
@@ -101,7 +101,7 @@ def require_ours(run: Config, what: str = "this command") -> None:
     Raises:
         ConfigError: naming the task.
     """
-    if run.backend_name == OWN:
+    if run.backend_name == EXTERNAL:
         raise ConfigError(
             f"{what} needs a task of RoboLearn's kind, with a robot and a State; task={run.task_name} brings its own "
             "simulator (train, eval, play, sim, export and deploy take it)"

@@ -72,7 +72,7 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack) -> Path:
             *(k for k, v in numerics.items() if infos.get("numerics", numerics)[k] != v),
         ]
         why = f"{', '.join(differ)} differ from the saved run" if differ else WEIGHTS_ONLY
-        if run.backend_name == config.OWN:
+        if run.backend_name == config.EXTERNAL:
             why = "somebody else's environment cannot be put back where it was, and starts anew"
         elif exact and not differ and not env.capabilities.exact_restore:
             why = f"backend={run.backend_name} does not repeat a trajectory bit for bit here"
@@ -98,7 +98,7 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack) -> Path:
     if described:
         describe()
     log = MetricsLog(folder, resume_at=start)
-    where = "" if run.backend_name == config.OWN else f" on {run.backend_name}"
+    where = "" if run.backend_name == config.EXTERNAL else f" on {run.backend_name}"
     title = f"{run.task_name}{where}, {run.num_envs} environments, {run.learner_name}"
     panel = Panel(title, run.max_iterations)
     with interruptible() as interrupted, closing(env), closing(log), panel:
@@ -142,7 +142,7 @@ def _going_on(run: Config, folder: Path) -> str:
 
 def _build(run: Config) -> LearnerEnv:
     """The run's environments, after a look whether there is room for them."""
-    if run.backend_name == config.OWN:
+    if run.backend_name == config.EXTERNAL:
         return build_external(run, run.num_envs)
     require_room(run.num_envs, device_of(run), lambda n: _probe(run, n), _plenty(run))
     with enough_memory(run.num_envs):
@@ -202,7 +202,7 @@ def make_learner(run: Config, env: LearnerEnv) -> Learner:
     cls = registry.load("learners", run.learner_name)
     for need in sorted(cls.requires):
         if not getattr(env.capabilities, need):
-            if run.backend_name == config.OWN:
+            if run.backend_name == config.EXTERNAL:
                 raise ConfigError(
                     f"learner={run.learner_name} needs {need}; task={run.task_name} has none; use learner=ppo"
                 )

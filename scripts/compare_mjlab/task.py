@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from robolearn.envs.backend import PARAMETERS
-from robolearn.envs.state import Pose, State, Tensor
+from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random
@@ -220,13 +220,13 @@ class MjlabVelocity(Task):
             "peak": torch.where(contact, peak, torch.maximum(peak, state.robot.foot_pos[:, :, 2])),
         }
 
-    def targets(self, action: Tensor, ctx: Context) -> Tensor:
+    def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Joint targets (N, A) [rad]: home + scale x action."""
         robot = ctx.robot
         scale = robot.per_actuator(exported(robot.spec.path)["action_scale"])
         return robot.home[robot.actuated] + scale * action
 
-    def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
+    def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
         """Home pose at rest, a little above the ground, anywhere on a square metre and facing anywhere."""
         spec = ctx.robot.spec
         zeros = torch.zeros(num_envs, device=random.device)
@@ -235,7 +235,7 @@ class MjlabVelocity(Task):
         half = random.uniform(-math.pi, math.pi, num_envs) / 2
         still = torch.zeros(num_envs, 3, device=random.device)
         joints = ctx.robot.home.expand(num_envs, -1)
-        return Pose(
+        return InitialState(
             base_pos=torch.cat((place, height), dim=1),
             base_quat=torch.stack((half.cos(), zeros, zeros, half.sin()), dim=1),
             base_lin_vel=still,

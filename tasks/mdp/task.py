@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from robolearn.envs.backend import PARAMETERS
-from robolearn.envs.state import Pose, State, Tensor
+from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.errors import did_you_mean, listing
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random
@@ -34,6 +34,10 @@ class Ratio(NamedTuple):
     def each(self) -> Tensor:
         """(N,) the quotient by itself, NaN where this step does not count."""
         return self.total / self.weight
+
+
+RENAMED = {"memory": "task_state", "pose": "initial_state", "targets": "joint_targets"}
+"""Functions of a task that had another name in the first version."""
 
 
 @dataclass
@@ -99,9 +103,10 @@ class Task:
             low, high = getattr(self, name)
             if not 0 <= low <= high <= 50:
                 raise ValueError(f"{name}=[{low},{high}] is not a range of control steps within 0..50")
-        if hasattr(self, "memory"):
-            raise ValueError("the task defines memory(), which is now called task_state()")
-        for name in ("targets", "pose"):
+        for old, new in RENAMED.items():
+            if hasattr(self, old):
+                raise ValueError(f"the task defines {old}(), which is now called {new}()")
+        for name in ("joint_targets", "initial_state"):
             if getattr(type(self), name) is getattr(Task, name):
                 raise ValueError(f"the task defines no {name}(); see robolearn.tasks.mdp.task.Task.{name}")
         for group in ("policy", "critic"):
@@ -162,11 +167,11 @@ class Task:
         still those of the step they ended with. Rows that are not done stay as they were, whatever is returned."""
         return ctx.per_env_state
 
-    def targets(self, action: Tensor, ctx: Context) -> Tensor:
+    def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Actions (N, A) to what the actuators are sent, (N, A): positions [rad, m] or forces [N, Nm]."""
-        raise NotImplementedError(f"{type(self).__name__}.targets")
+        raise NotImplementedError(f"{type(self).__name__}.joint_targets")
 
-    def pose(self, num_envs: int, ctx: Context, random: Random) -> Pose:
+    def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
         """Where a reset puts the robot, a row for every environment."""
         raise NotImplementedError(f"{type(self).__name__}.pose")
 

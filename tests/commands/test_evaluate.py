@@ -28,15 +28,15 @@ TASKS = """
 from dataclasses import dataclass
 import torch
 from robolearn.tasks.cartpole import CartpoleBalance
-from robolearn.envs.state import Pose
+from robolearn.envs.state import InitialState
 
 
 @dataclass
 class EveryOtherFalls(CartpoleBalance):
     '''Odd environments start beyond the limit and fall in their first step; even ones start balanced.'''
 
-    def pose(self, num_envs, ctx, random):
-        pose = super().pose(num_envs, ctx, random)
+    def initial_state(self, num_envs, ctx, random):
+        pose = super().initial_state(num_envs, ctx, random)
         pose.joint_pos = torch.zeros(num_envs, 2)
         pose.joint_pos[1::2, 1] = 1.0
         pose.joint_vel = torch.zeros(num_envs, 2)

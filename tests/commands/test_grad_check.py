@@ -23,7 +23,7 @@ from robolearn.commands.grad_check.differences import (
 from robolearn.commands.grad_check.scenes import Scenes, smooth_throughout, stood_throughout, touched_down
 from robolearn.core.env import Env
 from robolearn.envs.differentiable.own import OwnEngine
-from robolearn.envs.state import Pose
+from robolearn.envs.state import InitialState
 from robolearn.training.build import make_env
 
 CARTPOLE = ["grad-check", "task=cartpole_balance", "--directions", "4", "--envs", "4"]
@@ -175,7 +175,7 @@ def test_a_base_turns_about_its_own_axes() -> None:
     # A quarter turn about x; then 0.02 rad about its own z, which is the world's -y.
     quat = torch.cat((half, half, torch.zeros(2)))[None]
     zeros = torch.zeros(1, 3)
-    pose = Pose(zeros, quat, zeros, zeros, torch.zeros(1, 1), torch.zeros(1, 1))
+    pose = InitialState(zeros, quat, zeros, zeros, torch.zeros(1, 1), torch.zeros(1, 1))
     turn = torch.tensor([[[0.0, 0.0, 0.02]], [[0.0, 0.0, 0.0]]])
     turned = differences._posed(pose, {"turn": turn}, 0, torch.float32).base_quat[0]
     c, s = torch.cos(torch.tensor(0.01)), torch.sin(torch.tensor(0.01))

@@ -38,8 +38,8 @@ class NotFinite(CartpoleBalance):
 class Explodes(CartpoleBalance):
     '''Carts that start faster than anything real.'''
 
-    def pose(self, num_envs, ctx, random):
-        pose = super().pose(num_envs, ctx, random)
+    def initial_state(self, num_envs, ctx, random):
+        pose = super().initial_state(num_envs, ctx, random)
         pose.joint_vel = torch.full((num_envs, 2), 1e5)
         return pose
 
@@ -48,8 +48,8 @@ class Explodes(CartpoleBalance):
 class Unseeded(CartpoleBalance):
     '''Draws from the operating system, which no seed reaches.'''
 
-    def pose(self, num_envs, ctx, random):
-        pose = super().pose(num_envs, ctx, random)
+    def initial_state(self, num_envs, ctx, random):
+        pose = super().initial_state(num_envs, ctx, random)
         pose.joint_pos[:, 1] = random_of_the_system.uniform(-0.3, 0.3)
         return pose
 """

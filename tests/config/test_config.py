@@ -207,7 +207,7 @@ def test_show_is_yaml_that_parses_to_the_saved_content(capsys) -> None:
     assert err == ""
     assert yaml.safe_load(out) == config.to_dict(config.resolve(words))
     content = yaml.safe_load(out)
-    assert all(next(iter(content[group])) == "name" for group in schema.GROUPS)
+    assert all(next(iter(content[group])) == "name" for group in schema.SECTIONS)
     assert all(len(line) <= 120 for line in out.splitlines())
 
 
@@ -230,7 +230,7 @@ def write(tmp_path: Path, **changes: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("version", [0, -3, 2, 99])
+@pytest.mark.parametrize("version", [0, -3, 3, 99])
 def test_another_schema_is_refused_naming_both(tmp_path: Path, version: int) -> None:
     with pytest.raises(ConfigError, match=rf"schema {version}\b.*schema {schema.SCHEMA}\b"):
         config.load(write(tmp_path, schema=version))
@@ -253,6 +253,11 @@ def test_an_older_schema_is_migrated_step_by_step(tmp_path: Path, monkeypatch) -
     monkeypatch.setitem(schema.MIGRATIONS, -1, from_minus_one)
     monkeypatch.setitem(schema.MIGRATIONS, 0, from_zero)
     assert config.load(write(tmp_path, schema=-1, envs=12)).num_envs == 12
+
+
+def test_values_that_schema_1_called_otherwise_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path, schema=1, learner__symmetry="clock")
+    assert config.load(path).learner.symmetry == "cycle"
 
 
 @pytest.mark.parametrize(
@@ -473,7 +478,7 @@ def test_a_task_with_a_misspelt_observation_or_without_targets_is_refused_by_nam
         "@dataclass\nclass T(CartpoleBalance):\n    observations = {'policy': ('joint_vel_rel',)}\n": (
             "no group 'critic'"
         ),
-        "@dataclass\nclass T(Task):\n    robot: str = 'cartpole'\n": r"defines no targets\(\)",
+        "@dataclass\nclass T(Task):\n    robot: str = 'cartpole'\n": r"defines no joint_targets\(\)",
     }.items():
         path = tmp_path / f"task_{len(list(tmp_path.iterdir()))}.py"
         path.write_text(head + body)

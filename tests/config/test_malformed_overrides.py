@@ -12,7 +12,7 @@ import pytest
 from robolearn import cli, config
 from robolearn.commands import exits
 from robolearn.config import fields
-from robolearn.config.schema import GROUPS, SCALARS
+from robolearn.config.schema import SCALARS, SECTIONS
 from robolearn.errors import LINE
 
 TASK = "task=humanoid_walk"
@@ -92,7 +92,7 @@ def cases() -> Iterator[Case]:
     ):
         yield "package", [text], ""
 
-    for key in [*SCALARS, *GROUPS]:
+    for key in [*SCALARS, *SECTIONS]:
         for wrong in misspelt(key):
             yield "unknown", [f"{wrong}=3"], key
     for key in ["task.robot", "task.control_dt", "task.rewards.track_velocity", "task.commands.forward"]:
@@ -315,7 +315,7 @@ def test_a_malformed_override_is_refused_with_one_line(refused, words: list[str]
 
 def test_every_setting_of_the_main_job_is_found_from_a_misspelling(refused) -> None:
     run = config.resolve([TASK])
-    every = [path for group in GROUPS for path in fields.paths(getattr(run, group), group) if "." in path]
+    every = [path for group in SECTIONS for path in fields.paths(getattr(run, group), group) if "." in path]
     assert len(every) > 40
     for path in every:
         parent, _, last = path.rpartition(".")

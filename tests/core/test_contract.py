@@ -35,13 +35,15 @@ def test_targets_follow_from_the_contract_alone(feed_forward, make_env):
         for column, name in enumerate(contract.command):
             stride = contract.extra["stride_pattern"][name].get(base, 0.0) * env.ctx.command[:, column]
             expected += lead * torch.cos(2 * torch.pi * phase) * walking * stride
-        assert torch.allclose(env.task.targets(action, env.ctx)[:, i], expected, atol=1e-5), entry["joint"]
+        assert torch.allclose(env.task.joint_targets(action, env.ctx)[:, i], expected, atol=1e-5), entry[
+            "joint"
+        ]
 
 
 def test_observation_columns_are_those_of_the_policy_group(make_env):
     env = make_env(HumanoidWalk(), num_envs=4)
     contract = contract_of(env)
-    assert [o["name"] for o in contract.observations] == list(env.task.observations["policy"])
+    assert [o["name"] for o in contract.observations] == [item.name for item in env.task.items("policy")]
     last = contract.observations[-1]
     assert last["column"] + last["width"] == env.observations["policy"].shape[1]
 
@@ -78,6 +80,6 @@ def test_a_contract_survives_its_file_and_another_schema_is_refused(make_env, tm
 
 
 def test_targets_that_no_runtime_could_follow_are_refused(make_env, monkeypatch):
-    monkeypatch.setattr(CartpoleBalance, "targets", lambda self, action, ctx: 20 * action.tanh())
+    monkeypatch.setattr(CartpoleBalance, "joint_targets", lambda self, action, ctx: 20 * action.tanh())
     with pytest.raises(ConfigError, match="not offset"):
         contract_of(make_env(CartpoleBalance(), num_envs=2))

@@ -305,7 +305,7 @@ def test_a_termination_that_is_no_bool_and_targets_of_the_wrong_width_are_refuse
         patch.setattr(CartpoleBalance, "terminations", lambda self: {"late": returning(lambda t: t)})
         with pytest.raises(ValueError, match=r"termination .late. returns torch\.float32"):
             make_env(CartpoleBalance())
-    monkeypatch.setattr(CartpoleBalance, "targets", lambda self, action, ctx: action.repeat(1, 2))
+    monkeypatch.setattr(CartpoleBalance, "joint_targets", lambda self, action, ctx: action.repeat(1, 2))
     with pytest.raises(
         ValueError, match=r"targets\(\) returns \(16, 2\), and must return a tensor \(16, 1\)"
     ):
@@ -336,7 +336,7 @@ def test_what_is_not_finite_is_named_wherever_it_comes_from(make_env, monkeypatc
     with pytest.raises(NonFiniteTerm, match="metric 'lean' is not finite in environment 4") as error:
         env.step(torch.zeros(16, 1))
     assert error.value.state.robot.joint_pos.shape == (16, 2)
-    monkeypatch.setattr(CartpoleBalance, "targets", lambda self, action, ctx: bad)
+    monkeypatch.setattr(CartpoleBalance, "joint_targets", lambda self, action, ctx: bad)
     with pytest.raises(NonFiniteTerm, match="target of 'slider'"):
         env.step(torch.zeros(16, 1))
 
@@ -347,7 +347,7 @@ def test_a_start_pose_of_the_wrong_shape_is_refused_by_name(make_env, monkeypatc
     def short(self, num_envs, ctx, random):
         return replace(right(self, num_envs, ctx, random), base_quat=torch.zeros(num_envs, 3))
 
-    monkeypatch.setattr(CartpoleBalance, "pose", short)
+    monkeypatch.setattr(CartpoleBalance, "initial_state", short)
     with pytest.raises(ValueError, match=r"pose\(\).base_quat returns \(16, 3\)"):
         make_env(CartpoleBalance())
 

@@ -411,7 +411,7 @@ def test_a_registered_environment_resumes_without_being_named_again(tmp_path, mo
     )
     assert main(["train", "resume=run", "max_iterations=2"]) == 0
     assert config.load("run").task.kwargs == {"g": 5.0}
-    assert config.load("run", ["backend=auto"]).backend_name == config.OWN
+    assert config.load("run", ["backend=auto"]).backend_name == config.EXTERNAL
     assert main(["eval", "run", "--episodes", "2", "--backend", "mujoco"]) == 2
     assert "brings its own simulator" in capsys.readouterr().err
 

@@ -67,7 +67,7 @@ def test_the_policy_does_not_see_how_far_it_has_come():
 
 def test_targets_are_home_plus_scale_times_action():
     _, ctx = standing("hopper")
-    targets = HopperRun().targets(torch.tensor([[1.0, -1.0, 0.5]]), ctx)[0]
+    targets = HopperRun().joint_targets(torch.tensor([[1.0, -1.0, 0.5]]), ctx)[0]
     assert list(ACTION_SCALE.values()) == [0.6, 0.8, 0.6]
     assert targets.tolist() == pytest.approx([-0.45 + 0.6, 0.9 - 0.8, -0.45 + 0.3])
 

@@ -132,7 +132,7 @@ def test_legs_swing_half_a_cycle_apart_and_the_pattern_bends_only_the_swinging_o
     _, ctx = clock(0.25)  # mid-swing of the left leg, where no foot is ahead of the other
     assert leg_swing(ctx)[0].tolist() == pytest.approx([1.0, -1.0])
     robot = ctx.robot
-    pattern = task.targets(torch.zeros(1, 21), ctx)[0] - robot.home[robot.actuated]
+    pattern = task.joint_targets(torch.zeros(1, 21), ctx)[0] - robot.home[robot.actuated]
     found = {
         a.joint: round(x, 4)
         for a, x in zip(robot.spec.actuators, pattern.tolist(), strict=True)
@@ -155,7 +155,7 @@ def test_the_pattern_strides_as_the_command_asks(command, expected):
     _, ctx = clock(0.0)  # lift-off of the left foot: no lift yet
     ctx.command = torch.tensor([command])
     robot = ctx.robot
-    pattern = task.targets(torch.zeros(1, 21), ctx)[0] - robot.home[robot.actuated]
+    pattern = task.joint_targets(torch.zeros(1, 21), ctx)[0] - robot.home[robot.actuated]
     found = {
         a.joint: round(x, 5)
         for a, x in zip(robot.spec.actuators, pattern.tolist(), strict=True)
@@ -166,7 +166,7 @@ def test_the_pattern_strides_as_the_command_asks(command, expected):
         **{f"r_{joint}": pytest.approx(-x, abs=1e-4) for joint, x in expected.items()},
     }
     ctx.task_state["phase"][:] = 0.5  # and the other way round half a cycle later
-    later = task.targets(torch.zeros(1, 21), ctx)[0] - robot.home[robot.actuated]
+    later = task.joint_targets(torch.zeros(1, 21), ctx)[0] - robot.home[robot.actuated]
     assert torch.allclose(later, -pattern, atol=1e-6)
 
 
@@ -189,7 +189,7 @@ def test_steps_taken_to_stay_upright_count_as_drift():
 def test_an_action_moves_each_joint_by_its_own_scale_alike_on_both_sides():
     task = HumanoidWalk()
     _, ctx = clock(0.0, walking=0.0)
-    moved = task.targets(torch.ones(1, 21), ctx) - task.targets(torch.zeros(1, 21), ctx)
+    moved = task.joint_targets(torch.ones(1, 21), ctx) - task.joint_targets(torch.zeros(1, 21), ctx)
     scale = dict(zip((a.joint for a in ctx.robot.spec.actuators), moved[0].tolist(), strict=True))
     assert scale["l_knee"] == scale["r_knee"] == pytest.approx(0.5)
     assert scale["l_elbow"] == scale["r_elbow"] == pytest.approx(0.2)
@@ -286,7 +286,7 @@ def test_targets_and_the_clock_are_mirrored_half_a_cycle_later(make_env):
     state, ctx, robot, task = env.backend.state.clone(), env.ctx, env.robot, env.task
     ctx.command[::2] = 0.0  # some are asked to stand
     action = torch.randn(16, 21, generator=torch.Generator().manual_seed(0))
-    targets, clock_after = task.targets(action, ctx), task.advance(state, ctx)
+    targets, clock_after = task.joint_targets(action, ctx), task.advance(state, ctx)
     order, signs = robot.mirror_actuators()
     sign = torch.tensor(signs)
 
@@ -295,7 +295,9 @@ def test_targets_and_the_clock_are_mirrored_half_a_cycle_later(make_env):
     ctx.task_state = dict(ctx.task_state)
     ctx.task_state["phase"] = (ctx.task_state["phase"] + 0.5) % 1.0
     ctx.task_state["sway"] = ctx.task_state["sway"] * torch.tensor([-1.0, 1.0])
-    assert torch.allclose(task.targets(action[:, order] * sign, ctx), targets[:, order] * sign, atol=1e-5)
+    assert torch.allclose(
+        task.joint_targets(action[:, order] * sign, ctx), targets[:, order] * sign, atol=1e-5
+    )
     after = task.advance(state, ctx)
     for name in ("walking", "since_stop", "since_rest"):
         assert torch.allclose(after[name], clock_after[name]), name

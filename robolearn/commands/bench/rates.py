@@ -85,9 +85,9 @@ class Recorder:
             setattr(self.env.backend, name, self._recording(getattr(self.env.backend, name)))
         step = self.env.step
 
-        def act(action: Tensor, targets: Tensor | None = None) -> Any:
+        def act(action: Tensor, joint_targets: Tensor | None = None) -> Any:
             self._actions.append(action.clone())
-            return step(action, targets)
+            return step(action, joint_targets)
 
         setattr(self.env, "step", act)  # noqa: B010  mypy refuses the plain assignment
         return self

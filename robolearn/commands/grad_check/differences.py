@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from robolearn.envs.backend import Backend
-from robolearn.envs.state import Pose, Tensor
+from robolearn.envs.state import InitialState, Tensor
 
 Numbers = dict[str, Tensor]
 """Tensors by name, with environments in the last dimension but one."""
@@ -39,8 +39,8 @@ NOISY = ("joint_torque", "foot_force")
 class Scene:
     """Where N environments start and what is done with them over T control steps."""
 
-    start: Pose
-    again: Pose
+    start: InitialState
+    again: InitialState
     """Where those that are reset start again."""
     reset: Tensor
     """(N,) bool: which are reset, half-way; nobody with a single step."""
@@ -94,7 +94,7 @@ def simulate(backend: Backend, scene: Scene, moved: Numbers, dtype: torch.dtype 
     return Rollout(final, torch.stack(touching), lost)
 
 
-def _posed(pose: Pose, moved: Numbers, which: int, dtype: torch.dtype) -> Pose:
+def _posed(pose: InitialState, moved: Numbers, which: int, dtype: torch.dtype) -> InitialState:
     """A pose moved; the base turns about its own axes."""
     parts = {f.name: getattr(pose, f.name).to(dtype) for f in fields(pose)}
     for name, part in parts.items():
@@ -106,7 +106,7 @@ def _posed(pose: Pose, moved: Numbers, which: int, dtype: torch.dtype) -> Pose:
         change = (-(imaginary * turn).sum(1, keepdim=True), real * turn + torch.linalg.cross(imaginary, turn))
         quat = parts["base_quat"] + 0.5 * torch.cat(change, dim=1)
         parts["base_quat"] = quat / quat.norm(dim=1, keepdim=True)
-    return Pose(**parts)
+    return InitialState(**parts)
 
 
 def _touching(backend: Backend) -> Tensor:

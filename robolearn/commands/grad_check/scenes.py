@@ -10,7 +10,7 @@ import torch
 from robolearn.commands.grad_check.differences import Rollout, Scene
 from robolearn.envs.backend import Backend
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Pose, Tensor
+from robolearn.envs.state import InitialState, Tensor
 
 SETTLING = 0.5
 """How long a robot stands before it is checked standing [s]: the ground has come to rest, and nobody has toppled."""
@@ -28,7 +28,9 @@ class Scenes:
     ) -> None:
         self.backend, self.robot = backend, robot
         self.substeps, self.control_dt, self.random = substeps, control_dt, random
-        self._lift: Callable[[Pose, Tensor], Pose] | None = self._find_lift() if robot.feet else None
+        self._lift: Callable[[InitialState, Tensor], InitialState] | None = (
+            self._find_lift() if robot.feet else None
+        )
 
     @property
     def grounded(self) -> bool:
@@ -48,7 +50,9 @@ class Scenes:
             for _ in range(round(SETTLING / self.control_dt)):
                 backend.step(held, self.substeps)
         entity = backend.state.robot
-        pose = Pose(**{f.name: getattr(entity, f.name).detach().clone() for f in fields(Pose)})
+        pose = InitialState(
+            **{f.name: getattr(entity, f.name).detach().clone() for f in fields(InitialState)}
+        )
         return self._scene(pose, pose, self._around(held, 0.01, steps))
 
     def onset(self, steps: int) -> Scene:
@@ -58,7 +62,7 @@ class Scenes:
         first, second = (self._dropped(shortest) for _ in range(2))
         return self._scene(first, second, self._around(self._home_targets(), 0.1, steps))
 
-    def home(self) -> Pose:
+    def home(self) -> InitialState:
         """Everybody at rest in the home pose, as the MJCF has its base."""
         n, device = self.backend.num_envs, self.backend.device
         zeros, upright = torch.zeros(n, 3, device=device), torch.zeros(n, 4, device=device)
@@ -66,17 +70,17 @@ class Scenes:
         place = zeros.clone()
         place[:, 2] = self.robot.home_height
         joints = torch.tensor(self.robot.home, device=device).repeat(n, 1)
-        return Pose(place, upright, zeros, zeros, joints, torch.zeros_like(joints))
+        return InitialState(place, upright, zeros, zeros, joints, torch.zeros_like(joints))
 
-    def _scene(self, first: Pose, second: Pose, targets: Tensor) -> Scene:
+    def _scene(self, first: InitialState, second: InitialState, targets: Tensor) -> Scene:
         reset = torch.arange(self.backend.num_envs, device=self.backend.device) % 2 == 1
         return Scene(first, second, reset, targets, self._unit(), self.substeps)
 
-    def _aloft(self) -> Pose:
+    def _aloft(self) -> InitialState:
         pose = self._noisy(self.home(), position=0.1, speed=0.5)
         return self._at_height(pose, torch.full((self.backend.num_envs,), ALOFT)) if self._lift else pose
 
-    def _dropped(self, seconds: float) -> Pose:
+    def _dropped(self, seconds: float) -> InitialState:
         assert self._lift is not None
         n = self.backend.num_envs
         share = torch.linspace(0.1, 0.8, n)[torch.randperm(n, generator=self.random)]
@@ -89,14 +93,14 @@ class Scenes:
             joint_vel=pose.joint_vel - FALL * (higher.joint_pos - pose.joint_pos),
         )
 
-    def _noisy(self, pose: Pose, position: float, speed: float) -> Pose:
+    def _noisy(self, pose: InitialState, position: float, speed: float) -> InitialState:
         parts = {f.name: getattr(pose, f.name) for f in fields(pose)}
         for name in ("joint_pos", "base_lin_vel", "base_ang_vel", "joint_vel"):
             size = position if name == "joint_pos" else speed
             parts[name] = parts[name] + size * self._uniform(*parts[name].shape)
-        return Pose(**parts)
+        return InitialState(**parts)
 
-    def _at_height(self, pose: Pose, height: Tensor) -> Pose:
+    def _at_height(self, pose: InitialState, height: Tensor) -> InitialState:
         """The pose lifted so that the lowest sole's centre is at `height` (N,) [m]."""
         assert self._lift is not None
         with torch.no_grad():
@@ -104,11 +108,11 @@ class Scenes:
         low = self.backend.state.robot.foot_pos[:, :, 2].amin(dim=1).detach()
         return self._lift(pose, height.to(low) - low)
 
-    def _find_lift(self) -> Callable[[Pose, Tensor], Pose] | None:
+    def _find_lift(self) -> Callable[[InitialState, Tensor], InitialState] | None:
         """What raises the whole robot: its free base, or else a joint that raises every foot by as much as itself."""
         if self.robot.base:
 
-            def base(pose: Pose, by: Tensor) -> Pose:
+            def base(pose: InitialState, by: Tensor) -> InitialState:
                 place = pose.base_pos.clone()
                 place[:, 2] += by
                 return replace(pose, base_pos=place)
@@ -128,7 +132,7 @@ class Scenes:
         if not found:
             return None
 
-        def joint(pose: Pose, by: Tensor) -> Pose:
+        def joint(pose: InitialState, by: Tensor) -> InitialState:
             place = pose.joint_pos.clone()
             place[:, found[0]] += by
             return replace(pose, joint_pos=place)

@@ -13,7 +13,7 @@ import torch
 
 from robolearn.commands.play.renderer import Renderer, row
 from robolearn.commands.play.video import caption, write_video
-from robolearn.config.run_config import OWN
+from robolearn.config.run_config import EXTERNAL
 from robolearn.core.env import Env
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError, quote
@@ -69,7 +69,7 @@ def play(
     require_writable(path.parent)
     set_threads(found.config)
     policy = load_policy(found)
-    if found.config.backend_name == OWN:
+    if found.config.backend_name == EXTERNAL:
         from robolearn.commands.play.external import film_external
 
         film_external(found, policy, path, seconds)

@@ -15,7 +15,7 @@ from robolearn.envs.differentiable.mechanics import Mechanics
 from robolearn.envs.differentiable.own import pieces
 from robolearn.envs.differentiable.tree import left_out, read_tree
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Pose
+from robolearn.envs.state import InitialState
 from robolearn.errors import ConfigError
 from tests.envs.scenes import hopper
 from tests.factories import home_pose, home_targets, load_robot
@@ -40,7 +40,7 @@ def swing(backend, start: torch.Tensor, force: torch.Tensor, substeps: int = 4) 
     quat = torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat(n, 1)
     backend.detach()
     backend.reset(
-        torch.ones(n, dtype=torch.bool), Pose(zeros, quat, zeros, zeros, start[:, :2], start[:, 2:])
+        torch.ones(n, dtype=torch.bool), InitialState(zeros, quat, zeros, zeros, start[:, :2], start[:, 2:])
     )
     for u in force:
         backend.step(u, substeps)

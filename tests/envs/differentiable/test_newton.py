@@ -15,7 +15,7 @@ from robolearn.envs import mjcf
 from robolearn.envs.differentiable.engine import ControlStep, Layout
 from robolearn.envs.randomize import nominal
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Pose
+from robolearn.envs.state import InitialState
 from tests.envs.newton_robots import MIXED, write_robot
 from tests.factories import home_pose, home_targets, load_robot
 
@@ -60,7 +60,7 @@ def make() -> Iterator[Make]:
         sim.engine.close()
 
 
-def tumbling(robot: Robot) -> Pose:
+def tumbling(robot: Robot) -> InitialState:
     """In the air, turned, and moving every way."""
     pose = home_pose(robot, N, height=1.0)
     turned = torch.tensor([0.9, 0.1, -0.2, 0.3])

@@ -16,7 +16,7 @@ from robolearn.envs import mjcf
 from robolearn.envs.isaaclab import convention
 from robolearn.envs.isaaclab.backend import IsaacLabBackend, IsaacLabConfig
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Pose, quat_rotate
+from robolearn.envs.state import InitialState, quat_rotate
 from robolearn.errors import ConfigError, RunFailed
 from tests.envs.fake_isaaclab import ROBOT, YAML, FakeBridge, Overflow
 
@@ -39,10 +39,10 @@ def backend(strider):
 EVERY = torch.ones(3, dtype=torch.bool)
 
 
-def tilted(n: int = 3) -> Pose:
+def tilted(n: int = 3) -> InitialState:
     """Everybody in the air, turned, moving; joints in the robot's order: drag, turn, swing."""
     turned = torch.tensor([0.9, 0.1, -0.2, 0.3])
-    return Pose(
+    return InitialState(
         base_pos=torch.tensor([0.1, -0.2, 1.5]).repeat(n, 1),
         base_quat=(turned / turned.norm()).repeat(n, 1),
         base_lin_vel=torch.tensor([0.3, -0.2, 0.1]).repeat(n, 1),
@@ -127,7 +127,7 @@ def test_turns_are_multiplied_in_the_right_order():
 class Plain:
     """Plain MuJoCo, in its own conventions."""
 
-    def __init__(self, robot: Robot, pose: Pose) -> None:
+    def __init__(self, robot: Robot, pose: InitialState) -> None:
         self.robot, self.model = robot, mjcf.build_model(robot, "isaaclab")
         self.data = mujoco.MjData(self.model)
         self.data.qpos[:7] = [*pose.base_pos[0], *pose.base_quat[0]]

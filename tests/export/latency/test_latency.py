@@ -21,7 +21,7 @@ from robolearn.export.latency.latency import (
     recommend,
     verdict,
 )
-from robolearn.export.target import Budget, Cpu, Figure, Gpu, Target, load
+from robolearn.export.target import Budget, Cpu, ExportTarget, Figure, Gpu, load
 
 THOR = "NVIDIA Jetson AGX Thor Developer Kit"
 JETSONS = ["jetson-agx-orin", "jetson-orin-nano", "jetson-orin-nx", "jetson-thor", "jetson-thor-t4000"]
@@ -32,7 +32,7 @@ def figure(value: float, mark: str = "measured") -> Figure:
 
 
 BUDGET = Budget(figure(0.05), figure(0.10), figure(0.25), figure(0.05))
-BOARD = Target(
+BOARD = ExportTarget(
     name="board",
     title="the board",
     family="test",

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from robolearn.envs.state import State, quat_rotate, quat_rotate_inverse, robot_entity
+from robolearn.tasks.humanoid_walk import GAIT_PHASE
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.context import Context, RobotConstants
 from robolearn.tasks.mdp.observations import MEASURABLE, VOCABULARY, projected_gravity
@@ -181,9 +182,9 @@ def test_every_measurable_observation_equals_its_numpy_twin():
         "limited": np.isfinite(ctx.robot.lower.numpy()),
     }
     assert sensors["limited"].tolist() == [False, True, False] + [True] * 18
-    assert len(MEASURABLE) == 9
-    for name in MEASURABLE:
-        item = VOCABULARY[name]
+    items = {**{name: VOCABULARY[name] for name in MEASURABLE}, "gait_phase": GAIT_PHASE}
+    assert len(items) == 9
+    for name, item in items.items():
         ours, deployed = item.compute(state, ctx)[0].numpy(), item.deployed(sensors)
         assert deployed.dtype == np.float32
         assert np.abs(ours - deployed).max() < 1e-6, name
