@@ -342,7 +342,7 @@ def test_what_is_not_finite_is_named_wherever_it_comes_from(make_env, monkeypatc
 
 
 def test_a_start_pose_of_the_wrong_shape_is_refused_by_name(make_env, monkeypatch):
-    right = CartpoleBalance.pose
+    right = CartpoleBalance.initial_state
 
     def short(self, num_envs, ctx, random):
         return replace(right(self, num_envs, ctx, random), base_quat=torch.zeros(num_envs, 3))
