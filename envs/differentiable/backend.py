@@ -1,4 +1,4 @@
-"""The `differentiable` backend: gradients of whatever follows from its State, by actions and start poses."""
+"""The `differentiable` backend: gradients of any function of its State by joint targets and initial states."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from robolearn.envs.warp_graphs import quiet, require_device
 from robolearn.errors import MissingError
 
 ABSURD_SPEED = 1000.0
-"""A velocity component beyond this [m/s or rad/s] is a diverged simulation, not a robot."""
+"""A velocity component beyond this [m/s or rad/s] counts as divergence."""
 
 
 @dataclass
 class DifferentiableConfig:
-    """The differentiable backend's own settings."""
+    """Settings of the `differentiable` backend."""
 
     engine: Literal["own", "newton"] = "own"
-    """own: our kernel, exact and fast; newton: Newton's Featherstone solver, to compare with."""
+    """own: one generated kernel per robot, exact and fast; newton: Newton's Featherstone solver, for comparison."""
     timestep: float = field(default=0.0, metadata={"min": 0.0, "max": 0.1})
-    """Physics step [s]; 0 takes the robot's own."""
+    """Physics step [s]; 0 takes the value of robot.yaml."""
     contact_stiffness: float = field(default=0.0, metadata={"min": 0.0, "max": 1e9})
-    """Of the floor under each point [N/m]; 0 takes the robot's own."""
+    """Stiffness of the floor under each contact point [N/m]; 0 takes the value of robot.yaml."""
 
 
 class DifferentiableBackend:
-    """The `differentiable` backend; the contract is `robolearn.envs.backend.GradientBackend`.
+    """The `differentiable` backend; implements `robolearn.envs.backend.GradientBackend`.
 
-    Where PyTorch records gradients, a step and a reset bind new tensors to the State, which are outputs of its graph;
-    a reset is a `torch.where`, so that gradients go on through the environments it leaves alone. Only the rows a
-    control step went on from are kept for the way back, which simulates it again: memory grows by some hundred
-    numbers an environment and step, until `detach`. All fields of the State are at time t.
+    While PyTorch records gradients, a step and a reset bind new tensors to the State, which are part of the autograd
+    graph. A reset is a `torch.where`, so gradients keep flowing through the environments that are not reset. The
+    graph keeps only the input rows of each control step, and the backward pass simulates the step again: memory
+    grows by a few hundred numbers per environment and step, until `detach`. All fields of the State are at time t.
     """
 
     config_class: ClassVar[type] = DifferentiableConfig
@@ -52,7 +52,7 @@ class DifferentiableBackend:
         quiet()
         self.device = require_device(device, "differentiable")
         self.robot, self.num_envs = robot, num_envs
-        # The engines integrate differently, so a robot has options for each.
+        # The engines integrate differently, so robot.yaml has options for each.
         self._options = "newton" if config.engine == "newton" else "differentiable"
         model = mjcf.build_model(robot, self._options)
         mjcf.override_options(model, config.timestep, "robot", 0)
@@ -70,7 +70,7 @@ class DifferentiableBackend:
             params=frozenset(self._engine.params),
         )
         self._layout = Layout(robot)
-        self._held = [
+        self._position_joints = [
             robot.actuated[i] if a.kind == "position" else None for i, a in enumerate(robot.actuators)
         ]
         self._params = torch.zeros(num_envs, len(self._engine.params), device=self.device)
@@ -108,33 +108,33 @@ class DifferentiableBackend:
     def reset(self, mask: Tensor, pose: InitialState) -> None:
         """See `Backend.reset`. Gradients flow by the pose of the environments in `mask`, and on through the others."""
         chosen = mask[:, None]
-        # Rows that are not read may hold anything: a gradient of 0 by what is not a number would be none either.
+        # Rows outside the mask may hold NaN, and a gradient of 0 times NaN is NaN: replace them before they are used.
         home = vars(self._home())
         pose = InitialState(
             **{name: torch.where(chosen, value, home[name]) for name, value in vars(pose).items()}
         )
         start = self._layout.rows(pose)
-        seen = self._advanced(start, self._holding(pose), 0)[1]
+        seen = self._advance(start, self._holding_targets(pose), 0)[1]
         self._rows, self._seen = torch.where(chosen, start, self._rows), torch.where(chosen, seen, self._seen)
         self._publish(self._diverged & ~mask)
 
     def step(self, targets: Tensor, substeps: int) -> None:
         """See `Backend.step`. Gradients flow by `targets` and by everything before."""
-        rows, seen = self._advanced(self._rows, targets, substeps)
+        rows, seen = self._advance(self._rows, targets, substeps)
         with torch.no_grad():
             speeds = torch.cat(
                 (rows[:, 7:13] if self.robot.base else rows[:, :0], rows[:, -len(self.robot.joints) :]), dim=1
             )
-            sound = torch.isfinite(rows).all(dim=1) & torch.isfinite(seen).all(dim=1)
-            sound &= (speeds.abs() < ABSURD_SPEED).all(dim=1)
-            sound &= torch.isfinite(targets).all(dim=1)  # a motor's limits make a number of what is none
-        # Where the simulation gave up, the environment stays where it was; no gradient comes back from there.
-        kept = sound[:, None]
+            finite = torch.isfinite(rows).all(dim=1) & torch.isfinite(seen).all(dim=1)
+            finite &= (speeds.abs() < ABSURD_SPEED).all(dim=1)
+            finite &= torch.isfinite(targets).all(dim=1)  # clipping to the effort would hide a NaN target
+        # A diverged environment keeps its last rows, detached: no gradient flows through the diverged step.
+        kept = finite[:, None]
         self._rows, self._seen = (
             torch.where(kept, rows, self._rows.detach()),
             torch.where(kept, seen, self._seen.detach()),
         )
-        self._publish(~sound)
+        self._publish(~finite)
 
     def push(self, mask: Tensor, jump: Tensor) -> None:
         """See `Backend.push`."""
@@ -144,7 +144,7 @@ class DifferentiableBackend:
             self._rows = self._rows + change
 
     def detach(self) -> None:
-        """Cut what the next step goes on from off the graph: gradients end here."""
+        """Detach the current State from the autograd graph: gradients end here."""
         self._rows, self._seen = self._rows.detach(), self._seen.detach()
         self._publish(self._diverged)
 
@@ -171,23 +171,23 @@ class DifferentiableBackend:
         self._publish(self._diverged)
 
     def check(self) -> None:
-        """See `Backend.check`: everything has room here."""
+        """See `Backend.check`. This backend has no buffers that can overflow."""
 
     def close(self) -> None:
         """Free the engine's memory."""
         self._engine.close()
 
-    def _advanced(self, rows: Tensor, targets: Tensor, substeps: int) -> tuple[Tensor, Tensor]:
+    def _advance(self, rows: Tensor, targets: Tensor, substeps: int) -> tuple[Tensor, Tensor]:
         if not torch.is_grad_enabled() or not (rows.requires_grad or targets.requires_grad):
             return self._engine.forward(rows.detach(), targets.detach(), self._params, substeps)
         result: Any = ControlStep.apply(self._engine, rows, targets, self._params, substeps)
         return result
 
-    def _holding(self, pose: InitialState) -> Tensor:
-        """Targets (N, A) with which position actuators hold the pose, and force actuators do nothing."""
-        still = torch.zeros_like(pose.joint_pos[:, :1]).squeeze(1)
-        columns = [still if joint is None else pose.joint_pos[:, joint] for joint in self._held]
-        return torch.stack(columns, dim=1) if columns else pose.joint_pos[:, :0]
+    def _holding_targets(self, initial: InitialState) -> Tensor:
+        """Joint targets (N, A) at which position actuators hold the joint positions and force actuators apply 0."""
+        still = torch.zeros_like(initial.joint_pos[:, :1]).squeeze(1)
+        columns = [still if joint is None else initial.joint_pos[:, joint] for joint in self._position_joints]
+        return torch.stack(columns, dim=1) if columns else initial.joint_pos[:, :0]
 
     def _publish(self, diverged: Tensor) -> None:
         self._diverged = diverged

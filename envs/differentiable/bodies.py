@@ -1,8 +1,8 @@
-"""Rigid bodies in a tree: where they are, what moves them and what that takes, for numbers or symbols alike.
+"""Kinematics, mass matrix and bias forces of a tree of rigid bodies, for numbers or symbols.
 
-Textbook rigid-body mechanics (Featherstone, 2008, "Rigid Body Dynamics Algorithms"): the composite-rigid-body algorithm
-for the inertia, recursive Newton-Euler for the bias forces. Velocities, forces and inertias are taken about the
-origin of the tree's root body, so that nothing loses digits far from the world's origin.
+The algorithms are those of Featherstone (2008, "Rigid Body Dynamics Algorithms"): composite rigid bodies for the mass
+matrix, recursive Newton-Euler for the bias forces. Velocities, forces and inertias are taken about the origin of the
+root body, which keeps precision far from the world's origin.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from robolearn.envs.differentiable.vectors import (
 
 @dataclass
 class Inertia:
-    """Mass, mass times centre, and the rotational inertia about the reference point."""
+    """Mass, mass times centre of mass, and the rotational inertia about the reference point."""
 
     mass: Scalar
     moment: Vector
@@ -44,65 +44,65 @@ class Inertia:
         return Inertia(self.mass + other.mass, add(self.moment, other.moment), rows)
 
     def times(self, angular: Vector, linear: Vector) -> tuple[Vector, Vector]:
-        """Angular and linear momentum of a velocity; of an acceleration torque and force."""
-        turning = add(rotate(self.rotational, angular), cross(self.moment, linear))
-        return turning, add(scale(self.mass, linear), cross(angular, self.moment))
+        """Angular and linear momentum of a velocity, or torque and force of an acceleration."""
+        rotational = add(rotate(self.rotational, angular), cross(self.moment, linear))
+        return rotational, add(scale(self.mass, linear), cross(angular, self.moment))
 
 
 @dataclass
 class Dof:
-    """The motion of a unit of one velocity: a rotation, and the velocity of the point at the reference."""
+    """Motion at unit velocity of one degree of freedom: angular velocity, and velocity of the reference point."""
 
     angular: Vector
     linear: Vector
     body: int
     parent: int
-    """The degree of freedom it moves along with; -1 for none."""
+    """The degree of freedom before it on the way to the root; -1 for none."""
     angular_rate: Vector
     linear_rate: Vector
-    """How this motion itself changes in time."""
+    """Time derivatives of `angular` and `linear`."""
 
 
 @dataclass
 class Frame:
-    """Where a body is and how it moves."""
+    """Position, orientation and velocity of a body."""
 
     rotation: Matrix
     quat: list[Scalar]
     position: Vector
-    """Of its origin, from the root's."""
+    """Of its origin relative to the root's origin, in world axes."""
     root: Vector
     """The root's origin in the world."""
     angular: Vector
     linear: Vector
-    """Velocity of the point at the reference."""
+    """Velocity of the reference point."""
     last_dof: int
-    """The degree of freedom that moves it last; -1 for a body that never moves."""
+    """The last degree of freedom that moves the body; -1 for a fixed body."""
 
 
 class Bodies:
-    """The bodies of one tree; `row` is a list of scalars, laid out as `Layout` has it."""
+    """The bodies of one tree. `row` is a list of scalars, with the columns of `Layout`."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
 
     def joints(self) -> list[Joint]:
-        """All of them, in the order of their degrees of freedom."""
+        """All joints, in the order of their degrees of freedom."""
         return [joint for body in self.tree.bodies for joint in body.joints]
 
     def speeds(self, row: Sequence[Scalar]) -> list[Scalar]:
         """Velocities (V,) in the order of the degrees of freedom."""
         return [row[j.velocity + k] for j in self.joints() for k in range(j.size)]
 
-    # ------------------------------------------------------------------ where everything is
+    # ------------------------------------------------------------------ kinematics
 
     def frames(self, row: Sequence[Scalar]) -> tuple[list[Frame], list[Dof]]:
         """Frames of all bodies, parents first, and motions of all degrees of freedom."""
-        still = Frame(IDENTITY, [1.0, 0.0, 0.0, 0.0], ZERO, ZERO, ZERO, ZERO, -1)
+        world = Frame(IDENTITY, [1.0, 0.0, 0.0, 0.0], ZERO, ZERO, ZERO, ZERO, -1)
         frames: list[Frame] = []
         dofs: list[Dof] = []
         for index, body in enumerate(self.tree.bodies):
-            parent = frames[body.parent] if body.parent >= 0 else still
+            parent = frames[body.parent] if body.parent >= 0 else world
             rotation = matmul(parent.rotation, body.rotation)
             quat = quat_multiply(parent.quat, body.quat)
             if body.parent >= 0:
@@ -111,12 +111,12 @@ class Bodies:
                 root, position = [*body.position], ZERO
             angular, linear, last = parent.angular, parent.linear, parent.last_dof
             for joint in body.joints:
-                moves: list[tuple[Vector, Vector]]
+                motions: list[tuple[Vector, Vector]]
                 if joint.kind == "free":
                     root, quat = list(row[:3]), list(row[3:7])
                     rotation, position = rotation_of(quat), ZERO
                     axes = transposed(rotation)
-                    moves = [(ZERO, e) for e in IDENTITY] + [(a, ZERO) for a in axes]
+                    motions = [(ZERO, e) for e in IDENTITY] + [(a, ZERO) for a in axes]
                 elif joint.kind == "slide":
                     axis = rotate(rotation, joint.axis)
                     step = scale(row[joint.position] - joint.reference, axis)
@@ -124,7 +124,7 @@ class Bodies:
                         root = add(root, step)
                     else:
                         position = add(position, step)
-                    moves = [(ZERO, axis)]
+                    motions = [(ZERO, axis)]
                 else:
                     axis = rotate(rotation, joint.axis)
                     anchor = add(position, rotate(rotation, joint.anchor))
@@ -133,9 +133,9 @@ class Bodies:
                     half = 0.5 * angle
                     quat = quat_multiply(quat, [cos(half), *scale(sin(half), joint.axis)])
                     position = sub(anchor, rotate(rotation, joint.anchor))
-                    moves = [(axis, cross(anchor, axis))]
-                for number, (turn, slide) in enumerate(moves):
-                    # The axes of a free joint's rotation move with the base, but not with each other.
+                    motions = [(axis, cross(anchor, axis))]
+                for number, (turn, slide) in enumerate(motions):
+                    # The rotation axes of a free joint move with the base, not with each other.
                     if joint.kind != "free" or number in (0, 3):
                         before = angular, linear
                     angular_rate = cross(before[0], turn)
@@ -150,28 +150,28 @@ class Bodies:
         return frames, dofs
 
     def velocity(self, frame: Frame, point: Vector) -> Vector:
-        """Velocity, world axes, of the point of a body that is at `point` (from the root's origin)."""
+        """Velocity, in world axes, of the point of a body at `point` (relative to the root's origin)."""
         return add(frame.linear, cross(frame.angular, point))
 
     def inertias(self, frames: list[Frame]) -> list[Inertia]:
-        """Of each body, about the root's origin, in world axes."""
+        """Inertia of each body about the root's origin, in world axes."""
         found = []
         for body, frame in zip(self.tree.bodies, frames, strict=True):
             centre = add(frame.position, rotate(frame.rotation, body.centre))
-            turned = matmul(matmul(frame.rotation, body.inertia), transposed(frame.rotation))
+            rotated = matmul(matmul(frame.rotation, body.inertia), transposed(frame.rotation))
             square = dot(centre, centre)
             for i in range(3):
-                turned[i] = [
-                    turned[i][j] + body.mass * ((square if i == j else 0.0) - centre[i] * centre[j])
+                rotated[i] = [
+                    rotated[i][j] + body.mass * ((square if i == j else 0.0) - centre[i] * centre[j])
                     for j in range(3)
                 ]
-            found.append(Inertia(body.mass, scale(body.mass, centre), turned))
+            found.append(Inertia(body.mass, scale(body.mass, centre), rotated))
         return found
 
     def bias(
         self, frames: list[Frame], dofs: list[Dof], inertias: list[Inertia], row: Sequence[Scalar]
     ) -> list[Scalar]:
-        """Forces (V,) that gravity, centrifugal and Coriolis effects ask for, by recursive Newton-Euler."""
+        """Bias forces (V,) of gravity, centrifugal and Coriolis effects, by recursive Newton-Euler."""
         speeds = self.speeds(row)
         upward: Vector = [-g for g in self.tree.gravity]
         accelerations: list[tuple[Vector, Vector]] = []
@@ -197,7 +197,7 @@ class Bodies:
         return [dot(d.angular, forces[d.body][0]) + dot(d.linear, forces[d.body][1]) for d in dofs]
 
     def mass_matrix(self, dofs: list[Dof], inertias: list[Inertia]) -> list[list[Scalar]]:
-        """The lower half of the joint-space inertia (V, V), by composite rigid bodies; without armature."""
+        """The lower triangle of the joint-space inertia (V, V), by composite rigid bodies; without armature."""
         composite = list(inertias)
         for index in reversed(range(len(composite))):
             parent = self.tree.bodies[index].parent
@@ -214,9 +214,9 @@ class Bodies:
 
 
 def solve(matrix: list[list[Scalar]], forces: Sequence[Scalar]) -> list[Scalar]:
-    """x with A x = forces, for the lower half of a symmetric positive definite A (V, V).
+    """Solve A x = forces for x (V,), given the lower triangle of a symmetric positive definite A (V, V).
 
-    A = L' D L, eliminated from the leaves: the zeros between branches of a tree stay zeros (Featherstone, 2005,
+    A = L' D L, factorized from the leaves, which keeps the zeros between branches of the tree (Featherstone, 2005,
     "Efficient Factorization of the Joint-Space Inertia Matrix for Branched Kinematic Trees").
     """
     size, a = len(matrix), [list(line) for line in matrix]

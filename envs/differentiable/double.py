@@ -1,4 +1,4 @@
-"""The `differentiable` backend in float64: what finite differences are taken of, to check float32's gradients."""
+"""The `differentiable` backend in float64, whose finite differences check the gradients of float32."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from robolearn.envs.differentiable.own import OwnEngine
 
 
 class DoubleBackend(DifferentiableBackend):
-    """The same equations, computed in float64 where poses and targets are; only our own engine can.
+    """The same equations in float64, for float64 initial states and joint targets; `engine=own` only.
 
-    Physical parameters stay the float32 numbers that they are in `DifferentiableBackend`.
+    Physical parameters keep their float32 values.
     """
 
     def _make_engine(self, model: mujoco.MjModel, name: str, options: dict[str, Any]) -> Engine:

@@ -1,4 +1,4 @@
-"""What a differentiable engine is, and the bridge that puts one control step of it into PyTorch's graph."""
+"""The interface of a differentiable engine, and the autograd function that runs one control step of it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from robolearn.envs.state import Entity, InitialState, Tensor, quat_rotate
 
 
 class Engine(Protocol):
-    """N copies of one robot: a control step, and the product of a vector with its Jacobian.
+    """N copies of one robot: a control step and its vector-Jacobian product.
 
-    What a step goes on from is a *row*, laid out the same whatever the engine (see `Layout`). It keeps nothing
-    between calls: the same arguments give the same result, bit for bit on a CPU. Rows of different environments
-    never mix, so that one which is not finite spoils no other.
+    The simulation state of an environment is a *row*; every engine uses the same `Layout`. An engine keeps no state
+    between calls: the same arguments give the same result, bit for bit on a CPU. Environments are independent, so a
+    non-finite row does not affect the others.
     """
 
     timestep: float
     """Length of one physics substep [s]."""
     params: tuple[str, ...]
-    """Physical parameters that each environment has its own of, sorted; the columns of `params` below."""
+    """Names of the physical parameters that differ per environment, sorted; the columns of `params` below."""
 
     def forward(self, rows: Tensor, targets: Tensor, params: Tensor, substeps: int) -> tuple[Tensor, Tensor]:
-        """Rows (N, R) after `substeps` with `targets` (N, A) held, and what is seen there, (N, L).
+        """Rows (N, R) after `substeps` with constant joint `targets` (N, A), and the fields of Entity there (N, L).
 
-        With 0 substeps only what is seen. New tensors, not part of any graph.
+        With 0 substeps only the fields are computed. Returns new tensors, outside of any autograd graph.
         """
 
     def backward(
@@ -39,8 +39,8 @@ class Engine(Protocol):
         grad_rows: Tensor,
         grad_seen: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Gradients by `rows` (N, R) and `targets` (N, A), given those by the two results of `forward` at the same
-        arguments. New tensors.
+        """Gradients by `rows` (N, R) and `targets` (N, A), from the gradients by the two results of `forward` with
+        the same arguments. Returns new tensors.
         """
 
     def close(self) -> None:
@@ -48,10 +48,10 @@ class Engine(Protocol):
 
 
 class Layout:
-    """Where everything stands in a row (N, R) and in what is seen (N, L), in the robot's own joint order.
+    """Columns of a row (N, R) and of the outputs `seen` (N, L), with joints in the robot's order.
 
-    A row is MuJoCo's state: for a free base its position (3), orientation wxyz (4), velocity in the world (3) and
-    angular velocity in base axes (3); then joint positions (J) and velocities (J). What is seen is every field of
+    A row is MuJoCo's state: for a free base its position (3), orientation wxyz (4), velocity in world axes (3) and
+    angular velocity in base axes (3); then joint positions (J) and velocities (J). `seen` has every field of
     `Entity` in its order, flattened.
     """
 
@@ -78,20 +78,20 @@ class Layout:
         self.seen = sum(self.widths)
 
     def entity(self, seen: Tensor) -> Entity:
-        """What is seen (N, L) as the fields of State; views of it."""
+        """The fields of Entity as views of `seen` (N, L)."""
         parts = seen.split(self.widths, dim=1)
         return Entity(
             **{k: part.view(len(seen), *self.shapes[k]) for k, part in zip(self.shapes, parts, strict=True)}
         )
 
-    def rows(self, pose: InitialState) -> Tensor:
-        """The rows (N, R) that stand in `pose`."""
-        joints = (pose.joint_pos, pose.joint_vel)
+    def rows(self, initial: InitialState) -> Tensor:
+        """The rows (N, R) of an initial state."""
+        joints = (initial.joint_pos, initial.joint_vel)
         if not self.base:
             return torch.cat(joints, dim=1)
-        quat = pose.base_quat / pose.base_quat.norm(dim=1, keepdim=True)
-        velocity = quat_rotate(quat, pose.base_lin_vel)
-        return torch.cat((pose.base_pos, quat, velocity, pose.base_ang_vel, *joints), dim=1)
+        quat = initial.base_quat / initial.base_quat.norm(dim=1, keepdim=True)
+        velocity = quat_rotate(quat, initial.base_lin_vel)
+        return torch.cat((initial.base_pos, quat, velocity, initial.base_ang_vel, *joints), dim=1)
 
     def joint_pos(self, rows: Tensor) -> Tensor:
         """Joint positions (N, J) of rows."""
@@ -99,9 +99,9 @@ class Layout:
 
 
 class ControlStep(torch.autograd.Function):
-    """One control step as one node of PyTorch's graph. Only its inputs are kept: the way back simulates again.
+    """One control step as one node of the autograd graph. It saves only its inputs; backward simulates again.
 
-    `apply(engine, rows, targets, params, substeps)` gives `forward`'s two results.
+    `apply(engine, rows, targets, params, substeps)` returns the two results of `Engine.forward`.
     """
 
     @staticmethod
@@ -109,18 +109,18 @@ class ControlStep(torch.autograd.Function):
         ctx: Any, engine: Engine, rows: Tensor, targets: Tensor, params: Tensor, substeps: int
     ) -> tuple[Tensor, Tensor]:
         """See `Engine.forward`."""
-        # Copies: whoever owns these may write the next step's into the same memory.
+        # Copies: the caller may overwrite these tensors in its next step.
         rows, targets, params = (x.detach().clone() for x in (rows, targets, params))
         ctx.save_for_backward(rows, targets, params)
         ctx.engine, ctx.substeps = engine, substeps
         return engine.forward(rows, targets, params, substeps)
 
     @staticmethod
-    @once_differentiable  # a second derivative would need the engines' own
+    @once_differentiable  # the engines have no second derivatives
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """See `Engine.backward`."""
         rows, targets, params = ctx.saved_tensors
-        by_rows, by_targets = ctx.engine.backward(rows, targets, params, ctx.substeps, *grads)
-        # Nothing asked, nothing answered: on the way back through a simulation that blew up 0 becomes NaN.
-        asked = torch.cat(grads, dim=1).any(dim=1, keepdim=True)
-        return None, torch.where(asked, by_rows, 0.0), torch.where(asked, by_targets, 0.0), None, None
+        grad_rows, grad_targets = ctx.engine.backward(rows, targets, params, ctx.substeps, *grads)
+        # Where the incoming gradient is 0 the result is 0, although the adjoint of a diverged step makes it NaN.
+        nonzero = torch.cat(grads, dim=1).any(dim=1, keepdim=True)
+        return None, torch.where(nonzero, grad_rows, 0.0), torch.where(nonzero, grad_targets, 0.0), None, None

@@ -1,4 +1,4 @@
-"""From equations to Warp kernels: one thread an environment, all substeps of a control step in one launch."""
+"""Generates Warp kernels from the equations of motion: one thread per environment, several substeps per launch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from robolearn.envs.differentiable.mechanics import Mechanics
 from robolearn.envs.differentiable.symbols import Recording, Scalar
 
 SIZES = (8, 4, 2, 1, 0)
-"""Substeps that one launch can take; other numbers are sums of these. 0 only looks."""
+"""Numbers of substeps with a kernel; other numbers are sums of these. 0 only computes the outputs."""
 
 
 def control_step_kernels(
@@ -26,19 +26,19 @@ def control_step_kernels(
 ) -> dict[int, wp.Kernel]:
     """Kernels of one robot by their number of substeps (`SIZES`).
 
-    Their arguments: rows (N, R), targets (N, A) and params (N, P), then what they write: new rows (N, R) and what is
-    seen (N, L), all of the type `number`; `width`, `motors` and `seen` are R, A and L. The equations are written as
-    straight-line code without loops or branches, in which a number is assigned once, so that Warp's way back finds it.
+    Inputs are rows (N, R), joint targets (N, A) and params (N, P); outputs are new rows (N, R) and the fields of
+    Entity, `seen` (N, L). All have the type `number`; `width`, `motors` and `seen` are R, A and L. The code has no
+    loops or branches and assigns each variable once, so that Warp's adjoint finds every intermediate value.
     """
-    code, results = _recorded(mechanics.substep, width, motors, params, number)
-    looked, sights = _recorded(mechanics.look, width, motors, params, number)
+    code, results = _record(mechanics.substep, width, motors, params, number)
+    output_code, outputs = _record(mechanics.outputs, width, motors, params, number)
     vectors = {"Row": width, "Motors": max(1, motors), "Params": max(1, len(params)), "Seen": seen}
     arrays = ("rows", "targets", "params", "new_rows", "seen")
     lines = [
         "import warp as wp",
         *(f"{name} = wp.types.vector(length={size}, dtype=wp.{number})" for name, size in vectors.items()),
         *_function("substep", "Row", code, results),
-        *_function("look", "Seen", looked, sights),
+        *_function("look", "Seen", output_code, outputs),
     ]
     for substeps in SIZES:
         lines += [
@@ -53,19 +53,19 @@ def control_step_kernels(
             *(f"    new_rows[i, {c}] = x{substeps}[{c}]" for c in range(width)),
             *(f"    seen[i, {c}] = y[{c}]" for c in range(seen)),
         ]
-    defined = _executed("\n".join(lines) + "\n")
+    defined = _execute("\n".join(lines) + "\n")
     return {substeps: defined[f"steps_{substeps}"] for substeps in SIZES}
 
 
-def _recorded(
+def _record(
     function: Callable[..., Sequence[Scalar]], width: int, motors: int, params: tuple[str, ...], number: str
 ) -> tuple[list[str], list[str]]:
     recording = Recording()
     row: list[Scalar] = [recording.input(f"x[{c}]") for c in range(width)]
     target = [recording.input(f"u[{c}]") for c in range(motors)]
-    own = {name: recording.input(f"p[{c}]") for c, name in enumerate(params)}
+    values = {name: recording.input(f"p[{c}]") for c, name in enumerate(params)}
     literal = "{}" if number == "float32" else f"wp.{number}({{}})"
-    return recording.code(function(row, target, own), literal)
+    return recording.code(function(row, target, values), literal)
 
 
 def _function(name: str, result: str, code: list[str], values: list[str]) -> list[str]:
@@ -81,11 +81,11 @@ def _read(kind: str, array: str, width: int, number: str) -> str:
     return f"{kind}({', '.join(f'{array}[i, {c}]' for c in range(width)) or f'wp.{number}(0.0)'})"
 
 
-def _executed(source: str) -> dict[str, Any]:
-    """What a piece of Python source defines; it is kept where Warp looks for the source of a function."""
+def _execute(source: str) -> dict[str, Any]:
+    """Execute Python source and return its namespace; `linecache` keeps the source, where Warp reads it."""
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]
     name = f"<robolearn control step {digest}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     defined: dict[str, Any] = {"__name__": f"robolearn_control_step_{digest}"}
-    exec(compile(source, name, "exec"), defined)  # noqa: S102 - written a few lines above, from numbers alone
+    exec(compile(source, name, "exec"), defined)  # noqa: S102 - generated above, from numbers alone
     return defined

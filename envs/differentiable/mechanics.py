@@ -1,4 +1,4 @@
-"""Equations of motion of a robot on flat ground: its forces, one physics step, and what is seen of it."""
+"""Equations of motion of a robot on flat ground: forces, one physics step, and the fields of Entity."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from robolearn.envs.differentiable.vectors import (
 
 
 @dataclass
-class Touch:
-    """One point on the ground: forces in world axes, and what they become when the velocity changes."""
+class Contact:
+    """A contact point: its force in world axes and the derivatives of the force."""
 
     at: Vector
-    """From the root's origin."""
+    """Position relative to the root's origin, in world axes."""
     body: int
     force: Vector
     damping: Vector
-    """-d force / d velocity, along each world axis."""
+    """-d force / d velocity, for each world axis."""
     stiffness: Scalar
     """-d force / d height."""
 
 
 class Mechanics(Bodies):
-    """The motion of one tree; `row`, `target` and `params` are lists of scalars, a row as `Layout` has it."""
+    """Dynamics of one tree. `row`, `target` and `params` hold scalars; `Layout` defines a row."""
 
     def __init__(self, tree: Tree, timestep: float) -> None:
         super().__init__(tree)
@@ -47,20 +47,20 @@ class Mechanics(Bodies):
     def motor(
         self, motor: Motor, row: Sequence[Scalar], target: Scalar, gain: Scalar
     ) -> tuple[Scalar, Scalar]:
-        """Torque of a motor within its limits, and its damping: 0 where a limit holds it."""
+        """Torque of a motor, clipped to its effort, and its damping, which is 0 where the torque is clipped."""
         if motor.kind == "force":
             return maximum(minimum(target, motor.effort), -motor.effort), 0.0
-        asked = gain * (motor.kp * (target - row[motor.position]) - motor.kd * row[motor.velocity])
-        torque = maximum(minimum(asked, motor.effort), -motor.effort)
-        room = (motor.effort - asked) * (motor.effort + asked)
-        return torque, where_positive(room, gain * motor.kd, 0.0)
+        unclipped = gain * (motor.kp * (target - row[motor.position]) - motor.kd * row[motor.velocity])
+        torque = maximum(minimum(unclipped, motor.effort), -motor.effort)
+        margin = (motor.effort - unclipped) * (motor.effort + unclipped)
+        return torque, where_positive(margin, gain * motor.kd, 0.0)
 
-    def touches(self, frames: list[Frame], friction: Scalar) -> list[Touch]:
-        """The ground's forces on every point that may touch it.
+    def contacts(self, frames: list[Frame], friction: Scalar) -> list[Contact]:
+        """The ground's force on every contact point of the robot.
 
-        Normal force of Hunt and Crossley (1975): stiffness x depth x (1 - dissipation x upward speed), so that it
-        starts from 0 however fast the point arrives. Friction opposes sliding, up to `friction` times that, and
-        grows in proportion below `slip_speed`.
+        Normal force of Hunt and Crossley (1975): stiffness x depth x (1 - dissipation x upward speed), which starts
+        from 0 at any impact speed. Friction opposes sliding with up to `friction` times the normal force, and is
+        proportional to the sliding speed below about `slip_speed`.
         """
         ground, h = self.tree.ground, self.timestep
         found = []
@@ -70,18 +70,18 @@ class Mechanics(Bodies):
             at = [centre[0], centre[1], centre[2] - point.radius]
             depth = maximum(-(frame.root[2] + at[2]), 0.0)
             vx, vy, vz = self.velocity(frame, at)
-            room = maximum(1.0 - ground.dissipation * vz, 0.0)
-            normal = ground.stiffness * depth * room
+            factor = maximum(1.0 - ground.dissipation * vz, 0.0)
+            normal = ground.stiffness * depth * factor
             slip = friction * normal / sqrt(vx * vx + vy * vy + ground.slip_speed**2)
-            damping = where_positive(room, ground.stiffness * ground.dissipation * depth, 0.0)
-            # How much of the spring counts at the end of the step: all of it once a point is deep, and less where it
-            # may touch or leave within the step. So the ground never pulls, and a step changes without a jump as a
-            # point begins to touch: a gradient through a touchdown means something.
-            share = _share(depth, h * vz)
+            damping = where_positive(factor, ground.stiffness * ground.dissipation * depth, 0.0)
+            # The implicit stiffness: full for a deep point, less where the point may touch or leave within the step.
+            # So the ground never pulls and a step is continuous at a touchdown, where gradients would otherwise be
+            # meaningless.
+            ramp = _penetration_ratio(depth, h * vz)
             found.append(
-                Touch(
+                Contact(
                     at, point.body, [-(slip * vx), -(slip * vy), normal], [slip, slip, damping],
-                    ground.stiffness * room * share,
+                    ground.stiffness * factor * ramp,
                 )
             )  # fmt: skip
         return found
@@ -93,11 +93,12 @@ class Mechanics(Bodies):
         position, speed = row[joint.position], row[joint.velocity]
         beyond = maximum(position - joint.upper, 0.0) - maximum(joint.lower - position, 0.0)
         outside = maximum(position - joint.upper, joint.lower - position)
-        # The damper sets in over a thousandth of a radian or metre, not at once.
-        grip = minimum(maximum(1000.0 * outside, 0.0), 1.0)
-        damping = grip * joint.stop_damping
+        # The damping ramps up over 0.001 rad or m, so that the force is continuous.
+        ramp = minimum(maximum(1000.0 * outside, 0.0), 1.0)
+        damping = ramp * joint.stop_damping
         force = -(joint.stop_stiffness * beyond) - damping * speed
-        return force, damping, joint.stop_stiffness * _share(maximum(outside, 0.0), self.timestep * speed)
+        stiffness = joint.stop_stiffness * _penetration_ratio(maximum(outside, 0.0), self.timestep * speed)
+        return force, damping, stiffness
 
     # ------------------------------------------------------------------ a step
 
@@ -106,8 +107,8 @@ class Mechanics(Bodies):
     ) -> list[Scalar]:
         """The row one timestep later.
 
-        Velocities first, then positions with the new ones. Damping of joints and motors, stops and the ground count at
-        the end of the step, linearized (MuJoCo's `implicitfast`), which keeps stiff contact stable:
+        Semi-implicit: velocities first, then positions with the new velocities. Damping of joints and motors, stops
+        and the ground are linearized and implicit (MuJoCo's `implicitfast`), which keeps stiff contact stable:
         (M + h D + h^2 K) a = forces - h K v.
         """
         h = self.timestep
@@ -133,45 +134,49 @@ class Mechanics(Bodies):
             torque, damping = self.motor(motor, row, wanted, params.get("gain_scale", 1.0))
             forces[motor.dof] = forces[motor.dof] + torque
             matrix[motor.dof][motor.dof] = matrix[motor.dof][motor.dof] + h * damping
-        for touch in self.touches(frames, params.get("friction", self.tree.ground.friction)):
-            self._press(touch, frames, dofs, forces, matrix)
+        for contact in self.contacts(frames, params.get("friction", self.tree.ground.friction)):
+            self._add_contact(contact, frames, dofs, forces, matrix)
 
         accelerations = solve(matrix, forces)
-        return self._moved(row, [v + h * a for v, a in zip(speeds, accelerations, strict=True)])
+        return self._integrate(row, [v + h * a for v, a in zip(speeds, accelerations, strict=True)])
 
-    def _press(
+    def _add_contact(
         self,
-        touch: Touch,
+        contact: Contact,
         frames: list[Frame],
         dofs: list[Dof],
         forces: list[Scalar],
         matrix: list[list[Scalar]],
     ) -> None:
-        """Add one point on the ground to the forces and to the matrix of a step."""
+        """Add one contact point to the forces (V,) and to the matrix (V, V) of a step, in place."""
         h = self.timestep
-        up = self.velocity(frames[touch.body], touch.at)[2]
-        force = [*touch.force[:2], touch.force[2] - h * touch.stiffness * up]
-        resist = [h * touch.damping[0], h * touch.damping[1], h * touch.damping[2] + h * h * touch.stiffness]
-        columns: dict[int, Vector] = {}
-        k = frames[touch.body].last_dof
+        up = self.velocity(frames[contact.body], contact.at)[2]
+        force = [*contact.force[:2], contact.force[2] - h * contact.stiffness * up]
+        implicit = [
+            h * contact.damping[0],
+            h * contact.damping[1],
+            h * contact.damping[2] + h * h * contact.stiffness,
+        ]
+        jacobian: dict[int, Vector] = {}
+        k = frames[contact.body].last_dof
         while k >= 0:
-            columns[k] = add(dofs[k].linear, cross(dofs[k].angular, touch.at))
+            jacobian[k] = add(dofs[k].linear, cross(dofs[k].angular, contact.at))
             k = dofs[k].parent
-        for k, column in columns.items():
+        for k, column in jacobian.items():
             forces[k] = forces[k] + dot(column, force)
-            weighted = [r * c for r, c in zip(resist, column, strict=True)]
-            for j, other in columns.items():
+            weighted = [r * c for r, c in zip(implicit, column, strict=True)]
+            for j, other in jacobian.items():
                 if j <= k:
                     matrix[k][j] = matrix[k][j] + dot(weighted, other)
 
-    def _moved(self, row: Sequence[Scalar], speeds: list[Scalar]) -> list[Scalar]:
-        """The row after a timestep at `speeds` (V,)."""
+    def _integrate(self, row: Sequence[Scalar], speeds: list[Scalar]) -> list[Scalar]:
+        """The row after a timestep with velocities `speeds` (V,)."""
         h, new = self.timestep, list(row)
         for joint in self.joints():
             if joint.kind == "free":
                 linear, angular = speeds[joint.dof : joint.dof + 3], speeds[joint.dof + 3 : joint.dof + 6]
                 new[:3] = add(list(row[:3]), scale(h, linear))
-                quat = quat_multiply(list(row[3:7]), _turn(scale(0.5 * h, angular)))
+                quat = quat_multiply(list(row[3:7]), _small_rotation(scale(0.5 * h, angular)))
                 norm = 1.0 / sqrt(total(q * q for q in quat))
                 new[3:7] = [norm * q for q in quat]
                 new[7:13] = [*linear, *angular]
@@ -180,9 +185,9 @@ class Mechanics(Bodies):
                 new[joint.position] = row[joint.position] + h * speeds[joint.dof]
         return new
 
-    # ------------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------------ outputs
 
-    def look(
+    def outputs(
         self, row: Sequence[Scalar], target: Sequence[Scalar], params: dict[str, Scalar]
     ) -> list[Scalar]:
         """Every field of Entity at `row`, in `Layout`'s order."""
@@ -198,30 +203,31 @@ class Mechanics(Bodies):
         for motor, wanted in zip(tree.motors, target, strict=True):
             torques[motor.joint] = self.motor(motor, row, wanted, params.get("gain_scale", 1.0))[0]
         bodies = [x for b in tree.seen_bodies for x in add(frames[b].root, frames[b].position)]
-        touches = self.touches(frames, params.get("friction", tree.ground.friction))
-        where: list[Scalar] = []
-        turned: list[Scalar] = []
-        moving: list[Scalar] = []
-        pressed: list[Scalar] = []
+        contacts = self.contacts(frames, params.get("friction", tree.ground.friction))
+        foot_pos: list[Scalar] = []
+        foot_quat: list[Scalar] = []
+        foot_lin_vel: list[Scalar] = []
+        foot_force: list[Scalar] = []
         for foot in tree.feet:
             frame = frames[foot.body]
             sole = add(frame.position, rotate(frame.rotation, foot.position))
-            where += add(frame.root, sole)
-            turned += quat_multiply(frame.quat, foot.quat)
-            moving += self.velocity(frame, sole)
-            forces = [t.force for t in touches if t.body == foot.body]
-            pressed += [total(f[axis] for f in forces) for axis in range(3)]
-        return [*base, *positions, *speeds, *torques, *bodies, *where, *turned, *moving, *pressed]
+            foot_pos += add(frame.root, sole)
+            foot_quat += quat_multiply(frame.quat, foot.quat)
+            foot_lin_vel += self.velocity(frame, sole)
+            forces = [c.force for c in contacts if c.body == foot.body]
+            foot_force += [total(f[axis] for f in forces) for axis in range(3)]
+        feet = [*foot_pos, *foot_quat, *foot_lin_vel, *foot_force]
+        return [*base, *positions, *speeds, *torques, *bodies, *feet]
 
 
-def _turn(half: Vector) -> list[Scalar]:
-    """The quaternion of a rotation by twice the vector `half` [rad]; by series, for less than half a radian each."""
+def _small_rotation(half: Vector) -> list[Scalar]:
+    """The quaternion of a rotation by twice the vector `half` [rad], by its series, for angles below 0.5 rad."""
     square = dot(half, half)
     real = 1.0 - square * (1 / 2) + square * square * (1 / 24) - square * square * square * (1 / 720)
     ratio = 1.0 - square * (1 / 6) + square * square * (1 / 120) - square * square * square * (1 / 5040)
     return [real, *scale(ratio, half)]
 
 
-def _share(depth: Scalar, way: Scalar) -> Scalar:
-    """`depth` (>= 0) as a share of the `way` that a step goes, 1 where it is more."""
-    return depth / maximum(maximum(depth, maximum(way, -way)), 1e-9)
+def _penetration_ratio(depth: Scalar, travel: Scalar) -> Scalar:
+    """`depth` (>= 0) over the distance |travel| of a step, at most 1."""
+    return depth / maximum(maximum(depth, maximum(travel, -travel)), 1e-9)

@@ -19,35 +19,34 @@ from robolearn.envs.robot import Robot
 from robolearn.envs.state import Tensor
 from robolearn.envs.warp_graphs import Recorder, patience, quiet
 
-MEANINGS = ("friction", "gain_scale", "mass_scale")
-"""The parameters, in the order in which the kernels know them."""
+PARAMETERS = ("friction", "gain_scale", "mass_scale")
+"""The physical parameters, in the order of the kernels' arguments."""
 
 
 class NewtonEngine:
-    """Any robot of hinges, slides and a free base; `robolearn.envs.differentiable.engine.Engine` is the contract.
+    """Any robot of hinges, slides and a free base; implements `robolearn.envs.differentiable.engine.Engine`.
 
-    Newton's `SolverFeatherstone` does the multibody dynamics. Everything that acts on it is ours
-    (`newton_kernels.py`) and is computed once a substep: actuators clipped to their effort, damping, springs, stops,
-    and the ground as spring-dampers at points of the feet. Newton's collision pipeline is not used, limbs pass
-    through one another, and only geoms that MuJoCo would let touch the floor touch it.
+    Newton's `SolverFeatherstone` does the multibody dynamics. `newton_kernels.py` computes all applied forces once
+    per substep: actuators clipped to their effort, damping, springs, stops, and the ground as spring-dampers at the
+    contact points. Newton's collision pipeline is not used: limbs pass through one another, and only geoms that
+    collide with the floor in MuJoCo touch it.
 
-    What `backward` returns is the derivative of what `forward` computed. It is no good guide where a foot touches
-    down or lifts off (the force is continuous there, its derivative is not), or where a motor or a stop begins to
-    bear. Tests hold smooth motion to 1e-3 of finite differences and sustained contact to 1e-2.
+    `backward` returns the derivative of what `forward` computed. It predicts finite changes badly where a foot
+    touches down or lifts off (the force is continuous there, its derivative is not) and where a motor or a stop
+    engages. Tests require 1e-3 agreement with finite differences in smooth motion and 1e-2 in sustained contact.
 
-    Two faults of Newton 1.8 spoil gradients, and are worked around here:
+    Work-arounds for two bugs of Newton 1.8 that make gradients wrong:
 
-    1. A solver keeps its mass matrix and Jacobian, and overwrites them in its next step; the way back then takes
-       the last step's for all. So each substep has a solver of its own.
-    2. `eval_rigid_tau` turns the body forces it is given into another frame in place, and its adjoint then takes the
-       result for what it was given. So right before each such adjoint the forces are put back: a copy, recorded
-       on the tape behind the substep.
+    1. A solver overwrites its mass matrix and Jacobian in each step, and the backward pass then uses those of the
+       last step for every step. So each substep has a separate solver.
+    2. `eval_rigid_tau` transforms its input body forces in place, and its adjoint then reads the transformed values.
+       So a copy recorded on the tape after the substep restores the forces right before that adjoint.
 
-    Forward and backward (which simulates again, taped) are recorded graphs over tensors that never move, on a CPU as
-    on a GPU; one pair for each number of substeps. Memory grows with the substeps of a control step only: with
-    the humanoid it takes 0.14 MB an environment and substep.
+    Forward and backward (which simulates again, on a tape) are recorded Warp graphs over buffers at fixed addresses,
+    on CPU and GPU, one pair per number of substeps. Memory grows only with the substeps of a control step: the
+    humanoid takes 0.14 MB per environment and substep.
 
-    `_solver_each` and `_restore_forces` switch the work-arounds off, for the tests that show what they are for.
+    `_solver_each` and `_restore_forces` switch the work-arounds off, for the tests that prove them necessary.
     """
 
     def __init__(
@@ -61,11 +60,11 @@ class NewtonEngine:
         _solver_each: bool = True,
         _restore_forces: bool = True,
     ) -> None:
-        """`model` is the robot's own for this backend, `options` may hold `contact_stiffness` [N/m],
-        `contact_damping` [s/m] and `contact_friction_speed` [m/s]. Nothing is compiled before the first step.
+        """`model` is the robot's model for this backend; `options` may hold `contact_stiffness` [N/m],
+        `contact_damping` [s/m] and `contact_friction_speed` [m/s]. Kernels are compiled at the first step.
 
         Raises:
-            ValueError: in one line, where the robot has something that cannot be simulated or an option is wrong.
+            ConfigError: names an unsupported feature of the robot or a wrong option, and the fix.
         """
         quiet()
         self.timestep = float(model.opt.timestep)
@@ -76,22 +75,21 @@ class NewtonEngine:
         self._graphs: dict[tuple[str, int], wp.Graph] = {}
         self._substeps: list[_Substep] = []
         self._solver: Any = None
-        # Newton tells too little about its types: what it makes is Any here.
-        self._model: Any = None
+        self._model: Any = None  # Newton's types are incomplete
         self._start: Any = None
-        described = Description(robot, model)
+        description = Description(robot, model)
         with wp.ScopedDevice(self._recorder.warp):
-            self._joints, self._places = described.joints(), described.places()
-            self._points = described.points(*compliance(robot, model, options, SINK, 1.0))
-            self._model = _newton_model(described, num_envs)
-            self._allocate(described)
+            self._joints, self._places = description.joints(), description.places()
+            self._points = description.points(*compliance(robot, model, options, SINK, 1.0))
+            self._model = _newton_model(description, num_envs)
+            self._allocate(description)
 
-    # ------------------------------------------------------------------ the contract
+    # ------------------------------------------------------------------ Engine
 
     def forward(self, rows: Tensor, targets: Tensor, params: Tensor, substeps: int) -> tuple[Tensor, Tensor]:
         """See `Engine.forward`."""
-        self._take(rows, targets, params)
-        self._run("forward", substeps)
+        self._set_inputs(rows, targets, params)
+        self._launch("forward", substeps)
         return _torch(self._rows_out).clone(), _torch(self._seen).clone()
 
     def backward(
@@ -104,25 +102,25 @@ class NewtonEngine:
         grad_seen: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """See `Engine.backward`."""
-        self._take(rows, targets, params)
+        self._set_inputs(rows, targets, params)
         _torch(self._grad_rows).copy_(grad_rows)
         _torch(self._grad_seen).copy_(grad_seen)
-        self._run("backward", substeps)
-        # Where nothing comes back nothing goes on, even where the simulation was not finite (0 times NaN is NaN).
-        some = ((grad_rows != 0).any(dim=1) | (grad_seen != 0).any(dim=1))[:, None]
+        self._launch("backward", substeps)
+        # Where the incoming gradient is 0 the result is 0, even if the simulation was not finite (0 times NaN is NaN).
+        nonzero = ((grad_rows != 0).any(dim=1) | (grad_seen != 0).any(dim=1))[:, None]
         by_rows, by_targets = _torch(self._rows.grad), _torch(self._targets.grad)
-        return torch.where(some, by_rows, 0.0), torch.where(some, by_targets, 0.0)
+        return torch.where(nonzero, by_rows, 0.0), torch.where(nonzero, by_targets, 0.0)
 
     def close(self) -> None:
-        """Free its memory. It cannot be used any more."""
+        """See `Engine.close`. The engine cannot be used afterwards."""
         self._graphs.clear()
         self._substeps.clear()
         self._solver = self._start = self._model = None
 
     # ------------------------------------------------------------------ building
 
-    def _allocate(self, described: Description) -> None:
-        """What does not depend on the number of substeps."""
+    def _allocate(self, description: Description) -> None:
+        """Allocate the buffers that do not depend on the number of substeps."""
         n, layout = self._count, Layout(self._robot)
 
         def floats(width: int, requires_grad: bool = False) -> wp.array:
@@ -132,37 +130,36 @@ class NewtonEngine:
         self._params = floats(len(self.params))
         self._rows_out, self._seen = floats(layout.row, True), floats(layout.seen, True)
         self._grad_rows, self._grad_seen = floats(layout.row), floats(layout.seen)
-        column = [self.params.index(name) if name in self.params else -1 for name in MEANINGS]
+        column = [self.params.index(name) if name in self.params else -1 for name in PARAMETERS]
         self._columns = wp.vec3i(*column)
         self._frictions, self._gains, self._masses = (
-            wp.full(n, nominal(name, described.model), dtype=float) for name in MEANINGS
+            wp.full(n, nominal(name, description.model), dtype=float) for name in PARAMETERS
         )
-        inertia = np.zeros((len(described.links), 6, 6), dtype=np.float32)
-        for i, link in enumerate(described.links):
+        inertia = np.zeros((len(description.links), 6, 6), dtype=np.float32)
+        for i, link in enumerate(description.links):
             inertia[i, :3, :3], inertia[i, 3:, 3:] = link.mass * np.eye(3), link.inertia
         self._nominal: wp.array = wp.array(inertia, dtype=wp.spatial_matrix)
         self._inertia = wp.zeros((n, len(inertia)), dtype=wp.spatial_matrix)
         self._com = self._model.body_com.reshape((n, -1))
         self._start = _State(self._model, n)
 
-    def _grow(self, substeps: int) -> None:
-        """Have states, forces and solvers for so many substeps."""
+    def _allocate_substeps(self, substeps: int) -> None:
+        """Allocate states, forces and solvers for at least this many substeps."""
         while len(self._substeps) < substeps:
             if self._solver_each or self._solver is None:
-                # The tiled matrix products take a tenth of the plain ones' time, on a CPU too.
+                # Tiled matrix products take a tenth of the time of the plain ones, also on a CPU.
                 self._solver = newton.solvers.SolverFeatherstone(
                     self._model, angular_damping=0.0, use_tile_gemm=True
                 )
-                self._solver.body_I_m = (
-                    self._inertia.flatten()
-                )  # each environment's own, and no copy a solver
+                # The inertias differ per environment; all solvers share one array.
+                self._solver.body_I_m = self._inertia.flatten()
             before = self._substeps[-1].after if self._substeps else self._start
             self._substeps.append(_Substep(self._model, self._count, self._solver, before))
 
-    # ------------------------------------------------------------------ what the graphs hold
+    # ------------------------------------------------------------------ contents of the recorded graphs
 
     def _simulate(self, substeps: int, tape: wp.Tape) -> None:
-        """From `_rows`, `_targets` and `_params` to `_rows_out` and `_seen`."""
+        """Compute `_rows_out` and `_seen` from `_rows`, `_targets` and `_params`."""
         n = self._count
         joints, points = len(self._robot.joints), len(self._points.link)
         wp.launch(
@@ -213,7 +210,7 @@ class NewtonEngine:
             tape.record_func(lambda: wp.copy(after.all.body_f_ext, before.all.body_f), [])
 
     def _differentiate(self, substeps: int, gradients: list[wp.array]) -> list[wp.array]:
-        """Simulate and go back, with `gradients` zeroed in between; the gradients that this used."""
+        """Simulate, zero `gradients`, and run the backward pass. Returns the gradient arrays that it used."""
         tape = wp.Tape()
         self._simulate(substeps, tape)
         for gradient in gradients:
@@ -221,33 +218,32 @@ class NewtonEngine:
         wp.copy(self._rows_out.grad, self._grad_rows)
         wp.copy(self._seen.grad, self._grad_seen)
         tape.backward()
-        # Once each, however many views of them there are.
+        # Several views of one array share a pointer: list each array once.
         arrays = [gradient for gradient in tape.gradients.values() if isinstance(gradient, wp.array)]
         return list({gradient.ptr: gradient for gradient in arrays}.values())
 
     # ------------------------------------------------------------------ running
 
-    def _take(self, rows: Tensor, targets: Tensor, params: Tensor) -> None:
+    def _set_inputs(self, rows: Tensor, targets: Tensor, params: Tensor) -> None:
         _torch(self._rows).copy_(rows)
         _torch(self._targets).copy_(targets)
         _torch(self._params).copy_(params)
 
-    def _run(self, way: str, substeps: int) -> None:
-        """Launch the graph of one way, recorded when first needed."""
-        key = (way, substeps)
+    def _launch(self, direction: str, substeps: int) -> None:
+        """Launch the graph of a direction ("forward" or "backward"); record it at the first use."""
+        key = (direction, substeps)
         if key not in self._graphs:
             with wp.ScopedDevice(self._recorder.warp), patience("Newton's kernels"):
-                self._graphs[key] = self._recorded(way, substeps)
+                self._graphs[key] = self._record(direction, substeps)
         self._recorder.launch(self._graphs[key])
 
-    def _recorded(self, way: str, substeps: int) -> wp.Graph:
-        """A graph, after one run that compiles, allocates, and finds which gradients there are."""
+    def _record(self, direction: str, substeps: int) -> wp.Graph:
+        """Record a graph, after one execution that compiles, allocates and collects the gradient arrays."""
         if self._recorder.device.type == "cuda":
-            torch.cuda.synchronize(
-                self._recorder.device
-            )  # Warp's stream is about to read what torch's has written
-        self._grow(substeps)
-        if way == "forward":
+            # Warp's stream reads what torch's stream has written.
+            torch.cuda.synchronize(self._recorder.device)
+        self._allocate_substeps(substeps)
+        if direction == "forward":
             self._simulate(substeps, wp.Tape())
             graph = self._recorder.record(lambda: self._simulate(substeps, wp.Tape()))
         else:
@@ -258,7 +254,7 @@ class NewtonEngine:
 
 
 class _State:
-    """One of Newton's states, `all`, with views (N, ...) of its flat arrays."""
+    """A state of Newton, `all`, with views (N, ...) of its flat arrays."""
 
     def __init__(self, model: Any, num_envs: int) -> None:
         self.all: Any = model.state(requires_grad=True)
@@ -269,7 +265,7 @@ class _State:
 
 
 class _Substep:
-    """What one substep works with, and where it ends."""
+    """Solver, control and states of one substep."""
 
     def __init__(self, model: Any, num_envs: int, solver: Any, before: _State) -> None:
         self.solver, self.before, self.after = solver, before, _State(model, num_envs)
@@ -282,12 +278,12 @@ def _torch(array: wp.array) -> Tensor:
     return wp.to_torch(array, requires_grad=False)
 
 
-def _newton_model(described: Description, num_envs: int) -> Any:
-    """As many copies of the robot, without shapes, drives or limits: their forces are ours."""
-    mujoco_model = described.model
+def _newton_model(description: Description, num_envs: int) -> Any:
+    """Newton's model of N robots, without shapes, drives and limits, whose forces `newton_kernels.py` computes."""
+    mujoco_model = description.model
     builder = newton.ModelBuilder()
     trees: dict[int, list[int]] = {}
-    for link in described.links:
+    for link in description.links:
         child = builder.add_link(
             mass=link.mass, com=wp.vec3(*link.com), inertia=wp.mat33(*link.inertia.ravel())
         )
@@ -295,17 +291,17 @@ def _newton_model(described: Description, num_envs: int) -> Any:
         trees.setdefault(int(mujoco_model.body_rootid[link.body]), []).append(joint)
     for joints in trees.values():
         builder.add_articulation(joints)
-    all_of_them = newton.ModelBuilder()
-    all_of_them.replicate(builder, num_envs)
-    model = all_of_them.finalize(skip_all_validations=True)
+    replicas = newton.ModelBuilder()
+    replicas.replicate(builder, num_envs)
+    model = replicas.finalize(skip_all_validations=True)
     model.set_gravity(tuple(mujoco_model.opt.gravity))
-    # Said only now: solvers and states get gradients, while the model's own numbers need none.
+    # Set after `finalize`: solvers and states get gradients, the model's constants do not.
     model.requires_grad = True
     return model
 
 
 def _add_joint(builder: newton.ModelBuilder, model: mujoco.MjModel, link: Link, child: int) -> int:
-    """The joint between a link and its parent: one of Newton's for all of a body in MuJoCo."""
+    """Add one joint of Newton for all MuJoCo joints between a link and its parent."""
     if model.jnt_type[link.joints[0]] == mujoco.mjtJoint.mjJNT_FREE:
         return builder.add_joint_free(child)
     slides: list[Any] = []

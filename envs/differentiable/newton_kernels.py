@@ -1,12 +1,12 @@
-"""The Warp kernels around Newton's solver: rows in, forces on the way, rows and what is seen out; all differentiable.
+"""Differentiable Warp kernels around Newton's solver: read rows, apply forces, write rows and the fields of Entity.
 
-Newton's arrays are flat, one environment after the other; here they are views (N, ...). Its joint coordinates stand
-where MuJoCo's do, with quaternions xyzw, joint positions counted from the joint's `ref`, and the velocity of a free
-base's centre of mass in place of its origin's.
+Newton's arrays are flat, one environment after the other; the kernels use views (N, ...). Newton's joint coordinates
+have MuJoCo's indices, but quaternions are xyzw, joint positions are relative to the joint's `ref`, and the velocity of
+a free base is that of its centre of mass, not of its origin.
 """
 
-# No `from __future__ import annotations` here: Warp reads the annotations of a kernel as types. Its language is not
-# Python's: mypy knows nothing of it.
+# No `from __future__ import annotations` here: Warp reads the annotations of a kernel as types. mypy cannot check
+# Warp's language.
 # mypy: ignore-errors
 
 import warp as wp
@@ -14,38 +14,38 @@ import warp as wp
 
 @wp.struct
 class Joints:
-    """Of each joint (J,), in the robot's order."""
+    """Properties of each joint (J,), in the robot's order."""
 
     qpos: wp.array[int]
-    """Where its position stands."""
+    """Index of its position."""
     dof: wp.array[int]
-    """Where its velocity stands."""
+    """Index of its velocity."""
     ref: wp.array[float]
-    """What its position is where Newton's is zero."""
+    """Its position where Newton's coordinate is 0."""
     target: wp.array[int]
     """Its actuator, -1 without one."""
     kp: wp.array[float]
-    """Stiffness of a position actuator, 0 for a force."""
+    """Stiffness of a position actuator, 0 for a force actuator."""
     kd: wp.array[float]
     direct: wp.array[float]
-    """1 where the target is the force itself."""
+    """1 for a force actuator, whose target is the force."""
     effort: wp.array[float]
     damping: wp.array[float]
     stiffness: wp.array[float]
     """Of its passive spring."""
     rest: wp.array[float]
-    """Where that spring is slack."""
+    """Rest position of the passive spring."""
     lower: wp.array[float]
     upper: wp.array[float]
     limit: wp.array[float]
-    """Stiffness of its stops, 0 without any."""
+    """Stiffness of its stops, 0 for an unlimited joint."""
     limit_damping: wp.array[float]
-    """As a factor [s/m or s/rad]: see `_pressed`."""
+    """Damping factor of its stops [s/m or s/rad]: see `_pressed`."""
 
 
 @wp.struct
 class Points:
-    """What can touch the ground: spheres (P,), those of no radius being corners."""
+    """Contact points (P,): spheres, with radius 0 for corners."""
 
     link: wp.array[int]
     foot: wp.array[int]
@@ -54,23 +54,23 @@ class Points:
     """In the link's frame."""
     radius: wp.array[float]
     grip: wp.array[float]
-    """The most that friction damps at a point [N s/m]: more, and an explicit step overshoots."""
+    """Largest viscous damping of friction at a point [N s/m], so that an explicit step does not overshoot."""
     stiffness: float
     damping: float
     speed: float
-    """Of sliding, at which a light touch has 71 % of Coulomb's friction [m/s]."""
+    """Sliding speed at which friction under a small normal force is 71 % of Coulomb's [m/s]."""
 
 
 @wp.struct
 class Places:
-    """What a State shows."""
+    """The base, bodies and soles that State reports."""
 
     base: int
-    """1 with a free base."""
+    """1 with a free base, else 0."""
     com: wp.vec3
     """The base's centre of mass in its frame."""
     body: wp.array[int]
-    """(B,) the link that each body is part of."""
+    """(B,) the link that each body belongs to."""
     body_at: wp.array[wp.vec3]
     foot: wp.array[int]
     foot_at: wp.array[wp.vec3]
@@ -79,20 +79,20 @@ class Places:
 
 @wp.func
 def _pressed(depth: float, speed: float, stiffness: float, damping: float):
-    """Force of a spring pressed in by `depth`, ever deeper at `speed`. Its damping grows with the depth, so that the
-    force is continuous where contact begins and ends (Hunt and Crossley), and it never pulls."""
+    """Force of a spring at penetration `depth`, which grows at `speed`. The damping is proportional to the depth, so
+    that the force is continuous where contact begins and ends (Hunt and Crossley, 1975), and it never pulls."""
     return stiffness * wp.max(depth, 0.0) * wp.max(1.0 + damping * speed, 0.0)
 
 
 @wp.func
 def _torque(joints: Joints, j: int, q: float, qd: float, targets: wp.array2d[float], env: int, gain: float):
-    """What joint j's actuator applies, clipped to its effort; 0 without one."""
+    """Torque of joint j's actuator, clipped to its effort; 0 without an actuator."""
     a = joints.target[j]
     if a < 0:
         return 0.0
     target = targets[env, a]
-    wanted = joints.direct[j] * target + gain * (joints.kp[j] * (target - q) - joints.kd[j] * qd)
-    return wp.clamp(wanted, -joints.effort[j], joints.effort[j])
+    unclipped = joints.direct[j] * target + gain * (joints.kp[j] * (target - q) - joints.kd[j] * qd)
+    return wp.clamp(unclipped, -joints.effort[j], joints.effort[j])
 
 
 @wp.func
@@ -110,7 +110,7 @@ def _ground(
     arm = center - wp.vec3(0.0, 0.0, radius) - wp.transform_point(pose, com)
     velocity = wp.spatial_top(twist) + wp.cross(wp.spatial_bottom(twist), arm)
     normal = _pressed(radius - center[2], -velocity[2], points.stiffness, points.damping)
-    # Coulomb's friction, smooth at rest: viscous, and there no stiffer than the step allows.
+    # Coulomb friction, regularized: viscous at low speed, with a damping that an explicit step can integrate.
     most = friction * normal
     rest = points.speed + most / points.grip[p]
     drag = most / wp.sqrt(velocity[0] * velocity[0] + velocity[1] * velocity[1] + rest * rest)
@@ -127,7 +127,7 @@ def unpack(
     joint_q: wp.array2d[float],
     joint_qd: wp.array2d[float],
 ):
-    """Rows (N, R) as Newton's joint coordinates. One thread a joint of each environment, and one for its base."""
+    """Rows (N, R) as Newton's joint coordinates. One thread per environment and joint, and one for the base."""
     env, item = wp.tid()
     first = 13 * places.base
     if item > 0:
@@ -159,7 +159,7 @@ def drive(
     # Out:
     joint_f: wp.array2d[float],
 ):
-    """Everything that acts along a joint: actuator, damping, spring and stops. One thread a joint."""
+    """Forces along a joint: actuator, damping, spring and stops. One thread per joint."""
     env, j = wp.tid()
     q = joint_q[env, joints.qpos[j]] + joints.ref[j]
     qd = joint_qd[env, joints.dof[j]]
@@ -180,7 +180,7 @@ def touch(
     # Added to:
     body_f: wp.array2d[wp.spatial_vector],
 ):
-    """The ground's forces on the links, at their centres of mass. One thread a point."""
+    """The ground's forces on the links, at their centres of mass. One thread per contact point."""
     env, p = wp.tid()
     link = points.link[p]
     wrench = _ground(points, p, body_q[env, link], body_qd[env, link], body_com[env, link], frictions[env])
@@ -204,9 +204,9 @@ def publish(
     rows: wp.array2d[float],
     seen: wp.array2d[float],
 ):
-    """Newton's coordinates as rows (N, R), and what is seen there (N, L), which was zero.
+    """Newton's coordinates as rows (N, R), and the fields of Entity `seen` (N, L), which must be zero before.
 
-    One thread an environment's base, joint, body, foot and point.
+    One thread per environment and base, joint, body, foot or contact point.
     """
     env, item = wp.tid()
     count = joints.qpos.shape[0]
@@ -286,7 +286,7 @@ def scale_masses(
     # Out:
     inertia: wp.array2d[wp.spatial_matrix],
 ):
-    """The spatial inertia of every link, with each environment's own factor."""
+    """The spatial inertia of every link, scaled by the factor of each environment."""
     env, link = wp.tid()
     inertia[env, link] = scales[env] * nominal[link]
 
@@ -300,7 +300,7 @@ def read_params(
     gains: wp.array[float],
     masses: wp.array[float],
 ):
-    """The columns of `params` by their meaning; what has none (-1) stays 1."""
+    """Read the columns of `params`; a parameter without a column (-1) keeps its value."""
     env = wp.tid()
     if columns[0] >= 0:
         frictions[env] = params[env, columns[0]]

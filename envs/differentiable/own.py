@@ -1,4 +1,4 @@
-"""Our own engine: a robot's equations as one Warp kernel, differentiated by Warp."""
+"""The engine `own`: the robot's equations of motion as one Warp kernel, differentiated by Warp."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import warp as wp
 from robolearn.envs.differentiable.engine import Layout
 from robolearn.envs.differentiable.kernel import SIZES, control_step_kernels
 from robolearn.envs.differentiable.mechanics import Mechanics
-from robolearn.envs.differentiable.tree import left_out, read_tree
+from robolearn.envs.differentiable.tree import ignored_contacts, read_tree
 from robolearn.envs.randomize import settable
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import Tensor
@@ -23,15 +23,15 @@ from robolearn.envs.warp_graphs import Recorder, patience
 class OwnEngine:
     """Hinges, slides and a free base; motors, armature, damping, stops; spheres, capsules and boxes on a flat floor.
 
-    Integration is MuJoCo's `implicitfast`: without contact and away from the stops a robot moves as it does there, to
-    rounding. Ground and stops give way (`Mechanics.touches`, `Mechanics.stop`) where MuJoCo's are constraints. What
-    is not simulated is refused (`tree.refuse_unknown`), but for contact among a robot's own bodies, which there is not.
+    Integration is MuJoCo's `implicitfast`: without contact and away from the joint stops, motion equals MuJoCo's to
+    rounding. Ground and stops are springs and dampers (`Mechanics.contacts`, `Mechanics.stop`); MuJoCo's are
+    constraints. Unsupported features raise ConfigError (`tree.require_simulable`), except contact between bodies of
+    the robot, which is ignored with a warning.
 
-    All of a step is differentiated exactly, at rest on the ground and in motion, and so is the way into and out of
-    contact almost everywhere: forces are continuous but have a kink where a point touches, where a motor reaches its
-    limit and where a joint reaches its stop.
+    Gradients are exact almost everywhere, at rest on the ground, in motion and across contact changes: forces are
+    continuous, with a kink where a point touches, a motor reaches its limit or a joint reaches its stop.
 
-    `number` is the type it computes with, and that of what it returns; float64 is for checking float32's gradients.
+    `number` is the type of all computation and results; float64 serves to check the gradients of float32.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class OwnEngine:
         self.num_envs, self.device = num_envs, device
         self._layout, self._motors = Layout(robot), len(robot.actuators)
         self._recorder = Recorder(device)
-        _tell(robot, left_out(model))
+        _warn_ignored(robot, ignored_contacts(model))
         mechanics = Mechanics(read_tree(robot, model, options), self.timestep)
         self._kernels = control_step_kernels(
             mechanics, self._layout.row, self._motors, self._layout.seen, self.params, number
@@ -61,8 +61,8 @@ class OwnEngine:
     def forward(self, rows: Tensor, targets: Tensor, params: Tensor, substeps: int) -> tuple[Tensor, Tensor]:
         """See `Engine.forward`."""
         step = self._step(substeps)
-        step.take(rows, targets, params)
-        self._recorder.launch(step.ahead)
+        step.set_inputs(rows, targets, params)
+        self._recorder.launch(step.forward_graph)
         return step.rows[-1].clone(), step.seen.clone()
 
     def backward(
@@ -76,10 +76,10 @@ class OwnEngine:
     ) -> tuple[Tensor, Tensor]:
         """See `Engine.backward`."""
         step = self._step(substeps)
-        step.take(rows, targets, params)
-        step.take_gradients(grad_rows, grad_seen)
-        self._recorder.launch(step.back)
-        return step.by_rows[0].clone(), step.by_targets.clone()
+        step.set_inputs(rows, targets, params)
+        step.set_output_gradients(grad_rows, grad_seen)
+        self._recorder.launch(step.backward_graph)
+        return step.grad_rows[0].clone(), step.grad_targets.clone()
 
     def close(self) -> None:
         """See `Engine.close`."""
@@ -87,13 +87,13 @@ class OwnEngine:
 
     def _step(self, substeps: int) -> _Step:
         if substeps not in self._steps:
-            room = Room(self.num_envs, self._layout.row, self._motors, len(self.params), self._layout.seen)
-            self._steps[substeps] = _Step(self._kernels, substeps, room, self._recorder, self._number)
+            sizes = Sizes(self.num_envs, self._layout.row, self._motors, len(self.params), self._layout.seen)
+            self._steps[substeps] = _Step(self._kernels, substeps, sizes, self._recorder, self._number)
         return self._steps[substeps]
 
 
-class Room(NamedTuple):
-    """Sizes of a control step's arrays: N environments, and the widths R, A, P and L."""
+class Sizes(NamedTuple):
+    """Sizes of the arrays of a control step: N environments, and the widths R, A, P and L."""
 
     envs: int
     row: int
@@ -103,63 +103,64 @@ class Room(NamedTuple):
 
 
 class _Step:
-    """One number of substeps: memory that never moves, and the recorded way through it and back."""
+    """Buffers at fixed addresses and the recorded forward and backward graphs for one number of substeps."""
 
     def __init__(
         self,
         kernels: dict[int, wp.Kernel],
         substeps: int,
-        room: Room,
+        sizes: Sizes,
         recorder: Recorder,
         number: torch.dtype,
     ) -> None:
-        self.kernels, self.sizes, self.envs = kernels, pieces(substeps), room.envs
+        self.kernels, self.launches, self.envs = kernels, split_substeps(substeps), sizes.envs
 
         def zeros(width: int) -> Tensor:
-            return torch.zeros(room.envs, width, dtype=number, device=recorder.device)
+            return torch.zeros(sizes.envs, width, dtype=number, device=recorder.device)
 
-        self.rows = [zeros(room.row) for _ in range(len(self.sizes) + 1)]
+        self.rows = [zeros(sizes.row) for _ in range(len(self.launches) + 1)]
         """(N, R) before, between and after the launches."""
-        self.targets, self.params, self.seen = zeros(room.motors), zeros(room.params), zeros(room.seen)
-        self.by_rows = [zeros(room.row) for _ in self.rows]
-        self.by_targets, self.by_params, self.by_seen = (
-            zeros(room.motors),
-            zeros(room.params),
-            zeros(room.seen),
+        self.targets, self.params, self.seen = zeros(sizes.motors), zeros(sizes.params), zeros(sizes.seen)
+        self.grad_rows = [zeros(sizes.row) for _ in self.rows]
+        self.grad_targets, self.grad_params, self.grad_seen = (
+            zeros(sizes.motors),
+            zeros(sizes.params),
+            zeros(sizes.seen),
         )
-        self.last_seen = zeros(room.seen)
-        """(N, L) gradient by what the last launch sees; nobody asks what the others see."""
-        self.ahead, self.back = recorder.record(self._forward), recorder.record(self._backward)
+        self.grad_last_seen = zeros(sizes.seen)
+        """(N, L) gradient by the outputs of the last launch; the other launches' outputs have none."""
+        self.forward_graph = recorder.record(self._forward)
+        self.backward_graph = recorder.record(self._backward)
 
-    def take(self, rows: Tensor, targets: Tensor, params: Tensor) -> None:
-        """Copy the arguments of a step to where the graphs read them."""
+    def set_inputs(self, rows: Tensor, targets: Tensor, params: Tensor) -> None:
+        """Copy the arguments of a step into the buffers that the graphs read."""
         self.rows[0].copy_(rows)
         self.targets.copy_(targets)
         self.params.copy_(params)
 
-    def take_gradients(self, by_rows: Tensor, by_seen: Tensor) -> None:
-        """Copy the gradients by its results."""
-        self.by_rows[-1].copy_(by_rows)
-        self.last_seen.copy_(by_seen)
+    def set_output_gradients(self, grad_rows: Tensor, grad_seen: Tensor) -> None:
+        """Copy the gradients by the results of a step."""
+        self.grad_rows[-1].copy_(grad_rows)
+        self.grad_last_seen.copy_(grad_seen)
 
     def _forward(self) -> None:
-        for k, size in enumerate(self.sizes):
+        for k, size in enumerate(self.launches):
             wp.launch(self.kernels[size], dim=self.envs, inputs=self._inputs(k), outputs=self._outputs(k))
 
     def _backward(self) -> None:
-        # Between the launches the way there is taken again; what follows from the last one, nobody asks.
-        for k, size in enumerate(self.sizes[:-1]):
+        # Recompute the rows between the launches; the result of the last launch is not needed.
+        for k, size in enumerate(self.launches[:-1]):
             wp.launch(self.kernels[size], dim=self.envs, inputs=self._inputs(k), outputs=self._outputs(k))
-        # A launch adds to the gradients by what it read.
-        for tensor in (*self.by_rows[:-1], self.by_targets, self.by_params):
+        # An adjoint launch adds to the gradients by its inputs.
+        for tensor in (*self.grad_rows[:-1], self.grad_targets, self.grad_params):
             wp.from_torch(tensor).zero_()
-        for k, size in reversed(list(enumerate(self.sizes))):
-            by_seen = self.last_seen if k == len(self.sizes) - 1 else self.by_seen
-            wp.from_torch(self.by_seen).zero_()
+        for k, size in reversed(list(enumerate(self.launches))):
+            grad_seen = self.grad_last_seen if k == len(self.launches) - 1 else self.grad_seen
+            wp.from_torch(self.grad_seen).zero_()
             wp.launch(
                 self.kernels[size], dim=self.envs, adjoint=True, inputs=self._inputs(k), outputs=self._outputs(k),
-                adj_inputs=[wp.from_torch(x) for x in (self.by_rows[k], self.by_targets, self.by_params)],
-                adj_outputs=[wp.from_torch(x) for x in (self.by_rows[k + 1], by_seen)],
+                adj_inputs=[wp.from_torch(x) for x in (self.grad_rows[k], self.grad_targets, self.grad_params)],
+                adj_outputs=[wp.from_torch(x) for x in (self.grad_rows[k + 1], grad_seen)],
             )  # fmt: skip
 
     def _inputs(self, k: int) -> list[Any]:
@@ -169,23 +170,24 @@ class _Step:
         return [wp.from_torch(x) for x in (self.rows[k + 1], self.seen)]
 
 
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
-def _tell(robot: Robot, pairs: list[str]) -> None:
-    """Say once what of a robot is not simulated."""
-    if pairs and robot.name not in _told:
-        _told.add(robot.name)
+def _warn_ignored(robot: Robot, pairs: list[str]) -> None:
+    """Print once per robot which contacts are not simulated."""
+    if pairs and robot.name not in _warned:
+        _warned.add(robot.name)
         more = f" (and {len(pairs) - 1} more pairs)" if len(pairs) > 1 else ""
         sys.stderr.write(
-            f"backend=differentiable: {robot.name} does not feel itself: {pairs[0]}{more} pass through\n"
+            f"backend=differentiable: no contact between bodies of {robot.name}: {pairs[0]}{more} "
+            "pass through each other\n"
         )
 
 
-def pieces(substeps: int) -> list[int]:
-    """A number of substeps as launches that there are kernels for; [0], which only looks, for none."""
-    found: list[int] = []
+def split_substeps(substeps: int) -> list[int]:
+    """Sizes of the launches that add up to `substeps`; [0], which only computes the outputs, for none."""
+    launches: list[int] = []
     while substeps:
-        found.append(next(size for size in SIZES if size <= substeps))
-        substeps -= found[-1]
-    return found or [0]
+        launches.append(next(size for size in SIZES if size <= substeps))
+        substeps -= launches[-1]
+    return launches or [0]

@@ -1,4 +1,4 @@
-"""What of a robot neither differentiable engine simulates: refused by name, rather than left out in silence."""
+"""Robot features that neither differentiable engine simulates: an error names them, instead of ignoring them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, quote
 
 _HARMLESS = ("EULERDAMP", "WARMSTART", "REFSAFE", "ISLAND")
-"""What may be disabled: it only tells MuJoCo how to compute."""
+"""Disable flags that change how MuJoCo computes, not what it simulates."""
 
 
 def require_supported(robot: Robot, model: mujoco.MjModel) -> None:
-    """Joints, forces and options of a robot's model that both engines know.
+    """Check that both engines support a robot's joints, forces and options.
 
     Raises:
-        ConfigError: naming the first thing they do not, and what to do.
+        ConfigError: names the first unsupported feature and the fix.
     """
 
     def fail(what: str, fix: str) -> NoReturn:
-        refuse(robot, what, fix)
+        raise_unsupported(robot, what, fix)
 
     for j in range(model.njnt):
         name, dof = f"joint {model.joint(j).name or 'of the base'}", model.jnt_dofadr[j]
@@ -36,7 +36,7 @@ def require_supported(robot: Robot, model: mujoco.MjModel) -> None:
         if model.jnt_stiffnesspoly[j].any() or model.dof_dampingpoly[dof].any():
             fail(f"{name} has a polynomial stiffness or damping", "give one number")
         if free and (model.jnt_stiffness[j] or model.dof_damping[dof] or model.dof_armature[dof]):
-            fail(f"{name} has stiffness, damping or armature, and is free", "remove it")
+            fail(f"{name} is a free joint with stiffness, damping or armature", "remove them")
     for count, what in (
         (model.ntendon, "a tendon"),
         (model.neq, "an equality constraint"),
@@ -53,17 +53,18 @@ def require_supported(robot: Robot, model: mujoco.MjModel) -> None:
     for name, bit in mujoco.mjtDisableBit.__members__.items():
         short = name.removeprefix("mjDSBL_")
         if model.opt.disableflags & int(bit) and short not in _HARMLESS:
-            fail(f"the option disable: {short.lower()} is set", "leave it out")
+            fail(f"the option disable: {short.lower()} is set", "remove it")
 
 
 def compliance(
     robot: Robot, model: mujoco.MjModel, options: Mapping[str, Any], sink: float, damping: float
 ) -> tuple[float, float, float]:
-    """Stiffness [N/m], damping [s/m] and sliding speed [m/s] of the ground: the robot's options, or what lets its
-    weight sink by `sink` [m], `damping` [s/m] and 0.02 m/s.
+    """Stiffness [N/m], damping [s/m] and sliding speed [m/s] of the ground, from the robot's `options`.
+
+    Defaults: the stiffness at which the robot's weight on one point sinks by `sink` [m], `damping` [s/m], 0.02 m/s.
 
     Raises:
-        ConfigError: for an option that is not a number above zero (or, for the damping, zero).
+        ConfigError: an option is not a number above 0 (the damping may be 0).
     """
     weight = float(model.body_mass.sum() * 9.81)
     values = {"contact_stiffness": weight / sink, "contact_damping": damping, "contact_friction_speed": 0.02}
@@ -72,16 +73,12 @@ def compliance(
         number = isinstance(value, int | float) and not isinstance(value, bool) and value < 1e9
         if not number or not (value > 0 or (value == 0 and name == "contact_damping")):
             what = f"{name} is {quote(value)} in robot.yaml"
-            refuse(robot, what, "it must be a number above 0")
+            raise_unsupported(robot, what, "it must be a number above 0")
         values[name] = float(value)
     stiffness, damping, speed = values.values()
     return stiffness, damping, speed
 
 
-def refuse(robot: Robot, what: str, fix: str) -> NoReturn:
-    """Say what of a robot cannot be simulated, and what to do.
-
-    Raises:
-        ConfigError: always.
-    """
+def raise_unsupported(robot: Robot, what: str, fix: str) -> NoReturn:
+    """Raise a ConfigError that names the robot, the unsupported feature and the fix."""
     raise ConfigError(f"backend=differentiable cannot simulate robot {robot.name}: {what}; {fix}")

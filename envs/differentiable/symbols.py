@@ -1,7 +1,7 @@
-"""Symbols: numbers that remember how they were computed, to be written down as straight-line code.
+"""Symbols: scalars that record the operations that computed them, to generate straight-line code.
 
-An equation written for floats runs on symbols too. What is constant folds away, so a planar robot's code has no
-trace of the third dimension, and a result computed twice is there once.
+An equation written for floats runs on symbols too. Constants are folded, so the code of a planar robot has no
+operations of the third dimension, and common subexpressions are computed once.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ class Recording:
 
     def __init__(self) -> None:
         self.operations: list[tuple[str, tuple[object, ...]]] = []
-        self._known: dict[tuple[object, ...], Symbol] = {}
+        self._nodes: dict[tuple[object, ...], Symbol] = {}
 
     def input(self, name: str) -> Symbol:
-        """A number that the code is given, under the expression `name`."""
+        """An input of the code, read by the expression `name`."""
         return self.node("input", name)
 
     def node(self, operation: str, *arguments: object) -> Symbol:
-        """The result of an operation; the same one for the same arguments."""
+        """The result of an operation; the same symbol for the same arguments."""
         key = (operation, *(("s", a.index) if isinstance(a, Symbol) else a for a in arguments))
-        if key not in self._known:
+        if key not in self._nodes:
             self.operations.append((operation, arguments))
-            self._known[key] = Symbol(self, len(self.operations) - 1)
-        return self._known[key]
+            self._nodes[key] = Symbol(self, len(self.operations) - 1)
+        return self._nodes[key]
 
     def code(self, outputs: Sequence[Scalar], literal: str = "{}") -> tuple[list[str], list[str]]:
-        """Python statements that compute `outputs`, and the expression of each.
+        """Python statements that compute `outputs`, and the expression of each output.
 
-        Only what they need is written, one operation a statement, each name assigned once. `literal` is how a
-        constant is written.
+        Operations that no output needs are omitted. A statement has one operation and each name is assigned once.
+        `literal` formats a constant.
         """
         needed: set[int] = set()
         waiting = [s.index for s in outputs if isinstance(s, Symbol)]
@@ -76,7 +76,7 @@ class Recording:
 
 
 class Symbol:
-    """A number that is not known yet."""
+    """A scalar whose value is known only when the generated code runs."""
 
     __slots__ = ("index", "recording")
 
@@ -131,7 +131,7 @@ class Symbol:
 
 
 Scalar = float | Symbol
-"""A number, known or not."""
+"""A number or a symbol."""
 
 
 def _is(scalar: Scalar, value: float) -> bool:
@@ -139,7 +139,7 @@ def _is(scalar: Scalar, value: float) -> bool:
 
 
 def _ordered(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
-    """Sums and products in one order, so that a + b and b + a are the same node."""
+    """The operands of a sum or product in a fixed order, so that a + b and b + a are the same node."""
     if isinstance(a, Symbol) and isinstance(b, Symbol) and a.index > b.index:
         return b, a
     return (a, b) if isinstance(a, Symbol) else (b, a)
@@ -185,7 +185,7 @@ def where_positive(condition: Scalar, yes: Scalar, no: Scalar) -> Scalar:
 
 
 def total(terms: Iterable[Scalar]) -> Scalar:
-    """Sum of them; 0 of none."""
+    """Sum of the terms; 0 for none."""
     result: Scalar = 0.0
     for term in terms:
         result = term + result

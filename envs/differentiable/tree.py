@@ -1,4 +1,4 @@
-"""Tree: a robot as the differentiable kernel knows it, read from its MuJoCo model; what it cannot know is refused."""
+"""Tree: a robot's bodies, joints, motors and contact points, read from its MuJoCo model for the generated kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 
 from robolearn.envs.contacts import colliding_pairs
-from robolearn.envs.differentiable.supported import compliance, refuse, require_supported
+from robolearn.envs.differentiable.supported import compliance, raise_unsupported, require_supported
 from robolearn.envs.robot import Robot
 
 Numbers = list[float]
@@ -33,11 +33,11 @@ class Joint:
     damping: float
     armature: float
     reference: float
-    """The position at which the MJCF shows it (ref)."""
+    """Joint position in the MJCF's initial configuration (`ref`)."""
     spring: float
     """Stiffness of a spring [N/m or Nm/rad]."""
     spring_rest: float
-    """Position at which that is slack."""
+    """Rest position of the spring."""
     lower: float | None
     upper: float | None
     stop_stiffness: float
@@ -51,7 +51,7 @@ class Joint:
 
 @dataclass(frozen=True)
 class Body:
-    """One rigid body, in its parent's axes."""
+    """One rigid body; position and orientation relative to its parent."""
 
     name: str
     parent: int
@@ -61,9 +61,9 @@ class Body:
     rotation: list[Numbers]
     mass: float
     centre: Numbers
-    """Of mass, in its own axes."""
+    """Centre of mass in the body frame."""
     inertia: list[Numbers]
-    """(3, 3) about the centre of mass, in its own axes."""
+    """(3, 3) about the centre of mass, in body axes."""
     joints: tuple[Joint, ...]
 
 
@@ -73,7 +73,7 @@ class Motor:
 
     kind: str
     joint: int
-    """Index in the robot's order."""
+    """Index of its joint in the robot's order."""
     position: int
     velocity: int
     dof: int
@@ -93,7 +93,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Foot:
-    """The site on a sole."""
+    """A foot's sole site, relative to its body."""
 
     body: int
     position: Numbers
@@ -102,20 +102,20 @@ class Foot:
 
 @dataclass(frozen=True)
 class Ground:
-    """How the floor gives way."""
+    """Compliance and friction of the floor."""
 
     stiffness: float
-    """[N/m] at each point."""
+    """At each contact point [N/m]."""
     dissipation: float
-    """[s/m] of Hunt and Crossley."""
+    """Damping factor of Hunt and Crossley [s/m]."""
     slip_speed: float
-    """Below this sliding friction grows in proportion [m/s]."""
+    """Below this sliding speed [m/s] friction is proportional to the speed."""
     friction: float
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A whole robot. Bodies follow their parents; degrees of freedom are MuJoCo's."""
+    """A whole robot. Bodies come after their parents; degrees of freedom are in MuJoCo's order."""
 
     bodies: tuple[Body, ...]
     motors: tuple[Motor, ...]
@@ -128,7 +128,7 @@ class Tree:
     gravity: Numbers
     """[m/s^2]."""
     base: int
-    """The body that floats; -1 for none."""
+    """Index of the floating base; -1 for none."""
 
 
 _GEOMS = {
@@ -138,16 +138,16 @@ _GEOMS = {
 STOP_TIME = 0.02
 """Time constant of a joint's stop [s], MuJoCo's default."""
 SAG = 0.002
-"""How far a robot's weight on one point presses it into the ground [m], where robot.yaml gives no stiffness."""
+"""Penetration of one point under the robot's weight [m], which sets the default stiffness of the ground."""
 
 
 def read_tree(robot: Robot, model: mujoco.MjModel, options: Mapping[str, Any]) -> Tree:
     """The tree of a robot from its compiled scene.
 
     Raises:
-        ConfigError: naming what of it this engine does not simulate.
+        ConfigError: names the first feature that this engine does not simulate.
     """
-    refuse_unknown(robot, model)
+    require_simulable(robot, model)
     base = 13 if robot.base else 0
     count = len(robot.joints)
     known = {name: (base + i, base + count + i) for i, name in enumerate(robot.joints)}
@@ -165,7 +165,7 @@ def read_tree(robot: Robot, model: mujoco.MjModel, options: Mapping[str, Any]) -
                 rotation=_matrix(model.body_quat[b]).tolist(),
                 mass=float(model.body_mass[b]),
                 centre=model.body_ipos[b].tolist(),
-                inertia=_cleaned(frame @ np.diag(model.body_inertia[b]) @ frame.T),
+                inertia=_snapped(frame @ np.diag(model.body_inertia[b]) @ frame.T),
                 joints=tuple(joints),
             )
         )
@@ -204,41 +204,42 @@ def read_tree(robot: Robot, model: mujoco.MjModel, options: Mapping[str, Any]) -
     )
 
 
-def refuse_unknown(robot: Robot, model: mujoco.MjModel) -> None:
-    """Refuse what of a robot would otherwise be left out in silence.
+def require_simulable(robot: Robot, model: mujoco.MjModel) -> None:
+    """Check that this engine supports a robot's joints, forces, options and contact geoms.
 
     Raises:
-        ConfigError: naming the first such thing, and what to do.
+        ConfigError: names the first unsupported feature and the fix.
     """
-
     require_supported(robot, model)
-    for ground, other in _grounded(model):
+    for ground, other in _ground_pairs(model):
         kinds = [_GEOMS.get(int(model.geom_type[g]), "other") for g in (ground, other)]
         level = model.geom_quat[ground, 0] ** 2 == 1.0 and not model.geom_pos[ground].any()
         if kinds[0] != "plane" or model.geom_bodyid[ground] or not level:
-            refuse(
-                robot, f"it stands on {_name(model, ground)}", "only a level floor at height 0 is simulated"
-            )
+            raise_unsupported(robot, f"it stands on {_name(model, ground)}", "use a level floor at height 0")
         if model.geom_condim[other] > 3:
-            refuse(
+            raise_unsupported(
                 robot, f"{_name(model, other)} has rolling or torsional friction (condim)", "set condim to 3"
             )
         if model.geom_margin[other] or model.geom_gap[other]:
-            refuse(robot, f"{_name(model, other)} has a margin or gap", "remove it")
+            raise_unsupported(robot, f"{_name(model, other)} has a margin or gap", "remove it")
         if kinds[1] not in ("sphere", "capsule", "box"):
-            refuse(
+            raise_unsupported(
                 robot, f"{_name(model, other)} is a {kinds[1]}", "use spheres, capsules or boxes for contact"
             )
 
-    grips = {float(max(model.geom_friction[[a, b], 0])) for a, b in _grounded(model)}
-    if len(grips) > 1:
-        refuse(robot, "its geoms have different friction on the floor", "give all of them one")
+    frictions = {float(max(model.geom_friction[[a, b], 0])) for a, b in _ground_pairs(model)}
+    if len(frictions) > 1:
+        raise_unsupported(
+            robot, "its geoms have different friction on the floor", "give all of them the same"
+        )
     if model.opt.integrator != mujoco.mjtIntegrator.mjINT_IMPLICITFAST:
-        refuse(robot, "solver.differentiable has another integrator", "set integrator: implicitfast")
+        raise_unsupported(
+            robot, "solver.differentiable has another integrator", "set integrator: implicitfast"
+        )
 
 
-def _grounded(model: mujoco.MjModel) -> list[tuple[int, int]]:
-    """Pairs of geoms that can touch: one that stands still, and one of the robot."""
+def _ground_pairs(model: mujoco.MjModel) -> list[tuple[int, int]]:
+    """Pairs of geoms that can touch: a fixed one and one of the robot."""
     pairs = [
         (a, b, model.body_weldid[model.geom_bodyid[a]], model.body_weldid[model.geom_bodyid[b]])
         for a, b in colliding_pairs(model)
@@ -246,8 +247,8 @@ def _grounded(model: mujoco.MjModel) -> list[tuple[int, int]]:
     return [(a, b) if not weld_a else (b, a) for a, b, weld_a, weld_b in pairs if not (weld_a and weld_b)]
 
 
-def left_out(model: mujoco.MjModel) -> list[str]:
-    """Pairs of a robot's own geoms that would touch in MuJoCo and go through each other here."""
+def ignored_contacts(model: mujoco.MjModel) -> list[str]:
+    """Pairs of geoms of the robot that collide in MuJoCo and pass through each other in this engine."""
     return [
         f"{_name(model, a)} and {_name(model, b)}"
         for a, b in colliding_pairs(model)
@@ -269,7 +270,7 @@ def _joint(model: mujoco.MjModel, j: int, known: dict[str, tuple[int, int]]) -> 
     stiffness = inertia / STOP_TIME**2
     return Joint(
         kind="free" if free else "slide" if kind == mujoco.mjtJoint.mjJNT_SLIDE else "hinge",
-        axis=_cleaned(model.jnt_axis[j]),
+        axis=_snapped(model.jnt_axis[j]),
         anchor=[0.0, 0.0, 0.0] if free else model.jnt_pos[j].tolist(),
         position=position,
         velocity=velocity,
@@ -287,12 +288,12 @@ def _joint(model: mujoco.MjModel, j: int, known: dict[str, tuple[int, int]]) -> 
 
 
 def _points(model: mujoco.MjModel) -> list[Point]:
-    """Where the robot's geoms can touch the floor: a sphere's centre, a capsule's two, a box's corners."""
+    """Contact points of the robot's geoms: the centre of a sphere, the two ends of a capsule, the corners of a box."""
     found = []
-    for g in sorted({other for _, other in _grounded(model)}):
+    for g in sorted({other for _, other in _ground_pairs(model)}):
         kind, size = _GEOMS[int(model.geom_type[g])], model.geom_size[g]
         body = int(model.geom_bodyid[g]) - 1
-        turn = _matrix(model.geom_quat[g])
+        rotation = _matrix(model.geom_quat[g])
         if kind == "sphere":
             corners, radius = [np.zeros(3)], float(size[0])
         elif kind == "capsule":
@@ -300,19 +301,19 @@ def _points(model: mujoco.MjModel) -> list[Point]:
         else:
             signs = [(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]
             corners, radius = [np.array(s) * size for s in signs], 0.0
-        found += [Point(body, _cleaned(model.geom_pos[g] + turn @ c), radius) for c in corners]
+        found += [Point(body, _snapped(model.geom_pos[g] + rotation @ c), radius) for c in corners]
     return found
 
 
 def _matrix(quat: np.ndarray) -> np.ndarray:
-    """(3, 3) of a quaternion wxyz."""
+    """Rotation matrix (3, 3) of a quaternion wxyz."""
     out = np.zeros(9)
     mujoco.mju_quat2Mat(out, quat)
-    return np.array(_cleaned(out.reshape(3, 3)))
+    return np.array(_snapped(out.reshape(3, 3)))
 
 
-def _cleaned(array: np.ndarray) -> Any:
-    """As lists, with what is 0 or 1 but for rounding made exactly that, so that it folds away."""
+def _snapped(array: np.ndarray) -> Any:
+    """The array as lists, with entries within rounding of 0, 1 or -1 made exact, so that they fold to constants."""
     scale = max(1e-12, float(np.abs(array).max()))
     near = np.where(np.abs(array) < 1e-9 * scale, 0.0, array)
     return np.where(np.abs(np.abs(near) - 1.0) < 1e-12, np.sign(near), near).tolist()

@@ -1,4 +1,4 @@
-"""Vectors, matrices and quaternions as lists of scalars, known numbers or symbols."""
+"""Vectors, matrices and quaternions as lists of scalars, numbers or symbols."""
 
 from __future__ import annotations
 

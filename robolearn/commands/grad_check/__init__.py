@@ -1,1 +1,1 @@
-"""`robolearn grad-check`: gradients through a simulator beside finite differences. Read `grad_check.py` first."""
+"""`robolearn grad-check`: checks gradients through a simulator by finite differences. Read `grad_check.py` first."""

@@ -1,7 +1,7 @@
-"""Finite differences: what a simulator's gradients are held against, environment by environment.
+"""Compares gradients through a simulator with finite differences, per environment.
 
-Environments do not know of each other, so that one rollout moves all N of them along a direction of their own, and
-gives N directional derivatives.
+Environments are independent, so one rollout perturbs each of N environments along a separate direction and gives N
+directional derivatives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from robolearn.envs.backend import Backend
 from robolearn.envs.state import InitialState, Tensor
 
-Numbers = dict[str, Tensor]
+Tensors = dict[str, Tensor]
 """Tensors by name, with environments in the last dimension but one."""
 
 KINDS = {
@@ -25,29 +25,29 @@ KINDS = {
     "positions": ("base_pos", "turn", "joint_pos"),
     "velocities": ("base_lin_vel", "base_ang_vel", "joint_vel"),
 }
-"""What a direction moves: one of these in turn, so that no kind hides behind another that weighs more."""
+"""Inputs that a direction perturbs. Directions cycle through the kinds, so that no kind dominates the others."""
 
 STEPS_64 = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
-"""Difference steps tried where differences are taken in float64 [rad, m, rad/s, m/s, or share of a motor's effort]."""
+"""Steps of the differences in float64 [rad, m, rad/s, m/s, or share of a motor's effort]."""
 STEPS_32 = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
-"""The same in float32, whose rounding drowns anything smaller."""
+"""Steps of the differences in float32, where rounding dominates smaller steps."""
 NOISY = ("joint_torque", "foot_force")
-"""Fields left out in float32: gains and the ground are stiff, so that these are known to fewer digits than others."""
+"""Fields omitted in float32: stiff gains and contacts leave them fewer correct digits than other fields."""
 
 
 @dataclass
 class Scene:
-    """Where N environments start and what is done with them over T control steps."""
+    """Initial states, resets and joint targets of N environments over T control steps."""
 
     start: InitialState
-    again: InitialState
-    """Where those that are reset start again."""
+    restart: InitialState
+    """Initial state of the environments that are reset."""
     reset: Tensor
-    """(N,) bool: which are reset, half-way; nobody with a single step."""
+    """(N,) bool: environments that are reset after T // 2 steps; no reset where T is 1."""
     targets: Tensor
-    """(T, N, A)."""
+    """(T, N, A) joint targets."""
     unit: Tensor
-    """(A,) what a difference of 1 is in a target: 1 rad or m, or the motor's effort."""
+    """(A,) scale of a perturbation of the targets: 1 rad or m, or the motor's effort."""
     substeps: int
 
     @property
@@ -56,7 +56,10 @@ class Scene:
         return len(self.targets)
 
     def inputs(self, kind: str) -> dict[str, tuple[int, ...]]:
-        """Shapes of what a direction of that kind moves, by name; poses are the first and the second, stacked."""
+        """Shapes of the inputs that a direction of this kind perturbs, by name.
+
+        Parts of initial states are (2, N, K): those of `start` and `restart`.
+        """
         n = len(self.start.joint_pos)
         if kind == "targets":
             return {"targets": (self.steps, n, self.targets.shape[2])}
@@ -65,44 +68,44 @@ class Scene:
 
 
 class Rollout(NamedTuple):
-    """What came of a scene."""
+    """Results of a scene."""
 
-    final: Numbers
+    final: Tensors
     """Every field of State after the last step, (N, K) each."""
     touching: Tensor
-    """(T + 1, N, F) bool: which feet pressed on the ground, at the start and after each step."""
-    lost: Tensor
-    """(N,) bool: the simulator gave up on it."""
+    """(T + 1, N, F) bool: feet in contact with the ground, at the start and after each step."""
+    diverged: Tensor
+    """(N,) bool: environments that diverged."""
 
 
-def simulate(backend: Backend, scene: Scene, moved: Numbers, dtype: torch.dtype = torch.float32) -> Rollout:
-    """Play a scene with its inputs moved by as much as `moved` says (see `Scene.inputs`; none: as it is)."""
+def simulate(backend: Backend, scene: Scene, offsets: Tensors, dtype: torch.dtype = torch.float32) -> Rollout:
+    """Simulate a scene with `offsets` added to its inputs, by name and shape of `Scene.inputs`; {} adds nothing."""
     n, half = backend.num_envs, scene.steps // 2
     every = torch.ones(n, dtype=torch.bool, device=backend.device)
     targets = scene.targets.to(dtype)
-    if "targets" in moved:
-        targets = targets + moved["targets"] * scene.unit.to(dtype)
-    backend.reset(every, _posed(scene.start, moved, 0, dtype))
-    touching, lost = [_touching(backend)], ~every
+    if "targets" in offsets:
+        targets = targets + offsets["targets"] * scene.unit.to(dtype)
+    backend.reset(every, _perturbed(scene.start, offsets, 0, dtype))
+    touching, diverged = [_touching(backend)], ~every
     for t, target in enumerate(targets):
         if t == half and t:
-            backend.reset(scene.reset, _posed(scene.again, moved, 1, dtype))
+            backend.reset(scene.reset, _perturbed(scene.restart, offsets, 1, dtype))
         backend.step(target, scene.substeps)
         touching.append(_touching(backend))
-        lost = lost | backend.state.diverged
+        diverged = diverged | backend.state.diverged
     final = {name: value.reshape(n, -1) for name, value in backend.state.robot.tensors().items()}
-    return Rollout(final, torch.stack(touching), lost)
+    return Rollout(final, torch.stack(touching), diverged)
 
 
-def _posed(pose: InitialState, moved: Numbers, which: int, dtype: torch.dtype) -> InitialState:
-    """A pose moved; the base turns about its own axes."""
-    parts = {f.name: getattr(pose, f.name).to(dtype) for f in fields(pose)}
+def _perturbed(initial: InitialState, offsets: Tensors, which: int, dtype: torch.dtype) -> InitialState:
+    """An initial state plus `offsets[name][which]`; "turn" rotates the base about its body axes."""
+    parts = {f.name: getattr(initial, f.name).to(dtype) for f in fields(initial)}
     for name, part in parts.items():
-        if name in moved:
-            parts[name] = part + moved[name][which]
-    if "turn" in moved:
-        # To first order, which is what a derivative sees; the length comes back to 1.
-        turn, real, imaginary = moved["turn"][which], parts["base_quat"][:, :1], parts["base_quat"][:, 1:]
+        if name in offsets:
+            parts[name] = part + offsets[name][which]
+    if "turn" in offsets:
+        # To first order, which is exact for derivatives, then normalized.
+        turn, real, imaginary = offsets["turn"][which], parts["base_quat"][:, :1], parts["base_quat"][:, 1:]
         change = (-(imaginary * turn).sum(1, keepdim=True), real * turn + torch.linalg.cross(imaginary, turn))
         quat = parts["base_quat"] + 0.5 * torch.cat(change, dim=1)
         parts["base_quat"] = quat / quat.norm(dim=1, keepdim=True)
@@ -115,12 +118,12 @@ def _touching(backend: Backend) -> Tensor:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How near gradients are to differences."""
+    """Relative errors of gradients against differences."""
 
     errors: list[float]
-    """Relative error along each direction, with the difference step that suits it best."""
+    """Relative error along each direction, at the difference step with the smallest error."""
     by_step: dict[float, float]
-    """The error in the middle by difference step, the same for every direction."""
+    """Median error over directions, by difference step."""
 
     @property
     def worst(self) -> float:
@@ -129,58 +132,59 @@ class Agreement:
 
     @property
     def median(self) -> float:
-        """The error in the middle."""
+        """The median error."""
         return median(self.errors)
 
 
 def compare_states(
     backend: Backend, reference: Backend | None, scene: Scene, directions: int, random: torch.Generator
 ) -> Agreement:
-    """Gradients of the final State by all that went in, against central differences.
+    """Compare gradients of the final State by initial states and joint targets with central differences.
 
-    Along each direction the gradient is that of a random projection of all fields of the final State. A field is
-    divided by the size of its own differences (along all directions of that kind), so that each counts the same.
+    Along each direction the gradient is that of a random projection of all fields of the final State. Each field is
+    divided by the root mean square of its differences over all directions of the same kind, so that all fields have
+    the same weight.
 
     Args:
-        backend: what is checked, in float32.
-        reference: the same simulator in float64 to take the differences of; None takes them of `backend`.
-        scene: what is done.
-        directions: how many random directions.
-        random: they and the projections are drawn here.
+        backend: the backend to check, in float32.
+        reference: the same simulator in float64, for the differences; None uses `backend`.
+        scene: initial states, resets and joint targets.
+        directions: number of random directions.
+        random: generator of the directions and projections.
     """
     dtype = torch.float64 if reference else torch.float32
     kinds = [list(KINDS)[k % len(KINDS)] for k in range(directions)]
-    along = [_direction(scene.inputs(kind), random, backend.device) for kind in kinds]
+    drawn = [_direction(scene.inputs(kind), random, backend.device) for kind in kinds]
     sweep = STEPS_64 if reference else STEPS_32
 
-    def after(direction: Numbers, step: float) -> Numbers:
-        moved = {name: step * part.to(dtype) for name, part in direction.items()}
-        final = simulate(reference or backend, scene, moved, dtype).final
+    def final_state(direction: Tensors, step: float) -> Tensors:
+        offsets = {name: step * part.to(dtype) for name, part in direction.items()}
+        final = simulate(reference or backend, scene, offsets, dtype).final
         return {name: value.double() for name, value in final.items()}
 
     with torch.no_grad():
-        slopes = [[_slope(after, direction, step) for direction in along] for step in sweep]
-    moved = {
+        slopes = [[_central_difference(final_state, d, step) for d in drawn] for step in sweep]
+    leaves = {
         name: torch.zeros(shape, device=backend.device, requires_grad=True)
         for kind in KINDS
         for name, shape in scene.inputs(kind).items()
     }
-    rollout = simulate(backend, scene, moved)
-    by_hand, automatic = [], []
-    for k, (kind, direction) in enumerate(zip(kinds, along, strict=True)):
-        alike = [i for i, other in enumerate(kinds) if other == kind]
+    rollout = simulate(backend, scene, leaves)
+    numeric, automatic = [], []
+    for k, (kind, direction) in enumerate(zip(kinds, drawn, strict=True)):
+        same_kind = [i for i, other in enumerate(kinds) if other == kind]
         weights = {}
         for name, value in rollout.final.items():
-            size = torch.stack([slopes[len(sweep) // 2][i][name] for i in alike]).square().mean().sqrt()
-            drawn = _drawn(value.shape, random, backend.device).double()
-            counts = size > 0 and (reference is not None or name not in NOISY)
-            weights[name] = drawn / size if counts else torch.zeros_like(drawn)
-        by_hand.append([_projected(weights, per_step[k]) for per_step in slopes])
-        objective = _projected(weights, rollout.final).sum()
-        asked = {name: moved[name] for name in direction}
-        by = torch.autograd.grad(objective, list(asked.values()), retain_graph=True, allow_unused=True)
-        automatic.append(along_direction(dict(zip(asked, by, strict=True)), direction))
-    return _best(sweep, by_hand, automatic)
+            size = torch.stack([slopes[len(sweep) // 2][i][name] for i in same_kind]).square().mean().sqrt()
+            weight = _randn(value.shape, random, backend.device).double()
+            included = size > 0 and (reference is not None or name not in NOISY)
+            weights[name] = weight / size if included else torch.zeros_like(weight)
+        numeric.append([_project(weights, per_step[k]) for per_step in slopes])
+        objective = _project(weights, rollout.final).sum()
+        inputs = {name: leaves[name] for name in direction}
+        grads = torch.autograd.grad(objective, list(inputs.values()), retain_graph=True, allow_unused=True)
+        automatic.append(along_direction(dict(zip(inputs, grads, strict=True)), direction))
+    return _agreement(sweep, numeric, automatic)
 
 
 def compare_returns(
@@ -190,69 +194,71 @@ def compare_returns(
     directions: int,
     random: torch.Generator,
 ) -> Agreement:
-    """Gradients of a number an environment by all actions, against central differences.
+    """Compare gradients of each environment's return by all actions with central differences.
 
     Args:
-        returns: (N,) of actions (T, N, A) in float32, the same for the same actions.
-        reference: the same of actions in float64, to take the differences of; None takes them of `returns`.
-        actions: where.
-        directions: how many random directions.
-        random: they are drawn here.
+        returns: deterministic function from actions (T, N, A) to returns (N,), in float32.
+        reference: the same function in float64, for the differences; None uses `returns`.
+        actions: (T, N, A) the point at which the gradients are compared.
+        directions: number of random directions.
+        random: generator of the directions.
     """
     dtype = torch.float64 if reference else torch.float32
     sweep = STEPS_64 if reference else STEPS_32
-    along = [_drawn(actions.shape, random, actions.device) for _ in range(directions)]
+    drawn = [_randn(actions.shape, random, actions.device) for _ in range(directions)]
 
-    def after(direction: Numbers, step: float) -> Numbers:
+    def value(direction: Tensors, step: float) -> Tensors:
         return {"": (reference or returns)(actions.to(dtype) + step * direction[""].to(dtype)).double()}
 
     with torch.no_grad():
-        by_hand = [[_slope(after, {"": d}, step)[""] for step in sweep] for d in along]
+        numeric = [[_central_difference(value, {"": d}, step)[""] for step in sweep] for d in drawn]
     leaf = actions.clone().requires_grad_()
-    (by,) = torch.autograd.grad(returns(leaf).sum(), leaf)
-    return _best(sweep, by_hand, [along_direction({"": by}, {"": d}) for d in along])
+    (grad,) = torch.autograd.grad(returns(leaf).sum(), leaf)
+    return _agreement(sweep, numeric, [along_direction({"": grad}, {"": d}) for d in drawn])
 
 
-def along_direction(by: dict[str, Tensor | None], direction: Numbers) -> Tensor:
-    """(N,) what a gradient says of each environment's own change along a direction."""
+def along_direction(grads: dict[str, Tensor | None], direction: Tensors) -> Tensor:
+    """(N,) directional derivative of each environment: its gradients times its part of the direction."""
     products = [
-        (by_one.double() * direction[name].double()).sum(dim=(0, 2))
-        for name, by_one in by.items()
-        if by_one is not None
+        (grad.double() * direction[name].double()).sum(dim=(0, 2))
+        for name, grad in grads.items()
+        if grad is not None
     ]
     return torch.stack(products).sum(dim=0)
 
 
-def _direction(shapes: dict[str, tuple[int, ...]], random: torch.Generator, device: torch.device) -> Numbers:
-    return {name: _drawn(shape, random, device) for name, shape in shapes.items()}
+def _direction(shapes: dict[str, tuple[int, ...]], random: torch.Generator, device: torch.device) -> Tensors:
+    return {name: _randn(shape, random, device) for name, shape in shapes.items()}
 
 
-def _drawn(shape: Iterable[int], random: torch.Generator, device: torch.device) -> Tensor:
-    # On the CPU, so that every machine draws the same.
+def _randn(shape: Iterable[int], random: torch.Generator, device: torch.device) -> Tensor:
+    # Drawn on the CPU, so that every device gets the same numbers.
     return torch.randn(tuple(shape), generator=random).to(device)
 
 
-def _slope(after: Callable[[Numbers, float], Numbers], direction: Numbers, step: float) -> Numbers:
-    up, down = after(direction, step), after(direction, -step)
+def _central_difference(
+    function: Callable[[Tensors, float], Tensors], direction: Tensors, step: float
+) -> Tensors:
+    up, down = function(direction, step), function(direction, -step)
     return {name: (up[name] - down[name]) / (2 * step) for name in up}
 
 
-def _projected(weights: Numbers, values: Numbers) -> Tensor:
-    """(N,)."""
+def _project(weights: Tensors, values: Tensors) -> Tensor:
+    """Weighted sum (N,) of all values."""
     return torch.stack([(weights[name] * values[name].double()).sum(dim=1) for name in weights]).sum(dim=0)
 
 
-def _best(sweep: tuple[float, ...], by_hand: list[list[Tensor]], automatic: list[Tensor]) -> Agreement:
+def _agreement(sweep: tuple[float, ...], numeric: list[list[Tensor]], automatic: list[Tensor]) -> Agreement:
     errors = [
-        [relative_error(a, b) for b in per_step] for a, per_step in zip(automatic, by_hand, strict=True)
+        [relative_error(a, b) for b in per_step] for a, per_step in zip(automatic, numeric, strict=True)
     ]
-    middle = [median(row) for row in zip(*errors, strict=True)]
-    return Agreement([min(row) for row in errors], dict(zip(sweep, middle, strict=True)))
+    medians = [median(row) for row in zip(*errors, strict=True)]
+    return Agreement([min(row) for row in errors], dict(zip(sweep, medians, strict=True)))
 
 
-def relative_error(automatic: Tensor, by_hand: Tensor) -> float:
+def relative_error(automatic: Tensor, numeric: Tensor) -> float:
     """|a - b| / |b|, the norms over environments; 0 where both are 0, infinite where a number is not finite."""
-    apart, size = float((automatic - by_hand).norm()), float(by_hand.norm())
-    if not (math.isfinite(apart) and math.isfinite(size)):
+    difference, size = float((automatic - numeric).norm()), float(numeric.norm())
+    if not (math.isfinite(difference) and math.isfinite(size)):
         return math.inf
-    return apart / size if size else (0.0 if apart == 0 else math.inf)
+    return difference / size if size else (0.0 if difference == 0 else math.inf)

@@ -1,4 +1,4 @@
-"""The differentiable backend: our own engine against MuJoCo, and gradients by hand and by differences."""
+"""The differentiable backend with `engine=own`: refused robots, and gradients against finite differences."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from robolearn.envs import mjcf
 from robolearn.envs.differentiable.backend import DifferentiableBackend
 from robolearn.envs.differentiable.mechanics import Mechanics
-from robolearn.envs.differentiable.own import pieces
-from robolearn.envs.differentiable.tree import left_out, read_tree
+from robolearn.envs.differentiable.own import split_substeps
+from robolearn.envs.differentiable.tree import ignored_contacts, read_tree
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import InitialState
 from robolearn.errors import ConfigError
@@ -47,7 +47,7 @@ def swing(backend, start: torch.Tensor, force: torch.Tensor, substeps: int = 4) 
     return torch.cat((backend.state.robot.joint_pos, backend.state.robot.joint_vel), dim=1)
 
 
-# ---------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------- unsupported robots and options
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def swing(backend, start: torch.Tensor, force: torch.Tensor, substeps: int = 4) 
         (('condim="3"/>', 'condim="3" friction="1.5"/>'), "different friction on the floor"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_simulated_is_refused_by_name(tmp_path, change, words):
+def test_an_unsupported_feature_of_a_robot_is_refused_by_name(tmp_path, change, words):
     folder = hopper(tmp_path, yaml_change=("  mujoco:", "  differentiable:"), xml_change=change)
     with pytest.raises(ConfigError, match=f"backend=differentiable cannot simulate robot .*{words}") as error:
         DifferentiableBackend(Robot.load(folder), 1)
@@ -86,7 +86,7 @@ def test_what_cannot_be_simulated_is_refused_by_name(tmp_path, change, words):
         ("integrator: RK4", "solver.differentiable has another integrator"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(tmp_path, option, words):
+def test_an_invalid_solver_option_is_refused_by_name(tmp_path, option, words):
     folder = hopper(tmp_path, yaml_change=("  mujoco:", "  differentiable:"))
     text = (folder / "robot.yaml").read_text()
     key = option.partition(":")[0]
@@ -101,10 +101,10 @@ def test_options_that_make_no_sense_are_refused(tmp_path, option, words):
     assert "\n" not in str(error.value)
 
 
-def test_contact_among_a_robots_own_bodies_is_told_to_be_left_out():
+def test_contacts_between_bodies_of_one_robot_are_listed_as_ignored():
     model = mjcf.build_model(load_robot("humanoid"), "mujoco")
-    assert left_out(model)
-    assert left_out(mjcf.build_model(load_robot("ant"), "mujoco")) == []
+    assert ignored_contacts(model)
+    assert ignored_contacts(mjcf.build_model(load_robot("ant"), "mujoco")) == []
 
 
 def test_a_robot_without_options_for_the_backend_is_refused(tmp_path):
@@ -115,12 +115,12 @@ def test_a_robot_without_options_for_the_backend_is_refused(tmp_path):
 # ---------------------------------------------------------------------- gradients
 
 
-def test_a_control_step_of_any_number_of_substeps_is_a_sum_of_launches():
-    assert [pieces(n) for n in (0, 1, 4, 11, 16)] == [[0], [1], [4], [8, 2, 1], [8, 8]]
+def test_substeps_are_split_into_launches_of_8_4_2_and_1():
+    assert [split_substeps(n) for n in (0, 1, 4, 11, 16)] == [[0], [1], [4], [8, 2, 1], [8, 8]]
 
 
 @pytest.mark.parametrize("substeps", [1, 4, 11])
-def test_gradients_by_forces_and_start_are_those_of_the_equations(cartpole_backend, substeps):
+def test_gradients_by_forces_and_initial_state_match_float64_differences(cartpole_backend, substeps):
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(4, 4, generator=generator, requires_grad=True)
     force = (5 * torch.randn(3, 4, 1, generator=generator)).requires_grad_()
@@ -137,23 +137,23 @@ def test_gradients_by_forces_and_start_are_those_of_the_equations(cartpole_backe
         return float(np.dot(row, weights[env]))
 
     for env in range(4):
-        # The equations in double precision: differences of them are good to 1e-8.
+        # Differences of the equations in float64 are accurate to 1e-8.
         expected = (end(env, 1e-4) - end(env, -1e-4)) / 2e-4
         found = (start.grad[env] * direction[env]).sum() + (force.grad[:, env] * pushes[:, env]).sum()
         assert found.item() == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
 @pytest.mark.parametrize(("height", "limit"), [(1.0, 1e-3), (0.0, 1e-2)], ids=["in the air", "standing"])
-def test_gradients_of_a_free_base_are_those_of_the_equations(height, limit):
+def test_gradients_of_a_free_base_match_float64_differences(height, limit):
     robot, generator = load_robot("ant"), torch.Generator().manual_seed(0)
     backend, mechanics = DifferentiableBackend(robot, 2), mechanics_of(load_robot("ant"))
-    every, pose = torch.ones(2, dtype=torch.bool), home_pose(robot, 2, height)
+    every, initial = torch.ones(2, dtype=torch.bool), home_pose(robot, 2, height)
     if height:
         turned = torch.tensor([0.9, 0.1, -0.2, 0.3])
-        pose.base_quat[:] = turned / turned.norm()
-        pose.base_lin_vel[:] = 0.2 * torch.randn(2, 3, generator=generator)
-        pose.base_ang_vel[:] = torch.randn(2, 3, generator=generator)
-    backend.reset(every, pose)
+        initial.base_quat[:] = turned / turned.norm()
+        initial.base_lin_vel[:] = 0.2 * torch.randn(2, 3, generator=generator)
+        initial.base_ang_vel[:] = torch.randn(2, 3, generator=generator)
+    backend.reset(every, initial)
     for _ in range(0 if height else 60):
         backend.step(home_targets(robot, 2), 4)
     params = {name: backend.state.params[name][0].item() for name in backend.state.params}
@@ -172,7 +172,7 @@ def test_gradients_of_a_free_base_are_those_of_the_equations(height, limit):
         for control in u[:, env].double().tolist():
             for _ in range(4):
                 row = mechanics.substep(row, control, params)
-        return float(np.dot(mechanics.look(row, control, params)[:13], weights[env]))
+        return float(np.dot(mechanics.outputs(row, control, params)[:13], weights[env]))
 
     step = 1e-5 * torch.randn(targets.shape, generator=generator, dtype=torch.float64)
     wanted = [(end(e, targets.detach() + step) - end(e, targets.detach() - step)) / 2 for e in range(2)]
@@ -181,15 +181,15 @@ def test_gradients_of_a_free_base_are_those_of_the_equations(height, limit):
     backend.close()
 
 
-def test_what_a_reset_does_not_read_is_no_gradients_business(cartpole_backend):
-    pose = home_pose(cartpole_backend.robot, 4)
+def test_nan_in_rows_outside_the_reset_mask_does_not_reach_gradients(cartpole_backend):
+    initial = home_pose(cartpole_backend.robot, 4)
     shift = torch.zeros(4, requires_grad=True)
-    pose.base_quat = pose.base_quat + shift
-    pose.base_quat.data[1] = math.nan
+    initial.base_quat = initial.base_quat + shift
+    initial.base_quat.data[1] = math.nan
     angles = torch.zeros(4, 2, requires_grad=True)
-    pose.joint_pos = torch.where(torch.tensor([[False], [True], [False], [False]]), torch.nan, angles)
+    initial.joint_pos = torch.where(torch.tensor([[False], [True], [False], [False]]), torch.nan, angles)
     cartpole_backend.detach()
-    cartpole_backend.reset(torch.tensor([True, False, True, True]), pose)
+    cartpole_backend.reset(torch.tensor([True, False, True, True]), initial)
     cartpole_backend.step(torch.ones(4, 1), 4)
     cartpole_backend.state.robot.joint_pos.sum().backward()
     assert angles.grad is not None
@@ -205,7 +205,7 @@ def test_a_second_derivative_is_refused(cartpole_backend):
         slope.sum().backward()
 
 
-def test_memory_that_is_written_again_after_a_step_does_not_change_its_gradient(cartpole_backend):
+def test_overwriting_the_targets_after_a_step_does_not_change_its_gradient(cartpole_backend):
     start = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
 
     def gradient(overwrite: bool) -> torch.Tensor:
@@ -224,13 +224,13 @@ def test_memory_that_is_written_again_after_a_step_does_not_change_its_gradient(
     assert torch.equal(gradient(False), gradient(True))
 
 
-def test_gradients_end_at_a_reset_and_at_a_detach_and_go_on_elsewhere(cartpole_backend):
+def test_gradients_stop_at_a_reset_and_at_detach_and_flow_through_other_envs(cartpole_backend):
     backend, start = cartpole_backend, torch.zeros(4, 4)
     force = torch.ones(3, 4, 1, requires_grad=True)
     swing(backend, start, force[:2])
     fallen = torch.tensor([True, False, True, False])
-    pose = home_pose(backend.robot, 4)
-    backend.reset(fallen, pose)
+    initial = home_pose(backend.robot, 4)
+    backend.reset(fallen, initial)
     backend.step(force[2], 4)
     backend.state.robot.joint_pos.sum().backward(retain_graph=True)
     assert (force.grad[:2, fallen] == 0).all()
@@ -240,7 +240,7 @@ def test_gradients_end_at_a_reset_and_at_a_detach_and_go_on_elsewhere(cartpole_b
     assert not any(tensor.requires_grad for tensor in backend.state.robot.tensors().values())
 
 
-def test_without_gradients_asked_for_there_is_no_graph(cartpole_backend):
+def test_without_requires_grad_or_under_no_grad_there_is_no_autograd_graph(cartpole_backend):
     swing(cartpole_backend, torch.zeros(4, 4), torch.ones(2, 4, 1))
     assert not cartpole_backend.state.robot.joint_pos.requires_grad
     force = torch.ones(2, 4, 1, requires_grad=True)
@@ -249,10 +249,10 @@ def test_without_gradients_asked_for_there_is_no_graph(cartpole_backend):
     assert not cartpole_backend.state.robot.joint_pos.requires_grad
 
 
-def test_an_environment_that_blows_up_is_told_and_spoils_no_other_ones_gradient(cartpole_backend):
+def test_a_diverged_env_is_flagged_and_leaves_the_gradients_of_others_finite(cartpole_backend):
     backend, start = cartpole_backend, torch.zeros(4, 4)
-    start[1, 3] = 1e25  # [rad/s]: its square is not a number of single precision
-    start[2, 3] = 1e5  # more than any robot does
+    start[1, 3] = 1e25  # [rad/s]: its square overflows float32
+    start[2, 3] = 1e5  # beyond ABSURD_SPEED
     force = torch.ones(1, 4, 1, requires_grad=True)
     ends = swing(backend, start, force)
     assert backend.state.diverged.tolist() == [False, True, True, False]
@@ -263,7 +263,7 @@ def test_an_environment_that_blows_up_is_told_and_spoils_no_other_ones_gradient(
     assert torch.isfinite(force.grad).all()
 
 
-def test_the_same_seed_gives_the_same_gradients_to_the_bit_and_memory_does_not_grow(cartpole_backend):
+def test_gradients_repeat_bit_for_bit_and_the_number_of_tensors_does_not_grow(cartpole_backend):
     start = torch.randn(4, 4, generator=torch.Generator().manual_seed(3))
 
     def gradient() -> torch.Tensor:
@@ -284,12 +284,12 @@ def test_the_same_seed_gives_the_same_gradients_to_the_bit_and_memory_does_not_g
     assert alive() <= before + 1
 
 
-def test_a_standing_robots_gradient_by_its_targets_is_that_of_differences(tmp_path):
+def test_the_gradient_of_a_standing_robot_by_its_joint_targets_matches_differences(tmp_path):
     robot = load_robot("hopper")
     backend = DifferentiableBackend(robot, 2)
-    pose = home_pose(robot, 2)
-    pose.joint_pos[:, 1] = -0.001
-    backend.reset(torch.ones(2, dtype=torch.bool), pose)
+    initial = home_pose(robot, 2)
+    initial.joint_pos[:, 1] = -0.001
+    backend.reset(torch.ones(2, dtype=torch.bool), initial)
     for _ in range(20):
         backend.step(home_targets(robot, 2), 4)
     standing, target = backend.snapshot(), home_targets(robot, 2)

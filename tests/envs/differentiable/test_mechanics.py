@@ -1,4 +1,4 @@
-"""Equations of motion against MuJoCo and by hand, on plain numbers: no kernel is compiled."""
+"""Equations of motion against MuJoCo and hand-computed values, on plain floats: no kernel is compiled."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sled(tmp_path) -> Robot:
 # ---------------------------------------------------------------------- symbols
 
 
-def test_what_is_known_folds_away_and_what_is_equal_is_computed_once():
+def test_constants_fold_and_equal_expressions_are_computed_once():
     recording = Recording()
     x, y = recording.input("x[0]"), recording.input("x[1]")
     assert x * 0.0 == 0.0
@@ -74,9 +74,9 @@ def test_what_is_known_folds_away_and_what_is_equal_is_computed_once():
 
 
 @pytest.mark.parametrize("name", ["cartpole", "hopper", "ant", "humanoid"])
-def test_contact_free_motion_is_mujocos_to_rounding(name):
+def test_contact_free_motion_equals_mujocos_to_rounding(name):
     robot = load_robot(name)
-    model = mjcf.build_model(robot, "mujoco")  # implicitfast, as ours
+    model = mjcf.build_model(robot, "mujoco")  # the same integrator, implicitfast
     mechanics = Mechanics(read_tree(robot, model, {}), model.opt.timestep)
     random, data = np.random.default_rng(1), mujoco.MjData(model)
     base, j = (13 if robot.base else 0), len(robot.joints)
@@ -91,39 +91,39 @@ def test_contact_free_motion_is_mujocos_to_rounding(name):
         data.qpos[:7], data.qvel[:6] = row[:7], row[7:13]
     for i, joint in enumerate(joints):
         data.qpos[joint.qposadr[0]], data.qvel[joint.dofadr[0]] = row[base + i], row[base + j + i]
-    # One target is far off: its motor stays at its limit, where it has no damping.
+    # One target is far away: its motor is clipped to its effort and has no damping.
     target = row[base : base + j][list(robot.actuated)] + 0.1
     target[0] += 3.0
-    for _ in range(3):  # before it meets its stop
+    for _ in range(3):  # ends before the joint reaches its stop
         data.ctrl[:] = target
         mujoco.mj_step(model, data)
         row = np.array(mechanics.substep(row.tolist(), target.tolist(), {}))
     assert data.nefc == 0
-    theirs = [data.qpos[joint.qposadr[0]] for joint in joints] + [
+    expected = [data.qpos[joint.qposadr[0]] for joint in joints] + [
         data.qvel[joint.dofadr[0]] for joint in joints
     ]
-    assert np.abs(row[base:] - theirs).max() < 1e-9
+    assert np.abs(row[base:] - expected).max() < 1e-9
     if robot.base:
         assert np.abs(row[:13] - [*data.qpos[:7], *data.qvel[:6]]).max() < 1e-9
 
 
-def test_a_robot_rests_two_millimetres_in_the_ground_and_is_carried_by_its_weight(sled):
+def test_a_robot_at_rest_sinks_2_mm_and_the_ground_carries_its_weight(sled):
     mechanics, row = mechanics_of(sled), [0.0, 0.01, 0.0, 0.0]
     for _ in range(400):
         row = mechanics.substep(row, [0.0], {})
-    seen = mechanics.look(row, [0.0], {})
+    seen = mechanics.outputs(row, [0.0], {})
     assert row[1] == pytest.approx(-0.002, rel=1e-3)  # SAG
     assert seen[-3:] == pytest.approx([0.0, 0.0, 2 * 9.81], rel=1e-3)
 
 
-def test_sliding_friction_slows_by_its_coefficient_and_a_push_below_it_hardly_moves(sled):
+def test_friction_decelerates_by_its_coefficient_and_a_push_below_the_limit_only_creeps(sled):
     mechanics = mechanics_of(sled)
     assert mechanics.tree.ground.friction == 0.8  # the floor's, the larger of the two as in MuJoCo
     for friction in (0.8, 0.2):
         row = [0.0, -0.002, 10.0, 0.0]
         for _ in range(20):  # 0.1 s
             row = mechanics.substep(row, [0.0], {"friction": friction})
-        # Against the speed a step ago: short by the 0.4 % that this is more than the speed now.
+        # Friction uses the speed of the previous step, which is up to 0.4 % larger.
         assert 10.0 - row[2] == pytest.approx(friction * 9.81 * 0.1, rel=5e-3)
     # Half of the largest friction, 0.8 x 2 kg x 9.81: it creeps at v / sqrt(v^2 + 0.02^2) = 1/2.
     row = [0.0, -0.002, 0.0, 0.0]
@@ -139,13 +139,13 @@ def test_the_ground_never_pulls(sled):
         assert row[3] >= upward - 9.81 * 0.005 - 1e-9
 
 
-def test_a_step_does_not_jump_as_a_point_touches_or_a_joint_meets_its_stop(sled):
-    # A gradient is of no use where a nanometre decides how fast a step ends.
+def test_a_step_is_continuous_where_a_point_touches_or_a_joint_reaches_its_stop(sled):
+    # A gradient is useless where a nanometre decides the final velocity of a step.
     mechanics = mechanics_of(sled)
     for before, after, speed in ((1e-9, -1e-9, -0.5), (2.0 - 1e-9, 2.0 + 1e-9, 2.0)):
         ends = [mechanics.substep([0.0, z, 1.0, speed], [0.0], {}) for z in (before, after)]
         assert ends[0][2:] == pytest.approx(ends[1][2:], abs=1e-5)
-    # Deep in the ground all of the spring counts at the end of the step: (m + h c + h^2 k) a = f - h k v - m g.
+    # Deep in the ground the whole spring is implicit: (m + h c + h^2 k) a = f - h k v - m g.
     stiffness, mass, h, depth, speed = 2 * 9.81 / 0.002, 2.0, 0.005, 0.02, -0.5
     resist = stiffness * depth * 2.0 * h + stiffness * (1 - 2.0 * speed) * h * h
     push = stiffness * depth * (1 - 2.0 * speed) - h * stiffness * (1 - 2.0 * speed) * speed

@@ -1,4 +1,4 @@
-"""The Newton engine against MuJoCo and against finite differences, and what its two work-arounds are for."""
+"""The Newton engine against MuJoCo and finite differences, and proof that its two work-arounds are necessary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Make = Callable[..., "Sim"]
 
 
 class Sim:
-    """An engine with what its calls need."""
+    """An engine with its layout, model and physical parameters."""
 
     def __init__(self, robot: Robot, device: str = "cpu", **flags: bool) -> None:
         self.robot, self.layout = robot, Layout(robot)
@@ -61,14 +61,14 @@ def make() -> Iterator[Make]:
 
 
 def tumbling(robot: Robot) -> InitialState:
-    """In the air, turned, and moving every way."""
-    pose = home_pose(robot, N, height=1.0)
+    """In the air, rotated, with linear, angular and joint velocities."""
+    initial = home_pose(robot, N, height=1.0)
     turned = torch.tensor([0.9, 0.1, -0.2, 0.3])
-    pose.base_quat[:] = turned / turned.norm()
-    pose.base_lin_vel[:] = torch.tensor([0.3, -0.2, 0.1])
-    pose.base_ang_vel[:] = torch.tensor([0.5, 0.4, -0.6])
-    pose.joint_vel[:] = 0.3
-    return pose
+    initial.base_quat[:] = turned / turned.norm()
+    initial.base_lin_vel[:] = torch.tensor([0.3, -0.2, 0.1])
+    initial.base_ang_vel[:] = torch.tensor([0.5, 0.4, -0.6])
+    initial.joint_vel[:] = 0.3
+    return initial
 
 
 def wiggle(robot: Robot, step: int) -> torch.Tensor:
@@ -77,7 +77,7 @@ def wiggle(robot: Robot, step: int) -> torch.Tensor:
 
 
 def standing(sim: Sim) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows and targets of robots that have stood for 0.4 s, each a little differently."""
+    """Rows and joint targets of robots that have stood for 0.4 s in slightly different stances."""
     targets = home_targets(sim.robot, N)
     targets += 0.02 * torch.randn(targets.shape, generator=torch.Generator().manual_seed(1))
     rows = sim.layout.rows(home_pose(sim.robot, N))
@@ -134,7 +134,7 @@ class Reference:
 
 
 @pytest.mark.parametrize("name", ["cartpole", "humanoid"])
-def test_every_field_of_state_is_mujocos_after_steps(make, name):
+def test_every_field_of_state_equals_mujocos_after_several_steps(make, name):
     sim = make(name)
     rows = sim.layout.rows(tumbling(sim.robot))
     reference = Reference(sim, rows)
@@ -160,7 +160,7 @@ def test_a_contact_free_rollout_of_100_substeps_agrees_with_mujoco(make):
     assert max(found.values()) < 1e-3, found
 
 
-def test_a_standing_robot_presses_on_the_ground_with_its_weight(make):
+def test_the_foot_forces_of_a_standing_robot_equal_its_weight(make):
     sim = make("humanoid")
     scales = torch.tensor([1.0, 1.0, 0.8, 1.2])
     sim.column("mass_scale").copy_(scales)
@@ -172,7 +172,7 @@ def test_a_standing_robot_presses_on_the_ground_with_its_weight(make):
     assert (rows[:, 2] - sim.robot.home_height).abs().max() < 0.03
 
 
-def test_friction_holds_a_foot_or_lets_it_slide(make):
+def test_a_foot_slides_at_low_friction_and_hardly_at_high_friction(make):
     sim = make("humanoid")
     rows, targets = standing(sim)
     rows[:, 8] += 0.3  # a push to the left
@@ -187,7 +187,7 @@ def test_friction_holds_a_foot_or_lets_it_slide(make):
     assert slides[0] > 3 * slides[1]
 
 
-def test_gains_and_effort_bound_what_a_motor_does(make):
+def test_motor_torque_scales_with_the_gain_and_is_clipped_to_the_effort(make):
     sim = make("humanoid")
     sim.column("gain_scale").copy_(torch.tensor([1.0, 0.5, 2.0, 1.0]))
     targets = home_targets(sim.robot, N)
@@ -200,12 +200,12 @@ def test_gains_and_effort_bound_what_a_motor_does(make):
     assert torque.numpy() == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_joint_is_held_by_its_stop(make):
+def test_a_stop_keeps_a_joint_in_its_range(make):
     sim = make("cartpole")
-    pose = home_pose(sim.robot, N)
-    pose.joint_vel[:, 0] = torch.tensor([0.0, 2.0, 4.0, -4.0])
-    pose.joint_pos[:, 0] = torch.tensor([0.0, 2.3, 2.3, -2.3])
-    rows, targets = sim.layout.rows(pose), torch.zeros(N, 1)
+    initial = home_pose(sim.robot, N)
+    initial.joint_vel[:, 0] = torch.tensor([0.0, 2.0, 4.0, -4.0])
+    initial.joint_pos[:, 0] = torch.tensor([0.0, 2.3, 2.3, -2.3])
+    rows, targets = sim.layout.rows(initial), torch.zeros(N, 1)
     farthest = torch.zeros(N)
     for _ in range(50):
         rows, _ = sim.forward(rows, targets, 2)
@@ -214,14 +214,12 @@ def test_a_joint_is_held_by_its_stop(make):
     assert (rows[1:, 0].abs() < 2.4).all(), "it bounced back"
 
 
-def test_a_robot_in_another_order_with_a_ref_a_weld_and_several_joints_a_body_moves_as_in_mujoco(
-    make, tmp_path
-):
+def test_reordered_joints_refs_welds_and_several_joints_per_body_match_mujoco(make, tmp_path):
     sim = make(write_robot(tmp_path, MIXED))
-    pose = home_pose(sim.robot, N)
-    pose.joint_pos += torch.tensor([0.3, -0.2, 0.4, 0.1, 0.5])
-    pose.joint_vel += torch.tensor([0.5, 0.3, -0.4, 0.7, -0.2])
-    rows = sim.layout.rows(pose)
+    initial = home_pose(sim.robot, N)
+    initial.joint_pos += torch.tensor([0.3, -0.2, 0.4, 0.1, 0.5])
+    initial.joint_vel += torch.tensor([0.5, 0.3, -0.4, 0.7, -0.2])
+    rows = sim.layout.rows(initial)
     reference = Reference(sim, rows)
     for step in range(20):
         targets = torch.full((N, 2), 0.1 * step)
@@ -231,7 +229,7 @@ def test_a_robot_in_another_order_with_a_ref_a_weld_and_several_joints_a_body_mo
     assert max(found.values()) < 5e-4, found
 
 
-def test_results_repeat_bit_for_bit_and_nothing_spreads_between_environments(make):
+def test_results_repeat_bit_for_bit_and_nan_does_not_spread_between_environments(make):
     sim = make("humanoid")
     rows, targets = standing(sim)
     ones = torch.ones(N, sim.layout.seen)
@@ -243,12 +241,12 @@ def test_results_repeat_bit_for_bit_and_nothing_spreads_between_environments(mak
     clean = both(rows)
     broken = rows.clone()
     broken[1] = torch.nan
-    spoilt, again = both(broken), both(rows)
-    for before, during, after in zip(clean, spoilt, again, strict=True):
+    with_nan, again = both(broken), both(rows)
+    for before, during, after in zip(clean, with_nan, again, strict=True):
         assert torch.equal(before, after)
         assert torch.equal(before[[0, 2, 3]], during[[0, 2, 3]])
         assert torch.isfinite(before).all()
-    assert torch.isnan(spoilt[0][1]).any()
+    assert torch.isnan(with_nan[0][1]).any()
     ones[1] = 0.0
     grad = torch.ones_like(rows)
     grad[1] = 0.0
@@ -257,7 +255,7 @@ def test_results_repeat_bit_for_bit_and_nothing_spreads_between_environments(mak
     assert not by_targets[1].any()
 
 
-def test_memory_stays_flat(make):
+def test_process_memory_does_not_grow_over_steps(make):
     sim = make("cartpole")
     rows, targets = sim.layout.rows(home_pose(sim.robot, N)), torch.zeros(N, 1)
     ones = torch.ones(N, sim.layout.seen)
@@ -269,7 +267,7 @@ def test_memory_stays_flat(make):
         return int(Path("/proc/self/statm").read_text().split()[1])
 
     if not Path("/proc/self/statm").exists():
-        pytest.skip("this system does not tell its processes' memory")
+        pytest.skip("this system has no /proc/self/statm")
     before = work(200)
     assert work(2000) - before < 500, "pages of 4 kB"
 
@@ -280,19 +278,19 @@ def test_memory_stays_flat(make):
 def mismatch(
     sim: Sim, rows: torch.Tensor, targets: torch.Tensor, steps: int, substeps: int, by: str, size: float
 ) -> float:
-    """How far the derivative along one direction of the start rows or of the targets is from a central difference.
+    """Relative error, over N envs, of a derivative along one direction of the initial rows or of the joint targets.
 
-    Of a sum over everything that `steps` control steps give, with weights from a fixed seed. (N,) of them together:
-    the norm of the difference over the norm.
+    The derivative is that of a randomly weighted sum of all results of `steps` control steps, with a fixed seed; the
+    reference is a central difference with step `size`.
     """
     generator = torch.Generator().manual_seed(2)
     moved_rows, moved_targets = torch.zeros_like(rows), torch.zeros_like(targets)
     moved = moved_rows if by == "rows" else moved_targets
     moved.copy_(torch.randn(moved.shape, generator=generator))
-    if by == "rows" and sim.robot.base:  # along the sphere of unit quaternions
+    if by == "rows" and sim.robot.base:  # tangential to the sphere of unit quaternions
         quat, turn = rows[:, 3:7], moved[:, 3:7].clone()
         moved[:, 3:7] = turn - (turn * quat).sum(dim=1, keepdim=True) * quat
-    scales = {"foot_force": 0.01, "joint_torque": 0.1}  # so that no field drowns the others
+    scales = {"foot_force": 0.01, "joint_torque": 0.1}  # so that no field dominates
     fields = zip(sim.layout.shapes, sim.layout.widths, strict=True)
     scale = torch.cat([torch.full((width,), scales.get(name, 1.0)) for name, width in fields])
     weights = [torch.randn(scale.shape, generator=generator) * scale for _ in range(steps)]
@@ -315,10 +313,10 @@ def mismatch(
 
 
 def swinging(sim: Sim) -> tuple[torch.Tensor, torch.Tensor]:
-    pose, generator = home_pose(sim.robot, N), torch.Generator().manual_seed(3)
-    pose.joint_pos += 0.5 * torch.randn(pose.joint_pos.shape, generator=generator)
-    pose.joint_vel += torch.randn(pose.joint_vel.shape, generator=generator)
-    return sim.layout.rows(pose), 3 * torch.randn(N, 1, generator=generator)
+    initial, generator = home_pose(sim.robot, N), torch.Generator().manual_seed(3)
+    initial.joint_pos += 0.5 * torch.randn(initial.joint_pos.shape, generator=generator)
+    initial.joint_vel += torch.randn(initial.joint_vel.shape, generator=generator)
+    return sim.layout.rows(initial), 3 * torch.randn(N, 1, generator=generator)
 
 
 @pytest.mark.parametrize("steps", [1, 8])
@@ -339,7 +337,7 @@ def test_gradients_of_a_humanoid_in_the_air(make, steps, by, size):
 @pytest.mark.parametrize("steps", [1, 8])
 @pytest.mark.parametrize(("by", "size", "substeps"), [("rows", 3e-4, 3), ("targets", 3e-2, 10)])
 def test_gradients_of_a_standing_humanoid(make, steps, by, size, substeps):
-    # Fewer substeps by rows: a start that moves far enough to be told from rounding would lift a foot.
+    # Fewer substeps by rows: a step of the rows that exceeds rounding would lift a foot in more substeps.
     sim = make("humanoid")
     assert mismatch(sim, *standing(sim), steps, substeps, by, size) < 1e-2
 
@@ -350,20 +348,20 @@ def test_one_solver_for_all_substeps_gives_wrong_gradients(make):
         for sim in (make("cartpole"), make("cartpole", _solver_each=False))
     ]
     assert errors[0] < 1e-3
-    assert errors[1] > 1e-2, "Newton has mended it: one solver will do"
+    assert errors[1] > 1e-2, "Newton has fixed it: one solver is enough"
 
 
-def test_forces_left_as_newton_leaves_them_give_wrong_gradients(make):
+def test_without_restored_body_forces_gradients_are_wrong(make):
     errors = [
         mismatch(sim, *standing(sim), 8, 10, "targets", 3e-2)
         for sim in (make("humanoid"), make("humanoid", _restore_forces=False))
     ]
     assert errors[0] < 1e-2
-    assert errors[1] > 5e-2, "Newton has mended it: nothing needs to be put back"
+    assert errors[1] > 5e-2, "Newton has fixed it: restoring the forces is unnecessary"
 
 
-def test_where_a_foot_touches_down_gradients_are_known_to_be_inexact(make):
-    # The force is continuous there, its derivative is not: a difference across the onset sees both sides.
+def test_gradients_at_a_touchdown_are_inexact(make):
+    # The force is continuous there, its derivative is not: a difference across the touchdown mixes both sides.
     sim = make("humanoid")
     rows = sim.layout.rows(home_pose(sim.robot, N, height=2e-5))
     rows[:, 9] = -0.005
@@ -371,17 +369,17 @@ def test_where_a_foot_touches_down_gradients_are_known_to_be_inexact(make):
 
 
 @pytest.mark.cuda
-def test_a_gpu_gives_what_a_cpu_gives(make):
-    here, there = make("humanoid"), make("humanoid", "cuda:0")
-    rows, targets = standing(here)
-    grads = torch.ones_like(rows), 0.01 * torch.ones(N, here.layout.seen)
-    arguments = rows, targets, here.params
+def test_cpu_and_gpu_agree(make):
+    cpu, gpu = make("humanoid"), make("humanoid", "cuda:0")
+    rows, targets = standing(cpu)
+    grads = torch.ones_like(rows), 0.01 * torch.ones(N, cpu.layout.seen)
+    arguments = rows, targets, cpu.params
     on_gpu = [x.cuda() for x in arguments]
     for _ in range(2):
-        expected = *here.engine.forward(*arguments, 10), *here.engine.backward(*arguments, 10, *grads)
+        expected = *cpu.engine.forward(*arguments, 10), *cpu.engine.backward(*arguments, 10, *grads)
         found = (
-            *there.engine.forward(*on_gpu, 10),
-            *there.engine.backward(*on_gpu, 10, *(g.cuda() for g in grads)),
+            *gpu.engine.forward(*on_gpu, 10),
+            *gpu.engine.backward(*on_gpu, 10, *(g.cuda() for g in grads)),
         )
-        for ours, theirs in zip(expected, found, strict=True):
-            assert (ours - theirs.cpu()).norm() < 1e-2 * ours.norm()
+        for a, b in zip(expected, found, strict=True):
+            assert (a - b.cpu()).norm() < 1e-2 * a.norm()
