@@ -1,9 +1,9 @@
-"""What each main choice of humanoid_walk is worth: train without it, and see when it walks.
+"""Ablation of humanoid_walk: trains without each main choice, and reports when the robot walks.
 
-    python scripts/ablate.py --output FOLDER             all of them, a table in Markdown at the end
-    python scripts/ablate.py --output FOLDER --only "no feed-forward" --seeds 1 2 3
+    python scripts/ablate.py --output FOLDER             all variants; prints a Markdown table at the end
+    python scripts/ablate.py --output FOLDER --only "no mirror symmetry" --seeds 1 2 3
 
-A run already in FOLDER is not trained again. Nothing else should run beside it: the table is in minutes.
+A run already in FOLDER is not trained again. Run nothing else at the same time: the table has wall time.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ VARIANTS = {
     ],
     "fp32, not bf16": ["learner.precision=fp32"],
 }
-"""Each with what takes it away. Longer batches keep the number of updates an iteration."""
+"""Overrides of each variant. Longer batches keep the number of gradient steps per iteration."""
 
 
 def settings(words: list[str]) -> dict:
-    """What config.yaml of a run of these words holds."""
+    """The content of config.yaml of a run with these overrides."""
     return {**config.to_dict(config.resolve([f"task={TASK}", *words])), "resume": None, "output": None}
 
 
 def trained(name: str, words: list[str], folder: Path) -> Path:
-    """The run of one variant, trained now unless it is there."""
+    """The run folder of one variant, trained now unless it exists."""
     run = folder / "".join(c if c.isalnum() else "_" for c in name)
     done = (run / checkpoint.LATEST).exists()
     if done and yaml_file.read(run / config.FILE_NAME) != settings(words):
-        sys.exit(f"{run} was trained with other settings: move it away, or choose another --output")
+        sys.exit(f"{run} was trained with other settings: move it, or choose another --output")
     if done and checkpoint.load(run / checkpoint.LATEST)["iter"] != settings(words)["max_iterations"]:
-        sys.exit(f"{run} is unfinished: remove it, to train it again")
+        sys.exit(f"{run} is unfinished: remove it to train again")
     if not done:
         train = [sys.executable, "-c", "from robolearn.cli import main; raise SystemExit(main())", "train"]
         print(f"training: {name}", flush=True)
         with open(folder / f"{run.name}.log", "w") as log:
-            asked = [*train, f"task={TASK}", *words, f"output={run}"]
-            status = subprocess.run(asked, stdout=log, stderr=log, check=False).returncode
+            command = [*train, f"task={TASK}", *words, f"output={run}"]
+            status = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
         if status:
             sys.exit(f"{name}: training failed, see {log.name}")
     return run
@@ -74,13 +74,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--num-envs", type=int, default=1024)
-    parser.add_argument("--steps", type=float, default=4.6, help="environment steps a run, in millions")
-    parser.add_argument("--checkpoints", type=int, default=18, help="saved by each")
-    parser.add_argument("--episodes", type=int, default=128, help="a checkpoint, of 20 s")
+    parser.add_argument("--steps", type=float, default=4.6, help="environment steps per run, in millions")
+    parser.add_argument("--checkpoints", type=int, default=18, help="checkpoints per run")
+    parser.add_argument("--episodes", type=int, default=128, help="episodes of 20 s per checkpoint")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--only", action="append", default=[], choices=VARIANTS, metavar="NAME")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="to judge with")
-    parser.add_argument("--json", type=Path, help="write the numbers here too")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="setting of the evaluation"
+    )
+    parser.add_argument("--json", type=Path, help="also write the numbers here")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -1,18 +1,18 @@
-"""Learners side by side: steps and wall time until a task is solved, over seeds, as a picture and a table.
+"""Compares learners: environment steps and wall time until a task is solved, over seeds, as a picture and a table.
 
     python scripts/compare_learners.py task=cartpole_swingup --metric upright --solved 0.7 \\
       --seeds 5 --picture docs/images/cartpole_swingup_learners.png
     python scripts/compare_learners.py task=hopper_run --metric forward_speed --solved 3 --survival 0.9 \\
       --seeds 3 --picture docs/images/hopper_run_learners.png
 
-Each run is the user's command, `robolearn train task=... learner=...`, with nothing changed but its seed, in a process
-of its own, one after the other. About every half second of training its deterministic policy is looked at in 64 whole
-episodes on `--judge`, a simulator that is the same for all; that time is not counted, nor is start-up (compiling
-kernels). Solved is the first look of two in a row at which the task's metric is at least `--solved`, with at least
-`--survival` of the episodes running their whole time. A run ends a little after
-that, or where its command would (`max_iterations`), or when `--minutes` of training are over.
+Each run is the command `robolearn train task=... learner=... seed=...` in a separate process, one after the other.
+About every half second of training the deterministic policy is evaluated over 64 whole episodes on the backend
+`--judge`, the same for all learners; evaluation and start-up (compiling kernels) are not counted. A run has solved the
+task at the first of two consecutive evaluations in which the metric is at least `--solved` and at least a share
+`--survival` of the episodes do not end early. A run ends a few evaluations later, after `max_iterations`, or after
+`--minutes` of training.
 
-Settings of one learner: `--with ppo:learner.gamma=0.98`. Other words are settings of both.
+`--with ppo:learner.gamma=0.98` is a setting of one learner. Other words are settings of all learners.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 COLOURS = ("#d1495b", "#2e6f95", "#66a182", "#8d6a9f")
 
 
-def one(
+def train_one(
     task: list[str],
     learner: str,
     seed: int,
@@ -41,7 +41,7 @@ def one(
     solved: float,
     survival: float,
 ) -> dict[str, Any]:
-    """One run: its looks as [steps, seconds, metric, survival, return], and the step and second it was solved at."""
+    """One run: evaluations as [steps, seconds, metric, survival, return], and steps and seconds until solved."""
     import torch
 
     from robolearn import config
@@ -49,15 +49,15 @@ def one(
     from robolearn.training.build import make_env
     from robolearn.training.train import make_learner, set_threads
 
-    run = config.resolve([*task, f"learner={learner}", f"seed={seed}"])
-    set_threads(run)
-    env = make_env(run)
-    other = config.resolve([*task, f"learner={learner}", f"backend={judge}", f"seed={seed}"])
-    arena = make_env(other, num_envs=64, rank=NEVER_TRAINED)
-    trained = make_learner(run, env)
-    looks: list[list[float]] = []
+    cfg = config.resolve([*task, f"learner={learner}", f"seed={seed}"])
+    set_threads(cfg)
+    env = make_env(cfg)
+    judge_cfg = config.resolve([*task, f"learner={learner}", f"backend={judge}", f"seed={seed}"])
+    judge_env = make_env(judge_cfg, num_envs=64, rank=NEVER_TRAINED)
+    trained = make_learner(cfg, env)
+    evaluations: list[list[float]] = []
     steps, seconds, due, since = 0, 0.0, 0.0, 0
-    for _ in range(run.max_iterations):
+    for _ in range(cfg.max_iterations):
         if seconds >= 60 * minutes or since >= 5:
             break
         report = trained.iterate(env)
@@ -66,21 +66,23 @@ def one(
             continue
         due = seconds + max(0.5, 0.02 * seconds)
         with torch.no_grad():
-            counted = tally(arena, trained.policy)
-        kept = float(counted.survived.double().mean())
-        looks.append([steps, seconds, counted.metrics[metric] or 0.0, kept, float(counted.returns.mean())])
-        since += bool(since) or first(looks, solved, survival) is not None
-    found = first(looks, solved, survival)
+            counted = tally(judge_env, trained.policy)
+        survived = float(counted.survived.double().mean())
+        evaluations.append(
+            [steps, seconds, counted.metrics[metric] or 0.0, survived, float(counted.returns.mean())]
+        )
+        since += bool(since) or first_solved(evaluations, solved, survival) is not None
+    found = first_solved(evaluations, solved, survival)
     backend = type(env.backend).__name__
     env.close()
-    arena.close()
-    return {"learner": learner, "seed": seed, "backend": backend, "looks": looks, "solved": found}
+    judge_env.close()
+    return {"learner": learner, "seed": seed, "backend": backend, "looks": evaluations, "solved": found}
 
 
-def first(looks: list[list[float]], solved: float, survival: float) -> list[float] | None:
-    """Steps and seconds of the first of two looks in a row that reach `solved`, and `survival`."""
-    for a, b in pairwise(looks):
-        if all(look[2] >= solved and look[3] >= survival for look in (a, b)):
+def first_solved(evaluations: list[list[float]], solved: float, survival: float) -> list[float] | None:
+    """Steps and seconds of the first of two consecutive evaluations that reach `solved` and `survival`."""
+    for a, b in pairwise(evaluations):
+        if all(e[2] >= solved and e[3] >= survival for e in (a, b)):
             return a[:2]
     return None
 
@@ -91,7 +93,7 @@ def spread(values: list[float]) -> str:
 
 
 def table(runs: list[dict[str, Any]], learners: list[str]) -> str:
-    """A line for each learner, in Markdown."""
+    """A Markdown table with one row per learner."""
     lines = [
         "| learner | solved | thousand steps, median (spread) | seconds, median (spread) |",
         "|---|---|---|---|",
@@ -107,7 +109,7 @@ def table(runs: list[dict[str, Any]], learners: list[str]) -> str:
 def picture(
     path: Path, runs: list[dict[str, Any]], learners: list[str], arguments: argparse.Namespace
 ) -> None:
-    """Metric over steps and over seconds, a line a run."""
+    """Plot the metric over steps and over seconds, one line per run."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -119,11 +121,11 @@ def picture(
     ):
         for learner, colour in zip(learners, COLOURS, strict=False):
             for k, run in enumerate(r for r in runs if r["learner"] == learner):
-                looks = run["looks"]
+                evaluations = run["looks"]
                 label = f"learner={learner}" if k == 0 else None
                 axis.plot(
-                    [x[column] for x in looks],
-                    [x[2] for x in looks],
+                    [x[column] for x in evaluations],
+                    [x[2] for x in evaluations],
                     color=colour,
                     lw=1.4,
                     alpha=0.75,
@@ -152,25 +154,27 @@ def main() -> None:
     )
     parser.add_argument("words", nargs="+", metavar="KEY=VALUE")
     parser.add_argument("--learners", default="shac,ppo")
-    parser.add_argument("--with", dest="own", action="append", default=[], metavar="LEARNER:KEY=VALUE")
+    parser.add_argument("--with", dest="extra", action="append", default=[], metavar="LEARNER:KEY=VALUE")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--metric", required=True)
     parser.add_argument("--solved", type=float, required=True)
     parser.add_argument(
         "--survival", type=float, default=0.0, help="share of episodes that must not end early"
     )
-    parser.add_argument("--judge", default="mujoco", help="backend of the looks")
-    parser.add_argument("--minutes", type=float, default=5.0, help="of training, at most, a run")
+    parser.add_argument("--judge", default="mujoco", help="backend of the evaluations")
+    parser.add_argument("--minutes", type=float, default=5.0, help="longest training of a run")
     parser.add_argument("--picture", type=Path)
-    parser.add_argument("--json", type=Path, help="everything measured; read again where it is there")
+    parser.add_argument(
+        "--json", type=Path, help="file of all measurements; runs that it has are not repeated"
+    )
     parser.add_argument("--one", nargs=2, metavar=("LEARNER", "SEED"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     learners = arguments.learners.split(",")
     if arguments.one:
         learner, seed = arguments.one
-        own = [w.partition(":")[2] for w in arguments.own if w.partition(":")[0] == learner]
-        words = [*arguments.words, *own]
-        found = one(
+        extra = [w.partition(":")[2] for w in arguments.extra if w.partition(":")[0] == learner]
+        words = [*arguments.words, *extra]
+        found = train_one(
             words,
             learner,
             int(seed),
@@ -185,11 +189,11 @@ def main() -> None:
     runs: list[dict[str, Any]] = []
     if arguments.json and arguments.json.exists():
         before = json.loads(arguments.json.read_text(encoding="utf-8"))
-        if before["words"] != arguments.words + arguments.own:
-            raise SystemExit(f"{arguments.json} has runs of {before['words']}; name another file")
+        if before["words"] != arguments.words + arguments.extra:
+            raise SystemExit(f"--json {arguments.json} has runs of {before['words']}; choose another file")
         runs = before["runs"]
     for seed in range(1, arguments.seeds + 1):
-        for learner in learners:  # in turns: a machine whose speed drifts, drifts for both
+        for learner in learners:  # in turns, so that a drift of the machine's speed affects all learners
             if any(r["learner"] == learner and r["seed"] == seed for r in runs):
                 continue
             command = [sys.executable, __file__, *sys.argv[1:], "--one", learner, str(seed)]
@@ -201,7 +205,7 @@ def main() -> None:
             if arguments.json:
                 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
                 machine = f"{platform.processor() or platform.machine()}, {cores} cores"
-                content = {"words": arguments.words + arguments.own, "machine": machine, "runs": runs}
+                content = {"words": arguments.words + arguments.extra, "machine": machine, "runs": runs}
                 arguments.json.write_text(json.dumps(content) + "\n", encoding="utf-8")
     print(table(runs, learners))
     if arguments.picture:

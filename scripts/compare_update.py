@@ -1,18 +1,19 @@
-"""Our PPO's gradient steps beside those of rsl_rl's own PPO: the same batch, permutation, weights and settings.
+"""Compares the gradient steps of robolearn's PPO with rsl_rl's: the same batch, permutation, weights and settings.
 
     python scripts/compare_update.py task=humanoid_walk num_envs=4096 [--rounds N] [--warmup N] [--json FILE]
 
 Exit codes are those of `robolearn`; 1 where the losses of the first gradient step differ.
 
-What both learn from is collected once, by our learner: observations as its networks see them (folded by a gait clock
-where there is one), actions, means and deviations, values, returns and normalized advantages. Both begin with the same
-weights, normalizers and moments of Adam, at the same fixed step size, and take every step. rsl_rl cuts minibatches
-by one permutation a batch and uses it in every epoch; it is drawn here from the same seed and given to ours.
+robolearn's learner collects one batch for both: observations as its networks receive them (folded by the gait clock of
+tasks that have one), actions, means and standard deviations, values, returns and normalized advantages. Both start
+with the same weights, normalizers and Adam moments, use the same fixed learning rate, and take every step. rsl_rl
+draws one permutation per batch and uses it in every epoch; robolearn gets the same permutation from the same seed.
 
-Left out on both sides: collecting, values and advantages (where the two differ: rsl_rl bootstraps time-outs from
-another state and normalizes by the unbiased deviation), the normalizers' own update, and steering the step size (rsl_rl
-does after every minibatch, ours once an iteration). In both are reading the losses and what each prepares: ours
-normalizes a batch once and works out the densities of its actions again, rsl_rl normalizes each minibatch.
+Not included on either side: collection, values and advantages (rsl_rl bootstraps time-outs from another state and
+normalizes by the unbiased standard deviation), the update of the normalizers, and the adaptation of the learning rate
+(rsl_rl adapts it after every minibatch, robolearn once per iteration). Included are reading the losses and each side's
+preparation: robolearn normalizes a batch once and recomputes the log-probabilities of its actions, rsl_rl normalizes
+each minibatch.
 """
 
 from __future__ import annotations
@@ -52,90 +53,91 @@ from robolearn.training.build import make_env
 from robolearn.training.train import set_threads
 
 LOSSES = ("surrogate", "value", "entropy")
-"""What both report of an update."""
+"""Losses that both sides report."""
 
 TOLERANCE = 1e-5
-"""How far the first step's losses may lie apart, relative to their size; see `apart`."""
+"""Largest relative difference of the losses of the first step; see `relative_difference`."""
 
 SEED = 0
 WARM_UP = 8
-"""Gradient steps before the first that is timed: more than `robolearn.core.graphs` needs before it replays."""
+"""Gradient steps before timing starts: more than `robolearn.core.graphs` runs before it replays a CUDA graph."""
 
 Losses = dict[str, float]
 Table = dict[str, tuple[float, float, float]]
-"""By loss: ours, rsl_rl's, and how far they lie apart."""
+"""By loss: robolearn's value, rsl_rl's value, relative difference."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """An update of ours beside rsl_rl's; a ratio is rsl_rl's time over ours, the median of the rounds' own."""
+    """An update by both sides. A ratio is rsl_rl's time over robolearn's, the median of the ratios of each round."""
 
     samples: int
     epochs: int
     minibatches: int
     learning_rate: float
     seconds: dict[str, Spread]
-    """Of a whole update, by contender: robolearn_fp32, rsl_rl_fp32 and, where the run learns in bf16, both in that."""
+    """Of a whole update, by contender: robolearn_fp32, rsl_rl_fp32 and, if the run uses bf16, both in bf16."""
     ratios: dict[str, float]
-    """fp32: both in fp32. as_used: rsl_rl's fp32, which is what it does unless told otherwise, over ours as this run
-    learns. bf16: both in bf16, where the run is."""
+    """fp32: both in fp32. as_used: rsl_rl in fp32, its default, over robolearn in the precision of the run. bf16: both
+    in bf16, if the run uses it."""
     first: Table
     """Losses of the first gradient step, both in fp32."""
     whole: Table
     """Means over the whole update, both in fp32."""
     weights_apart: float
-    """Difference of the weights after it, over their change in it (norms of all together). Rounding alone gives 1e-6,
-    until some sample falls on the other side of a clip or of a ReLU's edge; from there on it grows."""
+    """Norm of the difference of all weights after the update, over the norm of their change in it. Rounding alone gives
+    1e-6, until a sample falls on the other side of a clip or of a ReLU's kink; then it grows."""
 
     @property
     def equal(self) -> bool:
-        """Whether the losses of the first step are the same but for rounding."""
-        return all(difference <= TOLERANCE for _, _, difference in self.first.values())  # a NaN is not
+        """Whether the losses of the first step are equal within `TOLERANCE`."""
+        return all(difference <= TOLERANCE for _, _, difference in self.first.values())  # false for NaN
 
 
-def require_comparable(run: Config) -> None:
-    """Refuse, before anything is built, what cannot be compared.
+def require_comparable(cfg: Config) -> None:
+    """Check, before anything is built, that the update can be compared.
 
     Raises:
-        ConfigError: the run's learner is not, or not in this way, the algorithm of rsl_rl.
+        ConfigError: the learner is not PPO, or uses a variant that rsl_rl does not have.
     """
-    if run.learner_name != "ppo":
+    if cfg.learner_name != "ppo":
+        raise ConfigError(f"learner={cfg.learner_name} cannot be compared with rsl_rl's PPO; use learner=ppo")
+    if cfg.learner.rnn != "none":
         raise ConfigError(
-            f"PPO's update is compared, and learner={run.learner_name} is another algorithm; use learner=ppo"
-        )
-    if run.learner.rnn != "none":
-        raise ConfigError(
-            "with a memory rsl_rl takes environments in their order, ours in a random one; use learner.rnn=none"
+            f"learner.rnn={cfg.learner.rnn} cannot be compared: rsl_rl orders the environments of recurrent "
+            "minibatches differently; use learner.rnn=none"
         )
 
 
-def apart(name: str, ours: float, theirs: float) -> float:
-    """How far a loss of ours lies from theirs, relative to its size.
+def relative_difference(name: str, ours: float, theirs: float) -> float:
+    """Difference of a loss between robolearn and rsl_rl, relative to its size.
 
-    The surrogate is a mean of terms of size 1 (advantages are normalized) that all but cancel, and the entropy a
-    sum of such terms: their size is at least 1. The squared error's is its own.
+    The surrogate is a mean of terms of size 1 (advantages are normalized) that nearly cancel, and the entropy a sum
+    of such terms, so their size is at least 1. The size of the value loss is its value.
     """
     size = max(abs(theirs), 1e-12 if name == "value" else 1.0)
     return abs(ours - theirs) / size
 
 
 def compare(env: Env, learner: PPO, rounds: int) -> Comparison:
-    """Collect a batch, learn from it in both ways, and time both, `rounds` times in turn.
+    """Collect a batch, learn from it with both implementations, and time both, `rounds` times in turn.
 
-    The learner itself does not learn from it.
+    The learner is not changed.
 
     Raises:
-        ConfigError: the learner also learns from mirror images.
+        ConfigError: the learner uses mirror symmetry.
         RunFailed: a gradient was not finite.
     """
     if learner.update.symmetry is not None:
-        raise ConfigError("what is learned from mirror images is not compared; use learner.symmetry=none")
+        raise ConfigError(
+            "learner.symmetry cannot be compared: rsl_rl's PPO here has none; use learner.symmetry=none"
+        )
     devices = [env.device] if env.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        return _Trial(env, learner).run(rounds)
+        return _Comparer(env, learner).run(rounds)
 
 
-class _Trial:
+class _Comparer:
     def __init__(self, env: Env, learner: PPO) -> None:
         learner.collect(env)
         value, advantage, returns = (x.clone() for x in learner._estimates())
@@ -147,26 +149,29 @@ class _Trial:
             wanted,
             schedule="fixed",
             learning_rate=learner.learning_rate,
-            max_kl=math.inf,  # every step is taken
+            max_kl=math.inf,  # no early stop
             minibatch_size=self.samples // self.minibatches,
         )
 
     def run(self, rounds: int) -> Comparison:
         """See `compare`."""
-        fp32 = self.ours("fp32"), self.theirs(mixed=False)
-        # One minibatch, of as many samples as it is given.
-        first_ours = self.ours("fp32", num_epochs=1, minibatch_size=self.samples)
+        fp32 = self.robolearn("fp32"), self.rsl_rl(mixed=False)
+        # A single minibatch with all samples of the given order.
+        first_robolearn = self.robolearn("fp32", num_epochs=1, minibatch_size=self.samples)
         size = self.config.minibatch_size
-        first = _side_by_side(first_ours.learn(self.order()[:size]), fp32[1].learn_once())
+        first = _side_by_side(first_robolearn.learn(self.order()[:size]), fp32[1].learn_once())
         whole, weights_apart = self.whole(*fp32)
-        contenders: dict[str, Ours | Theirs] = {"rsl_rl_fp32": fp32[1], "robolearn_fp32": fp32[0]}
+        contenders: dict[str, RobolearnUpdate | RslRlUpdate] = {
+            "rsl_rl_fp32": fp32[1],
+            "robolearn_fp32": fp32[0],
+        }
         used = self.learner.precision
         if used != "fp32":
             contenders |= {
-                f"robolearn_{used}": self.ours(used),
-                f"rsl_rl_{used}": self.theirs(mixed=True),
+                f"robolearn_{used}": self.robolearn(used),
+                f"rsl_rl_{used}": self.rsl_rl(mixed=True),
             }
-        seconds = self.race(contenders, rounds)
+        seconds = self.time_updates(contenders, rounds)
 
         def ratio(theirs: str, ours: str) -> float:
             pairs = zip(seconds[f"rsl_rl_{theirs}"], seconds[f"robolearn_{ours}"], strict=True)
@@ -184,19 +189,21 @@ class _Trial:
             weights_apart=weights_apart,
         )
 
-    def ours(self, precision: str, **settings: int) -> Ours:
-        return Ours(self.learner, dataclasses.replace(self.config, **settings), precision, self.stored)
+    def robolearn(self, precision: str, **settings: int) -> RobolearnUpdate:
+        return RobolearnUpdate(
+            self.learner, dataclasses.replace(self.config, **settings), precision, self.stored
+        )
 
-    def theirs(self, mixed: bool) -> Theirs:
-        return Theirs(self.learner, self.config, self.minibatches, self.stored, mixed)
+    def rsl_rl(self, mixed: bool) -> RslRlUpdate:
+        return RslRlUpdate(self.learner, self.config, self.minibatches, self.stored, mixed)
 
     def order(self) -> Tensor:
-        """The permutation that rsl_rl draws first of all in its update."""
+        """The permutation that rsl_rl draws first in its update."""
         torch.manual_seed(SEED)
         return torch.randperm(self.samples, device=self.device)
 
-    def whole(self, ours: Ours, theirs: Theirs) -> tuple[Table, float]:
-        """Losses of a whole update, and how far the weights lie apart after it."""
+    def whole(self, ours: RobolearnUpdate, theirs: RslRlUpdate) -> tuple[Table, float]:
+        """Losses of a whole update, and the relative difference of the weights after it."""
         table = _side_by_side(ours.learn(self.order()), theirs.learn())
         a, b, before = (
             torch.cat([x.flatten() for x in xs])
@@ -204,14 +211,16 @@ class _Trial:
         )
         return table, float((a - b).norm() / (b - before).norm())
 
-    def race(self, contenders: Mapping[str, Ours | Theirs], rounds: int) -> dict[str, list[float]]:
-        """Seconds of an update by contender, one a round, each beginning where the others do."""
+    def time_updates(
+        self, contenders: Mapping[str, RobolearnUpdate | RslRlUpdate], rounds: int
+    ) -> dict[str, list[float]]:
+        """Seconds of an update by contender, one per round, all from the same initial weights and moments."""
         order, names = self.order(), list(contenders)
         steps = self.config.num_epochs * self.minibatches
 
         def work(name: str) -> Callable[[], Losses]:
             contender = contenders[name]
-            if isinstance(contender, Theirs):
+            if isinstance(contender, RslRlUpdate):
                 return contender.update
             return lambda: contender.update(order)
 
@@ -221,7 +230,7 @@ class _Trial:
                 work(name)()
         seconds: dict[str, list[float]] = {name: [] for name in names}
         for i in range(rounds):
-            # Another one first in each round: none always runs after the same one.
+            # Rotate the order in each round, so that no contender always runs after the same one.
             turn = i % len(names)
             for name in names[turn:] + names[:turn]:
                 contenders[name].start.restore()
@@ -231,7 +240,7 @@ class _Trial:
 
 @dataclass(frozen=True)
 class Stored:
-    """A batch and what was estimated of it, (T, N) each; advantages are normalized."""
+    """A batch with its value estimates, normalized advantages and returns, (T, N) each."""
 
     batch: Batch
     value: Tensor
@@ -240,8 +249,8 @@ class Stored:
 
 
 class Start:
-    """Weights and moments where an update begins. They are put back into the tensors they came from, which graphs
-    have recorded the addresses of."""
+    """Initial weights and Adam moments of an update. `restore` writes them in place, because CUDA graphs have recorded
+    the addresses of the tensors."""
 
     def __init__(self, networks: list[nn.Module], adam: torch.optim.Optimizer) -> None:
         self.parameters = [p.detach() for network in networks for p in network.parameters()]
@@ -250,7 +259,7 @@ class Start:
         self.moments = {p: {k: x.clone() for k, x in state.items()} for p, state in adam.state.items()}
 
     def restore(self) -> None:
-        """Go back there."""
+        """Restore the initial weights and moments."""
         for parameter, weight in zip(self.parameters, self.weights, strict=True):
             parameter.copy_(weight)
         for parameter, state in self.adam.state.items():
@@ -258,11 +267,11 @@ class Start:
                 if parameter in self.moments:
                     x.copy_(self.moments[parameter][name])
                 else:
-                    x.zero_()  # made by the first step
+                    x.zero_()  # created by the first step
 
 
-class Ours:
-    """The gradient steps of `robolearn.learners.ppo.update`, on networks of their own."""
+class RobolearnUpdate:
+    """The gradient steps of `robolearn.learners.ppo.update`, on copies of the networks."""
 
     def __init__(self, learner: PPO, config: PPOConfig, precision: str, stored: Stored) -> None:
         self.stored, self.epochs = stored, config.num_epochs
@@ -273,20 +282,20 @@ class Ours:
         self.start = Start([actor, critic], self._update.adam.adam)
 
     def update(self, order: Tensor) -> Losses:
-        """What is timed: all steps of an update with this permutation in every epoch, and its losses."""
+        """The timed part: all steps of an update with this permutation in every epoch, and reading the losses."""
         stored = self.stored
         orders = [order] * self.epochs
         self._update.learn(stored.batch, stored.advantage, stored.returns, stored.value, orders)
         return self._update.read()
 
     def learn(self, order: Tensor) -> Losses:
-        """An update from the start."""
+        """An update from the initial weights and moments."""
         self.start.restore()
         return self.update(order)
 
 
-class Theirs:
-    """rsl_rl's PPO as it comes, with the same networks, and the batch in its storage."""
+class RslRlUpdate:
+    """rsl_rl's unmodified PPO with the same networks, and the batch in its storage."""
 
     def __init__(
         self, learner: PPO, config: PPOConfig, minibatches: int, stored: Stored, mixed: bool
@@ -300,9 +309,9 @@ class Theirs:
         gaussian = {"class_name": "GaussianDistribution", "std_range": std_range}
         actor = MLPModel(obs, groups, "actor", width, c.actor_hidden, distribution_cfg=gaussian, **like)
         critic = MLPModel(obs, groups, "critic", 1, c.critic_hidden, **like)
-        for own, given in ((actor, learner.actor), (critic, learner.critic)):
-            own.load_state_dict(given.state_dict())
-            own.obs_normalizer.eval()  # it normalizes, and learns nothing more
+        for network, source in ((actor, learner.actor), (critic, learner.critic)):
+            network.load_state_dict(source.state_dict())
+            network.obs_normalizer.eval()  # normalize without updating the statistics
         self.alg = RslRlPPO(
             actor,
             critic,
@@ -324,27 +333,27 @@ class Theirs:
         self.start = Start([self.alg.actor, self.alg.critic], self.alg.optimizer)
 
     def _take_moments(self, learner: PPO) -> None:
-        """The moments of our Adam for theirs, which stays the kind that rsl_rl chose."""
+        """Copy robolearn's Adam moments into rsl_rl's optimizer, which keeps its parameter settings."""
         adam = self.alg.optimizer
-        given = _moments(learner)["state"]
-        adam.load_state_dict({"state": given, "param_groups": adam.state_dict()["param_groups"]})
+        moments = _moments(learner)["state"]
+        adam.load_state_dict({"state": moments, "param_groups": adam.state_dict()["param_groups"]})
         for state in adam.state.values():
-            # Ours counts its steps on the device. Theirs looks at the count in every step, and would wait for it.
+            # robolearn counts steps on the device. rsl_rl's Adam reads the count in each step, which would sync.
             state["step"] = state["step"].to("cpu", torch.float32)
 
     def update(self) -> Losses:
-        """What is timed: rsl_rl's own update, with the permutation that `SEED` gives."""
+        """The timed part: rsl_rl's update, with the permutation of `SEED`."""
         torch.manual_seed(SEED)
         losses: Losses = self.alg.update()
         return losses
 
     def learn(self) -> Losses:
-        """An update from the start."""
+        """An update from the initial weights and moments."""
         self.start.restore()
         return self.update()
 
     def learn_once(self) -> Losses:
-        """The losses of the first gradient step alone, from the start."""
+        """The losses of the first gradient step only, from the initial weights and moments."""
         storage, whole = self.alg.storage, self.alg.storage.mini_batch_generator
 
         def only_first(*arguments: Any) -> Iterator[Any]:
@@ -355,18 +364,18 @@ class Theirs:
             losses = self.learn()
         finally:
             del storage.mini_batch_generator
-        # It divides by how many there should have been.
+        # rsl_rl divides by the number of steps of a whole update.
         steps = self.alg.num_learning_epochs * self.alg.num_mini_batches
         return {name: x * steps for name, x in losses.items()}
 
 
 def _moments(learner: PPO) -> dict[str, Any]:
-    """What the learner's Adam has gathered; copied, because torch's `load_state_dict` keeps the tensors it is given."""
+    """A copy of the state of the learner's Adam, because torch's `load_state_dict` keeps the tensors that it gets."""
     return copy.deepcopy(learner.update.adam.state_dict())
 
 
 def _storage(obs: TensorDict, learner: PPO, stored: Stored) -> RolloutStorage:
-    """rsl_rl's storage with our batch in it."""
+    """rsl_rl's storage, filled with the batch."""
     batch, device = stored.batch, str(learner.device)
     steps, num_envs, width = batch.action.shape
     storage = RolloutStorage("rl", num_envs, steps, obs, [width], device)
@@ -386,64 +395,67 @@ def _storage(obs: TensorDict, learner: PPO, stored: Stored) -> RolloutStorage:
 
 
 def _side_by_side(ours: Losses, theirs: Losses) -> Table:
-    return {name: (ours[name], theirs[name], apart(name, ours[name], theirs[name])) for name in LOSSES}
+    return {
+        name: (ours[name], theirs[name], relative_difference(name, ours[name], theirs[name]))
+        for name in LOSSES
+    }
 
 
 def nearest_divisor(whole: int, wanted: float) -> int:
-    """The divisor of `whole` nearest to `wanted`: rsl_rl drops what is left over, ours makes the parts unequal."""
+    """The divisor of `whole` nearest to `wanted`, because rsl_rl drops a remainder and robolearn does not."""
     return min((d for d in range(1, whole + 1) if whole % d == 0), key=lambda d: abs(d - wanted))
 
 
 def lines(update: dict[str, Any]) -> list[str]:
-    """The comparison, for a terminal."""
+    """The lines to print of a comparison."""
     u = update
-    told = [
-        f"update beside rsl_rl's, from the same batch, permutation and weights: {u['samples']} samples,",
-        f"{u['epochs']} epochs of {u['minibatches']} minibatches, step size {u['learning_rate']:g}",
+    out = [
+        f"update of robolearn and rsl_rl from the same batch, permutation and weights: {u['samples']} samples,",
+        f"{u['epochs']} epochs of {u['minibatches']} minibatches, learning rate {u['learning_rate']:g}",
         f"{'':<16}{'ms':>12}{'lowest':>12}{'highest':>12}",
     ]
     for name, spread in u["seconds"].items():
         numbers = "".join(f"{1000 * spread[key]:>12,.1f}" for key in ("median", "low", "high"))
-        told.append(f"{name.replace('_', ' ').replace('rsl rl', 'rsl_rl'):<16}{numbers}")
-    used = "rsl_rl in fp32, ours as this run learns"
+        out.append(f"{name.replace('_', ' ').replace('rsl rl', 'rsl_rl'):<16}{numbers}")
+    used = "rsl_rl in fp32, robolearn in the precision of this run"
     ways = {"fp32": "both in fp32", "as_used": used, "bf16": "both in bf16"}
-    told += ["", "rsl_rl's time over ours"]
-    told += [f"{ratio:>8.2f}  {ways[name]}" for name, ratio in u["ratios"].items()]
+    out += ["", "rsl_rl's time over robolearn's"]
+    out += [f"{ratio:>8.2f}  {ways[name]}" for name, ratio in u["ratios"].items()]
     for head, key in (("first step", "first"), ("whole update", "whole")):
-        told += ["", f"{head:<16}{'robolearn':>14}{'rsl_rl':>14}{'apart':>12}"]
+        out += ["", f"{head:<16}{'robolearn':>14}{'rsl_rl':>14}{'difference':>12}"]
         for name in LOSSES:
             ours, theirs, difference = u[key][name]
-            told.append(f"{name:<16}{ours:>14.7f}{theirs:>14.7f}{difference:>12.1e}")
+            out.append(f"{name:<16}{ours:>14.7f}{theirs:>14.7f}{difference:>12.1e}")
     verdict = "are the same" if u["equal"] else "DIFFER"
-    told.append(f"{'weights':<16}{'':>28}{u['weights_apart']:>12.1e}  of their change")
-    return [*told, "", f"the losses of the first step {verdict}, within {TOLERANCE:g}"]
+    out.append(f"{'weights':<16}{'':>28}{u['weights_apart']:>12.1e}  of their change")
+    return [*out, "", f"the losses of the first step {verdict}, within {TOLERANCE:g}"]
 
 
 def run(words: list[str], rounds: int, warmup: int, output: Path | None) -> int:
-    """Compare a run's update, print it, and write it where asked for; the exit code."""
-    settings = config.resolve(words)
-    require_comparable(settings)
+    """Compare the update of a run, print the result, write it to `output`, and return the exit code."""
+    cfg = config.resolve(words)
+    require_comparable(cfg)
     require_writable(output)
-    set_threads(settings)
-    with closing(make_env(settings)) as env:
-        learner = warmed_up(settings, words, env, warmup)
+    set_threads(cfg)
+    with closing(make_env(cfg)) as env:
+        learner = warmed_up(cfg, words, env, warmup)
         found = compare(env, cast(PPO, learner), rounds)
-        machine = about(settings, env, learner, rounds, warmup)
+        machine = about(cfg, env, learner, rounds, warmup)
     update = {**asdict(found), "equal": found.equal}
     print("\n".join((title(machine), *lines(update))))
     if output is not None:
-        write(output, words, machine, [{"num_envs": settings.num_envs, "update": update}])
+        write(output, words, machine, [{"num_envs": cfg.num_envs, "update": update}])
     return 0 if found.equal else 1
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="settings of a training run")
-    parser.add_argument("--rounds", type=int, default=7, help="how often every update is timed")
-    parser.add_argument("--warmup", type=int, default=3, help="training iterations before that")
-    parser.add_argument("--json", type=Path, help="write everything measured here too")
-    asked = parser.parse_intermixed_args(argv)
-    return exit_code(lambda: run(asked.words, max(1, asked.rounds), max(0, asked.warmup), asked.json))
+    parser.add_argument("--rounds", type=int, default=7, help="timed updates of each contender")
+    parser.add_argument("--warmup", type=int, default=3, help="training iterations before the comparison")
+    parser.add_argument("--json", type=Path, help="also write the measurements here")
+    args = parser.parse_intermixed_args(argv)
+    return exit_code(lambda: run(args.words, max(1, args.rounds), max(0, args.warmup), args.json))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Make the README's pictures from a video: a small looping animation, and one stride in a row.
+"""Makes the README's pictures from a video: a small looping animation, and a strip of frames of one stride.
 
     robolearn play pretrained:humanoid_walk 'task.commands.forward=[0.8,0.8]' 'task.commands.sideways=[0,0]' \\
         'task.commands.yaw=[0,0]' task.commands.standing=0 'task.pushes.speed=[0,0]' seed=2 --video walk.mp4 --seconds 8
@@ -16,14 +16,14 @@ from PIL import Image
 
 
 def frames(video: Path, start: float, seconds: float) -> tuple[list[np.ndarray], float]:
-    """A part of a video [s] as pictures (H, W, 3), and how many there are a second."""
+    """The frames (H, W, 3) of a part of a video [s], and the frame rate [1/s]."""
     rate = float(iio.immeta(video)["fps"])
-    every = list(iio.imiter(video))
-    return every[round(start * rate) : round((start + seconds) * rate)], rate
+    images = list(iio.imiter(video))
+    return images[round(start * rate) : round((start + seconds) * rate)], rate
 
 
 def cropped(picture: np.ndarray, aspect: float) -> Image.Image:
-    """The middle of a picture above the legend, `aspect` times as wide as it is high."""
+    """The centre of a picture above the legend, `aspect` times as wide as high."""
     image = Image.fromarray(picture[: round(0.84 * len(picture))])
     width = min(image.width, round(image.height * aspect))
     left = (image.width - width) // 2
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("video", type=Path)
     parser.add_argument("--animation", type=Path)
     parser.add_argument("--strip", type=Path)
-    parser.add_argument("--start", type=float, default=2.0, help="where it begins [s]")
+    parser.add_argument("--start", type=float, default=2.0, help="start in the video [s]")
     parser.add_argument("--seconds", type=float, default=4.0, help="length of the animation [s]")
     parser.add_argument("--stride", type=float, default=1 / 1.5, help="length of the strip [s]")
     parser.add_argument("--width", type=int, default=480, help="of the animation [pixels]")
@@ -59,7 +59,10 @@ def main() -> None:
         )
     if arguments.strip:
         if len(pictures) <= arguments.stride * rate:
-            raise SystemExit(f"--seconds is too short for a strip of {arguments.stride:.2f} s")
+            raise SystemExit(
+                f"--seconds {arguments.seconds:g} is too short for a strip of {arguments.stride:.2f} s; "
+                "raise it or lower --stride"
+            )
         step = arguments.stride * rate / arguments.count
         row = [cropped(pictures[round(i * step)], 0.7).resize((224, 320)) for i in range(arguments.count)]
         strip = Image.new("RGB", (224 * len(row), 320))

@@ -1,12 +1,12 @@
-"""Speed of gradients: our kernel, Newton's plain tape and MuJoCo's forward pass, in turns, in one run.
+"""Speed of gradients: the `own` engine, a plain tape of Newton and MuJoCo's forward pass, in turns, in one process.
 
     python scripts/gradient_speed.py --sizes 64,256,4096
 
-Everything takes a horizon of 32 control steps of four substeps of the same cartpole; with `--robots` the other robots
-too, on our kernel and on MuJoCo (what Newton's plain tape makes of them takes minutes). "both" is forward and back,
-gradients by every action. Newton plain is one tape over the horizon, its solver and states made once: `shared` with
-one solver, which is what its examples do and gives wrong gradients; `each` with one for every substep, which gives
-right ones. A line is the median over the rounds.
+All simulate 32 control steps of four substeps of the same cartpole. `--robots` adds other robots for the `own` engine
+and MuJoCo (a plain tape of Newton takes minutes for them). "both" is forward and backward, with gradients by every
+action. "newton" is one tape over the horizon, with solvers and states allocated once: `shared` has one solver, as in
+Newton's examples, and gives wrong gradients; `each` has one per substep and gives correct ones. Numbers are medians
+over the rounds.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from robolearn.envs.state import InitialState
 
 HORIZON, SUBSTEPS = 32, 4
 MEMORY = 8_000_000_000
-"""Newton's tapes may take this much [bytes]; a larger one is left out."""
+"""Limit for a tape of Newton [bytes]; larger ones are skipped."""
 PER_ENVIRONMENT = 1_600_000
-"""What they take, about [bytes]: 100 MB for 64 environments."""
+"""Approximate size of a tape per environment [bytes]: 100 MB for 64 environments."""
 
 
-def ours(robot: Robot, backend: str, size: int, device: str, back: bool) -> Callable[[], None]:
-    """A horizon of one of our backends."""
+def horizon(robot: Robot, backend: str, size: int, device: str, back: bool) -> Callable[[], None]:
+    """A function that simulates a horizon on one of robolearn's backends; `back`: with gradients."""
     sim = registry.load("backends", backend)(robot, size, device)
     where = sim.device
     every, zeros = torch.ones(size, dtype=torch.bool, device=where), torch.zeros(size, 3, device=where)
@@ -44,14 +44,14 @@ def ours(robot: Robot, backend: str, size: int, device: str, back: bool) -> Call
     high[:, 2] = robot.home_height
     home = torch.tensor(robot.home, device=where).repeat(size, 1)
     quat = torch.tensor([1.0, 0.0, 0.0, 0.0], device=where).repeat(size, 1)
-    pose = InitialState(high, quat, zeros, zeros, home, torch.zeros_like(home))
+    initial = InitialState(high, quat, zeros, zeros, home, torch.zeros_like(home))
     held = torch.stack([home[:, j] for j in robot.actuated], dim=1)
     targets = held + 0.05 * torch.randn(HORIZON, *held.shape, device=where)
 
     def run() -> None:
         if back:
             sim.detach()
-        sim.reset(every, pose)
+        sim.reset(every, initial)
         sent = targets.clone().requires_grad_(back)
         cost = torch.zeros((), device=where)
         for t in range(HORIZON):
@@ -67,7 +67,7 @@ def ours(robot: Robot, backend: str, size: int, device: str, back: bool) -> Call
 
 
 def newton_plain(size: int, device: str, back: bool, each: bool) -> Callable[[], None]:
-    """The cartpole's horizon as one writes it with Newton alone."""
+    """A function that simulates a horizon of the cartpole with Newton alone; `back`: with gradients."""
     wp.set_device(device)
     builder, axis = newton.ModelBuilder(), newton.ModelBuilder.JointDofConfig
     cart = builder.add_link(mass=1.0, inertia=wp.mat33(np.eye(3) * 0.01))
@@ -118,10 +118,10 @@ def newton_plain(size: int, device: str, back: bool, each: bool) -> Callable[[],
 
 
 def measured(runs: dict[str, Callable[[], None]], size: int, rounds: int) -> dict[str, float]:
-    """Control steps a second of each, a median over rounds in turns; every round takes at least a fifth of a second."""
+    """Control steps per second by name, medians over rounds in turns; each round takes at least 0.2 s."""
     repeats = {}
     for name, run in runs.items():
-        run()  # compiled, allocated, recorded
+        run()  # compiles, allocates, records
         began = time.perf_counter()
         run()
         repeats[name] = max(1, int(0.2 / max(1e-6, time.perf_counter() - began)))
@@ -139,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sizes", default="64,256,4096", help="environments, a line each")
+    parser.add_argument("--sizes", default="64,256,4096", help="numbers of environments, one line each")
     parser.add_argument("--robots", default="cartpole", help="cartpole,hopper,ant")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
@@ -153,9 +153,9 @@ def main() -> None:
         robot = Robot.load(folder / name)
         for size in map(int, arguments.sizes.split(",")):
             runs = {
-                "ours": ours(robot, "differentiable", size, arguments.device, False),
-                "ours both": ours(robot, "differentiable", size, arguments.device, True),
-                simulator: ours(robot, simulator, size, arguments.device, False),
+                "ours": horizon(robot, "differentiable", size, arguments.device, False),
+                "ours both": horizon(robot, "differentiable", size, arguments.device, True),
+                simulator: horizon(robot, simulator, size, arguments.device, False),
             }
             if name == "cartpole" and size * PER_ENVIRONMENT < MEMORY:
                 runs["newton"] = newton_plain(size, arguments.device, False, True)

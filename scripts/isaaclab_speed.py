@@ -1,10 +1,11 @@
-"""Speed and memory of `backend=isaaclab` over the number of environments.
+"""Speed and host memory of `backend=isaaclab` over the number of environments.
 
     OMP_NUM_THREADS=1 python scripts/isaaclab_speed.py --robots cartpole,humanoid --sizes 16,64,256,1024
 
-Every line is a process of its own: a control step of two physics steps under small random targets, with a reset of one
-environment in a thousand where `--resets` is given (each costs a forward pass of all, for the contact forces). Speed is
-the median over rounds; memory is the process's at the end, and what of that was taken after the imports.
+Each measurement runs in a separate process: control steps of two physics steps under small random joint targets. With
+`--resets` one environment in a thousand is reset at each step (a reset costs a forward pass of all environments, for
+the contact forces). Speed is the median over rounds. Memory is that of the process at the end, in total and since the
+imports.
 """
 
 from __future__ import annotations
@@ -28,36 +29,36 @@ STATUS = Path("/proc/self/status")
 
 
 def resident() -> float:
-    """Memory of this process [MB]."""
+    """Resident memory of this process [MB]."""
     return int(STATUS.read_text().split("VmRSS:")[1].split()[0]) / 1000
 
 
 def measure(backend: str, name: str, size: int, resets: bool, seconds: float) -> dict[str, object]:
-    """Environment steps a second and memory of one size, in this process."""
+    """Environment steps per second and memory of one size, in this process."""
     robot = Robot.load(registry.load("robots", name))
     cls = registry.load("backends", backend)
-    cls(robot, 2, "cpu", cls.config_class()).close()  # imports and compiled kernels are there from now on
-    imported, begun = resident(), time.perf_counter()
+    cls(robot, 2, "cpu", cls.config_class()).close()  # imports and compiles kernels
+    imported, start = resident(), time.perf_counter()
     sim = cls(robot, size, "cpu", cls.config_class())
-    built = time.perf_counter() - begun
+    built = time.perf_counter() - start
     every, zeros = torch.ones(size, dtype=torch.bool), torch.zeros(size, 3)
     high = zeros.clone()
     high[:, 2] = robot.home_height
     home = torch.tensor(robot.home).repeat(size, 1)
-    pose = InitialState(
+    initial = InitialState(
         high, torch.tensor([1.0, 0, 0, 0]).repeat(size, 1), zeros, zeros, home, torch.zeros_like(home)
     )
     held = home[:, list(robot.actuated)]
     rates = []
     for _ in range(ROUNDS):
-        sim.reset(every, pose)
-        steps, begun = 0, time.perf_counter()
-        while time.perf_counter() - begun < seconds / ROUNDS:
+        sim.reset(every, initial)
+        steps, start = 0, time.perf_counter()
+        while time.perf_counter() - start < seconds / ROUNDS:
             sim.step(held + 0.05 * torch.randn_like(held), SUBSTEPS)
             if resets and torch.rand(()) < size / 1000:
-                sim.reset(torch.arange(size) == steps % size, pose)
+                sim.reset(torch.arange(size) == steps % size, initial)
             steps += 1
-        rates.append(steps * size / (time.perf_counter() - begun))
+        rates.append(steps * size / (time.perf_counter() - start))
     sim.check()
     return {
         "backend": backend, "robot": name, "envs": size, "resets": resets,
@@ -76,18 +77,18 @@ def main() -> None:
     parser.add_argument(
         "--resets", action="store_true", help="reset one environment in a thousand at each step"
     )
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each measurement [s]")
     parser.add_argument(
-        "--one", nargs=3, metavar=("BACKEND", "ROBOT", "SIZE"), help="measure here, print a line"
+        "--one", nargs=3, metavar=("BACKEND", "ROBOT", "SIZE"), help="measure in this process, print one line"
     )
-    asked = parser.parse_args()
-    if asked.one:
-        backend, robot, size = asked.one
-        print(json.dumps(measure(backend, robot, int(size), asked.resets, asked.seconds)))
+    args = parser.parse_args()
+    if args.one:
+        backend, robot, size = args.one
+        print(json.dumps(measure(backend, robot, int(size), args.resets, args.seconds)))
         return
-    for backend in asked.backends.split(","):
-        for robot in asked.robots.split(","):
-            for size in asked.sizes.split(","):
+    for backend in args.backends.split(","):
+        for robot in args.robots.split(","):
+            for size in args.sizes.split(","):
                 line = [
                     sys.executable,
                     __file__,
@@ -96,9 +97,9 @@ def main() -> None:
                     robot,
                     size,
                     "--seconds",
-                    str(asked.seconds),
+                    str(args.seconds),
                 ]
-                subprocess.run([*line, "--resets"] if asked.resets else line, check=True)
+                subprocess.run([*line, "--resets"] if args.resets else line, check=True)
 
 
 if __name__ == "__main__":

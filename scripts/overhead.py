@@ -1,10 +1,10 @@
-"""What a bundle's runtime costs on top of bare ONNX Runtime, measured side by side.
+"""Overhead of a bundle's runtime over bare ONNX Runtime, measured side by side.
 
     python scripts/overhead.py runs/walk/export/host
 
-A whole control step goes from raw sensor readings to the actuators' targets: checks, observations, gait clock, network,
-targets. Bare is `InferenceSession.run` on the same observation. Both in a hot loop, in turns of 200 calls, and paced at
-the control rate, every other period.
+"step" is a whole control step, from raw sensor readings to joint targets: checks, observations, gait clock, network,
+joint targets. "bare" is `InferenceSession.run` on the same observation. Both run in a hot loop, in turns of 200 calls,
+and at the control rate, in alternate periods.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ TURN = 200
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--rounds", type=int, default=50, help="turns of each in the hot loop")
+    parser.add_argument("--rounds", type=int, default=50, help="turns of each call in the hot loop")
     parser.add_argument("--seconds", type=float, default=20.0, help="length of the paced part [s]")
-    asked = parser.parse_args()
-    bundle = Bundle.load(asked.bundle)
+    args = parser.parse_args()
+    bundle = Bundle.load(args.bundle)
     session = OnnxSession(bundle.graph)
     runtime, bare = Runtime(bundle, session), session._session
     golden = bundle.golden
@@ -53,18 +53,18 @@ def main() -> None:
         return time.perf_counter() - began
 
     hot: dict[str, list[float]] = {"bare": [], "step": []}
-    for _ in range(asked.rounds):
+    for _ in range(args.rounds):
         for name, call in (("bare", network), ("step", step)):
             hot[name].append(statistics.median(call(i) for i in range(TURN)))
     cold: dict[str, list[float]] = {"bare": [], "step": []}
     due = time.perf_counter()
-    for i in range(round(asked.seconds * bundle.rate)):
+    for i in range(round(args.seconds * bundle.rate)):
         due += 1 / bundle.rate
         time.sleep(max(0.0, due - time.perf_counter()))
         name = ("bare", "step")[i % 2]
         cold[name].append((network if name == "bare" else step)(i))
     ports = ", ".join(f"{n} {'x'.join(map(str, shape))}" for n, shape in session.inputs.items())
-    print(f"{asked.bundle}: {ports}, {bundle.rate:g} Hz")
+    print(f"{args.bundle}: {ports}, {bundle.rate:g} Hz")
     print(f"{'':<8}{'bare [us]':>12}{'step [us]':>12}{'more [us]':>12}{'ratio':>8}")
     for name, times in (("hot", hot), ("paced", cold)):
         a, b = (1e6 * float(np.median(times[key])) for key in ("bare", "step"))

@@ -1,4 +1,4 @@
-"""Draw a run's curves from its metrics.jsonl into one picture.
+"""Plots the curves of a run from its metrics.jsonl into one picture.
 
 python scripts/plot_run.py RUN curves.png
 """
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("picture", type=Path)
     arguments = parser.parse_args()
     rows = read_metrics(arguments.run / "metrics.jsonl")
-    settings = yaml_file.read(arguments.run / "config.yaml")
+    cfg = yaml_file.read(arguments.run / "config.yaml")
     names = [name for name in CURVES if any(name in row for row in rows)]
     figure, axes = plt.subplots(2, 3, figsize=(13, 6.5), sharex=True)
     for axis, name in zip(axes.flat, names, strict=False):
@@ -45,8 +45,8 @@ def main() -> None:
         axis.set_xlabel("minutes of training")
     last = rows[-1]
     figure.suptitle(
-        f"{settings['task']['name']}, {settings['num_envs']} environments on backend={settings['backend']['name']}, "
-        f"seed {settings['seed']}: {last['steps'] / 1e6:.1f} million steps in {last['seconds'] / 60:.1f} minutes",
+        f"{cfg['task']['name']}, {cfg['num_envs']} environments on backend={cfg['backend']['name']}, "
+        f"seed {cfg['seed']}: {last['steps'] / 1e6:.1f} million steps in {last['seconds'] / 60:.1f} minutes",
         fontsize=11,
     )
     figure.tight_layout()

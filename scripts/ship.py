@@ -1,9 +1,10 @@
-"""Make the policy that ships with the package: train it from nothing, see that it walks, keep what made it.
+"""Makes the policy that ships with the package: trains from scratch, checks that it walks, records how it was made.
 
     python scripts/ship.py humanoid_walk        trains `robolearn train task=humanoid_walk num_envs=4096 seed=1`
 
 Writes robolearn/pretrained/NAME: config.yaml, contract.json, policy.pt (weights and normalizers, no optimizer), and
-made.json with commit, seed, command and numbers. Refuses a policy that does not walk, or a tree with changes.
+made.json with commit, seed, command and measurements. Fails for a policy that does not walk and for a working tree with
+uncommitted changes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def git(*words: str) -> str:
-    """What git answers about this repository."""
+    """Output of a git command in this repository."""
     return subprocess.run(
         ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -40,23 +41,23 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=1024)
     arguments = parser.parse_args()
     if git("status", "--porcelain"):
-        sys.exit("the tree has changes: commit them, so that the commit says what made the policy")
+        sys.exit("the working tree has changes: commit them first, because made.json records the commit")
     words = [f"task={arguments.task}", "num_envs=4096", f"seed={arguments.seed}"]
     run = ROOT / "runs" / f"ship_{arguments.task}"
     if run.exists():
-        sys.exit(f"{run} is there already: move it away")
+        sys.exit(f"{run} exists already: move it")
     commit = git("rev-parse", "HEAD")
     train = [sys.executable, "-c", "from robolearn.cli import main; raise SystemExit(main())", "train"]
     if subprocess.run([*train, *words, f"output={run}"], check=False).returncode:
-        sys.exit("training failed: nothing is shipped")
+        sys.exit("training failed: no policy was written")
     content = checkpoint.load(run / checkpoint.LATEST)
     if content["iter"] != config.resolve(words).max_iterations:
-        sys.exit("training was stopped before its end: nothing is shipped")
+        sys.exit("training stopped before max_iterations: no policy was written")
     found = judge(str(run), [], arguments.episodes)
     for gate in GATES:
         print(gate.line(found[gate.scenario][gate.key]))
     if not walks(found):
-        sys.exit("it does not walk: not shipped")
+        sys.exit("the robot does not walk: no policy was written")
     made = {
         "command": "robolearn train " + " ".join(words),
         "seed": arguments.seed,
@@ -71,7 +72,7 @@ def main() -> None:
     folder = PRETRAINED / arguments.task
     folder.mkdir(parents=True, exist_ok=True)
     kept = ("schema", "iter", "infos", "actor_state_dict", "critic_state_dict", "learning_rate", "folded")
-    (folder / "policy.pt").unlink(missing_ok=True)  # it comes last: without it nothing is shipped
+    (folder / "policy.pt").unlink(missing_ok=True)  # written last: without it the folder is not a policy
     for name in (config.FILE_NAME, "contract.json"):
         shutil.copyfile(run / name, folder / name)
     with replacing(folder / "made.json") as part:

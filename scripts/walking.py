@@ -1,10 +1,11 @@
-"""Does it walk? The gates of docs/humanoid_walk.md, for a run, under other physics, or along its training.
+"""Checks whether a policy walks, by the gates of docs/humanoid_walk.md.
 
-    python scripts/walking.py gates RUN                  each gate with its number; exit code 1 where one fails
+    python scripts/walking.py gates RUN                  each gate with its value; exit code 1 where one fails
     python scripts/walking.py conditions RUN             the same policy under other physics and pushes
     python scripts/walking.py curve RUN... --picture P   every checkpoint: survival and error over minutes and steps
 
-RUN is a run folder or, but for curve, a checkpoint or pretrained:NAME. Mean action, seeds never trained on.
+RUN is a run folder or, except for curve, a checkpoint or pretrained:NAME. Policies act by their mean, with seeds that
+training never uses.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from robolearn.training.runs import load_policy, open_run
 from robolearn.training.train import set_threads
 
 SAME = ["task.min_height=0.5", "task.min_upright=0.75", "task.balance_window=0"]
-"""What a run may have had its own way: when it has fallen is judged alike, and no clock is told of a push."""
+"""Settings equal for all runs: the definition of a fall, and no balance window after a push."""
 NOMINAL = [
     "task.pushes.speed=[0,0]",
     "task.randomize={friction: [0.8, 0.8], mass_scale: [1, 1], gain_scale: [1, 1]}",
@@ -51,7 +52,7 @@ SCENARIOS = {
 }
 """Commands of every kind; 1.0 m/s from standing; standing still from the start."""
 SHARE = {"commands": 1, "fast": 4, "stand": 4}
-"""Of so many episodes, one is spent on a scenario."""
+"""A scenario runs one n-th of the number of episodes."""
 CONDITIONS: dict[str, list[str] | None] = {
     "as trained, pushes up to 0.5 m/s": None,
     "nominal, no pushes": [],
@@ -67,13 +68,13 @@ CONDITIONS: dict[str, list[str] | None] = {
 
 
 def number(value: float | None, digits: int) -> str:
-    """For people; what nothing contributed to has none."""
+    """A formatted number; "none" for None."""
     return "none" if value is None else f"{value:.{digits}f}"
 
 
 @dataclass(frozen=True)
 class Gate:
-    """A number and what it must be."""
+    """A metric of a scenario and its accepted range."""
 
     name: str
     scenario: str
@@ -83,11 +84,11 @@ class Gate:
     unit: str = ""
 
     def passes(self, value: float | None) -> bool:
-        """Whether it holds; a number that nothing contributed to does not."""
+        """Whether the value is in the range; None is not."""
         return value is not None and self.low <= value <= self.high
 
     def line(self, value: float | None) -> str:
-        """For people."""
+        """The line to print for a value."""
         bound = " to ".join(f"{b:g}" for b in (self.low, self.high) if abs(b) != float("inf"))
         kind = "" if "to" in bound else ("at least " if self.high == float("inf") else "at most ")
         mark = "ok  " if self.passes(value) else "FAIL"
@@ -110,7 +111,7 @@ GATES = (
 def measure(
     run: str, scenario: str, extra: list[str], episodes: int, physics: list[str] = NOMINAL
 ) -> dict[str, Any]:
-    """metrics.json's numbers of one scenario, flat."""
+    """The numbers of metrics.json of one scenario, flat."""
     found = open_run(run, [*physics, *SAME, *SCENARIOS[scenario], *extra])
     set_threads(found.config)
     env = make_env(found.config, num_envs=max(1, episodes // SHARE[scenario]), rank=NEVER_TRAINED)
@@ -123,7 +124,7 @@ def measure(
 
 
 def judge(run: str, extra: list[str], episodes: int) -> dict[str, dict[str, Any]]:
-    """Every scenario's numbers."""
+    """The numbers of every scenario."""
     return {name: measure(run, name, extra, episodes) for name in SCENARIOS}
 
 
@@ -133,12 +134,12 @@ def failing(found: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def walks(found: dict[str, dict[str, Any]]) -> bool:
-    """Whether every gate holds."""
+    """Whether all scenarios were measured and every gate passes."""
     return set(found) == set(SCENARIOS) and not failing(found)
 
 
 def gates(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
-    """Print each gate, and what is measured without one."""
+    """Print each gate, and the metrics without a gate."""
     found = judge(run, extra, episodes)
     shown = found["commands"]
     print(f"{run}: {shown['episodes']} episodes of 20 s, {found['fast']['episodes']} at 1.0 m/s")
@@ -169,10 +170,10 @@ def conditions(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
 
 
 def trace(run: str, extra: list[str], episodes: int, briefly: bool = False) -> list[dict[str, Any]]:
-    """A row for each checkpoint of a run, printed as it is found; `briefly`: once it walks, only the last.
+    """Measure and print one row per checkpoint of a run; `briefly`: after the first that walks, only the last.
 
-    The other scenarios are measured only where the commands' gates hold; a checkpoint at which all hold is judged
-    again over at least 1024 episodes before it counts as walking.
+    The scenarios "fast" and "stand" are measured only where the gates of "commands" pass. The first checkpoint that
+    passes all gates is measured again over at least 1024 episodes before it counts as walking.
     """
     rows: list[dict[str, Any]] = []
     folder, _ = checkpoint.find_run(run)
@@ -205,22 +206,22 @@ def first_walk(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def curve(runs: list[str], extra: list[str], episodes: int, picture: Path | None) -> dict[str, Any]:
-    """Every checkpoint of each run; the first one at which it walks, judged by all gates."""
+    """Measure every checkpoint of each run, and print the first that passes all gates."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         rows[run] = trace(run, extra, episodes)
         first = first_walk(rows[run])
-        told = (
+        when = (
             f"after {first['seconds'] / 60:.2f} min, {first['steps'] / 1e6:.2f} M steps" if first else "never"
         )
-        print(f"{run}: walks {told}")
+        print(f"{run}: walks {when}")
     if picture is not None:
         draw(rows, picture)
     return rows
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], picture: Path) -> None:
-    """Survival and velocity error against minutes and against steps, a line a run."""
+    """Plot survival and velocity error over minutes and over steps, one line per run."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -247,7 +248,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], picture: Path) -> None:
                 axis.set_ylabel(label)
             if i == 1:
                 axis.set_xlabel(name)
-    axes[0, 0].legend(fontsize=8, title="dot: walks, by every gate", title_fontsize=8)
+    axes[0, 0].legend(fontsize=8, title="dot: first to pass every gate", title_fontsize=8)
     figure.tight_layout()
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=110)
@@ -257,10 +258,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("gates", "conditions", "curve"))
     parser.add_argument("runs", nargs="+")
-    parser.add_argument("--episodes", type=int, default=1024, help="of 20 s; a quarter of it for the others")
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        default=1024,
+        help="episodes of 20 s; the scenarios fast and stand run a quarter of it",
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting to change")
-    parser.add_argument("--picture", type=Path, help="where curve draws")
-    parser.add_argument("--json", type=Path, help="write the numbers here too")
+    parser.add_argument("--picture", type=Path, help="output of curve")
+    parser.add_argument("--json", type=Path, help="also write the numbers here")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     options = (arguments.set, arguments.episodes)

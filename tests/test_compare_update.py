@@ -1,5 +1,5 @@
-"""scripts/compare_update.py: rsl_rl learns the same from the same batch, and another update is told from it. No timing
-is judged here."""
+"""scripts/compare_update.py: rsl_rl computes the same losses from the same batch, and a different update is detected.
+No timing is asserted."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ TINY = ["task=cartpole_balance", "num_envs=8", "torch_threads=1", *SMALL, "--rou
 
 @pytest.fixture(autouse=True)
 def _one_thread(_keep_threads: None) -> None:
-    torch.set_num_threads(1)  # for networks this small more of them only wait for each other
+    torch.set_num_threads(1)  # more threads only add overhead for networks this small
 
 
 @pytest.fixture(scope="module")
 def update() -> ModuleType:
-    """The script, which stands on no path, as a module."""
+    """The script as a module; it is not on the import path."""
     spec = importlib.util.spec_from_file_location("compare_update", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["compare_update"] = module  # where its dataclasses look for their annotations
+    sys.modules["compare_update"] = module  # dataclasses resolve their annotations there
     spec.loader.exec_module(module)
     return module
 
@@ -56,7 +56,7 @@ def require_numbers(values: list[float]) -> None:
         (CartpoleBalance, {}),
         (CartpoleBalance, {"clip_value_loss": True, "value_loss_coef": 0.5, "activation": "relu"}),
         (CartpoleBalance, {"max_kl": 0.011, "schedule": "adaptive", "learning_rate": 5e-3, "num_epochs": 2}),
-        (HumanoidWalk, {"precision": "bf16"}),  # folded by its gait clock
+        (HumanoidWalk, {"precision": "bf16"}),  # observations folded by the gait clock
     ],
 )
 def test_rsl_rl_has_the_same_losses_from_the_same_batch(update, task, settings, make_env):
@@ -71,7 +71,7 @@ def test_rsl_rl_has_the_same_losses_from_the_same_batch(update, task, settings, 
     assert list(found.first) == list(found.whole) == ["surrogate", "value", "entropy"]
     for ours, theirs, _ in found.first.values():
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
-    # Minibatch after minibatch rounding adds up; another algorithm would be off by far more.
+    # Rounding accumulates over minibatches; a different algorithm would differ by far more.
     assert all(difference < 1e-3 for _, _, difference in found.whole.values())
     assert 0 <= found.weights_apart < 0.2
     assert found.first["value"][0] != found.whole["value"][0]
@@ -79,7 +79,7 @@ def test_rsl_rl_has_the_same_losses_from_the_same_batch(update, task, settings, 
     assert set(found.seconds) == {f"{who}_{how}" for who in ("robolearn", "rsl_rl") for how in ("fp32", used)}
     assert set(found.ratios) == {"fp32", "as_used", used}
     require_numbers([*found.ratios.values(), *(x.median for x in found.seconds.values())])
-    # Nothing of it is left in the learner, or in the generator that everybody shares.
+    # The learner and the global random generator are unchanged.
     after = learner.state_dict()
     for part in ("actor_state_dict", "critic_state_dict"):
         assert all(torch.equal(x, before[part][k]) for k, x in after[part].items())
@@ -90,7 +90,7 @@ def test_rsl_rl_has_the_same_losses_from_the_same_batch(update, task, settings, 
 
 
 @pytest.mark.parametrize("what", ["weights", "permutation", "clip"])
-def test_another_update_is_told_from_ours(update, what, make_env, monkeypatch):
+def test_a_different_update_is_detected(update, what, make_env, monkeypatch):
     if what == "weights":
         restore = update.Start.restore
 
@@ -101,42 +101,42 @@ def test_another_update_is_told_from_ours(update, what, make_env, monkeypatch):
 
         monkeypatch.setattr(update.Start, "restore", other)
     elif what == "permutation":
-        monkeypatch.setattr(update._Trial, "order", lambda trial: torch.arange(trial.samples))
+        monkeypatch.setattr(update._Comparer, "order", lambda comparer: torch.arange(comparer.samples))
     else:
-        theirs = update.Theirs.__init__
+        theirs = update.RslRlUpdate.__init__
 
         def tighter(self: Any, learner: Any, config: Any, *rest: Any) -> None:
             from dataclasses import replace
 
             theirs(self, learner, replace(config, clip_value_loss=True, clip=1e-4), *rest)
 
-        monkeypatch.setattr(update.Theirs, "__init__", tighter)
+        monkeypatch.setattr(update.RslRlUpdate, "__init__", tighter)
     env = make_env(CartpoleBalance(), num_envs=16)
     learner = PPO(env, small())
     learner.iterate(env)
     found = update.compare(env, learner, rounds=1)
-    if what == "clip":  # which the first step does not meet: nothing has moved yet
+    if what == "clip":  # has no effect in the first step, where the policy has not moved yet
         assert max(difference for _, _, difference in found.whole.values()) > 1e-4
     else:
         assert not found.equal
 
 
 @pytest.mark.slow
-def test_losses_that_differ_are_exit_code_1(update, tmp_path, capsys, monkeypatch):
+def test_different_losses_give_exit_code_1(update, tmp_path, capsys, monkeypatch):
     out = tmp_path / "out.json"
     command = [*TINY, "--json", str(out)]
     assert update.main(command) == 0
     shown = capsys.readouterr().out
     assert "cartpole_balance on mujoco" in shown.splitlines()[0]
-    assert "the losses of the first step are the same, within 1e-05" in shown
+    assert "DIFFER" not in shown
     for name in ("robolearn fp32", "rsl_rl fp32", "surrogate", "value", "entropy", "weights"):
         assert f"\n{name} " in shown
     (row,) = json.loads(out.read_text())["results"]
     assert row["num_envs"] == 8
     assert row["update"]["equal"] is True
-    monkeypatch.setattr(update._Trial, "order", lambda trial: torch.arange(trial.samples))
+    monkeypatch.setattr(update._Comparer, "order", lambda comparer: torch.arange(comparer.samples))
     assert update.main([*command, "learner.minibatch_size=16"]) == 1
-    assert "the losses of the first step DIFFER" in capsys.readouterr().out
+    assert "DIFFER" in capsys.readouterr().out
     (row,) = json.loads(out.read_text())["results"]
     assert row["update"]["equal"] is False
 
@@ -159,13 +159,14 @@ def test_bad_input_is_one_line(words, said, update, capsys):
 
 
 def test_losses_are_compared_relative_to_their_size(update):
-    assert update.apart("surrogate", 0.003, 0.002) == pytest.approx(0.001)  # a mean of terms of size 1
-    assert update.apart("entropy", 15.3, 15.0) == pytest.approx(0.02)
-    assert update.apart("value", 0.003, 0.002) == pytest.approx(0.5)
-    assert not update.apart("value", math.nan, 0.002) <= update.TOLERANCE
+    difference = update.relative_difference
+    assert difference("surrogate", 0.003, 0.002) == pytest.approx(0.001)  # a mean of terms of size 1
+    assert difference("entropy", 15.3, 15.0) == pytest.approx(0.02)
+    assert difference("value", 0.003, 0.002) == pytest.approx(0.5)
+    assert not difference("value", math.nan, 0.002) <= update.TOLERANCE
 
 
-def test_a_batch_is_cut_into_equal_parts(update):
+def test_the_number_of_minibatches_divides_the_batch(update):
     assert update.nearest_divisor(32768, 8.0) == 8
     assert update.nearest_divisor(128, 128 / 6144) == 1
     assert update.nearest_divisor(100, 3.2) == 4

@@ -1,4 +1,4 @@
-"""The scripts run, at sizes that say nothing."""
+"""The scripts run, at sizes too small for meaningful results."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from robolearn.cli import main
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 
 
-def test_the_curves_of_a_run_become_a_picture(tmp_path, monkeypatch):
+def test_plot_run_writes_the_curves_of_a_run_as_png(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "task=cartpole_balance", "num_envs=16", "max_iterations=2", "output=run"]) == 0
     subprocess.run([sys.executable, str(SCRIPTS / "plot_run.py"), "run", "docs/curve.png"], check=True)
     assert (tmp_path / "docs" / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_gates_along_a_run_and_under_other_physics_of_a_robot_that_falls(tmp_path):
+def test_walking_reports_the_curve_and_conditions_of_a_robot_that_falls(tmp_path):
     run = tmp_path / "run"
     assert main(["train", "task=humanoid_walk", "num_envs=16", "max_iterations=1", f"output={run}"]) == 0
     picture = tmp_path / "pictures" / "curve.png"
@@ -37,7 +37,7 @@ def test_the_gates_along_a_run_and_under_other_physics_of_a_robot_that_falls(tmp
     assert all(row.count("|") == 7 for row in rows)
 
 
-def test_a_run_that_is_not_there_is_one_line():
+def test_a_missing_run_is_one_line():
     script = [sys.executable, str(SCRIPTS / "walking.py"), "gates", "runs/nowhere"]
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -1,1 +1,1 @@
-"""The parts of scripts/compare_mjlab.py: a process for either side, and what is carried from one to the other."""
+"""Modules of scripts/compare_mjlab.py: one process per side, and the robot and settings exported from mjlab."""

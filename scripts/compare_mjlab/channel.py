@@ -1,6 +1,6 @@
-"""Questions and answers between the comparison and its two processes, a line of JSON each.
+"""Requests and responses between the comparison and its two processes, one line of JSON each.
 
-Standard library only: one of the two runs in an environment that has no robolearn.
+Standard library only: mjlab's process runs in a Python environment without robolearn.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from typing import Any
 
 
 class SideFailed(RuntimeError):
-    """A side's process ended, or could not do what it was asked."""
+    """The process of a side ended without a response."""
 
 
 def environment() -> dict[str, str]:
-    """For another interpreter: what is added to this one's import path is nothing for it."""
+    """Environment variables for another interpreter, without additions to this interpreter's import path."""
     return {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
 
 
 def serve(side: Callable[..., Any]) -> None:
-    """Answer questions until the other end closes; `side(**first question)` makes what answers the rest.
+    """Answer requests until stdin closes; the first one makes the object, `side(**arguments)`, and others call it.
 
-    Whatever a library prints goes to stderr: stdout carries answers only.
+    Output of libraries goes to stderr: stdout carries responses only.
     """
-    answers = os.fdopen(os.dup(1), "w")
+    responses = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    made = None
+    served = None
     for line in sys.stdin:
         name, arguments = json.loads(line)
         result = None
-        if made is None:
-            made = side(**arguments)
+        if served is None:
+            served = side(**arguments)
         else:
-            result = getattr(made, name)(**arguments)
-        print(json.dumps(result), file=answers, flush=True)
+            result = getattr(served, name)(**arguments)
+        print(json.dumps(result), file=responses, flush=True)
 
 
 class Side:
-    """One of the two, in a process of its own."""
+    """mjlab or robolearn, in a separate process."""
 
     def __init__(self, name: str, python: str, script: Path, log: Path, **arguments: Any) -> None:
-        """Start it and wait until it is ready to iterate; what it prints goes to `log`."""
+        """Start the process and wait until it is ready to iterate; its output goes to `log`."""
         self.name, self.log = name, log
         with log.open("w") as errors:
             self.process = subprocess.Popen(
@@ -56,24 +56,28 @@ class Side:
                 text=True,
                 env={**environment(), "PYTHONUNBUFFERED": "1", "WANDB_MODE": "disabled"},
             )
-        self.ask("start", **arguments)
+        self.call("start", **arguments)
 
-    def ask(self, question: str, **arguments: Any) -> Any:
-        """Its answer; SideFailed with the last line it printed where there is none."""
+    def call(self, method: str, **arguments: Any) -> Any:
+        """Call a method of the side and return its result.
+
+        Raises:
+            SideFailed: the process ended; the message has the last line of its log.
+        """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
-            self.process.stdin.write(json.dumps([question, arguments]) + "\n")
+            self.process.stdin.write(json.dumps([method, arguments]) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # the missing answer tells
-        answer = self.process.stdout.readline()
-        if not answer:
+            pass  # reported below, by the missing response
+        response = self.process.stdout.readline()
+        if not response:
             self.process.wait()
             printed = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
             last = printed[-1].strip() if printed else f"exit status {self.process.returncode}"
-            raise SideFailed(f"{self.name} ended while asked to {question}: {last}")
-        return json.loads(answer)
+            raise SideFailed(f"{self.name} ended during {method}: {last}")
+        return json.loads(response)
 
     def close(self) -> None:
         """End the process."""
@@ -87,9 +91,9 @@ class Side:
 
 
 class Stopwatch:
-    """Seconds by name, around functions of objects that belong to others.
+    """Seconds by name, measured around methods of given objects.
 
-    `sync` waits for the device: asynchronous work is then counted where it was asked for.
+    `sync` waits for the device, so that asynchronous work counts for the call that launched it.
     """
 
     def __init__(self, sync: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What of a compiled MuJoCo model decides its physics and cost, by name: taken on both sides, then compared."""
+"""The numbers of a compiled MuJoCo model that determine its physics and cost, by name, to compare both sides."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ OPTIONS = (
     "enableflags",
 )  # fmt: skip
 RELATIVE = 1e-4
-"""Numbers differ by more than this share: MJCF text carries six digits."""
+"""Relative tolerance: MJCF text has six digits."""
 
 Fingerprint = dict[str, dict[str, dict[str, list[float]]]]
-"""Kind, name, field, numbers."""
+"""Numbers by kind, name and field."""
 
-# As plain numbers: not in every version of MuJoCo does a member of an enum equal what a model's array holds.
+# As plain integers: in some versions of MuJoCo an enum member does not equal the value in a model's array.
 PLANE = int(mujoco.mjtGeom.mjGEOM_PLANE)
 ONE_AXIS = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
 
@@ -39,7 +39,7 @@ CONTACT = (
 
 
 def take(model: mujoco.MjModel, prefix: str = "") -> Fingerprint:
-    """A model's numbers; names without `prefix`."""
+    """The numbers of a model; `prefix` is removed from names."""
 
     def name(thing: Any) -> str:
         return thing.name.removeprefix(prefix)
@@ -60,7 +60,7 @@ def take(model: mujoco.MjModel, prefix: str = "") -> Fingerprint:
         "exclude": {},
     }
     for i in range(model.nbody):
-        if model.body_weldid[i] != 0:  # what stands still has no dynamics
+        if model.body_weldid[i] != 0:  # fixed bodies have no dynamics
             found["body"][name(model.body(i))] = fields("body", BODY, i)
     for i in range(model.njnt):
         if int(model.jnt_type[i]) in ONE_AXIS:
@@ -83,7 +83,7 @@ def take(model: mujoco.MjModel, prefix: str = "") -> Fingerprint:
 
 
 def differences(theirs: Fingerprint, ours: Fingerprint) -> list[str]:
-    """A line for everything that is not the same on both sides; none where nothing differs."""
+    """One line per difference between the two sides; empty where they are equal."""
     lines = []
     for kind in theirs:
         for name in [*theirs[kind], *(n for n in ours[kind] if n not in theirs[kind])]:

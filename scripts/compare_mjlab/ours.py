@@ -1,4 +1,4 @@
-"""robolearn's side: the exported robot, and the task that is mjlab's as nearly as may be."""
+"""robolearn's side: the exported robot, with a task as close to mjlab's as possible."""
 
 from __future__ import annotations
 
@@ -27,13 +27,18 @@ class Robolearn:
     def __init__(self, folder: str, num_envs: int, device: str, threads: int, words: list[str]) -> None:
         self.folder = Path(folder)
         write_robot(self.folder)
-        every = [*settings(self.folder, num_envs), f"device={device}", f"torch_threads={threads}", *words]
-        self.run = config.resolve(every)
-        set_threads(self.run)
+        overrides = [
+            *settings(self.folder, num_envs),
+            f"device={device}",
+            f"torch_threads={threads}",
+            *words,
+        ]
+        self.cfg = config.resolve(overrides)
+        set_threads(self.cfg)
         if device.startswith("cuda"):
-            torch.backends.cuda.matmul.allow_tf32 = True  # as mjlab's training script does
-        self.env = make_env(self.run)
-        self.learner = make_learner(self.run, self.env)
+            torch.backends.cuda.matmul.allow_tf32 = True  # as in mjlab's training script
+        self.env = make_env(self.cfg)
+        self.learner = make_learner(self.cfg, self.env)
         self.falls = torch.zeros((), device=self.env.device)
         self._count_falls()
         self.watch = Stopwatch(lambda: None)
@@ -54,9 +59,9 @@ class Robolearn:
         self.env.step = counted  # type: ignore[method-assign]
 
     def about(self) -> dict[str, Any]:
-        """Versions, sizes, and what of the robot came out otherwise than on mjlab's side."""
+        """Versions, sizes, and differences between the two compiled models."""
         export, robot = read_export(self.folder), self.env.robot
-        model = mjcf.build_model(robot, self.run.backend_name)
+        model = mjcf.build_model(robot, self.cfg.backend_name)
         versions = {"python": platform.python_version()}
         for package in PACKAGES:
             try:
@@ -65,7 +70,7 @@ class Robolearn:
                 continue
         return {
             "versions": versions,
-            "backend": self.run.backend_name,
+            "backend": self.cfg.backend_name,
             "precision": self.learner.precision,
             "observations": {name: obs.shape[1] for name, obs in self.env.observations.items()},
             "rewards": list(self.env.task.rewards),
@@ -75,7 +80,7 @@ class Robolearn:
         }
 
     def iterate(self) -> dict[str, Any]:
-        """One iteration: collect, then learn. On a GPU the phases are its own time, by the learner's timers."""
+        """One iteration: collect, then learn. The phases are measured by the learner's timers."""
         self.watch.seconds = {}
         self.falls.zero_()
         began, busy = time.perf_counter(), time.process_time()

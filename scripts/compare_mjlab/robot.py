@@ -1,4 +1,4 @@
-"""From what mjlab's side exported to a robot that robolearn loads, and to the settings that train it alike."""
+"""Turns mjlab's export into a robot folder and into the settings of an equivalent training run in robolearn."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import yaml
 
 EXPORT = "mjlab.json"
-"""The export's name in the robot's folder, beside robot.yaml; the task reads it too."""
+"""Name of the export in the robot's folder, next to robot.yaml; the task reads it too."""
 
 
 def read_export(folder: Path) -> dict[str, Any]:
-    """What mjlab's side wrote."""
+    """The content of mjlab.json."""
     return json.loads((folder / EXPORT).read_text(encoding="utf-8"))
 
 
 def write_robot(folder: Path) -> None:
-    """robot.yaml beside the export's robot.xml, so that `folder` is a robot of robolearn."""
+    """Write robot.yaml next to the exported robot.xml, which makes `folder` a robot of robolearn."""
     export = read_export(folder)
     options = export["options"]
     content = {
@@ -39,7 +39,7 @@ def write_robot(folder: Path) -> None:
 
 
 def settings(folder: Path, num_envs: int) -> list[str]:
-    """robolearn's words for the export's task and learner; further ones may follow them."""
+    """robolearn's overrides that correspond to the exported task and learner."""
     export = read_export(folder)
     learner = export["learner"]
     algorithm, actor, critic = learner["algorithm"], learner["actor"], learner["critic"]
@@ -54,14 +54,14 @@ def settings(folder: Path, num_envs: int) -> list[str]:
         f"num_envs={num_envs}",
         *(f"task.{name}={value}" for name, value in values.items()),
     ]
-    mine = {
+    learner_settings = {
         "num_steps": learner["num_steps_per_env"],
         "num_epochs": algorithm["num_learning_epochs"],
         "minibatch_size": max(2, batch // algorithm["num_mini_batches"]),
         "learning_rate": algorithm["learning_rate"],
         "schedule": algorithm["schedule"],
         "desired_kl": algorithm["desired_kl"],
-        # mjlab takes every gradient step of an iteration; robolearn would stop once the policy has moved far.
+        # mjlab takes every gradient step of an iteration; robolearn would stop early at a large KL divergence.
         "max_kl": 1e9,
         "gamma": algorithm["gamma"],
         "lam": algorithm["lam"],
@@ -75,6 +75,6 @@ def settings(folder: Path, num_envs: int) -> list[str]:
         "critic_hidden": str(list(critic["hidden_dims"])).replace(" ", ""),
         "activation": actor["activation"],
         "symmetry": "none",
-        "precision": "fp32",  # rsl_rl's
+        "precision": "fp32",  # as rsl_rl
     }
-    return [*words, *(f"learner.{name}={value}" for name, value in mine.items())]
+    return [*words, *(f"learner.{name}={value}" for name, value in learner_settings.items())]

@@ -1,4 +1,4 @@
-"""What the comparison found: medians and ratios, and the table with what the two sides share and do not."""
+"""Medians and ratios of the comparison, and the table that prints them with shared settings and differences."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any
 ROWS = {
     "total": "an iteration",
     "simulate": "  simulate",
-    "physics": "    of that physics",
-    "stepping": "      of that stepping",
+    "physics": "    physics",
+    "stepping": "      stepping",
     "infer": "  infer",
     "learn": "  learn",
     "other": "  other",
-    "cpu": "processor time",  # of every thread: what is left of a comparison where others use the machine too
+    "cpu": "processor time",  # over all threads: comparable even where other processes use the machine
 }
 NOT_SHARED = """\
-  Not the same, by what either side is:
-  - mjlab steps the physics and then makes every derived quantity current with one more forward pass a control
-    step; robolearn's fields may be one substep old, and only environments that were reset get that pass.
+  Differences by design:
+  - mjlab updates all derived quantities with an additional forward pass per control step; robolearn's fields may be
+    one substep old, and only environments that were reset get that pass.
   - mjlab keeps the robot's visual geoms in the simulated model, has sensors for angular momentum and
     self-collisions and casts rays for the height of the feet; robolearn drops what does not collide and reads the
-    height of the soles. Two of its rewards (torque, foot spacing) stand in for those two sensors'.
-  - mjlab also draws encoder biases and a shifted centre of mass, and its pushes turn the robot, too; part of its
-    commands steer by heading. robolearn draws friction at each reset, mjlab once.
-  - mjlab changes Adam's rate after every minibatch, robolearn after every iteration. Neither writes logs or
-    checkpoints here; robolearn's check for arrays that overflow stays on, mjlab has none."""
+    height of the soles. Its rewards for torque and foot spacing replace those of these two sensors.
+  - mjlab also randomizes encoder biases and the centre of mass, its pushes also rotate the robot, and part of its
+    commands control the heading. robolearn draws friction at each reset, mjlab once.
+  - mjlab changes Adam's learning rate after every minibatch, robolearn after every iteration. Neither writes logs or
+    checkpoints here; robolearn checks for buffer overflow, mjlab does not."""
 
 
 def summary(rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Medians of both sides and of their ratios, round by round: above 1 robolearn is the faster."""
+    """Medians of both sides and of the ratios of each round; above 1 robolearn is faster."""
     ours, theirs = rounds["robolearn"], rounds["mjlab"]
     speed = {name: [r["steps"] / r["total"] for r in rows] for name, rows in rounds.items()}
     ratios = [a / b for a, b in zip(speed["robolearn"], speed["mjlab"], strict=True)]
@@ -53,7 +53,7 @@ def summary(rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def report(result: dict[str, Any]) -> None:
-    """Print it."""
+    """Print the table."""
     about, export, falls = result["robolearn"], result["mjlab"], result["falls"]
     print(
         f"{export['task']}, {result['num_envs']} environments, {result['device']}, backend {about['backend']}"
@@ -83,9 +83,9 @@ def report(result: dict[str, Any]) -> None:
     print(f"  Shared: {shared(export)}.")
     print(f"  Arithmetic of the networks: {about['precision']} in robolearn, fp32 in mjlab.")
     print(
-        "  Of the compiled models these differ:"
+        "  Differences between the compiled models:"
         if about["differences"]
-        else "  The compiled models are the same."
+        else "  The compiled models are equal."
     )
     for line in about["differences"][:20]:
         print(f"  - {line}")
@@ -94,7 +94,7 @@ def report(result: dict[str, Any]) -> None:
 
 
 def shared(export: dict[str, Any]) -> str:
-    """What both sides were given."""
+    """The settings that both sides share."""
     options, sizes, learner = export["options"], export["sizes"], export["learner"]
     named = ("solver", "iterations", "ls_iterations", "ccd_iterations", "cone", "impratio", "integrator")
     algorithm, batch = learner["algorithm"], learner["num_steps_per_env"]

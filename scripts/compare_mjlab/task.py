@@ -1,7 +1,7 @@
-"""A velocity task as near to mjlab's as robolearn's State allows, to measure its speed: nobody tuned it.
+"""A velocity task as close to mjlab's as robolearn's State allows, to compare speed. It is not tuned.
 
-It reads what depends on the robot (action scales, widths of the pose reward) from the export in the robot's
-folder, so it trains by itself too, once scripts/compare_mjlab.py has written that folder:
+It reads robot-specific numbers (action scales, widths of the pose reward) from the export in the robot's folder, so
+it can be trained alone once scripts/compare_mjlab.py has written that folder:
 
     robolearn train task=scripts/compare_mjlab/task.py:MjlabVelocity task.robot=FOLDER
 """
@@ -29,38 +29,38 @@ from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.task import Task, Term
 
 TARGET_HEIGHT = 0.1
-"""How high a sole should be in its swing [m]."""
+"""Desired height of a sole in its swing [m]."""
 MOVING = 0.05
-"""A command of less than this [m/s + rad/s] asks to stand."""
+"""A command below this [m/s + rad/s] means standing."""
 RUNNING = 1.5
-"""One of more asks to run."""
+"""A command above this [m/s + rad/s] means running."""
 
 
 @functools.cache
 def exported(folder: Path) -> dict[str, Any]:
-    """What mjlab's side wrote into the robot's folder."""
+    """The export of mjlab's side in the robot's folder."""
     return json.loads((folder / "mjlab.json").read_text(encoding="utf-8"))
 
 
-def asked_speed(ctx: Context) -> Tensor:
-    """How much the command asks for (N,), m/s and rad/s together."""
+def command_speed(ctx: Context) -> Tensor:
+    """Size of the command (N,): linear [m/s] plus angular [rad/s]."""
     return ctx.command[:, :2].norm(dim=1) + ctx.command[:, 2].abs()
 
 
 def moving(ctx: Context) -> Tensor:
-    """1 where the command asks to move (N,), 0 where to stand."""
-    return (asked_speed(ctx) > MOVING).float()
+    """1 where the command means moving (N,), 0 where standing."""
+    return (command_speed(ctx) > MOVING).float()
 
 
 def track_linear_velocity(state: State, ctx: Context) -> Tensor:
-    """How well the base moves as commanded (N,), vertically not at all."""
+    """Tracking of the commanded horizontal velocity, with vertical velocity 0 (N,)."""
     velocity = state.robot.base_lin_vel
     error = (velocity[:, :2] - ctx.command[:, :2]).square().sum(dim=1) + velocity[:, 2].square()
     return torch.exp(-error / 0.25)
 
 
 def track_angular_velocity(state: State, ctx: Context) -> Tensor:
-    """How well the base turns as commanded (N,), about its other axes not at all."""
+    """Tracking of the commanded yaw rate, with roll and pitch rates 0 (N,)."""
     error = (state.robot.base_ang_vel[:, 2] - ctx.command[:, 2]).square() + terms.roll_pitch_rate(state, ctx)
     return torch.exp(-error / 0.5)
 
@@ -74,19 +74,19 @@ def pose(state: State, ctx: Context) -> Tensor:
     """Closeness to the home pose (N,), by widths that depend on the command's speed."""
     widths = exported(ctx.robot.spec.path)["pose_std"]
     standing, walking, running = (ctx.robot.per_joint(widths[k]) for k in ("standing", "walking", "running"))
-    speed = asked_speed(ctx)[:, None]
+    speed = command_speed(ctx)[:, None]
     width = torch.where(speed < MOVING, standing, torch.where(speed < RUNNING, walking, running))
     return torch.exp(-((state.robot.joint_pos - ctx.robot.home) / width).square().mean(dim=1))
 
 
 def foot_clearance(state: State, ctx: Context) -> Tensor:
-    """How far moving soles are from their swing height, by their speed (N,) [m^2/s]."""
+    """Distance of the soles from the desired swing height times their speed (N,) [m^2/s]."""
     away = (state.robot.foot_pos[:, :, 2] - TARGET_HEIGHT).abs()
     return (away * state.robot.foot_lin_vel[:, :, :2].norm(dim=-1)).sum(dim=1) * moving(ctx)
 
 
 def swing_height(state: State, ctx: Context) -> Tensor:
-    """How far the swings that end now were from the height they should have had (N,), squared shares."""
+    """Squared relative error of the peak height of swings that end in this step (N,)."""
     error = ctx.task_state["peak"] / TARGET_HEIGHT - 1
     return (error.square() * ctx.task_state["landed"]).sum(dim=1) * moving(ctx)
 
@@ -98,7 +98,7 @@ def foot_slip(state: State, ctx: Context) -> Tensor:
 
 
 def soft_landing(state: State, ctx: Context) -> Tensor:
-    """Force on the feet that touch down now (N,) [N]."""
+    """Force on the feet that touch down in this step (N,) [N]."""
     return (state.robot.foot_force.norm(dim=-1) * ctx.task_state["landed"]).sum(dim=1) * moving(ctx)
 
 
@@ -109,9 +109,9 @@ def forces(state: State) -> Tensor:
 
 
 def unmeasured(sensors: Any) -> np.ndarray:
-    """mjlab's policy sees the base's velocity, which a robot here would have to estimate; none is shipped."""
+    """mjlab's policy observes the base's linear velocity, which a robot does not measure."""
     raise NotImplementedError(
-        "a policy of this comparison is not for a robot: nothing there measures velocity"
+        "a policy of this comparison cannot run on a robot: it observes the base's linear velocity"
     )
 
 
@@ -136,18 +136,18 @@ CRITIC = (
 
 @dataclass
 class MjlabVelocity(Task):
-    """A robot of mjlab's follows velocity commands on flat ground."""
+    """A robot of mjlab follows velocity commands on flat ground."""
 
     commands: VelocityCommands | None = field(
         default_factory=lambda: VelocityCommands((-1.0, 1.0), (-1.0, 1.0), (-0.5, 0.5), 0.1, (3.0, 8.0))
     )
-    """What is asked of the robot, redrawn during an episode."""
+    """Velocity commands, redrawn during an episode."""
     pushes: Pushes | None = field(default_factory=lambda: Pushes((0.0, 0.5), (1.0, 3.0)))
-    """Shoves."""
+    """Random pushes of the base."""
     randomize: dict[str, tuple[float, float]] = field(
         default_factory=lambda: {"friction": (0.3, 1.2)}, metadata={"keys": tuple(PARAMETERS)}
     )
-    """Range from which each physical parameter is drawn at a reset."""
+    """Range of each physical parameter, drawn at a reset."""
     noise: dict[str, float] = field(
         default_factory=lambda: {
             "linear_velocity": 0.5,
@@ -171,7 +171,7 @@ class MjlabVelocity(Task):
             "foot_swing_height": -0.25,
             "foot_slip": -0.1,
             "soft_landing": -1e-5,
-            # In place of two that robolearn's State knows nothing of: angular momentum and self-collisions.
+            # These replace the rewards for angular momentum and self-collisions, which State does not have.
             "torque": -1e-5,
             "foot_spacing": -1.0,
         }
@@ -199,24 +199,24 @@ class MjlabVelocity(Task):
         }
 
     def terminations(self) -> dict[str, Term]:
-        """Leaning by more than 70 degrees, at whatever height."""
+        """Terminates at a tilt of more than 70 degrees, at any height."""
         return {"fallen": partial(terms.fallen, height=-math.inf, upright=math.cos(math.radians(70)))}
 
     def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
-        """Of each foot: whether it touches and has just landed, its time in the air [s], its swing's peak [m]."""
+        """Of each foot: contact, touchdown in this step, time in the air [s], peak height of the swing [m]."""
         zeros = torch.zeros(num_envs, 2, device=random.device)
         off = torch.zeros(num_envs, 2, dtype=torch.bool, device=random.device)
         return {"contact": off, "landed": off, "air_time": zeros, "peak": zeros}
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
-        """Follow the feet."""
-        memory = ctx.task_state
+        """Update the task state of the feet."""
+        previous = ctx.task_state
         contact = state.robot.foot_force.square().sum(dim=-1) > 0
-        peak = torch.where(memory["landed"], 0.0, memory["peak"])
+        peak = torch.where(previous["landed"], 0.0, previous["peak"])
         return {
             "contact": contact,
-            "landed": contact & ~memory["contact"],
-            "air_time": torch.where(contact, 0.0, memory["air_time"] + ctx.dt),
+            "landed": contact & ~previous["contact"],
+            "air_time": torch.where(contact, 0.0, previous["air_time"] + ctx.dt),
             "peak": torch.where(contact, peak, torch.maximum(peak, state.robot.foot_pos[:, :, 2])),
         }
 
@@ -227,7 +227,7 @@ class MjlabVelocity(Task):
         return robot.home[robot.actuated] + scale * action
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
-        """Home pose at rest, a little above the ground, anywhere on a square metre and facing anywhere."""
+        """Home pose at rest, slightly above the ground, at a random position on a square metre and random heading."""
         spec = ctx.robot.spec
         zeros = torch.zeros(num_envs, device=random.device)
         place = random.uniform((-0.5, -0.5), (0.5, 0.5), num_envs)
@@ -245,5 +245,5 @@ class MjlabVelocity(Task):
         )
 
     def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor]:
-        """How much the action changes."""
+        """Mean absolute change of the action."""
         return {"action_rate": (ctx.action - ctx.previous_action).abs().mean(dim=1)}

@@ -1,4 +1,4 @@
-"""mjlab's side: runs in mjlab's own environment, with its own interpreter. Imports nothing of robolearn."""
+"""mjlab's side: runs with the interpreter of mjlab's Python environment and imports nothing of robolearn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fingerprint
-import mjlab.tasks  # noqa: F401  it registers them
+import mjlab.tasks  # noqa: F401  registers the tasks
 import mujoco
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from mjlab.utils.torch import configure_torch_backends
 
 PACKAGES = ("mjlab", "mujoco", "mujoco-warp", "warp-lang", "torch", "rsl-rl-lib")
 PREFIX = "robot/"
-"""Of everything that belongs to the robot in mjlab's scene."""
+"""Name prefix of the robot's elements in mjlab's scene."""
 FLAGS = {"disableflags": ("mjDSBL_", mujoco.mjtDisableBit), "enableflags": ("mjENBL_", mujoco.mjtEnableBit)}
 NAMED = {
     "integrator": ("mjINT_", mujoco.mjtIntegrator),
@@ -44,7 +44,7 @@ NUMBERS = (
 
 
 class Mjlab:
-    """mjlab's task and learner, built as its own training script does."""
+    """mjlab's task and learner, built as in mjlab's training script."""
 
     def __init__(self, task: str, num_envs: int, device: str, seed: int, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -80,7 +80,7 @@ class Mjlab:
         self.env.step = counted
 
     def iterate(self) -> dict[str, Any]:
-        """One iteration of mjlab's runner. On a GPU the phases come from another one, that waits after each call."""
+        """One iteration of mjlab's runner. On a GPU a second one, which waits after each call, times the phases."""
         found = self._iterate(waits=False)
         if self.cuda:
             waited = self._iterate(waits=True)
@@ -106,7 +106,7 @@ class Mjlab:
         return {"steps": steps, "total": total, "cpu": busy, "falls": float(self.falls) / steps, **phases}
 
     def export(self, folder: str) -> dict[str, Any]:
-        """Write the robot (robot.xml, assets/) and everything else that robolearn needs (mjlab.json)."""
+        """Write the robot (robot.xml, assets/) and everything else that robolearn needs (mjlab.json) into `folder`."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         model, robot = self.env.sim.mj_model, self.env.scene["robot"]
@@ -150,17 +150,17 @@ class Mjlab:
         return {}
 
     def _write_mjcf(self, target: Path) -> list[str]:
-        """The robot alone, without what robolearn adds itself; the bodies of its feet."""
+        """Write the robot without the elements that robolearn adds; return the names of the foot bodies."""
         spec = self.config.scene.entities["robot"].build().spec
-        for group in ("actuators", "sensors", "keys", "cameras", "lights"):
-            for thing in list(getattr(spec, group)):
-                spec.delete(thing)
+        for kind in ("actuators", "sensors", "keys", "cameras", "lights"):
+            for element in list(getattr(spec, kind)):
+                spec.delete(element)
         sites = self.config.rewards["foot_slip"].params["asset_cfg"].site_names
         feet = []
         for body in spec.bodies:
             for site in body.sites:
                 if site.name in sites:
-                    site.name = body.name  # robolearn finds a sole by its body's name
+                    site.name = body.name  # robolearn finds a sole site by the name of its body
                     feet.append(body.name)
         source = Path(spec.modelfiledir) / spec.meshdir
         spec.meshdir = "assets"
@@ -173,8 +173,8 @@ class Mjlab:
 
     @staticmethod
     def _clearance(model: mujoco.MjModel, home: dict[str, float], height: float, feet: list[str]) -> float:
-        """How high the soles are above the floor [m] with the base at `height` in the home pose."""
-        # The collision functions tell, asked from afar: a margin makes them report what does not touch yet.
+        """Clearance of the soles above the floor [m] with the base at `height` in the home pose."""
+        # A margin makes the collision functions report the distance of geoms that do not touch yet.
         margin, data = model.geom_margin.copy(), mujoco.MjData(model)
         model.geom_margin[:] = 1.0
         data.qpos[:] = model.qpos0
@@ -198,14 +198,14 @@ class Mjlab:
             joint = model.joint(model.actuator_trnid[i, 0]).name.removeprefix(PREFIX)
             gain, bias = model.actuator_gainprm[i], model.actuator_biasprm[i]
             if not np.isclose(gain[0], -bias[1]) or bias[0]:
-                raise ValueError(f"the actuator of {joint} is no PD law that robolearn knows")
+                raise ValueError(f"the actuator of {joint} is not a PD controller that robolearn supports")
             effort = float(model.actuator_forcerange[i, 1])
             found[joint] = {"kp": float(gain[0]), "kd": float(-bias[2]), "effort": effort}
         return found
 
     @staticmethod
     def _options(model: mujoco.MjModel) -> dict[str, Any]:
-        """MuJoCo's options under the names that MJCF has for them."""
+        """MuJoCo's options under their MJCF names."""
         found: dict[str, Any] = {"timestep": float(model.opt.timestep)}
         for key, (prefix, enum) in NAMED.items():
             found[key] = enum(getattr(model.opt, key)).name.removeprefix(prefix).lower()
@@ -222,7 +222,7 @@ class Mjlab:
         return found
 
     def _sizes(self) -> dict[str, int]:
-        """Room for contacts (on average) and constraint rows of an environment, as MuJoCo Warp settled them."""
+        """Buffer sizes of MuJoCo Warp per environment: contacts (on average) and constraint rows."""
         data = self.env.sim.wp_data
         return {"nconmax": int(data.naconmax) // int(data.nworld), "njmax": int(data.njmax)}
 
