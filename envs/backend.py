@@ -1,7 +1,7 @@
-"""What every simulator looks like to the rest of RoboLearn: `State` out, targets in.
+"""The interface of every simulator: joint targets in, `State` out.
 
-A backend converts at its own border into one convention: SI units, float32 tensors on the
-backend's device, quaternions wxyz, joints in the *robot's* order, velocities of the link frame.
+A backend converts to one convention: SI units, float32 tensors on the backend's device, quaternions wxyz, joints in
+the *robot's* order, velocities of the link frame.
 """
 
 from __future__ import annotations
@@ -18,34 +18,35 @@ PARAMETERS = {
     "mass_scale": "mass and inertia of every body, as a factor",
     "gain_scale": "stiffness and damping of every position actuator, as a factor",
 }
-"""The per-environment physical parameters a backend may offer, (N,) each."""
+"""The per-environment physical parameters a backend may support, (N,) each."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a backend can do; validation, tests and messages read it."""
+    """What a backend supports."""
 
     name: str
     timestep: float
     """Length of one physics substep [s]."""
     derived_lag: int
-    """Substeps by which torque, body, foot and contact fields lag behind after a step: 0 or 1."""
+    """Physics substeps by which torque, body, foot and contact fields lag after a step: 0 or 1."""
     pd: Literal["implicit", "explicit"]
-    """Whether position actuators are integrated inside the solver or evaluated once a substep."""
+    """Whether position actuators are integrated inside the solver (implicit) or evaluated once per substep
+    (explicit)."""
     exact_restore: bool
-    """A restored environment repeats its trajectory bit for bit."""
+    """Whether a restored environment repeats its trajectory bit for bit."""
     gradients: bool = False
-    """`step` can be differentiated."""
+    """Whether gradients flow through `step`; see `GradientBackend`."""
     params: frozenset[str] = frozenset()
-    """Names `set_params` takes; see `PARAMETERS`."""
+    """Names that `set_params` accepts; see `PARAMETERS`."""
 
 
 Snapshot = dict[str, Any]
-"""Opaque rows of a backend (tensors and plain values only, so that it can be stored safely)."""
+"""A copy of a backend's simulation state: tensors and plain values only, so that it can be stored safely."""
 
 
 class Backend(Protocol):
-    """A simulator holding N copies of one robot. The constructor loads; nothing else is public."""
+    """A simulator of N copies of one robot. The constructor loads the robot."""
 
     num_envs: int
     device: torch.device
@@ -55,38 +56,46 @@ class Backend(Protocol):
     def state(self) -> State:
         """The current State."""
 
-    def reset(self, mask: Tensor, pose: InitialState) -> None:
-        """Put the environments in `mask` (N,) bool into their row of `pose`, at rest otherwise (no warm
-        start, no warnings, position actuators holding the pose), and make every field of their State
-        current. Others are untouched.
+    def reset(self, mask: Tensor, initial: InitialState) -> None:
+        """Reset the environments in `mask` (N,) bool to their rows of `initial`.
+
+        Clears warm starts and warnings, makes position actuators hold the initial joint positions, and updates every
+        field of their State. The other environments do not change.
         """
 
-    def step(self, targets: Tensor, substeps: int) -> None:
-        """Hold `targets` (N, A) for `substeps` physics steps. Position actuators take joint positions
-        [rad], force actuators forces [N] or torques [Nm], in the robot's actuator order.
+    def step(self, joint_targets: Tensor, substeps: int) -> None:
+        """Hold `joint_targets` (N, A) for `substeps` physics steps.
+
+        Position actuators take joint positions [rad or m], force actuators torques [Nm] or forces [N], in the robot's
+        actuator order.
         """
 
     def push(self, mask: Tensor, jump: Tensor) -> None:
-        """Add `jump` (N, 3), world axes [m/s], to the velocity of the free bases in `mask` (N,) bool. The
-        State shows it after the next step.
+        """Add `jump` (N, 3), world axes [m/s], to the velocity of the free bases in `mask` (N,) bool.
+
+        The State shows it after the next step.
         """
 
     def snapshot(self) -> Snapshot:
-        """Everything that `restore` needs, copied."""
+        """Copy everything that `restore` needs."""
 
     def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
-        """Environment i becomes row `source_rows[i]` of the snapshot (row i without it)."""
+        """Set environment i to row `source_rows[i]` of the snapshot, or to row i without `source_rows`."""
 
     def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
-        """Set physical parameters, (N,) a name, in the environments in `mask`.
+        """Set physical parameters, (N,) per name, in the environments in `mask` (N,) bool.
 
         Raises:
-            ValueError: for a name that is not in `capabilities.params`.
+            ValueError: a name is not in `capabilities.params`.
         """
 
     def check(self) -> None:
-        """Raise RunFailed, with the remedy, where the simulator has dropped part of the physics since the last call
-        because it did not fit its arrays. It reads back from the device: called once an iteration.
+        """Check that the simulator has not dropped physics that did not fit its arrays since the last call.
+
+        This reads back from the device; call it once per iteration.
+
+        Raises:
+            RunFailed: contacts or constraints were dropped; the message names the setting to raise.
         """
 
     def close(self) -> None:
@@ -94,12 +103,12 @@ class Backend(Protocol):
 
 
 class GradientBackend(Backend, Protocol):
-    """A simulator through which gradients flow; its `capabilities.gradients` says so.
+    """A backend with `capabilities.gradients`: gradients flow through its steps.
 
-    `step` and `reset` bind a State of new tensors, which are part of the graph of the targets (and of the State)
-    they came from; nothing is written in place. Where `reset` leaves an environment alone, gradients flow on through
-    it; where it does not, they end. With gradients off, or none asked for, it is a Backend like any other.
+    `step` and `reset` bind a State of new tensors, which belong to the autograd graph of the joint targets and of the
+    State before; nothing is written in place. A reset ends the gradients of the environments that it resets; through
+    the others they flow on. Without gradients it behaves as any other Backend.
     """
 
     def detach(self) -> None:
-        """Cut what the next step goes on from, State included, off the graph it came from."""
+        """Detach the simulation state and the State from the autograd graph."""

@@ -1,4 +1,4 @@
-"""Room: how many contacts and constraint rows a simulator with fixed arrays must have place for."""
+"""How many contacts and constraint rows a simulator with arrays of fixed size must hold."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _CONTACTS = {
     (_CAPSULE, _BOX): 2,
     (_BOX, _BOX): 8,
 }
-"""Contacts that a pair of geoms, the lower type first, can have at most."""
-_OTHERS = 4
-_BETWEEN_LIMBS = 24
-"""Contacts among a robot's own limbs that are expected at once: of all its pairs few can touch together."""
+"""The largest number of contacts of a pair of geom types, the lower type first."""
+_OTHER_PAIRS = 4
+_SELF_CONTACTS = 24
+"""Contacts among a robot's limbs that are expected at once; few of all its pairs can touch together."""
 
 
 @dataclass(frozen=True)
-class Room:
-    """Sizes of a simulator's arrays, an environment."""
+class ArraySizes:
+    """Sizes of a simulator's contact and constraint arrays, per environment."""
 
     contacts: int
     """nconmax: contacts, on average over the environments."""
     rows: int
-    """njmax: constraint rows of each."""
+    """njmax: constraint rows of each environment."""
 
-    def remedy(self, lost: IntFlag) -> str:
-        """What did not fit, and what to set."""
+    def overflow_message(self, lost: IntFlag) -> str:
+        """What did not fit, and the setting to raise."""
         names = {name for name in type(lost).__members__ if name != "ALL" and lost & type(lost)[name]}
         if names & {"NEFC", "NJMAX_NNZ"}:
             what, setting, now = "constraints", "njmax", self.rows
@@ -49,26 +49,26 @@ class Room:
             what, setting, now = "contacts", "nconmax", self.contacts
         else:
             return (
-                f"the simulator could not work out all contacts ({', '.join(sorted(names))}) and has dropped some: "
+                f"the simulator could not compute all contacts and dropped some ({', '.join(sorted(names))}): "
                 "give the robot simpler colliding geoms"
             )
         return (
-            f"the simulator had no room for all {what} ({', '.join(sorted(names))}) and has dropped some: raise "
+            f"the simulator's arrays overflowed and it dropped {what} ({', '.join(sorted(names))}): raise "
             f"backend.{setting}, now {now}, or solver.mujoco_warp.{setting} in robot.yaml"
         )
 
 
-def room_for(model: mujoco.MjModel, contacts: int = 0, rows: int = 0) -> Room:
-    """Room for a model; `contacts` and `rows` where they are given.
+def array_sizes(model: mujoco.MjModel, contacts: int = 0, rows: int = 0) -> ArraySizes:
+    """Array sizes for a model; `contacts` and `rows` override the computed size where they are not 0.
 
-    With few colliding geoms it is all that they can ever need. With many (a robot that can touch itself) it is all
-    that the ground can touch and some more.
+    With few colliding geoms the arrays hold every possible contact. With many (a robot that can touch itself) they
+    hold every contact with the ground and 24 more.
     """
     pairs = colliding_pairs(model)
-    needs = [_contacts(model, a, b) for a, b in pairs]
+    needs = [_max_contacts(model, a, b) for a, b in pairs]
     fixed = model.body_weldid[model.geom_bodyid] == 0
     ground = sum(need for need, (a, b) in zip(needs, pairs, strict=True) if fixed[a] or fixed[b])
-    contacts = contacts or max(1, min(sum(needs), ground + _BETWEEN_LIMBS))
+    contacts = contacts or max(1, min(sum(needs), ground + _SELF_CONTACTS))
     if not rows:
         dims = [max(model.geom_condim[[a, b]]) for a, b in pairs]
         dim = max((*dims, *model.pair_dim), default=1)
@@ -78,11 +78,11 @@ def room_for(model: mujoco.MjModel, contacts: int = 0, rows: int = 0) -> Room:
         friction = int((model.dof_frictionloss > 0).sum() + (model.tendon_frictionloss > 0).sum())
         limits = int(model.jnt_limited.sum() + 2 * model.tendon_limited.sum())
         rows = max(1, int(contacts * each + equality + friction + limits))
-    return Room(int(contacts), int(rows))
+    return ArraySizes(int(contacts), int(rows))
 
 
 def colliding_pairs(model: mujoco.MjModel) -> list[tuple[int, int]]:
-    """Pairs of geoms that MuJoCo would test, by types, affinities, bodies and exclusions; and those named as pairs."""
+    """Pairs of geoms that MuJoCo tests, by contype, conaffinity, bodies and exclusions, and its explicit pairs."""
     excluded = {int(s) for s in model.exclude_signature}
     found = {(int(a), int(b)) for a, b in zip(model.pair_geom1, model.pair_geom2, strict=True)}
     candidates = np.flatnonzero(model.geom_contype | model.geom_conaffinity)
@@ -106,13 +106,13 @@ def colliding_pairs(model: mujoco.MjModel) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def _contacts(model: mujoco.MjModel, a: int, b: int) -> int:
+def _max_contacts(model: mujoco.MjModel, a: int, b: int) -> int:
     types = sorted((int(model.geom_type[a]), int(model.geom_type[b])))
-    return _CONTACTS.get((types[0], types[1]), _OTHERS)
+    return _CONTACTS.get((types[0], types[1]), _OTHER_PAIRS)
 
 
 def has_convex_pairs(model: mujoco.MjModel) -> bool:
-    """Whether shapes can touch whose contacts are searched for, not computed."""
+    """Whether a pair of geoms can touch whose contacts MuJoCo finds by an iterative search, not in closed form."""
     pairs = (
         tuple(sorted((int(model.geom_type[a]), int(model.geom_type[b])))) for a, b in colliding_pairs(model)
     )

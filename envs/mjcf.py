@@ -1,4 +1,4 @@
-"""From a Robot to a MuJoCo scene: its MJCF plus floor, actuators, sensors, solver options and, for videos, looks."""
+"""From a Robot to a MuJoCo scene: its MJCF plus floor, actuators, sensors, solver options and, for videos, visuals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLOOR_FRICTION = 0.8
 FIELD_OF_VIEW = 35  # of the camera, from top to bottom [degrees]
 HORIZON = (0.42, 0.46, 0.52)
 
-# Options in robot.yaml that are names in MJCF and numbers in MuJoCo.
+# Options in robot.yaml that are names in MJCF and enums in MuJoCo.
 _ENUMS = {
     "integrator": ("mjINT_", mujoco.mjtIntegrator),
     "solver": ("mjSOL_", mujoco.mjtSolver),
@@ -28,22 +28,23 @@ _FLAGS = {
 }
 _COUNTS = ("iterations", "ls_iterations", "noslip_iterations", "ccd_iterations")
 _NUMBERS = ("timestep", "tolerance", "ls_tolerance", "noslip_tolerance", "ccd_tolerance", "impratio")
-# Sizes that a backend passes to its own constructor: MuJoCo's options have no place for them.
+# Array sizes that a backend passes to its simulator; MuJoCo's options do not include them.
 _BACKEND_SIZES = ("nconmax", "njmax")
-# The compliant ground of the backend `differentiable`: stiffness [N/m], damping [s/m], speed of sliding [m/s].
+# The compliant ground of the backend `differentiable`: stiffness [N/m], damping [s/m], sliding speed [m/s].
 _COMPLIANCE = ("contact_stiffness", "contact_damping", "contact_friction_speed")
 
 
 def build_spec(robot: Robot, backend: str = "mujoco", visual: bool = False) -> mujoco.MjSpec:
-    """The scene of one robot, ready to be changed further and compiled.
+    """The scene of one robot, not yet compiled.
 
-    Adds to the robot's MJCF: a plane "floor" under a robot that floats freely or has feet; for each actuated
-    joint, in the robot's order, an actuator named as the joint; for each foot the sensors `<foot>_pos` [m],
-    `<foot>_vel` [m/s], `<foot>_quat` (wxyz) of the site on its sole and `<foot>_force`, the net contact force on
-    the foot in world axes [N]; the options of `robot.solver[backend]`. With `visual`, also what makes a good
-    video, and a camera "track"; without, everything that is only for looks is dropped. The physics is the same.
+    Adds to the robot's MJCF: a plane "floor" under a robot with a free base or feet; for each actuated joint, in the
+    robot's order, an actuator with the joint's name; for each foot the sensors `<foot>_pos` [m], `<foot>_vel` [m/s],
+    `<foot>_quat` (wxyz) of the site on its sole and `<foot>_force`, the net contact force on the foot in world axes
+    [N]; the options of `robot.solver[backend]`. With `visual` it adds sky, lights, materials and a camera "track";
+    without, it drops everything that is only visual. The physics is the same.
 
-    Raises ConfigError where robot.yaml and MJCF disagree, or an option does not exist.
+    Raises:
+        ConfigError: robot.yaml and the MJCF disagree, or an option does not exist.
     """
     try:
         spec = mujoco.MjSpec.from_file(str(robot.mjcf))
@@ -58,14 +59,18 @@ def build_spec(robot: Robot, backend: str = "mujoco", visual: bool = False) -> m
     for foot in robot.feet:
         _add_foot_sensors(spec, foot)
     if visual:
-        _add_looks(spec, robot)
+        _add_visuals(spec, robot)
     # Geoms without collision cost time in every kinematics pass; their mass, if any, stays with the body.
     spec.compiler.discardvisual = not visual
     return spec
 
 
 def build_model(robot: Robot, backend: str = "mujoco", visual: bool = False) -> mujoco.MjModel:
-    """`build_spec`, compiled, with the home pose checked against the joint ranges."""
+    """The compiled scene of `build_spec`.
+
+    Raises:
+        ConfigError: as `build_spec`, or the home position of a joint is outside its range.
+    """
     model = _compile(robot, build_spec(robot, backend, visual))
     for name, home in zip(robot.joints, robot.home, strict=True):
         joint = model.joint(name)
@@ -80,7 +85,7 @@ def build_model(robot: Robot, backend: str = "mujoco", visual: bool = False) -> 
 
 
 def home_qpos(robot: Robot, model: mujoco.MjModel) -> np.ndarray:
-    """MuJoCo's qpos (nq,) in the home pose; a free base stands at x = y = 0, its soles on the ground."""
+    """MuJoCo's qpos (nq,) in the home pose; a free base is at x = y = 0 with its soles on the ground."""
     qpos = model.qpos0.copy()
     if robot.base is not None:
         qpos[:7] = [0, 0, robot.home_height, 1, 0, 0, 0]
@@ -106,7 +111,7 @@ def _compile(robot: Robot, spec: mujoco.MjSpec) -> mujoco.MjModel:
 
 
 def _check_names(robot: Robot, spec: mujoco.MjSpec) -> None:
-    """Every name in robot.yaml exists in the MJCF, and every joint of the MJCF is in robot.yaml."""
+    """Check that every name in robot.yaml exists in the MJCF, and every joint of the MJCF in robot.yaml."""
     file = robot.mjcf.name
     one_axis = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
     joints = [joint.name for joint in spec.joints if joint.type in one_axis]
@@ -131,12 +136,14 @@ def _check_names(robot: Robot, spec: mujoco.MjSpec) -> None:
         found = listing(joint.parent.name or "unnamed" for joint in floating)
         _fail(
             robot,
-            f"base is {robot.base or 'left out'}, but with a free joint {file} has: {found}; they must agree",
+            f"base is {robot.base or 'not set'}, but {file} has a free joint at: {found}; they must agree",
         )
     if robot.base is not None and spec.joints[0].type in one_axis:
-        raise ConfigError(f"{robot.mjcf}: joints come before {robot.base}; its free joint must be the first")
+        raise ConfigError(
+            f"{robot.mjcf}: joints come before {robot.base}; its free joint must be the first joint"
+        )
     if spec.actuators or spec.sensors:
-        raise ConfigError(f"{robot.mjcf}: has actuators or sensors; remove them, robot.yaml describes them")
+        raise ConfigError(f"{robot.mjcf}: has actuators or sensors; remove them: robot.yaml describes them")
 
 
 def _add_solver_options(spec: mujoco.MjSpec, robot: Robot, backend: str) -> None:
@@ -152,28 +159,28 @@ def _add_solver_options(spec: mujoco.MjSpec, robot: Robot, backend: str) -> None
                 bit = int(_member(robot, where, flag, prefix, enum))
                 setattr(spec.option, bits, getattr(spec.option, bits) | bit)
         elif key in (*_COUNTS, *_NUMBERS):
-            kind, words = (
+            kind, expected = (
                 (int, "a whole number") if key in _COUNTS else (int | float, "a number (such as 1.0e-6)")
             )
             if isinstance(value, bool) or not isinstance(value, kind) or not 0 <= value < 1e6:
-                _fail(robot, f"{where} is {quote(value)}; it must be {words}, 0 or more")
+                _fail(robot, f"{where} is {quote(value)}; it must be {expected}, 0 or more")
             setattr(spec.option, key, value)
         elif key not in (*_BACKEND_SIZES, *_COMPLIANCE):
             valid = (*_ENUMS, *_FLAGS, *_COUNTS, *_NUMBERS, *_BACKEND_SIZES, *_COMPLIANCE)
             _fail_name(robot, f"solver.{backend} has the unknown option", key, valid)
-    # Recording which bounding volumes are active is for a viewer, and costs time in every collision pass.
+    # Recording which bounding volumes are active only serves a viewer and costs time in every collision pass.
     spec.visual.global_.bvactive = 0
 
 
 def _member(robot: Robot, where: str, value: object, prefix: str, enum: Any) -> Any:
-    """The member of a MuJoCo enum that MJCF calls `value`."""
+    """The member of a MuJoCo enum with the MJCF name `value`."""
     members = {n.removeprefix(prefix).lower(): m for n, m in enum.__members__.items() if n.startswith(prefix)}
     if str(value).lower() not in members:
         _fail_name(robot, f"{where} is", value, members)
     return members[str(value).lower()]
 
 
-# What is added states every property that matters: one left out would come from the robot's default class.
+# Added elements set every relevant property: a missing one would come from the robot's default class.
 
 
 def _add_floor(spec: mujoco.MjSpec, collides: bool = True) -> None:
@@ -193,7 +200,7 @@ def _add_actuator(spec: mujoco.MjSpec, actuator: Actuator) -> None:
         biastype=mujoco.mjtBias.mjBIAS_NONE, forcerange=limits, forcelimited=True,
     )  # fmt: skip
     if actuator.kind == "position":
-        # Targets are not clipped: one beyond the joint's range is how a PD law asks for its full torque there.
+        # Joint targets are not clipped: near a joint limit, full torque needs a target beyond the joint's range.
         added.gainprm[0], added.ctrllimited = actuator.kp, False
         added.biastype = mujoco.mjtBias.mjBIAS_AFFINE
         added.biasprm[:3] = [0, -actuator.kp, -actuator.kd]
@@ -206,8 +213,8 @@ def _add_foot_sensors(spec: mujoco.MjSpec, foot: str) -> None:
     spec.add_sensor(name=f"{foot}_pos", type=mujoco.mjtSensor.mjSENS_FRAMEPOS, **site)
     spec.add_sensor(name=f"{foot}_vel", type=mujoco.mjtSensor.mjSENS_FRAMELINVEL, **site)
     spec.add_sensor(name=f"{foot}_quat", type=mujoco.mjtSensor.mjSENS_FRAMEQUAT, **site)
-    # Of a contact's two sides the force is told as it acts on the second, so the foot is the second and the
-    # first stays open: whatever touches the foot.
+    # The sensor reports the force that acts on the second side of a contact. So the foot is the second, and the first
+    # is left open to match anything.
     net_force = 3  # reduce="netforce": one sum, in world axes
     spec.add_sensor(
         name=f"{foot}_force", type=mujoco.mjtSensor.mjSENS_CONTACT, reftype=mujoco.mjtObj.mjOBJ_BODY, refname=foot,
@@ -215,8 +222,8 @@ def _add_foot_sensors(spec: mujoco.MjSpec, foot: str) -> None:
     )  # fmt: skip
 
 
-def _add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
-    """Sky, floor pattern, lights with shadows and a camera: nothing that a solver sees."""
+def _add_visuals(spec: mujoco.MjSpec, robot: Robot) -> None:
+    """Add sky, floor pattern, lights with shadows and a camera; none of them affects the physics."""
     visual = spec.visual
     visual.global_.offwidth, visual.global_.offheight = 1920, 1080
     visual.global_.fovy = FIELD_OF_VIEW
@@ -247,9 +254,7 @@ def _add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
     center = (corners.min(axis=0) + corners.max(axis=0)) / 2
     size = float(np.ptp(corners, axis=0).max())
     body, tracking = spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
-    if (
-        robot.base is not None or robot.feet
-    ):  # lights and camera go along with the robot, without turning with it
+    if robot.base is not None or robot.feet:  # lights and camera follow the robot without turning with it
         body, tracking = _root(spec, robot), mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
     origin = body.pos
     # The key light is a wide spot: unlike a directional light its shadow map leaves no speckles on the floor.
@@ -264,14 +269,14 @@ def _add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
             name=name, type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, mode=tracking, castshadow=False, dir=direction,
             pos=center - origin, diffuse=[diffuse] * 3, specular=[0.15] * 3, ambient=[0, 0, 0],
         )  # fmt: skip
-    # From the front left; a robot without a free base is seen from its side, along which it mostly moves.
+    # From the front left; a robot without a free base from its side, because it mostly moves across the picture.
     back = np.array([0.75, 0.62, 0.2] if robot.base else [0.3, -1.0, 0.22])
     back /= np.linalg.norm(back)
     right = np.cross([0, 0, 1], back) / np.linalg.norm(back[:2])
     up = np.cross(back, right)
     tangent = np.tan(np.radians(FIELD_OF_VIEW) / 2)
     tall, wide = np.abs((corners - center) @ up), np.abs((corners - center) @ right) * 9 / 16
-    # As near as keeps the whole robot in a 16:9 picture, with room to move its limbs.
+    # The smallest distance that keeps the whole robot in a 16:9 picture, with a margin for its limbs.
     distance = float(np.max((corners - center) @ back + 1.3 * np.maximum(tall, wide) / tangent))
     eye = center - origin + distance * back
     camera = body.add_camera(name="track", mode=tracking, fovy=FIELD_OF_VIEW, pos=eye)
@@ -279,7 +284,7 @@ def _add_looks(spec: mujoco.MjSpec, robot: Robot) -> None:
 
 
 def _root(spec: mujoco.MjSpec, robot: Robot) -> Any:
-    """The body that moves all of a robot that stands on the ground: its base, or what carries its first foot."""
+    """The root body of a robot that stands on the ground: its base, or the root of its first foot's chain."""
     if robot.base is not None:
         return spec.body(robot.base)
     body = spec.body(robot.feet[0])
@@ -289,7 +294,7 @@ def _root(spec: mujoco.MjSpec, robot: Robot) -> Any:
 
 
 def _corners(model: mujoco.MjModel) -> np.ndarray:
-    """Corners (8 n, 3) in the world of the boxes around the n geoms that are not planes, all joints at zero."""
+    """Corners (8 n, 3), in the world, of the bounding boxes of the n geoms that are not planes; all joints at 0."""
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     signs = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
@@ -301,25 +306,27 @@ def _corners(model: mujoco.MjModel) -> np.ndarray:
 
 
 def joint_limits(robot: Robot) -> tuple[list[float], list[float]]:
-    """Lower and upper limit of each joint in the robot's order, (J,) each [rad or m]; infinite without one."""
+    """Lower and upper limits of the joints in the robot's order, (J,) each [rad or m]; infinite without a limit."""
     model = build_model(robot, next(iter(robot.solver)))
     joints = [model.joint(name).id for name in robot.joints]
     ranges = [model.jnt_range[j] if model.jnt_limited[j] else (-np.inf, np.inf) for j in joints]
     return [float(low) for low, _ in ranges], [float(high) for _, high in ranges]
 
 
-SHORTEST_STEP = 1e-4
-"""Of physics [s]: with less a control step takes hundreds of them, and forces lose their digits."""
+MIN_TIMESTEP = 1e-4
+"""Shortest physics step [s]. With a shorter one a control step takes hundreds of them, and float32 forces lose
+precision."""
 
 
 def override_options(model: mujoco.MjModel, timestep: float, solver: str, iterations: int) -> None:
-    """Replace the robot's own solver options where the backend's settings name others (0 and "robot" do not).
+    """Override the robot's solver options by the backend's settings; 0 and "robot" keep the robot's value.
 
-    Raises ValueError for a timestep that is too short.
+    Raises:
+        ValueError: the timestep is too short.
     """
-    if 0 < timestep < SHORTEST_STEP:
+    if 0 < timestep < MIN_TIMESTEP:
         raise ValueError(
-            f"backend.timestep={timestep:g} is below {SHORTEST_STEP:g} s; 0 takes the robot's own"
+            f"backend.timestep={timestep:g} is below {MIN_TIMESTEP:g} s; set at least that, or 0 for the robot's value"
         )
     model.opt.timestep = timestep or model.opt.timestep
     model.opt.iterations = iterations or model.opt.iterations

@@ -1,4 +1,4 @@
-"""What may differ between environments: which physical parameters a robot has, and what each one changes."""
+"""Domain randomization: which physical parameters a robot has, and what each one changes."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from robolearn.errors import ConfigError
 
 
 def settable(robot: Robot) -> frozenset[str]:
-    """The parameters that mean something for a robot; see `robolearn.envs.backend.PARAMETERS`."""
+    """The parameters that apply to a robot; see `robolearn.envs.backend.PARAMETERS`."""
     gains = {"gain_scale"} if any(a.kind == "position" for a in robot.actuators) else set()
     return frozenset({"friction"} | gains | ({"mass_scale"} if robot.base else set()))
 
 
 def require_settable(names: Iterable[str], capabilities: Capabilities) -> None:
-    """Refuse a parameter that a backend cannot set.
+    """Check that a backend can set these parameters.
 
     Raises:
-        ConfigError: naming it and those that it can set.
+        ConfigError: it cannot; the message names the parameter and the valid ones.
     """
     for name in names:
         if name not in capabilities.params:
             valid = ", ".join(sorted(capabilities.params))
-            raise ConfigError(f"backend={capabilities.name} cannot set {name!r}; it can set {valid}")
+            raise ConfigError(
+                f"backend={capabilities.name} cannot set the parameter {name!r} (valid: {valid})"
+            )
 
 
 def nominal(name: str, model: mujoco.MjModel) -> float:
-    """A parameter's value in the model as the robot describes it."""
+    """A parameter's value in the robot's model, before randomization."""
     if name != "friction":
         return 1.0
     colliding = model.geom_contype | model.geom_conaffinity
@@ -39,16 +41,16 @@ def nominal(name: str, model: mujoco.MjModel) -> float:
 
 
 class InverseWeights:
-    """How easily each joint and body is moved, as a function of a factor s on every mass and inertia.
+    """MuJoCo's inverse weights (`dof_invweight0` and the like) as a function of a factor s on every mass and inertia.
 
     MuJoCo scales its constraints by the inverse inertia at the initial pose, J (s B + A)^-1 J' for bodies of
     inertia B and armatures A, and recomputes that (mj_setConst) when a mass changes. Here it is a closed form in s:
-    with B = L L' and L^-1 A L^-T = Q diag(a) Q', the inverse is W diag(1 / (s + a)) W' for W = L^-T Q. So every
-    environment's own comes from one matrix product on the device.
+    with B = L L' and L^-1 A L^-T = Q diag(a) Q', the inverse is W diag(1 / (s + a)) W' for W = L^-T Q. One matrix
+    product on the device gives the weights of all environments.
     """
 
     def __init__(self, model: mujoco.MjModel) -> None:
-        """Numbers in float64, from the model's own inertia at its initial pose."""
+        """Compute the coefficients in float64 from the model's inertia at its initial pose."""
         data = mujoco.MjData(model)
         data.qpos[:] = model.qpos0
         mujoco.mj_forward(model, data)
@@ -72,11 +74,11 @@ class InverseWeights:
         self.tendons = (_tendon_jacobian(model, data) @ modes) ** 2
         """(ntendon, nv): tendon_invweight0 likewise."""
         self.mean_inertia = float(np.trace(bodies)) / model.nv, float(model.dof_armature.sum()) / model.nv
-        """(b, a): the mean of the inertia's diagonal is b s + a; stat.meaninertia of Isaac Lab's MuJoCo Warp 3.12."""
+        """(b, a): the mean of the inertia's diagonal, stat.meaninertia in Isaac Lab's MuJoCo Warp 3.12, is b s + a."""
 
     @staticmethod
     def _averaged(model: mujoco.MjModel, rows: np.ndarray) -> np.ndarray:
-        """MuJoCo gives the three translations of a free joint one weight, and its three rotations one."""
+        """Average as MuJoCo does: one weight for a free joint's three translations, one for its three rotations."""
         rows = rows.copy()
         for joint in range(model.njnt):
             first = model.jnt_dofadr[joint]

@@ -1,4 +1,4 @@
-"""Robot: what a robot is (names, order, home pose, actuators), read from its robot.yaml. No simulator here."""
+"""Robot: names, joint order, home pose and actuators, read from robot.yaml. Imports no simulator."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from robolearn.errors import ConfigError, did_you_mean, listing, quote
 SCHEMA = 1
 KINDS = ("position", "force")
 LARGEST = 1e12
-"""Beyond this a number in a robot.yaml is a mistake, and infinity is one too."""
+"""The largest number accepted in a robot.yaml; infinity is refused."""
 
 
 @dataclass(frozen=True)
 class Actuator:
     """The motor of one joint.
 
-    `position` is a PD law inside the solver, torque = kp (target - position) - kd velocity, clipped to
-    +-effort. `force` applies the target itself, clipped to +-effort.
+    `position` is a PD law inside the solver, torque = kp (joint target - position) - kd velocity, clipped to
+    +-effort. `force` applies the joint target as a torque or force, clipped to +-effort.
     """
 
     joint: str
@@ -35,22 +35,22 @@ class Actuator:
     kd: float
     """Damping [Nm s/rad or N s/m]; 0 for a force actuator."""
     effort: float
-    """Largest torque or force, either way [Nm or N]."""
+    """Largest torque or force in either direction [Nm or N]."""
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """The robot's reflection across its sagittal (x-z) plane, told by names."""
+    """The robot's reflection across its sagittal (x-z) plane, given by names."""
 
     left: str
-    """Prefix of everything on the left, such as "l_"."""
+    """Prefix of names on the left side, such as "l_"."""
     right: str
-    """Prefix of everything on the right."""
+    """Prefix of names on the right side."""
     flip: tuple[str, ...]
     """Joints, without prefix, whose sign changes: those that turn about x or z, or slide along y."""
 
     def base(self, name: str) -> str:
-        """The name without its side."""
+        """The name without its side's prefix."""
         for prefix in (self.left, self.right):
             if name.startswith(prefix):
                 return name[len(prefix) :]
@@ -67,38 +67,38 @@ class Mirror:
 
 @dataclass(frozen=True)
 class Robot:
-    """A robot as every backend, task and exported policy sees it.
+    """A robot, as backends, tasks and exported policies use it.
 
-    Joint vectors everywhere in RoboLearn have one entry for each name in `joints`, in that order; action and
-    target vectors one for each of `actuators`, which is the same order with the passive joints left out.
+    Joint vectors have one entry for each name in `joints`, in that order. Vectors of actions and joint targets have
+    one for each of `actuators`: the same order without the passive joints.
     """
 
     name: str
     """Name of the robot's folder."""
     description: str
-    """One line for people."""
+    """One line of text."""
     path: Path
     """The robot's folder."""
     mjcf: Path
-    """Its MJCF file: bodies, joints, geoms and sites; floor, actuators, sensors and options are added."""
+    """Its MJCF file: bodies, joints, geoms and sites. `build_spec` adds floor, actuators, sensors and options."""
     base: str | None
-    """The free-floating body; None for a robot bolted to the world."""
+    """The free-floating body; None for a robot fixed to the world."""
     home_height: float
     """z of the base [m] at which the soles just touch the ground in the home pose; 0 without a free base."""
     feet: tuple[str, ...]
     """Bodies that stand on the ground; each holds a site of the same name at the centre of its sole."""
     bodies: tuple[str, ...]
-    """Bodies whose position State publishes."""
+    """Bodies whose positions are in State."""
     joints: tuple[str, ...]
-    """Every hinge and slide joint, in the robot's own order."""
+    """Every hinge and slide joint, in the robot's order."""
     home: tuple[float, ...]
     """Home position of each joint [rad or m]."""
     actuators: tuple[Actuator, ...]
     """One for each actuated joint, in the order of `joints`."""
     solver: dict[str, dict[str, Any]] = field(hash=False)
-    """Simulator options by backend name; `timestep` [s] is always there."""
+    """Simulator options by backend name; each has `timestep` [s]."""
     mirror: Mirror | None = None
-    """Left-right symmetry; None for a robot that has none."""
+    """Left-right symmetry; None for a robot without it."""
 
     @property
     def actuated(self) -> tuple[int, ...]:
@@ -110,7 +110,7 @@ class Robot:
         return self._mirrored(self.joints)
 
     def mirror_actuators(self) -> tuple[list[int], list[float]] | None:
-        """The same for vectors with one entry an actuator."""
+        """The same for vectors with one entry per actuator."""
         return self._mirrored(tuple(actuator.joint for actuator in self.actuators))
 
     def mirror_feet(self) -> list[int] | None:
@@ -129,15 +129,17 @@ class Robot:
     def load(cls, folder: str | Path) -> Robot:
         """Read and check `folder`/robot.yaml.
 
-        Raises ConfigError, a ValueError of one line: the file, the offender, the valid choices and the fix.
-        Names are checked against the MJCF where that is compiled (`robolearn.envs.mjcf`).
+        Names are checked against the MJCF when the scene is built (`robolearn.envs.mjcf`).
+
+        Raises:
+            ConfigError: the file is invalid; one line with the file, the offender, the valid choices and the fix.
         """
         folder = Path(folder).resolve()
         return _Reader(folder / "robot.yaml").robot()
 
 
 class _UniqueKeys(PlainLoader):
-    """Refuses a key given twice, of which YAML would silently keep the last."""
+    """Refuses duplicate keys, of which YAML would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -148,7 +150,7 @@ class _UniqueKeys(PlainLoader):
 
 
 class _Reader:
-    """Turns one robot.yaml into a Robot; whatever is wrong fails with one line that begins with the file."""
+    """Parses one robot.yaml into a Robot; every error is one line that begins with the file."""
 
     def __init__(self, file: Path):
         self.file = file
@@ -157,7 +159,7 @@ class _Reader:
         raise ConfigError(f"{self.file}: {message}")
 
     def fail_name(self, problem: str, name: object, valid: Iterable[str]) -> NoReturn:
-        """`problem` ends where the misspelt `name` is told; what it could be follows."""
+        """Fail with `problem`, the wrong `name` and the valid names."""
         valid = tuple(valid)
         near = did_you_mean(name, valid) if isinstance(name, str) else ""
         self.fail(f"{problem} {quote(name)}{near} (valid: {listing(valid, 24)})")
@@ -166,8 +168,8 @@ class _Reader:
         raw = self.document()
         if raw.get("schema") != SCHEMA:
             self.fail(
-                f"schema is {quote(raw.get('schema'))}, this RoboLearn reads schema {SCHEMA}; "
-                "convert the file, or use the RoboLearn it was written for"
+                f"schema is {quote(raw.get('schema'))}, this version of RoboLearn reads schema {SCHEMA}; "
+                "convert the file, or use the version of RoboLearn it was written for"
             )
         self.keys(
             "the file",
@@ -182,7 +184,9 @@ class _Reader:
             self.fail("home_height is only for a robot with a free base; remove it, or name the body in base")
         mjcf = self.file.parent / self.text("mjcf", raw["mjcf"])
         if not mjcf.is_file():
-            self.fail(f"mjcf names {quote(raw['mjcf'])}, which is not a file in {self.file.parent}")
+            self.fail(
+                f"mjcf names {quote(raw['mjcf'])}, which is not a file in {self.file.parent}; correct the name"
+            )
         joints, home, actuators = self.joints(raw["joints"], raw.get("actuators", {}))
         feet = self.names("feet", raw.get("feet", []))
         return Robot(
@@ -237,7 +241,7 @@ class _Reader:
             unused.pop(model, None)
             actuators.append(self.actuator(model, name, models[model]))
         if unused:
-            self.fail(f"actuators.{next(iter(unused))} drives no joint; name it in a joint, or remove it")
+            self.fail(f"actuators.{next(iter(unused))} drives no joint; use it in a joint, or remove it")
         return tuple(joints), tuple(home), tuple(actuators)
 
     def actuator(self, name: str, joint: str, raw: object) -> Actuator:
@@ -278,7 +282,7 @@ class _Reader:
         for kind, names in (("joint", joints), ("actuated joint", actuated), ("foot", feet)):
             for name in names:
                 if mirror.twin(name) not in names:
-                    self.fail_name(f"mirror: {kind} {name} lacks its twin", mirror.twin(name), names)
+                    self.fail_name(f"mirror: {kind} {name} has no mirror image", mirror.twin(name), names)
         bases = {mirror.base(name): None for name in joints}
         for name in mirror.flip:
             if name not in bases:
@@ -296,7 +300,7 @@ class _Reader:
                 self.fail_name(f"{where} has the unknown key", key, valid)
         for key in required:
             if key not in raw:
-                self.fail(f"{where} has no {key}; it needs {listing(required)}")
+                self.fail(f"{where} has no {key}; it requires {listing(required)}")
 
     def mapping(self, where: str, raw: object) -> Mapping[str, Any]:
         if not isinstance(raw, Mapping):
@@ -304,7 +308,7 @@ class _Reader:
         for key in raw:
             if not isinstance(key, str):
                 self.fail(
-                    f"{where} has the key {quote(key)}, which YAML does not read as text; put it in quotes"
+                    f"{where} has the key {quote(key)}, which YAML does not parse as text; put it in quotes"
                 )
         return raw
 
@@ -314,7 +318,7 @@ class _Reader:
         return raw
 
     def number(self, where: str, raw: object) -> float:
-        # YAML 1.1 reads 1e-3 as text: only 1.0e-3 is a number.
+        # YAML 1.1 parses 1e-3 as text: only 1.0e-3 is a number.
         if isinstance(raw, bool) or not isinstance(raw, int | float) or not abs(raw) <= LARGEST:
             self.fail(f"{where} is {quote(raw)}; it must be a finite number (with an exponent: 1.0e-3)")
         return float(raw)
@@ -323,5 +327,5 @@ class _Reader:
         if not isinstance(raw, list) or not all(isinstance(name, str) and name for name in raw):
             self.fail(f"{where} is {quote(raw)}; it must be a list of names")
         if len(set(raw)) != len(raw):
-            self.fail(f"{where} is {quote(raw)}; a name is there twice")
+            self.fail(f"{where} is {quote(raw)}; list each name once")
         return tuple(raw)

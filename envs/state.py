@@ -1,4 +1,4 @@
-"""State: what a simulator says of its N environments, in one convention whatever the simulator.
+"""State: the simulated world of N environments, in the same convention for every simulator.
 
 SI units, float32 tensors on the backend's device, quaternions wxyz, joints in the robot's order, velocities of the link
 frame.
@@ -49,25 +49,26 @@ class Entity:
     """(N, F, 3) net contact force on each foot, world axes [N]."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every field by name, in the order above."""
+        """Every field by name, in declaration order."""
         return dict(vars(self))
 
 
 @dataclass
 class State:
-    """The simulated world of N environments, by entity. Valid until the next step, reset or restore:
-    whoever keeps it clones it.
+    """The simulated world of N environments, by entity.
+
+    Valid until the next step, reset or restore; to keep it longer, clone it.
     """
 
     entities: dict[str, Entity]
     params: dict[str, Tensor] = field(default_factory=dict)
     """Physical parameters of each environment, (N,) each, for the central critic; see `PARAMETERS`."""
     diverged: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
-    """(N,) bool: the simulator gave up on this environment during the last step."""
+    """(N,) bool: the simulation of this environment diverged during the last step."""
 
     @property
     def robot(self) -> Entity:
-        """The robot, where there is one."""
+        """The entity named `robot`."""
         return self.entities["robot"]
 
     def clone(self) -> State:
@@ -81,7 +82,7 @@ class State:
 
 @dataclass
 class InitialState:
-    """Where a reset puts the robot: full rows in State's convention, read where the mask is set."""
+    """The state that a reset sets: one row per environment, in State's convention; the mask selects the rows."""
 
     base_pos: Tensor
     base_quat: Tensor
@@ -94,7 +95,7 @@ class InitialState:
 def quat_rotate_inverse(quat: Tensor, vec: Tensor) -> Tensor:
     """Express world vectors (..., 3) in the frame of unit quaternions (..., 4), wxyz.
 
-    v' = v + 2 w (v x q) + 2 (q x (q x v)) with the conjugate's sign on w's term.
+    v' = v - 2 w (q x v) + 2 (q x (q x v)): the rotation by the conjugate quaternion.
     """
     w, xyz = quat[..., :1], quat[..., 1:]
     cross = torch.linalg.cross(xyz, vec)
@@ -109,7 +110,7 @@ def quat_rotate(quat: Tensor, vec: Tensor) -> Tensor:
 
 
 def robot_entity(robot: Robot, num_envs: int, device: torch.device) -> Entity:
-    """An Entity of zeros (unit quaternions) with this robot's shapes, for a backend to publish into."""
+    """An Entity of zeros (unit quaternions) with this robot's shapes, for a backend to write into."""
     sizes = {"joint": len(robot.joints), "body": len(robot.bodies), "foot": len(robot.feet)}
 
     def zeros(*shape: int) -> Tensor:

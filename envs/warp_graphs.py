@@ -1,4 +1,4 @@
-"""Warp's graphs beside PyTorch: recorded once, launched behind whatever PyTorch has queued."""
+"""Warp's CUDA graphs beside PyTorch: recorded once, launched on PyTorch's current stream."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import warp as wp
 
 
 class Recorder:
-    """Records Warp launches on one device as graphs, and launches those. On a CPU Warp keeps graphs of its own."""
+    """Records Warp launches on one device as graphs and launches them: CUDA graphs, or Warp's equivalent on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.warp = device, wp.device_from_torch(device)
         self._streams: dict[int, wp.Stream] = {}
 
     def record(self, function: Callable[[], object]) -> wp.Graph:
-        """The launches that `function` makes, as one graph; its kernels must be compiled already."""
+        """Record the launches of `function` as one graph. Its kernels must be compiled already."""
         with wp.ScopedDevice(self.warp), wp.ScopedCapture() as capture:
             function()
         return capture.graph
 
     def launch(self, graph: wp.Graph) -> None:
-        """Run a graph, on a GPU behind torch's own work on the same stream: neither has to wait for the other."""
+        """Launch a graph. On a GPU it runs on torch's current stream, so no synchronization is needed."""
         if self.device.type != "cuda":
             wp.capture_launch(graph)
             return
@@ -38,45 +38,48 @@ class Recorder:
 
 
 def quiet() -> None:
-    """Start Warp without its banner, its list of modules and, where CUDA has no driver, the line that says so."""
+    """Initialize Warp without printing its banner, its list of modules, or a warning where CUDA has no driver."""
     wp.config.log_level = max(wp.config.log_level, wp.LOG_ERROR)
     if ctypes.util.find_library("cuda"):
         wp.init()
         return
     sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)  # it is printed in C
+    stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)  # the warning is printed in C
     try:
         wp.init()
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(devnull)
 
 
 def require_device(device: str, backend: str) -> torch.device:
-    """The torch device with its number.
+    """The torch device, with its index.
 
-    Raises ValueError where there is none, or Warp cannot use it.
+    Raises:
+        ValueError: there is no such device, or Warp cannot use it.
     """
     found = torch.device(device)
     if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"backend={backend} runs on cuda or cpu, not on device={device}")
+        raise ValueError(
+            f"backend={backend} runs on cpu or cuda, not on device={device}; use device=cpu or cuda"
+        )
     if found.type == "cuda":
         if not torch.cuda.is_available() or not wp.is_cuda_available():
             raise ValueError(f"device={device}: no CUDA GPU was found; use device=cpu")
         found = torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
         if found.index >= torch.cuda.device_count():
             raise ValueError(
-                f"device={device}: there are {torch.cuda.device_count()} CUDA GPUs, from cuda:0 on"
+                f"device={device} does not exist (valid: cuda:0 to cuda:{torch.cuda.device_count() - 1})"
             )
     return found
 
 
 @contextmanager
 def patience(what: str, seconds: float = 4.0) -> Iterator[None]:
-    """Say what is going on where it takes long: kernels are compiled once for every new robot, then kept."""
-    note = f"compiling {what} for this robot: once, about a minute\n"
+    """Print a note if the block takes longer than `seconds`: kernels are compiled once per robot, then cached."""
+    note = f"compiling {what} for this robot, about a minute; the result is cached\n"
     timer = threading.Timer(seconds, lambda: sys.stderr.write(note))
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""Envs on a CPU that behave as on a GPU: nothing is looked at until `Env.check`, and no tensor is NumPy's at once."""
+"""Envs on a CPU that behave as on a GPU: errors are raised only by `Env.check`, and `numpy` needs `cpu` first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from robolearn.training.build import make_env
 
 
 def unread(env: Env) -> Env:
-    """`env`, which from now on keeps to itself what goes wrong."""
+    """Make `env` raise errors only in `check`, as on a GPU, and return it."""
     env.read_at_once = env._finite.at_once = False
     if hasattr(env.backend, "read_at_once"):
         env.backend.read_at_once = False
@@ -24,7 +24,7 @@ def unread(env: Env) -> Env:
 
 
 def warp_env(task: str, num_envs: int, *settings: str) -> Env:
-    """An unread Env on mujoco_warp; skips the test where that is not installed."""
+    """An `unread` Env on mujoco_warp; skips the test if that is not installed."""
     pytest.importorskip("mujoco_warp")
     words = [f"task={task}", "backend=mujoco_warp", "device=cpu", f"num_envs={num_envs}", *settings]
     return unread(make_env(config.resolve(words)))
@@ -32,7 +32,7 @@ def warp_env(task: str, num_envs: int, *settings: str) -> Env:
 
 @contextmanager
 def no_numpy_before_cpu() -> Iterator[None]:
-    """Tensors refuse `numpy` as those of a GPU do, but for what `cpu` gave."""
+    """Make `numpy` of a tensor raise, as on a GPU, unless the tensor comes from `cpu`."""
     cpu, numpy = torch.Tensor.cpu, torch.Tensor.numpy
 
     def fetch(self: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Small robots-and-environments factories for tests; the fixtures here are loaded by conftest.py."""
+"""Factories of robots and environments for tests; conftest.py loads the fixtures."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ INSTALLED = [name for name, entry in registry.entries("backends").items() if not
 
 @pytest.fixture(autouse=True, scope="session")
 def _two_threads() -> None:
-    # The tests run on two cores; a fixed number also keeps sums in the same order everywhere.
+    # A fixed number of threads keeps the order of summation the same on every machine.
     torch.set_num_threads(2)
 
 
 @pytest.fixture(autouse=True)
 def _keep_threads() -> Iterator[None]:
-    # Commands run in this process choose their own number.
+    # Commands that run in this process set the number of threads.
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -38,19 +38,19 @@ def _keep_threads() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cartpole run of two tiny iterations: enough to be loaded, not to balance."""
+    """The folder of a cartpole training run of two tiny iterations."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     small = ["num_envs=8", "max_iterations=2", "learner.actor_hidden=[8]", "learner.critic_hidden=[8]"]
     return train(config.resolve(["task=cartpole_balance", *small, f"output={folder}"]))
 
 
 def load_robot(name: str) -> Robot:
-    """One of our robots."""
+    """One of the robots in envs/robots."""
     return Robot.load(ROBOTS / name)
 
 
 def home_pose(robot: Robot, num_envs: int, height: float = 0.0) -> InitialState:
-    """Everybody in the home pose, at rest, `height` metres above the ground."""
+    """The home pose at rest in all environments, with the soles `height` [m] above the ground."""
     zeros = torch.zeros(num_envs, 3)
     position = zeros.clone()
     position[:, 2] = robot.home_height + height
@@ -65,7 +65,7 @@ def home_pose(robot: Robot, num_envs: int, height: float = 0.0) -> InitialState:
 
 
 def home_targets(robot: Robot, num_envs: int) -> torch.Tensor:
-    """Targets (N, A) that hold the home pose."""
+    """Joint targets (N, A) that hold the home pose."""
     return torch.tensor([robot.home[j] for j in robot.actuated]).repeat(num_envs, 1)
 
 
@@ -87,18 +87,18 @@ def make_env() -> Iterator[Callable[..., Env]]:
 
 
 class OnHost:
-    """A backend of another device as the shared suite knows backends: tensors of the CPU in and out."""
+    """Wraps a backend on another device, so that the shared suite passes and gets CPU tensors."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.capabilities = backend.capabilities
 
-    def _there(self, value: Any) -> Any:
+    def _to_device(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.to(self.backend.device)
         if isinstance(value, InitialState):
-            return InitialState(**{name: self._there(x) for name, x in vars(value).items()})
-        return {name: self._there(x) for name, x in value.items()} if isinstance(value, dict) else value
+            return InitialState(**{name: self._to_device(x) for name, x in vars(value).items()})
+        return {name: self._to_device(x) for name, x in value.items()} if isinstance(value, dict) else value
 
     @property
     def state(self) -> State:
@@ -109,23 +109,23 @@ class OnHost:
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.backend, name)
         return lambda *arguments, **named: method(
-            *map(self._there, arguments), **{k: self._there(v) for k, v in named.items()}
+            *map(self._to_device, arguments), **{k: self._to_device(v) for k, v in named.items()}
         )
 
 
-def _places() -> list[Any]:
-    """Every installed backend on a CPU, and on a GPU where it runs there."""
-    places: list[Any] = []
+def _backend_params() -> list[Any]:
+    """Every installed backend on a CPU, and on a GPU if it supports one."""
+    params: list[Any] = []
     for name in INSTALLED:
-        places.append(pytest.param((name, "cpu"), id=name))
+        params.append(pytest.param((name, "cpu"), id=name))
         if "cuda" in registry.devices(name):
-            places.append(pytest.param((name, "cuda"), id=f"{name}_cuda", marks=pytest.mark.cuda))
-    return places
+            params.append(pytest.param((name, "cuda"), id=f"{name}_cuda", marks=pytest.mark.cuda))
+    return params
 
 
-@pytest.fixture(params=_places())
+@pytest.fixture(params=_backend_params())
 def make_backend(request: pytest.FixtureRequest) -> Iterator[Callable[..., Backend | OnHost]]:
-    """(robot, num_envs) -> Backend, for every backend installed here."""
+    """(robot, num_envs) -> Backend, for every installed backend."""
     name, device = request.param
     cls = registry.load("backends", name)
     made: list[Backend | OnHost] = []
@@ -135,7 +135,7 @@ def make_backend(request: pytest.FixtureRequest) -> Iterator[Callable[..., Backe
         made.append(backend if device == "cpu" else OnHost(backend))
         return made[-1]
 
-    # The robot that the suite lets walk: the differentiable kernel of a humanoid takes a minute to compile.
+    # The suite's robot with legs: the differentiable kernel of a humanoid takes a minute to compile.
     make.walker = "ant" if name == "differentiable" else "humanoid"
     yield make
     for backend in made:

@@ -1,8 +1,8 @@
-"""A guard for tests: nothing in the block would make a host wait for its GPU, or copy to it from Python.
+"""A guard for tests: a block of code may not synchronize a GPU with the host, nor copy Python numbers to it.
 
-On a CPU all of that is free and goes unnoticed. Here it raises, told from the operation alone: reading a number,
-shapes that depend on values, tensors made of Python's numbers. Copies between devices cannot be told where there
-is one device; `torch.cuda.set_sync_debug_mode("error")` finds those where there are two.
+On a CPU such operations work unnoticed. The guard raises for each of them: reading a number, shapes that depend on
+values, tensors made of Python numbers. It cannot detect copies between devices on a machine with one device; on a GPU
+`torch.cuda.set_sync_debug_mode("error")` finds those.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ SYNCHRONIZING = {
     aten._local_scalar_dense: "a number is read back (item, bool, float, int, tolist, a Python `if`)",
     aten.allclose: "two tensors are compared on the host",
     aten.equal: "two tensors are compared on the host",
-    aten.nonzero: "how many rows there are depends on values (nonzero, where with one argument)",
-    aten.masked_select: "how many numbers there are depends on values (masked_select)",
-    aten._unique: "how many numbers there are depends on values (unique)",
-    aten._unique2: "how many numbers there are depends on values (unique)",
-    aten.unique_dim: "how many rows there are depends on values (unique)",
-    aten.unique_consecutive: "how many numbers there are depends on values (unique)",
-    aten.unique_dim_consecutive: "how many rows there are depends on values (unique)",
-    aten.bincount: "how many bins there are depends on values (bincount)",
+    aten.nonzero: "the number of rows depends on values (nonzero, where with one argument)",
+    aten.masked_select: "the number of elements depends on values (masked_select)",
+    aten._unique: "the number of elements depends on values (unique)",
+    aten._unique2: "the number of elements depends on values (unique)",
+    aten.unique_dim: "the number of rows depends on values (unique)",
+    aten.unique_consecutive: "the number of elements depends on values (unique)",
+    aten.unique_dim_consecutive: "the number of rows depends on values (unique)",
+    aten.bincount: "the number of bins depends on values (bincount)",
     aten.multinomial: "the weights are checked on the host (multinomial)",
     aten._linalg_check_errors: "an error code is read back (torch.linalg; take its _ex variant)",
-    aten.lift_fresh: "a tensor is made of Python's numbers and copied to the device",
+    aten.lift_fresh: "a tensor is made of Python numbers and copied to the device",
 }
 INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._unsafe_index, aten._index_put_impl_)
 
 COPYING = ("tensor", "as_tensor", "asarray", "from_numpy")
-"""Functions of torch that make a tensor of what the host holds."""
+"""Functions of torch that make a tensor from host data."""
 READING = ("item", "tolist", "numpy", "cpu", "__array__", "new_tensor")
-"""Methods of a tensor that read it on the host, or send it there; on a CPU some do so without an operation."""
+"""Methods of a tensor that read it on the host or copy it there; on a CPU some do so without an operation."""
 
 
 class HostSync(AssertionError):
-    """Something on a GPU would wait for the device, or copy to it."""
+    """On a GPU the operation would wait for the device, or copy to it."""
 
 
 class _Guard(TorchDispatchMode):
@@ -51,14 +51,14 @@ class _Guard(TorchDispatchMode):
         packet, kwargs = func.overloadpacket, kwargs or {}
         why = SYNCHRONIZING.get(packet)
         if packet is aten.lift_fresh and args[0].dim() == 0:
-            # x[i] = 3.0, which a GPU takes as a kernel's argument; torch.tensor(3.0) is refused below.
+            # x[i] = 3.0, which is a kernel's argument on a GPU; torch.tensor(3.0) is refused below.
             why = None
         if packet is aten.repeat_interleave and kwargs.get("output_size") is None:
-            why = "how many rows there are depends on values (repeat_interleave without output_size)"
+            why = "the number of rows depends on values (repeat_interleave without output_size)"
         if packet in INDEXING:
             masks = [x for x in tree_leaves(args[1]) if isinstance(x, torch.Tensor)]
             if any(x.dtype in (torch.bool, torch.uint8) for x in masks):
-                why = "how many rows there are depends on values (an index of bools)"
+                why = "the number of rows depends on values (an index of bools)"
         if why is not None:
             raise HostSync(f"{func}: {why}")
         return func(*args, **kwargs)
@@ -73,7 +73,7 @@ def _refusing(name: str, why: str) -> Callable[..., Any]:
 
 def _checked_to(to: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def checked(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        # A torch.device may be the tensor's own; the word alone means the host.
+        # A torch.device may be that of the tensor; the string "cpu" always means the host.
         if "cpu" in [x for x in (*args, *kwargs.values()) if isinstance(x, str)]:
             raise HostSync("Tensor.to('cpu'): a tensor is sent to the host")
         return to(self, *args, **kwargs)
@@ -83,7 +83,7 @@ def _checked_to(to: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 
 @contextmanager
 def no_host_sync() -> Iterator[None]:
-    """Raise HostSync, naming the operation, wherever the block would make a host wait for its GPU."""
+    """Raise HostSync, naming the operation, where the block would make the host wait for its GPU."""
     with mock.patch.object(torch.Tensor, "to", _checked_to(torch.Tensor.to)):
         patches = [
             mock.patch.object(torch, name, _refusing(f"torch.{name}", "a tensor is copied from the host"))

@@ -1,7 +1,7 @@
-"""A CUDA graph's contract on the CPU: what a function did to its tensors, op by op, done again at the same addresses.
+"""A CUDA graph on the CPU: records the operations of a function and replays them on the same tensors.
 
-A function that holds on to a tensor which has been rebound, that decides something in Python, or that reads a
-number, passes on a CPU and fails in a graph. On a tape it fails here.
+A function that keeps a tensor which was rebound, that takes a decision in Python, or that reads a number works on a CPU
+and fails in a CUDA graph. On a tape it fails on a CPU too.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 class Tape(TorchDispatchMode):
-    """A `robolearn.core.graphs.Graph`. Give `lambda device: Tape()` to `Graphed`, or put it in place of `make_graph`.
+    """A `robolearn.core.graphs.Graph`. Pass `lambda device: Tape()` to `Graphed`, or replace `make_graph` by it.
 
-    Recording takes running the function, which a capture does not do: what it wrote and drew is put back
-    afterwards, and what it made holds NaN until a replay fills it.
+    Recording runs the function, which a CUDA capture does not. So in-place writes and random generators are undone
+    afterwards, and new tensors hold NaN until a replay fills them.
     """
 
     def __init__(self) -> None:
@@ -38,14 +38,14 @@ class Tape(TorchDispatchMode):
         self._undo: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def warm_up(self, function: Callable[[], Any]) -> Any:
-        """Just call it."""
+        """Call the function."""
         return function()
 
     def rehearse(self, function: Callable[[], Any]) -> Any:
-        """Call it under guard.
+        """Call the function, and check that it does not synchronize.
 
         Raises:
-            RuntimeError: it waits for the device; worded as torch does.
+            RuntimeError: it would wait for the device; the message is torch's.
         """
         try:
             with no_host_sync():
@@ -54,10 +54,10 @@ class Tape(TorchDispatchMode):
             raise RuntimeError(f"called a synchronizing CUDA operation: {error}") from error
 
     def capture(self, function: Callable[[], Any], generators: Sequence[torch.Generator]) -> Any:
-        """Record it, and undo it.
+        """Record the function, then undo its writes.
 
         Raises:
-            RuntimeError: it waits for the device, which no capture can; worded as torch does.
+            RuntimeError: it would wait for the device, which a capture cannot; the message is torch's.
         """
         assert not self.ops
         states = [generator.get_state() for generator in generators]
@@ -73,16 +73,16 @@ class Tape(TorchDispatchMode):
             self._undo.clear()
             for generator, state in zip(generators, states, strict=True):
                 generator.set_state(state)
-        self._spoil()
+        self._fill_with_nan()
         return outputs
 
     def replay(self) -> None:
-        """Run every operation again on the tensors it had, into the tensors it gave."""
+        """Run every operation again with its recorded inputs, and write to its recorded outputs."""
         self.replays += 1
-        # Where they were recorded: below autograd, which must not follow them a second time.
+        # The operations were recorded below autograd, which must not record them again.
         with torch._C._AutoDispatchBelowAutograd():
             for grad, func, args, kwargs, outputs in self.ops:
-                with torch.set_grad_enabled(grad):  # some operations keep more for a backward pass
+                with torch.set_grad_enabled(grad):  # some operations save more for a backward pass
                     again = func(*args, **kwargs)
                 for fresh, recorded in zip(_tensors(again), _tensors(outputs), strict=True):
                     if _storage(fresh) != _storage(recorded):  # neither a view nor written in place
@@ -91,26 +91,26 @@ class Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         for argument, value in zip(func._schema.arguments, args, strict=False):
-            self._remember(argument, value)
+            self._save_before_write(argument, value)
         for argument in func._schema.arguments:
             if argument.name in kwargs:
-                self._remember(argument, kwargs[argument.name])
+                self._save_before_write(argument, kwargs[argument.name])
         outputs = func(*args, **kwargs)
         self.ops.append((torch.is_grad_enabled(), func, args, kwargs, outputs))
         return outputs
 
-    def _remember(self, argument: Any, value: Any) -> None:
+    def _save_before_write(self, argument: Any, value: Any) -> None:
         if argument.alias_info is not None and argument.alias_info.is_write:
             self._undo += [(x.detach(), x.detach().clone()) for x in _tensors(value)]
 
     @torch.no_grad()
-    def _spoil(self) -> None:
-        """Nobody may read what was made before it is made: on a GPU there is no telling what stands there."""
+    def _fill_with_nan(self) -> None:
+        """Fill new tensors with NaN until the first replay: after a CUDA capture their content is undefined."""
         made: set[int] = set()
         for _, _, args, kwargs, outputs in self.ops:
-            given = {_storage(x) for x in _tensors((args, kwargs))}
+            inputs = {_storage(x) for x in _tensors((args, kwargs))}
             for x in _tensors(outputs):
-                if _storage(x) not in given | made:
+                if _storage(x) not in inputs | made:
                     made.add(_storage(x))
                     if x.is_floating_point():
                         x.detach().fill_(torch.nan)

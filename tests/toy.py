@@ -1,7 +1,7 @@
-"""The smallest differentiable backend, whose gradients can be worked out by hand, and a task for it.
+"""The smallest differentiable backend, whose gradients can be computed by hand, and a task for it.
 
-Each environment is a point on a line, the slider of the cartpole robot. A target is its velocity, held for the
-whole step: x' = x + dt a. The hinge stays where a reset has put it.
+Each environment is a point on a line, the slider of the cartpole robot. Its joint target is its velocity, held for the
+whole step: x' = x + dt a. The hinge keeps its initial position.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DT = 0.1
 
 
 class Token:
-    """Lives as long as the graph of the step it was made for."""
+    """Exists as long as the autograd graph of its step."""
 
 
 class Move(torch.autograd.Function):
@@ -44,7 +44,7 @@ class Move(torch.autograd.Function):
 
 
 class Toy:
-    """N points. `gradients=False` is the same simulator without."""
+    """N points. `gradients=False` is the same simulator without gradients."""
 
     def __init__(
         self, robot: Robot, num_envs: int, device: str = "cpu", config: Any = None, gradients: bool = True
@@ -56,12 +56,12 @@ class Toy:
         self.v = torch.zeros(num_envs, 1, device=device)
         self.tokens: list[weakref.ref[Token]] = []
         self.on_gradient: Callable[[Tensor], Tensor] | None = None
-        """What is made of the gradient (N, 1) by the position after the coming step, once; for faults."""
+        """Replaces the gradient (N, 1) with respect to the position after the next step, once; to inject faults."""
         self._publish()
 
     @property
     def living_steps(self) -> int:
-        """Steps whose graph somebody holds."""
+        """Number of steps whose autograd graph is still referenced."""
         return sum(token() is not None for token in self.tokens)
 
     def _publish(self, diverged: Tensor | None = None) -> None:
@@ -72,24 +72,24 @@ class Toy:
         never = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self.state = State({"robot": entity}, {}, never if diverged is None else diverged)
 
-    def step(self, targets: Tensor, substeps: int) -> None:
+    def step(self, joint_targets: Tensor, substeps: int) -> None:
         token = Token()
         if self.capabilities.gradients:
             self.tokens.append(weakref.ref(token))
-            self.x = Move.apply(self.x, targets, DT * substeps, token)
-            self.v = targets
+            self.x = Move.apply(self.x, joint_targets, DT * substeps, token)
+            self.v = joint_targets
             if self.on_gradient is not None:
                 self.x.register_hook(self.on_gradient)
                 self.on_gradient = None
         else:
-            self.x, self.v = (self.x + DT * substeps * targets).detach(), targets.detach()
+            self.x, self.v = (self.x + DT * substeps * joint_targets).detach(), joint_targets.detach()
         self._publish(~torch.isfinite(self.x.detach()).squeeze(1))
 
-    def reset(self, mask: Tensor, pose: InitialState) -> None:
+    def reset(self, mask: Tensor, initial: InitialState) -> None:
         where = mask[:, None]
-        self.x = torch.where(where, pose.joint_pos[:, :1], self.x)
-        self.hinge = torch.where(where, pose.joint_pos[:, 1:], self.hinge)
-        self.v = torch.where(where, pose.joint_vel[:, :1], self.v)
+        self.x = torch.where(where, initial.joint_pos[:, :1], self.x)
+        self.hinge = torch.where(where, initial.joint_pos[:, 1:], self.hinge)
+        self.v = torch.where(where, initial.joint_vel[:, :1], self.v)
         self._publish()
 
     def detach(self) -> None:
@@ -122,13 +122,13 @@ def rate(state: State, ctx: Context) -> Tensor:
 
 
 def lost(state: State, ctx: Context) -> Tensor:
-    """Beyond 3 (N,) bool."""
+    """Whether the point is beyond 3 (N,) bool."""
     return state.robot.joint_pos[:, 0].abs() > 3.0
 
 
 @dataclass
 class Home(Task):
-    """Points go to the origin; they start at 1, or as far around it as `spread`."""
+    """Points move to the origin; they start at 1, or at most `spread` away from 1."""
 
     robot: str = "cartpole"
     control_dt: float = DT

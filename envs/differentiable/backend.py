@@ -105,29 +105,29 @@ class DifferentiableBackend:
         """The current State; the next step binds new tensors and leaves these as they are."""
         return self._state
 
-    def reset(self, mask: Tensor, pose: InitialState) -> None:
+    def reset(self, mask: Tensor, initial: InitialState) -> None:
         """See `Backend.reset`. Gradients flow by the pose of the environments in `mask`, and on through the others."""
         chosen = mask[:, None]
         # Rows outside the mask may hold NaN, and a gradient of 0 times NaN is NaN: replace them before they are used.
         home = vars(self._home())
-        pose = InitialState(
-            **{name: torch.where(chosen, value, home[name]) for name, value in vars(pose).items()}
+        initial = InitialState(
+            **{name: torch.where(chosen, value, home[name]) for name, value in vars(initial).items()}
         )
-        start = self._layout.rows(pose)
-        seen = self._advance(start, self._holding_targets(pose), 0)[1]
+        start = self._layout.rows(initial)
+        seen = self._advance(start, self._holding_targets(initial), 0)[1]
         self._rows, self._seen = torch.where(chosen, start, self._rows), torch.where(chosen, seen, self._seen)
         self._publish(self._diverged & ~mask)
 
-    def step(self, targets: Tensor, substeps: int) -> None:
-        """See `Backend.step`. Gradients flow by `targets` and by everything before."""
-        rows, seen = self._advance(self._rows, targets, substeps)
+    def step(self, joint_targets: Tensor, substeps: int) -> None:
+        """See `Backend.step`. Gradients flow by `joint_targets` and by everything before."""
+        rows, seen = self._advance(self._rows, joint_targets, substeps)
         with torch.no_grad():
             speeds = torch.cat(
                 (rows[:, 7:13] if self.robot.base else rows[:, :0], rows[:, -len(self.robot.joints) :]), dim=1
             )
             finite = torch.isfinite(rows).all(dim=1) & torch.isfinite(seen).all(dim=1)
             finite &= (speeds.abs() < ABSURD_SPEED).all(dim=1)
-            finite &= torch.isfinite(targets).all(dim=1)  # clipping to the effort would hide a NaN target
+            finite &= torch.isfinite(joint_targets).all(dim=1)  # clipping to the effort would hide a NaN target
         # A diverged environment keeps its last rows, detached: no gradient flows through the diverged step.
         kept = finite[:, None]
         self._rows, self._seen = (

@@ -1,4 +1,4 @@
-"""The backend `isaaclab`: Isaac Lab 3 on Newton's MuJoCo Warp, converted into our conventions."""
+"""The backend `isaaclab`: Isaac Lab 3 on Newton's MuJoCo Warp, converted to RoboLearn's conventions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from robolearn.envs import mjcf
 from robolearn.envs.backend import Capabilities, Snapshot
-from robolearn.envs.contacts import room_for
+from robolearn.envs.contacts import array_sizes
 from robolearn.envs.isaaclab import convention
 from robolearn.envs.isaaclab.fidelity import Match, differences
 from robolearn.envs.randomize import InverseWeights, nominal, require_settable, settable
@@ -20,37 +20,37 @@ from robolearn.envs.state import InitialState, State, Tensor, robot_entity
 from robolearn.errors import ConfigError, RunFailed
 
 ABSURD_SPEED = 1000.0
-"""A velocity component beyond this [m/s or rad/s] is a diverged simulation, not a robot."""
+"""A velocity component beyond this [m/s or rad/s] counts as divergence."""
 
 SETTABLE = (
     "timestep", "solver", "iterations", "ls_iterations", "ccd_iterations", "integrator", "cone", "impratio",
     "tolerance", "nconmax", "njmax",
 )  # fmt: skip
-"""Options of `solver.isaaclab` that Isaac Lab can be told."""
+"""Options of `solver.isaaclab` that Isaac Lab accepts."""
 
 
 @dataclass
 class IsaacLabConfig:
-    """The Isaac Lab backend's own settings."""
+    """Settings of the Isaac Lab backend."""
 
     timestep: float = field(default=0.0, metadata={"min": 0.0, "max": 0.1})
-    """Physics step [s]; 0 takes the robot's own."""
+    """Physics step [s]; 0 takes the robot's value."""
     solver: Literal["robot", "cg", "newton"] = "robot"
-    """Constraint solver; robot takes the robot's own."""
+    """Constraint solver; robot takes the robot's value."""
     iterations: int = field(default=0, metadata={"min": 0, "max": 1000})
-    """Iterations of the solver, at most; 0 takes the robot's own."""
+    """Maximum number of solver iterations; 0 takes the robot's value."""
     nconmax: int = field(default=0, metadata={"min": 0, "max": 1_000_000})
-    """Room for contacts, an environment on average; 0 takes the robot's own, or what its geoms can need."""
+    """Array size for contacts, per environment on average; 0 takes the robot's value, or computes it from its geoms."""
     njmax: int = field(default=0, metadata={"min": 0, "max": 1_000_000})
-    """Room for constraint rows in each environment; 0 takes the robot's own, or what its contacts can need."""
+    """Array size for constraint rows of each environment; 0 takes the robot's value, or computes it from nconmax."""
 
 
 class IsaacLabBackend:
     """The `isaaclab` backend; the contract is `robolearn.envs.backend.Backend`.
 
-    Position actuators are drives inside the solver. All fields are at time t but `foot_force`, which is that of
-    the last substep: contacts are worked out at its beginning and act through it. After a reset it is that of the
-    pose itself. Several of these can be alive at once, where Isaac Lab's own classes allow one simulation a process.
+    Position actuators are drives inside the solver. All fields are at time t except `foot_force`, which is that of
+    the last substep: contacts are computed at its beginning and act through it. After a reset it is that of the
+    initial state. Several instances can exist at once, although Isaac Lab's classes allow one simulation per process.
     """
 
     config_class: ClassVar[type] = IsaacLabConfig
@@ -70,7 +70,7 @@ class IsaacLabBackend:
         if bridge is None:
             from robolearn.envs.warp_graphs import quiet, require_device
 
-            quiet()  # before Isaac Lab starts Warp, which it does when it is imported
+            quiet()  # before the import of Isaac Lab, which initializes Warp
             self.device = require_device(device, "isaaclab")
             from robolearn.envs.isaaclab.bridge import Bridge
 
@@ -82,14 +82,14 @@ class IsaacLabBackend:
             timestep=float(self.model.opt.timestep),
             derived_lag=0,
             pd="implicit",
-            exact_restore=self.device.type == "cpu",  # on a GPU sums are added up in any order
+            exact_restore=self.device.type == "cpu",  # on a GPU the order of summation varies
             params=settable(robot),
         )
         sizes = robot.solver["isaaclab"]
-        self._room = room_for(
+        self._array_sizes = array_sizes(
             self.model, config.nconmax or sizes.get("nconmax", 0), config.njmax or sizes.get("njmax", 0)
         )
-        self._bridge = bridge(robot, self.model, num_envs, self.device, self._room)
+        self._bridge = bridge(robot, self.model, num_envs, self.device, self._array_sizes)
         try:
             self._start()
         except BaseException:
@@ -101,16 +101,16 @@ class IsaacLabBackend:
         try:
             match = Match(self.model, self._bridge.solver_model, self._bridge.solver_bodies)
         except ValueError as error:
-            raise ConfigError(f"{robot.mjcf}: does not come through USD as it is: {error}") from None
+            raise ConfigError(f"{robot.mjcf}: its conversion to USD changes the robot: {error}") from None
         lost = differences(self.model, self._bridge.solver_model, match)
         if lost:
             raise ConfigError(
-                f"{robot.mjcf}: does not come through USD as it is, and backend=isaaclab would simulate another robot: "
+                f"{robot.mjcf}: its conversion to USD changes the robot, which backend=isaaclab does not support: "
                 + "; ".join(lost[:3])
             )
-        number = {a.joint: self.model.joint(a.joint).id for a in robot.actuators if a.kind == "position"}
+        joint_id = {a.joint: self.model.joint(a.joint).id for a in robot.actuators if a.kind == "position"}
         self._bridge.limit_drives(
-            {int(match.joints[number[a.joint]]): a.effort for a in robot.actuators if a.joint in number}
+            {int(match.joints[joint_id[a.joint]]): a.effort for a in robot.actuators if a.joint in joint_id}
         )
         self._origins: Tensor = self._bridge.origins
         self._joints = self._order(robot.joints, self._bridge.joint_names)
@@ -119,7 +119,7 @@ class IsaacLabBackend:
         self._sensors = self._order(robot.feet, self._bridge.sensor_names)
         self._base = self._bridge.body_names.index(robot.base) if robot.base else -1
         self._actuated = list(robot.actuated)
-        self._soles = self._sites()
+        self._soles = self._sole_sites()
         drives = robot.actuators
 
         def row(values: list[float]) -> Tensor:
@@ -136,7 +136,7 @@ class IsaacLabBackend:
         self._state = State(
             {"robot": self._entity}, params, torch.zeros(n, dtype=torch.bool, device=self.device)
         )
-        self._targets = torch.zeros(n, len(drives), device=self.device)
+        self._joint_targets = torch.zeros(n, len(drives), device=self.device)
         self._varied = self._parameters(match)
         zeros = torch.zeros(n, 3, device=self.device)
         upright = torch.zeros(n, 4, device=self.device)
@@ -147,13 +147,13 @@ class IsaacLabBackend:
         everywhere = torch.ones(n, dtype=torch.bool, device=self.device)
         self.reset(everywhere, InitialState(raised, upright, zeros, zeros, home, torch.zeros_like(home)))
 
-    def _order(self, ours: tuple[str, ...], theirs: list[str]) -> convention.Order:
+    def _order(self, names: tuple[str, ...], isaaclab_names: list[str]) -> convention.Order:
         try:
-            return convention.Order(ours, theirs, self.device)
+            return convention.Order(names, isaaclab_names, self.device)
         except ValueError as error:
             raise ConfigError(f"{self.robot.mjcf}: {error}") from None
 
-    def _sites(self) -> convention.Soles:
+    def _sole_sites(self) -> convention.Soles:
         sites = [self.model.site(foot) for foot in self.robot.feet]
 
         def rows(values: list[Any], width: int) -> Tensor:
@@ -170,53 +170,54 @@ class IsaacLabBackend:
         """The current State; its tensors are reused by the next step."""
         return self._state
 
-    def reset(self, mask: Tensor, pose: InitialState) -> None:
+    def reset(self, mask: Tensor, initial: InitialState) -> None:
         """See `Backend.reset`."""
         if not bool(mask.any()):
             return
-        # Hold the pose; a force actuator is at rest.
-        held = torch.where(self._drives, pose.joint_pos[:, self._actuated], 0.0)
-        self._targets = torch.where(mask[:, None], held, self._targets)
-        self._command()
+        # Hold the initial joint positions; force actuators apply nothing.
+        held = torch.where(self._drives, initial.joint_pos[:, self._actuated], 0.0)
+        self._joint_targets = torch.where(mask[:, None], held, self._joint_targets)
+        self._write_targets()
         self._bridge.write(
             mask,
-            convention.world_pose(pose.base_pos, pose.base_quat, self._origins),
-            convention.world_velocity(pose.base_quat, pose.base_lin_vel, pose.base_ang_vel),
-            self._joints.theirs(pose.joint_pos),
-            self._joints.theirs(pose.joint_vel),
+            convention.world_pose(initial.base_pos, initial.base_quat, self._origins),
+            convention.world_velocity(initial.base_quat, initial.base_lin_vel, initial.base_ang_vel),
+            self._joints.to_isaaclab(initial.joint_pos),
+            self._joints.to_isaaclab(initial.joint_vel),
         )
         self._publish(mask)
         self._state.diverged.masked_fill_(mask, False)
 
-    def step(self, targets: Tensor, substeps: int) -> None:
+    def step(self, joint_targets: Tensor, substeps: int) -> None:
         """See `Backend.step`."""
-        # What cannot be done is not asked for: such a robot is told as diverged, and holds on to what it was told last.
-        sound = targets.isfinite().all(dim=1)
-        self._targets = torch.where(sound[:, None], targets.detach(), self._targets)
-        self._command()
+        # Joint targets that are not finite count as divergence; that robot holds its last finite joint targets.
+        finite = joint_targets.isfinite().all(dim=1)
+        self._joint_targets = torch.where(finite[:, None], joint_targets.detach(), self._joint_targets)
+        self._write_targets()
         self._bridge.step(substeps)
         self._publish(None)
         robot = self._entity
         speeds = torch.cat([robot.base_lin_vel, robot.base_ang_vel, robot.joint_vel], dim=1).abs().amax(dim=1)
-        places = torch.cat([robot.base_pos, robot.joint_pos], dim=1).isfinite().all(dim=1)
-        self._state.diverged.copy_(~(speeds < ABSURD_SPEED) | ~places | ~sound)
+        finite &= torch.cat([robot.base_pos, robot.joint_pos], dim=1).isfinite().all(dim=1)
+        self._state.diverged.copy_(~(speeds < ABSURD_SPEED) | ~finite)
 
     def push(self, mask: Tensor, jump: Tensor) -> None:
         """See `Backend.push`."""
         if self.robot.base:
-            velocity = self._bridge.rows()["joint_qd"][:, :3]  # of its centre of mass: the same jump
+            # The velocity of the centre of mass, which the same jump changes.
+            velocity = self._bridge.rows()["joint_qd"][:, :3]
             velocity += torch.where(mask[:, None], jump, 0.0)
 
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""
         rows = {name: row.clone() for name, row in self._bridge.rows().items()}
-        self._shift(rows["joint_q"], -1.0)
+        self._shift_origins(rows["joint_q"], -1.0)
         return {
             "rows": rows,
-            "targets": self._targets.clone(),
+            "targets": self._joint_targets.clone(),
             "diverged": self._state.diverged.clone(),
             "params": {k: v.clone() for k, v in self._state.params.items()},
-            # The rows of the model that follow from them: computed again they might be rounded otherwise.
+            # The rows of the model that derive from the parameters; recomputing them could round differently.
             "model": {name: row.clone() for name, row in self._varied.items()},
             "published": {k: v.clone() for k, v in self._entity.tensors().items()},
         }
@@ -226,12 +227,12 @@ class IsaacLabBackend:
         source = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
         for name, row in self._bridge.rows().items():
             row.copy_(snapshot["rows"][name][source])
-        self._shift(self._bridge.rows()["joint_q"], 1.0)
+        self._shift_origins(self._bridge.rows()["joint_q"], 1.0)
         for name, row in self._varied.items():
             row.copy_(snapshot["model"][name][source])
         for name, known in self._state.params.items():
             known.copy_(snapshot["params"][name][source])
-        self._targets = snapshot["targets"][source].clone()
+        self._joint_targets = snapshot["targets"][source].clone()
         self._state.diverged.copy_(snapshot["diverged"][source])
         for name, tensor in self._entity.tensors().items():
             tensor.copy_(snapshot["published"][name][source])
@@ -250,7 +251,7 @@ class IsaacLabBackend:
         """See `Backend.check`."""
         lost = self._bridge.overflow()
         if lost:
-            raise RunFailed(self._room.remedy(lost).replace("mujoco_warp", "isaaclab"))
+            raise RunFailed(self._array_sizes.overflow_message(lost).replace("mujoco_warp", "isaaclab"))
 
     def close(self) -> None:
         """Free the simulator."""
@@ -260,71 +261,71 @@ class IsaacLabBackend:
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory that is in no array: the solver's workspace within a step, and what Isaac Lab builds an environment
-        from in Python and USD (about 5 kB a body, measured).
+        """Memory [bytes] outside of tensors: the solver's workspace within a step, and Isaac Lab's Python and USD
+        objects of the environments (measured: about 5 kB per body).
         """
         square = (-(-self.model.nv // 16) * 16) ** 2
-        workspace = 4 * (2 * square + 6 * self._room.rows + 12 * self.model.nv)
+        workspace = 4 * (2 * square + 6 * self._array_sizes.rows + 12 * self.model.nv)
         return self.num_envs * (workspace + 5_000 * self.model.nbody)
 
-    # ------------------------------------------------------------------ in and out
+    # ------------------------------------------------------------------ conversion
 
-    def _command(self) -> None:
-        """Positions for the drives; forces, clipped here, for the others."""
-        own = torch.where(self._drives, self._targets, 0.0)
-        force = torch.where(self._drives, 0.0, self._targets.clamp(-self._effort, self._effort))
-        self._bridge.command(self._spread(own), self._spread(force))
+    def _write_targets(self) -> None:
+        """Write positions for the drives, and forces, clipped here, for the force actuators."""
+        position = torch.where(self._drives, self._joint_targets, 0.0)
+        force = torch.where(self._drives, 0.0, self._joint_targets.clamp(-self._effort, self._effort))
+        self._bridge.command(self._to_joints(position), self._to_joints(force))
 
-    def _spread(self, values: Tensor) -> Tensor:
-        """(N, A) as (N, J) in Isaac Lab's order, zero for passive joints."""
+    def _to_joints(self, values: Tensor) -> Tensor:
+        """Values (N, A) of actuators as (N, J) of joints in Isaac Lab's order, zero for passive joints."""
         joints = values.new_zeros(self.num_envs, len(self.robot.joints))
         joints[:, self._actuated] = values
-        return self._joints.theirs(joints)
+        return self._joints.to_isaaclab(joints)
 
-    def _shift(self, joint_q: Tensor, sign: float) -> None:
-        """Take the environments' origins out of a free base's position, or put them in."""
+    def _shift_origins(self, joint_q: Tensor, sign: float) -> None:
+        """Add the environments' origins to a free base's position, or subtract them with `sign` -1."""
         if self.robot.base:
             joint_q[:, :3] += sign * self._origins
 
     def _publish(self, mask: Tensor | None) -> None:
-        """Convert what Isaac Lab tells, into all rows of the State or those in `mask`."""
+        """Convert Isaac Lab's measurements to State, in all rows or those in `mask`."""
         measured, robot = self._bridge.read(), self._entity
-        place = convention.without_origins(measured.body_pose[..., :3], self._origins)
+        position = convention.without_origins(measured.body_pose[..., :3], self._origins)
         found = {
-            "joint_pos": self._joints.ours(measured.joint_pos),
-            "joint_vel": self._joints.ours(measured.joint_vel),
-            "body_pos": self._bodies.ours(place),
-            "foot_force": self._sensors.ours(measured.contact_force),
+            "joint_pos": self._joints.from_isaaclab(measured.joint_pos),
+            "joint_vel": self._joints.from_isaaclab(measured.joint_vel),
+            "body_pos": self._bodies.from_isaaclab(position),
+            "foot_force": self._sensors.from_isaaclab(measured.contact_force),
         }
         if self._base >= 0:
             pose, velocity = measured.body_pose[:, self._base], measured.body_vel[:, self._base]
-            found["base_pos"], found["base_quat"] = place[:, self._base], convention.to_wxyz(pose[:, 3:])
+            found["base_pos"], found["base_quat"] = position[:, self._base], convention.to_wxyz(pose[:, 3:])
             found["base_lin_vel"], found["base_ang_vel"] = convention.link_velocity(pose, velocity)
-        turned = convention.to_wxyz(self._feet.ours(measured.body_pose)[..., 3:])
-        found["foot_pos"], found["foot_quat"], found["foot_lin_vel"] = self._soles.placed(
-            self._feet.ours(place), turned, self._feet.ours(measured.body_vel)
+        quat = convention.to_wxyz(self._feet.from_isaaclab(measured.body_pose)[..., 3:])
+        found["foot_pos"], found["foot_quat"], found["foot_lin_vel"] = self._soles.in_world(
+            self._feet.from_isaaclab(position), quat, self._feet.from_isaaclab(measured.body_vel)
         )
         found["joint_torque"] = self._torque(found["joint_pos"], found["joint_vel"])
         for name, value in found.items():
-            ours = getattr(robot, name)
+            published = getattr(robot, name)
             if mask is not None:
-                value = torch.where(mask.view(-1, *[1] * (value.dim() - 1)), value, ours)
-            ours.copy_(value)
+                value = torch.where(mask.view(-1, *[1] * (value.dim() - 1)), value, published)
+            published.copy_(value)
 
     def _torque(self, joint_pos: Tensor, joint_vel: Tensor) -> Tensor:
-        """(N, J) what the actuators apply at these positions and velocities."""
+        """The torques (N, J) of the actuators at these joint positions and velocities."""
         scale = self._state.params.get("gain_scale", torch.ones(1, device=self.device))[:, None]
-        behind = self._targets - joint_pos[:, self._actuated]
-        pulls = scale * (self._kp * behind - self._kd * joint_vel[:, self._actuated])
+        error = self._joint_targets - joint_pos[:, self._actuated]
+        pd = scale * (self._kp * error - self._kd * joint_vel[:, self._actuated])
         torque = torch.zeros_like(joint_pos)
-        wish = torch.where(self._drives, pulls, self._targets)
-        torque[:, self._actuated] = wish.clamp(-self._effort, self._effort)
+        commanded = torch.where(self._drives, pd, self._joint_targets)
+        torque[:, self._actuated] = commanded.clamp(-self._effort, self._effort)
         return torque
 
     # ------------------------------------------------------------------ parameters
 
     def _parameters(self, match: Match) -> dict[str, Tensor]:
-        """The solver's rows that `set_params` writes, and what they are nominally."""
+        """The solver's rows that `set_params` writes; stores their nominal values."""
         names = ["geom_friction"]
         if "gain_scale" in self.capabilities.params:
             names += ["actuator_gainprm", "actuator_biasprm"]
@@ -337,7 +338,7 @@ class IsaacLabBackend:
                 return torch.as_tensor(array, dtype=torch.float32, device=self.device)
 
             self._poles, self._mean_inertia = tensor(weights.poles), weights.mean_inertia
-            # A row for each of their degrees of freedom and bodies.
+            # One row per degree of freedom and body of Newton's model, in its order.
             self._dof_weights = tensor(weights.dofs[match.dofs.argsort()])
             self._body_weights = tensor(weights.bodies[match.bodies.argsort()])
         varied: dict[str, Tensor] = self._bridge.model_rows(*names)
@@ -351,7 +352,7 @@ class IsaacLabBackend:
         return {"geom_friction": rows}
 
     def _gain_scale_rows(self, value: Tensor) -> dict[str, Tensor]:
-        # Every actuator in there is a drive of ours: forces go past them.
+        # Every actuator in the solver is a position drive; forces bypass the solver's actuators.
         names = ("actuator_gainprm", "actuator_biasprm")
         return {name: self._nominal[name] * value[:, None, None] for name in names}
 
@@ -369,17 +370,17 @@ class IsaacLabBackend:
 
 
 def _model(robot: Robot, config: IsaacLabConfig) -> mujoco.MjModel:
-    """The robot's MuJoCo scene with the options that Isaac Lab's solver gets."""
+    """The robot's MuJoCo scene with the options of Isaac Lab's solver."""
     model = mjcf.build_model(robot, "isaaclab")
     for name in robot.solver["isaaclab"]:
         if name not in SETTABLE:
             raise ConfigError(
-                f"{robot.path / 'robot.yaml'}: solver.isaaclab.{name} cannot be set in Isaac Lab; remove it (it knows "
+                f"{robot.path / 'robot.yaml'}: solver.isaaclab.{name} cannot be set in Isaac Lab; remove it (valid: "
                 f"{', '.join(SETTABLE)})"
             )
     mjcf.override_options(model, config.timestep, config.solver, config.iterations)
     if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
         raise ConfigError(
-            f"{robot.path / 'robot.yaml'}: solver.isaaclab.solver is PGS; MuJoCo Warp has Newton and CG"
+            f"{robot.path / 'robot.yaml'}: solver.isaaclab.solver is PGS, which Isaac Lab lacks (valid: Newton, CG)"
         )
     return model

@@ -1,4 +1,4 @@
-"""The one file that knows Isaac Lab's names (3.0.0): a robot on the ground, N times, on Newton's MuJoCo Warp."""
+"""N copies of a robot on the ground in Isaac Lab 3.0.0, on Newton's MuJoCo Warp; no other file uses Isaac Lab's API."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from isaaclab.utils.timer import Timer
 from isaaclab_newton.physics import MJWarpSolverCfg, NewtonCfg, NewtonManager, NewtonShapeCfg
 from isaaclab_newton.physics.mjwarp_manager import NewtonMJWarpManager
 
-from robolearn.envs.contacts import Room, colliding_pairs
+from robolearn.envs.contacts import ArraySizes, colliding_pairs
 from robolearn.envs.isaaclab.convention import Measured
-from robolearn.envs.isaaclab.usd import ground_usd, number_of, numbered, robot_usd
+from robolearn.envs.isaaclab.usd import ground_usd, mujoco_id, robot_usd, usd_name
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import Tensor
 from robolearn.envs.warp_graphs import quiet
@@ -37,69 +37,70 @@ from robolearn.errors import ConfigError
 _ROBOT = "{ENV_REGEX_NS}/Robot"
 _MANAGERS = (PhysicsManager, NewtonManager, NewtonMJWarpManager)
 _UNLIMITED = 1.0e6
-"""Effort of a joint without a position actuator [Nm or N]; forces are clipped before they come here."""
+"""Effort of a joint without a position actuator [Nm or N]; the backend has already clipped its forces."""
 
 _LOST = ~(mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS)
-"""Overflows by which physics is lost. A solver that stops at its limit of iterations is as it was asked to be."""
+"""Overflows that drop physics. Reaching the solver's iteration limit is not one."""
 
 
 class Globals:
-    """What Isaac Lab keeps in its classes about the one simulation it expects in a process, for one of several.
+    """The class-level state of Isaac Lab for one of several simulations in a process.
 
-    `SimulationContext` is a singleton and its physics managers are classes that are never instantiated. Nothing of that
-    is on the device; so each simulation of ours has its own values, laid into the classes while it is used.
+    `SimulationContext` is a singleton and its physics managers are classes that are never instantiated. None of their
+    state is on the device. So each backend stores its values, and writes them to the classes while it is used.
     """
 
     _active: ClassVar[Globals | None] = None
     _pristine: ClassVar[dict[type, dict[str, Any]]] = {}
 
     def __init__(self) -> None:
-        self._refuse_others()
+        self._check_no_other_simulation()
         if Globals._active is None:
-            Globals._pristine = {manager: _own(manager) for manager in _MANAGERS}
-        self._values = _fresh(Globals._pristine)
+            Globals._pristine = {manager: _class_variables(manager) for manager in _MANAGERS}
+        self._values = _copied(Globals._pristine)
         self._context: Any = None
         self._stage: Any = None
 
     @staticmethod
-    def _refuse_others() -> None:
+    def _check_no_other_simulation() -> None:
         if Globals._active is None and SimulationContext.instance() is not None:
             raise ConfigError(
-                "backend=isaaclab: this process has a SimulationContext of its own; call its clear_instance() first"
+                "backend=isaaclab: this process already has a SimulationContext; call its clear_instance() first"
             )
 
     def activate(self) -> None:
-        """Lay these values into the classes, after keeping those that are there for whom they belong to."""
+        """Write these values to the classes, after saving those of the active simulation."""
         if Globals._active is self:
             return
-        self._refuse_others()
+        self._check_no_other_simulation()
         if Globals._active is not None:
-            Globals._active._keep()
-        self._lay()
+            Globals._active._save()
+        self._load()
         Globals._active = self
 
-    def _keep(self) -> None:
-        self._values = {manager: _own(manager) for manager in _MANAGERS}
+    def _save(self) -> None:
+        self._values = {manager: _class_variables(manager) for manager in _MANAGERS}
         self._context = SimulationContext.instance()
         self._stage = getattr(stages._context, "stage", None)
 
-    def _lay(self) -> None:
+    def _load(self) -> None:
         for manager, values in self._values.items():
-            for name in set(_own(manager)) - set(values):
+            for name in set(_class_variables(manager)) - set(values):
                 delattr(manager, name)
             for name, value in values.items():
                 setattr(manager, name, value)
         SimulationContext._instance, stages._context.stage = self._context, self._stage
 
-    def forget(self) -> None:
-        """Give the classes back as they were before there was a simulation of ours."""
-        self._values, self._context, self._stage = _fresh(Globals._pristine), None, None
-        self._lay()
+    def reset(self) -> None:
+        """Restore the classes to their values before the first of our simulations."""
+        self._values, self._context, self._stage = _copied(Globals._pristine), None, None
+        self._load()
         Globals._active = None
 
 
-def _own(manager: type) -> dict[str, Any]:
-    """A manager's variables. Numbers of callbacks stay unique in the process: late destructors give them back."""
+def _class_variables(manager: type) -> dict[str, Any]:
+    """A manager's class variables, without `_callback_id`: its numbers stay unique in the process, because late
+    destructors return them."""
     fixed = (classmethod, staticmethod, property)
     return {
         name: value
@@ -108,17 +109,17 @@ def _own(manager: type) -> dict[str, Any]:
     }
 
 
-def _fresh(values: dict[type, dict[str, Any]]) -> dict[type, dict[str, Any]]:
-    """The same with containers of their own."""
+def _copied(values: dict[type, dict[str, Any]]) -> dict[type, dict[str, Any]]:
+    """The same values with copied containers."""
     return {
-        manager: {k: type(v)(v) if type(v) in (dict, list, set) else v for k, v in own.items()}
-        for manager, own in values.items()
+        manager: {k: type(v)(v) if type(v) in (dict, list, set) else v for k, v in variables.items()}
+        for manager, variables in values.items()
     }
 
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Without what Isaac Lab, Newton and Warp print while they build: banners, tables, times. Errors are raised."""
+    """Suppress what Isaac Lab, Newton and Warp print while they build: banners, tables, times. Errors are raised."""
     quiet()
     Timer.enable_display_output = False
     for name in ("isaaclab", "isaaclab_newton", "isaaclab_physx", "newton"):
@@ -129,37 +130,39 @@ def silence() -> Iterator[None]:
 
 
 class Bridge:
-    """N robots in Isaac Lab, in its own conventions; see `robolearn.envs.isaaclab.convention.Measured`.
+    """N robots in Isaac Lab, in its conventions; see `robolearn.envs.isaaclab.convention.Measured`.
 
-    Environments stand on one another (a spacing of 0): they are worlds of their own and cannot touch, and no position
-    loses digits to a place far from the world's origin.
+    All environments are at the same place (a spacing of 0): they are separate worlds and cannot touch, and positions
+    near the origin keep their float32 precision.
     """
 
     def __init__(
-        self, robot: Robot, model: mujoco.MjModel, num_envs: int, device: torch.device, room: Room
+        self, robot: Robot, model: mujoco.MjModel, num_envs: int, device: torch.device, sizes: ArraySizes
     ) -> None:
-        """`model` is the robot's MuJoCo scene; its options are those of the solver."""
+        """`model` is the robot's MuJoCo scene, whose options the solver takes."""
         self._globals = Globals()
         self._globals.activate()
         self._grounded, self._floating = bool(robot.feet), robot.base is not None
         try:
             with silence():
-                self._build(robot, model, num_envs, device, room)
+                self._build(robot, model, num_envs, device, sizes)
         except BaseException:
             self.close()
             raise
 
-    def _build(self, robot: Robot, model: mujoco.MjModel, n: int, device: torch.device, room: Room) -> None:
+    def _build(
+        self, robot: Robot, model: mujoco.MjModel, n: int, device: torch.device, sizes: ArraySizes
+    ) -> None:
         names = dof_names(model)
         self._sim = SimulationContext(
             SimulationCfg(
                 dt=float(model.opt.timestep),
                 device=str(device),
-                create_stage_in_memory=True,  # never the stage of another simulation
+                create_stage_in_memory=True,  # not the stage of another simulation
                 gravity=tuple(float(g) for g in model.opt.gravity),
                 physics=NewtonCfg(
-                    solver_cfg=solver_options(model, room),
-                    # Contacts begin where surfaces meet, as in MuJoCo; Isaac Lab's own margin is 1 cm.
+                    solver_cfg=solver_options(model, sizes),
+                    # Contacts begin where surfaces meet, as in MuJoCo; Isaac Lab's default margin is 1 cm.
                     default_shape_cfg=NewtonShapeCfg(margin=0.0, gap=0.0),
                 ),
             )
@@ -167,8 +170,8 @@ class Bridge:
         scene = InteractiveSceneCfg(num_envs=n, env_spacing=0.0, replicate_physics=True)
         drives = {a.joint: a for a in robot.actuators if a.kind == "position"}
 
-        def each(value: str, otherwise: float) -> dict[str, float]:
-            return {there: getattr(drives.get(ours), value, otherwise) for there, ours in names.items()}
+        def per_joint(value: str, default: float) -> dict[str, float]:
+            return {name: getattr(drives.get(joint), value, default) for name, joint in names.items()}
 
         scene.robot = ArticulationCfg(
             prim_path=_ROBOT,
@@ -182,9 +185,9 @@ class Bridge:
             actuators={
                 "all": ImplicitActuatorCfg(
                     joint_names_expr=[".*"],
-                    stiffness=each("kp", 0.0),
-                    damping=each("kd", 0.0),
-                    joint_effort_limit=each("effort", _UNLIMITED),
+                    stiffness=per_joint("kp", 0.0),
+                    damping=per_joint("kd", 0.0),
+                    joint_effort_limit=per_joint("effort", _UNLIMITED),
                 )
             },
         )
@@ -193,7 +196,7 @@ class Bridge:
                 prim_path="/World/ground", spawn=sim_utils.UsdFileCfg(usd_path=str(ground_usd()))
             )
         if robot.feet:
-            feet = "|".join(numbered("body", model.body(foot).id) for foot in robot.feet)
+            feet = "|".join(usd_name("body", model.body(foot).id) for foot in robot.feet)
             scene.feet = ContactSensorCfg(prim_path=f"{_ROBOT}/.*/(?:{feet})[^/]*")
         self._scene = InteractiveScene(scene)
         self._sim.reset()
@@ -202,38 +205,39 @@ class Bridge:
         self._feet = self._scene["feet"] if robot.feet else None
         self._solver, self._state = NewtonManager._solver, NewtonManager.get_state_0()
         self._solver.mjw_model.opt.warn_overflow = False
-        # What the articulation has set since is told to the solver with the first step, which writes its rows anew:
-        # that step is taken here, and nowhere that anybody looks at.
+        # The first step copies what the articulation has set to the solver and overwrites its rows, so take that step
+        # here, before any reset.
         self._sim.step(render=False)
         self._scene.update(self._sim.get_physics_dt())
         self.overflow()
         self.joint_names = [names.get(name, name) for name in self._robot.joint_names]
-        self.body_names = [model.body(number_of(name)).name for name in self._robot.body_names]
+        self.body_names = [model.body(mujoco_id(name)).name for name in self._robot.body_names]
         found = self._feet.sensor_names if self._feet else []
-        self.sensor_names = [model.body(number_of(name)).name for name in found]
+        self.sensor_names = [model.body(mujoco_id(name)).name for name in found]
         self.origins: Tensor = self._scene.env_origins.to(device=device, dtype=torch.float32).clone()
         self.solver_model: mujoco.MjModel = self._solver.mj_model
-        """What Newton made of the robot, as MuJoCo compiled it."""
+        """Newton's version of the robot, as MuJoCo compiled it."""
         labels = NewtonManager.get_model().body_label
-        numbers = self._solver.mjc_body_to_newton.numpy()[0]
-        self.solver_bodies = [model.body(0 if b < 0 else number_of(labels[b])).name for b in numbers]
-        """Its bodies, in its order, by our names."""
+        indices = self._solver.mjc_body_to_newton.numpy()[0]
+        self.solver_bodies = [model.body(0 if b < 0 else mujoco_id(labels[b])).name for b in indices]
+        """Names of its bodies in the MJCF, in its order."""
 
     def limit_drives(self, efforts: dict[int, float]) -> None:
-        """One actuator a drive, limited as MuJoCo limits a position actuator; efforts by joint of `solver_model`.
+        """Make each drive one actuator, limited as MuJoCo limits a position actuator.
 
-        Newton makes two of each, for stiffness and for damping, and clips their sum at the joint. Short of saturation
-        that is the same. In it MuJoCo's implicit integrator leaves the damping of a clipped actuator out of its
-        matrix, which it can only where the actuator itself is limited.
+        `efforts` maps joint ids of `solver_model` to efforts [Nm or N]. Newton makes two actuators per drive, for
+        stiffness and for damping, and clips their sum at the joint. That is equal until the drive saturates. Then
+        MuJoCo's implicit integrator leaves the damping of a clipped actuator out of its matrix, which it can only do
+        if the actuator itself is limited.
         """
         if not efforts:
             return
         rows = self.model_rows("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
-        gains, bias, ends = rows.values()
+        gains, bias, ranges = rows.values()
         limited = wp.to_torch(self._solver.mjw_model.actuator_forcelimited)
-        moved = self._solver.mj_model.actuator_trnid[:, 0]
+        driven_joint = self._solver.mj_model.actuator_trnid[:, 0]
         for joint, effort in efforts.items():
-            pair = [int(i) for i in (moved == joint).nonzero()[0]]
+            pair = [int(i) for i in (driven_joint == joint).nonzero()[0]]
             stiff = [i for i in pair if float(bias[0, i, 2]) == 0.0]
             damp = [i for i in pair if float(bias[0, i, 2]) != 0.0]
             assert max(len(stiff), len(damp)) == 1, f"joint {joint} has other actuators than a drive"
@@ -242,10 +246,10 @@ class Bridge:
                 gains[:, damp[0]], bias[:, damp[0]] = 0.0, 0.0
             for i in pair:
                 limited[i] = True
-                ends[:, i, 0], ends[:, i, 1] = -effort, effort
+                ranges[:, i, 0], ranges[:, i, 1] = -effort, effort
 
     def read(self) -> Measured:
-        """Everything as it is now; live views, to be copied."""
+        """The current measurements: live views, which the caller copies."""
         self._globals.activate()
         data = self._robot.data
         pose, joints = data.body_link_pose_w.torch, data.joint_pos.torch
@@ -255,28 +259,28 @@ class Bridge:
     def write(
         self, mask: Tensor, base_pose: Tensor, base_vel: Tensor, joint_pos: Tensor, joint_vel: Tensor
     ) -> None:
-        """Put the environments in `mask` there, at rest otherwise.
+        """Set the state of the environments in `mask` (N,) bool.
 
-        A base's pose (N, 7), xyzw, and velocity (N, 6) in world axes; joints (N, J) in Isaac Lab's order. Clears warm
-        starts and sensors, and makes what `read` tells of them current, forces included.
+        Base pose (N, 7), xyzw, and velocity (N, 6) in world axes; joints (N, J) in Isaac Lab's order. Clears warm
+        starts and sensors, and updates what `read` returns for these environments, forces included.
         """
         self._globals.activate()
-        robot, chosen = self._robot, wp.from_torch(mask.contiguous(), dtype=wp.bool)
-        robot.reset(env_mask=chosen)
+        robot, env_mask = self._robot, wp.from_torch(mask.contiguous(), dtype=wp.bool)
+        robot.reset(env_mask=env_mask)
         if self._feet:
-            self._feet.reset(env_mask=chosen)
+            self._feet.reset(env_mask=env_mask)
         if self._floating:
-            robot.write_root_link_pose_to_sim_mask(root_pose=base_pose.contiguous(), env_mask=chosen)
-            robot.write_root_link_velocity_to_sim_mask(root_velocity=base_vel.contiguous(), env_mask=chosen)
+            robot.write_root_link_pose_to_sim_mask(root_pose=base_pose.contiguous(), env_mask=env_mask)
+            robot.write_root_link_velocity_to_sim_mask(root_velocity=base_vel.contiguous(), env_mask=env_mask)
         robot.write_joint_state_to_sim_mask(
-            position=joint_pos.contiguous(), velocity=joint_vel.contiguous(), env_mask=chosen
+            position=joint_pos.contiguous(), velocity=joint_vel.contiguous(), env_mask=env_mask
         )
         NewtonManager.forward()
         if self._feet:
-            self._find_contacts()
+            self._update_contacts()
 
-    def _find_contacts(self) -> None:
-        """Contact forces at the present state: a forward pass of the solver, whose warm starts it leaves alone."""
+    def _update_contacts(self) -> None:
+        """Compute the contact forces of the current state by a forward pass of the solver; keeps its warm starts."""
         solver, data = self._solver, self._solver.mjw_data
         with wp.ScopedDevice(solver.model.device):
             solver._apply_mjc_control(solver.model, self._state, NewtonManager.get_control(), data)
@@ -284,25 +288,25 @@ class Bridge:
             mjw.forward(solver.mjw_model, data)
             NewtonManager._update_sensors(None)
         assert self._feet is not None
-        # A sensor whose time is zero, as after its reset, shows zeros.
+        # A sensor at time zero, as after its reset, reads zero.
         self._feet.update(self._sim.get_physics_dt(), force_recompute=True)
 
     def command(self, position: Tensor, effort: Tensor) -> None:
-        """Positions (N, J) for the drives and forces (N, J) added to them, in Isaac Lab's order; they are held."""
+        """Hold positions (N, J) for the drives and forces (N, J), which are added, in Isaac Lab's order."""
         self._globals.activate()
         self._robot.actuators.target_command.set_position_mask(value=position.contiguous())
         self._robot.actuators.target_command.set_effort_mask(value=effort.contiguous())
         self._scene.write_data_to_sim()
 
     def step(self, substeps: int) -> None:
-        """So many physics steps."""
+        """Take `substeps` physics steps."""
         self._globals.activate()
         for _ in range(substeps):
             self._sim.step(render=False)
         self._scene.update(substeps * self._sim.get_physics_dt())
 
     def rows(self) -> dict[str, Tensor]:
-        """What the next step follows from, (N, ...) each: live memory, to be read and written.
+        """The simulation state, (N, ...) each: live views, to be read and written.
 
         `joint_q` and `joint_qd` begin with a free base: its world position and xyzw; the linear velocity of its
         centre of mass and its angular velocity, world axes.
@@ -315,10 +319,10 @@ class Bridge:
         }
 
     def model_rows(self, *names: str) -> dict[str, Tensor]:
-        """The solver's own parameters by MuJoCo's names, (N, ...) each: live memory.
+        """The solver's parameters by MuJoCo's names, (N, ...) each: live views.
 
-        They are written there and nowhere else, which spares Newton's notification: it works everything out again for
-        all environments, at the price of two physics steps.
+        Writing them directly avoids Newton's notification, which recomputes all environments and costs two physics
+        steps.
         """
         model, n = self._solver.mjw_model, len(self.origins)
         found = {}
@@ -329,7 +333,7 @@ class Bridge:
         return found
 
     def overflow(self) -> IntFlag:
-        """What was dropped for want of room, of all environments since the last call; false where nothing was."""
+        """The overflows in any environment since the last call; falsy without any."""
         bits: Tensor = wp.to_torch(self._solver.mjw_data.overflow)
         lost = mjw.OverflowType(0)
         for value in bits.unique().tolist():
@@ -347,32 +351,32 @@ class Bridge:
                 SimulationContext.clear_instance()
         finally:
             self.__dict__.pop("_sim", None)
-            self._globals.forget()
+            self._globals.reset()
 
 
-def solver_options(model: mujoco.MjModel, room: Room) -> MJWarpSolverCfg:
-    """MuJoCo's options as those of MuJoCo Warp in Isaac Lab."""
+def solver_options(model: mujoco.MjModel, sizes: ArraySizes) -> MJWarpSolverCfg:
+    """Convert MuJoCo's options to those of Isaac Lab's MuJoCo Warp solver."""
     option = model.opt
 
-    def word(prefix: str, enum: Any, value: int) -> str:
+    def enum_name(prefix: str, enum: Any, value: int) -> str:
         return str(enum(value).name).removeprefix(prefix).lower()
 
     return MJWarpSolverCfg(
-        njmax=room.rows,
-        nconmax=room.contacts,
+        njmax=sizes.rows,
+        nconmax=sizes.contacts,
         iterations=int(option.iterations),
         ls_iterations=int(option.ls_iterations),
         ccd_iterations=int(option.ccd_iterations),
-        solver=word("mjSOL_", mujoco.mjtSolver, option.solver),
-        integrator=word("mjINT_", mujoco.mjtIntegrator, option.integrator),
-        cone=word("mjCONE_", mujoco.mjtCone, option.cone),
+        solver=enum_name("mjSOL_", mujoco.mjtSolver, option.solver),
+        integrator=enum_name("mjINT_", mujoco.mjtIntegrator, option.integrator),
+        cone=enum_name("mjCONE_", mujoco.mjtCone, option.cone),
         impratio=float(option.impratio),
         tolerance=float(option.tolerance),
     )
 
 
 def dof_names(model: mujoco.MjModel) -> dict[str, str]:
-    """Isaac Lab's name of each joint, and ours: joints that share a body are one of several axes there, first:0, ..."""
+    """Our joint names by Isaac Lab's: there the joints that share a body are axes of the first one, first:0, ..."""
     names: dict[str, str] = {}
     for body in range(model.nbody):
         joints = [
@@ -381,11 +385,11 @@ def dof_names(model: mujoco.MjModel) -> dict[str, str]:
             if model.jnt_bodyid[joint] == body and model.jnt_type[joint] != mujoco.mjtJoint.mjJNT_FREE
         ]
         for axis, joint in enumerate(joints):
-            first = numbered("joint", joints[0])
+            first = usd_name("joint", joints[0])
             names[first if len(joints) == 1 else f"{first}:{axis}"] = model.joint(joint).name
     return names
 
 
 def touches_itself(model: mujoco.MjModel) -> bool:
-    """Whether geoms of the robot, those of a base that is fixed among them, can touch one another."""
+    """Whether geoms of the robot, including those of a fixed base, can touch one another."""
     return any(model.geom_bodyid[a] and model.geom_bodyid[b] for a, b in colliding_pairs(model))

@@ -1,4 +1,4 @@
-"""Whether a robot came through USD whole: two MuJoCo models of it, ours and the one that Newton made, side by side."""
+"""Checks that the conversion to USD kept the robot: compares our MuJoCo model with the one that Newton made."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from robolearn.envs.contacts import colliding_pairs
 
 TOLERANCE = 1e-5
-"""Of each value, relative where it is above one: float32, and degrees in between."""
+"""Absolute up to 1 and relative above it: the values went through float32 and degrees."""
 
 _SMALL = 1e-6
-"""Masses, inertias and what else has no natural scale of one are compared relative to themselves down to this."""
+"""Fields without a natural scale of 1, such as masses, are compared relative to their values down to this one."""
 
 _BODIES = ("body_mass", "body_ipos", "body_pos", "body_gravcomp")
 _DOFS = ("dof_damping", "dof_dampingpoly", "dof_armature", "dof_frictionloss")
@@ -69,7 +69,7 @@ _HARMLESS = (
     "SLEEP",
     "INVDISCRETE",
 )
-"""Flags for how MuJoCo itself computes, or for what nobody reads here."""
+"""Flags that change how MuJoCo computes, or outputs that are not used here, but not the physics."""
 
 _PLANE, _SPHERE, _CAPSULE, _ELLIPSOID, _CYLINDER, _MESH = (
     int(getattr(mujoco.mjtGeom, f"mjGEOM_{name}"))
@@ -78,9 +78,9 @@ _PLANE, _SPHERE, _CAPSULE, _ELLIPSOID, _CYLINDER, _MESH = (
 
 
 def _directions() -> np.ndarray:
-    """(40, 3) unit vectors all around, of which none is an axis or the mirror image of another."""
-    numbers = np.arange(40) + 0.5
-    height, angle = 1.0 - numbers / 20.0, numbers * 2.399963
+    """(40, 3) unit vectors all around (a Fibonacci sphere), none an axis or the mirror image of another."""
+    index = np.arange(40) + 0.5
+    height, angle = 1.0 - index / 20.0, index * 2.399963
     return np.stack(
         [np.sqrt(1 - height**2) * np.cos(angle), np.sqrt(1 - height**2) * np.sin(angle), height], axis=1
     )
@@ -90,15 +90,15 @@ _DIRECTIONS = _directions()
 
 
 class Match:
-    """Where bodies, joints and degrees of freedom of ours stand in the other model, which has names of its own."""
+    """Maps ids of bodies, joints and degrees of freedom from our model to Newton's, which has other names."""
 
     def __init__(self, ours: mujoco.MjModel, theirs: mujoco.MjModel, bodies: Sequence[str]) -> None:
-        """`bodies` are our names of the other model's bodies, in its order, the world first.
+        """`bodies` are the names in our model of the bodies of `theirs`, in its order, the world first.
 
-        The joints of a body stand in the same order in both; what stands at a wrong place shows in `differences`.
+        The joints of a body are expected in the same order in both; `differences` reports them otherwise.
 
         Raises:
-            ValueError: the models do not have the same bodies, each with as many joints.
+            ValueError: the bodies differ, or the number or types of the joints of a body.
         """
         named = [ours.body(i).name for i in range(1, ours.nbody)]
         if sorted(named) != sorted(bodies[1:]) or ours.njnt != theirs.njnt or ours.nv != theirs.nv:
@@ -106,14 +106,14 @@ class Match:
                 f"Isaac Lab has the bodies {', '.join(bodies[1:])} with {theirs.nv} degrees of freedom"
             )
         self.bodies = np.array([0, *(1 + list(bodies[1:]).index(name) for name in named)])
-        """(nbody,) the number over there of each body of ours."""
+        """(nbody,) id in `theirs` of each body of `ours`."""
         self.joints, self.dofs = np.zeros(ours.njnt, int), np.zeros(ours.nv, int)
         """(njnt,) and (nv,) likewise."""
         for body, other in enumerate(self.bodies):
             here, there = np.flatnonzero(ours.jnt_bodyid == body), np.flatnonzero(theirs.jnt_bodyid == other)
             if len(here) != len(there) or not np.array_equal(ours.jnt_type[here], theirs.jnt_type[there]):
                 raise ValueError(
-                    f"body {ours.body(body).name} has {len(there)} joints, not {len(here)}, or other ones"
+                    f"body {ours.body(body).name} has {len(there)} joints in Isaac Lab, not {len(here)}, or other types"
                 )
             self.joints[here] = there
             dofs = np.flatnonzero(ours.dof_bodyid == body), np.flatnonzero(theirs.dof_bodyid == other)
@@ -121,22 +121,22 @@ class Match:
 
 
 def differences(ours: mujoco.MjModel, theirs: mujoco.MjModel, match: Match) -> list[str]:
-    """What differs between the same robot in two models, a line each.
+    """What differs between the same robot in two models, one line per difference.
 
-    Poses at the initial position of a free base are not compared, nor is the physics step, which is told with each;
-    geoms are compared where they can touch another, in whatever order a body has them.
+    The initial pose of a free base is not compared, nor is the physics step, which Isaac Lab sets separately. Geoms are
+    compared if they can touch another geom, in any order within a body.
     """
     found = _options(ours, theirs)
     parents = match.bodies[ours.body_parentid]
     if not np.array_equal(parents[1:], theirs.body_parentid[match.bodies][1:]):
-        found.append("a body hangs on another one")
+        found.append("body_parentid differs")
     free = ours.jnt_type == mujoco.mjtJoint.mjJNT_FREE
     placed = ~np.isin(np.arange(ours.nbody), ours.jnt_bodyid[free])
     for name in _BODIES:
         rows = placed if name == "body_pos" else np.ones(ours.nbody, bool)
         found += _compare(name, getattr(ours, name)[rows], getattr(theirs, name)[match.bodies][rows])
-    turned = _turns(ours.body_quat), _turns(theirs.body_quat)[match.bodies]
-    found += _compare("the axes of body_quat", turned[0][placed], turned[1][placed])
+    axes = _rotations(ours.body_quat), _rotations(theirs.body_quat)[match.bodies]
+    found += _compare("the axes of body_quat", axes[0][placed], axes[1][placed])
     inertia = _inertia(ours), _inertia(theirs)[match.bodies]
     for body in range(1, ours.nbody):
         scale = max(float(np.abs(inertia[0][body]).max()), _SMALL)
@@ -144,14 +144,16 @@ def differences(ours: mujoco.MjModel, theirs: mujoco.MjModel, match: Match) -> l
         found += _compare(name, inertia[0][body] / scale, inertia[1][body] / scale)
     for name in _DOFS:
         found += _compare(name, getattr(ours, name), getattr(theirs, name)[match.dofs])
-    rubs = ours.dof_frictionloss > 0  # without it they have no effect
+    has_friction = ours.dof_frictionloss > 0  # without it the next two have no effect
     for name in ("dof_solref", "dof_solimp"):
-        found += _compare(name, getattr(ours, name)[rubs], getattr(theirs, name)[match.dofs][rubs])
+        found += _compare(
+            name, getattr(ours, name)[has_friction], getattr(theirs, name)[match.dofs][has_friction]
+        )
     for name in _JOINTS:
         found += _compare(name, getattr(ours, name)[~free], getattr(theirs, name)[match.joints][~free])
-    places = ours.jnt_qposadr[~free], theirs.jnt_qposadr[match.joints][~free]
+    addresses = ours.jnt_qposadr[~free], theirs.jnt_qposadr[match.joints][~free]
     for name in _POSITIONS:
-        found += _compare(name, getattr(ours, name)[places[0]], getattr(theirs, name)[places[1]])
+        found += _compare(name, getattr(ours, name)[addresses[0]], getattr(theirs, name)[addresses[1]])
     limited = ours.jnt_limited.astype(bool)
     if not np.array_equal(limited[~free], theirs.jnt_limited.astype(bool)[match.joints][~free]):
         found.append("jnt_limited differs")
@@ -167,12 +169,12 @@ def _compare(name: str, ours: np.ndarray, theirs: np.ndarray) -> list[str]:
     if not off.any():
         return []
     first = tuple(int(i) for i in np.argwhere(off)[0])
-    place = f"[{', '.join(map(str, first))}]" if first else ""
-    return [f"{name}{place} is {theirs[first]:g}, not {ours[first]:g}"]
+    index = f"[{', '.join(map(str, first))}]" if first else ""
+    return [f"{name}{index} is {theirs[first]:g}, not {ours[first]:g}"]
 
 
 def _options(ours: mujoco.MjModel, theirs: mujoco.MjModel) -> list[str]:
-    """Options and flags of the MJCF that are others there."""
+    """Options and flags that differ between the models."""
     found: list[str] = []
     for name in _OPTIONS:
         found += _compare(f"option {name}", getattr(ours.opt, name), getattr(theirs.opt, name))
@@ -187,12 +189,14 @@ def _options(ours: mujoco.MjModel, theirs: mujoco.MjModel) -> list[str]:
             name = label.removeprefix(prefix)
             if label.startswith(prefix) and differ & int(bit) and name not in harmless:
                 here = bool(int(getattr(ours.opt, f"{kind}flags")) & int(bit))
-                found.append(f"the flag {name.lower()} is {'' if here else kind + 'd there, '}not {kind}d")
+                found.append(
+                    f"the flag {name.lower()} is {'' if here else kind + 'd in Isaac Lab, '}not {kind}d"
+                )
     return found
 
 
-def _turns(quats: np.ndarray) -> np.ndarray:
-    """(N, 9) rotation matrices of quaternions (N, 4): those of a quaternion and its negative are the same."""
+def _rotations(quats: np.ndarray) -> np.ndarray:
+    """(N, 9) rotation matrices of quaternions (N, 4), equal for a quaternion and its negative."""
     found = np.zeros((len(quats), 9))
     for row, quat in zip(found, np.asarray(quats, float), strict=True):
         mujoco.mju_quat2Mat(row, quat)
@@ -200,13 +204,13 @@ def _turns(quats: np.ndarray) -> np.ndarray:
 
 
 def _inertia(model: mujoco.MjModel) -> np.ndarray:
-    """(nbody, 3, 3) in the bodies' own axes: principal axes can be told in several ways."""
-    turns = _turns(model.body_iquat).reshape(-1, 3, 3)
-    return np.einsum("bij,bj,bkj->bik", turns, model.body_inertia, turns)
+    """(nbody, 3, 3) inertia in the bodies' axes, because principal axes are not unique."""
+    rotations = _rotations(model.body_iquat).reshape(-1, 3, 3)
+    return np.einsum("bij,bj,bkj->bik", rotations, model.body_inertia, rotations)
 
 
 def _pairs(ours: mujoco.MjModel, theirs: mujoco.MjModel, match: Match) -> list[str]:
-    """Whether the same bodies can touch one another, with as many pairs of geoms."""
+    """Differences in which bodies can touch one another, and with how many pairs of geoms."""
     mine: Counter[tuple[int, ...]] = Counter(
         tuple(sorted(int(match.bodies[ours.geom_bodyid[geom]]) for geom in pair))
         for pair in colliding_pairs(ours)
@@ -219,30 +223,30 @@ def _pairs(ours: mujoco.MjModel, theirs: mujoco.MjModel, match: Match) -> list[s
     first = min(pair for pair in mine | others if mine[pair] != others[pair])
     names = " and ".join(ours.body(int(np.flatnonzero(match.bodies == body)[0])).name for body in first)
     totals = f"{others.total()} pairs of geoms can touch, not {mine.total()}"
-    return [f"{totals}: of {names} {others[first]}, not {mine[first]}"]
+    return [f"{totals}: {others[first]} of {names}, not {mine[first]}"]
 
 
 def _geoms(ours: mujoco.MjModel, theirs: mujoco.MjModel, match: Match) -> list[str]:
-    """What differs among the geoms that can touch another; on each body they are paired by which are most alike."""
+    """Differences in the geoms that can touch another; geoms of a body are matched to the most similar one."""
     for body, other in enumerate(match.bodies):
         kept = Counter(_kinds(theirs, [int(g) for g in np.flatnonzero(theirs.geom_bodyid == other)]))
         collide = (ours.geom_contype | ours.geom_conaffinity) != 0
-        own = Counter(_kinds(ours, [int(g) for g in np.flatnonzero(collide & (ours.geom_bodyid == body))]))
-        if own - kept:
-            lost_kinds = ", ".join(sorted((own - kept).elements()))
-            return [f"body {ours.body(body).name} has lost a geom that collides: {lost_kinds}"]
+        expected = Counter(
+            _kinds(ours, [int(g) for g in np.flatnonzero(collide & (ours.geom_bodyid == body))])
+        )
+        if expected - kept:
+            lost_kinds = ", ".join(sorted((expected - kept).elements()))
+            return [f"body {ours.body(body).name} lost a colliding geom: {lost_kinds}"]
     touching = [{geom for pair in colliding_pairs(model) for geom in pair} for model in (ours, theirs)]
-    for body in [
-        *range(1, ours.nbody),
-        0,
-    ]:  # the robot's own first: the floor touches nothing where they do not
+    # The floor's geoms come last: they touch only what the robot's geoms, compared before, allow.
+    for body in [*range(1, ours.nbody), 0]:
         other = match.bodies[body]
         mine = sorted(geom for geom in touching[0] if ours.geom_bodyid[geom] == body)
         rest = sorted(geom for geom in touching[1] if theirs.geom_bodyid[geom] == other)
         kinds = _kinds(ours, mine), _kinds(theirs, rest)
         if kinds[0] != kinds[1]:
             here, there = (", ".join(names) or "no geom" for names in kinds)
-            return [f"of body {ours.body(body).name} can touch something there: {there}; not: {here}"]
+            return [f"geoms of body {ours.body(body).name} that can touch another: {there}; not: {here}"]
         for geom in mine:
             row = _surface(ours, geom)
             rows = {g: _surface(theirs, g) for g in rest if theirs.geom_type[g] == ours.geom_type[geom]}
@@ -271,23 +275,23 @@ def _flat(row: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _surface(model: mujoco.MjModel, geom: int) -> dict[str, np.ndarray]:
-    """A geom's shape in its body's axes, and its surface."""
+    """A geom's shape in its body's axes, and its contact parameters."""
     values = {name: np.atleast_1d(getattr(model, name)[geom]).astype(float) for name in _GEOMS}
     return {"the shape": _shape(model, geom), **values}
 
 
 def _shape(model: mujoco.MjModel, geom: int) -> np.ndarray:
-    """How far the geom reaches in many directions of its body: the same however its own axes are chosen.
+    """The geom's support function in many directions of its body, which does not depend on the choice of its axes.
 
-    Place, size and orientation together, and of a mesh its convex hull, which is what collides. A plane is endless: its
-    height and its normal.
+    It covers position, size, orientation and, of a mesh, the convex hull, which is what collides. For a plane, which is
+    infinite: its normal and height.
     """
-    place, size = model.geom_pos[geom], model.geom_size[geom]
-    turn = _turns(model.geom_quat[geom][None])[0].reshape(3, 3)
+    position, size = model.geom_pos[geom], model.geom_size[geom]
+    rotation = _rotations(model.geom_quat[geom][None])[0].reshape(3, 3)
     kind = int(model.geom_type[geom])
     if kind == _PLANE:
-        return np.array([*turn[:, 2], place @ turn[:, 2]])
-    local = _DIRECTIONS @ turn
+        return np.array([*rotation[:, 2], position @ rotation[:, 2]])
+    local = _DIRECTIONS @ rotation
     along, across = np.abs(local[:, 2]), np.hypot(local[:, 0], local[:, 1])
     if kind == _SPHERE:
         reach = np.full(len(local), size[0])
@@ -303,4 +307,4 @@ def _shape(model: mujoco.MjModel, geom: int) -> np.ndarray:
         reach = (vertices @ local.T).max(axis=0)
     else:
         reach = np.abs(local) @ size
-    return _DIRECTIONS @ place + reach
+    return _DIRECTIONS @ position + reach

@@ -1,4 +1,4 @@
-"""A robot's MJCF as the USD file that Isaac Lab loads, converted once and kept."""
+"""Converts a robot's MJCF to the USD file that Isaac Lab loads, and caches it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError
 
 RECIPE = 2
-"""Raised when what is written for the same robot changes."""
+"""Version of the conversion; raise it when the USD file of the same robot changes."""
 
 GROUND = f"""#usda 1.0
 (
@@ -43,25 +43,25 @@ def Xform "ground"
     }}
 }}
 """
-"""An endless floor; Isaac Lab's own is fetched from a server."""
+"""An infinite floor; Isaac Lab would download its own from a server."""
 
 
 def cache_folder() -> Path:
-    """Where converted robots are kept: $XDG_CACHE_HOME/robolearn/usd, or ~/.cache/robolearn/usd."""
+    """The cache of converted robots: $XDG_CACHE_HOME/robolearn/usd, or ~/.cache/robolearn/usd."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "robolearn" / "usd"
 
 
 def robot_usd(robot: Robot) -> Path:
-    """The robot's USD file, converted now if this robot has not been before.
+    """The path of the robot's USD file, converted on first use.
 
-    The file's name has a hash of what goes into it, so that a changed robot, or another converter, has another one.
+    The file's name contains a hash of its inputs: the MJCF, its meshes and the converter's version.
 
     Raises:
-        ConfigError: the MJCF holds something that does not survive the way through USD, or the file cannot be kept.
+        ConfigError: the MJCF has something that the conversion to USD would lose, or the cache cannot be written.
     """
     spec = clean(robot)
-    xml = written(spec)
+    xml = to_xml(spec)
 
     def make(folder: Path) -> Path:
         source = folder / "robot.xml"
@@ -70,21 +70,21 @@ def robot_usd(robot: Robot) -> Path:
             convert(source, folder / "robot")
         except (ImportError, OSError):
             raise
-        except Exception as error:  # USD's own, among others
+        except Exception as error:  # USD's errors, among others
             raise ConfigError(f"{robot.mjcf}: cannot be converted to USD: {_reason(error)}") from error
         made = next(iter(sorted((folder / "robot").glob("*.usd*"))), None)
-        if made is None or not _is_whole(made):
+        if made is None or not _is_nonempty(made):
             raise ConfigError(f"{robot.mjcf}: cannot be converted to USD: nothing was written")
         return made
 
-    return _kept(f"{robot.name}-{digest(spec, xml)}.usdc", make)
+    return _cached(f"{robot.name}-{digest(spec, xml)}.usdc", make)
 
 
 def ground_usd() -> Path:
-    """The floor's USD file.
+    """The path of the floor's USD file.
 
     Raises:
-        ConfigError: it cannot be kept.
+        ConfigError: the cache cannot be written.
     """
 
     def make(folder: Path) -> Path:
@@ -92,50 +92,48 @@ def ground_usd() -> Path:
         made.write_text(GROUND, encoding="utf-8")
         return made
 
-    return _kept(f"ground-{hashlib.sha256(GROUND.encode()).hexdigest()[:16]}.usda", make)
+    return _cached(f"ground-{hashlib.sha256(GROUND.encode()).hexdigest()[:16]}.usda", make)
 
 
-def _kept(name: str, make: Callable[[Path], Path]) -> Path:
-    """The file of this name in the cache; where it is missing or empty, what `make` makes in an empty folder.
+def _cached(name: str, make: Callable[[Path], Path]) -> Path:
+    """The cached file of this name. If it is missing or empty, `make` writes it in an empty folder first.
 
-    It is moved to its place whole: several processes may do this at once, and none sees half a file.
+    The file is moved into the cache atomically, so several processes may do this at once.
     """
     folder = cache_folder()
     file = folder / name
     try:
-        if not _is_whole(file):
+        if not _is_nonempty(file):
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(
                 prefix=f".{file.stem}-", dir=folder, ignore_cleanup_errors=True
             ) as building:
                 made = make(Path(building))
-                with made.open(
-                    "rb+"
-                ) as content:  # its bytes before its name: a rename may reach the disk first
-                    os.fsync(content.fileno())
+                with made.open("rb+") as content:
+                    os.fsync(content.fileno())  # the content must reach the disk before the rename
                 os.replace(made, file)
     except OSError as error:
         raise ConfigError(
-            f"cannot keep converted robots in {folder}: {error.strerror or error}; set XDG_CACHE_HOME to a folder "
+            f"cannot write converted robots to {folder}: {error.strerror or error}; set XDG_CACHE_HOME to a folder "
             "that can be written"
         ) from error
     return file
 
 
-def _is_whole(file: Path) -> bool:
-    """Whether it is there, with something in it: a machine that loses power leaves empty files."""
+def _is_nonempty(file: Path) -> bool:
+    """Whether the file exists and is not empty; a power loss can leave empty files."""
     return file.is_file() and file.stat().st_size > 0
 
 
 def _reason(error: Exception) -> str:
-    """One line; of USD's errors what was said, without where in whose source."""
+    """One line: of a USD error only its message, without the place in USD's source."""
     text = " ".join(str(error).split())
     found = re.search(r"Python runtime error: (.*?)'?$", text)
     return found[1] if found else text or type(error).__name__
 
 
 def digest(spec: mujoco.MjSpec, xml: str) -> str:
-    """What the converted files follow from: the cleaned MJCF, its meshes and the versions of the converters."""
+    """A hash of the inputs of the conversion: the cleaned MJCF, its meshes and the converters' versions."""
     parts = [str(RECIPE).encode(), xml.encode()]
     parts += [
         f"{name} {importlib.metadata.version(name)}".encode() for name in ("mujoco", "mujoco-usd-converter")
@@ -147,23 +145,23 @@ def digest(spec: mujoco.MjSpec, xml: str) -> str:
 
 
 def clean(robot: Robot) -> mujoco.MjSpec:
-    """The robot's MJCF with what USD needs said and without what would be read wrongly.
+    """The robot's MJCF, changed so that its conversion to USD keeps the physics.
 
-    - Every body states its inertia: the converter leaves out the geoms that do not collide, and their mass with them.
-    - The world's own geoms and lights go: a floor in there becomes part of the robot.
-    - Looks and sites go: nothing there draws them, and the soles are placed by ourselves.
-    - Bodies and joints are called by their numbers (`numbered`): USD does not take every name, things are put in the
-      order of the alphabet there, and joints that share a body would turn about one another in that order.
+    - Every body states its inertia: the converter drops the geoms that do not collide, with their mass.
+    - Geoms and lights of the world body are removed: a floor among them would become part of the robot.
+    - Visual geoms and sites are removed: Isaac Lab does not draw them, and the backend computes the soles.
+    - Bodies and joints are named by their MuJoCo ids (`usd_name`): USD does not accept every name and sorts by name,
+      and that order decides in which order the joints of a body rotate.
 
     Raises:
-        ConfigError: for equality constraints, tendons, named contact pairs and exclusions, bodies without a name,
-            bodies whose joints do not share one anchor, joints with an actuatorfrcrange or a ref, and
-            meshes without a file.
+        ConfigError: the MJCF has equality constraints, tendons, contact pairs or exclusions, a body without a name, a
+            body whose joints have different anchors, a joint with an actuatorfrcrange or a ref, or a mesh without a
+            file.
     """
     spec = mujoco.MjSpec.from_file(str(robot.mjcf))
-    spec.modelname = "robot"  # that of a file and of a prim in there
+    spec.modelname = "robot"  # the name of the file and of its root prim
     model = spec.copy().compile()
-    _refuse(robot, spec, model)
+    _check_supported(robot, spec, model)
     renamed: list[tuple[Any, str]] = []
     for body in spec.bodies:
         if body.name == spec.worldbody.name:
@@ -172,61 +170,63 @@ def clean(robot: Robot) -> mujoco.MjSpec:
         body.explicitinertial = True
         body.mass, body.inertia = model.body_mass[number], model.body_inertia[number]
         body.ipos, body.iquat = model.body_ipos[number], model.body_iquat[number]
-        renamed.append((body, numbered("body", number)))
+        renamed.append((body, usd_name("body", number)))
     for geom in list(spec.geoms):
         if geom.parent.name == spec.worldbody.name or not (geom.contype or geom.conaffinity):
             spec.delete(geom)
-    for number, geom in enumerate(spec.geoms):  # never by the name of a body or joint beside it
+    for number, geom in enumerate(spec.geoms):  # a name that no body or joint has
         renamed.append((geom, f"geom{number:04d}"))
     hinges = [joint for joint in spec.joints if joint.type != mujoco.mjtJoint.mjJNT_FREE]
-    renamed += [(joint, numbered("joint", model.joint(joint.name).id)) for joint in hinges]
-    for number, (thing, _) in enumerate(renamed):  # out of the way: the robot may use such names itself
-        thing.name = f"~{number}"
-    for thing, name in renamed:
-        thing.name = name
-    for gone in [*spec.lights, *spec.cameras, *spec.sites, *spec.keys]:
-        spec.delete(gone)
+    renamed += [(joint, usd_name("joint", model.joint(joint.name).id)) for joint in hinges]
+    for number, (element, _) in enumerate(
+        renamed
+    ):  # first to temporary names: the robot may use the new ones
+        element.name = f"~{number}"
+    for element, name in renamed:
+        element.name = name
+    for element in [*spec.lights, *spec.cameras, *spec.sites, *spec.keys]:
+        spec.delete(element)
     used = {geom.meshname for geom in spec.geoms}
     for mesh in list(spec.meshes):
         if mesh.name not in used:
             spec.delete(mesh)
         elif not mesh.file:
             raise ConfigError(
-                f"{robot.mjcf}: mesh {mesh.name} has no file, and backend=isaaclab takes none from vertices; "
+                f"{robot.mjcf}: mesh {mesh.name} has no file, which backend=isaaclab does not support; "
                 "write it to an STL or OBJ file"
             )
-    if spec.meshes:  # the file is written elsewhere
+    if spec.meshes:  # the cleaned MJCF is in another folder
         spec.meshdir = str((robot.mjcf.parent / spec.meshdir).resolve())
     spec.compile()
     return spec
 
 
-def numbered(kind: Literal["body", "joint"], number: int) -> str:
-    """The name in USD of the body or joint with this number in MuJoCo."""
+def usd_name(kind: Literal["body", "joint"], number: int) -> str:
+    """The USD name of the body or joint with this MuJoCo id."""
     return f"{kind}{number:04d}"
 
 
-def number_of(path: str) -> int:
-    """The number in MuJoCo of the body or joint that has this path, or name, in USD."""
+def mujoco_id(path: str) -> int:
+    """The MuJoCo id of the body or joint with this USD path or name."""
     found = re.fullmatch(r"(?:body|joint)(\d{4,})", path.rpartition("/")[2])
     assert found, path
     return int(found[1])
 
 
-def written(spec: mujoco.MjSpec) -> str:
-    """A cleaned MJCF as text, without materials and textures, in the defaults neither."""
+def to_xml(spec: mujoco.MjSpec) -> str:
+    """A cleaned MJCF as text, without materials and textures, also in its defaults."""
     root = ElementTree.fromstring(spec.to_xml())
     for geom in root.iter("geom"):
         geom.attrib.pop("material", None)
     for assets in root.iter("asset"):
         for kind in ("material", "texture"):
-            for gone in assets.findall(kind):
-                assets.remove(gone)
+            for element in assets.findall(kind):
+                assets.remove(element)
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _refuse(robot: Robot, spec: mujoco.MjSpec, model: mujoco.MjModel) -> None:
-    """One line about what would be lost."""
+def _check_supported(robot: Robot, spec: mujoco.MjSpec, model: mujoco.MjModel) -> None:
+    """Raise ConfigError for the first element that the conversion to USD would lose."""
     parts: dict[str, Any] = {
         "equality constraints": spec.equalities,
         "tendons": spec.tendons,
@@ -236,20 +236,23 @@ def _refuse(robot: Robot, spec: mujoco.MjSpec, model: mujoco.MjModel) -> None:
     for what, found in parts.items():
         if len(found):
             raise ConfigError(
-                f"{robot.mjcf}: has {what}, which backend=isaaclab does not take over; remove them"
+                f"{robot.mjcf}: has {what}, which backend=isaaclab does not support; remove them"
             )
     if model.nbody == 2:
         raise ConfigError(
-            f"{robot.mjcf}: is a single body, which Isaac Lab does not take for a robot; hang it on one without a joint"
+            f"{robot.mjcf}: is a single body, which Isaac Lab does not accept as a robot; make it the child of a body "
+            "without a joint"
         )
     for body in spec.bodies:
         if not body.name:
-            raise ConfigError(f"{robot.mjcf}: backend=isaaclab needs a name for every body; one has none")
+            raise ConfigError(
+                f"{robot.mjcf}: a body has no name; backend=isaaclab requires one for every body"
+            )
         anchors = {tuple(joint.pos) for joint in body.joints}
         if len(anchors) > 1:
             raise ConfigError(
-                f"{robot.mjcf}: the joints of body {body.name} have different pos, which backend=isaaclab cannot hold; "
-                "give each a body of its own"
+                f"{robot.mjcf}: the joints of body {body.name} have different pos, which backend=isaaclab does not "
+                "support; give each joint a separate body"
             )
     for number in range(model.njnt):
         if model.jnt_type[number] == mujoco.mjtJoint.mjJNT_FREE:
@@ -257,23 +260,23 @@ def _refuse(robot: Robot, spec: mujoco.MjSpec, model: mujoco.MjModel) -> None:
         name = model.joint(number).name
         if model.jnt_actfrclimited[number]:
             raise ConfigError(
-                f"{robot.mjcf}: joint {name} has an actuatorfrcrange, which backend=isaaclab does not take over; "
+                f"{robot.mjcf}: joint {name} has an actuatorfrcrange, which backend=isaaclab does not support; "
                 "remove it and state the actuator's effort in robot.yaml"
             )
-        if model.qpos0[model.jnt_qposadr[number]]:  # positions are counted from there in Isaac Lab
+        if model.qpos0[model.jnt_qposadr[number]]:  # Isaac Lab measures positions relative to ref
             raise ConfigError(
-                f"{robot.mjcf}: joint {name} has a ref, which backend=isaaclab does not take over; remove it and turn "
+                f"{robot.mjcf}: joint {name} has a ref, which backend=isaaclab does not support; remove it and rotate "
                 "or move the body instead"
             )
 
 
 def convert(xml: Path, folder: Path) -> None:
-    """Convert one MJCF file into a folder of USD, without a scene and in one layer, saying nothing."""
+    """Convert one MJCF file to a folder of USD, without a scene, in one layer and without printing."""
     import mujoco_usd_converter
     import usdex.core
 
     before, active = usdex.core.getDiagnosticsLevel(), usdex.core.isDiagnosticsDelegateActive()
-    usdex.core.activateDiagnosticsDelegate()  # without it USD tells everything
+    usdex.core.activateDiagnosticsDelegate()  # without it USD prints all diagnostics
     usdex.core.setDiagnosticsLevel(usdex.core.DiagnosticsLevel.eError)
     try:
         mujoco_usd_converter.Converter(layer_structure=False, scene=False).convert(str(xml), str(folder))

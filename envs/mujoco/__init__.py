@@ -1,4 +1,4 @@
-"""MuJoCo on the CPU. `backend.py` is all of it."""
+"""MuJoCo on the CPU, in `backend.py`."""
 
 from robolearn.envs.mujoco.backend import MujocoBackend
 

@@ -19,7 +19,7 @@ from robolearn.envs.state import InitialState, State, Tensor, quat_rotate, quat_
 from robolearn.errors import RunFailed, one_line
 
 ABSURD_SPEED = 1000.0
-"""A velocity component beyond this [m/s or rad/s] is a diverged simulation, not a robot."""
+"""A velocity component beyond this [m/s or rad/s] counts as divergence."""
 
 _DIVERGENCE_WARNINGS = [
     int(mujoco.mjtWarning.mjWARN_BADQPOS),
@@ -35,24 +35,24 @@ _NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
 
 @dataclass
 class MujocoConfig:
-    """The CPU backend's own settings."""
+    """Settings of the CPU backend."""
 
     threads: int = field(default=0, metadata={"min": 0, "max": 1024})
     """Simulation threads; 0 uses every core."""
     timestep: float = field(default=0.0, metadata={"min": 0.0, "max": 0.1})
-    """Physics step [s]; 0 takes the robot's own."""
+    """Physics step [s]; 0 takes the robot's value."""
     solver: Literal["robot", "pgs", "cg", "newton"] = "robot"
-    """Constraint solver; robot takes the robot's own."""
+    """Constraint solver; robot takes the robot's value."""
     iterations: int = field(default=0, metadata={"min": 0, "max": 1000})
-    """Iterations of the solver, at most; 0 takes the robot's own."""
+    """Maximum number of solver iterations; 0 takes the robot's value."""
 
 
 class MujocoBackend:
     """The `mujoco` backend; the contract is `robolearn.envs.backend.Backend`.
 
-    Every tensor named after an MjData field is a zero-copy view of the batch's own float64 rows; `_publish`
-    converts the columns that the State shows. Torque, body, foot and contact fields lag one substep behind, as
-    after any plain mj_step: a further forward pass would cost a third of the simulation's speed.
+    Every tensor named after an MjData field is a zero-copy view of the batch's float64 rows; `_publish` converts the
+    columns that the State shows. Torque, body, foot and contact fields lag one substep, as after a plain mj_step:
+    a further forward pass would cost a third of the simulation's speed.
     """
 
     config_class: ClassVar[type] = MujocoConfig
@@ -100,12 +100,12 @@ class MujocoBackend:
     def _field(self, name: str) -> Tensor:
         """A live view (N, ...) of an MjData field in the batch."""
         array = self._batch.bind(name)[:]
-        # The batch marks what it computes as read-only. We only read it; torch has no read-only tensors.
+        # The batch marks computed fields as read-only. We only read them; torch has no read-only tensors.
         array.flags.writeable = True
         return torch.from_numpy(array)
 
     def _index(self) -> None:
-        """Where the robot's joints, bodies and feet stand in MuJoCo's arrays, and what the State shows of them."""
+        """Set up the indices of the robot's joints, bodies and feet in MuJoCo's arrays, and the published columns."""
         model, robot, entity = self.model, self.robot, self._entity
         joints = [model.joint(name) for name in robot.joints]
         self._joint_qpos = torch.tensor([int(j.qposadr[0]) for j in joints])
@@ -113,7 +113,7 @@ class MujocoBackend:
         self._pd = [i for i, a in enumerate(robot.actuators) if a.kind == "position"]
         self._pd_joints = [robot.actuated[i] for i in self._pd]
         self._shown: list[tuple[Tensor, Tensor]] = []
-        """What is published and where it comes from: columns of the State's tensors, and of MuJoCo's rows."""
+        """Pairs of views: columns of the State's tensors, and the columns of MuJoCo's rows that they show."""
         self._show(entity.joint_pos, self._qpos, self._joint_qpos.tolist())
         self._show(entity.joint_vel, self._qvel, self._joint_dof.tolist())
         self._show(entity.joint_torque, self._field("qfrc_actuator"), self._joint_dof.tolist())
@@ -134,8 +134,11 @@ class MujocoBackend:
                 self._show(fields[:, f], self._field("sensordata"), list(range(first, first + size)))
 
     def _show(self, shown: Tensor, source: Tensor, columns: list[int]) -> None:
-        """Publish columns of `source` (N, K, ...) as `shown` (N, len(columns), ...), a slice for each run of them:
-        slices are views, and several times faster to copy than columns picked by number."""
+        """Publish columns of `source` (N, K, ...) as `shown` (N, len(columns), ...).
+
+        Each range of adjacent columns becomes one slice: slices are views, which copy several times faster than
+        columns picked by index.
+        """
         start = 0
         for end in range(1, len(columns) + 1):
             if end == len(columns) or columns[end] != columns[end - 1] + 1:
@@ -147,27 +150,27 @@ class MujocoBackend:
         """The current State; its tensors are reused by the next step."""
         return self._state
 
-    def reset(self, mask: Tensor, pose: InitialState) -> None:
+    def reset(self, mask: Tensor, initial: InitialState) -> None:
         """See `Backend.reset`."""
         ids = mask.nonzero().squeeze(-1)
         if not len(ids):
             return
         rows = ids.numpy()
-        # No forward pass yet: the pose is still to come, and the solver is not to start from another one's forces.
+        # No forward pass yet: the initial state is not written, and its forces must not warm-start the solver.
         self._batch.reset(rows, stage=_NO_STAGE)
         if self.robot.base:
-            quat = pose.base_quat[ids]
-            self._qpos[ids, :3] = pose.base_pos[ids].double()
+            quat = initial.base_quat[ids]
+            self._qpos[ids, :3] = initial.base_pos[ids].double()
             self._qpos[ids, 3:7] = quat.double()
             # MuJoCo's free joint: linear velocity in the world, angular in the body.
-            self._qvel[ids, :3] = quat_rotate(quat, pose.base_lin_vel[ids]).double()
-            self._qvel[ids, 3:6] = pose.base_ang_vel[ids].double()
+            self._qvel[ids, :3] = quat_rotate(quat, initial.base_lin_vel[ids]).double()
+            self._qvel[ids, 3:6] = initial.base_ang_vel[ids].double()
         here = ids[:, None]
-        joint_pos = pose.joint_pos[ids].double()
+        joint_pos = initial.joint_pos[ids].double()
         self._qpos[here, self._joint_qpos] = joint_pos
-        self._qvel[here, self._joint_dof] = pose.joint_vel[ids].double()
-        # Hold the pose: with targets left at 0 the first torques and contact forces would be those of a
-        # robot being pulled to its zero position.
+        self._qvel[here, self._joint_dof] = initial.joint_vel[ids].double()
+        # Hold the initial joint positions: with joint targets of 0 the first torques and contact forces would be
+        # those of a robot pulled to its zero position.
         self._ctrl[here, torch.tensor(self._pd, dtype=torch.long)] = joint_pos[:, self._pd_joints]
         self._state.diverged[ids] = False
         try:
@@ -176,28 +179,28 @@ class MujocoBackend:
             self._give_up(error)
         self._publish(ids)
 
-    def step(self, targets: Tensor, substeps: int) -> None:
+    def step(self, joint_targets: Tensor, substeps: int) -> None:
         """See `Backend.step`."""
-        self._ctrl.copy_(targets.detach())
+        self._ctrl.copy_(joint_targets.detach())
         failed = None
         try:
             self._batch.step(nstep=substeps)
         except SimulationError as error:
-            # Those it names are where they were before; all others have taken every substep.
+            # The environments that the error names did not step; all others have taken every substep.
             failed = error
         self._publish()
         speed = self._qvel.abs().amax(dim=1)
         self._state.diverged.copy_(~(speed < ABSURD_SPEED))
-        # MuJoCo resets a simulation that turned NaN and goes on silently; only its counters tell.
+        # MuJoCo resets a simulation that became NaN and continues silently; only its warning counters show it.
         if self._batch.warning[..., 1].any():
             counted = (self._warning[:, _DIVERGENCE_WARNINGS, 1] > 0).any(dim=1)
-            self._warning[counted] = 0  # told once; the next one counts from zero
+            self._warning[counted] = 0  # each warning is reported once
             self._state.diverged |= counted
         if failed is not None:
             self._give_up(failed)
 
     def _give_up(self, error: SimulationError) -> None:
-        """MuJoCo cannot step some environments: they have diverged. The first time it also tells why."""
+        """Mark the environments that MuJoCo could not step as diverged; warn about the first such error."""
         self._state.diverged[torch.from_numpy(error.ids)] = True
         if not self._told:
             self._told = True
@@ -207,7 +210,7 @@ class MujocoBackend:
         """See `Backend.push`."""
         rows = mask.nonzero().squeeze(-1)
         if self.robot.base and len(rows):
-            self._qvel[rows, :3] += jump[rows].double()  # a free joint's velocity is the world's
+            self._qvel[rows, :3] += jump[rows].double()  # a free joint's linear velocity is in world axes
 
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""
@@ -272,18 +275,18 @@ class MujocoBackend:
             )
 
     def close(self) -> None:
-        """Free the simulator's threads and memory."""
+        """Free the simulator's threads and host memory."""
         for name in ("_batch", "_rows", "_warning", "_qpos", "_qvel", "_ctrl", "_shown", "_expanded"):
-            self.__dict__.pop(name, None)  # a view keeps all of the batch
+            self.__dict__.pop(name, None)  # a view keeps the whole batch alive
 
     def _expand(self, model_field: str) -> np.ndarray:
-        # Expanded only when first used: a field that nobody randomizes costs nothing per step.
+        # Expanded on first use: a field that is not randomized costs nothing per step.
         if model_field not in self._expanded:
             self._expanded[model_field] = self._batch.expand(model_field)
         return self._expanded[model_field]
 
     def _publish(self, rows: Tensor | None = None) -> None:
-        """Convert MuJoCo's rows into the State's convention, in place: all of them, or those given by number."""
+        """Convert MuJoCo's rows to the State's convention, in place: all of them, or those with indices `rows`."""
         for shown, source in self._shown:
             if rows is None:
                 shown.copy_(source)

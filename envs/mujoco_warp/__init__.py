@@ -1,4 +1,4 @@
-"""MuJoCo Warp on a GPU. Read `backend.py` first; `kernels.py` has its Warp kernels, `simulation.py` its arrays."""
+"""MuJoCo Warp on a GPU. Read `backend.py` first; `kernels.py` holds its Warp kernels, `simulation.py` its arrays."""
 
 from robolearn.envs.mujoco_warp.backend import MujocoWarpBackend
 

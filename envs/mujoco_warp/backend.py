@@ -1,4 +1,4 @@
-"""MuJoCo Warp: thousands of environments on one GPU, and the same on a CPU for tests and for comparison."""
+"""MuJoCo Warp: thousands of environments on one GPU; also on a CPU, for tests and comparisons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import warp as wp
 
 from robolearn.envs import mjcf
 from robolearn.envs.backend import Capabilities, Snapshot
-from robolearn.envs.contacts import has_convex_pairs, room_for
+from robolearn.envs.contacts import array_sizes, has_convex_pairs
 from robolearn.envs.mujoco_warp import kernels
 from robolearn.envs.mujoco_warp.simulation import Arena, Simulation
 from robolearn.envs.randomize import InverseWeights, nominal, require_settable, settable
@@ -21,40 +21,39 @@ from robolearn.envs.state import InitialState, State, Tensor, robot_entity
 from robolearn.envs.warp_graphs import Recorder, patience, quiet, require_device
 from robolearn.errors import RunFailed
 
-_SLOW = (mjw.OverflowType.ITERATIONS, mjw.OverflowType.LS_ITERATIONS)
-LOST = mjw.OverflowType(sum(kind for kind in mjw.OverflowType if kind not in _SLOW))
-"""Overflows by which physics is lost. A solver that stops at its limit of iterations is as it was asked to be."""
-
+_HARMLESS = (mjw.OverflowType.ITERATIONS, mjw.OverflowType.LS_ITERATIONS)
+LOST = mjw.OverflowType(sum(kind for kind in mjw.OverflowType if kind not in _HARMLESS))
+"""Overflows that drop physics. Reaching the solver's iteration limit is not one."""
 
 CONVEX_WORKSPACE = 80_000
-"""Bytes an environment that colliding convex shapes take (two boxes and cylinders: 79 kB, a mesh: 66 kB)."""
+"""Bytes per environment that colliding convex shapes take (measured: two boxes and cylinders 79 kB, a mesh 66 kB)."""
 
 
 @dataclass
 class MujocoWarpConfig:
-    """The GPU backend's own settings."""
+    """Settings of the GPU backend."""
 
     timestep: float = field(default=0.0, metadata={"min": 0.0, "max": 0.1})
-    """Physics step [s]; 0 takes the robot's own."""
+    """Physics step [s]; 0 takes the robot's value."""
     solver: Literal["robot", "cg", "newton"] = "robot"
-    """Constraint solver; robot takes the robot's own."""
+    """Constraint solver; robot takes the robot's value."""
     iterations: int = field(default=0, metadata={"min": 0, "max": 1000})
-    """Iterations of the solver, at most; 0 takes the robot's own."""
+    """Maximum number of solver iterations; 0 takes the robot's value."""
     nconmax: int = field(default=0, metadata={"min": 0, "max": 1_000_000})
-    """Room for contacts, an environment on average; 0 takes the robot's own, or what its geoms can need."""
+    """Array size for contacts, per environment on average; 0 takes the robot's value, or computes it from its geoms."""
     njmax: int = field(default=0, metadata={"min": 0, "max": 1_000_000})
-    """Room for constraint rows in each environment; 0 takes the robot's own, or what its contacts can need."""
+    """Array size for constraint rows of each environment; 0 takes the robot's value, or computes it from nconmax."""
 
 
 class MujocoWarpBackend:
     """The `mujoco_warp` backend; the contract is `robolearn.envs.backend.Backend`.
 
-    Everything a step or a reset does is one recorded graph each (CUDA's, or Warp's own on a CPU), replayed on
-    tensors that never move: nothing is read back and nothing is allocated. A reset runs its forward pass only over
-    the environments that were reset, in groups, in a small simulation beside the large one; a forward pass of all
-    would cost as much as a physics step. Torque, body, foot and contact fields lag one substep behind, as after any
-    plain mj_step. What does not fit the arrays for contacts and constraints ends the run with what to set: on a
-    CPU at once, on a GPU when `check` is next called.
+    A step and a reset are one recorded graph each (a CUDA graph, or Warp's equivalent on a CPU), replayed on tensors
+    at fixed addresses: nothing is read back and nothing is allocated. A reset runs its forward pass only over the
+    environments that were reset, in batches, in a small second simulation; a forward pass of all environments would
+    cost as much as a physics step. Torque, body, foot and contact fields lag one substep, as after a plain mj_step.
+    If contacts or constraints do not fit their arrays, the run ends with RunFailed, which names the setting to raise:
+    on a CPU at once, on a GPU at the next call of `check`.
     """
 
     config_class: ClassVar[type] = MujocoWarpConfig
@@ -67,7 +66,7 @@ class MujocoWarpBackend:
         quiet()
         self.device = require_device(device, "mujoco_warp")
         self.read_at_once = self.device.type == "cpu"
-        """Whether each step looks for what was dropped; on a GPU that would wait for the step."""
+        """Whether each step and reset calls `check`; on a GPU that would force a sync."""
         self._recorder = Recorder(self.device)
         self.model = mjcf.build_model(robot, "mujoco_warp")
         mjcf.override_options(self.model, config.timestep, config.solver, config.iterations)
@@ -76,11 +75,11 @@ class MujocoWarpBackend:
             timestep=float(self.model.opt.timestep),
             derived_lag=1,
             pd="implicit",
-            exact_restore=self.device.type == "cpu",  # on a GPU sums are added up in any order
+            exact_restore=self.device.type == "cpu",  # on a GPU the order of summation varies
             params=settable(robot),
         )
         sizes = robot.solver["mujoco_warp"]
-        self._room = room_for(
+        self._array_sizes = array_sizes(
             self.model, config.nconmax or sizes.get("nconmax", 0), config.njmax or sizes.get("njmax", 0)
         )
         self._entity = robot_entity(robot, num_envs, self.device)
@@ -98,15 +97,17 @@ class MujocoWarpBackend:
     # ------------------------------------------------------------------ building
 
     def _build(self) -> None:
-        """The simulation of all environments, the small one for resets, and torch's views of both."""
+        """Build the simulation of all environments, the small one for resets, and torch views of both."""
         varied = self._varied_fields()
-        self._sim = Simulation(self.model, self.num_envs, self._room, varied)
-        self._group = min(self.num_envs, max(256, self.num_envs // 16) if self.device.type == "cuda" else 32)
+        self._sim = Simulation(self.model, self.num_envs, self._array_sizes, varied)
+        self._batch_size = min(
+            self.num_envs, max(256, self.num_envs // 16) if self.device.type == "cuda" else 32
+        )
         if self.device.type == "cuda" and not wp.is_conditional_graph_supported():
-            self._group = self.num_envs  # a graph cannot loop here: everybody in one pass
-        # Robots that start stand on the ground, all of them: twice the room that does on average.
-        spacious = replace(self._room, contacts=2 * self._room.contacts)
-        self._resets = Simulation(self.model, self._group, spacious, varied)
+            self._batch_size = self.num_envs  # a graph cannot loop here: all environments in one pass
+        # After a reset all robots may stand on the ground: twice the average number of contacts.
+        reset_sizes = replace(self._array_sizes, contacts=2 * self._array_sizes.contacts)
+        self._reset_sim = Simulation(self.model, self._batch_size, reset_sizes, varied)
         model, robot = self.model, self.robot
 
         def ints(values: Any) -> Any:
@@ -129,23 +130,23 @@ class MujocoWarpBackend:
 
         n, j = self.num_envs, len(robot.joints)
         self._every_row = ints(range(n))
-        self._sound = wp.ones(n, dtype=wp.bool)
+        self._finite = wp.ones(n, dtype=wp.bool)
         self._overflows = torch.zeros(1, dtype=torch.int32, device=self.device)
         self._diverged = wp.from_torch(self._state.diverged)
         self._mask = torch.zeros(n, dtype=torch.bool, device=self.device)
-        self._pose = {
+        self._initial = {
             name: torch.zeros(n, width, device=self.device)
             for name, width in (("base", 13), ("joint_pos", j), ("joint_vel", j))
         }
-        self._ones, self._before, self._listed = (wp.zeros(n, dtype=int) for _ in range(3))
-        self._begin, self._count, self._more = (wp.zeros(1, dtype=int) for _ in range(3))
-        self._rows = wp.full(self._group, -1, dtype=int)
+        self._ones, self._rank, self._masked = (wp.zeros(n, dtype=int) for _ in range(3))
+        self._begin, self._count, self._remaining = (wp.zeros(1, dtype=int) for _ in range(3))
+        self._rows = wp.full(self._batch_size, -1, dtype=int)
         self._arena = Arena(self.device)
-        self._steps: dict[int, wp.Graph] = {}
+        self._step_graphs: dict[int, wp.Graph] = {}
         self._reset_graph: wp.Graph | None = None
 
     def _varied_fields(self) -> tuple[str, ...]:
-        """Fields of MuJoCo Warp's model of which every environment has its own."""
+        """Fields of MuJoCo Warp's model that have one row per environment."""
         fields = ["geom_friction"]
         if "gain_scale" in self.capabilities.params:
             fields += ["actuator_gainprm", "actuator_biasprm"]
@@ -167,15 +168,17 @@ class MujocoWarpBackend:
         return tuple(fields)
 
     def _warm_up(self) -> None:
-        """Compile every kernel by running it, then start from a clean home pose."""
+        """Compile every kernel by running it, then reset all environments to the home pose."""
         zeros = torch.zeros(self.num_envs, 3, device=self.device)
         upright = torch.zeros(self.num_envs, 4, device=self.device)
         upright[:, 0] = 1.0
         home = torch.tensor(self.robot.home, device=self.device).expand(self.num_envs, -1)
         everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        self._take(everywhere, InitialState(zeros, upright, zeros, zeros, home, torch.zeros_like(home)))
+        self._copy_inputs(
+            everywhere, InitialState(zeros, upright, zeros, zeros, home, torch.zeros_like(home))
+        )
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # Warp's stream is about to read what torch's has written
+            torch.cuda.synchronize(self.device)  # Warp's stream reads next what torch's stream has written
         self._reset_rows()
         self._physics(1)
         self._reset_rows()
@@ -189,26 +192,26 @@ class MujocoWarpBackend:
         """The current State; its tensors are reused by the next step."""
         return self._state
 
-    def reset(self, mask: Tensor, pose: InitialState) -> None:
+    def reset(self, mask: Tensor, initial: InitialState) -> None:
         """See `Backend.reset`."""
-        self._take(mask, pose)
+        self._copy_inputs(mask, initial)
         if self._reset_graph is None:
             self._reset_graph = self._recorder.record(self._reset_rows)
         self._recorder.launch(self._reset_graph)
         self._check_now()
 
-    def step(self, targets: Tensor, substeps: int) -> None:
+    def step(self, joint_targets: Tensor, substeps: int) -> None:
         """See `Backend.step`."""
-        self._sim.rows["ctrl"].copy_(targets.detach())
-        if substeps not in self._steps:
-            self._steps[substeps] = self._recorder.record(lambda: self._physics(substeps))
-        self._recorder.launch(self._steps[substeps])
+        self._sim.rows["ctrl"].copy_(joint_targets.detach())
+        if substeps not in self._step_graphs:
+            self._step_graphs[substeps] = self._recorder.record(lambda: self._physics(substeps))
+        self._recorder.launch(self._step_graphs[substeps])
         self._check_now()
 
     def push(self, mask: Tensor, jump: Tensor) -> None:
         """See `Backend.push`."""
         if self.robot.base:
-            velocity = self._sim.rows["qvel"][:, :3]  # a free joint's velocity is the world's
+            velocity = self._sim.rows["qvel"][:, :3]  # a free joint's linear velocity is in world axes
             velocity += torch.where(mask[:, None], jump, 0.0)
 
     def snapshot(self) -> Snapshot:
@@ -217,8 +220,8 @@ class MujocoWarpBackend:
             "rows": {name: row.clone() for name, row in self._sim.rows.items()},
             "diverged": self._state.diverged.clone(),
             "params": {k: v.clone() for k, v in self._state.params.items()},
-            # The rows of the model that follow from them: computed again they might be rounded otherwise.
-            "model": {name: self._sim.everything_torch[name].clone() for name in self._sim.model_rows},
+            # The rows of the model that derive from the parameters; recomputing them could round differently.
+            "model": {name: self._sim.inputs_torch[name].clone() for name in self._sim.model_rows},
             "published": {k: v.clone() for k, v in self._entity.tensors().items()},
         }
 
@@ -228,7 +231,7 @@ class MujocoWarpBackend:
         for name, known in self._state.params.items():
             known.copy_(snapshot["params"][name][source])
         for name in self._sim.model_rows:
-            self._sim.everything_torch[name].copy_(snapshot["model"][name][source])
+            self._sim.inputs_torch[name].copy_(snapshot["model"][name][source])
         for name, row in self._sim.rows.items():
             row.copy_(snapshot["rows"][name][source])
         self._state.diverged.copy_(snapshot["diverged"][source])
@@ -248,34 +251,34 @@ class MujocoWarpBackend:
         lost = mjw.OverflowType(int(self._overflows))
         if lost:
             self._overflows.zero_()
-            raise RunFailed(self._room.remedy(lost))
+            raise RunFailed(self._array_sizes.overflow_message(lost))
 
     def close(self) -> None:
-        """Free the simulator's memory."""
-        self._steps, self._reset_graph = {}, None
+        """Free the simulator's device memory."""
+        self._step_graphs, self._reset_graph = {}, None
         self.__dict__.pop("_sim", None)
-        self.__dict__.pop("_resets", None)
+        self.__dict__.pop("_reset_sim", None)
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory that MuJoCo Warp takes and gives back within a step, which its graphs keep: the workspace of the
-        solver, of the implicit integrator and of the collision of convex shapes."""
+        """Memory [bytes] that MuJoCo Warp allocates and frees within a step, which its CUDA graphs keep: the
+        workspace of the solver, of the implicit integrator and of convex collision."""
         if self._arena.blocks:
-            return sum(block.numel() for block in self._arena.blocks) * self.num_envs // self._group
-        nv, rows = self.model.nv, self._room.rows
+            return sum(block.numel() for block in self._arena.blocks) * self.num_envs // self._batch_size
+        nv, rows = self.model.nv, self._array_sizes.rows
         square = (-(-nv // 16) * 16) ** 2
         convex = CONVEX_WORKSPACE if has_convex_pairs(self.model) else 0
         return self.num_envs * (4 * (2 * square + 6 * rows + 12 * nv + 4 * self.model.nC) + convex)
 
-    # ------------------------------------------------------------------ what the graphs hold
+    # ------------------------------------------------------------------ recorded in graphs
 
-    def _take(self, mask: Tensor, pose: InitialState) -> None:
-        """Copy what a reset is given to where its graph reads it."""
+    def _copy_inputs(self, mask: Tensor, initial: InitialState) -> None:
+        """Copy the inputs of a reset to the tensors that its graph reads."""
         self._mask.copy_(mask)
-        base = (pose.base_pos, pose.base_quat, pose.base_lin_vel, pose.base_ang_vel)
-        torch.cat(base, dim=1, out=self._pose["base"])
-        self._pose["joint_pos"].copy_(pose.joint_pos)
-        self._pose["joint_vel"].copy_(pose.joint_vel)
+        base = (initial.base_pos, initial.base_quat, initial.base_lin_vel, initial.base_ang_vel)
+        torch.cat(base, dim=1, out=self._initial["base"])
+        self._initial["joint_pos"].copy_(initial.joint_pos)
+        self._initial["joint_vel"].copy_(initial.joint_vel)
 
     def _physics(self, substeps: int) -> None:
         for _ in range(substeps):
@@ -283,70 +286,75 @@ class MujocoWarpBackend:
         self._publish(self._sim, self._every_row)
 
     def _reset_rows(self) -> None:
-        """Write the masked rows, then make their State current, a group of environments at a time."""
+        """Write the masked rows, then update their State, one batch of environments at a time."""
         rows = self._sim.warp_rows
         wp.launch(
-            kernels.write_pose, dim=self.num_envs,
+            kernels.write_initial_state, dim=self.num_envs,
             inputs=[
-                wp.from_torch(self._mask), *(wp.from_torch(x) for x in self._pose.values()), bool(self.robot.base),
+                wp.from_torch(self._mask), *(wp.from_torch(x) for x in self._initial.values()), bool(self.robot.base),
                 self._joint_qpos, self._joint_dof, self._held,
             ],
             outputs=[rows["qpos"], rows["qvel"], rows["qacc_warmstart"], rows["ctrl"]],
         )  # fmt: skip
         mask = wp.from_torch(self._mask)
-        wp.launch(kernels.count_masked, dim=self.num_envs, inputs=[mask], outputs=[self._ones])
-        wp.utils.array_scan(self._ones, self._before, inclusive=False)
-        wp.launch(kernels.list_masked, dim=self.num_envs, inputs=[mask, self._before], outputs=[self._listed])
+        wp.launch(kernels.mask_to_int, dim=self.num_envs, inputs=[mask], outputs=[self._ones])
+        wp.utils.array_scan(self._ones, self._rank, inclusive=False)
         wp.launch(
-            kernels.first_group, dim=1, inputs=[self._before, self._ones],
-            outputs=[self._begin, self._count, self._more],
+            kernels.masked_indices, dim=self.num_envs, inputs=[mask, self._rank], outputs=[self._masked]
+        )
+        wp.launch(
+            kernels.start_batches, dim=1, inputs=[self._rank, self._ones],
+            outputs=[self._begin, self._count, self._remaining],
         )  # fmt: skip
-        if self._group == self.num_envs:
-            self._reset_group()
+        if self._batch_size == self.num_envs:
+            self._reset_batch()
         else:
-            wp.capture_while(self._more, self._reset_group)
+            wp.capture_while(self._remaining, self._reset_batch)
 
-    def _reset_group(self) -> None:
+    def _reset_batch(self) -> None:
         wp.launch(
-            kernels.take_group,
-            dim=self._group,
-            inputs=[self._listed, self._begin, self._count],
+            kernels.take_batch,
+            dim=self._batch_size,
+            inputs=[self._masked, self._begin, self._count],
             outputs=[self._rows],
         )
-        source, target = self._sim.everything, self._resets.everything
+        source, gathered = self._sim.inputs, self._reset_sim.inputs
         for name in source:
             wp.launch(
-                kernels.gather, dim=(self._group, source[name].shape[1]), inputs=[self._rows, source[name]],
-                outputs=[target[name]],
+                kernels.gather, dim=(self._batch_size, source[name].shape[1]), inputs=[self._rows, source[name]],
+                outputs=[gathered[name]],
             )  # fmt: skip
         with self._arena.used():
-            mjw.forward(self._resets.model, self._resets.data)
-        self._publish(self._resets, self._rows)
+            mjw.forward(self._reset_sim.model, self._reset_sim.data)
+        self._publish(self._reset_sim, self._rows)
         wp.launch(
-            kernels.next_group, dim=1, inputs=[self._group], outputs=[self._begin, self._count, self._more]
+            kernels.next_batch,
+            dim=1,
+            inputs=[self._batch_size],
+            outputs=[self._begin, self._count, self._remaining],
         )
 
     def _publish(self, sim: Simulation, rows: wp.array) -> None:
         data, state = sim.data, self._entity.tensors()
         qpos, qvel = sim.warp_rows["qpos"], sim.warp_rows["qvel"]
         wp.launch(
-            kernels.judge, dim=len(rows),
+            kernels.check_divergence, dim=len(rows),
             inputs=[
                 rows, qpos, qvel, sim.warp_rows["ctrl"], data.ncollision, data.nacon, data.naconmax, data.nefc,
                 data.njmax, int(mjw.OverflowType.NARROWPHASE), int(mjw.OverflowType.NEFC), int(LOST),
             ],
-            outputs=[data.overflow, self._sound, self._diverged, wp.from_torch(self._overflows)],
+            outputs=[data.overflow, self._finite, self._diverged, wp.from_torch(self._overflows)],
         )  # fmt: skip
         wp.launch(
             kernels.publish, dim=(len(rows), self._items),
             inputs=[
-                rows, self._sound, bool(self.robot.base), self._joint_qpos, self._joint_dof, self._bodies,
+                rows, self._finite, bool(self.robot.base), self._joint_qpos, self._joint_dof, self._bodies,
                 self._foot_sensors, qpos, qvel, data.qfrc_actuator, data.xpos, data.sensordata,
             ],
             outputs=[wp.from_torch(tensor, dtype=wp.float32) for tensor in state.values()],
         )  # fmt: skip
 
-    # ------------------------------------------------------------------ the rest
+    # ------------------------------------------------------------------ physical parameters
 
     def _check_now(self) -> None:
         if self.read_at_once:
@@ -358,13 +366,13 @@ class MujocoWarpBackend:
         sliding.copy_(torch.where(mask[:, None], value[:, None], sliding))
 
     def _apply_gain_scale(self, mask: Tensor, value: Tensor) -> None:
-        # Force actuators keep their own.
-        theirs = mask[:, None, None] & self._has_gains[None, :, None]
+        # Force actuators have no gains to scale.
+        scaled = mask[:, None, None] & self._has_gains[None, :, None]
         for name, columns in (("actuator_gainprm", slice(0, 1)), ("actuator_biasprm", slice(1, 3))):
             sizes = (len(self.robot.actuators), -1)
-            own = self._sim.nominal[name].view(1, *sizes)[:, :, columns]
-            ours = self._sim.view(name, *sizes)[:, :, columns]
-            ours.copy_(torch.where(theirs, own * value[:, None, None], ours))
+            nominal_gains = self._sim.nominal[name].view(1, *sizes)[:, :, columns]
+            gains = self._sim.view(name, *sizes)[:, :, columns]
+            gains.copy_(torch.where(scaled, nominal_gains * value[:, None, None], gains))
 
     def _apply_mass_scale(self, mask: Tensor, value: Tensor) -> None:
         gains = 1.0 / (value[:, None] + self._poles)
@@ -372,5 +380,5 @@ class MujocoWarpBackend:
         for name in ("body_mass", "body_inertia", "body_subtreemass"):
             rows[name] = self._sim.nominal[name] * value[:, None]
         for name, scaled in rows.items():
-            ours = self._sim.everything_torch[name]
-            ours.copy_(torch.where(mask[:, None], scaled, ours))
+            field_rows = self._sim.inputs_torch[name]
+            field_rows.copy_(torch.where(mask[:, None], scaled, field_rows))

@@ -1,22 +1,22 @@
 """The Warp kernels around a MuJoCo Warp simulation: rows in, State out, all on its device.
 
-Each works on the environments that `rows` (R,) names, and skips an entry below 0. That lets one kernel serve all
+Each processes the environments whose indices are in `rows` (R,) and skips negative entries. So one kernel serves all
 N environments after a step and, after a reset, the few that were reset.
 """
 
-# No `from __future__ import annotations` here: Warp reads the annotations of a kernel as types. Its language is not
-# Python's: mypy knows nothing of it, and a variable that a loop changes must be declared by its type's name.
+# No `from __future__ import annotations`: Warp reads the annotations of a kernel as types. mypy does not understand
+# Warp's language, in which a variable that a loop changes must be declared with its type.
 # mypy: ignore-errors
 # ruff: noqa: UP018
 
 import warp as wp
 
 ABSURD_SPEED = wp.constant(1000.0)
-"""A velocity component beyond this [m/s or rad/s] is a diverged simulation, not a robot."""
+"""A velocity component beyond this [m/s or rad/s] counts as divergence."""
 
 
 @wp.kernel(enable_backward=False)
-def write_pose(
+def write_initial_state(
     mask: wp.array[wp.bool],
     base: wp.array2d[float],
     joint_pos: wp.array2d[float],
@@ -31,10 +31,10 @@ def write_pose(
     warmstart: wp.array2d[float],
     ctrl: wp.array2d[float],
 ):
-    """Put environments into a pose, at rest otherwise: no warm start, position actuators holding it.
+    """Write the initial state of the masked environments, without warm start; position actuators hold it.
 
-    `base` (N, 13): position, orientation wxyz, linear and angular velocity in base axes; `held` (A,): the joint a
-    position actuator holds, -1 for a force.
+    `base` (N, 13): position, orientation wxyz, linear and angular velocity in base axes; `held` (A,): the joint index
+    of a position actuator, -1 for a force actuator.
     """
     env = wp.tid()
     if not mask[env]:
@@ -55,111 +55,112 @@ def write_pose(
         qpos[env, joint_qpos[j]] = joint_pos[env, j]
         qvel[env, joint_dof[j]] = joint_vel[env, j]
     for a in range(held.shape[0]):
-        # With targets left at 0 the first torques would be those of a robot pulled to its zero position.
+        # With joint targets of 0 the first torques would be those of a robot pulled to its zero position.
         ctrl[env, a] = 0.0
         if held[a] >= 0:
             ctrl[env, a] = joint_pos[env, held[a]]
 
 
 @wp.kernel(enable_backward=False)
-def list_masked(mask: wp.array[wp.bool], before: wp.array[int], listed: wp.array[int]):
-    """The environments of a mask in order; `before` (N,) counts those ahead of each."""
+def masked_indices(mask: wp.array[wp.bool], rank: wp.array[int], masked: wp.array[int]):
+    """Write the indices of the masked environments in order; `rank` (N,) counts the masked ones before each."""
     env = wp.tid()
     if mask[env]:
-        listed[before[env]] = env
+        masked[rank[env]] = env
 
 
 @wp.kernel(enable_backward=False)
-def count_masked(mask: wp.array[wp.bool], ones: wp.array[int]):
-    """A mask as numbers to be summed."""
+def mask_to_int(mask: wp.array[wp.bool], ones: wp.array[int]):
+    """Convert a mask to 0 and 1, for a prefix sum."""
     env = wp.tid()
     ones[env] = int(mask[env])
 
 
 @wp.kernel(enable_backward=False)
-def first_group(
-    before: wp.array[int],
+def start_batches(
+    rank: wp.array[int],
     ones: wp.array[int],
     begin: wp.array[int],
     count: wp.array[int],
-    more: wp.array[int],
+    remaining: wp.array[int],
 ):
-    """Start going through the masked environments."""
-    last = before.shape[0] - 1
+    """Start the loop over batches of masked environments."""
+    last = rank.shape[0] - 1
     begin[0] = 0
-    count[0] = before[last] + ones[last]
-    more[0] = int(count[0] > 0)
+    count[0] = rank[last] + ones[last]
+    remaining[0] = int(count[0] > 0)
 
 
 @wp.kernel(enable_backward=False)
-def take_group(listed: wp.array[int], begin: wp.array[int], count: wp.array[int], rows: wp.array[int]):
-    """The next R of them, -1 beyond the last."""
+def take_batch(masked: wp.array[int], begin: wp.array[int], count: wp.array[int], rows: wp.array[int]):
+    """Write the next R masked indices to `rows`, -1 beyond the last."""
     r = wp.tid()
     rows[r] = -1
     if begin[0] + r < count[0]:
-        rows[r] = listed[begin[0] + r]
+        rows[r] = masked[begin[0] + r]
 
 
 @wp.kernel(enable_backward=False)
-def next_group(size: int, begin: wp.array[int], count: wp.array[int], more: wp.array[int]):
-    """Go on to the next R, and say whether there are any."""
+def next_batch(size: int, begin: wp.array[int], count: wp.array[int], remaining: wp.array[int]):
+    """Advance to the next batch, and set whether any remain."""
     begin[0] = begin[0] + size
-    more[0] = int(begin[0] < count[0])
+    remaining[0] = int(begin[0] < count[0])
 
 
 @wp.kernel(enable_backward=False)
-def gather(rows: wp.array[int], source: wp.array2d[float], target: wp.array2d[float]):
-    """Row r of the target is row `rows[r]` of the source."""
+def gather(rows: wp.array[int], source: wp.array2d[float], gathered: wp.array2d[float]):
+    """Copy row `rows[r]` of `source` to row r of `gathered`."""
     r, column = wp.tid()
     if rows[r] >= 0:
-        target[r, column] = source[rows[r], column]
+        gathered[r, column] = source[rows[r], column]
 
 
 @wp.kernel(enable_backward=False)
-def judge(
+def check_divergence(
     rows: wp.array[int],
     qpos: wp.array2d[float],
     qvel: wp.array2d[float],
     ctrl: wp.array2d[float],
     candidates: wp.array[int],
     contacts: wp.array[int],
-    room_for_contacts: int,
+    max_contacts: int,
     constraints: wp.array[int],
-    room_for_constraints: int,
+    max_constraints: int,
     lost_contacts: int,
     lost_constraints: int,
     dropped: int,
-    # Changed:
+    # Read and cleared:
     overflow: wp.array[int],
     # Out:
-    sound: wp.array[wp.bool],
+    finite: wp.array[wp.bool],
     diverged: wp.array[wp.bool],
     overflows: wp.array[int],
 ):
-    """Which environments have diverged, which are at least finite, and what did not fit the simulator's arrays.
+    """Find which environments have diverged, which are finite, and which of the simulator's arrays overflowed.
 
-    A step flags what it dropped in `overflow`, a forward pass alone does not: so the counts are looked at too.
+    A step flags dropped contacts and constraints in `overflow`; a forward pass alone does not, so the counts are
+    compared as well.
     """
     r = wp.tid()
     env = rows[r]
     if env < 0:
         return
-    finite = bool(True)
-    moderate = bool(True)
+    is_finite = bool(True)
+    is_moderate = bool(True)
     for i in range(qpos.shape[1]):
-        finite = finite and wp.isfinite(qpos[r, i])
+        is_finite = is_finite and wp.isfinite(qpos[r, i])
     for i in range(ctrl.shape[1]):
-        finite = finite and wp.isfinite(ctrl[r, i])  # a motor clips a target of NaN, and nobody would notice
+        is_finite = is_finite and wp.isfinite(ctrl[r, i])  # a motor's limits would hide a joint target of NaN
     for i in range(qvel.shape[1]):
-        finite = finite and wp.isfinite(qvel[r, i])
-        moderate = moderate and wp.abs(qvel[r, i]) < ABSURD_SPEED
-    sound[env] = finite
-    diverged[env] = not (finite and moderate)
+        is_finite = is_finite and wp.isfinite(qvel[r, i])
+        is_moderate = is_moderate and wp.abs(qvel[r, i]) < ABSURD_SPEED
+    finite[env] = is_finite
+    diverged[env] = not (is_finite and is_moderate)
     lost = overflow[r] & dropped
     overflow[r] = 0
-    if contacts[0] > room_for_contacts or candidates[0] > room_for_contacts:
+    if contacts[0] > max_contacts or candidates[0] > max_contacts:
         lost = lost | lost_contacts
-    if constraints[r] > room_for_constraints:
+    if constraints[r] > max_constraints:
         lost = lost | lost_constraints
     if lost != 0:
         wp.atomic_or(overflows, 0, lost)
@@ -168,7 +169,7 @@ def judge(
 @wp.kernel(enable_backward=False)
 def publish(
     rows: wp.array[int],
-    sound: wp.array[wp.bool],
+    finite: wp.array[wp.bool],
     has_base: bool,
     joint_qpos: wp.array[int],
     joint_dof: wp.array[int],
@@ -193,16 +194,16 @@ def publish(
     foot_lin_vel: wp.array3d[float],
     foot_force: wp.array3d[float],
 ):
-    """MuJoCo's rows in State's convention; one thread a joint, body, foot and base of each environment.
+    """Convert MuJoCo's rows to State's convention; one thread per joint, body, foot and base of each environment.
 
-    The rows of an environment that is no longer finite keep what they had: whoever reads the State before the
-    reset reads numbers. `foot_sensors` (F, 4): where position, orientation, velocity and force of a foot begin.
+    The State rows of an environment that is not finite keep their last values until the reset, so the State stays
+    finite. `foot_sensors` (F, 4): first index in `sensordata` of a foot's position, orientation, velocity and force.
     """
     r, item = wp.tid()
     env = rows[r]
     if env < 0:
         return
-    if not sound[env]:
+    if not finite[env]:
         return
     if item == 0:
         if has_base:

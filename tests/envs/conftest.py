@@ -1,4 +1,4 @@
-"""Our robots, for the tests of this folder."""
+"""Robots as fixtures."""
 
 import pytest
 

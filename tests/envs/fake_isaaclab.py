@@ -1,4 +1,4 @@
-"""Isaac Lab as `envs/isaaclab/backend.py` sees it, played by plain MuJoCo: everything turned round that can be."""
+"""A fake of Isaac Lab's bridge over plain MuJoCo, with other orders, origins and quaternions than RoboLearn's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROBOT = """
   </worldbody>
 </mujoco>
 """
-"""One drive (swing), one force (drag), one passive joint (turn) on the same body as the drive."""
+"""One position drive (swing), one force actuator (drag), one passive joint (turn) on the same body as the drive."""
 
 YAML = """
 schema: 1
@@ -58,20 +58,20 @@ solver:
 
 
 class Overflow(IntFlag):
-    """As mujoco_warp tells it."""
+    """The flags of mujoco_warp's OverflowType used here."""
 
     NEFC = 1
     NARROWPHASE = 8
 
 
 class FakeBridge:
-    """Joints, bodies and sensors stand in other orders here, and environments far from one another."""
+    """Joints, bodies and sensors are in other orders than the robot's, and environments far from one another."""
 
     joint_names = ("turn", "drag", "swing")
     body_names = ("left", "trunk", "right")
     sensor_names = ("right", "left")
 
-    def __init__(self, robot, model, num_envs, device, room):
+    def __init__(self, robot, model, num_envs, device, sizes):
         self.robot, self.device = robot, device
         self.solver_model, self.solver_bodies = model, ["world", "trunk", "left", "right"]
         self.model = model
@@ -91,7 +91,7 @@ class FakeBridge:
         self._qpos = [int(model.joint(name).qposadr[0]) for name in self.joint_names]
         self._dofs = [int(model.joint(name).dofadr[0]) for name in self.joint_names]
 
-    # ------------------------------------------------------------------ MuJoCo's rows and these
+    # ------------------------------------------------------------------ conversion to and from MuJoCo
 
     def _to_mujoco(self, i: int) -> mujoco.MjData:
         data, q, qd = self.data[i], self._rows["joint_q"][i].double(), self._rows["joint_qd"][i].double()
@@ -101,7 +101,7 @@ class FakeBridge:
         data.qvel[:3] = qd[:3]
         local = np.zeros(3)
         mujoco.mju_rotVecQuat(local, qd[3:6].numpy(), data.qpos[3:7] * [1, -1, -1, -1])
-        data.qvel[3:6] = local  # the world's axes there, the body's in MuJoCo
+        data.qvel[3:6] = local  # world axes in Newton, the body's axes in MuJoCo
         data.qacc_warmstart[:] = self._rows["warm_start"][i]
         return data
 
@@ -164,7 +164,7 @@ class FakeBridge:
             for _ in range(substeps):
                 mujoco.mj_step(self.model, data)
             self._from_mujoco(i)
-            mujoco.mj_kinematics(self.model, data)  # bodies at time t, as Newton has them
+            mujoco.mj_kinematics(self.model, data)  # bodies at time t, as in Newton
             mujoco.mj_comPos(self.model, data)
             mujoco.mj_comVel(self.model, data)
 

@@ -1,4 +1,4 @@
-"""Small robots for the tests of the Newton engine, written into a folder."""
+"""Small robots for the tests of the Newton engine, written to a folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ solver:
   newton: {{timestep: 0.002, integrator: Euler, disable: [eulerdamp]}}
 """
 
-# In robot.yaml the joints stand in another order than here.
+# In robot.yaml the joints are in another order than in the MJCF.
 MIXED = (
     """<mujoco><compiler angle="radian"/><worldbody>
     <body name="a" pos="0.1 0 1" euler="0.3 0.2 0.1">
@@ -54,7 +54,7 @@ def write_robot(folder: Path, parts: tuple[str, str, str, str]) -> Robot:
 
 
 def one_body(inside: str, joint: str = '<joint name="j" axis="0 1 0"/>', more: str = "") -> tuple[str, ...]:
-    """A free base and on it one body."""
+    """A robot with a free base and one body on it."""
     xml = f"""<mujoco><compiler angle="radian"/><asset>
     <mesh name="m" vertex="0 0 0  1 0 0  0 1 0  0 0 1"/></asset><worldbody>
     <body name="base"><freejoint/><geom type="box" size="0.1 0.1 0.1" mass="1"/>

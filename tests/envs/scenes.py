@@ -1,4 +1,4 @@
-"""Scenes for tests: our robots in their home pose, and a small robot to break in every way."""
+"""Scenes for tests: robots in their home pose, and a small robot whose files a test can change."""
 
 import mujoco
 import numpy as np
@@ -48,7 +48,7 @@ solver:
 
 
 def hopper(folder, yaml_change=("", ""), xml_change=("", "")):
-    """Write the small robot with one text replaced in each file; its folder."""
+    """Write the small robot with one text replaced in each file; returns its folder."""
     for text, change, name in (
         (HOPPER_YAML, yaml_change, "robot.yaml"),
         (HOPPER_XML, xml_change, "hopper.xml"),
@@ -59,7 +59,7 @@ def hopper(folder, yaml_change=("", ""), xml_change=("", "")):
 
 
 def at_home(robot, model):
-    """Data in the home pose at rest, targets at home."""
+    """MjData in the home pose, at rest, with home joint targets."""
     data = mujoco.MjData(model)
     data.qpos[:] = mjcf.home_qpos(robot, model)
     data.ctrl[:] = np.array(robot.home)[list(robot.actuated)]

@@ -1,4 +1,4 @@
-"""The shared suite: what every backend must do, after steps and not only after a reset."""
+"""The shared suite for every backend, after steps and not only after a reset."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 from robolearn.envs import mjcf
 from robolearn.envs.state import State, quat_rotate
+from robolearn.errors import ConfigError
 from tests.factories import home_pose, home_targets, load_robot
 
 EVERY = torch.ones(4, dtype=torch.bool)
@@ -22,13 +23,13 @@ def assert_same_rows(a: State, b: State, rows_a: list[int], rows_b: list[int]) -
 
 
 def wiggle(robot, num_envs: int, step: int) -> torch.Tensor:
-    """Targets that differ by environment, actuator and time."""
+    """Joint targets that differ by environment, actuator and time."""
     phase = torch.arange(num_envs)[:, None] + 0.7 * torch.arange(len(robot.actuators)) + 0.3 * step
     return home_targets(robot, num_envs) + 0.2 * torch.sin(phase)
 
 
 class Reference:
-    """Plain MuJoCo in float64, one simulation, posed and driven like row 0, with the backend's own solver options."""
+    """One float64 MuJoCo simulation with row 0's initial state and joint targets, and the backend's solver options."""
 
     def __init__(self, robot, pose, backend):
         self.robot, self.model = robot, mjcf.build_model(robot, backend.capabilities.name)
@@ -41,7 +42,7 @@ class Reference:
             joint = self.model.joint(name)
             self.data.qpos[joint.qposadr[0]] = pose.joint_pos[0, i]
             self.data.qvel[joint.dofadr[0]] = pose.joint_vel[0, i]
-        for i, actuator in enumerate(robot.actuators):  # a reset holds the pose
+        for i, actuator in enumerate(robot.actuators):  # a reset holds the joint positions
             if actuator.kind == "position":
                 self.data.ctrl[i] = pose.joint_pos[0, robot.actuated[i]]
         mujoco.mj_forward(self.model, self.data)
@@ -79,7 +80,7 @@ class Reference:
 
 
 @pytest.mark.parametrize("name", ["cartpole", "walker"])
-def test_kinematics_after_a_reset_and_after_steps_are_mujocos(make_backend, name):
+def test_kinematics_after_a_reset_and_after_steps_match_mujoco(make_backend, name):
     robot = load_robot(make_backend.walker if name == "walker" else name)
     backend = make_backend(robot, 4)
     pose = home_pose(robot, 4)
@@ -100,7 +101,7 @@ def test_kinematics_after_a_reset_and_after_steps_are_mujocos(make_backend, name
         reference.assert_matches(backend.state, backend.capabilities.derived_lag, 1e-4)
 
 
-def test_a_contact_free_rollout_of_100_substeps_agrees_with_mujoco(make_backend):
+def test_a_contact_free_rollout_of_100_substeps_matches_mujoco(make_backend):
     robot = load_robot(make_backend.walker)
     backend, pose = make_backend(robot, 4), home_pose(robot, 4, height=20.0)
     reference = Reference(robot, pose, backend)
@@ -122,13 +123,13 @@ def test_foot_forces_of_a_standing_robot_sum_to_its_weight(make_backend):
     weight = model.body_mass.sum() * 9.81
     total = backend.state.robot.foot_force.sum(dim=1)
     assert total[:, 2] == pytest.approx([weight] * 4, rel=0.02)
-    assert total[:, :2].abs().max() < 0.05 * weight  # upwards in the world, not along some foot's axis
+    assert total[:, :2].abs().max() < 0.05 * weight  # up in world axes, not along a foot's axis
 
 
-def test_base_velocity_is_the_link_frames(make_backend):
+def test_base_velocity_is_in_link_axes(make_backend):
     robot = load_robot(make_backend.walker)
     backend, pose = make_backend(robot, 4), home_pose(robot, 4, height=5.0)
-    # Turned a quarter to the left: forward (x) of the link is y of the world.
+    # Rotated by 90 degrees to the left: forward (x) of the link is y of the world.
     pose.base_quat[:] = torch.tensor([0.5**0.5, 0.0, 0.0, 0.5**0.5])
     pose.base_lin_vel[:] = torch.tensor([1.0, 0.0, 0.0])
     backend.reset(EVERY, pose)
@@ -140,7 +141,7 @@ def test_base_velocity_is_the_link_frames(make_backend):
     assert moved[:, 0].abs().max() < 1e-3
 
 
-def test_a_reset_touches_only_its_own_environments(make_backend):
+def test_a_reset_changes_only_the_masked_environments(make_backend):
     robot = load_robot(make_backend.walker)
     backend, pose = make_backend(robot, 4), home_pose(robot, 4)
     backend.reset(EVERY, pose)
@@ -150,7 +151,7 @@ def test_a_reset_touches_only_its_own_environments(make_backend):
     backend.reset(torch.tensor([False, True, False, True]), pose)
     assert_same_rows(before, backend.state, [0, 2], [0, 2])
     assert torch.allclose(backend.state.robot.joint_pos[[1, 3]], pose.joint_pos[[1, 3]], atol=1e-6)
-    # ... and what follows for the others is what would have followed.
+    # The next step of the others is the same as without the reset.
     backend.step(wiggle(robot, 4, 5), 2)
     after = backend.state.clone()
     if backend.capabilities.exact_restore:
@@ -159,7 +160,7 @@ def test_a_reset_touches_only_its_own_environments(make_backend):
         assert_same_rows(after, backend.state, [0, 2], [0, 2])
 
 
-def test_joint_order_survives_a_round_trip_through_a_permuted_robot(make_backend):
+def test_a_robot_with_permuted_joints_behaves_the_same(make_backend):
     robot = load_robot(make_backend.walker)
     order = torch.randperm(len(robot.joints), generator=torch.Generator().manual_seed(0)).tolist()
     rank = [robot.actuators[robot.actuated.index(j)] for j in order]
@@ -172,20 +173,20 @@ def test_joint_order_survives_a_round_trip_through_a_permuted_robot(make_backend
     plain, shuffled = make_backend(robot, 4), make_backend(permuted, 4)
     pose = home_pose(robot, 4, height=3.0)
     pose.joint_pos += 0.01 * torch.arange(len(order))
-    there = replace(pose, joint_pos=pose.joint_pos[:, order], joint_vel=pose.joint_vel[:, order])
+    shuffled_pose = replace(pose, joint_pos=pose.joint_pos[:, order], joint_vel=pose.joint_vel[:, order])
     plain.reset(EVERY, pose)
-    shuffled.reset(EVERY, there)
-    assert torch.allclose(shuffled.state.robot.joint_pos, there.joint_pos, atol=1e-6)
+    shuffled.reset(EVERY, shuffled_pose)
+    assert torch.allclose(shuffled.state.robot.joint_pos, shuffled_pose.joint_pos, atol=1e-6)
     for step in range(10):
         targets = wiggle(robot, 4, step)
         plain.step(targets, 2)
         shuffled.step(targets[:, order], 2)
     for field in ("joint_pos", "joint_vel", "joint_torque"):
-        ours, theirs = getattr(plain.state.robot, field)[:, order], getattr(shuffled.state.robot, field)
-        assert torch.allclose(ours, theirs, atol=1e-3), field
+        expected, found = getattr(plain.state.robot, field)[:, order], getattr(shuffled.state.robot, field)
+        assert torch.allclose(found, expected, atol=1e-3), field
 
 
-def test_restored_rows_are_bit_equal_and_so_is_what_follows(make_backend):
+def test_restored_rows_and_their_next_steps_are_bit_equal(make_backend):
     robot = load_robot(make_backend.walker)
     backend = make_backend(robot, 4)
     backend.reset(EVERY, home_pose(robot, 4))
@@ -204,7 +205,7 @@ def test_restored_rows_are_bit_equal_and_so_is_what_follows(make_backend):
         assert_same_rows(first, backend.state, [0, 1, 2, 3], [0, 1, 2, 3])
 
 
-def test_a_snapshot_row_copied_into_others_starts_and_stays_bit_equal(make_backend):
+def test_copies_of_a_snapshot_row_start_and_stay_bit_equal(make_backend):
     robot = load_robot(make_backend.walker)
     backend = make_backend(robot, 4)
     backend.reset(EVERY, home_pose(robot, 4))
@@ -221,7 +222,7 @@ def test_a_snapshot_row_copied_into_others_starts_and_stays_bit_equal(make_backe
     assert not torch.equal(backend.state.robot.joint_pos[0], backend.state.robot.joint_pos[2])
 
 
-def test_environment_parameters_act_and_travel_with_a_snapshot(make_backend):
+def test_parameters_change_the_physics_and_are_part_of_a_snapshot(make_backend):
     robot = load_robot(make_backend.walker)
     backend = make_backend(robot, 4)
     if not {"mass_scale", "gain_scale"} <= backend.capabilities.params:
@@ -245,10 +246,10 @@ def test_environment_parameters_act_and_travel_with_a_snapshot(make_backend):
         assert_same_rows(backend.state, other.state, [0, 1, 2, 3], [0, 1, 2, 3])
 
 
-def test_a_push_adds_to_the_velocity_of_those_it_meets_in_world_axes(make_backend):
+def test_a_push_adds_to_the_velocity_of_the_masked_environments_in_world_axes(make_backend):
     robot = load_robot(make_backend.walker)
     backend, pose = make_backend(robot, 4), home_pose(robot, 4, height=5.0)
-    # Turned a quarter to the left: the world's x is the base's -y.
+    # Rotated by 90 degrees to the left: the world's x is the base's -y.
     pose.base_quat[:] = torch.tensor([0.5**0.5, 0.0, 0.0, 0.5**0.5])
     pose.base_lin_vel[:, 0] = 0.3
     backend.reset(EVERY, pose)
@@ -257,7 +258,7 @@ def test_a_push_adds_to_the_velocity_of_those_it_meets_in_world_axes(make_backen
     backend.step(home_targets(robot, 4), 1)
     velocity = backend.state.robot.base_lin_vel
     moved = velocity[[1, 3]] - velocity[[0, 2]]
-    # Nothing holds the robot but its own limbs, so after one substep the base still has the whole jump.
+    # In the air only the limbs act on the base, so after one substep it still has the whole jump.
     assert moved[:, :2].numpy() == pytest.approx(np.array([[0.2, -0.5]] * 2), abs=0.02)
     assert velocity[0, 0].item() == pytest.approx(0.3, abs=0.02)
 
@@ -273,19 +274,19 @@ def test_gain_scale_scales_the_torque_of_a_held_target(make_backend):
     torque = backend.state.robot.joint_torque[:, robot.actuated[0]]
     motor, joint = robot.actuators[0], robot.actuated[0]
     now = backend.state.robot
-    # The State of a backend that lags shows the torque at rest, before the joint has moved.
+    # With derived_lag 1 the State shows the torque before the joint has moved.
     lag = backend.capabilities.derived_lag
     moved = (1 - lag) * (now.joint_pos[:, joint] - robot.home[joint])
-    asked = motor.kp * (0.01 - moved) - motor.kd * (1 - lag) * now.joint_vel[:, joint]
-    assert (torque / asked).numpy() == pytest.approx([1.0, 0.5, 2.0, 1.0], rel=0.2)
+    expected = motor.kp * (0.01 - moved) - motor.kd * (1 - lag) * now.joint_vel[:, joint]
+    assert (torque / expected).numpy() == pytest.approx([1.0, 0.5, 2.0, 1.0], rel=0.2)
 
 
-def test_actuators_at_their_limits_move_the_robot_as_mujocos_do(make_backend):
+def test_saturated_actuators_move_the_robot_as_in_mujoco(make_backend):
     robot = load_robot(make_backend.walker)
     backend, pose = make_backend(robot, 4), home_pose(robot, 4, height=20.0)
     reference = Reference(robot, pose, backend)
     backend.reset(EVERY, pose)
-    # Far enough that most motors give all they have in the first step, and some in the ones after it.
+    # Far enough that most motors saturate in the first step, and some in the next ones.
     ahead = torch.where(torch.arange(len(robot.actuators)) % 2 == 0, 1.0, -1.0)
     targets = home_targets(robot, 4) + ahead
     efforts = np.array([actuator.effort for actuator in robot.actuators])
@@ -298,7 +299,7 @@ def test_actuators_at_their_limits_move_the_robot_as_mujocos_do(make_backend):
     assert saturated >= len(robot.actuators) // 2
 
 
-def test_gains_set_before_the_first_step_are_those_of_the_first_step(make_backend):
+def test_gains_set_before_the_first_step_act_in_the_first_step(make_backend):
     robot = load_robot(make_backend.walker)
     backend, pose = make_backend(robot, 4), home_pose(robot, 4, height=20.0)
     if "gain_scale" not in backend.capabilities.params:
@@ -320,7 +321,7 @@ def test_gains_set_before_the_first_step_are_those_of_the_first_step(make_backen
             reference.assert_matches(each.state, each.capabilities.derived_lag, 1e-3)
 
 
-def test_a_target_that_is_no_number_is_a_divergence_of_its_environment(make_backend):
+def test_a_joint_target_of_nan_diverges_its_environment_until_a_reset(make_backend):
     robot = load_robot(make_backend.walker)
     backend = make_backend(robot, 4)
     backend.reset(EVERY, home_pose(robot, 4, height=5.0))
@@ -335,7 +336,7 @@ def test_a_target_that_is_no_number_is_a_divergence_of_its_environment(make_back
     assert backend.state.robot.joint_torque.isfinite().all()
 
 
-def test_a_reset_right_after_a_restore_is_as_clean_as_any(make_backend):
+def test_a_reset_after_a_restore_equals_a_reset_of_a_new_backend(make_backend):
     robot = load_robot(make_backend.walker)
     used, fresh, pose = make_backend(robot, 4), make_backend(robot, 4), home_pose(robot, 4)
     used.reset(EVERY, pose)
@@ -352,7 +353,7 @@ def test_a_reset_right_after_a_restore_is_as_clean_as_any(make_backend):
         assert_same_rows(used.state, fresh.state, [0, 1, 2, 3], [0, 1, 2, 3])
 
 
-def test_a_robot_reset_at_rest_is_not_pulled_anywhere(make_backend):
+def test_a_reset_to_the_home_pose_has_zero_torques(make_backend):
     robot = load_robot(make_backend.walker)
     backend = make_backend(robot, 4)
     backend.reset(EVERY, home_pose(robot, 4))
@@ -361,5 +362,5 @@ def test_a_robot_reset_at_rest_is_not_pulled_anywhere(make_backend):
 
 def test_an_unknown_parameter_is_refused_by_name(make_backend):
     backend = make_backend(load_robot("cartpole"), 4)
-    with pytest.raises(ValueError, match="cannot set 'gravity'"):
+    with pytest.raises(ConfigError, match="gravity"):
         backend.set_params(EVERY, {"gravity": torch.ones(4)})

@@ -1,4 +1,4 @@
-"""Building the scene of a robot: what is added to its MJCF, and what that may not change."""
+"""Building the scene of a robot: what is added to its MJCF, and what stays the same."""
 
 import mujoco
 import numpy as np
@@ -26,7 +26,11 @@ from tests.factories import ROBOTS, load_robot
             ["joints lacks toe"],
         ),
         (("", ""), ('joint name="r_leg" type="slide"', 'joint name="r_leg" type="ball"'), ["r_leg"]),
-        (("", ""), ("</mujoco>", '<sensor><gyro site="l_leg"/></sensor></mujoco>'), ["sensors; remove them"]),
+        (
+            ("", ""),
+            ("</mujoco>", '<sensor><gyro site="l_leg"/></sensor></mujoco>'),
+            ["sensors", "remove them"],
+        ),
         (("", ""), ("</mujoco>", ""), ["hopper.xml", "XML"]),
         (("", ""), ('size=".1 .1 .1"', 'size="-1 1 1"'), ["hopper.xml", "size"]),
         (("l_leg: {home: 0,", "l_leg: {home: 0.3,"), ("", ""), ["l_leg.home is 0.3", "-0.2 to 0.2"]),
@@ -53,8 +57,8 @@ def test_a_robot_that_disagrees_with_its_mjcf_is_refused_in_one_line(
         assert word in message, message
 
 
-def test_what_is_added_does_not_inherit_the_defaults_of_the_robot(tmp_path):
-    # HOPPER_XML's defaults make geoms ghosts and general actuators integrators with gear 7.
+def test_added_elements_do_not_inherit_the_robots_defaults(tmp_path):
+    # HOPPER_XML's defaults make geoms non-colliding and general actuators integrators with gear 7.
     robot = Robot.load(hopper(tmp_path))
     model = mjcf.build_model(robot)
     floor = model.geom("floor")
@@ -67,7 +71,7 @@ def test_what_is_added_does_not_inherit_the_defaults_of_the_robot(tmp_path):
     assert total_force(robot, data)[2] == pytest.approx(1.5 * GRAVITY, rel=1e-3)
 
 
-def test_a_position_actuator_is_the_pd_law_clipped_to_its_effort(humanoid, model):
+def test_a_position_actuator_is_a_pd_law_clipped_to_its_effort(humanoid, model):
     data = at_home(humanoid, model)
     knee = humanoid.joints.index("l_knee")  # kp 120, kd 4, effort 120
     assert model.actuator(knee).name == "l_knee"
@@ -78,7 +82,7 @@ def test_a_position_actuator_is_the_pd_law_clipped_to_its_effort(humanoid, model
         assert data.actuator_force[knee] == pytest.approx(torque)
 
 
-def test_actuators_and_sensors_come_in_the_robot_s_order(humanoid, model):
+def test_actuators_and_sensors_are_in_the_robots_order(humanoid, model):
     assert [model.actuator(i).name for i in range(model.nu)] == [a.joint for a in humanoid.actuators]
     for i, actuator in enumerate(humanoid.actuators):
         assert model.actuator_trnid[i, 0] == model.joint(actuator.joint).id
@@ -99,7 +103,7 @@ def test_solver_options_are_those_of_the_named_backend(humanoid, model):
 
 
 @pytest.mark.parametrize("name", ["humanoid", "cartpole", "hopper", "ant"])
-def test_looks_do_not_change_the_physics(name):
+def test_visuals_do_not_change_the_physics(name):
     robot = Robot.load(ROBOTS / name)
     models = [mjcf.build_model(robot, visual=visual) for visual in (False, True)]
     random = np.random.default_rng(0)
@@ -114,7 +118,7 @@ def test_looks_do_not_change_the_physics(name):
 
 
 @pytest.mark.parametrize("name", ["humanoid", "cartpole", "hopper", "ant"])
-def test_the_tracking_camera_has_the_whole_robot_in_its_picture(name):
+def test_the_tracking_camera_shows_the_whole_robot(name):
     robot = Robot.load(ROBOTS / name)
     model = mjcf.build_model(robot, visual=True)
     data = at_home(robot, model)
@@ -129,7 +133,7 @@ def test_the_tracking_camera_has_the_whole_robot_in_its_picture(name):
     assert model.vis.global_.offwidth >= 1280
 
 
-def test_camera_and_lights_go_along_with_a_robot_that_stands_on_feet_without_a_free_base():
+def test_camera_and_lights_follow_a_robot_with_feet_and_no_free_base():
     model = mjcf.build_model(load_robot("hopper"), visual=True)
     data = mujoco.MjData(model)
     places = []
@@ -140,7 +144,7 @@ def test_camera_and_lights_go_along_with_a_robot_that_stands_on_feet_without_a_f
     np.testing.assert_allclose(places[1] - places[0], [[30.0, 0.0, 0.0]] * len(places[0]), atol=1e-9)
 
 
-def test_a_floor_is_there_for_a_free_base_or_for_feet():
+def test_a_robot_with_a_free_base_or_feet_gets_a_floor():
     for name, planes in (("cartpole", 0), ("hopper", 1), ("ant", 1)):
         model = mjcf.build_model(load_robot(name))
         assert (model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE).sum() == planes

@@ -1,4 +1,4 @@
-"""Our robots, checked on the compiled models: honest sizes, motors and symmetry."""
+"""The robots in envs/robots, checked on the compiled models: sizes, motors and symmetry."""
 
 import dataclasses
 
@@ -11,10 +11,10 @@ from robolearn.envs.contacts import colliding_pairs
 from tests.envs.scenes import GRAVITY, at_home, total_force
 from tests.factories import load_robot
 
-# The humanoid, honestly
+# The humanoid
 
 
-def test_the_training_humanoid_is_feet_and_floor_only(humanoid, model):
+def test_the_humanoids_training_model_has_only_feet_and_floor_geoms(humanoid, model):
     names = {model.body(int(body)).name for body in model.geom_bodyid}
     assert names == {"world", *humanoid.feet}
     assert model.ngeom == 9  # the floor and four spheres a foot
@@ -22,12 +22,12 @@ def test_the_training_humanoid_is_feet_and_floor_only(humanoid, model):
     assert model.vis.global_.bvactive == 0
 
 
-def test_every_moving_body_has_mass_and_a_possible_inertia(model):
+def test_every_moving_body_has_mass_and_a_physically_possible_inertia(model):
     mass, inertia = model.body_mass[1:], model.body_inertia[1:]
     assert (mass > 0.25).all()
     # Principal moments of a real body obey the triangle inequality.
     assert (2 * inertia.max(axis=1) <= inertia.sum(axis=1) * (1 + 1e-9)).all()
-    # Radius of gyration between 1.5 and 20 cm: neither points nor balloons.
+    # Radius of gyration between 1.5 and 20 cm.
     gyration = np.sqrt(inertia / mass[:, None])
     assert gyration.min() > 0.015
     assert gyration.max() < 0.2
@@ -37,16 +37,16 @@ def test_mass_and_height_are_those_of_a_small_humanoid(humanoid):
     model = mjcf.build_model(humanoid, visual=True)
     data = mujoco.MjData(model)  # legs straight
     mujoco.mj_forward(model, data)
-    own = np.flatnonzero(model.geom_bodyid > 0)
-    boxes = model.geom_aabb[own]
-    reach = np.abs(data.geom_xmat[own].reshape(-1, 3, 3)[:, 2] * boxes[:, 3:]).sum(axis=1)
-    top = (data.geom_xpos[own, 2] + reach).max()
+    geoms = np.flatnonzero(model.geom_bodyid > 0)
+    boxes = model.geom_aabb[geoms]
+    reach = np.abs(data.geom_xmat[geoms].reshape(-1, 3, 3)[:, 2] * boxes[:, 3:]).sum(axis=1)
+    top = (data.geom_xpos[geoms, 2] + reach).max()
     sole = min(data.site(foot).xpos[2] for foot in humanoid.feet)
     assert 1.25 <= top - sole <= 1.40
     assert 34 <= model.body_mass.sum() <= 37
 
 
-def test_motors_joints_and_step_are_within_what_hardware_has(humanoid, model):
+def test_motors_joints_and_timestep_are_realistic(humanoid, model):
     assert 21 <= len(humanoid.actuators) <= 23
     limits = {"hip": 140, "knee": 140, "ankle": 60, "waist": 140, "shoulder": 40, "elbow": 40}
     for actuator in humanoid.actuators:
@@ -65,7 +65,7 @@ def test_motors_joints_and_step_are_within_what_hardware_has(humanoid, model):
         assert model.joint(f"{side}_knee").range[0] >= -0.1  # no backward knee
 
 
-def test_the_feet_touch_the_ground_within_a_foot_sized_patch(humanoid, model):
+def test_the_contact_spheres_lie_within_a_foot_sized_patch(humanoid, model):
     for foot in humanoid.feet:
         body = model.body(foot).id
         spheres = np.flatnonzero(model.geom_bodyid == body)
@@ -128,14 +128,14 @@ def test_left_and_right_are_reflections_of_each_other(humanoid, model):
 
 
 def test_mirrored_targets_in_the_air_give_the_mirrored_motion(humanoid, model):
-    # What no comparison of numbers in two files can show: the equations of motion commute with the mirror.
+    # The equations of motion commute with the mirror.
     permutation, sign = (np.array(x) for x in humanoid.mirror_joints())
     random = np.random.default_rng(1)
     ours, theirs = at_home(humanoid, model), at_home(humanoid, model)
     for data in (ours, theirs):
         data.qpos[2] = 3.0
     for _ in range(20):
-        # Around home: a joint at its limit would be solved in another order, equal only to 1e-5.
+        # Near home: joints at their limits would be solved in another order, equal only to 1e-5.
         targets = np.array(humanoid.home) + 0.2 * random.standard_normal(model.nu)
         ours.ctrl[:] = targets
         theirs.ctrl[:] = sign * targets[permutation]
@@ -149,7 +149,7 @@ def test_mirrored_targets_in_the_air_give_the_mirrored_motion(humanoid, model):
 
 @pytest.mark.parametrize("fine", [False, True])
 def test_the_humanoid_stands_for_two_seconds_and_its_feet_carry_its_weight(humanoid, fine):
-    # Plain PD on unmoving targets: weight times height outweighs the ankles' stiffness, so it will fall later.
+    # PD on constant joint targets: weight times height exceeds the ankles' stiffness, so it falls later.
     spec = mjcf.build_spec(humanoid)
     if fine:
         spec.option.solver, spec.option.iterations = mujoco.mjtSolver.mjSOL_NEWTON, 50
@@ -167,7 +167,7 @@ def test_the_humanoid_stands_for_two_seconds_and_its_feet_carry_its_weight(human
     assert np.mean(vertical) == pytest.approx(model.body_mass.sum() * GRAVITY, rel=0.02)
 
 
-def test_foot_force_is_what_accelerates_the_robot_in_world_axes(humanoid, model):
+def test_foot_forces_accelerate_the_robot_in_world_axes(humanoid, model):
     # Landing while it slides, turned by 90 degrees: a force in the robot's axes would point elsewhere.
     data, after = at_home(humanoid, model), mujoco.MjData(model)
     data.qpos[3:7] = [np.sqrt(0.5), 0, 0, np.sqrt(0.5)]
@@ -177,7 +177,7 @@ def test_foot_force_is_what_accelerates_the_robot_in_world_axes(humanoid, model)
         mujoco.mj_forward(model, data)
         mujoco.mj_subtreeVel(model, data)
         before = data.subtree_linvel[0].copy()
-        mujoco.mj_step(model, data)  # its sensors tell the force at the beginning of the step
+        mujoco.mj_step(model, data)  # its sensors report the force at the beginning of the step
         after.qpos[:], after.qvel[:] = data.qpos, data.qvel
         mujoco.mj_forward(model, after)
         mujoco.mj_subtreeVel(model, after)
@@ -194,7 +194,7 @@ def test_foot_force_is_what_accelerates_the_robot_in_world_axes(humanoid, model)
 # The cart and its pole
 
 
-def test_cartpole_accelerates_as_the_textbook_says(cartpole):
+def test_cartpole_accelerates_as_in_barto_sutton_anderson(cartpole):
     model = mjcf.build_model(cartpole)
     data = at_home(cartpole, model)
     data.ctrl[0] = 10.0
@@ -208,7 +208,7 @@ def test_cartpole_accelerates_as_the_textbook_says(cartpole):
     assert data.actuator_force[0] == 100.0
 
 
-def test_cartpole_is_bolted_down_touches_nothing_and_turns_freely(cartpole):
+def test_cartpole_has_a_fixed_base_no_geoms_and_an_unlimited_hinge(cartpole):
     model = mjcf.build_model(cartpole)
     assert (model.nq, model.nv, model.nu, model.ngeom) == (2, 2, 1, 0)
     assert not model.jnt_limited[model.joint("hinge").id]
@@ -217,11 +217,11 @@ def test_cartpole_is_bolted_down_touches_nothing_and_turns_freely(cartpole):
     assert mjcf.home_qpos(cartpole, model).tolist() == [0.0, 0.0]
 
 
-# The hopper and the ant: made to be differentiated through
+# The hopper and the ant: made for the differentiable backend
 
 
 @pytest.mark.parametrize(("name", "mass"), [("hopper", 6.4), ("ant", 5.4)])
-def test_only_feet_touch_only_the_floor_and_nothing_is_stiff(name, mass):
+def test_only_the_feet_collide_and_only_with_the_floor_and_joints_have_no_stiffness(name, mass):
     robot = load_robot(name)
     model = mjcf.build_model(robot)
     assert model.body_mass.sum() == pytest.approx(mass)
@@ -243,11 +243,7 @@ def test_only_feet_touch_only_the_floor_and_nothing_is_stiff(name, mass):
     passive = np.setdiff1d(np.arange(model.nv), motors)
     assert not model.dof_armature[passive].any()
     assert not model.dof_damping[passive].any()
-    for backend in (
-        "mujoco",
-        "mujoco_warp",
-        "differentiable",
-    ):  # the same physics to train and to differentiate
+    for backend in ("mujoco", "mujoco_warp", "differentiable"):  # the same physics in all of them
         options = robot.solver[backend]
         assert (options["timestep"], options["integrator"]) == (0.005, "implicitfast")
 
@@ -265,7 +261,7 @@ def test_soles_lie_flat_on_the_ground_at_home_and_carry_the_weight(name):
     assert total_force(robot, data)[2] == pytest.approx(model.body_mass.sum() * GRAVITY, rel=0.03)
 
 
-def test_the_hopper_moves_in_a_plane_and_as_far_as_it_likes():
+def test_the_hopper_moves_in_a_plane_without_a_limit():
     robot = load_robot("hopper")
     model = mjcf.build_model(robot)
     assert [name for name in robot.joints if not model.jnt_limited[model.joint(name).id]] == ["root_x"]
@@ -273,7 +269,7 @@ def test_the_hopper_moves_in_a_plane_and_as_far_as_it_likes():
     data.joint("root_z").qpos[0], data.joint("root_x").qvel[0] = 2.0, 3.0
     for _ in range(100):
         mujoco.mj_step(model, data)
-    # In the air nothing holds it back: 0.5 s at 3 m/s, and 9.81 / 2 x 0.5^2 m down (and half a step's worth).
+    # Free flight: 0.5 s at 3 m/s, and 9.81 / 2 x 0.5^2 m down, up to half a step's distance.
     assert data.subtree_com[0, 1] == pytest.approx(0, abs=1e-12)
     assert data.joint("root_x").qpos[0] == pytest.approx(1.5, abs=0.01)
     assert data.joint("root_z").qpos[0] == pytest.approx(2.0 - GRAVITY / 8, abs=0.02)

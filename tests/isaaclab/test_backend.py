@@ -1,6 +1,6 @@
-"""The backend over the real Isaac Lab 3, where that is installed; what all backends share is in the shared suite.
+"""Tests of the isaaclab backend alone, with Isaac Lab 3.
 
-It takes about a minute, and one more where kernels have to be compiled first.
+They take about a minute, and one more if kernels have to be compiled first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from robolearn.errors import ConfigError, RunFailed
 from tests.factories import home_pose, home_targets, load_robot
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("isaaclab_newton") is None, reason="Isaac Lab 3 is not installed here"
+    importlib.util.find_spec("isaaclab_newton") is None, reason="Isaac Lab 3 is not installed"
 )
 
 
@@ -46,7 +46,7 @@ def every(n: int) -> torch.Tensor:
     return torch.ones(n, dtype=torch.bool)
 
 
-def test_a_cartpole_stays_with_plain_mujoco_for_200_steps(make):
+def test_a_cartpole_matches_mujoco_for_200_steps(make):
     robot, backend = load_robot("cartpole"), make("cartpole")
     pose = home_pose(robot, 4)
     pose.joint_pos[:, 1] = torch.tensor([0.1, -0.2, 0.3, 3.0])
@@ -79,7 +79,7 @@ def test_a_standing_robots_feet_carry_its_weight(make, name, seconds):
     backend.check()
 
 
-def test_after_a_reset_the_forces_are_those_of_the_pose(make):
+def test_after_a_reset_the_foot_forces_are_those_of_the_initial_state(make):
     robot, backend = load_robot("humanoid"), make("humanoid")
     pose = home_pose(robot, 4, height=-0.002)  # 2 mm into the ground
     backend.reset(every(4), pose)
@@ -94,7 +94,7 @@ def test_after_a_reset_the_forces_are_those_of_the_pose(make):
     assert np.abs(found - expected).max() < 0.01 * np.abs(expected).max()
 
 
-def test_a_partial_reset_leaves_the_others_where_they_were_and_what_follows_too(make):
+def test_a_partial_reset_changes_neither_the_state_nor_the_next_steps_of_the_others(make):
     robot, backend = load_robot("humanoid"), make("humanoid", 6)
     pose = home_pose(robot, 6)
     backend.reset(every(6), pose)
@@ -118,7 +118,7 @@ def test_a_partial_reset_leaves_the_others_where_they_were_and_what_follows_too(
     assert not torch.equal(backend.state.robot.joint_pos[1], undisturbed.robot.joint_pos[1])
 
 
-def test_a_simulation_that_is_not_finite_is_told_and_a_reset_puts_it_right(make):
+def test_a_non_finite_environment_is_diverged_until_a_reset(make):
     robot, backend = load_robot("humanoid"), make("humanoid")
     pose, targets = home_pose(robot, 4), home_targets(robot, 4)
     backend.reset(every(4), pose)
@@ -131,25 +131,28 @@ def test_a_simulation_that_is_not_finite_is_told_and_a_reset_puts_it_right(make)
     for _ in range(10):
         backend.step(targets, 2)
     assert not backend.state.diverged.any()
-    for name, tensor in backend.state.robot.tensors().items():  # as one that never was anything else
+    for (
+        name,
+        tensor,
+    ) in backend.state.robot.tensors().items():  # equal to an environment that was always finite
         assert torch.equal(tensor[0], tensor[1]), name
 
 
-def test_the_values_of_the_mjcf_survive_usd(make):
-    # By hand from humanoid.xml: 5.2 + 2 (3.8 + 2.3 + 0.8) + 10.2 + 1.6 + 2 (1.4 + 0.8 + 0.3) = 35.8 kg; knees have an
-    # armature of 0.02, ankles 0.012, arms 0.008, all joints a damping of 0.2. The backend itself compares all the rest.
+def test_newtons_model_has_the_masses_and_options_of_the_mjcf(make):
+    # From humanoid.xml: 5.2 + 2 (3.8 + 2.3 + 0.8) + 10.2 + 1.6 + 2 (1.4 + 0.8 + 0.3) = 35.8 kg; knees have an
+    # armature of 0.02, ankles 0.012, arms 0.008, all joints a damping of 0.2. The backend compares the rest.
     backend = make("humanoid")
-    theirs = backend._bridge.solver_model
-    assert theirs.body_mass.sum() == pytest.approx(35.8, rel=1e-6)
-    assert sorted(set(np.round(theirs.dof_armature[6:], 4))) == [0.008, 0.012, 0.02]
-    assert set(np.round(theirs.dof_damping[6:], 4)) == {0.2}
-    assert set(theirs.dof_frictionloss) == {0.0}
-    assert theirs.geom_friction[:, 0] == pytest.approx([0.8] * 9)  # eight spheres and the floor
-    assert theirs.opt.integrator == mujoco.mjtIntegrator.mjINT_IMPLICITFAST
-    assert (theirs.opt.iterations, theirs.opt.ls_iterations) == (6, 12)
+    solver_model = backend._bridge.solver_model
+    assert solver_model.body_mass.sum() == pytest.approx(35.8, rel=1e-6)
+    assert sorted(set(np.round(solver_model.dof_armature[6:], 4))) == [0.008, 0.012, 0.02]
+    assert set(np.round(solver_model.dof_damping[6:], 4)) == {0.2}
+    assert set(solver_model.dof_frictionloss) == {0.0}
+    assert solver_model.geom_friction[:, 0] == pytest.approx([0.8] * 9)  # eight spheres and the floor
+    assert solver_model.opt.integrator == mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+    assert (solver_model.opt.iterations, solver_model.opt.ls_iterations) == (6, 12)
 
 
-def test_joint_order_survives_a_round_trip(make):
+def test_a_reset_keeps_the_joint_order(make):
     robot, backend = load_robot("humanoid"), make("humanoid", 2)
     pose = home_pose(robot, 2, height=2.0)
     pose.joint_pos += 0.01 * torch.arange(len(robot.joints))
@@ -159,7 +162,7 @@ def test_joint_order_survives_a_round_trip(make):
     assert torch.allclose(backend.state.robot.joint_vel, pose.joint_vel, atol=1e-5)
 
 
-def test_closed_and_made_again_and_two_at_a_time(make):
+def test_backends_can_be_created_again_after_close_and_several_at_once(make):
     robot = load_robot("cartpole")
     pose = home_pose(robot, 4)
     pose.joint_pos[:, 1] = 0.2
@@ -181,7 +184,7 @@ def test_closed_and_made_again_and_two_at_a_time(make):
     one.reset(every(4), pose)
     third.reset(every(4), pose)
     standing = home_targets(load_robot("humanoid"), 4)
-    for step in range(2):  # in turns, and none notices
+    for step in range(2):  # taking turns does not change the results
         assert torch.equal(drive(one), expected[step])
         other.step(standing, 1)
         assert torch.equal(drive(third), expected[step])
@@ -191,26 +194,26 @@ def test_closed_and_made_again_and_two_at_a_time(make):
         assert torch.equal(drive(third), expected[step])
 
 
-def test_a_simulation_of_somebody_elses_is_left_alone(make):
+def test_an_external_simulation_context_is_refused_and_kept(make):
     from isaaclab.sim import SimulationCfg, SimulationContext
     from isaaclab_newton.physics import NewtonCfg
 
-    ours, closed = make("cartpole"), make("cartpole")
+    backend, closed = make("cartpole"), make("cartpole")
     closed.close()
-    theirs = SimulationContext(SimulationCfg(device="cpu", physics=NewtonCfg()))
+    external = SimulationContext(SimulationCfg(device="cpu", physics=NewtonCfg()))
     try:
         with pytest.raises(ConfigError, match="clear_instance"):
             make("cartpole")
         with pytest.raises(ConfigError, match="clear_instance"):
-            ours.step(torch.zeros(4, 1), 1)
-        assert SimulationContext.instance() is theirs
+            backend.step(torch.zeros(4, 1), 1)
+        assert SimulationContext.instance() is external
     finally:
         SimulationContext.clear_instance()
-    ours.step(torch.ones(4, 1), 1)  # and goes on
-    assert ours.state.robot.joint_vel[0, 0] > 0
+    backend.step(torch.ones(4, 1), 1)  # continues afterwards
+    assert backend.state.robot.joint_vel[0, 0] > 0
 
 
-def test_less_friction_slides_further(make):
+def test_a_robot_slides_further_with_less_friction(make):
     robot, backend = load_robot("ant"), make("ant", 2)
     backend.set_params(every(2), {"friction": torch.tensor([0.8, 0.1])})
     pose = home_pose(robot, 2)
@@ -224,7 +227,7 @@ def test_less_friction_slides_further(make):
     assert 0.4 < smooth < 0.6
 
 
-def test_room_that_is_too_small_ends_the_run_with_the_setting(make):
+def test_an_array_overflow_ends_the_run_and_names_the_setting_to_raise(make):
     robot, backend = load_robot("humanoid"), make("humanoid", 4, nconmax=1, njmax=60)
     backend.reset(every(4), home_pose(robot, 4))
     backend.step(home_targets(robot, 4), 2)
@@ -232,7 +235,7 @@ def test_room_that_is_too_small_ends_the_run_with_the_setting(make):
         backend.check()
 
 
-def test_the_base_velocity_is_the_links_and_not_its_centre_of_mass(make):
+def test_base_velocity_is_that_of_the_links_origin_not_its_centre_of_mass(make):
     # The pelvis's centre of mass is 25 mm above its origin: turning about y with 2 rad/s moves it by 50 mm/s.
     robot, backend = load_robot("humanoid"), make("humanoid", 2)
     pose = home_pose(robot, 2, height=1.0)
@@ -249,7 +252,7 @@ SILENT = """
 import socket
 
 def never(*words):
-    raise AssertionError("the network")
+    raise AssertionError("network access")
 
 socket.socket.connect = socket.socket.connect_ex = socket.create_connection = socket.getaddrinfo = never
 import torch
@@ -265,11 +268,11 @@ backend.close()
 """
 
 
-def test_it_uses_no_network_and_says_nothing(tmp_path):
+def test_it_uses_no_network_and_prints_nothing(tmp_path):
     root = Path(__file__).parents[2]
     import warp
 
-    # A folder of its own: the robot is converted here and now. Kernels need not be compiled again.
+    # An empty cache, so that the robot is converted here; compiled kernels are reused.
     where = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(root)}
     where["WARP_CACHE_PATH"] = str(Path(warp.config.kernel_cache_dir).parent)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Our tasks and policies on Isaac Lab's simulation, from the command line."""
+"""RoboLearn's tasks and policies on the isaaclab backend, from the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from robolearn.cli import main
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("isaaclab_newton") is None, reason="Isaac Lab 3 is not installed here"
+    importlib.util.find_spec("isaaclab_newton") is None, reason="Isaac Lab 3 is not installed"
 )
 
 
@@ -35,7 +35,7 @@ def test_ppo_balances_the_cartpole_on_isaac_lab(tmp_path):
 
 
 def test_the_shipped_policy_walks_on_isaac_lab(tmp_path):
-    """Trained on mujoco. Where it is asked to walk at 0.6 m/s it does, and stays up."""
+    """The policy was trained on mujoco; it follows a command of 0.6 m/s and does not fall."""
     words = [
         "pretrained:humanoid_walk",
         "--backend",

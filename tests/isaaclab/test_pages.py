@@ -1,4 +1,4 @@
-"""The documentation's commands for Isaac Lab, read where it is installed."""
+"""The commands for Isaac Lab in the documentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.test_docs import PAGES, robolearn_commands
 pytest.importorskip("isaaclab_tasks")
 
 
-def test_the_commands_for_isaac_lab_describe_runs(capsys):
+def test_documented_isaac_lab_commands_resolve(capsys):
     words = ("task=isaaclab:", "backend=isaaclab")
     found = [c for page in PAGES for c in robolearn_commands(page) if any(w.startswith(words) for w in c)]
     trained = [command for command in found if command[0] == "train"]

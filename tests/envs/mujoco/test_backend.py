@@ -1,4 +1,4 @@
-"""What only the mujoco backend promises."""
+"""Tests of the mujoco backend alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY = torch.ones(4, dtype=torch.bool)
 ONE = torch.tensor([False, True, False, False])
 
 
-def test_a_nan_in_one_robots_state_diverges_that_robot_only():
+def test_a_nan_in_one_environment_diverges_only_that_environment_each_time():
     robot = load_robot("humanoid")
     backend = MujocoBackend(robot, 8)
     backend.reset(torch.ones(8, dtype=torch.bool), home_pose(robot, 8))
@@ -28,15 +28,15 @@ def test_a_nan_in_one_robots_state_diverges_that_robot_only():
     backend.step(home_targets(robot, 8), 2)
     assert backend.state.diverged.tolist() == [i == 3 for i in range(8)]
     assert torch.isfinite(backend.state.robot.joint_pos).all()
-    backend.step(home_targets(robot, 8), 2)  # MuJoCo has reset it: reported once, not for ever
+    backend.step(home_targets(robot, 8), 2)  # MuJoCo has reset it: reported once
     assert not backend.state.diverged.any()
-    backend._qpos[3, 9] = np.nan  # and again, without a reset of ours in between
+    backend._qpos[3, 9] = np.nan  # a second time, without Backend.reset in between
     backend.step(home_targets(robot, 8), 2)
     assert backend.state.diverged.tolist() == [i == 3 for i in range(8)]
 
 
 def in_16_kb(folder: Path) -> Robot:
-    """The humanoid with too little memory for a contact: MuJoCo raises an error where a foot meets the ground."""
+    """The humanoid with too little memory for a contact: MuJoCo raises an error when a foot meets the ground."""
     path = shutil.copytree(ROBOTS / "humanoid", folder / "humanoid")
     mjcf = path / "humanoid.xml"
     text = mjcf.read_text()
@@ -44,7 +44,7 @@ def in_16_kb(folder: Path) -> Robot:
     return Robot.load(path)
 
 
-def test_an_error_of_mujoco_in_one_environment_is_its_divergence_and_a_reset_repairs_it(tmp_path):
+def test_a_mujoco_error_in_one_environment_marks_it_diverged_until_a_reset(tmp_path):
     small, plain = in_16_kb(tmp_path), load_robot("humanoid")
     pose = home_pose(small, 4, height=1.0)
     pose.base_pos[1, 2] -= 0.9
@@ -52,31 +52,31 @@ def test_an_error_of_mujoco_in_one_environment_is_its_divergence_and_a_reset_rep
     backends = [MujocoBackend(robot, 4) for robot in (small, plain)]
     for backend in backends:
         backend.reset(EVERY, pose)
-    tried, sound = backends
-    assert not tried.state.diverged.any()
-    before = tried.state.clone()
+    failing, reference = backends
+    assert not failing.state.diverged.any()
+    before = failing.state.clone()
 
     with pytest.warns(UserWarning, match=r"\(1\).*stack overflow"):
-        tried.step(home_targets(small, 4), 5)
-    sound.step(home_targets(small, 4), 5)
-    assert tried.state.diverged.tolist() == [False, True, False, False]
-    assert torch.equal(tried.state.robot.base_pos[1], before.robot.base_pos[1])
-    for name, tensor in sound.state.robot.tensors().items():
-        assert torch.equal(tried.state.robot.tensors()[name][[0, 2, 3]], tensor[[0, 2, 3]]), name
+        failing.step(home_targets(small, 4), 5)
+    reference.step(home_targets(small, 4), 5)
+    assert failing.state.diverged.tolist() == [False, True, False, False]
+    assert torch.equal(failing.state.robot.base_pos[1], before.robot.base_pos[1])
+    for name, tensor in reference.state.robot.tensors().items():
+        assert torch.equal(failing.state.robot.tensors()[name][[0, 2, 3]], tensor[[0, 2, 3]]), name
 
-    tried.step(home_targets(small, 4), 5)  # it is still there: told again, and warned of once
-    assert tried.state.diverged.tolist() == [False, True, False, False]
-    sound.step(home_targets(small, 4), 5)
+    failing.step(home_targets(small, 4), 5)  # still failing: marked again, without a second warning
+    assert failing.state.diverged.tolist() == [False, True, False, False]
+    reference.step(home_targets(small, 4), 5)
     for backend in backends:
         backend.reset(ONE, home_pose(small, 4, height=1.0))
         assert not backend.state.diverged.any()
         backend.step(home_targets(small, 4), 5)
         assert not backend.state.diverged.any()
-    for name, tensor in sound.state.robot.tensors().items():
-        assert torch.equal(tried.state.robot.tensors()[name], tensor), name
+    for name, tensor in reference.state.robot.tensors().items():
+        assert torch.equal(failing.state.robot.tensors()[name], tensor), name
 
 
-def test_an_error_of_mujoco_in_a_reset_is_a_divergence_too(tmp_path):
+def test_a_mujoco_error_in_a_reset_marks_the_environment_diverged(tmp_path):
     backend = MujocoBackend(in_16_kb(tmp_path), 4)
     backend.reset(EVERY, home_pose(backend.robot, 4, height=1.0))
     with pytest.warns(UserWarning, match="stack overflow"):
@@ -84,7 +84,7 @@ def test_an_error_of_mujoco_in_a_reset_is_a_divergence_too(tmp_path):
     assert backend.state.diverged.tolist() == [False, True, False, False]
 
 
-def test_a_reset_forgets_the_warnings_of_what_it_resets():
+def test_a_reset_clears_the_warnings_of_its_environments_only():
     robot = load_robot("humanoid")
     backend = MujocoBackend(robot, 4)
     backend._warning[:, 1, 1] = 1  # a contact that did not fit
@@ -95,7 +95,7 @@ def test_a_reset_forgets_the_warnings_of_what_it_resets():
     backend.check()
 
 
-def test_a_reset_shows_nothing_new_of_the_others():
+def test_a_reset_does_not_publish_changes_of_other_environments():
     robot = load_robot("humanoid")
     backend = MujocoBackend(robot, 4)
     backend.reset(EVERY, home_pose(robot, 4, height=1.0))
@@ -108,7 +108,7 @@ def test_a_reset_shows_nothing_new_of_the_others():
     assert backend.state.robot.base_pos[1, 2] == pytest.approx(robot.home_height + 2.0)
 
 
-def test_a_robot_on_feet_without_a_free_base_stands_on_the_floor():
+def test_a_robot_with_feet_and_no_free_base_stands_on_the_floor():
     robot = load_robot("hopper")
     backend = MujocoBackend(robot, 4)
     backend.reset(torch.ones(4, dtype=torch.bool), home_pose(robot, 4))
@@ -142,34 +142,37 @@ def test_the_number_of_threads_does_not_change_the_numbers():
         assert torch.equal(tensor, states[1].robot.tensors()[name]), name
 
 
-def test_closing_ends_the_threads():
+def test_close_ends_the_threads_and_can_be_called_twice():
     backend = MujocoBackend(load_robot("cartpole"), 16, config=MujocoConfig(threads=8))
     before = len(os.listdir("/proc/self/task"))
     backend.close()
-    assert len(os.listdir("/proc/self/task")) == before - 7  # the caller's own is the eighth
+    assert len(os.listdir("/proc/self/task")) == before - 7  # the caller is the eighth
     backend.close()
 
 
-def test_a_gpu_is_refused_with_the_fix():
+def test_device_cuda_is_refused_with_the_fix():
     with pytest.raises(ValueError, match="device=cpu"):
         MujocoBackend(load_robot("cartpole"), 4, device="cuda")
 
 
-def test_gains_are_offered_only_where_a_position_actuator_has_them():
+def test_gain_scale_requires_a_position_actuator():
     assert "gain_scale" in MujocoBackend(load_robot("humanoid"), 1).capabilities.params
     assert "gain_scale" not in MujocoBackend(load_robot("cartpole"), 1).capabilities.params
 
 
-def test_a_finer_physics_step_and_another_solver_can_be_asked_for():
+def test_settings_override_the_robots_timestep_and_solver():
     robot = load_robot("humanoid")
     fine = MujocoBackend(robot, 1, config=MujocoConfig(timestep=0.005, solver="newton", iterations=50))
     options = fine.model.opt
     assert (options.timestep, options.iterations) == (0.005, 50)
     assert options.solver == int(mujoco.mjtSolver.mjSOL_NEWTON)
     assert fine.capabilities.timestep == 0.005
-    own = MujocoBackend(robot, 1, config=MujocoConfig())
+    default = MujocoBackend(robot, 1, config=MujocoConfig())
     solver = robot.solver["mujoco"]
-    assert (own.model.opt.timestep, own.model.opt.iterations) == (solver["timestep"], solver["iterations"])
+    assert (default.model.opt.timestep, default.model.opt.iterations) == (
+        solver["timestep"],
+        solver["iterations"],
+    )
 
 
 def test_mass_scale_scales_every_body_and_its_inertia():

@@ -1,4 +1,4 @@
-"""What only the mujoco_warp backend promises, on Warp's CPU device."""
+"""Tests of the mujoco_warp backend alone, on Warp's CPU device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytest.importorskip("mujoco_warp")
 import mujoco_warp as mjw
 
 from robolearn.envs import mjcf
-from robolearn.envs.contacts import Room, colliding_pairs, room_for
+from robolearn.envs.contacts import ArraySizes, array_sizes, colliding_pairs
 from robolearn.envs.mujoco_warp.backend import MujocoWarpBackend, MujocoWarpConfig
 from robolearn.envs.randomize import InverseWeights
 from robolearn.errors import RunFailed
@@ -28,7 +28,7 @@ def every(n: int) -> torch.Tensor:
     return torch.ones(n, dtype=torch.bool)
 
 
-def test_a_nan_in_one_robots_state_diverges_that_robot_only_until_it_is_reset(humanoid):
+def test_a_nan_in_one_environment_diverges_only_that_environment_until_a_reset(humanoid):
     backend = MujocoWarpBackend(humanoid, 4)
     pose, targets = home_pose(humanoid, 4), home_targets(humanoid, 4)
     backend.reset(every(4), pose)
@@ -37,7 +37,7 @@ def test_a_nan_in_one_robots_state_diverges_that_robot_only_until_it_is_reset(hu
         backend.step(targets, 2)
         assert backend.state.diverged.tolist() == [False, False, False, True]
     for name, tensor in backend.state.robot.tensors().items():
-        assert torch.isfinite(tensor).all(), name  # it keeps what it showed last
+        assert torch.isfinite(tensor).all(), name  # the State keeps its last values
     backend.reset(torch.tensor([False, False, False, True]), pose)
     assert not backend.state.diverged.any()
     backend.step(targets, 2)
@@ -52,10 +52,10 @@ def test_an_absurd_velocity_counts_as_diverged(humanoid):
     assert backend.state.diverged.tolist() == [False, False, True, False]
 
 
-def test_more_resets_than_fit_one_group_are_all_made(humanoid):
-    # 80 environments in groups of 32: three passes, the last with 15 of them.
+def test_a_reset_of_more_environments_than_one_batch_resets_them_all(humanoid):
+    # 79 of 80 environments in batches of 32: three passes, the last with 15 of them.
     backend = MujocoWarpBackend(humanoid, 80)
-    assert backend._group == 32
+    assert backend._batch_size == 32
     pose = home_pose(humanoid, 80)
     pose.joint_pos += 0.001 * torch.arange(80)[:, None]
     mask = torch.ones(80, dtype=torch.bool)
@@ -64,22 +64,22 @@ def test_more_resets_than_fit_one_group_are_all_made(humanoid):
     backend.reset(mask, pose)
     assert torch.equal(backend.state.robot.joint_pos[mask], pose.joint_pos[mask])
     assert torch.equal(backend.state.robot.joint_pos[7], before.robot.joint_pos[7])
-    # Each shows the kinematics of its own pose: in a group of one it would show the same.
+    # Each shows the kinematics of its initial state: a backend with one environment shows the same.
     single = MujocoWarpBackend(humanoid, 1)
     for env in (0, 31, 32, 79):
         single.reset(every(1), type(pose)(**{k: v[env : env + 1] for k, v in vars(pose).items()}))
         for name, tensor in single.state.robot.tensors().items():
-            ours = backend.state.robot.tensors()[name][env]
-            assert torch.allclose(ours, tensor[0], atol=1e-3 if name == "foot_force" else 1e-6), (env, name)
+            found = backend.state.robot.tensors()[name][env]
+            assert torch.allclose(found, tensor[0], atol=1e-3 if name == "foot_force" else 1e-6), (env, name)
 
 
-@pytest.mark.parametrize("asked", ["nconmax=3", "njmax=12"])  # of eight contacts, four rows each
+@pytest.mark.parametrize("setting", ["nconmax=3", "njmax=12"])  # of eight contacts, four rows each
 @pytest.mark.parametrize("by", ["reset", "step"])
-def test_what_does_not_fit_ends_the_run_with_what_to_set(humanoid, asked, by):
-    name, value = asked.split("=")
+def test_an_array_overflow_ends_the_run_and_names_the_setting_to_raise(humanoid, setting, by):
+    name, value = setting.split("=")
     backend = MujocoWarpBackend(humanoid, 2, config=MujocoWarpConfig(**{name: int(value)}))
     if by == "reset":
-        # Twice the contacts have room where robots start: all of them may stand.
+        # The simulation for resets has twice the contacts.
         few = MujocoWarpConfig(nconmax=1) if name == "nconmax" else MujocoWarpConfig(njmax=12)
         backend = MujocoWarpBackend(humanoid, 2, config=few)
         value = "1" if name == "nconmax" else value
@@ -88,14 +88,14 @@ def test_what_does_not_fit_ends_the_run_with_what_to_set(humanoid, asked, by):
     if by == "step":
         backend._overflows.zero_()
         backend.step(home_targets(humanoid, 2), 1)
-    with pytest.raises(RunFailed, match=f"no room for all .* raise backend.{name}, now {value}"):
+    with pytest.raises(RunFailed, match=rf"raise backend\.{name}, now {value}"):
         backend.check()
     backend.reset(every(2), home_pose(humanoid, 2, height=5.0))
     backend.step(home_targets(humanoid, 2), 1)
-    backend.check()  # told once; in the air there is nothing to tell
+    backend.check()  # reported once; in the air nothing overflows
 
 
-def test_a_target_that_is_no_number_diverges_its_robot(humanoid):
+def test_a_joint_target_of_nan_diverges_its_environment(humanoid):
     backend, targets = MujocoWarpBackend(humanoid, 3), home_targets(humanoid, 3)
     backend.reset(every(3), home_pose(humanoid, 3))
     targets[1, 4] = torch.nan
@@ -103,23 +103,23 @@ def test_a_target_that_is_no_number_diverges_its_robot(humanoid):
     assert backend.state.diverged.tolist() == [False, True, False]
 
 
-def test_parameters_reach_their_own_environments_and_a_restore_changes_nothing_else(humanoid):
+def test_parameters_change_only_the_masked_environments_and_restore_copies_their_rows(humanoid):
     backend = MujocoWarpBackend(humanoid, 3)
-    before = {name: rows.clone() for name, rows in backend._sim.everything_torch.items()}
+    before = {name: rows.clone() for name, rows in backend._sim.inputs_torch.items()}
     scales = dict.fromkeys(("friction", "gain_scale", "mass_scale"), torch.full((3,), 1.3))
     backend.set_params(torch.tensor([False, True, False]), scales)
     for name in backend._sim.model_rows:
-        rows = backend._sim.everything_torch[name]
+        rows = backend._sim.inputs_torch[name]
         assert torch.equal(rows[[0, 2]], before[name][[0, 2]]), name
         assert not torch.equal(rows[1], before[name][1]), name
-    changed = {name: rows.clone() for name, rows in backend._sim.everything_torch.items()}
+    changed = {name: rows.clone() for name, rows in backend._sim.inputs_torch.items()}
     backend.restore(backend.snapshot(), torch.tensor([2, 1, 1]))
     for name in backend._sim.model_rows:
-        assert torch.equal(backend._sim.everything_torch[name], changed[name][[2, 1, 1]]), name
+        assert torch.equal(backend._sim.inputs_torch[name], changed[name][[2, 1, 1]]), name
 
 
 @pytest.mark.parametrize("num_envs", [2, 3, 6])
-def test_copies_of_an_environment_stay_equal_whatever_their_row(humanoid, num_envs):
+def test_copies_of_an_environment_stay_equal_in_every_row(humanoid, num_envs):
     backend = MujocoWarpBackend(humanoid, num_envs)
     masses = torch.linspace(0.9, 1.1, num_envs)
     backend.set_params(every(num_envs), {"mass_scale": masses})
@@ -132,7 +132,7 @@ def test_copies_of_an_environment_stay_equal_whatever_their_row(humanoid, num_en
         assert torch.equal(tensor, tensor[:1].expand_as(tensor)), name
 
 
-def test_it_can_be_closed_twice():
+def test_close_can_be_called_twice():
     backend = MujocoWarpBackend(load_robot("cartpole"), 2)
     backend.close()
     backend.close()
@@ -152,7 +152,7 @@ TENDON = """
 """
 
 
-def test_inverse_weights_of_tendons_are_mujocos_too():
+def test_inverse_weights_of_tendons_equal_mujocos():
     model = mujoco.MjModel.from_xml_string(TENDON)
     weights = InverseWeights(model)
     model.body_mass *= 1.7
@@ -161,31 +161,31 @@ def test_inverse_weights_of_tendons_are_mujocos_too():
     assert weights.tendons @ (1 / (1.7 + weights.poles)) == pytest.approx(model.tendon_invweight0, rel=1e-9)
 
 
-def test_a_pairs_own_dimension_counts_for_the_room():
+def test_array_sizes_use_the_condim_of_an_explicit_pair():
     model = mujoco.MjModel.from_xml_string("""
     <mujoco><worldbody><body name="a"><freejoint/><geom name="a" size=".1" contype="0" conaffinity="0"/></body>
     <body name="b"><freejoint/><geom name="b" size=".1" contype="0" conaffinity="0"/></body></worldbody>
     <contact><pair geom1="a" geom2="b" condim="6"/></contact></mujoco>""")
-    assert room_for(model) == Room(1, 2 * (6 - 1))
+    assert array_sizes(model) == ArraySizes(1, 2 * (6 - 1))
 
 
-def test_room_for_the_humanoid_is_all_that_its_feet_can_ever_need(humanoid):
+def test_array_sizes_of_the_humanoid_hold_every_possible_contact(humanoid):
     model = mjcf.build_model(humanoid, "mujoco_warp")
-    # Four spheres a foot on the ground, and sphere on sphere between the feet: 8 + 16 pairs of one contact; four
-    # rows a contact (pyramid, condim 3), one a joint with limits.
+    # Four spheres per foot on the ground, and sphere on sphere between the feet: 8 + 16 pairs of one contact; four
+    # rows per contact (pyramid, condim 3), one per joint with limits.
     assert len(colliding_pairs(model)) == 8 + 16
-    assert room_for(model) == Room(24, 4 * 24 + 21)
-    assert room_for(model, contacts=10) == Room(10, 4 * 10 + 21)
+    assert array_sizes(model) == ArraySizes(24, 4 * 24 + 21)
+    assert array_sizes(model, contacts=10) == ArraySizes(10, 4 * 10 + 21)
 
 
-def test_pairs_that_can_touch_are_those_that_mujoco_warp_tests(humanoid):
+def test_colliding_pairs_are_those_that_mujoco_warp_tests(humanoid):
     model = mjcf.build_model(humanoid, "mujoco_warp")
-    theirs = {tuple(sorted(map(int, p))) for p in mjw.put_model(model).nxn_geom_pair_filtered.numpy()}
-    assert {tuple(sorted(p)) for p in colliding_pairs(model)} == theirs
+    expected = {tuple(sorted(map(int, p))) for p in mjw.put_model(model).nxn_geom_pair_filtered.numpy()}
+    assert {tuple(sorted(p)) for p in colliding_pairs(model)} == expected
 
 
 @pytest.mark.parametrize("scale", [0.7, 1.0, 1.4])
-def test_inverse_weights_for_a_mass_scale_are_those_that_mujoco_computes(humanoid, scale):
+def test_inverse_weights_of_a_mass_scale_equal_mujocos(humanoid, scale):
     model = mjcf.build_model(humanoid, "mujoco_warp")
     weights = InverseWeights(model)
     gains = 1 / (scale + weights.poles)
@@ -194,7 +194,7 @@ def test_inverse_weights_for_a_mass_scale_are_those_that_mujoco_computes(humanoi
     mujoco.mj_setConst(model, mujoco.MjData(model))
     assert weights.dofs @ gains == pytest.approx(model.dof_invweight0, rel=1e-9)
     assert weights.bodies @ gains == pytest.approx(model.body_invweight0, rel=1e-9)
-    # The mean of the inertia's diagonal, which only older versions keep in the model (stat.meaninertia).
+    # The mean of the inertia's diagonal, which only older versions store in the model (stat.meaninertia).
     data, inertia = mujoco.MjData(model), np.zeros((model.nv, model.nv))
     mujoco.mj_forward(model, data)
     mujoco.mj_fullM(model, data, inertia)
@@ -202,7 +202,7 @@ def test_inverse_weights_for_a_mass_scale_are_those_that_mujoco_computes(humanoi
     assert slope * scale + rest == pytest.approx(np.trace(inertia) / model.nv, rel=1e-9)
 
 
-def test_a_mass_scale_reaches_every_field_that_depends_on_it(humanoid):
+def test_a_mass_scale_changes_every_field_that_depends_on_mass(humanoid):
     backend = MujocoWarpBackend(humanoid, 3)
     backend.set_params(torch.tensor([False, True, False]), {"mass_scale": torch.full((3,), 1.1)})
     nominal, heavy = (mjcf.build_model(humanoid, "mujoco_warp") for _ in range(2))
@@ -210,36 +210,36 @@ def test_a_mass_scale_reaches_every_field_that_depends_on_it(humanoid):
     heavy.body_inertia *= 1.1
     mujoco.mj_setConst(heavy, mujoco.MjData(heavy))
     for name in ("body_mass", "body_inertia", "body_subtreemass", "body_invweight0", "dof_invweight0"):
-        ours = getattr(backend._sim.model, name).numpy()
-        assert ours[1] == pytest.approx(getattr(heavy, name), rel=1e-5), name
-        assert ours[0] == pytest.approx(getattr(nominal, name), rel=1e-5), name
-        assert ours[2] == pytest.approx(getattr(nominal, name), rel=1e-5), name
+        found = getattr(backend._sim.model, name).numpy()
+        assert found[1] == pytest.approx(getattr(heavy, name), rel=1e-5), name
+        assert found[0] == pytest.approx(getattr(nominal, name), rel=1e-5), name
+        assert found[2] == pytest.approx(getattr(nominal, name), rel=1e-5), name
 
 
-def test_a_force_actuators_gain_is_not_scaled():
+def test_a_robot_with_force_actuators_has_no_gain_scale():
     robot = load_robot("cartpole")
     backend = MujocoWarpBackend(robot, 2)
     assert backend.capabilities.params == {"friction"}
 
 
-def test_solver_options_can_be_asked_for_and_a_solver_it_lacks_is_not_offered(humanoid):
+def test_settings_override_the_robots_solver_and_a_too_short_timestep_is_refused(humanoid):
     fine = MujocoWarpBackend(humanoid, 1, config=MujocoWarpConfig(timestep=0.005, solver="cg", iterations=50))
     assert fine.capabilities.timestep == 0.005
     assert int(fine._sim.model.opt.solver) == int(mujoco.mjtSolver.mjSOL_CG)
     assert fine._sim.model.opt.iterations == 50
     assert float(fine._sim.model.opt.timestep.numpy()[0]) == pytest.approx(0.005)
-    with pytest.raises(ValueError, match=r"below 0\.0001 s"):
+    with pytest.raises(ValueError, match=r"backend\.timestep=1e-06"):
         MujocoWarpBackend(humanoid, 1, config=MujocoWarpConfig(timestep=1e-6))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_refused_with_the_fix(humanoid):
-    with pytest.raises(ValueError, match="no CUDA GPU was found; use device=cpu"):
+def test_a_missing_gpu_is_refused_with_the_fix(humanoid):
+    with pytest.raises(ValueError, match=r"device=cuda.*use device=cpu"):
         MujocoWarpBackend(humanoid, 1, device="cuda")
 
 
-def test_its_parameters_change_the_same_physics_as_mujocos(humanoid):
-    """A sliding robot: with half the friction it decelerates half as fast, on either simulator."""
+def test_friction_decelerates_a_sliding_robot_as_in_mujoco(humanoid):
+    """With half the friction a sliding robot decelerates about half as fast in both simulators."""
     from robolearn.envs.mujoco.backend import MujocoBackend
 
     slowed = []
@@ -257,22 +257,22 @@ def test_its_parameters_change_the_same_physics_as_mujocos(humanoid):
 
 
 @pytest.mark.cuda
-def test_a_step_on_a_gpu_waits_for_nothing(humanoid):
-    # More than one group of resets: the loop in a graph, on memory made before.
+def test_steps_and_resets_on_a_gpu_do_not_synchronize(humanoid):
+    # More than one batch of resets: the loop in the CUDA graph, with device memory allocated before.
     backend = MujocoWarpBackend(humanoid, 600, device="cuda")
     pose = home_pose(humanoid, 600)
-    there = type(pose)(**{name: x.cuda() for name, x in vars(pose).items()})
+    initial = type(pose)(**{name: x.cuda() for name, x in vars(pose).items()})
     mask, targets = every(600).cuda(), home_targets(humanoid, 600).cuda()
     for _ in range(2):
-        backend.reset(mask, there)
+        backend.reset(mask, initial)
         backend.step(targets, 2)
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(20):
             backend.step(targets, 2)
-            backend.push(mask, there.base_lin_vel)
-            backend.set_params(mask, {"mass_scale": torch.ones_like(there.base_pos[:, 0])})
-            backend.reset(mask, there)
+            backend.push(mask, initial.base_lin_vel)
+            backend.set_params(mask, {"mass_scale": torch.ones_like(initial.base_pos[:, 0])})
+            backend.reset(mask, initial)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     backend.check()
