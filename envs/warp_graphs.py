@@ -58,7 +58,7 @@ def require_device(device: str, backend: str) -> torch.device:
     """The torch device, with its index.
 
     Raises:
-        ValueError: there is no such device, or Warp cannot use it.
+        ValueError: the device does not exist, or Warp cannot use it.
     """
     found = torch.device(device)
     if found.type not in ("cpu", "cuda"):

@@ -376,7 +376,7 @@ def solver_options(model: mujoco.MjModel, sizes: ArraySizes) -> MJWarpSolverCfg:
 
 
 def dof_names(model: mujoco.MjModel) -> dict[str, str]:
-    """Our joint names by Isaac Lab's: there the joints that share a body are axes of the first one, first:0, ..."""
+    """Our joint names by Isaac Lab's, where joints that share a body are named as axes of the first: first:0, ..."""
     names: dict[str, str] = {}
     for body in range(model.nbody):
         joints = [

@@ -1,7 +1,7 @@
 """Conversion between Isaac Lab's conventions and ours: pure functions on tensors, without Isaac Lab.
 
 In Isaac Lab positions are in the world and include the environment's origin, quaternions are xyzw, and joints and
-bodies are in Isaac Lab's order. In RoboLearn positions are relative to the environment, quaternions are wxyz, and joints
+bodies are in its order. In RoboLearn positions are relative to the environment, quaternions are wxyz, and joints
 are in the robot's order.
 """
 

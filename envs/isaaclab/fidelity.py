@@ -238,15 +238,16 @@ def _geoms(ours: mujoco.MjModel, theirs: mujoco.MjModel, match: Match) -> list[s
             lost_kinds = ", ".join(sorted((expected - kept).elements()))
             return [f"body {ours.body(body).name} lost a colliding geom: {lost_kinds}"]
     touching = [{geom for pair in colliding_pairs(model) for geom in pair} for model in (ours, theirs)]
-    # The floor's geoms come last: they touch only what the robot's geoms, compared before, allow.
+    # The world last: its floor touches nothing if the robot's geoms do not, and the error should name the robot's body.
     for body in [*range(1, ours.nbody), 0]:
         other = match.bodies[body]
         mine = sorted(geom for geom in touching[0] if ours.geom_bodyid[geom] == body)
         rest = sorted(geom for geom in touching[1] if theirs.geom_bodyid[geom] == other)
         kinds = _kinds(ours, mine), _kinds(theirs, rest)
         if kinds[0] != kinds[1]:
-            here, there = (", ".join(names) or "no geom" for names in kinds)
-            return [f"geoms of body {ours.body(body).name} that can touch another: {there}; not: {here}"]
+            here, there = (", ".join(names) or "none" for names in kinds)
+            name = ours.body(body).name
+            return [f"geoms of body {name} that can touch another: {there} in Isaac Lab, {here} in MuJoCo"]
         for geom in mine:
             row = _surface(ours, geom)
             rows = {g: _surface(theirs, g) for g in rest if theirs.geom_type[g] == ours.geom_type[geom]}

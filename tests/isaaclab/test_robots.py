@@ -118,7 +118,7 @@ def test_a_link_that_penetrates_its_base_matches_mujoco(make):
         (
             ' contype="0" conaffinity="0"',
             "",
-            "geoms of body b-1.x that can touch another: no geom; not: capsule",
+            "geoms of body b-1.x that can touch another: none in Isaac Lab, capsule",
         ),
         (
             'type="capsule" fromto="0 0 0 0.2 0 -0.1" size="0.03"',
