@@ -1,4 +1,4 @@
-"""One file a task, read top to bottom; `mdp/` is the vocabulary they are written in.
+"""One file per task, read from top to bottom; `mdp/` holds the building blocks.
 
-May import: envs and what stands below it. Read `cartpole.py` first.
+May import: envs and the layers below it. Read `cartpole.py` first.
 """

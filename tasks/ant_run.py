@@ -41,7 +41,7 @@ def sideways(state: State, ctx: Context) -> Tensor:
 
 
 def turned_away(state: State, ctx: Context) -> Tensor:
-    """One minus the cosine between where the torso faces and the world's x (N,)."""
+    """One minus the cosine of the angle between the torso's x axis and the world's (N,)."""
     return 1.0 - terms.forward_axis(state.robot.base_quat)[:, 0]
 
 
@@ -52,21 +52,21 @@ def turning(state: State, ctx: Context) -> Tensor:
 
 @dataclass
 class AntRun(Task):
-    """A four-legged ant runs along the world's x, and the faster the better.
+    """A four-legged ant runs along the world's x as fast as it can.
 
-    It starts facing about along x and measures no heading, only how fast it turns.
+    It starts facing roughly along x and measures no heading, only its turning rate.
     Solved: over whole episodes of the mean action, from standing, the metric `forward_speed` is at least 2.5 m/s and
     at least 90 % of the episodes run out of time instead of ending in a fall.
     """
 
     robot: str = "ant"
-    """The robot it is for."""
+    """Name of the robot."""
     episode_length_s: float = field(default=10.0, metadata={"above": 0.0, "max": 3600.0})
-    """Episodes end (time-out, not failure) after this long [s]."""
+    """Episode length [s]; running out of it is a time-out, not a failure."""
     min_height: float = field(default=0.14, metadata={"min": 0.0})
-    """The episode ends when the torso is lower than this [m]."""
+    """Lowest height of the torso; below it the episode ends [m]."""
     min_upright: float = field(default=0.5, metadata={"min": -1.0, "max": 1.0})
-    """The episode ends when the cosine of the torso's lean is below this."""
+    """Smallest cosine of the torso's lean; below it the episode ends."""
     rewards: dict[str, float] = field(
         default_factory=lambda: {
             "forward": 1.0,
@@ -94,7 +94,7 @@ class AntRun(Task):
         "learner.critic_hidden": (128, 128),
     }
     learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {
-        # Not tuned: a start for a GPU.
+        # Not tuned: a starting point for a GPU.
         "shac": {
             "num_envs": 128,
             "max_iterations": 2000,
@@ -113,7 +113,7 @@ class AntRun(Task):
             "base_ang_vel",
             "projected_gravity",
             "base_height",
-            # Where the world's x is no gyro tells.
+            # Privileged: a gyro does not measure the heading.
             Observation("facing", lambda s, c: facing(s), "vector"),
             "joint_pos_rel",
             "joint_vel_rel",
@@ -139,7 +139,7 @@ class AntRun(Task):
         }
 
     def terminations(self) -> dict[str, Term]:
-        """A fall, or a knee through the floor: only the tips of the legs collide."""
+        """A fall, or a knee below the floor: only the tips of the legs collide."""
         return {
             "fallen": partial(terms.fallen, height=self.min_height, upright=self.min_upright),
             "body_below_ground": terms.body_below_ground,
@@ -151,7 +151,7 @@ class AntRun(Task):
         return robot.home[robot.actuated] + robot.per_actuator(ACTION_SCALE) * action
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
-        """Home pose with a little noise, a little above the ground, facing about along x, slow."""
+        """Near the home pose, 2 to 6 cm above the ground, facing roughly along x, moving slowly."""
         robot = ctx.robot
         joints = len(robot.spec.joints)
         zeros = torch.zeros(num_envs, device=random.device)
@@ -167,7 +167,7 @@ class AntRun(Task):
         )
 
     def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
-        """Speed along the world's x [m/s], and sine of the angle between it and where the torso faces."""
+        """Speed along the world's x [m/s], and sine of the angle between the torso's x axis and the world's."""
         return {
             "forward_speed": forward(state, ctx),
             "turned": terms.forward_axis(state.robot.base_quat)[:, 1].abs(),

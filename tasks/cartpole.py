@@ -1,4 +1,4 @@
-"""Cartpole: the smallest task that is still a control problem; trains in seconds."""
+"""Cartpole: the smallest control problem here; trains in seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLIDER, HINGE = 0, 1
 
 
 def upright(state: State, ctx: Context) -> Tensor:
-    """Cosine of the pole's angle (N,): 1 upright, -1 hanging; no wrap, so it differentiates."""
+    """Cosine of the pole's angle (N,): 1 upright, -1 hanging; differentiable everywhere, as it does not wrap."""
     return state.robot.joint_pos[:, HINGE].cos()
 
 
@@ -41,13 +41,13 @@ class CartpoleBalance(Task):
     """A cart keeps a pole upright while it returns to the middle of its rail."""
 
     robot: str = "cartpole"
-    """The robot it is for."""
+    """Name of the robot."""
     episode_length_s: float = field(default=10.0, metadata={"above": 0.0, "max": 3600.0})
-    """Episodes end (time-out, not failure) after this long [s]."""
+    """Episode length [s]; running out of it is a time-out, not a failure."""
     force: float = field(default=20.0, metadata={"above": 0.0, "max": 100.0})
     """Force on the cart for a unit action [N]."""
     start_angle: float = field(default=0.3, metadata={"min": 0.0, "max": 0.8})
-    """Poles start leaning up to this far [rad]."""
+    """Largest initial lean of the pole [rad]."""
     rewards: dict[str, float] = field(
         default_factory=lambda: {"upright": 1.0, "centred": -0.5, "effort": -0.01, "alive": 1.0}
     )
@@ -64,7 +64,7 @@ class CartpoleBalance(Task):
         return {"upright": upright, "centred": centred, "effort": terms.effort, "alive": terms.alive}
 
     def terminations(self) -> dict[str, Term]:
-        """The pole is lost, or the rail ends."""
+        """The pole leans too far, or the cart reaches the end of the rail."""
         return {"pole_down": pole_down, "off_the_rail": off_the_rail}
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
@@ -72,7 +72,7 @@ class CartpoleBalance(Task):
         return self.force * action
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
-        """Cart near the middle, pole leaning either way, both slow."""
+        """Cart near the middle, pole leaning either way, both moving slowly."""
         still = torch.zeros(num_envs, 3, device=random.device)
         upright_quat = torch.zeros(num_envs, 4, device=random.device)
         upright_quat[:, 0] = 1.0

@@ -38,15 +38,15 @@ class CartpoleSwingup(Task):
     """
 
     robot: str = "cartpole"
-    """The robot it is for."""
+    """Name of the robot."""
     control_dt: float = field(default=0.04, metadata={"above": 0.0, "max": 1.0})
-    """Control period: one action a period [s]."""
+    """Control period [s]; each has one action."""
     episode_length_s: float = field(default=10.0, metadata={"above": 0.0, "max": 3600.0})
-    """Episodes end (time-out, not failure) after this long [s]."""
+    """Episode length [s]; running out of it is a time-out, not a failure."""
     force: float = field(default=12.0, metadata={"above": 0.0, "max": 100.0})
     """Force on the cart for a unit action [N]."""
     start_spread: float = field(default=1.57, metadata={"min": 0.0, "max": 3.141592653589793})
-    """Poles start up to this far from hanging straight down [rad]; with pi anywhere."""
+    """Largest initial angle from hanging straight down [rad]; pi allows any angle."""
     rewards: dict[str, float] = field(
         default_factory=lambda: {
             "upright": 1.0,
@@ -62,7 +62,7 @@ class CartpoleSwingup(Task):
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 128,
         "max_iterations": 100,
-        # Many gradient steps on small batches, and exploration that stays: a swing has to be found first.
+        # Many gradient steps on small batches and lasting exploration: the policy has to discover the swing first.
         "learner.num_steps": 32,
         "learner.num_epochs": 5,
         "learner.minibatch_size": 512,
@@ -95,7 +95,7 @@ class CartpoleSwingup(Task):
         """The functions behind `rewards`."""
         return {
             "upright": upright,
-            # Hanging earns 0 and not less: an early end must never pay.
+            # Makes hanging earn 0 instead of -1: ending an episode early must never pay.
             "alive": terms.alive,
             "centred": centred,
             "cart_speed": cart_speed,
@@ -104,7 +104,7 @@ class CartpoleSwingup(Task):
         }
 
     def terminations(self) -> dict[str, Term]:
-        """The rail ends."""
+        """The cart reaches the end of the rail."""
         return {"off_the_rail": off_the_rail}
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
@@ -112,7 +112,7 @@ class CartpoleSwingup(Task):
         return self.force * action
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
-        """Cart near the middle, pole around hanging, both slow."""
+        """Cart near the middle, pole near hanging, both moving slowly."""
         still = torch.zeros(num_envs, 3, device=random.device)
         upright_quat = torch.zeros(num_envs, 4, device=random.device)
         upright_quat[:, 0] = 1.0
@@ -127,7 +127,7 @@ class CartpoleSwingup(Task):
         )
 
     def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
-        """Share of the steps with the pole `upright`, and the cart's distance from the middle [m]."""
+        """1 where the pole is `upright`, else 0, and the cart's distance from the middle [m]."""
         return {
             "upright": (state.robot.joint_pos[:, HINGE].cos() > COS_UPRIGHT).float(),
             "cart_distance": state.robot.joint_pos[:, SLIDER].abs(),

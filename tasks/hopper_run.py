@@ -1,4 +1,4 @@
-"""Hopper: one leg, held in a plane by a boom, hops forward at a fast run."""
+"""Hopper: one leg, held in a plane by a boom, runs forward in hops."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ ACTION_SCALE = {"hip": 0.6, "knee": 0.8, "ankle": 0.6}
 
 
 def forward(state: State, ctx: Context, speed: float) -> Tensor:
-    """How near the hip's velocity along x is to `speed` [m/s], (N,): 0 at rest, 1 there, a parabola.
+    """How close the hip's velocity along x is to `speed` [m/s], (N,): a parabola, 0 at rest and 1 at `speed`.
 
-    Its slope fades towards `speed` and is never cut off. Paid by the metre instead, the hopper sprints until it falls.
+    Its slope falls to 0 at `speed` without a kink. With a reward proportional to the speed the hopper sprints until it
+    falls.
     """
     return 1.0 - (state.robot.joint_vel[:, X] / speed - 1.0).square()
 
@@ -39,7 +40,7 @@ def pitch_rate(state: State, ctx: Context) -> Tensor:
 
 
 def crouch(state: State, ctx: Context) -> Tensor:
-    """How far the hip is below its height in the home pose, squared and smooth (N,) [m^2]."""
+    """Squared distance of the hip below its height in the home pose, smoothed with a softplus (N,) [m^2]."""
     return torch.nn.functional.softplus(-20 * state.robot.joint_pos[:, Z]).square() / 400
 
 
@@ -52,15 +53,15 @@ class HopperRun(Task):
     """
 
     robot: str = "hopper"
-    """The robot it is for."""
+    """Name of the robot."""
     episode_length_s: float = field(default=10.0, metadata={"above": 0.0, "max": 3600.0})
-    """Episodes end (time-out, not failure) after this long [s]."""
+    """Episode length [s]; running out of it is a time-out, not a failure."""
     speed: float = field(default=4.0, metadata={"above": 0.0, "max": 20.0})
-    """Forward speed at which `forward` earns most [m/s]."""
+    """Forward speed with the largest reward `forward` [m/s]."""
     max_drop: float = field(default=0.3, metadata={"min": 0.0, "max": 0.7})
-    """The episode ends when the hip is lower than in the home pose by more than this [m]."""
+    """Largest drop of the hip below its height in the home pose; beyond it the episode ends [m]."""
     max_pitch: float = field(default=1.0, metadata={"above": 0.0, "max": 3.0})
-    """The episode ends when the torso pitches more than this [rad]."""
+    """Largest pitch of the torso; beyond it the episode ends [rad]."""
     rewards: dict[str, float] = field(
         default_factory=lambda: {
             "forward": 2.0,
@@ -77,7 +78,7 @@ class HopperRun(Task):
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 256,
         "max_iterations": 200,
-        # Short batches, many gradient steps on each, and a policy that may change more than usual in one.
+        # Short batches, many gradient steps on each, and a larger change of the policy per batch than usual.
         "learner.num_steps": 16,
         "learner.num_epochs": 4,
         "learner.minibatch_size": 512,
@@ -94,7 +95,7 @@ class HopperRun(Task):
         "shac": {
             "num_envs": 128,
             "max_iterations": 1000,
-            # Shorter than a hop: over more touchdowns gradients tell less.
+            # Shorter than a hop: each touchdown makes gradients less informative.
             "learner.num_steps": 16,
             "learner.gamma": 0.98,
             "learner.learning_rate": 5e-3,
@@ -106,7 +107,7 @@ class HopperRun(Task):
         }
     }
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
-        # Not how far it has come: x is the one joint without limits.
+        # limited_joint_pos leaves x out, the one joint without limits: the policy must not depend on the distance run.
         "policy": ("limited_joint_pos", "joint_vel_rel", "last_action"),
         "critic": ("limited_joint_pos", "joint_vel_rel", "last_action", "foot_height", "foot_force"),
     }
@@ -138,7 +139,7 @@ class HopperRun(Task):
         return robot.home[robot.actuated] + robot.per_actuator(ACTION_SCALE) * action
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
-        """Home pose with a little noise, a little above the ground, slow."""
+        """Near the home pose, 2 to 6 cm above the ground, moving slowly."""
         still = torch.zeros(num_envs, 3, device=random.device)
         upright = torch.zeros(num_envs, 4, device=random.device)
         upright[:, 0] = 1.0
@@ -154,7 +155,7 @@ class HopperRun(Task):
         )
 
     def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
-        """Forward speed of the hip [m/s], its height over home [m] and the torso's lean [rad]."""
+        """Forward speed of the hip [m/s], its height relative to the home pose [m] and the torso's pitch [rad]."""
         return {
             "forward_speed": state.robot.joint_vel[:, X],
             "height": state.robot.joint_pos[:, Z],

@@ -1,4 +1,4 @@
-"""The vocabulary of tasks: the Task itself, context, observations, terms, commands, symmetry, gait metrics.
+"""The building blocks of tasks: Task, Context, observations, terms, commands, symmetry, gait metrics.
 
 Read `task.py` first, then `context.py`.
 """

@@ -1,7 +1,7 @@
-"""The vocabulary of observations: what a policy may read, and how each item is mirrored.
+"""Observation items by name: how each is computed, how it is mirrored, and whether a robot can measure it.
 
-An item with a `deployed` twin can be computed on the robot from raw sensors alone, with numpy; only
-those may enter the `policy` group. The others are for the central critic.
+An item with a `deployed` twin can be computed on the robot from raw sensors, with numpy. The `policy` group takes only
+those; the `critic` group and any other may take all.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Mirror = Literal[
 ]
 """How an item changes under reflection across the robot's sagittal (x-z) plane.
 
-`vector`: y flips; `pseudovector` (rotations): x and z flip; `command` (vx, vy, yaw rate): the last
-two flip; `joints`, `actuators`, `feet`: left and right swap, with the joints' signs;
-`foot_vectors`: feet swap and each foot's y flips. `limited_joints` and `turning_joints` are some of the joints,
-and can be mirrored only where they are all of them, or none.
+`same`: not at all; `negate`: all signs flip; `vector`: y flips; `pseudovector` (rotations): x and z flip; `command`
+(vx, vy, yaw rate): the last two flip; `joints`, `actuators`, `feet`: left and right swap, with the joints' signs;
+`foot_vectors`: feet swap and each foot's y flips. `limited_joints` and `turning_joints` hold some of the joints; their
+mirror image is known only where they hold all joints or none.
 """
 
 
@@ -48,34 +48,33 @@ class Observation:
     """(state, ctx) -> (N, k)."""
     mirror: Mirror
     deployed: Callable[[Sensors], np.ndarray] | None = None
-    """The numpy twin: sensors -> (k,). None: not measurable on a robot."""
+    """The same item with numpy: sensors -> (k,). None: no robot measures it."""
     cycle: bool = False
-    """Two columns, sine and cosine of a phase whose second half cycle is the mirror image of the first: learners may
-    learn the first half only."""
+    """Whether the two columns are sine and cosine of a phase whose second half cycle is the mirror image of the first,
+    so that a learner may learn the first half only (`learner.symmetry=cycle`)."""
 
 
 def projected_gravity(quat: Tensor) -> Tensor:
-    """The world's down direction (N, 3) in the base frame, from base orientation (N, 4) wxyz.
-
-    The third row of the rotation matrix, negated.
+    """The world's down direction (N, 3) in the base frame, from the base orientation (N, 4) wxyz: the third row of
+    its rotation matrix, negated.
     """
     w, x, y, z = quat.unbind(-1)
     return torch.stack((2 * (w * y - x * z), -2 * (y * z + w * x), 2 * (x * x + y * y) - 1), dim=-1)
 
 
 def _foot_velocity(state: State) -> Tensor:
-    """Velocity of each sole (N, F, 3) in base axes: the critic does not see where the world's x is."""
+    """Velocity of each sole (N, F, 3) in base axes [m/s]; world axes would need the heading as well."""
     velocity = state.robot.foot_lin_vel
     return quat_rotate_inverse(state.robot.base_quat[:, None].expand(-1, velocity.shape[1], -1), velocity)
 
 
 def limited_joint_pos(state: State, ctx: Context) -> Tensor:
-    """Positions (N, K) of the joints that have limits, less home [rad or m]."""
+    """Positions (N, K) of the joints that have limits, relative to home [rad or m]."""
     return (state.robot.joint_pos - ctx.robot.home)[:, ctx.robot.limited]
 
 
 def turning_joint_pos(state: State, ctx: Context) -> Tensor:
-    """Sine of every joint without limits, then cosine (N, 2 U): no angle that grows with every turn."""
+    """Sines, then cosines (N, 2 U) of the joints without limits, whose angles grow with every turn."""
     angle = state.robot.joint_pos[:, ctx.robot.turning]
     return torch.cat((angle.sin(), angle.cos()), dim=1)
 
@@ -87,14 +86,14 @@ def _params(state: State) -> Tensor:
 def measured(
     name: str, compute: Callable[[State, Context], Tensor], mirror: Mirror, cycle: bool = False
 ) -> Observation:
-    """An item that the robot's computer knows too, by its numpy twin of the same name."""
+    """An item that the robot can compute too, with the numpy function of the same name."""
     return Observation(name, compute, mirror, OBSERVATIONS[name], cycle)
 
 
 VOCABULARY: dict[str, Observation] = {
     item.name: item
     for item in (
-        # What a robot can measure. Names as in Isaac Lab and the deployment stacks that read them.
+        # Measurable on a robot. Names as in Isaac Lab and the deployment stacks that use them.
         measured("base_ang_vel", lambda s, c: s.robot.base_ang_vel, "pseudovector"),
         measured("projected_gravity", lambda s, c: projected_gravity(s.robot.base_quat), "vector"),
         measured("joint_pos_rel", lambda s, c: s.robot.joint_pos - c.robot.home, "joints"),
@@ -103,7 +102,7 @@ VOCABULARY: dict[str, Observation] = {
         measured("joint_vel_rel", lambda s, c: s.robot.joint_vel, "joints"),
         measured("last_action", lambda s, c: c.action, "actuators"),
         measured("velocity_commands", lambda s, c: c.command, "command"),
-        # What only a simulator knows: for the central critic.
+        # Privileged: known to the simulator only.
         Observation("base_lin_vel", lambda s, c: s.robot.base_lin_vel, "vector"),
         Observation("base_height", lambda s, c: s.robot.base_pos[:, 2:], "same"),
         Observation("joint_torque", lambda s, c: s.robot.joint_torque / 50.0, "joints"),

@@ -1,4 +1,4 @@
-"""Left-right symmetry: what a robot would observe and do if the world were its mirror image."""
+"""Left-right symmetry: observations and actions of a robot in the mirror image of its world."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.observations import Observation
 
 SIGNS = {"vector": (1.0, -1.0, 1.0), "pseudovector": (-1.0, 1.0, -1.0), "command": (1.0, -1.0, -1.0)}
+"""Sign of each component under the reflection, by kind of vector; see `Mirror`."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +35,21 @@ class Symmetry:
     """The reflection of each observation group and of the action across the sagittal plane."""
 
     groups: dict[str, Reflection]
+    """Reflection of the columns of each group."""
     action: Reflection
+    """Reflection of the action (A,)."""
     cycle: dict[str, int]
-    """Column of the sine of a phase, its cosine being the next, in each group that has an item with `cycle`: the second
-    half of that cycle is the mirror image of the first. A group without one has no entry."""
+    """Column of the sine of a phase, followed by its cosine, for each group with an item that sets `cycle`: the second
+    half of the cycle is the mirror image of the first. Groups without such an item have no entry."""
 
 
 def sagittal(
     robot: Robot, groups: dict[str, list[tuple[Observation, int]]], device: torch.device
 ) -> Symmetry:
-    """The Symmetry of a robot for observation groups given as (item, width) in order.
+    """The Symmetry of a robot for observation groups, each a list of (item, width) in column order.
 
     Raises:
-        ConfigError: where the robot states no mirror map, or an item has none.
+        ConfigError: the robot declares no mirror pairs, or an item has no mirror image.
     """
     joints, actuators, feet = robot.mirror_joints(), robot.mirror_actuators(), robot.mirror_feet()
     if joints is None or actuators is None or feet is None:
@@ -54,15 +57,15 @@ def sagittal(
             f"robot {robot.name!r} has no `mirror:` in its robot.yaml; use learner.symmetry=none"
         )
 
-    # Which joints have limits is not known here; that is needed only where there are both kinds.
+    # Which joints have limits is not known here. It matters only where an item holds some of the joints.
     parts = {"limited_joints": (0, len(robot.joints)), "turning_joints": (0,)}
 
     def item(observation: Observation, width: int) -> tuple[list[int], list[float]]:
         kind = observation.mirror
         if kind in parts and width not in parts[kind]:
             raise ConfigError(
-                f"observation {observation.name!r} holds some joints of {robot.name!r} only, and their mirror image is "
-                "not known; observe joint_pos_rel, or use learner.symmetry=none"
+                f"observation {observation.name!r} holds some joints of {robot.name!r} only, so its mirror image is "
+                "unknown; observe joint_pos_rel, or use learner.symmetry=none"
             )
         if kind == "joints" or (kind == "limited_joints" and width):
             return joints
@@ -93,9 +96,9 @@ def sagittal(
 
 
 def joined(reflections: list[Reflection]) -> Reflection:
-    """The reflection of columns side by side."""
-    starts = itertools.accumulate((len(r.sign) for r in reflections), initial=0)
-    permutation = [r.permutation + start for r, start in zip(reflections, starts, strict=False)]
+    """The reflection of concatenated columns."""
+    offsets = itertools.accumulate((len(r.sign) for r in reflections), initial=0)
+    permutation = [r.permutation + offset for r, offset in zip(reflections, offsets, strict=False)]
     return Reflection(torch.cat(permutation), torch.cat([r.sign for r in reflections]))
 
 
@@ -107,9 +110,10 @@ def _reflection(permutation: list[int], sign: list[float], device: torch.device)
 
 
 def _cycle_column(items: list[tuple[Observation, int]]) -> int | None:
-    start = 0
+    """First column of the item that sets `cycle`; None without one."""
+    column = 0
     for observation, width in items:
         if observation.cycle:
-            return start
-        start += width
+            return column
+        column += width
     return None
