@@ -163,8 +163,7 @@ class Task:
         return {}
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
-        """Task state after one more control step, as new tensors. Called once a step, after the simulation and before any
-        term."""
+        """Task state after one more control step, as new tensors; called once a step, after the simulation, before terms."""
         return ctx.task_state
 
     def per_env_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
@@ -173,8 +172,8 @@ class Task:
         return {}
 
     def advance_per_env(self, state: State, ctx: Context, done: Tensor) -> dict[str, Tensor]:
-        """Per-env state after the episodes in `done` (N,) bool have ended, as new tensors. `state` and `ctx` are those of
-        the last step of these episodes. Rows that are not done keep their values, whatever is returned."""
+        """Per-env state after the episodes in `done` (N,) bool have ended, as new tensors. `state` and `ctx` are those
+        of the last step of these episodes. Rows that are not done keep their values, whatever is returned."""
         return ctx.per_env_state
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:

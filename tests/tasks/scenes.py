@@ -1,4 +1,4 @@
-"""States and contexts written down by hand, for the tests of single terms."""
+"""States and contexts built by hand, for tests of single terms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 
 def standing(name: str) -> tuple[State, Context]:
-    """One of our robots, at rest in its home pose, with its own joint limits, after an action of nothing."""
+    """One built-in robot at rest in its home pose, with the joint limits of its MJCF, after a zero action."""
     robot = load_robot(name)
     entity = robot_entity(robot, 1, CPU)
     entity.base_pos[:, 2] = robot.home_height
@@ -27,17 +27,17 @@ def standing(name: str) -> tuple[State, Context]:
 
 
 def rewards(task, state: State, ctx: Context) -> dict[str, float]:
-    """Every reward term of a task, not weighted."""
+    """Value of every reward term of a task, unweighted."""
     return {name: term(state, ctx).item() for name, term in task.reward_terms().items()}
 
 
 def ends(task, state: State, ctx: Context) -> list[str]:
-    """The terminations that hold."""
+    """Names of the terminations that are set."""
     return [name for name, term in task.terminations().items() if term(state, ctx).item()]
 
 
 def slopes(task, state: State, ctx: Context, field: str) -> torch.Tensor:
-    """Gradient of the reward, all terms weighted, with respect to a field of the robot's state."""
+    """Gradient of the sum of all weighted reward terms with respect to a field of the robot's state."""
     x = getattr(state.robot, field).requires_grad_()
     total = sum(task.rewards[name] * term(state, ctx).sum() for name, term in task.reward_terms().items())
     (gradient,) = torch.autograd.grad(total, x)

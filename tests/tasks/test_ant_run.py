@@ -1,4 +1,4 @@
-"""The ant's rewards, falls and mirror image, in numbers worked out by hand."""
+"""The ant's rewards, terminations and mirror image, with numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def turned(yaw: float) -> torch.Tensor:
     return torch.tensor([[math.cos(yaw / 2), 0.0, 0.0, math.sin(yaw / 2)]])
 
 
-def test_speed_counts_along_the_worlds_x_whatever_the_torso_faces():
+def test_forward_speed_is_along_the_worlds_x_for_any_heading():
     state, ctx = standing("ant")
     state.robot.base_quat[:] = turned(math.pi / 3)  # 60 degrees to the left
-    state.robot.base_lin_vel[:] = torch.tensor([2.0, 0.0, 0.4])  # ahead in its own axes
+    state.robot.base_lin_vel[:] = torch.tensor([2.0, 0.0, 0.4])  # along the torso's axes
     state.robot.base_ang_vel[:] = torch.tensor([5.0, 5.0, -0.5])
     ctx.action[0, :2] = torch.tensor([1.0, -0.5])
     expected = {
@@ -36,7 +36,7 @@ def test_speed_counts_along_the_worlds_x_whatever_the_torso_faces():
     assert AntRun().metrics(state, ctx)["turned"].item() == pytest.approx(math.sin(math.pi / 3))
 
 
-def test_the_reward_turns_it_back_towards_x():
+def test_the_gradient_of_the_reward_turns_the_torso_towards_x():
     state, ctx = standing("ant")
     state.robot.base_quat[:] = turned(0.2)
     slope = slopes(AntRun(), state, ctx, "base_quat")[0]
@@ -44,7 +44,7 @@ def test_the_reward_turns_it_back_towards_x():
     assert (slope @ left).item() == pytest.approx(-math.sin(0.2), abs=1e-5)
 
 
-def test_it_ends_low_upside_down_or_with_a_knee_in_the_ground():
+def test_a_low_torso_a_tilted_torso_and_a_body_below_the_ground_end_the_episode():
     task = AntRun()
     state, ctx = standing("ant")
     assert ends(task, state, ctx) == []
@@ -58,32 +58,35 @@ def test_it_ends_low_upside_down_or_with_a_knee_in_the_ground():
     assert ends(task, state, ctx) == ["fallen"]
 
 
-def test_the_mirrored_ant_observes_the_mirrored_observation_and_earns_the_same(make_env):
+def test_a_mirrored_state_gives_mirrored_observations_and_equal_rewards(make_env):
     env = make_env(AntRun(), num_envs=8)
     env.step(torch.randn(8, 8, generator=torch.Generator().manual_seed(0)))
     symmetry, state, ctx = env.symmetry(), env.backend.state.clone(), env.ctx
     assert symmetry is not None
     vector, pseudo = torch.tensor([1.0, -1.0, 1.0]), torch.tensor([-1.0, 1.0, -1.0])
-    own = state.robot
+    robot = state.robot
     swap = [1, 0, 3, 2]  # front left and right, hind left and right
     joints, sign = [2, 3, 0, 1, 6, 7, 4, 5], torch.tensor([-1.0, 1.0] * 4)
-    twin = Entity(**{name: x.clone() for name, x in own.tensors().items()})
-    twin.base_pos[:] = own.base_pos * vector
-    twin.base_quat[:] = own.base_quat * torch.tensor([1.0, -1.0, 1.0, -1.0])
-    twin.base_lin_vel[:], twin.base_ang_vel[:] = own.base_lin_vel * vector, own.base_ang_vel * pseudo
+    mirrored = Entity(**{name: x.clone() for name, x in robot.tensors().items()})
+    mirrored.base_pos[:] = robot.base_pos * vector
+    mirrored.base_quat[:] = robot.base_quat * torch.tensor([1.0, -1.0, 1.0, -1.0])
+    mirrored.base_lin_vel[:], mirrored.base_ang_vel[:] = (
+        robot.base_lin_vel * vector,
+        robot.base_ang_vel * pseudo,
+    )
     for name in ("joint_pos", "joint_vel", "joint_torque"):
-        getattr(twin, name)[:] = getattr(own, name)[:, joints] * sign
+        getattr(mirrored, name)[:] = getattr(robot, name)[:, joints] * sign
     for name in ("foot_pos", "foot_force"):
-        getattr(twin, name)[:] = getattr(own, name)[:, swap] * vector
-    seen = {
+        getattr(mirrored, name)[:] = getattr(robot, name)[:, swap] * vector
+    observed = {
         group: torch.cat([item.compute(state, ctx) for item, _ in items], dim=1)
         for group, items in env.columns.items()
     }
-    earned = {name: term(state, ctx) for name, term in env.task.reward_terms().items()}
+    before = {name: term(state, ctx) for name, term in env.task.reward_terms().items()}
     ctx.action, ctx.previous_action = symmetry.action(ctx.action), symmetry.action(ctx.previous_action)
-    state.entities["robot"] = twin
+    state.entities["robot"] = mirrored
     for group, items in env.columns.items():
         other = torch.cat([item.compute(state, ctx) for item, _ in items], dim=1)
-        assert torch.allclose(other, symmetry.groups[group](seen[group]), atol=1e-5), group
+        assert torch.allclose(other, symmetry.groups[group](observed[group]), atol=1e-5), group
     for name, term in env.task.reward_terms().items():
-        assert torch.allclose(term(state, ctx), earned[name], atol=1e-5), name
+        assert torch.allclose(term(state, ctx), before[name], atol=1e-5), name

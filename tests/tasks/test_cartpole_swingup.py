@@ -1,4 +1,4 @@
-"""The swing-up's rewards, starts and observations, in numbers worked out by hand."""
+"""The swing-up's rewards, initial states and observations, with numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from robolearn.tasks.cartpole_swingup import CartpoleSwingup
 from tests.tasks.scenes import ends, rewards, slopes, standing
 
 
-def test_a_swinging_pole_in_numbers():
+def test_every_reward_of_a_swinging_pole():
     state, ctx = standing("cartpole")
     state.robot.joint_pos[:] = torch.tensor([0.5, 2 * math.pi / 3])  # 120 degrees from upright
     state.robot.joint_vel[:] = torch.tensor([-2.0, 3.0])
@@ -32,7 +32,7 @@ def test_a_swinging_pole_in_numbers():
     assert rewards(CartpoleSwingup(), state, ctx) == pytest.approx(expected, abs=1e-6)
 
 
-def test_hanging_in_the_middle_earns_nothing_so_that_an_early_end_never_pays():
+def test_hanging_in_the_middle_earns_zero():
     task = CartpoleSwingup()
     state, ctx = standing("cartpole")
     state.robot.joint_pos[:, 1] = math.pi
@@ -40,19 +40,19 @@ def test_hanging_in_the_middle_earns_nothing_so_that_an_early_end_never_pays():
     assert earned == pytest.approx(0.0, abs=1e-6)
 
 
-def test_whole_turns_change_nothing():
+def test_whole_turns_of_the_pole_change_neither_observations_nor_rewards():
     task = CartpoleSwingup()
     state, ctx = standing("cartpole")
-    seen = []
+    results = []
     for turns in (0, 3):
         state.robot.joint_pos[:] = torch.tensor([0.2, 0.7 + 2 * math.pi * turns])
         observed = torch.cat([item.compute(state, ctx) for item in task.items("policy")], dim=1)
-        seen.append((observed, rewards(task, state, ctx)))
-    assert torch.allclose(seen[0][0], seen[1][0], atol=1e-5)
-    assert seen[0][1] == pytest.approx(seen[1][1], abs=1e-5)
+        results.append((observed, rewards(task, state, ctx)))
+    assert torch.allclose(results[0][0], results[1][0], atol=1e-5)
+    assert results[0][1] == pytest.approx(results[1][1], abs=1e-5)
 
 
-def test_the_reward_says_which_way_is_up():
+def test_the_gradient_of_the_reward_points_to_upright_and_centred():
     state, ctx = standing("cartpole")
     state.robot.joint_pos[:] = torch.tensor([1.0, 2.0])
     assert slopes(CartpoleSwingup(), state, ctx, "joint_pos")[0].tolist() == pytest.approx(
@@ -60,7 +60,7 @@ def test_the_reward_says_which_way_is_up():
     )
 
 
-def test_it_ends_at_the_rail_only():
+def test_only_the_end_of_the_rail_ends_an_episode():
     task = CartpoleSwingup()
     state, ctx = standing("cartpole")
     state.robot.joint_pos[:] = torch.tensor([-2.25, 3.0])
@@ -69,14 +69,14 @@ def test_it_ends_at_the_rail_only():
     assert ends(task, state, ctx) == ["off_the_rail"]
 
 
-def test_upright_is_within_a_fifth_of_a_radian_whatever_the_turn():
+def test_the_metric_upright_is_one_within_a_fifth_of_a_radian_after_any_turns():
     state, ctx = standing("cartpole")
     for angle, up in ((0.19, 1.0), (0.21, 0.0), (2 * math.pi - 0.19, 1.0), (math.pi, 0.0)):
         state.robot.joint_pos[:, 1] = angle
         assert CartpoleSwingup().metrics(state, ctx)["upright"].item() == up, angle
 
 
-def test_poles_start_around_hanging_and_the_contract_tells_what_is_seen(make_env):
+def test_poles_start_near_hanging_and_the_contract_lists_the_observations(make_env):
     env = make_env(CartpoleSwingup(start_spread=0.4), num_envs=64)
     lean = env.backend.state.robot.joint_pos[:, 1] - math.pi
     assert lean.abs().max() <= 0.4

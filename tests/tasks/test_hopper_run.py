@@ -1,4 +1,4 @@
-"""The hopper's rewards, falls and observations, in numbers worked out by hand."""
+"""The hopper's rewards, terminations and observations, with numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from robolearn.tasks.hopper_run import ACTION_SCALE, HopperRun
 from tests.tasks.scenes import ends, rewards, slopes, standing
 
 
-def test_a_leap_in_numbers():
+def test_every_reward_of_a_leap():
     state, ctx = standing("hopper")
     state.robot.joint_pos[0, :3] = torch.tensor([9.0, 0.3, math.pi / 3])  # high up, 60 degrees nose down
     state.robot.joint_vel[0, :3] = torch.tensor([2.5, 1.0, -3.0])
@@ -29,7 +29,7 @@ def test_a_leap_in_numbers():
     assert rewards(HopperRun(), state, ctx) == pytest.approx(expected, abs=1e-6)
 
 
-def test_crouching_costs_about_the_square_of_the_depth_and_nothing_kinks():
+def test_crouching_costs_about_the_square_of_the_depth_and_is_smooth_at_zero():
     state, ctx = standing("hopper")
     state.robot.joint_pos[0, 1] = -0.3
     assert rewards(HopperRun(), state, ctx)["crouch"] == pytest.approx(0.09, rel=2e-3)
@@ -37,14 +37,14 @@ def test_crouching_costs_about_the_square_of_the_depth_and_nothing_kinks():
     assert rewards(HopperRun(), state, ctx)["crouch"] == pytest.approx(math.log(2) ** 2 / 400, rel=1e-5)
 
 
-def test_a_little_speed_is_worth_less_and_less_up_to_the_asked_one_and_never_suddenly():
-    for speed, worth in ((-4.0, 2.0), (0.0, 1.0), (2.0, 0.5), (4.0, 0.0), (6.0, -0.5)):  # 2 x 2/4 (1 - v/4)
+def test_the_slope_of_the_forward_reward_falls_linearly_to_zero_at_the_target_speed():
+    for speed, slope in ((-4.0, 2.0), (0.0, 1.0), (2.0, 0.5), (4.0, 0.0), (6.0, -0.5)):  # 2 x 2/4 (1 - v/4)
         state, ctx = standing("hopper")
         state.robot.joint_pos[0, 0], state.robot.joint_vel[0, 0] = 100.0, speed
-        assert slopes(HopperRun(), state, ctx, "joint_vel")[0].tolist() == [worth, 0.0, 0.0, 0.0, 0.0, 0.0]
+        assert slopes(HopperRun(), state, ctx, "joint_vel")[0].tolist() == [slope, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
-def test_it_ends_when_the_hip_sinks_or_the_torso_tips_over():
+def test_a_low_hip_and_a_pitched_torso_end_the_episode():
     task = HopperRun()
     state, ctx = standing("hopper")
     assert ends(task, state, ctx) == []
@@ -54,7 +54,7 @@ def test_it_ends_when_the_hip_sinks_or_the_torso_tips_over():
     assert ends(task, state, ctx) == ["fallen"]
 
 
-def test_the_policy_does_not_see_how_far_it_has_come():
+def test_the_policy_does_not_observe_the_distance_run():
     task = HopperRun()
     state, ctx = standing("hopper")
     state.robot.joint_pos[0, 0] = 7.0
@@ -65,14 +65,14 @@ def test_the_policy_does_not_see_how_far_it_has_come():
     )  # root_z, root_pitch, hip, knee, ankle
 
 
-def test_targets_are_home_plus_scale_times_action():
+def test_joint_targets_are_home_plus_scale_times_action():
     _, ctx = standing("hopper")
     targets = HopperRun().joint_targets(torch.tensor([[1.0, -1.0, 0.5]]), ctx)[0]
     assert list(ACTION_SCALE.values()) == [0.6, 0.8, 0.6]
     assert targets.tolist() == pytest.approx([-0.45 + 0.6, 0.9 - 0.8, -0.45 + 0.3])
 
 
-def test_it_starts_just_above_the_ground(make_env):
+def test_episodes_start_just_above_the_ground(make_env):
     env = make_env(HopperRun(), num_envs=32)
     robot = env.backend.state.robot
     assert (robot.joint_pos[:, 0] == 0).all()

@@ -33,19 +33,19 @@ def run_clock(task: HumanoidWalk, state, ctx, steps: int) -> list[tuple[float, f
     return out
 
 
-def test_the_clock_runs_at_the_step_frequency_while_a_velocity_is_asked_for():
+def test_the_clock_runs_at_the_step_frequency_while_a_velocity_is_commanded():
     state, ctx = clock(0.0)
     phases = run_clock(HumanoidWalk(step_frequency=1.25), state, ctx, 10)  # 1.25 x 0.02 s = 1/40 cycle a step
     assert [p for p, _ in phases] == pytest.approx([i / 40 for i in range(1, 11)])
     assert all(walking == 1.0 for _, walking in phases)
 
 
-def test_the_clock_wraps_around():
+def test_the_phase_wraps_at_one():
     state, ctx = clock(0.98)
     assert run_clock(HumanoidWalk(step_frequency=1.25), state, ctx, 2)[-1][0] == pytest.approx(0.03, abs=1e-5)
 
 
-def test_after_a_stop_command_the_step_is_finished_and_both_feet_are_down():
+def test_after_a_stop_command_the_clock_rests_at_the_end_of_a_half_cycle():
     state, ctx = clock(0.1)
     ctx.command[:] = 0.0
     # 1/40 cycle a step: 0.4 s are 20 steps, to phase 0.6; the half cycle ends at 1.0, 36 steps from 0.1.
@@ -55,7 +55,7 @@ def test_after_a_stop_command_the_step_is_finished_and_both_feet_are_down():
     assert leg_swing(ctx).tolist() == [[0.0, 0.0]]
 
 
-def test_the_clock_starts_again_where_it_rested():
+def test_the_clock_starts_again_from_the_phase_where_it_rested():
     state, ctx = clock(0.5, walking=0.0, since_stop=9.0)
     phases = run_clock(HumanoidWalk(step_frequency=1.25), state, ctx, 3)
     assert phases[0] == (pytest.approx(0.5), 1.0)
@@ -67,14 +67,14 @@ def test_a_standing_robot_that_is_pushed_steps_until_it_is_upright_again(axis, s
     state, ctx = clock(0.5, walking=0.0, since_stop=9.0)
     ctx.command[:] = 0.0
     task = HumanoidWalk(step_frequency=1.25, stop_time=0.4, balance_start=0.13, balance_lean=0.15)
-    # It leans by 0.1 and turns on at w: 0.1 + 0.25 w (1 - 0.8^n) passes 0.13 at w = 0.2 in the fifth step.
+    # It leans by 0.1 and keeps turning at w: 0.1 + 0.25 w (1 - 0.8^n) passes 0.13 at w = 0.2 in the fifth step.
     half = math.asin(0.1) / 2
     lean = [math.cos(half), 0.0, 0.0, 0.0]
     lean[1 + axis] = sign * math.sin(half)
     state.robot.base_quat[:] = torch.tensor([lean])
     state.robot.base_ang_vel[0, axis] = sign * 0.2
     assert [walking for _, walking in run_clock(task, state, ctx, 6)] == [0.0] * 4 + [1.0] * 2
-    # A gait sways by itself, so from then on only the lean keeps it going: 0.16 of sine, then upright.
+    # A gait sways anyway, so while walking only the lean keeps the clock running: sine 0.16, then upright.
     half = math.asin(0.16) / 2
     state.robot.base_quat[:] = torch.tensor([[math.cos(half), math.sin(half), 0.0, 0.0]])
     assert all(walking == 1.0 for _, walking in run_clock(task, state, ctx, 100))
@@ -85,7 +85,7 @@ def test_a_standing_robot_that_is_pushed_steps_until_it_is_upright_again(axis, s
     assert after[-1][1] == 0.0
 
 
-def test_without_a_push_balance_does_not_move_the_clock_unless_it_always_may():
+def test_a_lean_starts_the_clock_only_within_the_balance_window_after_a_push_unless_the_window_is_zero():
     state, ctx = clock(0.5, walking=0.0, since_stop=9.0)
     ctx.command[:] = 0.0
     state.robot.base_quat[:] = torch.tensor([[math.cos(0.1), math.sin(0.1), 0.0, 0.0]])  # sine 0.2
@@ -96,7 +96,7 @@ def test_without_a_push_balance_does_not_move_the_clock_unless_it_always_may():
     assert run_clock(HumanoidWalk(balance_window=0.0), state, ctx, 1)[-1][1] == 1.0
 
 
-def test_a_robot_that_leans_but_swings_back_does_not_step():
+def test_a_robot_that_leans_but_turns_back_upright_does_not_step():
     state, ctx = clock(0.5, walking=0.0, since_stop=9.0)
     ctx.command[:] = 0.0
     half = math.asin(0.14) / 2
@@ -127,7 +127,7 @@ def test_a_walk_command_right_after_a_stop_keeps_the_clock_running():
     assert all(walking == 1.0 for _, walking in run_clock(task, state, ctx, 60))
 
 
-def test_legs_swing_half_a_cycle_apart_and_the_pattern_bends_only_the_swinging_one():
+def test_the_step_pattern_bends_only_the_swing_leg():
     task = HumanoidWalk()
     _, ctx = clock(0.25)  # mid-swing of the left leg, where no foot is ahead of the other
     assert leg_swing(ctx)[0].tolist() == pytest.approx([1.0, -1.0])
@@ -150,7 +150,7 @@ def test_legs_swing_half_a_cycle_apart_and_the_pattern_bends_only_the_swinging_o
         ((0.0, 0.0, 0.5), {"hip_yaw": -0.0835}),
     ],
 )
-def test_the_pattern_strides_as_the_command_asks(command, expected):
+def test_the_stride_pattern_is_proportional_to_the_command(command, expected):
     task = HumanoidWalk()
     _, ctx = clock(0.0)  # lift-off of the left foot: no lift yet
     ctx.command = torch.tensor([command])
@@ -182,11 +182,11 @@ def test_steps_taken_to_stay_upright_count_as_drift():
     assert ctx.task_state["walking"].item() == 1.0
     assert ctx.task_state["drift"].item() == pytest.approx(0.3)
     state.robot.base_quat[:] = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
-    ctx.command[:] = 0.5  # asked to move: no drift any more
+    ctx.command[:] = 0.5  # commanded to move: drift no longer counts
     assert task.advance(state, ctx)["drift"].item() == 0.0
 
 
-def test_an_action_moves_each_joint_by_its_own_scale_alike_on_both_sides():
+def test_each_joint_has_an_action_scale_equal_on_both_sides():
     task = HumanoidWalk()
     _, ctx = clock(0.0, walking=0.0)
     moved = task.joint_targets(torch.ones(1, 21), ctx) - task.joint_targets(torch.zeros(1, 21), ctx)
@@ -196,7 +196,7 @@ def test_an_action_moves_each_joint_by_its_own_scale_alike_on_both_sides():
     assert all(x > 0 for x in scale.values())
 
 
-def test_gait_pays_for_a_lifted_swing_foot_and_a_planted_stance_foot():
+def test_the_gait_reward_is_one_for_a_lifted_swing_foot_and_a_planted_stance_foot():
     state, ctx = clock(0.25)
     state.robot.foot_pos[0, :, 2] = torch.tensor([0.08, 0.0])
     state.robot.foot_force[0, :, 2] = torch.tensor([0.0, 350.0])
@@ -208,7 +208,7 @@ def test_gait_pays_for_a_lifted_swing_foot_and_a_planted_stance_foot():
     assert humanoid_walk.gait(state, ctx).item() == pytest.approx(0.5 + 0.5 * math.exp(-1.0), abs=1e-3)
 
 
-def test_standing_still_asks_for_both_feet_on_the_ground():
+def test_the_gait_reward_of_standing_needs_both_feet_on_the_ground():
     state, ctx = clock(0.0, walking=0.0)
     state.robot.foot_force[0, :, 2] = torch.tensor([170.0, 170.0])
     assert humanoid_walk.gait(state, ctx).item() == pytest.approx(1.0)
@@ -216,7 +216,7 @@ def test_standing_still_asks_for_both_feet_on_the_ground():
     assert humanoid_walk.gait(state, ctx).item() == pytest.approx(0.5)
 
 
-def test_standing_quietly_pays_only_while_the_clock_rests():
+def test_the_reward_still_counts_only_while_the_clock_rests():
     state, ctx = clock(0.0)
     state.robot.base_lin_vel[:, :2] = torch.tensor([0.1, 0.1])  # 0.02 m^2/s^2
     assert humanoid_walk.still(state, ctx).item() == 0.0
@@ -226,7 +226,7 @@ def test_standing_quietly_pays_only_while_the_clock_rests():
     assert humanoid_walk.still(state, ctx).item() == pytest.approx(math.exp(-2))
 
 
-def test_landing_costs_the_speed_a_foot_had_before_it_touched_down():
+def test_the_landing_cost_is_the_squared_speed_of_a_foot_before_touch_down():
     task = HumanoidWalk()
     state, ctx = clock(0.4)
     state.robot.foot_lin_vel[0, 0] = torch.tensor([0.0, 0.3, -0.4])
@@ -241,7 +241,7 @@ def test_landing_costs_the_speed_a_foot_had_before_it_touched_down():
 
 
 def mirrored(entity: Entity, robot) -> None:
-    """Put an entity into its mirror image, from first principles."""
+    """Mirror an entity in place, component by component."""
     y, order, signs = torch.tensor([1.0, -1.0, 1.0]), *robot.mirror_joints()
     for name in ("base_pos", "base_lin_vel"):
         getattr(entity, name).mul_(y)
@@ -254,7 +254,7 @@ def mirrored(entity: Entity, robot) -> None:
     entity.foot_quat.copy_(entity.foot_quat.flip(1) * torch.tensor([1.0, -1.0, 1.0, -1.0]))
 
 
-def test_every_reward_is_the_same_in_the_mirror(make_env):
+def test_a_mirrored_state_gives_equal_rewards_and_mirrored_observations(make_env):
     env = make_env(HumanoidWalk(), num_envs=16)
     for i in range(15):
         env.step(0.5 * torch.randn(16, 21, generator=torch.Generator().manual_seed(i)))
@@ -275,16 +275,16 @@ def test_every_reward_is_the_same_in_the_mirror(make_env):
         assert torch.allclose(term(state, ctx), before[name], atol=1e-4), name
     for name, obs in groups.items():
         items = env.task.items(name)
-        seen = torch.cat([item.compute(state, ctx) for item in items], dim=1)
-        assert torch.allclose(seen, symmetry.groups[name](obs), atol=1e-5), name
+        observed = torch.cat([item.compute(state, ctx) for item in items], dim=1)
+        assert torch.allclose(observed, symmetry.groups[name](obs), atol=1e-5), name
 
 
-def test_targets_and_the_clock_are_mirrored_half_a_cycle_later(make_env):
+def test_a_mirrored_state_half_a_cycle_later_gives_mirrored_joint_targets_and_clock(make_env):
     env = make_env(HumanoidWalk(balance_window=0.0), num_envs=16)
     for i in range(15):
         env.step(0.5 * torch.randn(16, 21, generator=torch.Generator().manual_seed(i)))
     state, ctx, robot, task = env.backend.state.clone(), env.ctx, env.robot, env.task
-    ctx.command[::2] = 0.0  # some are asked to stand
+    ctx.command[::2] = 0.0  # some are commanded to stand
     action = torch.randn(16, 21, generator=torch.Generator().manual_seed(0))
     targets, clock_after = task.joint_targets(action, ctx), task.advance(state, ctx)
     order, signs = robot.mirror_actuators()

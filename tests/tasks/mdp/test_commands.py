@@ -1,4 +1,4 @@
-"""Commands and pushes: what is refused."""
+"""Ranges of commands, pushes, noise and physical parameters: what is refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from robolearn.errors import ConfigError
         ("task.commands.seconds=[0,3]", "longer than 0 s"),
     ],
 )
-def test_a_range_of_commands_or_pushes_that_runs_backwards_is_refused(word: str, right: str) -> None:
+def test_a_range_of_commands_or_pushes_with_swapped_ends_is_refused_with_the_right_one(
+    word: str, right: str
+) -> None:
     with pytest.raises(ConfigError) as error:
         config.resolve(["task=humanoid_walk", word])
     assert word.partition("=")[0] in str(error.value)
@@ -46,7 +48,7 @@ def test_a_range_of_commands_or_pushes_that_runs_backwards_is_refused(word: str,
         "task.episode_length_s=1e30",
     ],
 )
-def test_numbers_that_no_physics_has_are_refused_by_name(word: str) -> None:
+def test_numbers_beyond_their_bounds_are_refused_by_name(word: str) -> None:
     with pytest.raises(ConfigError) as error:
         config.resolve(["task=humanoid_walk", word])
     assert word.partition("=")[0] in str(error.value)

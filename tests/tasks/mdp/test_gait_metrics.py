@@ -1,4 +1,4 @@
-"""Walking quality with numbers worked out by hand, over a little story of steps."""
+"""Gait metrics over short sequences of steps, with numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def on_ground(state, left: bool, right: bool, height: float = 0.0) -> None:
     state.robot.foot_pos[0, :, 2] = height * ~down
 
 
-def test_tracking_errors_are_in_the_upright_frame_that_faces_where_the_base_does():
+def test_tracking_errors_are_in_the_upright_frame_with_the_heading_of_the_base():
     state, ctx = walker()
     robot = state.robot
     # Facing world y and leaning 0.3 rad forward (yaw, then pitch): base x points into the floor a little.
     lean = torch.tensor([[math.cos(0.15), 0.0, math.sin(0.15), 0.0]])
     w, z = QUARTER_LEFT[0, 0], QUARTER_LEFT[0, 3]
     robot.base_quat[:] = torch.tensor([[w * lean[0, 0], -z * lean[0, 2], w * lean[0, 2], z * lean[0, 0]]])
-    # 0.5 m/s forward along the ground and 0.2 to the left, told in the leaning base's axes.
+    # 0.5 m/s forward along the ground and 0.2 to the left, in the axes of the leaning base.
     robot.base_lin_vel[:] = torch.tensor([0.5 * math.cos(0.3), 0.2, 0.5 * math.sin(0.3)])
     assert quality.level_velocity(state)[0].tolist() == pytest.approx([0.5, 0.2], abs=1e-6)
     # 0.7 rad/s about the vertical, which the base's own axes show as roll and yaw.
@@ -68,10 +68,10 @@ def test_slip_is_the_horizontal_speed_of_feet_on_the_ground():
     state.robot.foot_lin_vel[0] = torch.tensor([[0.3, 0.4, 9.0], [2.0, 0.0, 0.0]])
     on_ground(state, left=True, right=False)
     assert advance(state, ctx)["foot_slip"] == pytest.approx([0.5, 1.0])  # 3-4-5, and one foot of two
-    assert advance(state, ctx, resting=True)["foot_slip"] == [0.0, 0.0]  # nobody walks
+    assert advance(state, ctx, resting=True)["foot_slip"] == [0.0, 0.0]  # no robot walks
 
 
-def test_a_swing_counts_once_at_touch_down_with_its_highest_point():
+def test_a_swing_counts_once_at_touch_down_with_its_largest_height():
     state, ctx = walker()
     on_ground(state, True, True)
     advance(state, ctx, 5)
@@ -86,14 +86,14 @@ def test_a_swing_counts_once_at_touch_down_with_its_highest_point():
     assert advance(state, ctx, 5)["swing_height"] == [0.0, 0.0]
 
 
-def test_chatter_of_a_foot_is_no_step():
+def test_a_short_loss_of_contact_is_not_a_step():
     state, ctx = walker()
     for left in (True, False, True, False, False, True):  # at most 0.04 s in the air
         on_ground(state, left, True, 0.01)
         assert advance(state, ctx)["swing_height"] == [0.0, 0.0]
 
 
-def test_standing_drift_is_the_way_from_where_it_stood_a_second_after_stopping_in_ten_seconds():
+def test_standing_drift_is_the_distance_from_the_position_one_second_after_stopping_per_ten_seconds():
     state, ctx = walker()
     position = state.robot.base_pos
     for i in range(50):  # 1 s: still swaying back
@@ -107,10 +107,10 @@ def test_standing_drift_is_the_way_from_where_it_stood_a_second_after_stopping_i
     assert weight == pytest.approx(2.0)
     assert total / weight == pytest.approx(0.025, rel=1e-2)  # 5 mm in 2 s, 25 mm in ten
     position[0, 0] += 1.0
-    assert advance(state, ctx, resting=False)["standing_drift"] == [0.0, 0.0]  # walking off is no drift
+    assert advance(state, ctx, resting=False)["standing_drift"] == [0.0, 0.0]  # walking is not drift
 
 
-def test_a_robot_that_sways_and_comes_back_has_not_drifted():
+def test_sway_that_returns_is_not_drift():
     state, ctx = walker()
     advance(state, ctx, 60, resting=True)
     total = 0.0
@@ -134,7 +134,7 @@ def test_saturation_energy_and_action_rate():
     assert sums["torque_saturation"] == pytest.approx([1 / 21, 1.0])
     # The command is (0.5, 0.2): of 0.6 m/s ahead 0.6 x 0.5 / sqrt(0.29) lead there.
     assert sums["energy_per_metre"] == pytest.approx([120.0, 0.6 * 0.5 / math.sqrt(0.29)])
-    state.robot.base_lin_vel[0, :2] = torch.tensor([-0.2, 0.5])  # sway across the command is no way made
+    state.robot.base_lin_vel[0, :2] = torch.tensor([-0.2, 0.5])  # sway across the command is no progress
     assert advance(state, ctx)["energy_per_metre"] == pytest.approx([120.0, 0.0], abs=1e-6)
     ctx.command[0, :2] = torch.tensor([0.05, 0.0])  # nor is the drift of a robot that turns on the spot
     assert advance(state, ctx)["energy_per_metre"] == [0.0, 0.0]

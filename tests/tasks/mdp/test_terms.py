@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from robolearn.envs.state import State, quat_rotate, quat_rotate_inverse, robot_entity
+from robolearn.errors import ConfigError
 from robolearn.tasks.humanoid_walk import GAIT_PHASE
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.context import Context, RobotConstants
@@ -21,8 +22,8 @@ QUARTER_LEFT = torch.tensor([[math.sqrt(0.5), 0.0, 0.0, math.sqrt(0.5)]])  # abo
 PITCHED = torch.tensor([[math.cos(0.15), 0.0, math.sin(0.15), 0.0]])  # 0.3 rad nose down
 
 
-def humanoid(unlimited: tuple[int, ...] = (), **memory: torch.Tensor) -> tuple[State, Context]:
-    """One humanoid at rest in its home pose, in the air, with a command of (0.5, 0.2, -0.3)."""
+def humanoid(unlimited: tuple[int, ...] = (), **task_state: torch.Tensor) -> tuple[State, Context]:
+    """One humanoid at rest in its home pose, without contact, with a command of (0.5, 0.2, -0.3)."""
     robot = load_robot("humanoid")
     entity = robot_entity(robot, 1, CPU)
     entity.base_pos[:, 2] = robot.home_height
@@ -40,12 +41,12 @@ def humanoid(unlimited: tuple[int, ...] = (), **memory: torch.Tensor) -> tuple[S
         episode_time=torch.full((1,), 9.0),
         command_time=torch.full((1,), 3.0),
         push_time=torch.full((1,), 1.0),
-        task_state=memory,
+        task_state=task_state,
     )
     return State({"robot": entity}), ctx
 
 
-def test_rotations_into_a_frame_and_back():
+def test_quaternions_rotate_vectors_into_a_frame_and_back():
     ahead = torch.tensor([[1.0, 0.0, 0.0]])
     assert torch.allclose(quat_rotate(QUARTER_LEFT, ahead), torch.tensor([[0.0, 1.0, 0.0]]), atol=1e-6)
     assert torch.allclose(
@@ -53,7 +54,7 @@ def test_rotations_into_a_frame_and_back():
     )
 
 
-def test_gravity_points_down_and_forward_for_a_robot_that_leans_forward():
+def test_projected_gravity_of_a_robot_that_leans_forward_points_down_and_forward():
     assert torch.allclose(projected_gravity(QUARTER_LEFT), torch.tensor([[0.0, 0.0, -1.0]]), atol=1e-6)
     expected = torch.tensor([[math.sin(0.3), 0.0, -math.cos(0.3)]])
     assert torch.allclose(projected_gravity(PITCHED), expected, atol=1e-6)
@@ -69,7 +70,7 @@ def test_velocity_errors_are_measured_in_the_base_frame():
     assert terms.yaw_rate_error(state, ctx).item() == pytest.approx(0.4)
 
 
-def test_squared_costs():
+def test_squared_cost_terms():
     state, ctx = humanoid()
     state.robot.base_quat[:] = PITCHED
     state.robot.base_lin_vel[:, 2] = -0.5
@@ -85,7 +86,7 @@ def test_squared_costs():
     assert terms.action_rate(state, ctx).item() == pytest.approx(3.0)
 
 
-def test_joint_limits_cost_only_in_the_outer_margin():
+def test_joint_limits_cost_only_in_the_margin_near_the_limits():
     state, ctx = humanoid()
     state.robot.joint_pos[:] = 0.0
     assert terms.joint_limits(state, ctx).item() == 0.0
@@ -100,7 +101,7 @@ def test_a_joint_without_limits_costs_nothing():
     assert terms.joint_limits(state, ctx).item() == pytest.approx(0.05, abs=1e-5)
 
 
-def test_feet_closer_than_asked_across_the_heading():
+def test_foot_spacing_costs_the_missing_distance_across_the_heading():
     state, ctx = humanoid()
     state.robot.base_quat[:] = QUARTER_LEFT  # faces y, so across is x
     state.robot.foot_pos[:] = torch.tensor([[[-0.05, 0.4, 0.0], [0.05, -0.4, 0.3]]])
@@ -119,7 +120,7 @@ def test_foot_yaw_and_tilt_are_relative_to_base_and_ground():
     assert terms.foot_tilt(state, ctx).item() == pytest.approx(math.sin(0.3) ** 2, abs=1e-6)
 
 
-def test_a_low_a_leaning_and_a_buried_robot_end_their_episode():
+def test_a_low_or_leaning_base_is_a_fall_and_a_body_below_the_ground_ends_the_episode():
     state, ctx = humanoid()
     assert not terms.fallen(state, ctx, height=0.4, upright=0.5)
     assert not terms.body_below_ground(state, ctx)
@@ -132,7 +133,7 @@ def test_a_low_a_leaning_and_a_buried_robot_end_their_episode():
     assert terms.body_below_ground(state, ctx)
 
 
-def test_joints_with_limits_are_told_by_angle_and_joints_without_by_sine_and_cosine():
+def test_joints_with_limits_are_observed_as_angles_and_joints_without_as_sine_and_cosine():
     state, ctx = humanoid(unlimited=(0, 2))
     home = state.robot.joint_pos.clone()
     state.robot.joint_pos[0, :4] = torch.tensor([0.5, 0.25, -math.pi / 2, 0.125])
@@ -146,15 +147,13 @@ def test_joints_with_limits_are_told_by_angle_and_joints_without_by_sine_and_cos
     assert VOCABULARY["turning_joint_pos"].compute(state, ctx).shape == (1, 0)
 
 
-def test_some_of_the_joints_have_no_mirror_image_and_all_of_them_have_the_joints():
+def test_limited_joints_can_be_mirrored_only_where_they_are_all_joints():
     robot = load_robot("humanoid")
     some = every = VOCABULARY["limited_joint_pos"]
     turning = VOCABULARY["turning_joint_pos"]
-    with pytest.raises(
-        ValueError, match=r"'limited_joint_pos' holds some joints of 'humanoid' only.*symmetry=none"
-    ):
+    with pytest.raises(ConfigError, match=r"'limited_joint_pos'.*'humanoid'.*learner\.symmetry=none"):
         sagittal(robot, {"policy": [(some, 19)]}, CPU)
-    with pytest.raises(ValueError, match="'turning_joint_pos' holds some joints"):
+    with pytest.raises(ConfigError, match="'turning_joint_pos'"):
         sagittal(robot, {"policy": [(turning, 4)]}, CPU)
     whole = sagittal(robot, {"policy": [(every, 21), (turning, 0)]}, CPU).groups["policy"]
     joints = sagittal(robot, {"policy": [(VOCABULARY["joint_pos_rel"], 21)]}, CPU).groups["policy"]
