@@ -163,7 +163,7 @@ class Task:
         return {}
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
-        """Task state after one more control step, as new tensors; called once a step, after the simulation, before terms."""
+        """Task state after one more control step, as new tensors; called once a step, between simulation and terms."""
         return ctx.task_state
 
     def per_env_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
