@@ -1,14 +1,14 @@
-# RoboLearn from a fresh clone. Python 3.11, 3.12 or 3.13 and make are all it needs.
+# RoboLearn from a fresh clone; needs Python 3.11, 3.12 or 3.13 and make.
 #
 #   make walk      install, then train the humanoid to walk
-#   make test      install, then every check and every test
-#   make isaaclab  install Isaac Lab 3 without a GPU, into an environment of its own, then run its tests
-#   make lint      only the style and type checks
-#   make install   only the installation, into .venv
-#   make clean     remove the installations and everything built
+#   make test      install, then run every check and test
+#   make isaaclab  install Isaac Lab 3 without a GPU, into a separate environment, then run its tests
+#   make lint      style and type checks only
+#   make install   installation only, into .venv
+#   make clean     remove installations and build outputs
 #
-# PYTHON=/path/to/python3.12 chooses the interpreter, VENV=DIR the place of the installation, ISAACLAB=DIR that of Isaac Lab,
-# ARGS='max_iterations=10' adds settings to `make walk`.
+# PYTHON=/path/to/python3.12 chooses the interpreter, VENV=DIR the folder of the installation, ISAACLAB=DIR that of Isaac
+# Lab; ARGS='max_iterations=10' adds settings to `make walk`.
 
 VENV   ?= .venv
 PYTHON ?=
@@ -30,7 +30,7 @@ test: lint
 	$(BIN)/robolearn sim --task humanoid_walk --policy zero --steps 200 --num-envs 16 \
 	  --min-real-time-factor 0.1 --junit build/sim.xml
 
-# One thread: Isaac Lab steps from Python, and a second thread of torch waits for the first all the time.
+# One thread: Isaac Lab steps from Python, where a second thread of torch would only wait for the first.
 isaaclab: $(ISAACLAB)/.installed
 	OMP_NUM_THREADS=1 $(ISAACLAB)/bin/python -m pytest -n auto --dist loadfile -k isaaclab \
 	  tests/isaaclab tests/envs/test_backend_suite.py
@@ -42,7 +42,7 @@ lint: install
 
 install: $(STAMP)
 
-# The package is installed editable: only a change of its dependencies asks for another installation.
+# The installation is editable: only a change of the dependencies requires another one.
 $(STAMP): pyproject.toml constraints.txt
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 	  found=; for python in $(or $(PYTHON),$(KNOWN)); do \
@@ -60,7 +60,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[mujoco,mujoco-warp,differentiable,newton,dev]' --constraint constraints.txt
 	@touch $@
 
-# Isaac Lab's pins and those of the other simulators disagree, so it lives by itself.
+# Isaac Lab's pins conflict with those of the other simulators, hence the separate environment.
 $(ISAACLAB)/.installed: constraints-isaaclab.txt pyproject.toml | $(STAMP)
 	$(BIN)/python -m venv --clear $(ISAACLAB)
 	$(ISAACLAB)/bin/python -m pip install --disable-pip-version-check torch==2.13.0

@@ -1,7 +1,7 @@
-"""The house: its links and packages, which way imports run, and what no file may hold.
+"""The layout: symlinks and packages, the direction of imports, and what files must not contain.
 
-Every check is a function from a source tree to a list of problems. It is run on this repository, where it
-must find none, and on a small made-up tree with one fault, where it must find that.
+Every check is a function from a source tree to a list of problems. It must find none in this repository, and the fault
+in small made-up trees with one fault each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from robolearn.config import registry
 ROOT = Path(__file__).resolve().parents[1]
 
 LINKED = ("envs", "tasks", "export")
-"""Folders at the top that are packages through a symlink in robolearn/."""
+"""Top-level folders that are packages through a symlink in robolearn/."""
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "files", "moved", ""),  # "" is robolearn/__init__.py
@@ -38,16 +38,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("commands", "views", "export"),
     ("cli",),
 )
-"""Folders and modules of robolearn from the ground up. Each may import its own row and the rows above it."""
+"""Folders and modules of robolearn from the lowest layer up. Each may import its row and the rows listed before it."""
 
 LONGEST = 650
-"""Lines of a source file; the house rule is about 600."""
+"""Largest number of lines of a source file; the rule in CONTRIBUTING.md is about 600."""
 
-ROOMS, LEVELS = 12, 8
-"""Folders and modules right under robolearn/, and the longest way down through their imports."""
+MAX_PARTS, MAX_LEVELS = 12, 8
+"""Largest number of folders and modules directly under robolearn/, and longest chain of imports among them."""
 
 OTHER_MACHINES = ("home", "media", "mnt", "root", "Users", "work", "workspace")
-"""First parts of absolute paths that exist on one machine only."""
+"""First components of absolute paths that depend on the machine."""
 
 TEXT = {".cfg", ".md", ".py", ".sh", ".toml", ".txt", ".xml", ".yaml", ".yml"}
 BUILT = {"__pycache__", "build", "dist", "runs"}
@@ -57,7 +57,7 @@ BUILT = {"__pycache__", "build", "dist", "runs"}
 
 
 def files(root: Path) -> Iterator[Path]:
-    """Every file of the project, symlinks not followed, nothing that was built."""
+    """Every file of the project, without following symlinks and without build outputs."""
     for folder, inner, names in os.walk(root):
         hidden = {n for n in inner if n.startswith(".") and n not in (".ci", ".github")}
         inner[:] = sorted(set(inner) - hidden - BUILT - {n for n in inner if n.endswith(".egg-info")})
@@ -76,9 +76,9 @@ def sources(root: Path) -> dict[str, Path]:
 
 
 def imports(tree: ast.AST, modules: dict[str, Path]) -> Iterator[tuple[int, str]]:
-    """(line, module of robolearn) of every import below a node, inside functions too, `importlib` calls included.
+    """(line, module of robolearn) of every import below a node, including those in functions and `importlib` calls.
 
-    What only a type checker reads (`if TYPE_CHECKING`) does not count.
+    Imports for type checkers only (`if TYPE_CHECKING`) do not count.
     """
     for node in ast.walk(without_types(tree)):
         if isinstance(node, ast.Import):
@@ -101,16 +101,16 @@ def _imports_by_name(function: ast.expr) -> bool:
 
 
 def _named(argument: ast.expr, modules: dict[str, Path]) -> Iterator[str]:
-    """The modules that a text given to `importlib` can name: itself, or all that begin as an f-string does."""
+    """The modules that an argument of `importlib` can name: a constant, or all with the prefix of an f-string."""
     if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
         yield argument.value
     elif isinstance(argument, ast.JoinedStr) and isinstance(argument.values[0], ast.Constant):
-        begin = str(argument.values[0].value)
-        yield from (name for name in modules if name.startswith(begin))
+        prefix = str(argument.values[0].value)
+        yield from (name for name in modules if name.startswith(prefix))
 
 
 def without_types(tree: ast.AST) -> ast.AST:
-    """A node without the bodies of `if TYPE_CHECKING`."""
+    """The node without the bodies of `if TYPE_CHECKING`."""
 
     class Strip(ast.NodeTransformer):
         def visit_If(self, node: ast.If) -> ast.AST:
@@ -120,28 +120,28 @@ def without_types(tree: ast.AST) -> ast.AST:
     return Strip().visit(tree)
 
 
-def room(module: str) -> str:
-    """The folder or file right under robolearn/ that a module belongs to."""
+def part(module: str) -> str:
+    """The folder or module directly under robolearn/ that contains a module."""
     return module.partition(".")[2].partition(".")[0]
 
 
 def layer(module: str) -> int | None:
-    """Row of a module in LAYERS; everything in a folder stands where the folder does."""
-    return next((i for i, row in enumerate(LAYERS) if room(module) in row), None)
+    """Row of a module in LAYERS: that of its folder."""
+    return next((i for i, row in enumerate(LAYERS) if part(module) in row), None)
 
 
 # ---------------------------------------------------------------------------------------- the checks
 
 
 def links(root: Path) -> list[str]:
-    """robolearn/envs is a link to ../envs on the disk and, in a checkout, in git."""
+    """robolearn/envs is a symlink to ../envs on disk and, in a checkout, in git."""
     problems = []
     for name in LINKED:
         link = root / "robolearn" / name
         if not link.is_symlink() or os.readlink(link) != f"../{name}":
             problems.append(f"robolearn/{name} must be a symlink to ../{name}")
         elif not (root / name).is_dir():
-            problems.append(f"robolearn/{name} leads nowhere: there is no folder {name}")
+            problems.append(f"robolearn/{name} is a broken link: there is no folder {name}")
     if (root / ".git").exists() and shutil.which("git"):
         command = ["git", "ls-files", "-s", *(f"robolearn/{name}" for name in LINKED)]
         listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
@@ -161,63 +161,61 @@ def packages(root: Path) -> list[str]:
 
 
 def direction(root: Path) -> list[str]:
-    """Imports, inside functions too, run from upper layers to lower ones."""
+    """Imports, including those in functions, run from upper layers to lower ones."""
     problems = []
     modules = sources(root)
     for module, path in modules.items():
-        own, where = layer(module), path.relative_to(root)
-        if own is None:
-            problems.append(f"{where} stands in no layer: add it to LAYERS in tests/test_layout.py")
+        level, where = layer(module), path.relative_to(root)
+        if level is None:
+            problems.append(f"{where} is in no layer: add it to LAYERS in tests/test_layout.py")
             continue
         for line, target in imports(ast.parse(path.read_bytes()), modules):
-            below = layer(target)
-            if below is not None and below > own:
-                problems.append(f"{where}:{line} imports {target}, which stands above it")
+            imported = layer(target)
+            if imported is not None and imported > level:
+                problems.append(f"{where}:{line} imports {target}, which is in a layer above it")
     return problems
 
 
 def cycles(root: Path) -> list[str]:
-    """No module and no folder needs itself by way of others, also where an import waits in a function."""
+    """No module and no folder imports itself through others, including imports in functions."""
     modules = sources(root)
     graph: dict[str, set[str]] = {}
-    rooms: dict[str, set[str]] = {}
+    parts: dict[str, set[str]] = {}
     for module, path in modules.items():
         graph[module] = {target for _, target in imports(ast.parse(path.read_bytes()), modules)} - {module}
-        rooms.setdefault(room(module), set()).update(
-            {room(target) for target in graph[module]} - {room(module)}
+        parts.setdefault(part(module), set()).update(
+            {part(target) for target in graph[module]} - {part(module)}
         )
     problems = []
-    for arrows in (graph, rooms):
+    for arrows in (graph, parts):
         try:
             graphlib.TopologicalSorter(arrows).prepare()
         except graphlib.CycleError as error:
-            problems.append(f"imports run in a circle: {' <- '.join(error.args[1])}")
+            problems.append(f"imports form a cycle: {' <- '.join(error.args[1])}")
     return problems[:1]
 
 
-def few_rooms(root: Path) -> list[str]:
-    """What stands right under robolearn/, linked folders apart, can be kept in mind: few rooms on few levels."""
+def few_parts(root: Path) -> list[str]:
+    """robolearn/, without the linked folders, has few folders and modules on few levels."""
     modules = sources(root)
     arrows: dict[str, set[str]] = {}
     for module, path in modules.items():
-        own = room(module)
-        if own and own not in LINKED:
-            inside = {room(name) for _, name in imports(ast.parse(path.read_bytes()), modules)}
-            arrows.setdefault(own, set()).update(inside - {own, "", *LINKED})
+        name = part(module)
+        if name and name not in LINKED:
+            imported = {part(target) for _, target in imports(ast.parse(path.read_bytes()), modules)}
+            arrows.setdefault(name, set()).update(imported - {name, "", *LINKED})
 
     @functools.cache
     def level(name: str) -> int:
         return 1 + max((level(below) for below in arrows.get(name, ())), default=0)
 
     highest = max(level(name) for name in arrows)
-    problems = [f"robolearn/ has {len(arrows)} rooms, and {ROOMS} is the most"] if len(arrows) > ROOMS else []
-    return problems + (
-        [f"robolearn/ has {highest} levels, and {LEVELS} is the most"] if highest > LEVELS else []
-    )
+    counts = ((len(arrows), MAX_PARTS, "folders and modules"), (highest, MAX_LEVELS, "levels"))
+    return [f"robolearn/ has {n} {what} (limit {limit})" for n, limit, what in counts if n > limit]
 
 
 def by_full_name(root: Path) -> list[str]:
-    """`import robolearn.envs`, never `import envs` (another module of the same file) or `from . import`."""
+    """`import robolearn.envs`, never `import envs` (a second module from the same file) or `from . import`."""
     problems = []
     for path in files(root):
         if path.suffix != ".py":
@@ -237,7 +235,7 @@ def by_full_name(root: Path) -> list[str]:
 
 
 def no_names_in_train(root: Path) -> list[str]:
-    """The training loop knows no task, no robot and no simulator of ours."""
+    """The training loop names no task, robot or backend of RoboLearn."""
     text = (root / "robolearn" / "training" / "train.py").read_text(encoding="utf-8")
     kinds = ("tasks", "robots", "backends")
     names = {e.name for kind in kinds for e in registry.entries(kind).values() if e.source == registry.OURS}
@@ -246,7 +244,7 @@ def no_names_in_train(root: Path) -> list[str]:
 
 
 def no_machine_paths(root: Path) -> list[str]:
-    """No file names a folder that only its author has."""
+    """No file contains an absolute path of one machine."""
     path_there = re.compile(rf"(?<![\w./~$-])/({'|'.join(OTHER_MACHINES)})\b")
     problems = []
     for path in files(root):
@@ -254,12 +252,12 @@ def no_machine_paths(root: Path) -> list[str]:
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if match := path_there.search(line):
-                problems.append(f"{path.relative_to(root)}:{number} holds the path {match[0]}")
+                problems.append(f"{path.relative_to(root)}:{number} contains the path {match[0]}")
     return problems
 
 
 def short_files(root: Path) -> list[str]:
-    """A file is read in one sitting."""
+    """Source files stay below a number of lines."""
     problems = []
     for path in files(root):
         if path.suffix == ".py":
@@ -270,13 +268,13 @@ def short_files(root: Path) -> list[str]:
 
 
 def no_utils(root: Path) -> list[str]:
-    """A file has a subject, and its name says which."""
+    """A file's name says its subject."""
     vague = ("helpers.py", "misc.py", "utils.py")
     return [f"{p.relative_to(root)}: name it after its subject" for p in files(root) if p.name in vague]
 
 
 def runtime_stands_alone(root: Path) -> list[str]:
-    """What runs on the robot's computer needs numpy, onnxruntime or tensorrt, and nothing of ours."""
+    """The code for the robot's computer imports numpy, onnxruntime or tensorrt, and nothing else of robolearn."""
     allowed = {*sys.stdlib_module_names, "numpy", "onnxruntime", "tensorrt"}
     problems = []
     for module, path in sources(root).items():
@@ -303,7 +301,7 @@ CHECKS: tuple[Callable[[Path], list[str]], ...] = (
     packages,
     direction,
     cycles,
-    few_rooms,
+    few_parts,
     by_full_name,
     no_names_in_train,
     no_machine_paths,
@@ -317,12 +315,12 @@ CHECKS: tuple[Callable[[Path], list[str]], ...] = (
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_this_repository(check: Callable[[Path], list[str]]) -> None:
+def test_this_repository_passes_every_check(check: Callable[[Path], list[str]]) -> None:
     assert check(ROOT) == []
 
 
-def test_the_package_is_read_whole() -> None:
-    some = (
+def test_the_checks_read_all_four_folders() -> None:
+    expected = (
         "",
         ".cli",
         ".core.env",
@@ -331,12 +329,12 @@ def test_the_package_is_read_whole() -> None:
         ".learners.ppo.ppo",
         ".tasks.humanoid_walk",
     )
-    assert {f"robolearn{name}" for name in some} <= set(sources(ROOT))
+    assert {f"robolearn{name}" for name in expected} <= set(sources(ROOT))
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Path:
-    """A small tree that every check is content with."""
+def tree(tmp_path: Path) -> Path:
+    """A small tree that passes every check."""
     content = {
         "robolearn/__init__.py": '__version__ = "1"\n',
         "robolearn/errors.py": "",
@@ -369,15 +367,15 @@ def write(root: Path, name: str, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def test_a_good_house_passes(house: Path) -> None:
-    assert [problem for check in CHECKS for problem in check(house)] == []
+def test_a_good_tree_passes_every_check(tree: Path) -> None:
+    assert [problem for check in CHECKS for problem in check(tree)] == []
 
 
 BY_NAME = "from importlib import import_module\n\n\ndef f(x):\n    import_module("
 TRAIN = "robolearn/training/train.py"
 FAULTS = [
     (packages, "robolearn/gadget/warp.py", "", "robolearn/gadget has modules but no __init__.py"),
-    (direction, "robolearn/gadget.py", "", "robolearn/gadget.py stands in no layer"),
+    (direction, "robolearn/gadget.py", "", "robolearn/gadget.py is in no layer"),
     (direction, "robolearn/config/x.py", "import robolearn.core.env\n", "x.py:1 imports robolearn.core.env"),
     (direction, "envs/backend.py", "from robolearn.tasks.mdp.task import Task\n", "robolearn.tasks.mdp.task"),
     (direction, "tasks/mdp/task.py", "from robolearn.training import train\n", "task.py:1 imports robolearn"),
@@ -390,9 +388,9 @@ FAULTS = [
         f"{BY_NAME}f'robolearn.core.{{x}}')\n",
         "x.py:5 imports robolearn.core.env",
     ),
-    (cycles, "robolearn/errors.py", "from robolearn import config\n", "circle"),
-    (cycles, "robolearn/errors.py", "def f():\n    from robolearn import config\n", "circle"),
-    (cycles, "robolearn/errors.py", f"{BY_NAME}'robolearn.config')\n", "circle"),
+    (cycles, "robolearn/errors.py", "from robolearn import config\n", "cycle"),
+    (cycles, "robolearn/errors.py", "def f():\n    from robolearn import config\n", "cycle"),
+    (cycles, "robolearn/errors.py", f"{BY_NAME}'robolearn.config')\n", "cycle"),
     (by_full_name, "robolearn/core/env.py", "import envs\n", "env.py:1 imports envs"),
     (
         by_full_name,
@@ -404,8 +402,13 @@ FAULTS = [
     (by_full_name, "robolearn/core/env.py", "from .tasks import task\n", "env.py:1 imports .tasks"),
     (no_names_in_train, TRAIN, "task = 'humanoid_walk'\n", "names humanoid_walk"),
     (no_names_in_train, TRAIN, "backend = 'mujoco'\n", "names mujoco"),
-    (no_machine_paths, "docs/run.md", f"see /{'home'}/ada/runs\n", f"docs/run.md:1 holds the path /{'home'}"),
-    (no_machine_paths, "Makefile", f"all:\n\tcp a /{'root'}\n", "Makefile:2 holds the path"),
+    (
+        no_machine_paths,
+        "docs/run.md",
+        f"see /{'home'}/ada/runs\n",
+        f"docs/run.md:1 contains the path /{'home'}",
+    ),
+    (no_machine_paths, "Makefile", f"all:\n\tcp a /{'root'}\n", "Makefile:2 contains the path"),
     (runtime_stands_alone, "robolearn/runtime/a.py", "def f():\n    import torch\n", "a.py:2 imports torch"),
     (
         runtime_stands_alone,
@@ -422,74 +425,74 @@ FAULTS = [
     ("check", "name", "text", "problem"), FAULTS, ids=[f"{c.__name__}-{n}" for c, n, *_ in FAULTS]
 )
 def test_a_fault_is_found(
-    house: Path, check: Callable[[Path], list[str]], name: str, text: str, problem: str
+    tree: Path, check: Callable[[Path], list[str]], name: str, text: str, problem: str
 ) -> None:
-    write(house, name, text)
-    (found,) = check(house)
+    write(tree, name, text)
+    (found,) = check(tree)
     assert problem in found
 
 
-def test_two_folders_that_need_each_other_are_a_circle(house: Path) -> None:
-    write(house, "robolearn/learners/a.py", "from robolearn.external import b\n")
-    write(house, "robolearn/external/b.py", "")
-    assert cycles(house) == []
-    write(house, "robolearn/external/c.py", "from robolearn.learners import d\n")
-    write(house, "robolearn/learners/d.py", "")
-    assert len(cycles(house)) == 1
+def test_two_folders_that_import_each_other_are_a_cycle(tree: Path) -> None:
+    write(tree, "robolearn/learners/a.py", "from robolearn.external import b\n")
+    write(tree, "robolearn/external/b.py", "")
+    assert cycles(tree) == []
+    write(tree, "robolearn/external/c.py", "from robolearn.learners import d\n")
+    write(tree, "robolearn/learners/d.py", "")
+    assert len(cycles(tree)) == 1
 
 
-def test_a_thirteenth_room_is_found(house: Path) -> None:
-    for number in range(ROOMS + 1 - 7):  # seven stand there: errors, config, core, learners, external, ...
-        write(house, f"robolearn/room{number}.py", "")
-    assert few_rooms(house) == [f"robolearn/ has {ROOMS + 1} rooms, and {ROOMS} is the most"]
+def test_too_many_folders_and_modules_are_found(tree: Path) -> None:
+    for number in range(MAX_PARTS + 1 - 7):  # there are seven: errors, config, core, learners, external, ...
+        write(tree, f"robolearn/part{number}.py", "")
+    assert few_parts(tree) == [f"robolearn/ has {MAX_PARTS + 1} folders and modules (limit {MAX_PARTS})"]
 
 
-def test_a_ninth_level_is_found(house: Path) -> None:
-    write(house, "robolearn/external/level.py", "")
-    for number in range(LEVELS):
+def test_too_many_levels_are_found(tree: Path) -> None:
+    write(tree, "robolearn/external/level.py", "")
+    for number in range(MAX_LEVELS):
         below = "external" if number == 0 else f"level{number - 1}"
-        write(house, f"robolearn/level{number}.py", f"from robolearn import {below}\n")
-    assert f"robolearn/ has {LEVELS + 1} levels, and {LEVELS} is the most" in few_rooms(house)
+        write(tree, f"robolearn/level{number}.py", f"from robolearn import {below}\n")
+    assert f"robolearn/ has {MAX_LEVELS + 1} levels (limit {MAX_LEVELS})" in few_parts(tree)
 
 
-def test_a_folder_where_a_link_belongs_is_found(house: Path) -> None:
-    (house / "robolearn" / "envs").unlink()
-    (house / "robolearn" / "envs").mkdir()
-    assert links(house) == ["robolearn/envs must be a symlink to ../envs"]
+def test_a_folder_in_place_of_a_link_is_found(tree: Path) -> None:
+    (tree / "robolearn" / "envs").unlink()
+    (tree / "robolearn" / "envs").mkdir()
+    assert links(tree) == ["robolearn/envs must be a symlink to ../envs"]
 
 
-def test_a_link_elsewhere_is_found(house: Path) -> None:
-    (house / "robolearn" / "tasks").unlink()
-    (house / "robolearn" / "tasks").symlink_to(house / "tasks")
-    assert links(house) == ["robolearn/tasks must be a symlink to ../tasks"]
+def test_a_link_to_another_place_is_found(tree: Path) -> None:
+    (tree / "robolearn" / "tasks").unlink()
+    (tree / "robolearn" / "tasks").symlink_to(tree / "tasks")
+    assert links(tree) == ["robolearn/tasks must be a symlink to ../tasks"]
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_a_link_committed_as_a_file_is_found(house: Path) -> None:
+def test_a_link_committed_as_a_file_is_found(tree: Path) -> None:
     def git(*words: str) -> None:
-        subprocess.run(["git", *words], cwd=house, check=True, capture_output=True)
+        subprocess.run(["git", *words], cwd=tree, check=True, capture_output=True)
 
     git("init")
     git("add", ".")
-    assert links(house) == []
-    # What a checkout without symlinks makes of it: a text file that holds the link's target.
-    (house / "robolearn" / "export").unlink()
-    write(house, "robolearn/export", "../export")
+    assert links(tree) == []
+    # A checkout without symlinks has a text file with the link's target instead.
+    (tree / "robolearn" / "export").unlink()
+    write(tree, "robolearn/export", "../export")
     git("add", ".")
-    (house / "robolearn" / "export").unlink()
-    (house / "robolearn" / "export").symlink_to("../export")
-    assert links(house) == ["robolearn/export is in git with mode 100644, not as a link (120000)"]
+    (tree / "robolearn" / "export").unlink()
+    (tree / "robolearn" / "export").symlink_to("../export")
+    assert links(tree) == ["robolearn/export is in git with mode 100644, not as a link (120000)"]
 
 
-def test_the_type_checker_reads_all_four_folders(house: Path) -> None:
-    shutil.copy(ROOT / "pyproject.toml", house)
+def test_the_type_checker_reads_all_four_folders(tree: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tree)
     for folder in ("robolearn", *LINKED):
-        write(house, f"{folder}/wrong.py", 'number: int = "text"\n')
-    write(house, "envs/backend.py", "State = int\n")
-    write(house, "tasks/mdp/task.py", "")
-    command = [sys.executable, "-m", "mypy", "--cache-dir", str(house / ".mypy_cache")]
-    said = subprocess.run(command, cwd=house, capture_output=True, text=True, check=False)
-    wrong = sorted(line.partition(":")[0] for line in said.stdout.splitlines() if "[assignment]" in line)
+        write(tree, f"{folder}/wrong.py", 'number: int = "text"\n')
+    write(tree, "envs/backend.py", "State = int\n")
+    write(tree, "tasks/mdp/task.py", "")
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(tree / ".mypy_cache")]
+    output = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    wrong = sorted(line.partition(":")[0] for line in output.stdout.splitlines() if "[assignment]" in line)
     assert wrong == sorted(["robolearn/wrong.py", *(f"robolearn/{name}/wrong.py" for name in LINKED)]), (
-        said.stdout + said.stderr
+        output.stdout + output.stderr
     )

@@ -1,4 +1,4 @@
-"""What is shipped: the archives hold the four folders as real files, and an installed copy finds its robots."""
+"""What is shipped: the archives contain the four folders as regular files; an installed copy finds its robots."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ print(*registry.names("tasks"), *registry.names("robots"))
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """(tree, sdist, wheel built from that), in a copy of the tree: a build writes beside its sources."""
+    """(tree, sdist, wheel built from the sdist), in a copy of the tree, because a build writes into it."""
     tree, out = tmp_path_factory.mktemp("tree") / "robolearn", tmp_path_factory.mktemp("out")
     shutil.copytree(ROOT, tree, symlinks=True, ignore=NOT_SOURCE)
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(tree))
@@ -74,7 +74,7 @@ def run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = Non
 
 
 @pytest.mark.slow
-def test_the_sdist_holds_real_files(built: tuple[Path, Path, Path]) -> None:
+def test_the_sdist_contains_regular_files_and_no_links(built: tuple[Path, Path, Path]) -> None:
     with tarfile.open(built[1]) as archive:
         members = {member.name.partition("/")[2]: member for member in archive.getmembers()}
     for name in (*SHIPPED, "LICENSE", "README.md", "pyproject.toml"):
@@ -84,14 +84,14 @@ def test_the_sdist_holds_real_files(built: tuple[Path, Path, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path, Path]) -> None:
+def test_the_wheel_contains_the_whole_package_and_nothing_else(built: tuple[Path, Path, Path]) -> None:
     with zipfile.ZipFile(built[2]) as archive:
         names = set(archive.namelist())
     assert set(SHIPPED) <= names
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"robolearn", next(t for t in tops if t.endswith(".dist-info"))}
     assert not [name for name in names if "__pycache__" in name]
-    # Everything in the sources is in the wheel: no folder and no kind of file was forgotten.
+    # Every source file is in the wheel: no folder and no file type is missing.
     for folder in ("robolearn", "envs", "tasks", "export"):
         prefix = "" if folder == "robolearn" else "robolearn/"
         for path in (built[0] / folder).rglob("*"):
@@ -114,26 +114,26 @@ def test_an_installed_copy_finds_its_tasks_and_robots(built: tuple[Path, Path, P
         str(site),
         str(built[2]),
     )
-    # The working folder is elsewhere and the copy comes first: the editable install is not what is tested.
+    # With another working folder and the copy first on the path, this cannot import the editable install.
     environment = {**os.environ, "PYTHONPATH": str(site)}
-    said = run(sys.executable, "-c", USE, str(site), cwd=tmp_path, env=environment)
-    assert {"cartpole_balance", "humanoid_walk", "cartpole", "humanoid"} <= set(said.split())
+    output = run(sys.executable, "-c", USE, str(site), cwd=tmp_path, env=environment)
+    assert {"cartpole_balance", "humanoid_walk", "cartpole", "humanoid"} <= set(output.split())
 
 
 def project() -> dict[str, object]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-APART = "isaaclab"
-"""The extra that has an environment and a list of versions of its own."""
+SEPARATE = "isaaclab"
+"""The extra that is installed into a separate environment, with separate constraints."""
 
 
-def requirements(apart: bool = False) -> list[Requirement]:
-    """What the package needs: with every extra but that one, or with that one alone."""
+def requirements(separate: bool = False) -> list[Requirement]:
+    """Dependencies of the package with all extras except SEPARATE, or with SEPARATE alone."""
     about = project()
     extras = about["optional-dependencies"]
     assert isinstance(extras, dict)
-    rows = [row for name, rows in extras.items() if (name == APART) == apart for row in rows]
+    rows = [row for name, rows in extras.items() if (name == SEPARATE) == separate for row in rows]
     return [Requirement(text) for text in (*about["dependencies"], *rows)]
 
 
@@ -143,22 +143,24 @@ def constraints(name: str = "constraints.txt") -> dict[str, str]:
     return {canonicalize_name(pin[1]): pin[2] for pin in pins if pin}
 
 
-@pytest.mark.parametrize(("file", "apart"), [("constraints.txt", False), ("constraints-isaaclab.txt", True)])
-def test_every_dependency_is_pinned_within_its_range(file: str, apart: bool) -> None:
+@pytest.mark.parametrize(
+    ("file", "separate"), [("constraints.txt", False), ("constraints-isaaclab.txt", True)]
+)
+def test_every_dependency_is_pinned_within_its_range(file: str, separate: bool) -> None:
     pins = constraints(file)
-    for requirement in requirements(apart):
+    for requirement in requirements(separate):
         name = canonicalize_name(requirement.name)
         assert name in pins, f"{file} does not pin {name}"
         assert requirement.specifier.contains(pins[name]), f"{name}=={pins[name]} is not {requirement}"
 
 
-def test_no_constraint_is_left_over() -> None:
+def test_every_constraint_is_of_a_dependency() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert len(constraints()) == len([line for line in lines if line and not line.startswith("#")])
     assert set(constraints()) == {canonicalize_name(requirement.name) for requirement in requirements()}
 
 
-def test_backends_and_extras_agree() -> None:
+def test_the_extra_of_a_backend_installs_the_modules_it_requires() -> None:
     from robolearn.config.tables import BACKENDS
 
     extras = project()["optional-dependencies"]
