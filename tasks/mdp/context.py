@@ -138,7 +138,7 @@ class Context:
     @property
     def memory(self) -> dict[str, Tensor]:
         """The name of `task_state` in the first version."""
-        raise AttributeError("ctx.task_state is now ctx.task_state")
+        raise AttributeError("ctx.memory is now ctx.task_state")
 
     def row(self, index: int, task_state: dict[str, Tensor]) -> Context:
         """One environment's context as a batch of one, with another task state."""
