@@ -127,7 +127,8 @@ class DifferentiableBackend:
             )
             finite = torch.isfinite(rows).all(dim=1) & torch.isfinite(seen).all(dim=1)
             finite &= (speeds.abs() < ABSURD_SPEED).all(dim=1)
-            finite &= torch.isfinite(joint_targets).all(dim=1)  # clipping to the effort would hide a NaN target
+            # Clipping to the effort would hide a NaN target.
+            finite &= torch.isfinite(joint_targets).all(dim=1)
         # A diverged environment keeps its last rows, detached: no gradient flows through the diverged step.
         kept = finite[:, None]
         self._rows, self._seen = (
