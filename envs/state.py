@@ -6,6 +6,7 @@ frame.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -73,11 +74,18 @@ class State:
 
     def clone(self) -> State:
         """A copy that survives the next step."""
+        return self._each(Tensor.clone)
+
+    def rows(self, index: Tensor) -> State:
+        """A copy of the environments with these indices (K,)."""
+        return self._each(lambda tensor: tensor[index])
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> State:
         entities = {
-            name: Entity(**{k: v.clone() for k, v in e.tensors().items()})
+            name: Entity(**{k: function(v) for k, v in e.tensors().items()})
             for name, e in self.entities.items()
         }
-        return State(entities, {k: v.clone() for k, v in self.params.items()}, self.diverged.clone())
+        return State(entities, {k: function(v) for k, v in self.params.items()}, function(self.diverged))
 
 
 @dataclass

@@ -19,7 +19,7 @@ from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.tasks.mdp import gait_metrics as quality
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
-from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.context import Context, Random, once
 from robolearn.tasks.mdp.observations import MEASURABLE, Observation, measured, projected_gravity
 from robolearn.tasks.mdp.task import Ratio, Task, Term
 
@@ -52,6 +52,7 @@ def leg_swing(ctx: Context) -> Tensor:
     return torch.stack((swing, -swing), dim=-1)
 
 
+@once
 def track_velocity(state: State, ctx: Context) -> Tensor:
     """How well the base moves as commanded (N,), 1 at no error."""
     return torch.exp(-terms.velocity_error(state, ctx).square() / 0.25)
@@ -62,6 +63,7 @@ def track_yaw_rate(state: State, ctx: Context) -> Tensor:
     return torch.exp(-terms.yaw_rate_error(state, ctx).square() / 0.25)
 
 
+@once
 def gait(state: State, ctx: Context) -> Tensor:
     """How well both feet keep the schedule (N,), 0 to 1: a swinging foot is lifted and unloaded, a
     standing foot carries load and does not slip."""

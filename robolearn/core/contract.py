@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -85,7 +85,7 @@ def contract_of(env: LearnerEnv) -> Contract:
         return cast(Contracting, env).contract()
     task, robot, constants = env.task, env.robot, env.ctx.robot
     at_rest = task.task_state(1, env.random.fork())
-    ctx = env.ctx.row(0, task_state=at_rest)
+    ctx = replace(env.ctx.rows(slice(0, 1)), task_state=at_rest)
     ones = torch.ones(1, env.num_actions, device=env.device)
     offset = task.joint_targets(0 * ones, ctx)[0]
     scale = task.joint_targets(ones, ctx)[0] - offset

@@ -17,6 +17,7 @@ from robolearn.core.episode_stats import EpisodeStats
 from robolearn.core.finite_check import FiniteCheck
 from robolearn.core.finite_check import NonFiniteTerm as NonFiniteTerm
 from robolearn.core.graphs import Graph
+from robolearn.core.rows import Rows
 from robolearn.core.step_result import StepResult as StepResult
 from robolearn.core.task_check import check_parts, require_shape
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend
@@ -24,13 +25,20 @@ from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import InitialState, Tensor
 from robolearn.errors import RunFailed
-from robolearn.tasks.mdp.context import Context, Random, RobotConstants
+from robolearn.tasks.mdp.context import Context, Random, RobotConstants, once
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Ratio, Task
 
 
 class Diverged(RunFailed):
     """Too many simulated environments diverged for the results to be trusted."""
+
+
+def _without(lost: Tensor | None, values: Tensor) -> Tensor:
+    """`values` (N, ...) with 0 in the rows `lost` (N,) bool."""
+    if lost is None:
+        return values
+    return torch.where(lost.view(-1, *[1] * (values.dim() - 1)), 0.0, values)
 
 
 class Env:
@@ -86,7 +94,7 @@ class Env:
         metrics = list(task.metrics(backend.state, self.ctx))
         self._stats = EpisodeStats(list(self._reward_terms), metrics, self._weights, self.dt)
         self.read_at_once = self.device.type == "cpu"
-        """Whether looking at a number costs nothing; on a GPU it would wait for all that is queued."""
+        """Whether reading a number costs nothing; on a GPU the read would wait for everything queued."""
         self._finite = FiniteCheck(
             self.read_at_once,
             lambda: self.backend.state,
@@ -149,6 +157,11 @@ class Env:
     @property
     def ctx(self) -> Context:
         """The state as terms read it."""
+        return self._context(share=False)
+
+    def _context(self, share: bool = True) -> Context:
+        """The same; with `share`, terms share what they compute, see `once`. Gradients are summed in another order
+        where terms share, so with gradients they do not."""
         episode = self.state.episode
         return Context(
             self._constants,
@@ -161,6 +174,7 @@ class Env:
             push_time=episode.push_time,
             task_state=episode.task,
             per_env_state=self.state.per_env,
+            shared={} if share and not self.gradients else None,
         )
 
     @property
@@ -197,13 +211,13 @@ class Env:
             The first observations, (N, D) a group.
         """
         self.detach()
-        everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        self.backend.reset(everywhere, self._new_episodes(everywhere))
+        rows = self._rows(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
+        self.backend.reset(rows.mask, self._new_episodes(rows))
         episode = self.state.episode
         if stagger:
             ages = self.random.uniform(0.0, 1.0, self.num_envs) * self.max_episode_steps
             episode.step = ages.long()
-        first = self._observe()
+        first = self._observe(rows)
         policy = first["policy"] = first["policy"] + self._draw_noise()
         episode.observation_delay = self._observation_delay.draw(
             episode.observation_delay, self.random, policy
@@ -233,7 +247,7 @@ class Env:
             self._send(joint_targets.to(self.device))
         self.backend.step(self.state.transit["joint_targets"], self.substeps)
         self._judge()
-        # Only where looking is free: a GPU skips nothing rather than wait for the answer.
+        # Skips the reset when no env is done; on a GPU the check would force a sync.
         if not self.read_at_once or self.state.outcome["done"].any():
             self._renew()
             self.backend.reset(self.state.outcome["done"], self._initial)
@@ -249,8 +263,11 @@ class Env:
             metrics=self._metrics,
         )
 
+    def _rows(self, mask: Tensor) -> Rows:
+        return Rows.of(mask, by_index=self.read_at_once and not self.gradients)
+
     def _send(self, given: Tensor | None = None) -> None:
-        """What reaches the actuators, from the action that has come in, or what is `given` instead; and pushes."""
+        """Delay the action, compute the joint targets (or take those `given`), and push."""
         episode, transit = self.state.episode, self.state.transit
         # A copy: the caller may reuse its buffer for the next action.
         episode.previous_action, episode.action = episode.action, transit["action"].clone()
@@ -262,25 +279,27 @@ class Env:
         self._push()
 
     def _assess(self) -> None:
-        """What came of it: task state, rewards, ends of episodes, and the observations they ended with."""
+        """Advance the task state; compute rewards, terminations, statistics and the terminal observations."""
         task, episode, state = self.task, self.state.episode, self.backend.state
         for name in ("time", "command_time", "push_time"):
             setattr(episode, name, getattr(episode, name) + self.dt)
         episode.step = episode.step + 1
         episode.task = task.advance(state, self.ctx)
 
-        ctx = self.ctx
+        ctx = self._context()
         diverged = state.diverged.clone()  # the reset below clears it in the State
+        # Rows to set to 0; None where no environment diverged, as in almost every step.
+        lost = None if self.read_at_once and not diverged.any() else diverged
         terminated = diverged.clone()
         for term in self._terminations.values():
             terminated |= term(state, ctx)
         truncated = (episode.step >= self.max_episode_steps) & ~terminated
         done = terminated | truncated
-        raw = self._rewards(diverged)
+        raw = self._rewards(ctx, lost)
         # Not a matrix product: its rounding depends on where in the batch a row stands, and copies of one
         # environment must stay equal to the bit.
         reward = (raw * self._weights).sum(dim=1) * self.dt
-        metrics = self._metrics = self._measured(ctx, diverged)
+        metrics = self._metrics = self._measured(ctx, lost)
         episode.total_return = episode.total_return + reward.detach()
         self.state.stats = self._stats.add(
             self.state.stats,
@@ -305,7 +324,7 @@ class Env:
             )
 
         self._redraw_commands()
-        seen = self._observe(diverged)
+        seen = self._observe(lost=lost)
         if self._noise is not None:
             noise = self.state.transit["noise"] = cast(Tensor, self._draw_noise())
             seen["policy"] = seen["policy"] + noise
@@ -316,19 +335,19 @@ class Env:
         self.state.observations = seen.copy()
 
     def _restart(self) -> None:
-        """Draw new episodes where the old ones ended: parameters, commands, task state and what they start from."""
-        self._initial = self._new_episodes(self.state.outcome["done"])
+        """Draw new episodes where the old ones ended: parameters, commands, task state and initial states."""
+        self._initial = self._new_episodes(self._rows(self.state.outcome["done"]))
 
     def _look_again(self) -> None:
-        """Observe the new episodes' first state."""
-        episode, done = self.state.episode, self.state.outcome["done"]
-        first = self._observe()
+        """Observe the first state of the new episodes."""
+        episode, rows = self.state.episode, self._rows(self.state.outcome["done"])
+        first = self._observe(rows)
         if self._noise is not None:
-            first["policy"] = first["policy"] + self.state.transit["noise"]
-        line = episode.observation_delay
-        drawn = self._observation_delay.draw(line, self.random, first["policy"])
-        episode.observation_delay = env_state.where(done, drawn, line)
-        self.state.observations = env_state.where(done, first, self.state.observations)
+            first["policy"] = first["policy"] + rows.take(self.state.transit["noise"])
+        line = rows.take(episode.observation_delay)
+        drawn = self._observation_delay.draw(line, rows.random(self.random), first["policy"])
+        episode.observation_delay = rows.put(drawn, episode.observation_delay)
+        self.state.observations = rows.put(first, self.state.observations)
 
     def capture(self, make: Callable[[torch.device], Graph | None] | None = None) -> None:
         """From now on replay each part of a step as one CUDA graph (`make`: as for `Graphed`), as a GPU needs."""
@@ -336,26 +355,25 @@ class Env:
         made = [Captured(part, places, self.device, [self.random.generator], make) for part in self._parts]
         self._act, self._judge, self._renew, self._begin = made
 
-    def _rewards(self, diverged: Tensor) -> Tensor:
-        """Raw reward terms (N, K); rows of diverged environments count nothing."""
-        state, ctx = self.backend.state, self.ctx
-        columns = [term(state, ctx) for term in self._reward_terms.values()]
+    def _rewards(self, ctx: Context, lost: Tensor | None) -> Tensor:
+        """Raw reward terms (N, K), 0 in the rows `lost` (N,) to divergence."""
+        columns = [term(self.backend.state, ctx) for term in self._reward_terms.values()]
         raw = (
             torch.stack(columns, dim=1).float()
             if columns
             else torch.zeros(self.num_envs, 0, device=self.device)
         )
-        raw = torch.where(diverged[:, None], 0.0, raw)
+        raw = _without(lost, raw)
         self._finite.look(raw, list(self._reward_terms), "reward")
         return raw
 
     @torch.no_grad()
-    def _measured(self, ctx: Context, diverged: Tensor) -> dict[str, Ratio]:
-        """The task's metrics; rows of diverged environments count in none."""
+    def _measured(self, ctx: Context, lost: Tensor | None) -> dict[str, Ratio]:
+        """The task's metrics; rows `lost` (N,) to divergence count in none."""
         out = {}
         for name, value in self.task.metrics(self.backend.state, ctx).items():
             total, weight = value if isinstance(value, Ratio) else (value, torch.ones_like(value))
-            out[name] = Ratio(torch.where(diverged, 0.0, total), torch.where(diverged, 0.0, weight))
+            out[name] = Ratio(_without(lost, total), _without(lost, weight))
         if out:
             parts = [part for m in out.values() for part in (m.total, m.weight)]
             names = [name for name in out for _ in range(2)]
@@ -374,34 +392,38 @@ class Env:
         episode.push_time = torch.where(due, 0.0, episode.push_time)
         self.backend.push(due, jump)
 
-    def _observe(self, diverged: Tensor | None = None) -> dict[str, Tensor]:
-        """Every group (N, D), without noise or delay."""
-        state, ctx = self.backend.state, self.ctx
+    def _observe(self, rows: Rows | None = None, lost: Tensor | None = None) -> dict[str, Tensor]:
+        """Every group (N, D), or only its `rows`, without noise or delay; 0 in rows `lost` (N,) to divergence."""
+        state, ctx = self.backend.state, self._context()
+        if rows is not None:
+            state, ctx = rows.state(state), rows.context(ctx)
         groups = {}
         for name, columns in self.columns.items():
-            obs = torch.cat([item.compute(state, ctx) for item, _ in columns], dim=1)
-            if diverged is not None:
-                obs = torch.where(diverged[:, None], 0.0, obs)
-            self._finite.look(
-                obs, [i.name for i, width in columns for _ in range(width)], f"{name} observation"
-            )
+            obs = torch.cat([once(item.compute)(state, ctx) for item, _ in columns], dim=1)
+            obs = _without(lost, obs)
+            names = [item.name for item, width in columns for _ in range(width)]
+            self._finite.look(obs, names, f"{name} observation", rows)
             groups[name] = obs
         return groups
 
-    def _new_episodes(self, mask: Tensor) -> InitialState:
-        """Draw new episodes where `mask` is set: everything for all rows, kept for those.
+    def _new_episodes(self, rows: Rows) -> InitialState:
+        """Draw new episodes for `rows`. Random numbers are drawn for all rows: those of an environment do not depend on
+        which others start anew.
 
         Returns:
-            Where the backend is to put the robots.
+            The initial states that the backend is to set, (N, ...) each.
         """
-        task, old, n = self.task, self.state.episode, self.num_envs
+        task, n, random = self.task, len(rows), rows.random(self.random)
+        old = rows.take(self.state.episode)
         if task.randomize:
-            params = {k: self.random.uniform(*bounds, n) for k, bounds in sorted(task.randomize.items())}
-            self.backend.set_params(mask, params)
+            params = {
+                k: self.random.uniform(*bounds, self.num_envs) for k, bounds in sorted(task.randomize.items())
+            }
+            self.backend.set_params(rows.mask, params)
         zeros, none = torch.zeros_like(old.time), torch.zeros_like(old.action)
         command, seconds = old.command, old.command_left
         if task.commands is not None:
-            command, seconds = task.commands.sample(n, self.random)
+            command, seconds = task.commands.sample(n, random)
         new = EpisodeState(
             step=torch.zeros_like(old.step),
             total_return=zeros,
@@ -412,19 +434,19 @@ class Env:
             command_time=zeros if task.commands else old.command_time,
             command_left=seconds,
             push_time=zeros + torch.inf,
-            push_left=old.push_left if task.pushes is None else task.pushes.sample(n, self.random)[1],
-            task=task.task_state(n, self.random),
-            action_delay=self._action_delay.draw(old.action_delay, self.random, none),
+            push_left=old.push_left if task.pushes is None else task.pushes.sample(n, random)[1],
+            task=task.task_state(n, random),
+            action_delay=self._action_delay.draw(old.action_delay, random, none),
             observation_delay=old.observation_delay,  # drawn with the first observation
         )
-        self.state.episode = env_state.where(mask, new, old)
-        with torch.no_grad():  # where an episode starts owes nothing to what was done in the one before
-            pose = task.initial_state(n, self.ctx, self.random)
+        self.state.episode = rows.put(new, self.state.episode)
+        with torch.no_grad():  # no gradient flows from an initial state to the episode before
+            initial = task.initial_state(n, rows.context(self.ctx), random)
         widths = {"base_quat": 4, "joint_pos": len(self.robot.joints), "joint_vel": len(self.robot.joints)}
-        for name, value in vars(pose).items():
+        for name, value in vars(initial).items():
             require_shape(f"initial_state().{name}", value, (n, widths.get(name, 3)), "a row an environment")
-            self._finite.look(value, [name] * value.shape[-1], "initial state")
-        return pose
+            self._finite.look(value, [name] * value.shape[-1], "initial state", rows)
+        return InitialState(**rows.spread(vars(initial)))
 
     def _redraw_commands(self) -> None:
         if self.task.commands is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from robolearn.core.rows import Rows
 from robolearn.envs.state import State, Tensor
 from robolearn.errors import RunFailed
 
@@ -47,8 +48,9 @@ class FiniteCheck:
         self._names: dict[str, list[str]] = {}
 
     @torch.no_grad()
-    def look(self, values: Tensor, names: list[str], kind: str) -> None:
-        """See whether `values` (N, K) are finite; `names` (K) say whose column each is, `kind` what they are.
+    def look(self, values: Tensor, names: list[str], kind: str, rows: Rows | None = None) -> None:
+        """Check that `values` (N, K), or those of some `rows`, are finite; `names` (K) are those of the columns, `kind`
+        says what they are.
 
         Raises:
             NonFiniteTerm: they are not; it names the column and the environment.
@@ -64,7 +66,8 @@ class FiniteCheck:
             return
         guilty = (~torch.isfinite(values)).nonzero().tolist()
         if guilty:  # else the sum alone overflowed
-            env, column = guilty[0]
+            row, column = guilty[0]
+            env = row if rows is None else rows.env(row)
             others = len({e for e, _ in guilty}) - 1
             state = self._state()
             sound = all(bool(torch.isfinite(t[env]).all()) for t in state.robot.tensors().values())

@@ -1,16 +1,17 @@
-"""What a term may read besides the State: actions, commands, time and the task's memory."""
+"""What a term may read besides the State: actions, commands, time and the task state."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Any
 
 import torch
 
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Tensor
+from robolearn.envs.state import State, Tensor
 from robolearn.errors import ConfigError
 
 
@@ -88,7 +89,7 @@ Bounds = float | tuple[float, ...] | list[float]
 
 
 class Random:
-    """An Env's own random numbers: one generator, seeded and checkpointed with it."""
+    """Random numbers of an Env: one generator, seeded and checkpointed with it."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self.device = device
@@ -96,19 +97,45 @@ class Random:
         self._bounds: dict[Any, tuple[Tensor, Tensor]] = {}
 
     def fork(self) -> Random:
-        """A generator of its own for a look that must not disturb the run's numbers."""
+        """Another generator, for a look at a task that must not change the numbers drawn after it."""
         return Random(0, self.device)
 
     def uniform(self, low: Bounds, high: Bounds, *shape: int) -> Tensor:
-        """Uniform numbers between `low` and `high`, of `shape`, or (*shape, k) for bounds that are tuples of k."""
-        # Bounds are sent to the device once: each time would be a wait for everything queued there.
+        """Uniform numbers between `low` and `high`, of `shape`, or (*shape, k) for bounds that are tuples of k.
+
+        The first dimension of `shape` is the number of environments.
+        """
+        # Bounds are sent to the device once: each transfer would wait for everything queued there.
         key = tuple(tuple(side) if isinstance(side, list) else side for side in (low, high))
         if key not in self._bounds:
             bounds = torch.as_tensor(key, dtype=torch.float32, device=self.device)
             self._bounds[key] = bounds[0], bounds[1] - bounds[0]
         start, span = self._bounds[key]
-        unit = torch.rand((*shape, *start.shape), generator=self.generator, device=self.device)
-        return start + span * unit
+        return start + span * self._unit((*shape, *start.shape))
+
+    def _unit(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.rand(shape, generator=self.generator, device=self.device)
+
+    def rows(self, ids: Tensor, num_envs: int) -> Random:
+        """A view that draws numbers for `num_envs` environments and returns those of `ids` (K,).
+
+        A caller that asks for K rows gets the numbers that these environments would get in a draw for all, so no
+        environment's numbers depend on which others are drawn for.
+        """
+        return _RowsOfRandom(self, ids, num_envs)
+
+
+class _RowsOfRandom(Random):
+    """See `Random.rows`."""
+
+    def __init__(self, whole: Random, ids: Tensor, num_envs: int) -> None:
+        self.device, self.generator, self._bounds = whole.device, whole.generator, whole._bounds
+        self._ids, self._num_envs = ids, num_envs
+
+    def _unit(self, shape: tuple[int, ...]) -> Tensor:
+        if shape[:1] != (len(self._ids),):
+            return super()._unit(shape)
+        return super()._unit((self._num_envs, *shape[1:]))[self._ids]
 
 
 @dataclass
@@ -134,16 +161,39 @@ class Context:
     """The task's own state of the episode, by name, (N, ...) each; see `Task.advance`."""
     per_env_state: dict[str, Tensor] = field(default_factory=dict)
     """What the task keeps of each environment across resets, by name, (N, ...) each; see `Task.per_env_state`."""
+    shared: dict[Any, Tensor] | None = None
+    """Values of `once` functions for this Context, where State and Context do not change while it is used."""
 
     @property
     def memory(self) -> dict[str, Tensor]:
         """The name of `task_state` in the first version."""
         raise AttributeError("ctx.memory is now ctx.task_state")
 
-    def row(self, index: int, task_state: dict[str, Tensor]) -> Context:
-        """One environment's context as a batch of one, with another task state."""
-        one = slice(index, index + 1)
+    def rows(self, index: Tensor | slice) -> Context:
+        """The Context of some of the environments."""
         fields = ("action", "previous_action", "command", "episode_time", "command_time", "push_time")
-        rows = {name: getattr(self, name)[one] for name in fields}
-        kept = {name: value[one] for name, value in self.per_env_state.items()}
-        return Context(self.robot, self.dt, **rows, task_state=task_state, per_env_state=kept)
+        return replace(
+            self,
+            **{name: getattr(self, name)[index] for name in fields},
+            task_state={name: value[index] for name, value in self.task_state.items()},
+            per_env_state={name: value[index] for name, value in self.per_env_state.items()},
+            shared=None if self.shared is None else {},
+        )
+
+
+def once(term: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of (state, ctx) that Env computes once, however many terms and observations call it.
+
+    Its other arguments are given by keyword and are numbers.
+    """
+
+    @wraps(term)
+    def shared(state: State, ctx: Context, **parameters: float) -> Tensor:
+        if ctx.shared is None:
+            return term(state, ctx, **parameters)
+        key = (term, *parameters.items())
+        if key not in ctx.shared:
+            ctx.shared[key] = term(state, ctx, **parameters)
+        return ctx.shared[key]
+
+    return shared

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from robolearn.envs.state import State, Tensor
-from robolearn.tasks.mdp.context import Context
+from robolearn.tasks.mdp.context import Context, once
 from robolearn.tasks.mdp.observations import projected_gravity
 
 
@@ -27,9 +27,16 @@ def alive(state: State, ctx: Context) -> Tensor:
     return torch.ones_like(ctx.episode_time)
 
 
+@once
+def base_gravity(state: State, ctx: Context) -> Tensor:
+    """The world's down direction (N, 3) in the base frame."""
+    return projected_gravity(state.robot.base_quat)
+
+
+@once
 def tilt(state: State, ctx: Context) -> Tensor:
     """Squared horizontal part of gravity in the base frame (N,): sin^2 of the lean."""
-    return projected_gravity(state.robot.base_quat)[:, :2].square().sum(dim=1)
+    return base_gravity(state, ctx)[:, :2].square().sum(dim=1)
 
 
 def height_error(state: State, ctx: Context) -> Tensor:
@@ -105,12 +112,14 @@ def foot_spacing(state: State, ctx: Context, distance: float) -> Tensor:
     return (distance - across).clamp(min=0)
 
 
+@once
 def fallen(state: State, ctx: Context, height: float, upright: float) -> Tensor:
     """Base lower than `height` [m], or its up axis' vertical part below `upright` (N,) bool."""
-    down = projected_gravity(state.robot.base_quat)[:, 2]
+    down = base_gravity(state, ctx)[:, 2]
     return (state.robot.base_pos[:, 2] < height) | (-down < upright)
 
 
+@once
 def body_below_ground(state: State, ctx: Context) -> Tensor:
     """Any selected body's origin under the floor (N,) bool: where only feet collide, the rest must not."""
     return (state.robot.body_pos[:, :, 2] < 0.0).any(dim=1)

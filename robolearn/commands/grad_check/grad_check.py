@@ -25,6 +25,7 @@ from robolearn.envs.backend import Backend
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, RunFailed
+from robolearn.tasks.mdp.context import Context
 from robolearn.tasks.mdp.task import Task
 from robolearn.training.build import make_env
 from robolearn.training.train import set_threads
@@ -134,11 +135,11 @@ class _DoubleEnv(Env):
         finally:
             torch.set_default_dtype(default)
 
-    def _rewards(self, diverged: Tensor) -> Tensor:
+    def _rewards(self, ctx: Context, lost: Tensor | None) -> Tensor:
         # Env rounds rewards to float32, which is too coarse for differences.
-        state = self.backend.state
-        columns = [term(state, self.ctx).double() for term in self._reward_terms.values()]
-        return torch.where(diverged[:, None], 0.0, torch.stack(columns, dim=1))
+        columns = [term(self.backend.state, ctx).double() for term in self._reward_terms.values()]
+        raw = torch.stack(columns, dim=1)
+        return raw if lost is None else torch.where(lost[:, None], 0.0, raw)
 
     def restore(self, snapshot: dict[str, Any], source_rows: Tensor | None = None) -> None:
         """See `Env.restore`. The snapshot may be that of a float32 Env."""
