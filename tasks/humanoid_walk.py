@@ -316,34 +316,34 @@ class HumanoidWalk(Task):
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
         """Run the gait clock: on while a velocity is asked for or the robot must catch itself; after that it
         goes on for `stop_time`, then to the end of the half cycle, so that the robot never halts on one leg."""
-        memory = ctx.task_state
+        past = ctx.task_state
         asked = ctx.command.abs().amax(dim=1) > COMMAND_THRESHOLD
         lean = projected_gravity(state.robot.base_quat)[:, :2]
         # Filtered: the noise of a gyro, and of exploration, is no push.
         share = min(1.0, ctx.dt / FALL_FILTER)
-        sway = memory["sway"] + share * (state.robot.base_ang_vel[:, :2] - memory["sway"])
+        sway = past["sway"] + share * (state.robot.base_ang_vel[:, :2] - past["sway"])
         # Pitching forward turns gravity to +x in the base frame, rolling to the right to -y.
         ahead = lean + FALL_TIME * torch.stack((sway[:, 1], -sway[:, 0]), dim=-1)
-        rested = memory["since_rest"] >= self.settle_time
+        rested = past["since_rest"] >= self.settle_time
         pushed = rested & (ahead.norm(dim=1) > self.balance_start)
         falling = pushed | (lean.norm(dim=1) > self.balance_lean)
         if self.balance_window:
             falling &= ctx.push_time <= self.balance_window
         moving = asked | falling
-        since_stop = torch.where(moving, 0.0, memory["since_stop"] + ctx.dt)
-        phase = memory["phase"] + self.step_frequency * ctx.dt * memory["walking"]
+        since_stop = torch.where(moving, 0.0, past["since_stop"] + ctx.dt)
+        phase = past["phase"] + self.step_frequency * ctx.dt * past["walking"]
         # floor(2 phase) grows when a half cycle ends: both feet are down there.
-        ended = (2 * phase).floor() > (2 * memory["phase"]).floor()
-        stop = ~moving & (since_stop >= self.stop_time) & (ended | (memory["walking"] == 0))
+        ended = (2 * phase).floor() > (2 * past["phase"]).floor()
+        stop = ~moving & (since_stop >= self.stop_time) & (ended | (past["walking"] == 0))
         phase = torch.where(stop, (2 * phase).floor() / 2, phase) % 1.0
         return {
             "phase": phase,
             "walking": (~stop).float(),
             "since_stop": since_stop,
-            "since_rest": torch.where(stop, memory["since_rest"] + ctx.dt, 0.0),
+            "since_rest": torch.where(stop, past["since_rest"] + ctx.dt, 0.0),
             "sway": sway,
             # Steps taken to stay upright are part of how well it stands.
-            **quality.follow(state, ctx, resting=~asked & (stop | (memory["rest_time"] > 0))),
+            **quality.follow(state, ctx, resting=~asked & (stop | (past["rest_time"] > 0))),
         }
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:

@@ -1,4 +1,5 @@
 """Env and what one control step is made of: StepResult, LearnerEnv, Contract, graphs and timers.
 
-May import: errors, files, runtime, config, envs, tasks. Knows no learner and no command. Read `env.py` first.
+May import: errors, files, runtime, config, envs, tasks.
+Read `env.py` first.
 """

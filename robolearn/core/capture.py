@@ -1,8 +1,8 @@
-"""Functions from one tree of tensors to the next, as CUDA graphs, which work on tensors that never move.
+"""CUDA graphs of functions that replace a tree of tensors.
 
-Env is written as if memory were free: a step makes new tensors and a new EnvState of them. A CUDA graph replays its
-kernels on the very addresses it was recorded with. Between the two stands `Places`: every tensor that the next call
-starts from has a fixed place, and what a call has made is copied there at its end, as part of the graph.
+An Env step makes new tensors and a new EnvState of them. A CUDA graph replays its kernels on the addresses that it was
+recorded with. `Places` joins the two: every tensor that the next call reads has a fixed place, and the end of a call
+copies its results there, as part of the graph.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Tree = TypeVar("Tree")
 
 
 class Places(Generic[Tree]):
-    """A tree whose tensors have fixed places; `get` and `put` read and replace it where it is kept."""
+    """A tree whose tensors have fixed addresses; `get` and `put` read and replace the tree where it is stored."""
 
     def __init__(self, get: Callable[[], Tree], put: Callable[[Tree], None]) -> None:
         self.get, self.put = get, put
         self.fixed: Named = {}
 
     def settle(self) -> None:
-        """Copy what is new into its fixed place, and put the tree of the fixed places."""
+        """Copy every new tensor to its fixed place, and put the tree of the fixed places."""
         tree, moved = self.get(), {}
         held = {tensor.untyped_storage().data_ptr() for tensor in self.fixed.values()}
         for name, tensor in leaves(tree).items():
             place = self.fixed.get(name)
             if place is tensor:
                 continue
-            # One that stands in another's place (the action that is now the previous one) would be overwritten
+            # A tensor in the place of another leaf (the action, which is now the previous action) would be overwritten
             # before it is read.
             alias = place is None or tensor.untyped_storage().data_ptr() in held
             moved[name] = tensor.clone() if alias else tensor
@@ -45,14 +45,14 @@ class Places(Generic[Tree]):
         self.bind()
 
     def bind(self) -> None:
-        """Put the tree of the fixed places, whatever was put meanwhile."""
+        """Put the tree of the fixed places in place of the current tree."""
         self.put(with_leaves(self.get(), self.fixed))
 
 
 class Captured:
-    """A function that replaces a tree with places, recorded as a graph where its device has them.
+    """A function that replaces a tree with places, recorded as a CUDA graph on a CUDA device.
 
-    What it leaves elsewhere stays valid until it is called again.
+    Tensors that it stores outside of the tree are valid until its next call.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Captured:
     @torch.inference_mode(False)
     @torch.no_grad()
     def __call__(self) -> None:
-        """Run it once."""
-        self.places.settle()  # what a reset or a restore has put since
+        """Call the function once, or replay it."""
+        self.places.settle()  # tensors of a reset or a restore since the last call
         if self.graphed is None:
             self._settled()
             return
@@ -85,11 +85,11 @@ class Captured:
         except RuntimeError as error:
             if recorded or not any(word in str(error) for word in ("captur", "synchroniz")):
                 raise
-            # It has got nowhere: its places are as they were. What cannot be recorded works kernel by kernel.
+            # The failed recording changed no tensor. From now on the function runs kernel by kernel.
             first = str(error).splitlines()[0]
             warnings.warn(
-                f"{self.function.__name__.strip('_')} of the environment runs without a CUDA graph, so slowly: a term "
-                f"or initial state of the task waits for the device or copies to it, as torch.tensor does: {first}",
+                f"{self.function.__name__.strip('_')} of the environment runs without a CUDA graph, which is slow: a "
+                f"term or initial state of the task synchronizes with the device, as torch.tensor does: {first}",
                 stacklevel=2,
             )
             self.places.bind()

@@ -1,4 +1,4 @@
-"""Contract: what the robot's computer must know to run a policy, in numbers, without the simulator."""
+"""Contract: the numbers that a robot's computer needs to run a policy, without the simulator."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Contract:
     joints: list[dict[str, Any]]
     """Every joint in order: `name`, `home`, `lower`, `upper` [rad or m]."""
     actions: list[dict[str, Any]]
-    """Every actuator in order: `joint`, `kind`, `kp`, `kd`, `effort`, and its target, offset + scale x action."""
+    """Every actuator in order: `joint`, `kind`, `kp`, `kd`, `effort`, and its joint target, offset + scale x action."""
     command: list[str]
     """Names of the command's columns."""
     action_delay: tuple[int, int]
-    """Delay between action and actuator it was trained with [control steps]."""
+    """Range of the delay between action and actuator in training [control steps]."""
     observation_delay: tuple[int, int]
-    """Delay of the observation it was trained with [control steps]."""
+    """Range of the delay of the observation in training [control steps]."""
     extra: dict[str, Any]
-    """What the task itself needs on the robot, such as its gait clock and stepping pattern."""
+    """Further values that the task needs on the robot, see `Task.deployed`."""
 
     def save(self, path: Path) -> None:
         """Write as JSON in full precision, atomically."""
@@ -52,10 +52,10 @@ class Contract:
 
     @classmethod
     def load(cls, path: Path) -> Contract:
-        """Read one back.
+        """Read a contract.json.
 
         Raises:
-            ConfigError: of another schema; both are named.
+            ConfigError: its schema is another one; both are named.
         """
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.get("schema") != SCHEMA:
@@ -67,19 +67,19 @@ class Contract:
 
 
 class Contracting(LearnerEnv, Protocol):
-    """Environments that know their own contract, as other people's do."""
+    """Environments that state their contract themselves, as external ones do."""
 
     def contract(self) -> Contract:
-        """What the robot must know."""
+        """The Contract of a policy trained in these environments."""
 
 
 def contract_of(env: LearnerEnv) -> Contract:
     """The Contract of a policy trained in `env`.
 
-    Scale and offset are read off `Task.joint_targets` itself, so they cannot disagree with what was trained.
+    Scale and offset are computed with `Task.joint_targets`, so they are those of the training.
 
     Raises:
-        ConfigError: the targets are not offset + scale x action, so no runtime could follow.
+        ConfigError: the joint targets are not offset + scale x action.
     """
     if not isinstance(env, Env):
         return cast(Contracting, env).contract()

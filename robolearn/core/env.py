@@ -1,4 +1,4 @@
-"""Env: a Task on a Backend. It owns the order of a step, time limits, resets, delays and all randomness."""
+"""Env: a Task on a Backend. It holds the order of a step, time limits, resets, delays and all random numbers."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def _without(lost: Tensor | None, values: Tensor) -> Tensor:
 
 
 class Env:
-    """N environments of one task, reset by themselves as their episodes end.
+    """N environments of one task, which reset themselves as their episodes end.
 
     Order of a step: delay the action; push; simulate; State; advance the task state; terminations and rewards; redraw
-    expired commands; observe into the terminal buffer; reset what is done, make its kinematics current; observe. Terms
+    expired commands; observe (terminal observations); reset the environments that are done; observe these. Terms
     see the state *after* the simulation and the command the robot was following; every random number (noise, commands,
     initial states, delays) is drawn here, once.
 
-    Everything a step changes, the backend's own rows apart, is `state`. On a backend with gradients a step is
+    Everything that a step changes, except the backend's rows, is in `state`. On a backend with gradients a step is
     differentiable: rewards and observations carry the autograd graph of every action since `detach`, or since the start
     of the episode. Sums and metrics carry none.
     """
@@ -83,7 +83,7 @@ class Env:
         self._action_delay = DelayLine(task.action_delay)
         self._observation_delay = DelayLine(task.observation_delay)
         self.state = self._blank()
-        """Everything a step changes, see `EnvState`."""
+        """Everything that a step changes, see `EnvState`."""
         self._reward_terms = task.reward_terms()
         weights = [task.rewards[name] for name in self._reward_terms]
         self._weights = torch.tensor(weights, dtype=torch.float32, device=self.device)
@@ -107,12 +107,12 @@ class Env:
         self._act: Callable[[], None]
         self._act, self._judge, self._renew, self._begin = self._parts
         self.reset()
-        # What is recorded overwrites the tensors of the step before, and gradients need those of every step.
+        # A CUDA graph overwrites the tensors of the step before, and gradients need those of every step.
         if self.device.type == "cuda" and not self.gradients:
             self.capture()
 
     def _blank(self) -> EnvState:
-        """The state before the first reset, as far as it does not depend on what the task observes."""
+        """The state before the first reset, without the parts that depend on the observations; see `_complete`."""
         task, n = self.task, self.num_envs
 
         def zeros(*shape: int) -> Tensor:
@@ -147,7 +147,7 @@ class Env:
         )
 
     def _complete(self) -> None:
-        """Add to the state what depends on the observations, terms and metrics that the task has."""
+        """Add the parts of the state whose shapes depend on the task's observations, terms and metrics."""
         state, width = self.state, sum(width for _, width in self.columns["policy"])
         state.stats = self._stats.empty()
         state.episode.observation_delay = self._observation_delay.empty(self.num_envs, width, self.device)
@@ -179,17 +179,17 @@ class Env:
 
     @property
     def observations(self) -> dict[str, Tensor]:
-        """What the policy and the critic see now, (N, D) a group."""
+        """The current observations, (N, D) a group."""
         return self.state.observations
 
     @property
     def terminal_observations(self) -> dict[str, Tensor]:
-        """The same of the state the last step ended in, before any reset."""
+        """(N, D) a group: the observations of the state that the last step ended in, before any reset."""
         return self.state.terminal_observations
 
     @property
     def episode_step(self) -> Tensor:
-        """(N,) int64 steps into each episode."""
+        """(N,) int64 control steps into each episode."""
         return self.state.episode.step
 
     @episode_step.setter
@@ -204,7 +204,7 @@ class Env:
     # ------------------------------------------------------------------ stepping
 
     def reset(self, stagger: bool = False) -> dict[str, Tensor]:
-        """Start an episode everywhere. With `stagger` their ages are spread over the episode's length, so
+        """Start an episode in every environment. With `stagger` their ages are spread over the episode's length, so
         that a training batch holds every part of an episode from the first step on.
 
         Returns:
@@ -229,9 +229,8 @@ class Env:
     def step(self, action: Tensor, joint_targets: Tensor | None = None) -> StepResult:
         """One control period for every environment; `action` (N, A).
 
-        `joint_targets` (N, A) are sent to the actuators in place of what the task makes of the action: a robot's own
-        runtime has computed them, and the action is still what rewards and observations see. Where the backend has
-        gradients, they flow to both.
+        `joint_targets` (N, A), such as those of a robot's runtime, replace `Task.joint_targets` of the action; rewards
+        and observations still see the action. On a backend with gradients, gradients flow to both.
 
         Raises:
             NonFiniteTerm: the action, a term or an initial state is not finite; it is named. On a GPU `drain` raises.
@@ -350,7 +349,7 @@ class Env:
         self.state.observations = rows.put(first, self.state.observations)
 
     def capture(self, make: Callable[[torch.device], Graph | None] | None = None) -> None:
-        """From now on replay each part of a step as one CUDA graph (`make`: as for `Graphed`), as a GPU needs."""
+        """From now on replay each part of a step as one CUDA graph (`make`: as for `Graphed`)."""
         places: Places[EnvState] = Places(lambda: self.state, lambda state: setattr(self, "state", state))
         made = [Captured(part, places, self.device, [self.random.generator], make) for part in self._parts]
         self._act, self._judge, self._renew, self._begin = made
@@ -381,7 +380,7 @@ class Env:
         return out
 
     def _push(self) -> None:
-        """Push the robots whose time has come."""
+        """Push the robots whose next push is due."""
         pushes, episode = self.task.pushes, self.state.episode
         if pushes is None or not pushes.speed[1]:
             return
@@ -476,17 +475,17 @@ class Env:
     # ------------------------------------------------------------------ the rest
 
     def check(self) -> None:
-        """Read back what steps have seen and, on a GPU, could not tell at once. To be called now and then.
+        """Raise the errors that steps on a GPU could not report at once; to be called about once an iteration.
 
         Raises:
             NonFiniteTerm: a term was not finite since the last call.
-            RunFailed: the simulator has dropped part of the physics.
+            RunFailed: the simulator dropped contacts or constraints.
         """
         self.backend.check()
         self._finite.read()
 
     def drain(self) -> dict[str, float]:
-        """Means since the last call, by name; see `EpisodeStats.means`. Everything that is read back is read here.
+        """Means since the last call, by name; see `EpisodeStats.means`. On a GPU only this reads values to the host.
 
         Raises:
             NonFiniteTerm, RunFailed: see `check`.
@@ -497,14 +496,14 @@ class Env:
         return means
 
     def symmetry(self) -> Symmetry | None:
-        """The task's left-right symmetry in the columns of this Env's groups, where it has one."""
+        """The task's left-right symmetry in the columns of this Env's observation groups; None without one."""
         if not self.task.symmetric:
             return None
         return sagittal(self.robot, self.columns, self.device)
 
     @torch.no_grad()
     def snapshot(self) -> dict[str, Any]:
-        """Everything the Env needs to go on exactly here: the backend's rows, the state by path, the random state."""
+        """Everything that an exact resume needs: the backend's rows, the state by path, the random state."""
         return {
             "backend": self.backend.snapshot(),
             "state": leaves(env_state.clone(self._kept())),
@@ -513,8 +512,8 @@ class Env:
 
     @torch.no_grad()
     def restore(self, snapshot: dict[str, Any], source_rows: Tensor | None = None) -> None:
-        """Go on from a snapshot; environment i becomes its row `source_rows[i]` (row i without)."""
-        # A checkpoint was read into the CPU's memory; a generator's state belongs there wherever it is from.
+        """Continue from a snapshot; environment i becomes row `source_rows[i]` of it (row i by default)."""
+        # The state of a generator stays on the CPU, also for a generator on a GPU.
         moved = env_state.to(snapshot["backend"], self.device), env_state.to(snapshot["state"], self.device)
         rows = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
         self.backend.restore(moved[0], rows)
@@ -524,13 +523,13 @@ class Env:
         self.random.generator.set_state(snapshot["random"])
 
     def _kept(self) -> EnvState:
-        """The state without what only passes through a step."""
+        """The state without the parts that are meaningful only within a step."""
         return replace(self.state, outcome={}, transit={}, flags={})
 
     def detach(self) -> None:
-        """Cut all that the next step goes on from off the autograd graph of the steps before, which can then be freed.
+        """Detach the state from the autograd graph of the steps so far, which can then be freed.
 
-        Gradients of what comes later end here; the numbers stay. Without gradients there is nothing to cut.
+        Gradients of later steps end here; the numbers stay. Does nothing on a backend without gradients.
         """
         if not self.gradients:
             return

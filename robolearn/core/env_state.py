@@ -1,8 +1,8 @@
 """EnvState: everything that a control step changes, as one tree of tensors.
 
-Two lifetimes are told apart. What is *per episode* starts anew where an episode begins; what is *per env* (a terrain
-level, the stage of a curriculum) survives every reset. Snapshot, restore, checkpoint, CUDA graphs and detach are one
-operation on the tree each, so that a new entry needs no list to be edited.
+It has two lifetimes. Values *per episode* start anew at a reset; values *per env* (a terrain level, the stage of a
+curriculum) survive every reset. Snapshot, restore, checkpoint, CUDA graph capture and detach are one operation on the
+tree each, so a new entry needs no list to be edited.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Named = dict[str, Tensor]
 
 @dataclass
 class EpisodeState:
-    """What is per episode, (N, ...) each."""
+    """The values per episode, (N, ...) each."""
 
     step: Tensor
     """(N,) int64 control steps into the episode."""
@@ -36,7 +36,7 @@ class EpisodeState:
     previous_action: Tensor
     """(N, A) the one before."""
     command: Tensor
-    """(N, C) what the task asks for."""
+    """(N, C) the command."""
     command_time: Tensor
     """(N,) time since the command was drawn [s]."""
     command_left: Tensor
@@ -46,7 +46,7 @@ class EpisodeState:
     push_left: Tensor
     """(N,) time until the next one [s]."""
     task: Named
-    """The task's own, see `Task.advance`."""
+    """Task state, see `Task.advance`."""
     action_delay: Named
     """Actions on their way, see `robolearn.core.delay`."""
     observation_delay: Named
@@ -58,24 +58,24 @@ class EnvState:
     """N environments between two steps."""
 
     episode: EpisodeState
-    """Per episode."""
+    """Values per episode."""
     per_env: Named
     """Per env, (N, ...) each, see `Task.per_env_state`: survives resets."""
     observations: Named
-    """(N, D) a group: what the policy and the critic see next."""
+    """(N, D) a group: the current observations."""
     terminal_observations: Named
-    """(N, D) a group: the same of the state the last step ended in, before any reset."""
+    """(N, D) a group: the observations of the state that the last step ended in, before any reset."""
     outcome: Named
     """(N,) of the last step: `reward`, `terminated`, `truncated`, `diverged`, `done`."""
     transit: Named
-    """What the parts of one step hand on: `action` (N, A), `joint_targets` (N, A), `noise` (N, D)."""
+    """Values that one part of a step passes to the next: `action` (N, A), `joint_targets` (N, A), `noise` (N, D)."""
     stats: Tensor
     """Sums over steps, see `robolearn.core.episode_stats`."""
     flags: Named
-    """What was not finite, see `robolearn.core.finite_check`."""
+    """Columns that were not finite, see `robolearn.core.finite_check`."""
 
     def rows(self, index: Tensor) -> EnvState:
-        """A copy in which environment i is row `index[i]`; sums and flags belong to no environment and stay."""
+        """A copy in which environment i is row `index[i]`; sums and flags, which are not per environment, stay."""
         taken = tree_map(lambda tensor: tensor[index], replace(self, stats=index, flags={}))
         return replace(taken, stats=self.stats.clone(), flags=clone(self.flags))
 
@@ -95,27 +95,26 @@ def tree_map(function: Callable[..., Tensor], tree: Tree, *others: Any) -> Tree:
 
 
 def clone(tree: Tree) -> Tree:
-    """A copy that shares no memory."""
+    """A copy that shares no tensor."""
     return tree_map(torch.clone, tree)
 
 
 def where(mask: Tensor, new: Tree, old: Tree) -> Tree:
     """Rows of `new` where `mask` (N,) is set, of `old` elsewhere."""
 
-    def choose(ours: Tensor, theirs: Tensor) -> Tensor:
-        # What both share, and what a mask of all replaces, needs no choice; a number is one for all rows.
-        return ours if ours is theirs else torch.where(mask.view(-1, *[1] * (theirs.dim() - 1)), ours, theirs)
+    def choose(new: Tensor, old: Tensor) -> Tensor:
+        return new if new is old else torch.where(mask.view(-1, *[1] * (old.dim() - 1)), new, old)
 
     return tree_map(choose, new, old)
 
 
 def detach(tree: Tree) -> Tree:
-    """The same numbers in the same memory, cut off the autograd graph they came from."""
+    """The same numbers, in the same storage, detached from the autograd graph."""
     return tree_map(torch.Tensor.detach, tree)
 
 
 def to(tree: Tree, device: torch.device) -> Tree:
-    """The same on another device."""
+    """The tree on another device."""
     return tree_map(lambda tensor: tensor.to(device), tree)
 
 
@@ -131,7 +130,7 @@ def with_leaves(tree: Tree, tensors: Named) -> Tree:
     """The tree with other tensors, by path.
 
     Raises:
-        KeyError: one has no tensor among them; it is named.
+        KeyError: a path has no tensor; it is named.
     """
     names = iter(leaves(tree))
     return tree_map(lambda _: tensors[next(names)], tree)
@@ -157,11 +156,11 @@ FIRST_LAYOUT = {
     },
     "delays": {"action": "episode.action_delay", "observation": "episode.observation_delay"},
 }
-"""Where what checkpoints of schema 2 hold stands in the tree."""
+"""Paths in the tree of the entries of a checkpoint of schema 2."""
 
 
 def from_first_layout(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """A snapshot of an Env as checkpoints of schema 2 hold it, in today's layout.
+    """The snapshot of an Env in a checkpoint of schema 2, in the current layout.
 
     Raises:
         KeyError: a part is missing.

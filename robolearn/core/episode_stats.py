@@ -1,4 +1,4 @@
-"""EpisodeStats: what an Env has seen since it was last asked, summed on its device."""
+"""EpisodeStats: sums over steps and episodes of an Env, on its device."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from robolearn.tasks.mdp.task import Ratio
 
 
 class EpisodeStats:
-    """Sums over steps and finished episodes. It keeps none itself: `add` makes new sums, `means` reads them back."""
+    """Sums over steps and finished episodes. The EnvState stores them: `add` returns new ones, `means` reads them."""
 
     def __init__(self, terms: list[str], metrics: list[str], weights: Tensor, dt: float) -> None:
         """Reward terms with their weights (K,) a second, metrics by name, and the control period [s]."""
         self.terms, self.metrics, self.dt = terms, metrics, dt
         self.per_step = [weight * dt for weight in weights.tolist()]
-        """What a raw term of 1 earns in a step."""
+        """Reward of a raw term of 1 in one step."""
         self.device = weights.device
 
     def empty(self) -> Tensor:
-        """Sums of nothing, float64: raw terms, metrics (all totals, then all weights), then steps, episodes,
+        """Sums at 0, float64: raw terms, metrics (all totals, then all weights), then steps, episodes,
         terminated, diverged, and the returns and seconds of the finished episodes."""
         size = len(self.terms) + 2 * len(self.metrics) + 6
         return torch.zeros(size, dtype=torch.float64, device=self.device)
@@ -38,9 +38,9 @@ class EpisodeStats:
         counted: Tensor | None = None,
     ) -> Tensor:
         """`sums` and one step of N environments: raw terms (N, K), metrics as pairs of (N,), the rest (N,) each;
-        `counted` (N,) bool says which rows are a step at all, every one without it.
+        `counted` (N,) bool selects the rows that are steps (all by default).
 
-        Sums carry no graph, or they would keep that of every step.
+        Sums carry no autograd graph: it would keep the tensors of every step.
         """
         steps = torch.ones_like(done) if counted is None else counted
         counts = (steps, done, terminated, diverged, done * returns, done * seconds)

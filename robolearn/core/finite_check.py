@@ -1,4 +1,4 @@
-"""FiniteCheck: numbers that are not finite are told by name, at once where looking is free, later where it is not."""
+"""FiniteCheck: reports numbers that are not finite by name, at once on a CPU, at the next `read` on a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from robolearn.envs.state import State, Tensor
 from robolearn.errors import RunFailed
 
 ORDER = ("action of", "target of", "reward", "metric", "initial state", "observation")
-"""Kinds of what is looked at, as they follow in a step."""
+"""Kinds of values, in their order in a step."""
 
 
 class NonFiniteTerm(RunFailed):
@@ -20,14 +20,14 @@ class NonFiniteTerm(RunFailed):
     def __init__(self, message: str, state: State | None = None) -> None:
         super().__init__(message)
         self.state = state
-        """The State it was computed from, to look at."""
+        """A copy of the State that it was computed from."""
 
 
 class FiniteCheck:
-    """Looks at what an Env computes.
+    """Checks the numbers that an Env computes.
 
-    On a CPU each look reads the numbers. On a GPU that would wait for everything queued before it, so what was
-    seen is kept there, a flag a column, until `read`.
+    On a CPU each check reads the numbers. On a GPU the read would wait for everything queued, so the result stays
+    there, one flag a column, until `read`.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class FiniteCheck:
     ) -> None:
         """
         Args:
-            at_once: whether to read what is looked at.
-            state: for the message.
+            at_once: whether `look` reads the numbers.
+            state: the current State, for the message.
             episode_step: (N,), for the message.
-            flags: a dictionary to keep (K,) bool for each look in: which columns were not finite since `read`.
+            flags: a dictionary for (K,) bool of each check: the columns that were not finite since `read`.
         """
         self.at_once, self._state, self._episode_step, self._flags = at_once, state, episode_step, flags
         self._names: dict[str, list[str]] = {}
@@ -53,7 +53,7 @@ class FiniteCheck:
         says what they are.
 
         Raises:
-            NonFiniteTerm: they are not; it names the column and the environment.
+            NonFiniteTerm: a value is not finite; the column and the environment are named.
         """
         if not self.at_once:
             key = f"{kind} {names[0]}" if names else kind
@@ -65,7 +65,7 @@ class FiniteCheck:
         if bool(torch.isfinite(values.sum())):
             return
         guilty = (~torch.isfinite(values)).nonzero().tolist()
-        if guilty:  # else the sum alone overflowed
+        if guilty:  # otherwise only the sum overflowed
             row, column = guilty[0]
             env = row if rows is None else rows.env(row)
             others = len({e for e, _ in guilty}) - 1
@@ -79,15 +79,15 @@ class FiniteCheck:
 
     @torch.no_grad()
     def read(self) -> None:
-        """Read back what was seen since the last call.
+        """Read the flags since the last call.
 
         Raises:
-            NonFiniteTerm: something was not finite; the first by the order of a step is named.
+            NonFiniteTerm: a column was not finite; the first in the order of a step is named.
         """
         flags = self._flags()
         if not flags:
             return
-        # By the order of a step: what is wrong first spoils what is computed from it.
+        # In the order of a step: later values are computed from earlier ones.
         keys = sorted(flags, key=lambda key: next((i for i, kind in enumerate(ORDER) if kind in key), 99))
         values = torch.cat([flags[key] for key in keys]).tolist()
         names = [name for key in keys for name in self._names[key]]

@@ -1,4 +1,4 @@
-"""LearnerEnv: what a learner and the training loop see of environments, ours and other people's."""
+"""LearnerEnv: the interface of environments, ours and external ones, for learners and the training loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from robolearn.tasks.mdp.symmetry import Symmetry
 
 
 class LearnerEnv(Protocol):
-    """N environments that reset by themselves; `Env` and `ExternalEnv` are two."""
+    """N environments that reset themselves; `Env` and `ExternalEnv` implement it."""
 
     num_envs: int
     num_actions: int
@@ -21,19 +21,19 @@ class LearnerEnv(Protocol):
     gradients: bool
     """Whether gradients flow through a step."""
     resets_take_a_step: bool
-    """Whether a reset is a step of its own, in which the policy is not asked; see `StepResult.valid`."""
+    """Whether a reset takes a step, in which the policy's action has no effect; see `StepResult.valid`."""
     dt: float
     """Control period [s]."""
     max_episode_steps: int
-    """No episode is longer."""
+    """Length of the longest episode [control steps]."""
 
     @property
     def observations(self) -> dict[str, Tensor]:
-        """What policy and critic see now, (N, D) a group."""
+        """The current observations, (N, D) a group."""
 
     @property
     def episode_step(self) -> Tensor:
-        """(N,) int64: steps into each episode."""
+        """(N,) int64 control steps into each episode."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -46,22 +46,22 @@ class LearnerEnv(Protocol):
         """One control period; see `Env.step`."""
 
     def check(self) -> None:
-        """Raise what was not finite and could not be told at once; see `Env.check`."""
+        """Raise the errors that a GPU could not report at once; see `Env.check`."""
 
     def drain(self) -> dict[str, float]:
         """Means since the last call, by name; see `Env.drain`."""
 
     def symmetry(self) -> Symmetry | None:
-        """The task's left-right symmetry, where it has one."""
+        """The task's left-right symmetry; None without one."""
 
     def detach(self) -> None:
-        """Cut what the next step goes on from off the graph it came from."""
+        """Detach the state from the autograd graph; see `Env.detach`."""
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything to go on exactly here; empty where that cannot be."""
+        """Everything that an exact resume needs; empty where the simulator has no snapshot."""
 
     def restore(self, snapshot: dict[str, Any], source_rows: Tensor | None = None) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot; see `Env.restore`."""
 
     def close(self) -> None:
         """Free the simulator."""

@@ -1,4 +1,4 @@
-"""StepResult: what one control step of an Env gives."""
+"""StepResult: the return value of `Env.step`."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from robolearn.tasks.mdp.task import Ratio
 
 @dataclass
 class StepResult:
-    """What one control step of N environments gives. Tensors are valid until the next step."""
+    """Result of one control step of N environments. Tensors are valid until the next step."""
 
     observations: dict[str, Tensor]
-    """What the policy and the critic see next, (N, D) a group; of the new episode where one ended."""
+    """(N, D) a group: the next observations; those of the new episode where one ended."""
     reward: Tensor
     """(N,) weighted sum of the terms, per step."""
     terminated: Tensor
-    """(N,) bool: the episode ended for good; its future is worth nothing."""
+    """(N,) bool: the episode ended for good; its future value is 0."""
     truncated: Tensor
-    """(N,) bool: the episode ran out of time; its future is worth what the critic says of
+    """(N,) bool: the episode ran out of time; its future value is the critic's of
     `terminal_observations`. Never set together with `terminated`."""
     terminal_observations: dict[str, Tensor]
-    """The observations of the state each step ended in, before any reset."""
+    """(N, D) a group: the observations of the state that the step ended in, before any reset."""
     diverged: Tensor
-    """(N,) bool: terminated because the simulator gave up; a part of `terminated`."""
+    """(N,) bool: terminated because the simulation diverged; included in `terminated`."""
     valid: Tensor | None = None
-    """(N,) bool: the row is a step that the policy took; where it is not, the environment has only reset itself, and
-    the row counts nowhere. None: all are."""
+    """(N,) bool: whether the row is a step that the policy took; in the other rows the environment only reset itself,
+    and they are left out of batches and statistics. None: all rows are steps."""
     metrics: dict[str, Ratio] = field(default_factory=dict)
-    """The task's metrics, a pair of (N,) each; diverged environments count in none."""
+    """The task's metrics, a pair of (N,) each; diverged environments count in none of them."""
 
     @property
     def done(self) -> Tensor:
-        """(N,) bool: the episode ended, one way or the other."""
+        """(N,) bool: terminated or truncated."""
         return self.terminated | self.truncated

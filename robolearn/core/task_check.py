@@ -1,4 +1,4 @@
-"""A first look at every part of a task, so that a mistake is told by its name and place."""
+"""Checks every part of a task once, so that an error names the part and its place in the file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from robolearn.tasks.mdp.task import Ratio, Task
 def check_parts(
     task: Task, state: State, ctx: Context, num_actions: int
 ) -> dict[str, list[tuple[Observation, int]]]:
-    """Call every term and function of a task once and look at what it returns.
+    """Call every term and function of a task once and check what it returns.
 
     Returns:
         The items of each observation group with their widths, in the order of the columns.
@@ -67,7 +67,7 @@ def check_parts(
 def _require_same_tree(
     what: str, functions: str, state: State, starts: dict[str, Tensor], following: dict[str, Tensor]
 ) -> None:
-    """Refuse tensors that two functions of a task disagree about, or that the next step overwrites."""
+    """Refuse tensors of which two functions give different shapes or types, or that the next step overwrites."""
     taken = {t.untyped_storage().data_ptr() for t in state.robot.tensors().values()}
     n = len(state.robot.base_pos)
     for name in {**starts, **following}:
@@ -85,10 +85,10 @@ def _require_same_tree(
 
 
 def _tried(what: str, function: Any, *arguments: Any) -> Any:
-    """Call a part of a task for the first time; what it raises is told with its place.
+    """Call a part of a task for the first time.
 
     Raises:
-        ConfigError: naming the part, the error and the line.
+        ConfigError: it raised; the part, the error and the line are named.
     """
     try:
         return function(*arguments)

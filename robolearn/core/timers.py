@@ -1,4 +1,4 @@
-"""Phase timers: where the time of an iteration goes."""
+"""Phase timers: the time of an iteration by phase."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ PHASES = ("simulate", "infer", "learn", "synchronize")
 
 
 class Timers:
-    """Time by phase, each measured by itself; phases do not nest.
+    """Time by phase; phases do not nest.
 
-    On a CUDA device a phase is the time its work takes *there*: the host asks for work long before it is done,
-    and nothing waits before `read`. Elsewhere it is wall time.
+    On a CUDA device a phase is the time that its work takes on the device, measured with events that only `read`
+    waits for. Elsewhere it is wall time.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
-        """`device` is where the phases' work is done; without one, on the CPU."""
+        """`device` does the work of the phases; without one, the CPU does."""
         self._device = device if device is not None and device.type == "cuda" else None
         self._spans: list[tuple[str, Any, Any]] = []
         self._spare: list[Any] = []
         self.start()
 
     def start(self) -> None:
-        """Forget everything; total time counts from here."""
+        """Set every phase to 0; `total` counts from here."""
         # Creating an event costs more than recording it.
         self._spare += [mark for _, *marks in self._spans for mark in marks] if self._device else []
         self._spans = []
@@ -49,7 +49,7 @@ class Timers:
                 self._spans.append((phase, began, ended))
 
     def _mark(self) -> Any:
-        """Now: seconds, or an event that the device reaches with what it was asked for before."""
+        """Now: seconds, or an event after the work that is queued on the device."""
         if self._device is None:
             return time.perf_counter()
         import torch
@@ -59,7 +59,7 @@ class Timers:
         return event
 
     def read(self) -> dict[str, float]:
-        """Seconds by phase since `start`, with `total`, and `other`: what no phase accounts for.
+        """Seconds by phase since `start`, with `total`, and `other`: the time outside of all phases.
 
         On a CUDA device this waits for the last phase, once.
         """

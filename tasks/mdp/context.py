@@ -1,4 +1,4 @@
-"""What a term may read besides the State: actions, commands, time and the task state."""
+"""Context: what a term may read besides the State: actions, commands, times and the task state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from robolearn.errors import ConfigError
 
 @dataclass(frozen=True)
 class RobotConstants:
-    """A robot's fixed numbers as tensors, for terms and targets; J joints, A actuators."""
+    """A robot's constants as tensors, for terms and joint targets; J joints, A actuators."""
 
     spec: Robot
     home: Tensor
@@ -140,7 +140,7 @@ class _RowsOfRandom(Random):
 
 @dataclass
 class Context:
-    """N environments between two steps, as terms read them. Env makes one of its EnvState whenever that changes."""
+    """N environments between two steps, as terms read them. Env makes a new one whenever its EnvState changes."""
 
     robot: RobotConstants
     dt: float
@@ -150,7 +150,7 @@ class Context:
     previous_action: Tensor
     """(N, A) the one before."""
     command: Tensor
-    """(N, C) what the task asks for; C = 0 without commands."""
+    """(N, C) the command; C = 0 without commands."""
     episode_time: Tensor
     """(N,) time since the reset [s]."""
     command_time: Tensor
@@ -158,9 +158,9 @@ class Context:
     push_time: Tensor
     """(N,) time since the last push of this episode [s]; inf before the first."""
     task_state: dict[str, Tensor]
-    """The task's own state of the episode, by name, (N, ...) each; see `Task.advance`."""
+    """Task state of the episode, by name, (N, ...) each; see `Task.advance`."""
     per_env_state: dict[str, Tensor] = field(default_factory=dict)
-    """What the task keeps of each environment across resets, by name, (N, ...) each; see `Task.per_env_state`."""
+    """State of each environment that survives resets, by name, (N, ...) each; see `Task.per_env_state`."""
     shared: dict[Any, Tensor] | None = None
     """Values of `once` functions for this Context, where State and Context do not change while it is used."""
 

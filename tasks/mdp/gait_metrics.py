@@ -1,6 +1,6 @@
 """How well a robot walks: slip, swing, steps, drift, effort. Measured beside the rewards, never rewarded.
 
-A task that walks takes `start` into its memory, `follow` into `advance`, and `measure` into `metrics`. All of
+A task that walks takes `start` into its task state, `follow` into `advance`, and `measure` into `metrics`. All of
 it is per environment (N) and foot (F), or a `Ratio` of two sums, so that the mean over many episodes weighs
 every step of every robot alike.
 """
@@ -23,13 +23,13 @@ AIR_TIME = 0.06
 SETTLE_TIME = 1.0
 """Tracking counts this long after a command was given, and drift this long after the gait has stopped [s]."""
 DRIFT_TIME = 10.0
-"""Standing drift is told as the distance in this time [s]."""
+"""Standing drift is reported as the distance in this time [s]."""
 SATURATED = 0.98
 """Share of its largest torque from which a motor counts as saturated."""
 
 
 def start(num_envs: int, feet: int, device: torch.device) -> dict[str, Tensor]:
-    """The memory at the start of an episode: all feet down, at rest."""
+    """Task state at the start of an episode: all feet down, at rest."""
     zeros = torch.zeros(num_envs, device=device)
     return {
         "contact": torch.ones(num_envs, feet, dtype=torch.bool, device=device),
@@ -46,46 +46,46 @@ def start(num_envs: int, feet: int, device: torch.device) -> dict[str, Tensor]:
 
 
 def follow(state: State, ctx: Context, resting: Tensor) -> dict[str, Tensor]:
-    """The same after one more control step; `resting` (N,) bool: asked to stand, and the gait has stopped.
+    """The same after one more control step; `resting` (N,) bool: the command is to stand, and the gait has stopped.
 
     In the step of a touch-down `air_time` [s] and `swing_peak` [m] are still those of the swing it ends.
     """
-    robot, memory = state.robot, ctx.task_state
+    robot, past = state.robot, ctx.task_state
     contact = robot.foot_force[:, :, 2] > CONTACT_FORCE
-    lifted = ~memory["contact"]  # a swing begins with the step that leaves the ground
+    lifted = ~past["contact"]  # a swing begins with the step that leaves the ground
     position = robot.base_pos[:, :2]
-    rest_time = (memory["rest_time"] + ctx.dt) * resting
-    anchor = torch.where((rest_time <= SETTLE_TIME)[:, None], position, memory["anchor"])
+    rest_time = (past["rest_time"] + ctx.dt) * resting
+    anchor = torch.where((rest_time <= SETTLE_TIME)[:, None], position, past["anchor"])
     return {
         "contact": contact,
-        "last_contact": memory["contact"],
+        "last_contact": past["contact"],
         "foot_speed": robot.foot_lin_vel.square().sum(dim=-1),
-        "last_foot_speed": memory["foot_speed"],
-        "air_time": memory["air_time"] * lifted + ctx.dt * ~contact,
-        "swing_peak": torch.maximum(memory["swing_peak"] * lifted, robot.foot_pos[:, :, 2]),
+        "last_foot_speed": past["foot_speed"],
+        "air_time": past["air_time"] * lifted + ctx.dt * ~contact,
+        "swing_peak": torch.maximum(past["swing_peak"] * lifted, robot.foot_pos[:, :, 2]),
         "rest_time": rest_time,
         "anchor": anchor,
         "drift": (position - anchor).norm(dim=1),
-        "last_drift": memory["drift"],
+        "last_drift": past["drift"],
     }
 
 
 def measure(state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
-    """What metrics.json says of a walking robot; docs/tasks.md has the definitions."""
-    robot, memory = state.robot, ctx.task_state
+    """Metrics of a walking robot; docs/tasks.md defines them."""
+    robot, past = state.robot, ctx.task_state
     settled = (ctx.command_time > SETTLE_TIME).float()
     moving = (ctx.command.abs().amax(dim=1) > 0.01) & (ctx.command_time > SETTLE_TIME)
-    stepped = (memory["contact"] & ~memory["last_contact"] & (memory["air_time"] >= AIR_TIME)).float()
-    stance = (memory["contact"] & (memory["rest_time"] == 0)[:, None]).float()
+    stepped = (past["contact"] & ~past["last_contact"] & (past["air_time"] >= AIR_TIME)).float()
+    stance = (past["contact"] & (past["rest_time"] == 0)[:, None]).float()
     torque = robot.joint_torque[:, ctx.robot.actuated]
     saturated = (torque.abs() >= SATURATED * ctx.robot.effort).float().mean(dim=1)
     power = (robot.joint_torque * robot.joint_vel).clamp(min=0).sum(dim=1)
     velocity = level_velocity(state)
     asked = ctx.command[:, :2].norm(dim=1)
-    # Sway and steps aside are no way made: only what leads where the command points.
+    # Only motion along the command is progress; sway and side steps are not.
     progress = (velocity * ctx.command[:, :2]).sum(dim=1) / asked.clamp(min=1e-6)
     going = moving & (asked > 0.1)
-    resting = memory["rest_time"] > SETTLE_TIME
+    resting = past["rest_time"] > SETTLE_TIME
     feet = stance.shape[1]
     return {
         "linear_velocity_error": Ratio(settled * (velocity - ctx.command[:, :2]).norm(dim=1), settled),
@@ -93,10 +93,10 @@ def measure(state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
         "foot_slip": Ratio(
             (stance * robot.foot_lin_vel[:, :, :2].norm(dim=-1)).sum(dim=1), stance.sum(dim=1)
         ),
-        "swing_height": Ratio((stepped * memory["swing_peak"]).sum(dim=1), stepped.sum(dim=1)),
+        "swing_height": Ratio((stepped * past["swing_peak"]).sum(dim=1), stepped.sum(dim=1)),
         "step_frequency": Ratio(stepped.sum(dim=1) * moving, feet * ctx.dt * moving),
         "standing_drift": Ratio(
-            DRIFT_TIME * (memory["drift"] - memory["last_drift"]) * resting, ctx.dt * resting
+            DRIFT_TIME * (past["drift"] - past["last_drift"]) * resting, ctx.dt * resting
         ),
         "torque_saturation": saturated,
         "action_rate": (ctx.action - ctx.previous_action).abs().mean(dim=1),

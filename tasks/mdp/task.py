@@ -159,7 +159,8 @@ class Task:
                 part.validate()
 
     def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
-        """Task state at the start of an episode, by name, (N, ...) each, drawn for every environment; see `advance`."""
+        """Task state at the start of an episode, by name, (N, ...) each; see `advance`. On a CPU Env asks for the new
+        episodes only, so `num_envs` varies."""
         return {}
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
@@ -181,7 +182,8 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__}.joint_targets")
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
-        """State of the robot after a reset, one row for every environment."""
+        """State of the robot after a reset, one row an environment. On a CPU Env asks for the new episodes only, so
+        `num_envs` varies; `ctx` holds the same rows."""
         raise NotImplementedError(f"{type(self).__name__}.initial_state")
 
     def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:

@@ -38,7 +38,7 @@ class Counter:
         return Captured(self.go, places, CPU, [], lambda device: make())
 
 
-def test_a_function_that_swaps_its_tensors_goes_on_at_fixed_addresses():
+def test_a_function_that_swaps_its_tensors_keeps_their_addresses():
     counter = Counter()
     go = counter.recorded()
     addresses = set()
@@ -51,7 +51,7 @@ def test_a_function_that_swaps_its_tensors_goes_on_at_fixed_addresses():
     assert counter.tree["task"]["sum"].tolist() == [255.0, 510.0]  # 1 + 2 + ... + 128
 
 
-def test_what_a_restore_has_replaced_is_taken_into_the_fixed_places():
+def test_tensors_of_a_restore_are_copied_to_the_fixed_places():
     counter = Counter()
     go = counter.recorded()
     for _ in range(6):
@@ -62,7 +62,7 @@ def test_what_a_restore_has_replaced_is_taken_into_the_fixed_places():
     assert counter.tree["task"]["sum"].tolist() == [3.0, 5.0]
 
 
-def test_a_part_that_cannot_be_recorded_runs_on_in_python_and_says_so():
+def test_a_part_that_cannot_be_recorded_runs_in_python_and_warns():
     class Refusing(Tape):
         def capture(self, function, generators):
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
@@ -101,7 +101,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("task", SETTINGS)
-def test_a_recorded_step_gives_the_numbers_of_one_in_python(task):
+def test_a_replayed_step_gives_the_numbers_of_a_step_in_python(task):
     recorded, plain = (warp_env(task, 6, *SETTINGS[task]) for _ in range(2))
     recorded.capture(lambda device: Tape())
     generator = torch.Generator().manual_seed(0)
@@ -128,7 +128,7 @@ def test_a_recorded_step_gives_the_numbers_of_one_in_python(task):
     assert recorded.drain() == plain.drain()
 
 
-def test_a_term_that_looks_at_a_number_costs_its_part_of_the_step_the_graph_and_nothing_else():
+def test_a_term_that_reads_a_number_costs_only_its_part_of_the_step_the_cuda_graph():
     words = SETTINGS["humanoid_walk"]
     recorded, plain = (warp_env("humanoid_walk", 6, *words) for _ in range(2))
     for env in (recorded, plain):
@@ -153,7 +153,7 @@ def test_a_term_that_looks_at_a_number_costs_its_part_of_the_step_the_graph_and_
                 assert torch.equal(ours.observations[group], obs), (step, group)
 
 
-def test_a_step_recorded_under_inference_mode_goes_on_without_it():
+def test_a_step_recorded_under_inference_mode_is_replayed_without_it():
     env = warp_env("cartpole_balance", 4)
     env.capture(lambda device: Tape())
     with torch.inference_mode():
@@ -165,7 +165,7 @@ def test_a_step_recorded_under_inference_mode_goes_on_without_it():
 
 
 @pytest.mark.parametrize("task", SETTINGS)
-def test_a_step_reads_nothing_back_and_sends_nothing(task):
+def test_a_step_copies_nothing_between_host_and_device(task):
     env = warp_env(task, 6, *SETTINGS[task])
     action = torch.zeros(6, env.num_actions)
     for _ in range(3):  # tables and bounds are sent once
@@ -176,7 +176,7 @@ def test_a_step_reads_nothing_back_and_sends_nothing(task):
     assert env.drain()["episodes"] > 0
 
 
-def test_an_action_that_is_not_finite_is_named_before_what_it_spoils():
+def test_an_action_that_is_not_finite_is_named_before_values_computed_from_it():
     env = warp_env("cartpole_balance", 4)
     env.reset()
     env.step(torch.full((4, 1), torch.nan))
@@ -184,7 +184,7 @@ def test_an_action_that_is_not_finite_is_named_before_what_it_spoils():
         env.drain()
 
 
-def test_a_term_that_is_not_finite_is_named_when_the_iteration_is_read_back():
+def test_a_term_that_is_not_finite_is_named_at_the_end_of_the_iteration():
     env = warp_env("cartpole_balance", 4)
     env._reward_terms = {**env._reward_terms, "effort": lambda state, ctx: ctx.action[:, 0] / 0.0}
     env.step(torch.zeros(4, 1))  # 0 / 0
@@ -197,7 +197,7 @@ def test_a_term_that_is_not_finite_is_named_when_the_iteration_is_read_back():
 
 
 @pytest.mark.cuda
-def test_a_whole_step_on_a_gpu_waits_for_nothing():
+def test_a_step_on_a_gpu_never_synchronizes():
     from robolearn.training.build import make_env
 
     env = make_env(

@@ -15,7 +15,7 @@ from robolearn.tasks.humanoid_walk import HumanoidWalk
 
 
 @pytest.mark.parametrize("feed_forward", [1.0, 0.5])
-def test_targets_follow_from_the_contract_alone(feed_forward, make_env):
+def test_joint_targets_follow_from_the_contract_alone(feed_forward, make_env):
     env = make_env(HumanoidWalk(feed_forward=feed_forward), num_envs=8)
     for _ in range(12):
         env.step(torch.zeros(8, 21))
@@ -58,14 +58,14 @@ def test_joints_and_gains_are_the_robots(make_env):
     assert joint["lower"] < joint["home"] < joint["upper"]
 
 
-def test_making_a_contract_does_not_disturb_the_runs_random_numbers(make_env):
+def test_making_a_contract_draws_none_of_the_envs_random_numbers(make_env):
     env = make_env(HumanoidWalk(), num_envs=2)
     before = env.random.generator.get_state()
     contract_of(env)
     assert torch.equal(before, env.random.generator.get_state())
 
 
-def test_a_contract_survives_its_file_and_another_schema_is_refused(make_env, tmp_path):
+def test_a_contract_is_equal_after_saving_and_another_schema_is_refused(make_env, tmp_path):
     contract = contract_of(make_env(CartpoleBalance(), num_envs=2))
     path = tmp_path / "contract.json"
     contract.save(path)
@@ -79,7 +79,7 @@ def test_a_contract_survives_its_file_and_another_schema_is_refused(make_env, tm
         Contract.load(path)
 
 
-def test_targets_that_no_runtime_could_follow_are_refused(make_env, monkeypatch):
+def test_joint_targets_that_are_not_linear_in_the_action_are_refused(make_env, monkeypatch):
     monkeypatch.setattr(CartpoleBalance, "joint_targets", lambda self, action, ctx: 20 * action.tanh())
     with pytest.raises(ConfigError, match="not offset"):
         contract_of(make_env(CartpoleBalance(), num_envs=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
-from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.context import Context, Random, once
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.task import Term
 
@@ -48,7 +49,7 @@ def test_an_episode_times_out_as_truncated_and_not_as_terminated(make_env):
     assert env.episode_step.tolist() == [0] * 16
 
 
-def test_a_fallen_pole_terminates_and_is_worth_nothing_more(make_env):
+def test_a_fallen_pole_terminates_its_episode(make_env):
     env = make_env(CartpoleBalance(episode_length_s=10.0))
     ended = torch.zeros(16, dtype=torch.bool)
     for _ in range(150):
@@ -135,7 +136,7 @@ def test_snapshot_rows_copied_across_environments_are_bit_equal(make_env):
     )
 
 
-def test_copies_of_one_environment_earn_the_same_to_the_bit_wherever_they_stand(make_env):
+def test_copies_of_one_environment_get_bit_equal_rewards_in_every_row(make_env):
     env = make_env(HumanoidWalk(noise={}), num_envs=6)  # not a multiple of any vector width
     run(env, 10)
     env.restore(env.snapshot(), source_rows=torch.full((6,), 3))
@@ -156,7 +157,7 @@ def test_an_action_buffer_may_be_reused_for_the_next_action(make_env):
     assert env.ctx.action.dtype == torch.float32
 
 
-def test_a_delay_line_hands_out_rows_as_late_as_each_environment_has_drawn():
+def test_a_delay_line_returns_rows_with_the_lag_of_each_environment():
     delay, arrived = DelayLine((0, 2)), []
     line = delay.draw(delay.empty(3, 1, CPU), Random(0, CPU), torch.zeros(3, 1))
     line["lag"] = torch.tensor([0, 1, 2])
@@ -166,7 +167,7 @@ def test_a_delay_line_hands_out_rows_as_late_as_each_environment_has_drawn():
     assert arrived == [[1.0, 0.0, 0.0], [2.0, 1.0, 0.0], [3.0, 2.0, 1.0]]
 
 
-def test_delayed_actions_arrive_late_but_are_remembered_at_once(make_env):
+def test_delayed_actions_reach_the_robot_late_and_the_terms_at_once(make_env):
     env = make_env(CartpoleBalance(action_delay=(2, 2), start_angle=0.0))
     env.step(torch.ones(16, 1))
     assert torch.equal(env.ctx.action, torch.ones(16, 1))
@@ -189,7 +190,7 @@ def test_noise_is_drawn_once_a_step_and_reaches_the_policy_only(make_env):
     assert torch.equal(result.observations["critic"][:, start : start + 21], velocity)
 
 
-def test_pushes_come_at_their_times_with_their_speed_in_every_direction(make_env):
+def test_pushes_have_the_configured_times_and_speeds_in_every_direction(make_env):
     pushes = Pushes(speed=(0.5, 0.5), seconds=(0.19, 0.19))
     env = make_env(HumanoidWalk(pushes=pushes), num_envs=32)
     came = []
@@ -207,10 +208,42 @@ def test_pushes_come_at_their_times_with_their_speed_in_every_direction(make_env
     assert jump[:, :2].amax() > 0.3
 
 
-def test_without_pushes_nothing_is_drawn_and_nobody_is_shoved(make_env):
+def test_without_pushes_nothing_is_drawn_and_no_robot_is_pushed(make_env):
     env = make_env(HumanoidWalk(pushes=Pushes(speed=(0.0, 0.0))))
     env.backend.push = None
     run(env, 3)
+
+
+def test_random_numbers_for_some_rows_are_those_of_a_draw_for_all():
+    ids = torch.tensor([4, 1])
+    whole, some = Random(3, torch.device("cpu")), Random(3, torch.device("cpu"))
+    low, high = (-1.0, 0.0), (1.0, 2.0)
+    assert torch.equal(some.rows(ids, 6).uniform(low, high, 2, 3), whole.uniform(low, high, 6, 3)[ids])
+    assert torch.equal(some.uniform(0.0, 1.0, 6), whole.uniform(0.0, 1.0, 6))
+
+
+def test_a_function_marked_once_is_computed_once_for_all_terms_of_a_step(make_env):
+    calls = []
+
+    @once
+    def angle(state, ctx, scale=1.0):
+        calls.append(scale)
+        return state.robot.joint_pos[:, 1] * scale
+
+    @dataclass
+    class Shared(CartpoleBalance):
+        rewards: dict[str, float] = field(default_factory=lambda: {"one": 1.0, "two": 1.0, "half": 1.0})
+
+        def reward_terms(self):
+            return {"one": angle, "two": angle, "half": partial(angle, scale=0.5)}
+
+    env = make_env(Shared(episode_length_s=10.0))
+    calls.clear()
+    env.step(torch.zeros(16, 1))
+    assert sorted(calls) == [0.5, 1.0]
+    assert torch.equal(
+        angle(env.backend.state, env.ctx, scale=2.0), env.backend.state.robot.joint_pos[:, 1] * 2
+    )
 
 
 def test_a_command_ages_until_the_next_one(make_env):
@@ -271,7 +304,7 @@ def test_staggered_starts_spread_the_first_time_outs_over_an_episode(make_env):
     assert len(ages.unique()) > 20
 
 
-def test_a_control_period_that_physics_cannot_divide_is_refused_with_one_that_it_can(make_env):
+def test_a_control_period_that_is_no_multiple_of_the_physics_step_is_refused_with_one_that_is(make_env):
     with pytest.raises(ValueError, match=r"control_dt=0.025 is not a multiple of the 0.01 s"):
         make_env(CartpoleBalance(control_dt=0.025))
 
@@ -319,14 +352,14 @@ def test_an_observation_without_columns_is_refused_by_name(make_env, monkeypatch
         make_env(CartpoleBalance())
 
 
-def test_rewards_of_truth_values_count_as_zero_and_one(make_env, monkeypatch):
+def test_boolean_rewards_count_as_zero_and_one(make_env, monkeypatch):
     terms_of_bools = {k: returning(lambda t: t >= 0) for k in CartpoleBalance().rewards}
     monkeypatch.setattr(CartpoleBalance, "reward_terms", lambda self: terms_of_bools)
     env = make_env(CartpoleBalance(rewards=dict.fromkeys(terms_of_bools, 2.0)))
     assert torch.allclose(env.step(torch.zeros(16, 1)).reward, torch.tensor(4 * 2.0 * 0.02))
 
 
-def test_what_is_not_finite_is_named_wherever_it_comes_from(make_env, monkeypatch):
+def test_a_value_that_is_not_finite_is_named_whatever_its_kind(make_env, monkeypatch):
     bad = torch.zeros(16, 1)
     bad[4] = float("nan")
     with pytest.raises(NonFiniteTerm, match="action of 'slider' is not finite in environment 4"):
@@ -341,18 +374,18 @@ def test_what_is_not_finite_is_named_wherever_it_comes_from(make_env, monkeypatc
         env.step(torch.zeros(16, 1))
 
 
-def test_a_start_pose_of_the_wrong_shape_is_refused_by_name(make_env, monkeypatch):
+def test_an_initial_state_of_the_wrong_shape_is_refused_by_name(make_env, monkeypatch):
     right = CartpoleBalance.initial_state
 
     def short(self, num_envs, ctx, random):
         return replace(right(self, num_envs, ctx, random), base_quat=torch.zeros(num_envs, 3))
 
     monkeypatch.setattr(CartpoleBalance, "initial_state", short)
-    with pytest.raises(ValueError, match=r"pose\(\).base_quat returns \(16, 3\)"):
+    with pytest.raises(ValueError, match=r"initial_state\(\).base_quat returns \(16, 3\)"):
         make_env(CartpoleBalance())
 
 
-def test_a_term_that_raises_is_told_with_its_line(make_env, monkeypatch):
+def test_a_term_that_raises_is_reported_with_its_line(make_env, monkeypatch):
     terms_with_bug = {**CartpoleBalance().reward_terms(), "effort": returning(lambda t: t.no_such_thing)}
     monkeypatch.setattr(CartpoleBalance, "reward_terms", lambda self: terms_with_bug)
     with pytest.raises(ValueError, match=r"reward 'effort' raised AttributeError: .* \(test_env.py:\d+\)"):

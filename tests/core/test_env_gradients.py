@@ -53,7 +53,7 @@ def test_the_gradient_of_a_return_by_every_action_is_the_one_worked_out_by_hand(
         assert rows(by[k]) == pytest.approx([-0.02 * tail] * 2, rel=1e-6)
 
 
-def test_gradients_flow_through_the_action_the_terms_see_and_the_one_before():
+def test_gradients_flow_through_the_action_and_the_previous_action():
     env, _ = toy_env(Home(rewards={"far": 0.0, "rate": -2.0}))
     a = [torch.full((2, 1), value, requires_grad=True) for value in (1.0, 3.0, 4.0)]
     total = sum(env.step(action).reward[0] for action in a)
@@ -64,7 +64,7 @@ def test_gradients_flow_through_the_action_the_terms_see_and_the_one_before():
     assert [g[1].item() for g in by] == [0.0, 0.0, 0.0]
 
 
-def test_gradients_wait_in_the_delay_lines():
+def test_gradients_flow_through_the_delay_lines():
     env, _ = toy_env(Home(action_delay=(1, 1), observation_delay=(1, 1)))
     a = actions(3)
     results = [env.step(action) for action in a]
@@ -91,7 +91,7 @@ def test_a_reset_ends_the_gradients_of_its_own_environments_only():
     assert rows(torch.autograd.grad(results[1].reward.sum(), a[0])[0]) == pytest.approx([-0.02 * 1.1] * 2)
 
 
-def test_terminal_observations_are_those_before_the_reset_with_their_graph():
+def test_terminal_observations_before_a_reset_carry_gradients():
     env, _ = toy_env()
     env.episode_step[0] = env.max_episode_steps - 1
     (a,) = actions(1)
@@ -103,7 +103,7 @@ def test_terminal_observations_are_those_before_the_reset_with_their_graph():
     assert rows(torch.autograd.grad(seen[:, 0].sum(), a)[0]) == pytest.approx([0.0, DT])
 
 
-def test_what_is_not_finite_behind_a_reset_does_not_cross_it():
+def test_a_nan_before_a_reset_does_not_reach_gradients_after_it():
     env, toy = toy_env()
     env.episode_step[0] = env.max_episode_steps - 1
     a = actions(2)
@@ -123,7 +123,7 @@ def test_what_is_not_finite_behind_a_reset_does_not_cross_it():
     assert by.isfinite().tolist() == [[True], [False]]
 
 
-def test_nothing_holds_a_graph_after_detach_and_the_numbers_stay():
+def test_no_tensor_holds_an_autograd_graph_after_detach_and_the_numbers_stay():
     task = Home(action_delay=(0, 2), observation_delay=(0, 2))
     cut, whole = toy_env(task)[0], toy_env(task)[0]
     env = cut
@@ -157,7 +157,7 @@ def test_nothing_holds_a_graph_after_detach_and_the_numbers_stay():
     assert env.drain() == whole.drain()
 
 
-def test_the_graph_of_a_step_is_freed_with_detach_and_with_a_reset_of_all():
+def test_the_autograd_graph_of_a_step_is_freed_by_detach_and_by_a_full_reset():
     env, toy = toy_env()
     for cut in (env.detach, env.reset):
         for action in actions(5):
@@ -168,7 +168,7 @@ def test_the_graph_of_a_step_is_freed_with_detach_and_with_a_reset_of_all():
         assert toy.living_steps == 0
 
 
-def test_a_snapshot_holds_no_graph():
+def test_a_snapshot_holds_no_autograd_graph():
     env, _ = toy_env(Home(action_delay=(1, 1)))
     for action in actions(3):
         env.step(action)
@@ -179,7 +179,7 @@ def test_a_snapshot_holds_no_graph():
     assert holders(env) == []
 
 
-def test_without_gradients_asked_for_there_is_no_graph_and_no_other_number():
+def test_without_gradients_there_is_no_autograd_graph_and_the_numbers_are_equal():
     env, toy = toy_env()
     other, _ = toy_env(gradients=False)
     for i in range(30):

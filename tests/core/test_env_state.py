@@ -11,7 +11,6 @@ from robolearn.core import env_state
 from robolearn.core.env import Env
 from robolearn.envs.mujoco import MujocoBackend
 from robolearn.tasks.cartpole import CartpoleBalance
-from robolearn.training import checkpoint
 from tests.factories import load_robot
 
 
@@ -86,7 +85,7 @@ def test_leaves_are_named_by_their_path_and_go_back_to_their_place():
         env_state.with_leaves(tree, {"a.b": torch.tensor(3.0)})
 
 
-def test_a_checkpoint_of_schema_2_is_read_as_one_of_today():
+def test_the_env_of_a_checkpoint_of_schema_2_gets_the_paths_of_today():
     env = climbing()
     env.step(torch.full((3, 1), 0.5))
     state = env.snapshot()["state"]
@@ -96,7 +95,6 @@ def test_a_checkpoint_of_schema_2_is_read_as_one_of_today():
         for name, path in places.items():
             inner = {k.removeprefix(f"{path}."): v for k, v in state.items() if k.startswith(f"{path}.")}
             old[part][name] = state.get(path, inner)
-    content = checkpoint._migrated({"schema": 2, "actor_state_dict": {}, "env": old})
-    assert content["schema"] == checkpoint.SCHEMA
-    assert set(content["env"]["state"]) == set(state) - {"per_env.level"}
-    assert all(torch.equal(value, state[name]) for name, value in content["env"]["state"].items())
+    migrated = env_state.from_first_layout(old)
+    assert set(migrated["state"]) == set(state) - {"per_env.level"}
+    assert all(torch.equal(value, state[name]) for name, value in migrated["state"].items())

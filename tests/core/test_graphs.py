@@ -35,7 +35,7 @@ class Doubling:
         return self.number + 0.5
 
 
-def test_on_a_cpu_it_is_just_called():
+def test_on_a_cpu_the_function_is_called():
     function = Doubling()
     plain = Graphed(function, CPU)
     assert not plain.fixed
@@ -64,7 +64,7 @@ def test_once_recorded_its_outputs_are_the_same_tensors_every_time(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_inputs_are_read_where_they_were_and_nowhere_else(device):
+def test_inputs_are_read_at_their_recorded_addresses(device):
     inputs = {"x": torch.zeros(3, device=device)}
     call = graphed(lambda: inputs["x"] * 2, torch.device(device))
     for i in range(6):
@@ -76,7 +76,7 @@ def test_inputs_are_read_where_they_were_and_nowhere_else(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_random_numbers_go_on_as_if_nothing_were_recorded(device):
+def test_random_numbers_are_those_without_recording(device):
     ours, theirs = (torch.Generator(device).manual_seed(3) for _ in range(2))
     call = graphed(lambda: torch.randn(4, generator=ours, device=device), torch.device(device), (ours,))
     for _ in range(7):
@@ -109,7 +109,7 @@ def test_gradients_and_views_are_replayed_too(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_number_read_back_cannot_be_recorded(device):
+def test_reading_a_number_cannot_be_recorded(device):
     x = torch.ones(3, device=device)
     call = graphed(lambda: x * x.sum().item(), torch.device(device))
     for _ in range(graphs.WARM_UP - 1):
@@ -118,7 +118,7 @@ def test_a_number_read_back_cannot_be_recorded(device):
         call()  # the rehearsal: before a recording that would fail
 
 
-def test_a_tape_holds_nothing_of_use_before_it_is_played():
+def test_outputs_of_a_tape_are_nan_before_its_replay():
     x = torch.ones(2)
     tape = Tape()
     out = tape.capture(lambda: x.add_(1.0) * 3, ())

@@ -61,7 +61,7 @@ PASSING = {
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_what_waits_or_copies_is_found(name):
+def test_operations_that_wait_or_copy_are_found(name):
     WAITING[name](X)  # it is allowed outside
     with pytest.raises(HostSync), no_host_sync():
         WAITING[name](X)
@@ -69,12 +69,12 @@ def test_what_waits_or_copies_is_found(name):
 
 
 @pytest.mark.parametrize("name", PASSING)
-def test_what_stays_on_the_device_passes(name):
+def test_operations_on_the_device_pass(name):
     with no_host_sync():
         PASSING[name](X)
 
 
-def test_it_looks_into_gradients_too():
+def test_operations_in_the_backward_pass_are_found_too():
     weight = torch.ones(6, requires_grad=True)
     with no_host_sync():
         (weight * X).sum().backward()
