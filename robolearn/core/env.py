@@ -298,18 +298,22 @@ class Env:
         # Not a matrix product: its rounding depends on where in the batch a row stands, and copies of one
         # environment must stay equal to the bit.
         reward = (raw * self._weights).sum(dim=1) * self.dt
-        metrics = self._metrics = self._measured(ctx, lost)
-        episode.total_return = episode.total_return + reward.detach()
-        self.state.stats = self._stats.add(
+        metrics = self._measured(ctx, lost)
+        total_return = episode.total_return + reward.detach()
+        stats = self._stats.add(
             self.state.stats,
             raw,
             list(metrics.values()),
             done,
             terminated,
             diverged,
-            episode.total_return,
+            total_return,
             episode.time,
         )
+        # Where the sums are finite, so are all their summands.
+        if not self.read_at_once or not torch.isfinite(stats.sum()):
+            self._look_at_terms(raw, metrics)
+        self.state.stats, episode.total_return, self._metrics = stats, total_return, metrics
         self.state.outcome = {
             "reward": reward,
             "terminated": terminated,
@@ -362,9 +366,7 @@ class Env:
             if columns
             else torch.zeros(self.num_envs, 0, device=self.device)
         )
-        raw = _without(lost, raw)
-        self._finite.look(raw, list(self._reward_terms), "reward")
-        return raw
+        return _without(lost, raw)
 
     @torch.no_grad()
     def _measured(self, ctx: Context, lost: Tensor | None) -> dict[str, Ratio]:
@@ -373,11 +375,16 @@ class Env:
         for name, value in self.task.metrics(self.backend.state, ctx).items():
             total, weight = value if isinstance(value, Ratio) else (value, torch.ones_like(value))
             out[name] = Ratio(_without(lost, total), _without(lost, weight))
-        if out:
-            parts = [part for m in out.values() for part in (m.total, m.weight)]
-            names = [name for name in out for _ in range(2)]
-            self._finite.look(torch.stack([p.float() for p in parts], dim=1), names, "metric")
         return out
+
+    def _look_at_terms(self, raw: Tensor, metrics: dict[str, Ratio]) -> None:
+        """Check that the reward terms (N, K) and the metrics are finite."""
+        self._finite.look(raw, list(self._reward_terms), "reward")
+        if metrics:
+            parts = [part.float() for m in metrics.values() for part in m]
+            self._finite.look(
+                torch.stack(parts, dim=1), [name for name in metrics for _ in range(2)], "metric"
+            )
 
     def _push(self) -> None:
         """Push the robots whose next push is due."""

@@ -365,8 +365,9 @@ def test_a_value_that_is_not_finite_is_named_whatever_its_kind(make_env, monkeyp
     with pytest.raises(NonFiniteTerm, match="action of 'slider' is not finite in environment 4"):
         make_env(CartpoleBalance()).step(bad)
     env = make_env(CartpoleBalance())
-    monkeypatch.setattr(CartpoleBalance, "metrics", lambda self, state, ctx: {"lean": bad[:, 0]})
-    with pytest.raises(NonFiniteTerm, match="metric 'lean' is not finite in environment 4") as error:
+    measured = {"pole_angle": torch.zeros(16), "cart_distance": bad[:, 0]}
+    monkeypatch.setattr(CartpoleBalance, "metrics", lambda self, state, ctx: measured)
+    with pytest.raises(NonFiniteTerm, match="metric 'cart_distance' is not finite in environment 4") as error:
         env.step(torch.zeros(16, 1))
     assert error.value.state.robot.joint_pos.shape == (16, 2)
     monkeypatch.setattr(CartpoleBalance, "joint_targets", lambda self, action, ctx: bad)
