@@ -1,7 +1,7 @@
-"""The errors a user can cause or meet, and how their one-line messages are worded.
+"""Errors that a user can cause or meet, and helpers for their one-line messages.
 
-`robolearn.cli` turns each of the three into one line on stderr and an exit code; anything else that
-escapes is a bug of ours and keeps its traceback.
+`robolearn.commands.exits` turns each into one line on stderr and an exit code; any other exception is a bug of
+RoboLearn and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ LINE = 400
 
 
 class _OneLine(Exception):
-    """An exception whose message is one printable line, whatever went into it."""
+    """An exception whose message is one printable line."""
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))
 
 
 class ConfigError(_OneLine, ValueError):
-    """The user's input cannot be used: what, where, the valid choices and the fix, on one line."""
+    """The user's input is invalid; the message says what, where, the valid choices and the fix, in one line."""
 
 
 class MissingError(_OneLine, RuntimeError):
-    """An optional package or a capability of the machine (a renderer, a GPU) is not there."""
+    """An optional package or a capability of the machine (a renderer, a GPU) is missing."""
 
 
 class RunFailed(_OneLine, RuntimeError):
-    """A run started and had to stop: it diverged, or a term came out non-finite."""
+    """A run started and had to stop: it diverged, or a term was not finite."""
 
 
 def printable(text: str) -> str:
-    """`text` with every character that would not show (control, newline, lone surrogate) escaped."""
+    """`text` with unprintable characters (control, newline, lone surrogate) escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
@@ -44,7 +44,7 @@ def one_line(text: str, limit: int = LINE) -> str:
 
 
 def quote(value: object, limit: int = 60) -> str:
-    """A value as the user wrote it, in quotes, escaped and shortened."""
+    """A value in quotes, escaped and shortened."""
     text = value if isinstance(value, str) else repr(value)
     if len(text) > limit:  # cut before escaping: escapes are up to ten times longer
         text = text[: limit - 3] + "..."
@@ -52,7 +52,7 @@ def quote(value: object, limit: int = 60) -> str:
 
 
 def near(word: str, choices: Iterable[str], count: int = 3, cutoff: float = 0.6) -> list[str]:
-    """The choices that `word` is probably a misspelling of, best first; `cutoff` 1 is the same word."""
+    """The choices that `word` is probably a misspelling of, best first; with `cutoff` 1, only equal words."""
     by_fold: dict[str, str] = {}
     for choice in choices:
         by_fold.setdefault(choice.lower(), choice)
@@ -60,7 +60,7 @@ def near(word: str, choices: Iterable[str], count: int = 3, cutoff: float = 0.6)
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """`": did you mean a or b?"`, or nothing where no choice is near."""
+    """`": did you mean a or b?"`, or an empty text where no choice is similar."""
     found = near(word, choices)
     return f": did you mean {' or '.join(found)}?" if found else ""
 

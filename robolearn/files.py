@@ -1,5 +1,4 @@
-"""Writing files so that a reader, or a machine that loses power, sees the old one or the whole new one; and folders
-that one process at a time writes to."""
+"""Atomic writing of files, and locks of folders."""
 
 from __future__ import annotations
 
@@ -16,22 +15,22 @@ from robolearn.errors import ConfigError, quote
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to write instead of `path`, in the same folder; moved there at the end, removed on an error.
+    """A temporary file in the folder of `path`; it replaces `path` at the end, and is removed on an error.
 
-    The folder is made where it is not there.
+    A reader sees the old file or the complete new one, also after a power loss. A missing folder is created.
 
     Raises:
         ConfigError: the folder or the file cannot be written.
     """
     if not path.name or path.is_dir():
         raise ConfigError(f"cannot write {quote(str(path), 120)}: it is a folder")
-    # The suffix stays: a video's says its format.
+    # The suffix stays: encoders take the format of a video from it.
     part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield part
         with part.open("rb+") as file:
-            os.fsync(file.fileno())  # the bytes before the name: a rename may reach the disk first
+            os.fsync(file.fileno())  # the content first: the rename may reach the disk before it
         os.replace(part, path)
     except OSError as error:
         why = error.strerror or str(error)
@@ -42,17 +41,17 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 LOCK = ".lock"
-"""The file in a folder that says who works there. It stays; what counts is the kernel's lock on it."""
+"""The lock file in a folder. It stays after use: what counts is the kernel's lock on it."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """A folder for this process alone. The kernel gives it free when the process ends, also by kill -9.
+    """Lock a folder for this process. The kernel releases the lock when the process ends, also by kill -9.
 
-    Worker processes do not inherit the lock. On a file system without locks there is none.
+    Worker processes do not inherit the lock. On a file system without locks, nothing is locked.
 
     Raises:
-        ConfigError: another process has it, by process, host and time; or the folder cannot be written to.
+        ConfigError: another process has locked it, named by id, host and time; or the folder cannot be written to.
     """
     path = folder / LOCK
     try:
@@ -66,7 +65,7 @@ def locked(folder: Path) -> Iterator[None]:
             file.seek(0)
             who = file.read(200).strip() or "another process"
             raise ConfigError(
-                f"{quote(str(folder), 120)} is in use by {who}; wait for its end, or add output=DIR"
+                f"{quote(str(folder), 120)} is in use by {who}; wait until it ends, or add output=DIR"
             ) from None
         except OSError:
             pass

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all."""
+"""Atomic writing of files."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from robolearn.errors import ConfigError
 from robolearn.files import replacing
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+def test_an_exception_while_writing_keeps_the_old_file(tmp_path):
     path = tmp_path / "new" / "file.json"
     with replacing(path) as part:
         part.write_text("one")
@@ -21,6 +21,6 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert [(p.name, p.read_text()) for p in path.parent.iterdir()] == [("file.json", "one")]
 
 
-def test_a_folder_in_the_way_is_refused_in_a_line(tmp_path):
+def test_writing_to_the_path_of_a_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="it is a folder"), replacing(tmp_path):
         raise AssertionError("not reached")

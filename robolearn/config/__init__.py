@@ -1,4 +1,4 @@
-"""How a run is stated and resolved: `key=value` overrides, schema, fields, the registry of names and its tables.
+"""Configuration of a training run: `key=value` overrides, schema, fields, and the registry of names with its tables.
 
 May import: errors, files. Imports neither torch nor a simulator. Read `run_config.py` first, then `registry.py`.
 """

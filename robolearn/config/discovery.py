@@ -1,7 +1,7 @@
-"""Finding tasks, robots and docstrings by reading files, never by importing them.
+"""Finds tasks, robots and docstrings by parsing files, without importing them.
 
-`robolearn list` and `--help` must answer at once, on a machine without a simulator, and with somebody
-else's broken package installed. So source is parsed, not run.
+`robolearn list` and `--help` must be fast, and work on a machine without a simulator and next to a broken
+third-party package.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 @dataclass(frozen=True)
 class Found:
-    """Something a folder holds."""
+    """A task or robot found in a folder."""
 
     name: str
     """What the user types."""
     target: str
     """"module:object", or a folder."""
     description: str
-    """Its first line."""
+    """First line of its description."""
     problem: str = ""
     """Why it cannot be used."""
 
@@ -41,7 +41,7 @@ def snake_case(name: str) -> str:
 def tasks(folder: Path, package: str) -> list[Found]:
     """Every public class in `folder/*.py` derived from `Task`, directly or through another one found.
 
-    An abstract class in between starts with an underscore, so that it is not a task.
+    A class whose name starts with an underscore is abstract and not listed.
     """
     defined: dict[str, tuple[ast.ClassDef, str]] = {}
     broken: list[Found] = []
@@ -71,7 +71,7 @@ def tasks(folder: Path, package: str) -> list[Found]:
 
 
 def robots(folder: Path) -> list[Found]:
-    """Every folder with a robot.yaml, described by its `description:`."""
+    """Every folder with a robot.yaml, with the file's `description:`."""
     found = []
     for path in sorted(folder.glob("*/robot.yaml")):
         description, problem = "", ""
@@ -96,9 +96,9 @@ def classes(path: Path) -> list[str]:
 
 
 def look(target: str) -> tuple[str, str]:
-    """(first line of the docstring, what is wrong) of a "module:object" of another package, unimported.
+    """(first line of the docstring, what is wrong) of another package's "module:object", without importing it.
 
-    What reading cannot tell (compiled modules, star imports) is left to `load`.
+    Where the source does not tell (compiled modules, star imports), nothing is reported: `load` finds out.
     """
     module, _, attribute = target.partition(":")
     if not attribute or not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
@@ -107,7 +107,7 @@ def look(target: str) -> tuple[str, str]:
     places: list[str] = []
     for i in range(module.count(".") + 1):
         name = ".".join(module.split(".")[: i + 1])
-        try:  # the first part through every finder (editable installs have their own), which imports nothing
+        try:  # the first part with every finder (editable installs have their own), which imports nothing
             spec = PathFinder.find_spec(name, places) if i else importlib.util.find_spec(name)
         except (ImportError, ValueError, OSError):
             spec = None
@@ -129,7 +129,7 @@ def look(target: str) -> tuple[str, str]:
 
 
 def failing_line(error: BaseException, path: Path) -> str:
-    """` line 3`: where in a user's file an import failed, or nothing."""
+    """` line 3`: the line of a user's file at which its import failed; empty where unknown."""
     if isinstance(error, SyntaxError) and error.lineno:
         return f" line {error.lineno}"
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
@@ -146,7 +146,7 @@ def _first_line(text: str | None) -> str:
 
 
 def _bound(body: list[ast.stmt]) -> set[str] | None:
-    """Names a module binds at its top, or None where reading cannot tell."""
+    """Names bound at a module's top level; None where the source does not tell."""
     names: set[str] = set()
     for node in body:
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):

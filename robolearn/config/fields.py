@@ -1,8 +1,8 @@
-"""Values into dataclass fields, strictly by their type hints; and the docstrings under those fields.
+"""Checks values against the type hints of dataclass fields, and reads the docstrings under those fields.
 
-A field's `metadata` may narrow it: `min`, `max` (inclusive) and `above` (exclusive) bound a number or
-each number of a list; `pattern` and `form` (it in words) a text; `keys` adds to those of a dictionary, and `open`
-lets it have any.
+A field's `metadata` may narrow its values: `min`, `max` (inclusive) and `above` (exclusive) bound a number or
+each number of a list; `pattern` (described by `form`) must match a text; `keys` are more valid keys of a dictionary,
+and `open` allows any key.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from robolearn.config.overrides import Scalar
 from robolearn.errors import ConfigError, did_you_mean, listing, near, quote
 
 KEEP: Any = object()
-"""An update that leaves the present value."""
+"""An update that keeps the current value."""
 
 _LARGEST = 2**63 - 1
 
 
 @functools.cache
 def hints(cls: type) -> dict[str, Any]:
-    """Type of every field a user can set, by name and in order."""
+    """Type of every field that a user can set, by name, in order."""
     try:
         every = typing.get_type_hints(cls)
     except (NameError, TypeError, AttributeError) as error:
@@ -42,10 +42,13 @@ def hints(cls: type) -> dict[str, Any]:
 def apply(
     current: Any, hint: Any, update: Any, where: str, meta: Mapping[str, Any], whole: bool = False
 ) -> Any:
-    """`current` with `update` laid over it, every value checked against its type and range.
+    """`current` changed by `update`, every value checked against its type and range; nothing is modified in place.
 
-    A dataclass or dictionary takes a mapping of the parts to change; anything else is replaced. Nothing is
-    modified in place. `whole`: a dictionary is replaced, not merged (a saved one is complete).
+    A dataclass or dictionary takes a mapping of the parts to change; anything else is replaced. With `whole` a
+    dictionary is replaced, not merged (a saved one is complete).
+
+    Raises:
+        ConfigError: a key does not exist, or a value has the wrong type or is out of range.
     """
     hint, optional = _without_none(hint)
     if optional and (update is None or (update is KEEP and current is None)):
@@ -55,7 +58,7 @@ def apply(
     if typing.get_origin(hint) is dict or hint is dict:
         return _apply_dict(current, hint, update, where, meta, whole)
     if hint is Any and meta.get("open") and isinstance(update, Mapping) and update:
-        # Deeper in a dictionary of any keys: a part is added to those that are there.
+        # Nested in a dictionary of any keys: the update is merged.
         return _apply_dict(current if isinstance(current, dict) else {}, dict, update, where, meta, whole)
     return _leaf(current if update is KEEP else update, hint, where, meta)
 
@@ -101,7 +104,7 @@ def _apply_dict(
     elif not update and not whole:
         example = next(iter(valid), "KEY")
         raise ConfigError(
-            f"{where}={{}} changes nothing: a dictionary is merged; set single ones, {where}.{example}=0"
+            f"{where}={{}} changes nothing: dictionaries are merged; set single keys, such as {where}.{example}=0"
         )
     elif whole:
         present = {key: present[key] for key in present if key in update}
@@ -173,7 +176,7 @@ def _sequence(value: Any, hint: Any, kind: type, where: str, meta: Mapping[str, 
 
 
 def _anything(value: Any, where: str) -> Any:
-    """A value of no declared type: still only plain data, and finite."""
+    """A value without a declared type: plain data, and finite."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{where} takes a finite number, not {quote(value)}")
     if isinstance(value, (list, tuple)):
@@ -232,13 +235,13 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 
 
 def unknown(dotted: str, word: str, choices: Any) -> str:
-    """The message for a key that does not exist among its siblings."""
+    """The message for a key that does not exist."""
     hint = did_you_mean(word, choices)
     return f"there is no {quote(dotted, 120)}{hint or f'; there is {listing(choices)}'}"
 
 
 def paths(node: Any, prefix: str, meta: Mapping[str, Any] = types.MappingProxyType({})) -> Iterator[str]:
-    """Every dotted key below a dataclass instance or dictionary, itself included."""
+    """Every dotted key of a dataclass instance or dictionary, starting with `prefix` itself."""
     yield prefix
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         kinds = hints(type(node))
@@ -253,14 +256,14 @@ def paths(node: Any, prefix: str, meta: Mapping[str, Any] = types.MappingProxyTy
 
 
 def open_paths(node: Any, prefix: str) -> Iterator[str]:
-    """The dotted keys of the dictionaries right in a dataclass instance that may have any key."""
+    """The dotted keys of a dataclass instance's dictionaries that may have any key."""
     for f in dataclasses.fields(node):
         if f.metadata.get("open"):
             yield f"{prefix}.{f.name}"
 
 
 def _start(value: Any, hint: Any) -> Any:
-    """The value, or where it is none a fresh instance of the dataclass it may be."""
+    """The value; for None of an optional dataclass, a default instance of it."""
     inner = _without_none(hint)[0]
     return inner() if value is None and dataclasses.is_dataclass(inner) and isinstance(inner, type) else value
 
@@ -290,10 +293,10 @@ def field_docs(cls: type) -> dict[str, str]:
 
 
 def missing_key(text: str, dotted: str, known: Iterable[str]) -> str:
-    """The message for an override whose key is not among the `known` dotted paths.
+    """The message for an override whose key is not among the `known` dotted keys.
 
-    A name that exists elsewhere comes first (`learning_rate` -> `learner.learning_rate`), then the near ones
-    among its siblings, then near ones anywhere.
+    It suggests the same name elsewhere (`learning_rate` -> `learner.learning_rate`), else similar names in the same
+    place, else similar names anywhere.
     """
     known = sorted(known)
     there = f"{quote(text)}: there is no {quote(dotted)}"

@@ -1,7 +1,7 @@
-"""Reads `key=value` words with Hydra's override grammar, and refuses what a single run cannot mean.
+"""Parses `key=value` words with Hydra's override grammar, and refuses what a single run cannot use.
 
-The grammar is Hydra's, so lists, dictionaries, quotes and casts are written as people know them. What
-Hydra would do *around* a value is not done: no sweeps, no `+`/`~`, no packages, no interpolation.
+Lists, dictionaries, quotes and casts are written as in Hydra. Hydra's sweeps, `+`/`~`, packages and interpolations
+are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from robolearn.errors import ConfigError, did_you_mean, quote
 
 LONGEST = 4096
-"""Longest override read [characters]; the grammar's parser is slow on more, and nobody types it."""
+"""Longest override accepted [characters]; the grammar's parser is slow on longer ones."""
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z")
 
@@ -30,7 +30,7 @@ class Scalar:
     """
 
     value: int | float | bool
-    """What the grammar made of it."""
+    """The parsed value."""
     text: str
     """What the user wrote."""
 
@@ -53,7 +53,7 @@ class Override:
 
 
 def split(words: list[str] | None, backend: str | None = None) -> tuple[str | None, list[str]]:
-    """[RUN] [KEY=VALUE]... as (run, overrides), with `backend` as one of them where given."""
+    """[RUN] [KEY=VALUE]... as (run, overrides); a `backend` is appended as an override."""
     runs = [word for word in words or [] if "=" not in word or os.path.exists(word)]
     overrides = [word for word in words or [] if word not in runs]
     if len(runs) > 1:
@@ -62,9 +62,10 @@ def split(words: list[str] | None, backend: str | None = None) -> tuple[str | No
 
 
 def parse(words: Iterable[str], known: Iterable[str] = ()) -> list[Override]:
-    """Reads overrides in order. ConfigError names the first word that cannot be read.
+    """Parses overrides in order; `known` keys are suggested for a key with a look-alike letter.
 
-    `known` keys are suggested where a key has a letter that only looks right.
+    Raises:
+        ConfigError: names the first word that cannot be parsed.
     """
     known = list(known)
     return [_parse(word, known) for word in words]
@@ -73,12 +74,12 @@ def parse(words: Iterable[str], known: Iterable[str] = ()) -> list[Override]:
 def _parse(word: str, known: list[str]) -> Override:
     key, equals, raw = word.partition("=")
     if len(word) > LONGEST:
-        _refuse(word, f"is {len(word)} characters long, and {LONGEST} is the most an override may have")
+        _refuse(word, f"is {len(word)} characters long; an override may have at most {LONGEST}")
     if key.startswith("~"):
-        _refuse(word, "deletes a key, and a run's keys are fixed; give the setting another value instead")
+        _refuse(word, "deletes a key, but a run's keys are fixed; give the setting another value instead")
     if key.startswith("+"):
         plain = word.lstrip("+")
-        _refuse(word, f"adds a key, and a run's keys are fixed; write {quote(plain)} to set an existing one")
+        _refuse(word, f"adds a key, but a run's keys are fixed; write {quote(plain)} to set an existing one")
     if not equals:
         _refuse(word, "is not a setting; write key=value, such as num_envs=4096")
     _check_key(word, key, known)
@@ -87,14 +88,14 @@ def _parse(word: str, known: list[str]) -> Override:
     if raw.strip() == "???":
         _refuse(word, f"leaves the value open (???); write {key}=VALUE")
     if "${" in raw:
-        _refuse(word, f"has an interpolation, and none is resolved here; write the value itself: {key}=VALUE")
+        _refuse(word, f"has an interpolation, which is not supported; write the value itself: {key}=VALUE")
     return Override(word, tuple(key.split(".")), _value(word, key, raw))
 
 
 def _check_key(word: str, key: str, known: list[str]) -> None:
     if re.match(r"hydra([./:@]|\Z)", key):
         _refuse(
-            word, "is a setting of Hydra's own launcher, which is not used here; output=DIR sets the folder"
+            word, "is a setting of Hydra's launcher, which is not used here; output=DIR sets the run folder"
         )
     if _KEY.match(key):
         return
@@ -107,7 +108,7 @@ def _check_key(word: str, key: str, known: list[str]) -> None:
             f"{_shown(word)}: the key has {_character(strange)}{hint or '; keys are plain ASCII'}"
         )
     if "@" in key:
-        _refuse(word, "names a package (@), and groups have fixed places here; write task=NAME")
+        _refuse(word, "names a package (@), which is not supported; write task=NAME")
     if "/" in key:
         _refuse(word, f"has a '/' in its key; parts are joined with dots: {key.replace('/', '.')}=...")
     _refuse(
@@ -120,21 +121,21 @@ def _value(word: str, key: str, raw: str) -> Any:
     from hydra.errors import HydraException
 
     if (not raw.isascii() or "~" in raw) and re.fullmatch(r"[\w ./~:@+-]+", raw):
-        return raw.strip()  # a path with a letter or a ~ that the grammar cannot read: it is text, no more
+        return raw.strip()  # text, such as a path, with a letter or ~ that the grammar cannot read
     strange = next((c for c in raw if not c.isprintable()), None)
     if strange:
         _refuse(word, f"has {_character(strange)} in its value")
     try:
         parsed: HydraOverride = _parser().parse_override(word)
     except (HydraException, ValueError, TypeError, RecursionError):
-        # Hydra's own messages are lists of grammar tokens; say what to do instead.
+        # Hydra's messages are lists of grammar tokens; say what to do instead.
         if raw.lstrip().startswith("("):
             _refuse(word, f"uses parentheses; write a list in brackets: {key}=[...]")
         _refuse(word, f"has a value that cannot be read; put text in quotes: {key}=\"'...'\"")
     if parsed.is_sweep_override():
         _refuse(
             word,
-            "is a sweep of several values, and a run takes one; start one run for each, "
+            "is a sweep of several values, but a run takes one; start one run for each, "
             "or write a list in brackets: [a,b]",
         )
     try:
@@ -145,7 +146,7 @@ def _value(word: str, key: str, raw: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Hydra's parsed element as Python values."""
+    """A value parsed by Hydra as Python values."""
     from hydra.core.override_parser.types import QuotedString
 
     if isinstance(value, QuotedString):
@@ -165,14 +166,14 @@ def _parser() -> Any:
 
 
 def _shown(word: str) -> str:
-    """The word in quotes; what is not ASCII is escaped, so that a look-alike letter shows."""
+    """The word in quotes; non-ASCII characters of its key are escaped, so that a look-alike letter shows."""
     key, equals, raw = word.partition("=")
     return quote(ascii(key)[1:-1] + equals + raw)
 
 
 def _character(strange: str) -> str:
     """A character by its name and number."""
-    return f"{unicodedata.name(strange, 'a character that does not print')} (U+{ord(strange):04X})"
+    return f"{unicodedata.name(strange, 'an unprintable character')} (U+{ord(strange):04X})"
 
 
 def _refuse(word: str, why: str) -> NoReturn:

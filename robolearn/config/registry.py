@@ -1,9 +1,9 @@
-"""Names to things: tasks, robots, backends and learners, ours and other people's.
+"""Finds tasks, robots, backends and learners by name, those of RoboLearn and of other packages.
 
-Everything is a lazy "module:object" string until `load`; listing names imports no torch and no simulator.
-Three sources: our own folders and rows, entry points of installed packages (groups `robolearn.tasks`,
-`.robots`, `.backends`, `.learners`), and a file the user names, `path.py:Name`. A name offered twice is
-refused, both offers named: which one a run used must not depend on what happens to be installed.
+An entry is a "module:object" string until `load` imports it; listing names imports no torch and no simulator.
+Sources: RoboLearn's folders and tables, entry points of installed packages (groups `robolearn.tasks`, `.robots`,
+`.backends`, `.learners`), and files named by the user, `path.py:Name`. A name defined twice is refused: which one a
+run used must not depend on what is installed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FILE = re.compile(r"(?P<path>.*\.py):(?P<name>[A-Za-z_]\w*)\Z", re.DOTALL)
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that can be named."""
+    """A task, robot, backend or learner found under a name."""
 
     kind: str
     """One of KINDS."""
@@ -43,7 +43,7 @@ class Entry:
     target: str
     """"module:object", or a robot's folder."""
     source: str
-    """Who offers it: "robolearn", or a distribution with its version."""
+    """The package that defines it: "robolearn", or a distribution with its version."""
     description: str = ""
     """One line for `robolearn list`."""
     requires: tuple[str, ...] = ()
@@ -51,13 +51,13 @@ class Entry:
     extra: str = ""
     """The extra of robolearn that installs them."""
     devices: tuple[str, ...] = ()
-    """Backends: where it runs; empty where only importing it would tell."""
+    """Backends: devices it runs on; empty where only importing it would tell."""
     gives: tuple[str, ...] = ()
     """Backends: see `Row.gives`."""
     install: str = ""
     """See `Row.install`."""
     problem: str = ""
-    """Why it cannot be used at all; empty where nothing is wrong."""
+    """Why it cannot be used at all; empty where it can."""
 
     @property
     def missing(self) -> list[str]:
@@ -66,7 +66,7 @@ class Entry:
 
     @property
     def hint(self) -> str:
-        """What keeps it from being used, and the fix; empty where it can be."""
+        """Why it cannot be used, and the fix; empty where it can."""
         if self.problem or not self.missing:
             return self.problem
         fix = self.install or (f"pip install 'robolearn[{self.extra}]'" if self.extra else "")
@@ -84,12 +84,12 @@ class Listing(NamedTuple):
 
 
 def names(kind: str) -> list[str]:
-    """Every name of a kind, ours first."""
+    """Every name of a kind, RoboLearn's first."""
     return list(entries(kind))
 
 
 def describe(kind: str) -> list[Listing]:
-    """Name, description, source, whether it can be used and what to do where it cannot."""
+    """Every entry of a kind, and every door to one: name, description, source, whether it can be used, and the fix."""
     doors = [
         Entry(kind, f"{d}:ID", r.target, OURS, r.description, r.requires, r.extra, install=r.install)
         for d, r in _doors(kind).items()
@@ -102,27 +102,28 @@ def describe(kind: str) -> list[Listing]:
 
 @functools.cache
 def entries(kind: str) -> Mapping[str, Entry]:
-    """What is offered under each name. Looked up once a process; `refresh` forgets it."""
+    """The entry of each name. Looked up once in a process; `refresh` clears it."""
     found: dict[str, Entry] = {}
     for entry in [*_ours(kind), *_installed_packages(kind)]:
         if entry.name in found:
             first = found[entry.name]
-            why = f"offered twice, by {first.source} ({first.target}) and by {entry.source} ({entry.target})"
+            why = f"defined twice, by {first.source} ({first.target}) and by {entry.source} ({entry.target})"
             entry = dataclasses.replace(first, source=f"{first.source}, {entry.source}", problem=why)
         found[entry.name] = entry
     return found
 
 
 def refresh() -> None:
-    """Forgets what was found, after a package was installed or a folder added to `sys.path`."""
+    """Clears the entries, after a package was installed or a folder was added to `sys.path`."""
     entries.cache_clear()
 
 
 def load(kind: str, name: str) -> Any:
-    """The class (for a robot: its folder, or a Robot) of that name, imported now.
+    """Import the class of that name; for a robot, its folder or a Robot. `name` may be `path.py:Name`.
 
-    `name` may be `path.py:Name`. Raises ConfigError where there is no such thing, naming near ones, and
-    MissingError where a package it needs is not installed.
+    Raises:
+        ConfigError: the name does not exist (similar ones are named), or what it names cannot be used.
+        MissingError: a package it needs is not installed.
     """
     if door := _door(kind, name):
         return _load_entry(door).named(name.partition(":")[2])
@@ -138,7 +139,8 @@ def load(kind: str, name: str) -> Any:
 def require(kind: str, name: str, where: str = "") -> Entry | None:
     """The entry of a name, without importing it; None for a file or a robot's folder.
 
-    ConfigError names the near misses; `where` is the setting the name was given to.
+    Raises:
+        ConfigError: the name does not exist or cannot be used; `where` is the setting it was given to.
     """
     one = kind.removesuffix("s")
     if door := _door(kind, name):
@@ -153,7 +155,7 @@ def require(kind: str, name: str, where: str = "") -> Entry | None:
         at = f"{where}: " if where else ""
         word = name.partition(":")[0]
         if word in _doors(kind):
-            raise ConfigError(f"{at}unknown {one} {quote(name)}: a door needs an ID, {word}:ID")
+            raise ConfigError(f"{at}unknown {one} {quote(name)}: add the ID of an environment, {word}:ID")
         hint = did_you_mean(word, [*names(kind), *_doors(kind)])
         raise ConfigError(f"{at}unknown {one} {quote(name)}{hint or '.'} Valid: {listing(names(kind))}")
     if entry.problem:
@@ -162,18 +164,22 @@ def require(kind: str, name: str, where: str = "") -> Entry | None:
 
 
 def is_file(name: str) -> bool:
-    """Whether a name is of the form `path.py:Name`, or through a door `DOOR:path.py:Name` or `DOOR:module:ID`: it
-    makes code run that no installed package has registered."""
+    """Whether a name runs code that no installed package has registered: `path.py:Name`, or through a door
+    `DOOR:path.py:Name` or `DOOR:module:ID`."""
     return _FILE.match(name) is not None or bool(_door("tasks", name) and name.count(":") > 1)
 
 
 def from_file(name: str) -> Any:
-    """What `path.py:NAME` names, imported now. Raises ConfigError where there is no such thing."""
+    """Import what `path.py:Name` names.
+
+    Raises:
+        ConfigError: the file or the name does not exist, or the file cannot be imported.
+    """
     return _load_file("tasks", name)
 
 
 def canonical(kind: str, name: str) -> str:
-    """The name to save with a run: a file, or a robot's folder, by its absolute path; others as they are."""
+    """The name to save with a run: a file or a robot's folder with its absolute path, other names unchanged."""
     word, _, rest = name.partition(":")
     if _door(kind, name):
         return f"{word}:{canonical(kind, rest)}"
@@ -182,20 +188,22 @@ def canonical(kind: str, name: str) -> str:
             return f"{Path(match['path']).expanduser().resolve()}:{match['name']}"
         return str(Path(name).resolve()) if _is_robot_folder(kind, name) else name
     except (OSError, ValueError, RuntimeError):
-        return name  # no such path; `load` says so
+        return name  # no such path; `load` reports it
 
 
 def pick_backend(device: str, needs: Collection[str] = ()) -> str:
-    """The backend for `backend=auto` on a device, with a learner that requires `needs` of it.
+    """The backend for `backend=auto` on a device, with a learner that requires the capabilities `needs`.
 
-    On CUDA one of ours that runs there is preferred; a CPU backend serves either. Other packages' backends
-    are used where they are named. Raises MissingError with the install line where none is installed.
+    On CUDA, a backend that runs there is preferred to one for the CPU. Backends of other packages are never picked.
+
+    Raises:
+        MissingError: none is installed; the message says how to install one.
     """
     ours = [entry for entry in entries("backends").values() if entry.devices]
-    # What else a learner needs no row tells: `train.make_learner` asks the backend itself.
+    # Other needs are not in the tables: `train.make_learner` checks them against the backend itself.
     needs = {need for need in needs if any(need in entry.gives for entry in ours)}
     ours = [entry for entry in ours if needs <= set(entry.gives)]
-    # What a backend has over the others it pays for elsewhere: it is taken where that is needed, or no other is there.
+    # A backend with more capabilities is slower: it is picked where they are needed or no other is installed.
     plain = [entry for entry in ours if needs or not entry.gives]
     if any(not entry.hint for entry in plain) or all(entry.hint for entry in ours):
         ours = plain
@@ -213,13 +221,13 @@ def pick_backend(device: str, needs: Collection[str] = ()) -> str:
 
 
 def giving(need: str) -> str:
-    """How to choose a backend that has what a learner requires; empty where we know of none."""
+    """The override that chooses a backend with a capability; empty where no backend is known to have it."""
     rows = sorted((e for e in entries("backends").values() if need in e.gives), key=lambda e: bool(e.hint))
     return f"backend={rows[0].name}" + (f" ({rows[0].hint})" if rows[0].hint else "") if rows else ""
 
 
 def devices(backend: str) -> tuple[str, ...]:
-    """Where a backend runs; that of another package or a file says so in its class's `devices`, else a CPU."""
+    """Devices that a backend runs on; one of another package or a file has them in its class's `devices`, else CPU."""
     entry = None if is_file(backend) else require("backends", backend)
     if entry is not None and entry.devices:
         return entry.devices
@@ -231,7 +239,7 @@ def _is_robot_folder(kind: str, name: str) -> bool:
 
 
 def _doors(kind: str) -> Mapping[str, Row]:
-    """Doors to other people's environments, by the word before the colon."""
+    """Doors to third-party environments, by the word before the colon."""
     return DOORS if kind == "tasks" else {}
 
 
@@ -252,7 +260,7 @@ def _has_cuda() -> bool:
 
 
 def _installed(module: str) -> bool:
-    """Whether a module, or one inside a package, could be imported; nothing is (`find_spec` imports the package)."""
+    """Whether a module can be imported. It imports nothing: `find_spec` of a submodule would import its package."""
     package, *inner = module.split(".")
     try:
         spec = importlib.util.find_spec(package)
@@ -281,8 +289,8 @@ def _ours(kind: str) -> list[Entry]:
 
 
 def _installed_packages(kind: str) -> list[Entry]:
-    """Entries of other people's packages. What is wrong with one stays with that one; only a malformed
-    entry_points.txt hides them all, because `importlib.metadata` reads them all, and is named."""
+    """Entries of other packages. A problem of one leaves the others usable, except for a malformed entry_points.txt:
+    `importlib.metadata` reads all of them, so it hides all entries and is named."""
     try:
         points = importlib.metadata.entry_points(group=f"{OURS}.{kind}")
     except Exception:
@@ -321,7 +329,7 @@ def _load_entry(entry: Entry | None) -> Any:
             found = getattr(found, part)
     except ModuleNotFoundError as error:
         if entry.source == OURS and not _is_optional(error.name):
-            raise  # a module of our own is gone: a bug, not the user's doing
+            raise  # one of RoboLearn's modules is missing: a bug
         raise MissingError(
             f"{one} {entry.name} ({entry.source}) needs {error.name}: not installed"
         ) from error
@@ -338,7 +346,7 @@ def _is_optional(module: str | None) -> bool:
 
 
 def _load_file(kind: str, name: str) -> Any:
-    """Imports `path.py` under a module name of its own and returns the object called Name."""
+    """Imports `path.py` under a unique module name and returns the object called Name."""
     match = _FILE.match(name)
     assert match is not None
     path = Path(match["path"]).expanduser()
@@ -357,8 +365,8 @@ def _load_file(kind: str, name: str) -> Any:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        # Dataclasses look their own module up while they are made. The folder is on the path meanwhile
-        # (last, so that it shadows nothing), for the file's neighbours.
+        # Dataclasses look up their module while they are created. The file may import its neighbours: their folder
+        # is on the path during the import, last, so that it shadows nothing.
         sys.modules[module_name] = module
         sys.path.append(str(path.parent))
         try:
@@ -378,7 +386,7 @@ def _load_file(kind: str, name: str) -> Any:
 
 
 def _bad_path(one: str, path: Path) -> NoReturn:
-    """Says what is wrong with something that looks like a path."""
+    """Raises a ConfigError that says what is wrong with a path."""
     shown = quote(str(path), 120)
     if path.suffix == ".py":
         try:
@@ -386,23 +394,27 @@ def _bad_path(one: str, path: Path) -> NoReturn:
         except (OSError, ValueError, RuntimeError):
             is_there = False
         if not is_there:
-            raise ConfigError(f"{one} from a file: there is no file {shown}")
+            raise ConfigError(f"{one} from a file: {shown} does not exist")
         inside = listing(discovery.classes(path.expanduser()))
-        raise ConfigError(f"{one} from a file needs the name in it: {path}:NAME; it has {inside}")
+        raise ConfigError(f"{one} from a file needs a name in the file: {path}:NAME; it has {inside}")
     raise ConfigError(
         f"unknown {one} {shown}: a file is named as path.py:Name. Valid: {listing(names(one + 's'))}"
     )
 
 
 def _checked(kind: str, name: str, found: Any) -> Any:
-    """Refuses an object that cannot be what its kind says."""
+    """The object, if it can be one of its kind.
+
+    Raises:
+        ConfigError: it cannot.
+    """
     one, shown = kind.removesuffix("s"), quote(name, 120)
     if kind == "robots":
         return Path(found) if isinstance(found, str) else found
     if not isinstance(found, type):
         raise ConfigError(f"{one} {shown} is not a class but {type(found).__name__}")
     if kind == "tasks":
-        # By name, not identity: the registry stands below the tasks and imports none of them.
+        # By name, not identity: the config layer does not import the tasks layer.
         task = ("robolearn.tasks.mdp.task", "Task")
         if not any((base.__module__, base.__name__) == task for base in found.__mro__[1:]):
             raise ConfigError(

@@ -1,8 +1,7 @@
-"""What a run is: dataclasses resolved from `key=value` overrides, validated, saved with the run.
+"""Resolves, validates, saves and loads the configuration of a run.
 
-A `Config` is made once, by `resolve` or `load`, and never changed afterwards. Precedence, last wins: the
-dataclasses' own defaults, the task's `defaults` and then its `learner_defaults`, the user's overrides in the order
-written.
+A `Config` is made by `resolve` or `load` and never changed afterwards. Precedence, last wins: defaults of the
+dataclasses, the task's `defaults`, its `learner_defaults`, the user's overrides in the order written.
 """
 
 from __future__ import annotations
@@ -32,32 +31,38 @@ __all__ = [
 ]
 
 _DEFAULT_CHOICE = {"backend": "auto", "learner": "ppo"}
-"""Groups a user need not choose."""
+"""Sections that a user need not choose, with their default."""
 
 EXTERNAL = "external"
-"""Name of the backend where the task brings its own simulator, as other people's environments do."""
+"""Name of the backend of a task that brings its own simulator, as third-party environments do."""
 
 
 @dataclasses.dataclass
 class ExternalSimulator:
-    """The simulator that a task brings along: nothing of it is set here."""
+    """Settings of the backend `external`: none."""
 
 
 def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
-    """The configuration those overrides describe, complete and valid.
+    """The complete, valid configuration that overrides describe.
 
-    `base` is a run's own configuration to start from; with `resume=RUN` among the overrides it is that run's.
-    Without one a task must be named. Raises ConfigError, one line, at the first thing that cannot be, and
-    MissingError where a package that is needed is not installed.
+    Args:
+        overrides: `key=value` words; without a base and without `resume=RUN` they must name a task.
+        base: configuration that the overrides change; with `resume=RUN` it is that run's.
+
+    Raises:
+        ConfigError: an override is invalid; names the first such one.
+        MissingError: a package that is needed is not installed.
     """
     words = list(overrides)
     items = parse(words, [*SCALARS, *SECTIONS])
     chosen, trees = _sort(items)
-    # Plain settings first: they are checked without importing anything.
+    # Single values first: checking them imports nothing.
     scalars = plain_settings(trees.pop("", {}))
     if base is None and scalars.get("resume"):
         saved = load(scalars["resume"], _naming_files(words))
-        return resolve(words, dataclasses.replace(saved, output=None))  # where to write is asked anew
+        return resolve(
+            words, dataclasses.replace(saved, output=None)
+        )  # the saved output is not the new run's
 
     task_name = registry.canonical("tasks", chosen.get("task") or (base.task_name if base else _no_task()))
     task_class = registry.load("tasks", task_name)
@@ -73,13 +78,13 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     usual = {**_DEFAULT_CHOICE, "task": task_name}
     for preset in presets:
         usual |= preset.chosen
-    for section in ("task", "learner", "backend"):  # what auto is depends on the learner
+    for section in ("task", "learner", "backend"):  # backend=auto depends on the learner
         learner = built.get("learner_name", "")
         name = chosen.get(section) or (getattr(base, f"{section}_name") if base else usual[section])
         name = _settled(section, name, device, learner, task_class, task_name)
         settled = section == "backend" and any(section in preset.trees for preset in presets)
         if settled and name != _settled(section, usual[section], device, learner, task_class, task_name):
-            for preset in presets:  # a task's settings for one backend mean nothing to another
+            for preset in presets:  # settings for one backend do not apply to another
                 preset.trees.pop(section, None)
         if base is not None and getattr(base, f"{section}_name") == name:
             built[section] = getattr(base, section)
@@ -111,14 +116,14 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
 def _settled(
     section: str, name: str, device: str, learner: str = "", task: Any = None, task_name: str = ""
 ) -> str:
-    """The name as it is saved: files by absolute path, and which backend auto is for that task and learner."""
+    """The name as it is saved: files with their absolute path, and the backend that auto picks for task and learner."""
     if section == "backend" and getattr(task, "brings_simulator", False):
         if name not in ("auto", EXTERNAL):
             raise ConfigError(f"task={task_name} brings its own simulator; leave backend={name} out")
         return EXTERNAL
     if section == "backend" and name == EXTERNAL:
         raise ConfigError(
-            f"backend={EXTERNAL} is the simulator of somebody else's environment; {_names_of('backend')}"
+            f"backend={EXTERNAL} is the simulator of a third-party environment; {_names_of('backend')}"
         )
     if section == "backend" and name == "auto":
         needs = getattr(registry.load("learners", learner), "requires", ()) if learner else ()
@@ -127,14 +132,14 @@ def _settled(
 
 
 def _sort(items: Iterable[Override]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Overrides as (chosen section names, nested updates by section; plain settings under "")."""
+    """Overrides as (names of the chosen sections, nested updates by section; single values under "")."""
     chosen: dict[str, str] = {}
     trees: dict[str, Any] = {}
     items = list(items)
     for item in items:
         head, rest = item.key[0], item.key[1:]
         if head == "schema":
-            raise ConfigError(f"{quote(item.text)}: schema is written by RoboLearn and cannot be set")
+            raise ConfigError(f"{quote(item.text)}: RoboLearn writes schema; it cannot be set")
         if head in SECTIONS and not rest:
             name = item.value.text if isinstance(item.value, Scalar) else item.value
             if not isinstance(name, str) or not name.strip():
@@ -156,7 +161,7 @@ def _sort(items: Iterable[Override]) -> tuple[dict[str, str], dict[str, Any]]:
 def _put(tree: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
     for part in key[:-1]:
         inner = tree.get(part)
-        if not isinstance(inner, dict):  # a.b=1 after a=3: the later one is meant
+        if not isinstance(inner, dict):  # a.b=1 after a=3: the later one holds
             inner = tree[part] = {}
         tree = inner
     old = tree.get(key[-1])
@@ -168,7 +173,7 @@ def _put(tree: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
 
 
 class _Preset(NamedTuple):
-    """Overrides that a task brings, sorted as `_sort` does; `where` is for messages."""
+    """A task's overrides, sorted by `_sort`; `where` begins error messages."""
 
     where: str
     chosen: dict[str, str]
@@ -176,30 +181,30 @@ class _Preset(NamedTuple):
 
 
 def _presets(task_class: Any, learner: str | None) -> list[_Preset]:
-    """The task's own `defaults`, and the `learner_defaults` of the learner that the user, or else it, has chosen."""
+    """The task's `defaults`, and its `learner_defaults` for the learner that the user chose, or else the task."""
     where = f"{task_class.__name__}.defaults: "
     first = _Preset(where, *_sort(_overrides(getattr(task_class, "defaults", {}), where)))
     usual = registry.canonical("learners", first.chosen.get("learner", _DEFAULT_CHOICE["learner"]))
     name = registry.canonical("learners", learner or usual)
     if name != usual:
-        first.trees.pop("learner", None)  # a task's settings for one learner mean nothing to another
+        first.trees.pop("learner", None)  # settings for one learner do not apply to another
     where = f"{task_class.__name__}.learner_defaults: "
     by_learner = getattr(task_class, "learner_defaults", {})
     if not isinstance(by_learner, Mapping):
         raise ConfigError(
-            f"{where}it must be a dictionary from learners' names to dictionaries like `defaults`"
+            f"{where}must be a dictionary from names of learners to dictionaries like `defaults`"
         )
     where = f"{where}{name}: "
     second = _Preset(where, *_sort(_overrides(by_learner.get(name, {}), where)))
     if "learner" in second.chosen:
-        raise ConfigError(f"{where}it cannot choose a learner; `defaults` can")
+        raise ConfigError(f"{where}cannot choose a learner; `defaults` can")
     return [first, second]
 
 
 def _overrides(settings: Any, where: str) -> list[Override]:
     """A task's dictionary of settings as overrides."""
     if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
-        raise ConfigError(f"{where}it must be a dictionary from dotted keys to values")
+        raise ConfigError(f"{where}must be a dictionary from dotted keys to values")
     return [Override(f"{where}{k}={v}", tuple(k.split(".")), v) for k, v in settings.items()]
 
 
@@ -228,24 +233,25 @@ def _no_task() -> NoReturn:
 
 
 def _unknown(item: Override, items: list[Override]) -> NoReturn:
-    """Refuses a key that does not begin with a setting's name."""
+    """Refuses a key whose first part is no setting."""
     known = {*SCALARS, *SECTIONS}
     if not near(item.key[0], known, cutoff=0.8):
-        # Not a plain typing error: worth importing the groups, to look for the name inside them.
+        # No simple misspelling: import the sections to search for the name in them.
         for section, kind in SECTIONS.items():
             names = [i.value for i in items if i.key == (section,)] or [_DEFAULT_CHOICE.get(section)]
             try:
                 cls = registry.load(kind, _settled(section, names[-1], "cpu"))
                 known |= set(fields.paths(cls() if section == "task" else cls.config_class(), section))
-            except Exception:  # no such section here: the suggestions are poorer, the message stands
+            except Exception:  # this section cannot be imported: its names are not suggested
                 continue
     raise ConfigError(fields.missing_key(item.text, item.dotted, known))
 
 
 def validate(config: Config) -> None:
-    """Calls `validate()` of the task and of the learner's and the backend's settings, where there is one.
+    """Calls `validate()` of the task and of the learner's and the backend's settings, where they have one.
 
-    A ValueError from it becomes a ConfigError that says which section's. The task's robot must exist, too.
+    Raises:
+        ConfigError: one of them raised a ValueError, or the task's robot does not exist.
     """
     robot = getattr(config.task, "robot", None)
     if isinstance(robot, str):
@@ -265,7 +271,7 @@ def validate(config: Config) -> None:
 
 
 def changed(before: Config, after: Config) -> list[str]:
-    """The dotted keys in which two configurations differ."""
+    """The dotted keys whose values differ between two configurations."""
 
     def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict):
@@ -279,9 +285,9 @@ def changed(before: Config, after: Config) -> list[str]:
 
 
 def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:
-    """The dotted keys in which a resumed run differs from the saved one, so that it cannot go on exactly.
+    """The dotted keys whose values differ between a resumed run and the saved one, which prevents an exact resume.
 
-    How long it runs and where it writes do not count.
+    Number of iterations, checkpoint interval and output folder are not counted.
     """
     if run.resume is None:
         return []
@@ -291,26 +297,31 @@ def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:
 
 
 def _naming_files(words: Iterable[str]) -> list[str]:
-    """The overrides that allow a file to be imported."""
+    """The overrides that name a file, which allows importing it."""
     return [word for word in words if registry.is_file(word.partition("=")[2].strip("'\""))]
 
 
 def show(config: Config) -> str:
-    """The resolved YAML, each field's docstring beside it as a comment."""
+    """The resolved YAML, with the docstrings of the fields as comments."""
     return yaml_file.render(to_dict(config), config)
 
 
 def save(config: Config, path: Path | str) -> None:
-    """Writes the resolved YAML; a reader sees the old file or the whole new one, never half of one."""
+    """Writes the resolved YAML atomically."""
     yaml_file.write(to_dict(config), Path(path))
 
 
 def load(path: Path | str, overrides: Iterable[str] = ()) -> Config:
-    """A saved configuration with overrides laid over it. `path`: the file, its run folder or a file in that.
+    """A saved configuration, changed by overrides.
 
-    A class that came from a file (`task=path.py:Name`) is not imported because a saved file says so: the
-    overrides must name it again. Raises ConfigError for what cannot be read, for another schema, for unknown
-    keys and for values out of range.
+    Args:
+        path: the file, its run folder, or a file in that folder.
+        overrides: `key=value` words. A class from a file (`task=path.py:Name`) is imported only where they name it
+            again.
+
+    Raises:
+        ConfigError: the file cannot be read, has an unsupported schema, unknown keys or values out of range, or names
+            a file that the overrides do not name.
     """
     file = _saved_file(Path(path))
     words = list(overrides)
@@ -324,7 +335,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Config:
 
 
 def _saved_file(path: Path) -> Path:
-    """The configuration of a run folder, or of one of its checkpoints."""
+    """The configuration file of a run folder, or of one of its checkpoints."""
     if path.suffix == ".yaml":
         return path
     for folder in (path, *list(path.absolute().parents)[:2]):
@@ -347,8 +358,8 @@ def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
         name, chosen = tree.pop("name"), named.get(section)
         own = name == EXTERNAL and chosen == "auto"
         if section != "task" and chosen not in (None, name) and not own:
-            # `resolve` replaces it anyway, so what was saved need not be here: a policy trained on one
-            # simulator is evaluated on another, on a machine that has only that.
+            # `resolve` replaces it, so the saved one need not be installed: a policy trained on one simulator is
+            # evaluated on a machine that has only another.
             name, tree = chosen, {}
             if section == "backend" and name == "auto":
                 name = registry.pick_backend(str(content.get("device", "auto")))
@@ -363,7 +374,7 @@ def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
 
 
 def _allowed(key: str, name: str, named: Mapping[str, str]) -> str:
-    """The saved name, or the file the user named for it now (it may have moved)."""
+    """The saved name, or the file that the user names instead, since it may have moved."""
     if not registry.is_file(name):
         return name
     again = named.get(key, "")
@@ -373,7 +384,7 @@ def _allowed(key: str, name: str, named: Mapping[str, str]) -> str:
 
 
 def _refuse_files(tree: Any, path: str, named: Mapping[str, str]) -> None:
-    """Refuses saved text such as task.robot=path.py:Name that the user did not name again."""
+    """Refuses a saved file such as task.robot=path.py:Name that the overrides do not name."""
     if isinstance(tree, str):
         _allowed(path, tree, named)
     elif isinstance(tree, dict):

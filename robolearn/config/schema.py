@@ -1,4 +1,4 @@
-"""The shape of a run's configuration: its settings, the file's version, and the way to plain data."""
+"""Schema of a run's configuration: its settings, the version of the saved file, and conversion to plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from robolearn.config import fields
 from robolearn.errors import ConfigError, quote
 
 SCHEMA = 2
-"""Version of the saved file. Raise it with any change an older file cannot survive; add a migration."""
+"""Version of the saved file. A change that makes older files unreadable raises it and adds a migration."""
 
 
 def _renamed_values(content: dict[str, Any]) -> dict[str, Any]:
@@ -26,25 +26,25 @@ def _renamed_values(content: dict[str, Any]) -> dict[str, Any]:
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _renamed_values}
-"""From a schema to the next: MIGRATIONS[1] turns a file of schema 1 into one of schema 2."""
+"""MIGRATIONS[1] converts the content of a file from schema 1 to schema 2."""
 
 SECTIONS = {"task": "tasks", "backend": "backends", "learner": "learners"}
-"""Settings that choose a class by name, and the registry's kind of it."""
+"""Settings that choose a class by name, with the registry's kind of each."""
 
 FILE_NAME = "config.yaml"
-"""The resolved configuration inside a run folder."""
+"""File of the resolved configuration in a run folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A run: what is trained, on what, and how."""
+    """Configuration of a training run."""
 
     schema: int = SCHEMA
     """Version of this file's layout."""
     num_envs: int = field(default=1024, metadata={"min": 1, "max": 1_048_576})
-    """Robots simulated side by side."""
+    """Number of environments simulated in parallel."""
     seed: int = field(default=1, metadata={"min": 0, "max": 2**32 - 1})
-    """Seed of every random number; on a CPU the same seed gives the same run."""
+    """Seed of all random numbers; on a CPU the same seed gives the same run."""
     device: str = field(
         default="auto",
         metadata={
@@ -52,25 +52,25 @@ class Config:
             "form": "auto, cpu, cuda or cuda:N (a GPU's number)",
         },
     )
-    """Where to compute: auto, cpu, cuda or cuda:N."""
+    """Device to compute on: auto, cpu, cuda or cuda:N."""
     max_iterations: int = field(default=300, metadata={"min": 1, "max": 1_000_000_000})
-    """Iterations to train, counted from the run's beginning."""
+    """Iterations to train, counted from the start of the run."""
     checkpoint_interval: int = field(default=25, metadata={"min": 1, "max": 1_000_000_000})
     """Iterations between two checkpoints."""
     resume: str | None = None
-    """Run folder or checkpoint to go on from."""
+    """Run folder or checkpoint to resume."""
     output: str | None = None
-    """Run folder to write; none: runs/TASK/TIME."""
+    """Run folder to write; null: runs/TASK/TIME."""
     torch_threads: int = field(default=0, metadata={"min": 0, "max": 1024})
-    """Threads PyTorch computes with on a CPU; 0 chooses."""
+    """Number of PyTorch's CPU threads; 0: as many as the process may use."""
     task: Any
-    """What the robot learns; chosen with task=NAME, changed with such as task.rewards.alive=0.5."""
+    """The task; chosen with task=NAME, changed with, for example, task.rewards.alive=0.5."""
     backend: Any
-    """The simulator; chosen with backend=NAME, where auto takes the best one installed."""
+    """The simulator; chosen with backend=NAME; auto takes the best one installed."""
     learner: Any
-    """The algorithm; chosen with learner=NAME, changed with such as learner.learning_rate=3e-4."""
+    """The algorithm; chosen with learner=NAME, changed with, for example, learner.learning_rate=3e-4."""
     task_name: str = field(metadata={"hidden": True})
-    """Name the task was chosen by; saved as task.name."""
+    """Name of the task; saved as task.name."""
     backend_name: str = field(metadata={"hidden": True})
     """Name of the backend in use, never auto; saved as backend.name."""
     learner_name: str = field(metadata={"hidden": True})
@@ -82,11 +82,11 @@ _METAS = {f.name: f.metadata for f in dataclasses.fields(Config)}
 SHOWN = [f.name for f in dataclasses.fields(Config) if not f.metadata.get("hidden")]
 """The keys of the saved file, in order."""
 SCALARS = [name for name in SHOWN if name not in SECTIONS and name != "schema"]
-"""The settings that are one value."""
+"""The settings that are a single value."""
 
 
 def scalars(tree: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Plain settings, each checked against its type and range."""
+    """Settings that are a single value, each checked against its type and range."""
     return {key: fields.apply(None, _HINTS[key], tree[key], where + key, _METAS[key]) for key in tree}
 
 
@@ -109,22 +109,26 @@ def _plain(value: Any) -> Any:
 
 
 def migrated(content: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The content in this version's schema, or a refusal that names both."""
+    """The content converted to this version's schema.
+
+    Raises:
+        ConfigError: no migration leads from the file's schema to this version's.
+    """
     schema, shown = content.get("schema"), quote(str(path), 120)
     if not isinstance(schema, int) or isinstance(schema, bool):
         raise ConfigError(
-            f"{shown} has no schema number; this RoboLearn reads configurations of schema {SCHEMA}"
+            f"{shown} has no schema number; this version of RoboLearn reads configurations of schema {SCHEMA}"
         )
     if schema > SCHEMA:
         raise ConfigError(
-            f"{shown} has schema {schema} and this RoboLearn reads schema {SCHEMA}: "
-            "it was written by a newer version; install that one"
+            f"{shown} has schema {schema}, and this version of RoboLearn reads schema {SCHEMA}: "
+            "a newer version wrote it; install that one"
         )
     for version in range(schema, SCHEMA):
         if version not in MIGRATIONS:
             raise ConfigError(
-                f"{shown} has schema {schema}, too old for this RoboLearn (schema {SCHEMA}): train anew, "
-                "or use the version that wrote it"
+                f"{shown} has schema {schema}, too old for this version of RoboLearn (schema {SCHEMA}): train "
+                "again, or use the version that wrote it"
             )
         content = MIGRATIONS[version](content)
     return {**content, "schema": SCHEMA}

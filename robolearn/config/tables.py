@@ -1,4 +1,4 @@
-"""The names of our backends, learners and doors: what each row names is imported where it is used, never here."""
+"""Tables of RoboLearn's backends, learners and doors. Nothing that a row names is imported here."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """One line of ours about a backend or a learner."""
+    """A backend, learner or door of RoboLearn."""
 
     target: str
     """The class, as "module:object"."""
     description: str
     """One line for `robolearn list`."""
     requires: tuple[str, ...] = ()
-    """Modules that must be importable; "package.module" tells a package from its older versions without it."""
+    """Modules that must be importable; "package.module" excludes older versions of the package without the module."""
     extra: str = ""
     """The extra of robolearn that installs them."""
     devices: tuple[str, ...] = ("cpu",)
-    """Where it runs: "cpu", "cuda"."""
+    """Devices it runs on: "cpu", "cuda"."""
     gives: tuple[str, ...] = ()
-    """Backends: capabilities that some learners require and not every backend has, such as "gradients"."""
+    """Backends: capabilities that only some backends have and some learners require, such as "gradients"."""
     install: str = ""
-    """How to install it, where the extra alone would not do."""
+    """How to install it, where the extra alone is not enough."""
 
 
 _ISAACLAB = "isaaclab==3.0.0 mujoco-usd-converter==0.6.1"
 
 
 def isaaclab_install(version: tuple[int, ...] = sys.version_info[:2]) -> str:
-    """How to get Isaac Lab 3 for this Python: its packages are for 3.12 alone, and its pins for nothing beside it."""
+    """How to install Isaac Lab 3 for this version of Python: it needs Python 3.12 and conflicts with other extras."""
     if version[:2] == (3, 12):
-        return f"pip install {_ISAACLAB} (Isaac Lab 2 will not do), in an environment of its own: it wants MuJoCo 3.12"
+        return f"pip install {_ISAACLAB} (not Isaac Lab 2), in a separate environment: it needs MuJoCo 3.12"
     return (
-        "Isaac Lab 3 is for Python 3.12 (version 2 will not do) and wants an environment of its own: "
+        "Isaac Lab 3 (not 2) needs Python 3.12 and a separate environment: "
         f"python3.12 -m venv .isaaclab && .isaaclab/bin/pip install -e . {_ISAACLAB}"
     )
 
@@ -42,16 +42,16 @@ def isaaclab_install(version: tuple[int, ...] = sys.version_info[:2]) -> str:
 BACKENDS = {
     "mujoco": Row(
         "robolearn.envs.mujoco.backend:MujocoBackend",
-        "MuJoCo on the CPU, thousands of robots stepped by C threads",
-        # An older MuJoCo has no mujoco.batch: it is told apart without importing either.
+        "MuJoCo on the CPU: thousands of robots, stepped by C threads",
+        # An older MuJoCo has no mujoco.batch, which is found without importing it.
         requires=("mujoco", "mujoco.batch"),
         extra="mujoco",
         devices=("cpu",),
-        install="pip install 'robolearn[mujoco]' (MuJoCo 3.17), not into the environment of Isaac Lab",
+        install="pip install 'robolearn[mujoco]' (MuJoCo 3.17), not in the environment of Isaac Lab",
     ),
     "mujoco_warp": Row(
         "robolearn.envs.mujoco_warp.backend:MujocoWarpBackend",
-        "MuJoCo Warp, thousands of robots on one GPU (or slowly on a CPU)",
+        "MuJoCo Warp: thousands of robots on one GPU (or slowly on a CPU)",
         requires=("mujoco", "mujoco_warp"),
         extra="mujoco-warp",
         devices=("cuda", "cpu"),
@@ -67,15 +67,15 @@ BACKENDS = {
     "isaaclab": Row(
         "robolearn.envs.isaaclab.backend:IsaacLabBackend",
         "Isaac Lab 3 without Isaac Sim: Newton's MuJoCo Warp behind its articulations and sensors",
-        # Version 2 of Isaac Lab has no isaaclab_newton: it is told apart without importing either.
+        # Isaac Lab 2 has no isaaclab_newton, which is found without importing it.
         requires=("isaaclab", "isaaclab_newton", "mujoco_usd_converter"),
         extra="isaaclab",
         devices=("cpu", "cuda"),
         install=isaaclab_install(),
     ),
 }
-"""Our backends by name; within a device the first one installed that gives what the learner requires is what
-backend=auto picks."""
+"""RoboLearn's backends by name. backend=auto picks the first installed one for the device that has what the learner
+requires."""
 
 LEARNERS = {
     "ppo": Row(
@@ -89,7 +89,7 @@ LEARNERS = {
         devices=("cpu", "cuda"),
     ),
 }
-"""Our learners by name."""
+"""RoboLearn's learners by name."""
 
 DOORS = {
     "gymnasium": Row(
@@ -100,7 +100,7 @@ DOORS = {
     "isaaclab": Row(
         "robolearn.external.isaaclab:IsaacLabTask",
         "any task of Isaac Lab 3, on Newton's physics: isaaclab:Isaac-Cartpole, isaaclab:my_package:My-Task",
-        # Version 2 of Isaac Lab has no isaaclab_newton: it is told apart without importing either.
+        # Isaac Lab 2 has no isaaclab_newton, which is found without importing it.
         requires=("isaaclab_tasks", "isaaclab_newton"),
         install=isaaclab_install(),
     ),
@@ -109,9 +109,10 @@ DOORS = {
         "any task of mjlab: mjlab:Mjlab-Velocity-Flat-Unitree-G1, mjlab:my_package:My-Task",
         requires=("mjlab",),
         install=(
-            "it has a MuJoCo of its own and wants an environment of its own: "
+            "it needs another MuJoCo, so a separate environment: "
             "python -m venv .mjlab && .mjlab/bin/pip install -e . mjlab==1.6.0"
         ),
     ),
 }
-"""Our doors by name. Each row's class is an `ExternalTask`; its `named(id)` is the task of one environment."""
+"""Doors to third-party environments, by the word before the colon of DOOR:ID. Each row's class is an `ExternalTask`;
+its `named(id)` is the task of one environment."""

@@ -1,4 +1,4 @@
-"""YAML as people read it: written whole or not at all, rendered with its comments, read without surprises."""
+"""Reads plain YAML strictly, writes it atomically, and renders it with the fields' docstrings as comments."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _FLOAT = re.compile(r"[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+\Z")
 
 
 class PlainLoader(yaml.SafeLoader):
-    """Safe YAML without aliases, a few lines of which expand to gigabytes, and without tags."""
+    """Safe YAML without tags and without aliases, a few lines of which can expand to gigabytes."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Refuse, with its line, what people do not write into settings."""
+        """Refuse tags and anchors, with their line."""
         event = self.peek_event()
         given = {"tag": getattr(event, "tag", None), "alias": getattr(event, "anchor", None)}
         for what, name in given.items():
             if name is not None:
-                problem = f"the {what} {quote(name)} is not taken; write the value itself"
+                problem = f"the {what} {quote(name)} is not supported; write the value itself"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
         node: yaml.Node | None = super().compose_node(parent, index)
         return node
 
 
 def parse(text: str, loader: type[PlainLoader] = PlainLoader) -> Any:
-    """What YAML holds.
+    """The content of a YAML text.
 
     Raises:
-        ValueError: it is not YAML, or more than plain values; one line that names the line.
+        ValueError: it is not YAML, or not only plain values; the message is one line with the line number.
     """
     try:
         return yaml.load(text, Loader=loader)
@@ -50,11 +50,11 @@ def parse(text: str, loader: type[PlainLoader] = PlainLoader) -> Any:
 
 
 class _Loader(PlainLoader):
-    """YAML that reads 1e-3 as the number it is (YAML 1.1 wants 1.0e-3)."""
+    """Reads 1e-3 as a number (YAML 1.1 requires 1.0e-3)."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that _Loader would take for a number, and writes no aliases, which that refuses."""
+    """Quotes text that _Loader would read as a number, and writes no aliases, which _Loader refuses."""
 
     def ignore_aliases(self, data: Any) -> bool:
         """Always."""
@@ -66,7 +66,11 @@ for _class in (_Loader, _Dumper):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The mapping a file holds. ConfigError, naming the file, where there is none."""
+    """The mapping in a file.
+
+    Raises:
+        ConfigError: it cannot be read, or holds no mapping with text keys; names the file.
+    """
     shown = quote(str(path), 120)
     try:
         content = parse(path.read_text(encoding="utf-8"), _Loader)
@@ -76,19 +80,19 @@ def read(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{shown}: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise ConfigError(f"{shown} is not a configuration: it holds no settings by name")
+        raise ConfigError(f"{shown} is not a configuration: it is no mapping from names to settings")
     return content
 
 
 def write(content: Mapping[str, Any], path: Path) -> None:
-    """Writes a file that is there whole or not at all, also when the power goes."""
+    """Writes the file atomically, also in case of a power loss."""
     text = yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
 def render(content: Mapping[str, Any], node: Any) -> str:
-    """`content` as YAML, with the docstring of each field of `node`, the dataclass behind it, beside it."""
+    """`content` as YAML, with the docstrings of the fields of `node`, its dataclass, as comments."""
     rows: list[tuple[str, str]] = []
     _rows(content, node, 0, rows)
     column = min(44, max(len(line) for line, _ in rows)) + 2

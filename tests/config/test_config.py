@@ -1,4 +1,4 @@
-"""Configuration: precedence, strict types, the saved file, its documentation, and what resuming may change."""
+"""Configuration: precedence, strict types, the saved file, its documentation, and resuming."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from robolearn.tasks.cartpole import CartpoleBalance
 
 @dataclass
 class Preset(CartpoleBalance):
-    "Sets things for everybody."
+    "Has defaults for several sections."
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 77, "seed": 5, "learner.gamma": 0.5, "backend.threads": 3, "task.force": 10
     }
@@ -65,12 +65,12 @@ class NotFinite(CartpoleBalance):
 
 @dataclass
 class Needy(CartpoleBalance):
-    "Cannot be made."
+    "Cannot be created with its defaults."
     needed: float = field(default_factory=lambda: 1 / 0)
 
 @dataclass
 class Picky(CartpoleBalance):
-    "Checks its numbers."
+    "Validates its settings."
     def validate(self) -> None:
         if self.force > 50:
             raise ValueError("force: more than the motor has; take at most 50")
@@ -98,14 +98,14 @@ def more(tmp_path: Path) -> str:
 # Resolving ------------------------------------------------------------------------------------------------
 
 
-def test_the_main_job_resolves() -> None:
+def test_task_backend_and_learner_resolve_by_name() -> None:
     run = config.resolve(["task=humanoid_walk", "num_envs=4096", "backend=mujoco", "backend.threads=2"])
     assert run.num_envs == 4096
     assert run.backend.threads == 2
     assert (run.task_name, run.backend_name, run.learner_name) == ("humanoid_walk", "mujoco", "ppo")
 
 
-def test_overrides_reach_every_group_and_may_stand_before_the_choice() -> None:
+def test_overrides_reach_every_section_and_may_precede_the_task() -> None:
     run = config.resolve(
         ["task.rewards.alive=0.25", "learner.learning_rate=3e-4", *HUMANOID, "task.commands.forward=[0.5,1]"]
     )
@@ -114,7 +114,7 @@ def test_overrides_reach_every_group_and_may_stand_before_the_choice() -> None:
     assert run.learner.learning_rate == 3e-4
 
 
-def test_two_runs_share_nothing() -> None:
+def test_two_configurations_share_no_state() -> None:
     first = config.resolve(HUMANOID)
     second = config.resolve([*HUMANOID, "task.rewards.alive=9"])
     assert first.task.rewards["alive"] != 9
@@ -131,7 +131,7 @@ def test_a_tasks_defaults_come_before_the_users_overrides(more: str) -> None:
     assert (run.num_envs, run.seed, run.learner.gamma, run.task.force) == (8, 5, 0.9, 20.0)
 
 
-def test_a_tasks_settings_for_one_learner_are_left_out_for_another(more: str) -> None:
+def test_a_tasks_settings_for_one_learner_or_backend_are_not_applied_to_another(more: str) -> None:
     run = config.resolve([f"task={more}:Preset", f"learner={more}:Other", f"backend={more}:Other"])
     assert (run.learner.rate, run.backend.rate, run.num_envs) == (0.125, 0.125, 77)
 
@@ -145,19 +145,19 @@ def test_a_tasks_settings_for_one_learner_are_left_out_for_another(more: str) ->
         ("Needy", "cannot be made with its defaults: ZeroDivisionError"),
     ],
 )
-def test_a_mistake_in_a_task_says_where_it_is(more: str, name: str, message: str) -> None:
+def test_an_error_in_a_tasks_defaults_names_the_key(more: str, name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config.resolve([f"task={more}:{name}"])
 
 
-def test_a_groups_own_check_is_told_with_its_key(more: str) -> None:
+def test_a_value_error_of_validate_is_reported_with_its_section(more: str) -> None:
     with pytest.raises(ConfigError, match=r"^task\.force: more than the motor has; take at most 50$"):
         config.resolve([f"task={more}:Picky", "task.force=60"])
     with pytest.raises(ConfigError, match=r"^task: poles fall from there$"):
         config.resolve([f"task={more}:Picky", "task.start_angle=0.6"])
 
 
-def test_overrides_lie_over_a_base(more: str) -> None:
+def test_overrides_change_a_base_configuration(more: str) -> None:
     base = config.resolve([f"task={more}:Preset", "learner.gamma=0.75", "seed=9"])
     run = config.resolve(["num_envs=3", "task.rewards.upright=2"], base)
     assert (run.num_envs, run.seed, run.learner.gamma) == (3, 9, 0.75)
@@ -168,7 +168,7 @@ def test_overrides_lie_over_a_base(more: str) -> None:
     assert other.seed == 9
 
 
-def test_without_a_task_the_tasks_are_named() -> None:
+def test_without_a_task_the_valid_ones_are_listed() -> None:
     names = "ant_run, cartpole_balance, cartpole_swingup, hopper_run, humanoid_walk"
     with pytest.raises(ConfigError, match=f"add task=NAME; valid: {names}"):
         config.resolve([])
@@ -180,7 +180,7 @@ def test_without_a_task_the_tasks_are_named() -> None:
 @pytest.mark.parametrize(
     "words", [HUMANOID, ["task=cartpole_balance", "output=1e5", "seed=3", "resume='a: #b'"]]
 )
-def test_a_saved_configuration_loads_equal(tmp_path: Path, words: list[str]) -> None:
+def test_a_saved_configuration_loads_to_an_equal_one(tmp_path: Path, words: list[str]) -> None:
     words = [word for word in words if not word.startswith("resume")]
     run = config.resolve(words)
     config.save(run, tmp_path / "run" / "config.yaml")
@@ -189,7 +189,7 @@ def test_a_saved_configuration_loads_equal(tmp_path: Path, words: list[str]) -> 
     assert os.listdir(tmp_path / "run") == ["config.yaml"]
 
 
-def test_a_run_is_found_from_its_checkpoint_too(tmp_path: Path) -> None:
+def test_a_configuration_loads_from_the_path_of_a_checkpoint(tmp_path: Path) -> None:
     run = config.resolve(["task=cartpole_balance"])
     config.save(run, tmp_path / "config.yaml")
     checkpoint = tmp_path / "checkpoints" / "iteration_000025.pt"
@@ -200,7 +200,7 @@ def test_a_run_is_found_from_its_checkpoint_too(tmp_path: Path) -> None:
         config.load(tmp_path / "run" / "x" / "y" / "z")
 
 
-def test_show_is_yaml_that_parses_to_the_saved_content(capsys) -> None:
+def test_show_prints_yaml_that_parses_to_the_saved_content(capsys) -> None:
     words = ["task=humanoid_walk", "learner.learning_rate=1e-5", "task.rewards.alive=-1e-7"]
     assert cli.main(["train", *words, "--show"]) == 0
     out, err = capsys.readouterr()
@@ -211,10 +211,10 @@ def test_show_is_yaml_that_parses_to_the_saved_content(capsys) -> None:
     assert all(len(line) <= 120 for line in out.splitlines())
 
 
-def test_show_puts_each_fields_docstring_beside_it() -> None:
+def test_show_has_the_docstrings_of_the_fields_as_comments() -> None:
     text = config.show(config.resolve(HUMANOID))
     lines = {line.split(":")[0].strip(): line for line in reversed(text.splitlines()) if ":" in line}
-    assert "# Robots simulated side by side." in lines["num_envs"]
+    assert "# Number of environments simulated in parallel." in lines["num_envs"]
     assert "[m/s]" in lines["forward"]
     columns = {line.index("# ") for line in text.splitlines() if "# " in line}
     assert len(columns) == 1  # aligned
@@ -231,7 +231,7 @@ def write(tmp_path: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.parametrize("version", [0, -3, 3, 99])
-def test_another_schema_is_refused_naming_both(tmp_path: Path, version: int) -> None:
+def test_an_unsupported_schema_is_refused_naming_both_versions(tmp_path: Path, version: int) -> None:
     with pytest.raises(ConfigError, match=rf"schema {version}\b.*schema {schema.SCHEMA}\b"):
         config.load(write(tmp_path, schema=version))
 
@@ -255,7 +255,7 @@ def test_an_older_schema_is_migrated_step_by_step(tmp_path: Path, monkeypatch) -
     assert config.load(write(tmp_path, schema=-1, envs=12)).num_envs == 12
 
 
-def test_values_that_schema_1_called_otherwise_are_read(tmp_path: Path) -> None:
+def test_values_that_schema_2_renamed_are_migrated(tmp_path: Path) -> None:
     path = write(tmp_path, schema=1, learner__symmetry="clock")
     assert config.load(path).learner.symmetry == "cycle"
 
@@ -276,7 +276,9 @@ def test_values_that_schema_1_called_otherwise_are_read(tmp_path: Path) -> None:
         ({"learner": [1]}, "learner has no name"),
     ],
 )
-def test_a_saved_file_is_checked_like_overrides_and_named(tmp_path: Path, changes: Any, message: str) -> None:
+def test_an_invalid_value_in_a_saved_file_is_refused_naming_the_file(
+    tmp_path: Path, changes: Any, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         config.load(write(tmp_path, **changes))
     assert "config.yaml" in str(error.value)
@@ -286,7 +288,7 @@ def test_a_saved_file_is_checked_like_overrides_and_named(tmp_path: Path, change
     "content",
     [b"", b"[1, 2]", b"a: [1", b"\xff\xfe\x00", b"3", b"1: 2", b"!!python/object/apply:os.system [ls]"],
 )
-def test_a_damaged_file_is_one_clear_line(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_refused_with_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"config\.yaml") as error:
@@ -305,11 +307,11 @@ NOT_PLAIN = [
     "!mine 1",
     "!!python/name:os.system",
 ]
-"""Values with an alias, which a few more lines would make gigabytes of, or a tag."""
+"""Values with an anchor or a tag."""
 
 
 @pytest.mark.parametrize("value", NOT_PLAIN)
-def test_aliases_and_tags_are_refused_with_their_line(tmp_path: Path, value: str) -> None:
+def test_anchors_and_tags_are_refused_with_their_line(tmp_path: Path, value: str) -> None:
     path = write(tmp_path)
     text = path.read_text()
     line = text.count("\n") + 1
@@ -319,7 +321,7 @@ def test_aliases_and_tags_are_refused_with_their_line(tmp_path: Path, value: str
 
 
 @pytest.mark.parametrize("value", ["0001-01-01 00:00:00 +23:59", "2001-99-01", "=", "0b_", "{[1]: 2}"])
-def test_odd_values_of_yaml_are_one_clear_line(tmp_path: Path, value: str) -> None:
+def test_unusual_yaml_values_are_refused_with_one_line(tmp_path: Path, value: str) -> None:
     path = write(tmp_path)
     path.write_text(f"{path.read_text()}extra: {value}\n")
     with pytest.raises(ConfigError, match=r"config\.yaml") as error:
@@ -327,19 +329,19 @@ def test_odd_values_of_yaml_are_one_clear_line(tmp_path: Path, value: str) -> No
     assert str(error.value).isprintable()
 
 
-def test_what_is_saved_has_no_alias_where_two_settings_are_one_object(tmp_path: Path) -> None:
+def test_an_object_saved_twice_is_written_without_an_alias(tmp_path: Path) -> None:
     both = [1, 2]
     yaml_file.write({"a": both, "b": both}, tmp_path / "a.yaml")
     assert yaml_file.read(tmp_path / "a.yaml") == {"a": both, "b": both}
 
 
-def test_a_number_edited_by_hand_as_1e_3_is_a_number(tmp_path: Path) -> None:
+def test_a_number_written_as_9e_1_is_read_as_a_number(tmp_path: Path) -> None:
     path = write(tmp_path)
     path.write_text(path.read_text().replace("gamma: 0.99", "gamma: 9e-1"))
     assert config.load(path).learner.gamma == 0.9
 
 
-def test_saving_is_all_or_nothing(tmp_path: Path, monkeypatch) -> None:
+def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch) -> None:
     run = config.resolve(["task=cartpole_balance"])
     path = tmp_path / "config.yaml"
     path.write_text("old")
@@ -359,14 +361,14 @@ def test_saving_is_all_or_nothing(tmp_path: Path, monkeypatch) -> None:
 
 @pytest.fixture
 def saved_with_file(tmp_path: Path) -> tuple[Path, Path]:
-    """A saved run whose task comes from a file, and that file, which leaves a mark when it is imported."""
+    """A saved run whose task comes from a file, and that file, which creates `imported` beside it when imported."""
     source = tmp_path / "source" / "mine.py"
     source.parent.mkdir()
     source.write_text(FILE_TASK)
     config.save(config.resolve([f"task={source}:Mine", "task.shift=0.5"]), tmp_path / "config.yaml")
     (source.parent / "imported").unlink()
     moved = tmp_path / "elsewhere" / "mine.py"
-    source.parent.rename(moved.parent)  # so that an import would be a new one, and would leave its mark
+    source.parent.rename(moved.parent)  # so that importing it again would create the mark
     return tmp_path / "config.yaml", moved
 
 
@@ -379,7 +381,7 @@ def test_a_file_named_by_a_saved_configuration_is_not_imported(saved_with_file: 
     assert not (source.parent / "imported").exists()
 
 
-def test_a_file_that_the_user_names_again_is_imported_and_keeps_its_numbers(
+def test_a_file_that_the_user_names_again_is_imported_with_its_saved_settings(
     saved_with_file: tuple[Path, Path],
 ) -> None:
     path, source = saved_with_file
@@ -388,7 +390,7 @@ def test_a_file_that_the_user_names_again_is_imported_and_keeps_its_numbers(
     assert run.task_name == f"{source}:Mine"
 
 
-def test_a_robot_from_a_file_needs_naming_again_too(tmp_path: Path) -> None:
+def test_a_robot_from_a_file_must_be_named_again(tmp_path: Path) -> None:
     (tmp_path / "bot.py").write_text("import pathlib\nBOT = pathlib.Path('/x')\n")
     words = [f"task.robot={tmp_path}/bot.py:BOT"]
     run = config.resolve(["task=cartpole_balance", *words])
@@ -402,20 +404,22 @@ def test_a_robot_from_a_file_needs_naming_again_too(tmp_path: Path) -> None:
 # Resuming -------------------------------------------------------------------------------------------------
 
 
-def test_resume_starts_from_the_runs_own_configuration(tmp_path: Path) -> None:
+def test_resume_starts_from_the_saved_configuration(tmp_path: Path) -> None:
     first = config.resolve(["task=cartpole_balance", "seed=9", f"output={tmp_path}", "learner.gamma=0.9"])
     config.save(first, tmp_path / "config.yaml")
     words = [f"resume={tmp_path}", "max_iterations=500"]
     run = config.resolve(words)
     assert (run.seed, run.learner.gamma, run.max_iterations, run.resume) == (9, 0.9, 500, str(tmp_path))
-    assert run.output is None  # where it wrote once is not where it must write
+    assert run.output is None  # the saved output is dropped
     assert config.resume_changes(words, run) == []
     words += ["learner.gamma=0.8", "num_envs=7"]
     assert config.resume_changes(words, config.resolve(words)) == ["num_envs", "learner.gamma"]
     assert config.resume_changes(["task=cartpole_balance"], first) == []
 
 
-def test_a_run_with_a_file_resumes_where_the_file_is_named(saved_with_file: tuple[Path, Path]) -> None:
+def test_a_run_with_a_task_from_a_file_resumes_where_the_file_is_named(
+    saved_with_file: tuple[Path, Path],
+) -> None:
     path, source = saved_with_file
     with pytest.raises(ConfigError, match="name it again"):
         config.resolve([f"resume={path.parent}"])
@@ -441,18 +445,18 @@ def test_every_setting_of_a_run_has_a_docstring() -> None:
 
 
 @pytest.mark.parametrize("kind", ["tasks", "backends", "learners"])
-def test_every_field_of_every_registered_group_has_a_docstring(kind: str) -> None:
+def test_every_field_of_every_task_backend_and_learner_has_a_docstring(kind: str) -> None:
     for name in registry.names(kind):
         try:
             cls = registry.load(kind, name)
         except MissingError:
-            continue  # a simulator that is not installed here
+            continue  # not installed here
         for part in nested((cls if kind == "tasks" else cls.config_class)()):
             missing = set(fields.hints(part)) - set(fields.field_docs(part))
             assert not missing, f"{part.__name__}: no docstring under {', '.join(sorted(missing))}"
 
 
-def test_a_run_saved_with_a_simulator_that_is_not_here_loads_onto_another_that_is(tmp_path):
+def test_a_run_saved_with_a_missing_backend_loads_with_another_one(tmp_path):
     path = tmp_path / "config.yaml"
     config.save(config.resolve(["task=cartpole_balance", "backend=mujoco"]), path)
     saved = yaml.safe_load(path.read_text())
@@ -463,12 +467,12 @@ def test_a_run_saved_with_a_simulator_that_is_not_here_loads_onto_another_that_i
     assert config.load(path, ["backend=auto", "seed=5"]).seed == 5
 
 
-def test_an_empty_dictionary_is_refused_because_it_would_change_nothing():
+def test_an_empty_dictionary_is_refused():
     with pytest.raises(ConfigError, match=r"task.rewards={} changes nothing.*task.rewards.upright=0"):
         config.resolve(["task=cartpole_balance", "task.rewards={}"])
 
 
-def test_a_task_with_a_misspelt_observation_or_without_targets_is_refused_by_name(tmp_path):
+def test_a_misspelt_observation_a_missing_group_and_missing_joint_targets_are_named(tmp_path):
     head = "from dataclasses import dataclass\nfrom robolearn.tasks.cartpole import CartpoleBalance\n"
     head += "from robolearn.tasks.mdp.task import Task\n"
     for body, message in {

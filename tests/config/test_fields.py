@@ -1,4 +1,4 @@
-"""Values into fields: what each type takes and refuses."""
+"""Fields: the values that each type accepts and refuses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Everything:
 
 
 def apply(*words: str) -> Everything:
-    """Overrides onto Everything, as `resolve` does it for a group."""
+    """Overrides applied to Everything, as `resolve` does for a section."""
     tree: dict[str, Any] = {}
     for item in parse(words):
         run_config._put(tree, item.key, item.value)
@@ -83,7 +83,7 @@ def apply(*words: str) -> Everything:
         ("free=[1,{a:2}]", "free", [1, {"a": 2}]),
     ],
 )
-def test_a_value_becomes_what_its_type_says(word: str, name: str, value: Any) -> None:
+def test_a_value_is_converted_to_the_type_of_its_field(word: str, name: str, value: Any) -> None:
     result = apply(word)
     assert getattr(result, name) == value
     assert type(getattr(result, name)) is type(value)
@@ -116,7 +116,7 @@ def test_a_value_becomes_what_its_type_says(word: str, name: str, value: Any) ->
         ("either=[1]", "takes int or str"),
     ],
 )
-def test_a_value_of_another_type_or_range_is_refused(word: str, message: str) -> None:
+def test_a_value_of_a_wrong_type_or_out_of_range_is_refused(word: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         apply(word)
 
@@ -127,13 +127,13 @@ def test_nothing_is_changed_in_place() -> None:
     assert start == Everything()
 
 
-def test_a_later_override_wins_and_parts_of_a_dictionary_come_together() -> None:
+def test_a_later_override_wins_and_dictionaries_are_merged() -> None:
     assert apply("count=1", "count=2").count == 2
     assert apply("table={x:3}", "table.y=4").table == {"x": 3.0, "y": 4.0}
     assert apply("table.y=4", "table={x:3}").table == {"x": 3.0, "y": 4.0}
 
 
-def test_a_saved_dictionary_is_complete_so_a_term_added_since_stays_out() -> None:
+def test_whole_replaces_a_dictionary_so_a_default_key_that_is_not_saved_is_dropped() -> None:
     update = {"table": {"x": 4.0}}
     assert fields.apply(Everything(), Everything, update, "it", {}).table == {"x": 4.0, "y": 2.0}
     assert fields.apply(Everything(), Everything, update, "it", {}, whole=True).table == {"x": 4.0}

@@ -1,4 +1,4 @@
-"""What a task sets for one learner and not for another, and which simulator a learner gets."""
+"""A task's `learner_defaults`, and the backend that auto picks for a learner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from robolearn.tasks.cartpole import CartpoleBalance
 
 @dataclass
 class Both(CartpoleBalance):
-    "Sets things for two learners."
+    "Has settings for two learners."
     defaults: ClassVar[dict[str, Any]] = {"num_envs": 77, "max_iterations": 9, "learner.gamma": 0.5}
     learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "shac": {"num_envs": 33, "learner.num_steps": 5, "task.force": 10}
@@ -28,23 +28,23 @@ class Both(CartpoleBalance):
 
 @dataclass
 class Usual(CartpoleBalance):
-    "Has another usual learner."
+    "Has another default learner."
     defaults: ClassVar[dict[str, Any]] = {"learner": "shac", "backend": "mujoco", "learner.gamma": 0.5}
     learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {"ppo": {"learner.lam": 0.5}}
 
 @dataclass
 class Elsewhere(CartpoleBalance):
-    "Wants a learner for a learner."
+    "Chooses a learner in `learner_defaults`."
     learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {"ppo": {"learner": "shac"}}
 
 @dataclass
 class Missing(CartpoleBalance):
-    "A setting that this learner does not have."
+    "Sets a key that the learner does not have."
     learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {"ppo": {"learner.target_keep": 0.5}}
 
 @dataclass
 class Flat(CartpoleBalance):
-    "Forgot whose settings they are."
+    "Has a number instead of a dictionary."
     learner_defaults: ClassVar[dict[str, Any]] = {"ppo": 5}
 """
 
@@ -56,17 +56,17 @@ def tasks(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_tasks_settings_for_a_learner_lie_over_its_defaults_where_that_one_is_chosen(tasks: str) -> None:
+def test_learner_defaults_override_defaults_where_that_learner_is_chosen(tasks: str) -> None:
     words = [f"task={tasks}:Both", "backend=mujoco"]
     run = config.resolve(words)
     assert (run.num_envs, run.max_iterations, run.learner.gamma, run.task.force) == (77, 9, 0.5, 20.0)
     run = config.resolve([*words, "learner=shac"])
     assert (run.num_envs, run.max_iterations, run.learner.num_steps, run.task.force) == (33, 9, 5, 10.0)
-    assert run.learner.gamma == 0.99  # the 0.5 was PPO's
+    assert run.learner.gamma == 0.99  # 0.5 is for PPO
     assert config.resolve([*words, "learner=shac", "num_envs=8", "learner.num_steps=7"]).num_envs == 8
 
 
-def test_the_settings_in_defaults_are_those_of_the_learner_it_names(tasks: str) -> None:
+def test_learner_settings_in_defaults_apply_to_the_learner_that_defaults_name(tasks: str) -> None:
     run = config.resolve([f"task={tasks}:Usual"])
     assert (run.learner_name, run.learner.gamma, run.learner.lam) == ("shac", 0.5, 0.95)
     run = config.resolve([f"task={tasks}:Usual", "learner=ppo"])
@@ -76,12 +76,12 @@ def test_the_settings_in_defaults_are_those_of_the_learner_it_names(tasks: str) 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Elsewhere", r"^Elsewhere\.learner_defaults: ppo: it cannot choose a learner"),
+        ("Elsewhere", r"^Elsewhere\.learner_defaults: ppo: cannot choose a learner"),
         ("Missing", r"Missing\.learner_defaults: ppo: learner\.target_keep"),
-        ("Flat", r"^Flat\.learner_defaults: ppo: it must be a dictionary from dotted keys"),
+        ("Flat", r"^Flat\.learner_defaults: ppo: must be a dictionary from dotted keys"),
     ],
 )
-def test_a_mistake_in_them_says_where_it_is(tasks: str, name: str, message: str) -> None:
+def test_an_error_in_learner_defaults_names_task_and_learner(tasks: str, name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config.resolve([f"task={tasks}:{name}"])
 
@@ -100,7 +100,7 @@ def test_a_learner_that_needs_gradients_gets_a_backend_that_has_them(monkeypatch
     assert picked[-1] == {"gradients"}
 
 
-def test_what_a_backend_says_it_gives_is_what_it_can_do() -> None:
+def test_the_gives_of_a_backends_row_equals_its_capabilities() -> None:
     for name, entry in registry.entries("backends").items():
         if not entry.hint and entry.devices:
             run = config.resolve(["task=cartpole_balance", f"backend={name}", "device=cpu"])

@@ -1,4 +1,4 @@
-"""Hundreds of malformed command lines: exit code 2, one printable line on stderr, nothing else, nothing written."""
+"""Malformed command lines: exit code 2, one printable line on stderr, no output and no files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Case = tuple[str, list[str], str]
 
 
 def misspelt(word: str) -> list[str]:
-    """A letter left out, one doubled, and two swapped."""
+    """The word with a letter left out, one doubled, and two swapped."""
     middle = len(word) // 2
     found = [
         word[:middle] + word[middle + 1 :],
@@ -272,12 +272,12 @@ CASES = list(cases())
 
 @pytest.fixture
 def refused(capsys, monkeypatch, tmp_path):
-    """Runs a command line and returns the one line it was refused with."""
+    """Runs a command line that must be refused, and returns its error line."""
 
     def start(*args: object, **kwargs: object) -> None:
         raise AssertionError("a malformed override started a run")
 
-    # The function alone: a stub of the module would stay in whatever a command imports while it stands.
+    # Only the function: modules that a command imports would keep a stub of the module.
     monkeypatch.setattr("robolearn.training.train.train", start)
     monkeypatch.chdir(tmp_path)
 
@@ -299,7 +299,7 @@ def refused(capsys, monkeypatch, tmp_path):
     return run
 
 
-def test_there_are_hundreds_of_them_in_every_class() -> None:
+def test_there_are_at_least_300_different_cases() -> None:
     assert len(CASES) >= 300
     assert len({tuple(words) for _, words, _ in CASES}) >= 300
 
@@ -313,7 +313,7 @@ def test_a_malformed_override_is_refused_with_one_line(refused, words: list[str]
     assert expected in refused(["train", *words])
 
 
-def test_every_setting_of_the_main_job_is_found_from_a_misspelling(refused) -> None:
+def test_every_setting_of_humanoid_walk_is_suggested_for_its_misspelling(refused) -> None:
     run = config.resolve([TASK])
     every = [path for group in SECTIONS for path in fields.paths(getattr(run, group), group) if "." in path]
     assert len(every) > 40
@@ -340,7 +340,9 @@ def test_every_setting_of_the_main_job_is_found_from_a_misspelling(refused) -> N
         (["eval", "one", "two"], "'two'"),
     ],
 )
-def test_other_commands_refuse_the_same_way(refused, words: list[str], right: str) -> None:
+def test_malformed_options_of_other_commands_are_refused_with_one_line(
+    refused, words: list[str], right: str
+) -> None:
     assert right in refused(words)
 
 
@@ -366,7 +368,7 @@ def test_other_commands_refuse_the_same_way(refused, words: list[str], right: st
         ("grad-check", "--envs"),
     ],
 )
-def test_every_number_of_a_command_has_an_upper_and_a_lower_bound(refused, command, option, value) -> None:
+def test_a_numeric_option_out_of_range_is_refused_by_name(refused, command, option, value) -> None:
     assert option in refused([command, *(["a-bundle"] if command == "deploy" else []), option, value])
 
 
@@ -382,7 +384,7 @@ def test_every_number_of_a_command_has_an_upper_and_a_lower_bound(refused, comma
         ["task=\x1b[31m"],
     ],
 )
-def test_the_installed_command_itself_refuses_with_one_line(words: list[str], tmp_path: Path) -> None:
+def test_the_command_in_a_process_of_its_own_refuses_with_one_line(words: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "robolearn.cli", "train", *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2
