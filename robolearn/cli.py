@@ -1,7 +1,7 @@
 """The `robolearn` command.
 
-What a command raises becomes an exit code in `robolearn.commands.exits`. Nothing heavy is imported before a
-command's body needs it: `--help` and `list` answer at once.
+`robolearn.commands.exits` turns exceptions into exit codes. Commands import what they need in their bodies, so that
+`--help` and `list` are fast.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ EPILOG = (
     "130 interrupted."
 )
 EXPORT_EPILOG = (
-    "Exit codes: 0 done (a missing TensorRT or GPU is a warning), 2 bad input, 3 not the policy that was "
-    "trained (export, checker, parity or closed loop), 4 over the budget, measured or modelled, 5 something "
-    "required cannot be had on this machine, 6 an engine of another device or not buildable, 70 a bug (shows "
-    "a traceback), 130 interrupted."
+    "Exit codes: 0 ok (a missing TensorRT or GPU is a warning), 2 bad input, 3 the exported policy differs "
+    "from the trained one (export, checker, parity or closed loop), 4 over the budget, measured or modelled, 5 "
+    "something required is missing on this machine, 6 the engine is of another device or cannot be built, 70 a "
+    "bug (shows a traceback), 130 interrupted."
 )
 DEPLOY_EPILOG = (
-    "Exit codes: 0 done, 1 the robot fell, 2 bad input, 3 not the policy that was trained (golden check), 4 too "
-    "many deadlines missed, 5 something required cannot be had on this machine, 6 an engine of another device, 70 "
-    "a bug (shows a traceback), 130 interrupted."
+    "Exit codes: 0 ok, 1 the robot fell, 2 bad input, 3 the exported policy differs from the trained one (golden "
+    "check), 4 too many deadlines missed, 5 something required is missing on this machine, 6 the engine is of another "
+    "device, 70 a bug (shows a traceback), 130 interrupted."
 )
 TARGETS = "jetson-thor, jetson-thor-t4000, jetson-agx-orin, jetson-orin-nx, jetson-orin-nano, host"
 WIDTH = {"max_content_width": 100}
 
 app = typer.Typer(
     name="robolearn",
-    help="Train robot policies on thousands of simulated robots, prove them, ship them.",
+    help="Train robot policies on thousands of simulated robots, check them, export them.",
     epilog=EPILOG,
     add_completion=False,
     rich_markup_mode=None,
@@ -60,7 +60,7 @@ Words = Annotated[
     ),
 ]
 Output = Annotated[
-    Path | None, typer.Option("--output", help="Folder to write to; the run's own where omitted.")
+    Path | None, typer.Option("--output", help="Folder to write to; the run folder where omitted.")
 ]
 
 
@@ -69,7 +69,7 @@ def root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
-    """Shows the help where no command is given."""
+    """Show the help where no command is given."""
     if version:
         typer.echo(f"robolearn {__version__}")
     elif context.invoked_subcommand is None:
@@ -79,7 +79,7 @@ def root(
 @app.command(epilog=EPILOG, context_settings=WIDTH)
 def train(
     overrides: Overrides = None,
-    show: Annotated[bool, typer.Option("--show", help="Print the resolved configuration and stop.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print the resolved configuration and exit.")] = False,
 ) -> int:
     """Train a policy.
 
@@ -89,7 +89,7 @@ def train(
     robolearn train task=my_task.py:MyTask
     robolearn train resume=runs/humanoid_walk/2026-01-31_12-00-00 max_iterations=500
 
-    The tasks: robolearn list tasks. Every setting of one, with its value and meaning:
+    List the tasks: robolearn list tasks. Show every setting of one, with its value and meaning:
     robolearn train task=NAME --show
     """
     from robolearn import config
@@ -112,7 +112,7 @@ def list_(
 ) -> int:
     """List tasks, robots, backends, learners.
 
-    Ours, and those of installed packages.
+    Those of RoboLearn and of installed packages.
     """
     from robolearn.config import registry
 
@@ -136,15 +136,18 @@ def list_(
 def eval_(
     words: Words = None,
     output: Output = None,
-    episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Episodes to run, at least.")] = 512,
-    backend: Annotated[str | None, typer.Option(help="Another simulator than the run's.")] = None,
+    episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Minimum number of episodes.")] = 512,
+    backend: Annotated[str | None, typer.Option(help="Simulator to use instead of the run's.")] = None,
     gap: Annotated[
-        bool, typer.Option("--gap", help="On the run's own simulator too: tell the gap in return.")
+        bool,
+        typer.Option(
+            "--gap", help="Evaluate on the run's simulator too, and report the difference in return."
+        ),
     ] = False,
 ) -> int:
     """Run many episodes of the deterministic policy and write metrics.json.
 
-    Noise, delays and commands stay as the run has them; settings change them.
+    Noise, delays and commands are those of the run; settings change them.
 
     \b
     robolearn eval
@@ -162,12 +165,12 @@ def eval_(
 def play(
     words: Words = None,
     video: Annotated[
-        Path | None, typer.Option(help="Video to write; play.mp4 in the run's folder where omitted.")
+        Path | None, typer.Option(help="Video to write; play.mp4 in the run folder where omitted.")
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Length of the video [s].")] = 20.0,
     output: Output = None,
 ) -> int:
-    """Watch a policy: a video, headless. (The browser viewer is not there yet.)
+    """Write a video of a policy, without a display. (There is no browser viewer yet.)
 
     \b
     robolearn play --video walk.mp4
@@ -184,29 +187,32 @@ def play(
 def sim(
     overrides: Overrides = None,
     task: Annotated[
-        str | None, typer.Option(help="Task to simulate; a run's own where omitted.", show_default=False)
+        str | None,
+        typer.Option(help="Task to simulate; the task of --policy's run where omitted.", show_default=False),
     ] = None,
     policy: Annotated[
         str, typer.Option(help="A run, a checkpoint, pretrained:NAME, random or zero.")
     ] = "zero",
-    backend: Annotated[str, typer.Option(help="Simulator; auto picks.")] = "auto",
+    backend: Annotated[str, typer.Option(help="Simulator; auto: the best one installed.")] = "auto",
     steps: Annotated[int, typer.Option(min=1, max=100_000_000, help="Control steps to simulate.")] = 1000,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**32 - 1, help="Seed; on a CPU the same one gives the same bits.")
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed; on a CPU the same seed gives identical results.")
     ] = 1,
-    num_envs: Annotated[int, typer.Option(min=1, max=1_048_576, help="Robots side by side.")] = 64,
+    num_envs: Annotated[int, typer.Option(min=1, max=1_048_576, help="Number of environments.")] = 64,
     junit: Annotated[Path | None, typer.Option(help="Write a JUnit report here.", show_default=False)] = None,
     min_real_time_factor: Annotated[
-        float, typer.Option(min=0, max=1e9, help="Simulated seconds of each robot for a second of the clock.")
+        float,
+        typer.Option(min=0, max=1e9, help="Minimum simulated seconds of each robot per second of wall time."),
     ] = 1.0,
     min_survival: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of robots that a trained policy must keep up.")
+        float,
+        typer.Option(min=0, max=1, help="Minimum share of robots that a trained policy keeps from falling."),
     ] = 0.9,
 ) -> int:
-    """Simulate headless and check gates; exit code 1 where one fails.
+    """Simulate without a display and check gates; exit code 1 where one fails.
 
-    The gates: no divergence, nothing that is not finite, fast enough, the same bits again (on a CPU) and,
-    for a trained policy, survival.
+    The gates: no divergence, finite values, real-time factor, bit-identical repetition (on a CPU) and, for a trained
+    policy, survival.
 
     \b
     robolearn sim --task humanoid_walk --policy zero --junit out.xml
@@ -239,34 +245,44 @@ def export(
     output: Annotated[
         Path | None, typer.Option("--output", help="Folder of the bundle; RUN/export/TARGET where omitted.")
     ] = None,
-    precision: Annotated[str, typer.Option(help="Of the matrices: fp32, fp16 or bf16.")] = "fp32",
+    precision: Annotated[
+        str, typer.Option(help="Precision of matrix products: fp32, fp16 or bf16.")
+    ] = "fp32",
     profile: Annotated[
-        list[str] | None, typer.Option(help="Also write what this stack reads: unitree, mjlab.")
+        list[str] | None, typer.Option(help="Also write files for this stack: unitree, mjlab.")
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(help="Control rate on the robot [Hz]; checked against the policy's own.")
+        float | None, typer.Option(help="Control rate on the robot [Hz]; checked against the policy's rate.")
     ] = None,
-    starts: Annotated[int, typer.Option(min=4, max=100_000, help="Paired starts of the closed loop.")] = 512,
-    seconds: Annotated[float, typer.Option(min=0.02, max=86400, help="Length of each [s].")] = 10.0,
+    starts: Annotated[
+        int, typer.Option(min=4, max=100_000, help="Paired initial states of the closed loop.")
+    ] = 512,
+    seconds: Annotated[
+        float, typer.Option(min=0.02, max=86400, help="Length of each closed loop [s].")
+    ] = 10.0,
     measure_seconds: Annotated[
         float,
-        typer.Option(min=0, max=86400, help="How long to measure here at the control rate [s]; 0: not."),
+        typer.Option(
+            min=0,
+            max=86400,
+            help="How long to measure latency on this machine, at the control rate [s]; 0: not at all.",
+        ),
     ] = 10.0,
     require_engine: Annotated[
         bool, typer.Option("--require-engine", help="Fail where no TensorRT engine can be built.")
     ] = False,
     require_measured: Annotated[
-        bool, typer.Option("--require-measured", help="Fail where this machine is not the target.")
+        bool, typer.Option("--require-measured", help="Fail where this machine is not the export target.")
     ] = False,
 ) -> int:
-    """Make a bundle that a robot can run: ONNX, parity, closed loop, latency against the budget.
+    """Export a policy to a bundle for a robot: ONNX, parity, closed loop, latency against the budget.
 
     \b
     robolearn export --target jetson-thor pretrained:humanoid_walk
     robolearn export --target jetson-orin-nano --precision fp16 runs/humanoid_walk/2026-01-31_12-00-00
 
-    Settings change the simulation it is tried in, never the policy. The bundle's REPORT.md says what was checked and
-    what was not; its runtime.py checks, builds and measures on the robot's computer.
+    Settings change the simulation of the closed loop, never the policy. The bundle's REPORT.md lists what was checked
+    and what was not; its runtime.py checks, builds and measures on the robot's computer.
     """
     run, overrides = split(words)
     from robolearn.export.request import Request
@@ -294,17 +310,17 @@ def export(
 def deploy(
     bundle: Annotated[Path, typer.Argument(help="Folder that `robolearn export` wrote.")],
     overrides: Overrides = None,
-    seconds: Annotated[float, typer.Option(min=0.1, max=86400, help="How long [s].")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=86400, help="Duration [s].")] = 20.0,
     runtime: Annotated[
-        str | None, typer.Option(help="onnxruntime or tensorrt; what the bundle has where omitted.")
+        str | None, typer.Option(help="onnxruntime or tensorrt; the bundle's runtime where omitted.")
     ] = None,
     max_missed: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the deadlines that may be missed.")
+        float, typer.Option(min=0, max=1, help="Maximum share of missed deadlines.")
     ] = 0.01,
 ) -> int:
     """Run a bundle against the simulator in real time, at its control rate.
 
-    A deadline is missed where the targets are not there one control period after they were due.
+    A deadline is missed where the joint targets are more than one control period late.
 
     \b
     robolearn deploy runs/humanoid_walk/2026-01-31_12-00-00/export/jetson-thor
@@ -319,11 +335,15 @@ def deploy(
 @app.command(epilog=EPILOG, context_settings=WIDTH)
 def bench(
     overrides: Overrides = None,
-    rounds: Annotated[int, typer.Option(min=1, max=1000, help="How often everything is measured.")] = 7,
-    warmup: Annotated[int, typer.Option(min=0, max=1000, help="Training iterations before that.")] = 3,
-    sizes: Annotated[str | None, typer.Option(help="Environments, a line each: 1024,4096.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Number of measurement rounds.")] = 7,
+    warmup: Annotated[
+        int, typer.Option(min=0, max=1000, help="Training iterations before the first round.")
+    ] = 3,
+    sizes: Annotated[
+        str | None, typer.Option(help="Numbers of environments, measured one after the other: 1024,4096.")
+    ] = None,
     against: Annotated[str | None, typer.Option(hidden=True)] = None,
-    json: Annotated[Path | None, typer.Option(help="Write everything measured here too.")] = None,
+    json: Annotated[Path | None, typer.Option(help="File for the results, as JSON.")] = None,
 ) -> int:
     """Measure speed and memory: raw physics, environment, inference, learning.
 
@@ -345,10 +365,10 @@ def bench(
 @app.command("grad-check", epilog=EPILOG, context_settings=WIDTH)
 def grad_check(
     overrides: Overrides = None,
-    directions: Annotated[int, typer.Option(min=1, max=10_000, help="Random directions for each line.")] = 16,
-    envs: Annotated[int, typer.Option(min=2, max=10_000, help="Robots side by side.")] = 16,
+    directions: Annotated[int, typer.Option(min=1, max=10_000, help="Random directions per row.")] = 16,
+    envs: Annotated[int, typer.Option(min=2, max=10_000, help="Number of environments.")] = 16,
 ) -> int:
-    """Compare gradients through the simulator with finite differences; exit code 1 where they are apart.
+    """Compare gradients through the simulator with finite differences; exit code 1 where they differ.
 
     robolearn grad-check task=cartpole_balance backend=differentiable
     """
@@ -360,8 +380,8 @@ def grad_check(
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code; `argv` without the program's name.
 
-    What a user can cause is one line on stderr. Only a bug of ours shows a traceback. Without `argv` the process is
-    the command's own: SIGTERM interrupts it as Ctrl-C does, and its exit code, once known, stays.
+    Errors are one line on stderr; only a bug shows a traceback. Without `argv` it is the process's main function:
+    SIGTERM interrupts it like Ctrl-C, and further signals are ignored once the exit code is known.
     """
     if argv is not None:
         return _run(argv)

@@ -1,4 +1,4 @@
-"""The command's shell: messages, exit codes, help."""
+"""The command line: messages, exit codes, help."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def raise_from_a_library() -> None:
     np.zeros(3).reshape(2, 2)
 
 
-def raise_in_an_expression_of_ours() -> None:
+def raise_in_robolearn_through_a_library() -> None:
     from robolearn.commands.bench.rates import Spread
 
-    Spread.of([])  # `statistics` refuses it with a ValueError of its own
+    Spread.of([])  # raises a ValueError in `statistics`
 
 
-def raise_a_plain_error_of_ours() -> None:
-    raise ValueError("worded by someone who forgot what it is for")
+def raise_a_value_error_in_robolearn() -> None:
+    raise ValueError("not a ConfigError")
 
 
 def raise_missing() -> None:
@@ -47,7 +47,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def raise_for_users() -> None:
+def raise_config_error() -> None:
     from robolearn.envs.robot import Robot
 
     Robot.load("/nowhere")
@@ -58,14 +58,14 @@ def raise_for_users() -> None:
     [
         (raise_missing, exits.MISSING, "no renderer"),
         (raise_on_disk, exits.BAD_INPUT, "No such file or directory"),
-        (raise_for_users, exits.BAD_INPUT, "robot.yaml"),
+        (raise_config_error, exits.BAD_INPUT, "robot.yaml"),
         (interrupt, exits.INTERRUPTED, ""),
         (raise_from_a_library, exits.BUG, "Traceback"),
-        (raise_in_an_expression_of_ours, exits.BUG, "Traceback"),
-        (raise_a_plain_error_of_ours, exits.BUG, "Traceback"),
+        (raise_in_robolearn_through_a_library, exits.BUG, "Traceback"),
+        (raise_a_value_error_in_robolearn, exits.BUG, "Traceback"),
     ],
 )
-def test_each_kind_of_failure_has_its_exit_code(
+def test_each_kind_of_error_has_its_exit_code_and_only_a_bug_shows_a_traceback(
     body: Any, code: int, shown: str, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(config, "resolve", lambda words: body())
@@ -79,7 +79,7 @@ def test_each_kind_of_failure_has_its_exit_code(
 @pytest.mark.parametrize(
     "words", [[], ["--help"], ["train", "--help"], ["list"], ["list", "robot"], ["--version"]]
 )
-def test_help_and_lists_end_well(words: list[str], capsys) -> None:
+def test_help_list_and_version_exit_with_0_and_no_error_output(words: list[str], capsys) -> None:
     assert cli.main(words) == 0
     out, err = capsys.readouterr()
     assert out.strip()
@@ -89,7 +89,7 @@ def test_help_and_lists_end_well(words: list[str], capsys) -> None:
             assert f" {code} " in out
 
 
-def test_the_help_of_export_names_every_target() -> None:
+def test_the_help_of_export_lists_every_export_target() -> None:
     from robolearn.export import target
 
     assert sorted(cli.TARGETS.split(", ")) == target.names()
@@ -121,12 +121,14 @@ TINY = ["num_envs=8", "max_iterations=2", "device=cpu", "learner.num_steps=4"]
         (["task.control_dt=0.025"], "task.control_dt=0.025 is not a multiple"),
         (["backend.timestep=1e-6"], "backend.timestep=1e-06"),
         (["task.randomize={mass_scale: [1, 1]}"], "mass_scale"),
-        (["learner.symmetry=clock"], "use learner.symmetry=none"),
+        (["learner.symmetry=cycle"], "use learner.symmetry=none"),
         (["learner.max_kl=0.001"], "max_kl=0.001"),
         (["backend=mujoco", "device=cuda"], "device=c"),
     ],
 )
-def test_what_parts_refuse_of_the_settings_is_exit_code_2(words, said, tmp_path, monkeypatch, capsys) -> None:
+def test_an_invalid_setting_is_exit_code_2_and_named_and_writes_nothing(
+    words, said, tmp_path, monkeypatch, capsys
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["train", "task=cartpole_balance", *TINY, *words]) == exits.BAD_INPUT
     (line,) = capsys.readouterr().err.splitlines()
@@ -137,8 +139,8 @@ def test_what_parts_refuse_of_the_settings_is_exit_code_2(words, said, tmp_path,
 @pytest.mark.parametrize(
     ("method", "body", "said"),
     [
-        ("targets", "20 * arguments[0].tanh()", "Faulty.targets is not offset"),
-        ("targets", "arguments[0][:, :0]", "targets() returns"),
+        ("joint_targets", "20 * arguments[0].tanh()", "Faulty.joint_targets is not offset"),
+        ("joint_targets", "arguments[0][:, :0]", "joint_targets() returns"),
         (
             "reward_terms",
             "{**super().reward_terms(), 'upright': lambda state, ctx: ctx.command}",
@@ -147,7 +149,7 @@ def test_what_parts_refuse_of_the_settings_is_exit_code_2(words, said, tmp_path,
         ("terminations", "{'late': lambda state, ctx: ctx.robot.per_joint({'knee': 1.0}) > 0}", "knee"),
     ],
 )
-def test_what_is_wrong_with_a_users_task_is_exit_code_2(
+def test_an_error_in_a_users_task_is_exit_code_2_and_names_the_method_or_term(
     method, body, said, tmp_path, monkeypatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,5 @@
 """One file or folder a command: eval, sim, play, bench, grad-check (`train` is `training/train.py`).
 
-May import: training and what stands below it. Each has one entry function, which `cli.py` calls; `exits.py` turns what
-they raise into exit codes. Read `evaluate.py` first.
+May import: training and the layers below it. Each has one entry function, which `cli.py` calls; `exits.py` turns
+exceptions into exit codes. Read `evaluate.py` first.
 """

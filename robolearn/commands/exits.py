@@ -1,4 +1,4 @@
-"""What a command raises, as an exit code and one line on stderr.
+"""Turns the exceptions of a command into an exit code and one line on stderr.
 
 Exit codes:
 
@@ -7,10 +7,10 @@ Exit codes:
     2    bad input: an option, an override, a file
     3    something optional is missing: a package, a renderer, a GPU
     4    the run failed: it diverged, or a term was not finite
-    70   a bug of ours; its traceback is shown, please report it
+    70   a bug in RoboLearn; its traceback is shown, please report it
     130  interrupted (Ctrl-C, SIGTERM); a training run has saved a checkpoint
 
-`export` and `deploy` have codes of their own from 3 to 6, those of the bundle's runtime: `robolearn.runtime.errors`.
+`export` and `deploy` use the exit codes 3 to 6 of the bundle's runtime instead: `robolearn.runtime.errors`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from robolearn.runtime.errors import NOT_HERE, NOT_THE_SAME, Refused
 
 OK, CHECK_FAILED, BAD_INPUT, MISSING, RUN_FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
 
-_THE_DISK_SAYS_NO = {
+_FILE_ERRORS = {
     getattr(errno, f"E{name}")
     for name in ("ACCES", "EXIST", "ISDIR", "NAMETOOLONG", "NOENT", "NOSPC", "NOTDIR", "PERM", "ROFS")
 }
 
 
 def exit_code(work: Callable[[], object]) -> int:
-    """Does some work and returns its exit code: its own where it returns one, or that of what it raises."""
-    # typer brings click's code along, from some version on; the class is reached through one it exports.
+    """Call `work` and return its exit code: the int it returns, else 0, or the code of what it raises."""
+    # Newer versions of typer contain click's code; the class is found through one that typer exports.
     usage: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
         result = work()
@@ -55,10 +55,10 @@ def exit_code(work: Callable[[], object]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except SystemExit as stop:
-        # Nobody reads our output any more (`| head`): no failure of ours.
+        # The reader of the output has gone (`| head`), which is no failure.
         return OK if stop.code == 1 else int(stop.code or 0)
     except OSError as error:
-        if error.errno in _THE_DISK_SAYS_NO:
+        if error.errno in _FILE_ERRORS:
             where = f"{quote(str(error.filename), 120)}: " if error.filename else ""
             return _fail(f"{where}{error.strerror}", BAD_INPUT)
         return _bug()
@@ -78,7 +78,7 @@ def _bug() -> int:
 
 @contextmanager
 def export_codes() -> Iterator[None]:
-    """What is missing or fails in `export` and `deploy` has their codes, not those of the other commands."""
+    """Gives MissingError and RunFailed the exit codes of `export` and `deploy`."""
     try:
         yield
     except MissingError as error:
