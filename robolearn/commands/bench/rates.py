@@ -127,18 +127,19 @@ def _kept(value: Any) -> Any:
 
 
 def bookmark(env: Env, learner: Learner) -> Callable[[], None]:
-    """What brings simulation, random numbers and the actor's memory back to here, as often as it is called; what was
-    learned meanwhile stays."""
-    start, random, memory = env.snapshot(), getattr(learner, "random", None), getattr(learner, "memory", None)
+    """A function that restores the simulation, the random numbers and the actor's recurrent state of this moment, any
+    number of times; what was learned since stays."""
+    start, random = env.snapshot(), getattr(learner, "random", None)
     noise = None if random is None else random.get_state()
-    remembered = None if memory is None else tuple(x.clone() for x in memory.now)
+    recurrence = getattr(learner, "recurrence", None)
+    recurrent = None if recurrence is None else tuple(x.clone() for x in recurrence.now)
 
     def rewind() -> None:
         env.restore(start)
         if random is not None:
             random.set_state(noise)
-        if memory is not None:
-            memory.restore(remembered)
+        if recurrence is not None:
+            recurrence.restore(recurrent)
 
     return rewind
 
