@@ -1,4 +1,4 @@
-"""The training loop and what a run consists of: building it, checkpoints, folders, metrics, the panel.
+"""The training loop, and the parts of a run: how it is built, checkpoints, run folders, metrics, the panel.
 
-May import: learners, external and what stands below them. Read `train.py` first, then `checkpoint.py`.
+May import: learners, external and the layers below them. Read `train.py` first, then `checkpoint.py`.
 """

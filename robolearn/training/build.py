@@ -1,4 +1,4 @@
-"""From a configuration to an Env: robot, backend and device looked up, seeded and put together."""
+"""Builds the environments of a configuration."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def make_learner_env(run: Config, num_envs: int | None = None, rank: int = 0) -> LearnerEnv:
-    """The environments a configuration describes, ours or somebody else's, `num_envs` instead of its own where given.
+    """The environments of a configuration, RoboLearn's or third-party; `num_envs` overrides the configuration's.
 
     Raises:
-        ConfigError: robot, backend, device and task do not fit together, or the environments not into memory.
+        ConfigError: robot, backend, device and task do not fit together, or memory is too small.
     """
     if run.backend_name != EXTERNAL:
         return make_env(run, num_envs, rank)
@@ -33,10 +33,10 @@ def make_learner_env(run: Config, num_envs: int | None = None, rank: int = 0) ->
 
 
 def build_external(run: Config, num_envs: int, rank: int = 0, render: bool = False) -> ExternalEnv:
-    """Somebody else's environments, which bring their simulator; with `render` able to draw the first.
+    """Third-party environments, which bring their simulator; with `render`, the first one can be drawn.
 
     Raises:
-        ConfigError: they cannot be made, or their spaces do not fit a policy.
+        ConfigError: they cannot be created, or their spaces are not supported.
     """
     if device_of(run).type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device={run.device}: PyTorch finds no CUDA GPU here; use device=cpu")
@@ -46,10 +46,10 @@ def build_external(run: Config, num_envs: int, rank: int = 0, render: bool = Fal
 
 
 def make_env(run: Config, num_envs: int | None = None, rank: int = 0) -> Env:
-    """The Env a configuration describes, with `num_envs` instead of its own where given.
+    """The Env of a configuration; `num_envs` overrides the configuration's.
 
     Raises:
-        ConfigError: robot, backend, device and task do not fit together, or the environments not into memory.
+        ConfigError: robot, backend, device and task do not fit together, or memory is too small.
     """
     require_ours(run)
     wanted = num_envs or run.num_envs
@@ -64,7 +64,7 @@ def _probe(run: Config, num_envs: int, rank: int) -> tuple[Env, Backend]:
 
 
 def device_of(run: Config) -> torch.device:
-    """Where a run computes: `auto` is a GPU where its backend can use one that is there."""
+    """The device of a run; `auto` is a GPU where there is one that the backend supports."""
     if run.device != "auto":
         return torch.device(run.device)
     devices = run.task.devices if run.backend_name == EXTERNAL else registry.devices(run.backend_name)
@@ -73,7 +73,7 @@ def device_of(run: Config) -> torch.device:
 
 
 def build_env(run: Config, num_envs: int, rank: int = 0) -> Env:
-    """`make_env` for who has asked already whether there is room: it measures nothing.
+    """`make_env` without the check that memory is large enough.
 
     Raises:
         ConfigError: robot, backend, device and task do not fit together.
@@ -85,7 +85,7 @@ def build_env(run: Config, num_envs: int, rank: int = 0) -> Env:
         backend_class = registry.load("backends", run.backend_name)
         try:
             backend = backend_class(robot, num_envs, str(device_of(run)), run.backend)
-        except NotImplementedError as error:  # MuJoCo Warp's word for what the robot asks for and it lacks
+        except NotImplementedError as error:  # raised by MuJoCo Warp for an unsupported feature of the robot
             raise ConfigError(
                 f"backend={run.backend_name} cannot simulate robot {robot.name}: {error}; change its robot.yaml or "
                 "MJCF, or choose another backend= (robolearn list)"
@@ -96,20 +96,20 @@ def build_env(run: Config, num_envs: int, rank: int = 0) -> Env:
 
 
 def require_ours(run: Config, what: str = "this command") -> None:
-    """Refuse somebody else's environment where a task of ours is needed: its robot, its State, its terms.
+    """Refuse a third-party environment where a robot, a State and terms are needed.
 
     Raises:
-        ConfigError: naming the task.
+        ConfigError: the run is of a third-party environment; names the task.
     """
     if run.backend_name == EXTERNAL:
         raise ConfigError(
-            f"{what} needs a task of RoboLearn's kind, with a robot and a State; task={run.task_name} brings its own "
-            "simulator (train, eval, play, sim, export and deploy take it)"
+            f"{what} needs a RoboLearn task, with a robot and a State; task={run.task_name} brings its own "
+            "simulator, which train, eval, play, sim, export and deploy support"
         )
 
 
 def _seed_globals(seed: int) -> None:
-    # Nothing of ours draws from the global generators; what a user's task or library draws repeats too.
+    # For users' tasks and libraries: RoboLearn draws nothing from the global generators.
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)

@@ -1,14 +1,14 @@
-"""Run folders and checkpoints: everything a run needs to go on exactly where it stopped.
+"""Run folders and checkpoints, from which a run resumes exactly.
 
     runs/humanoid_walk/2026-01-31_12-00-00/
       config.yaml       the resolved configuration
-      contract.json     what the robot must know
-      metrics.jsonl     a line an iteration; TensorBoard's event files lie beside it
-      latest.pt         the newest checkpoint with the simulation itself: exact resume
+      contract.json     how a policy's inputs and outputs relate to the robot
+      metrics.jsonl     one line per iteration; TensorBoard's event files are beside it
+      latest.pt         the newest checkpoint, with the state of the simulation: exact resume
       checkpoints/      iteration_000025.pt ...: weights, optimizer, normalizers
-      .lock             who trains in it; see `robolearn.files.locked`
+      .lock             the process that trains in it; see `robolearn.files.locked`
 
-A checkpoint holds tensors and plain values only and is loaded so: it cannot run code.
+A checkpoint holds only tensors and plain values, and is loaded with `weights_only`: it cannot run code.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from robolearn.learners.saved import find_run as find_run
 from robolearn.learners.saved import load as load
 
 SIMULATED = ("memory",)  # the name of the recurrent state since the first version
-"""Parts of a learner's state that belong to the robots in the simulation and mean nothing without it."""
+"""Keys of a learner's state that belong to the simulated environments; dropped where the simulation is not restored."""
 
 
 def new_run_folder(task_name: str, output: str | None) -> Path:
     """Create the folder of a new run: `output`, or runs/TASK/TIME.
 
     Raises:
-        ConfigError: where `output` already holds a run, which would be lost.
+        ConfigError: `output` already holds a run, or cannot be written to.
     """
     if output is not None:
         folder = Path(output)
         if (folder / "config.yaml").exists():
             raise ConfigError(
-                f"output={output} already holds a run; resume={output} goes on with it, or name another"
+                f"output={output} already holds a run; resume it with resume={output}, or choose another folder"
             )
         _make(folder)
         return folder
@@ -55,7 +55,7 @@ def new_run_folder(task_name: str, output: str | None) -> Path:
         if not folder.exists():
             _make(folder)
             return folder
-    raise ConfigError(f"{parent} holds a thousand runs of this very second; name one with output=DIR")
+    raise ConfigError(f"{parent} holds a thousand runs of this second; choose a folder with output=DIR")
 
 
 def _make(folder: Path) -> None:
@@ -66,16 +66,17 @@ def _make(folder: Path) -> None:
 
 
 def save(folder: Path, iteration: int, learner: Any, env: Any, infos: dict[str, Any] | None = None) -> Path:
-    """Write the checkpoint after `iteration`: weights under checkpoints/, and latest.pt with the simulation.
-
-    Both are written beside their place and moved there: a kill leaves the old file or the new, never half.
+    """Write the checkpoint after `iteration`: weights in checkpoints/, and latest.pt with the simulation, atomically.
 
     Args:
-        folder: the run's.
-        iteration: the last one finished.
+        folder: the run folder.
+        iteration: the last finished iteration.
         learner: its `state_dict` is saved.
         env: its `snapshot` is saved, in latest.pt.
-        infos: plain values about the run to keep with it.
+        infos: plain values about the run, saved as they are.
+
+    Returns:
+        The file under checkpoints/.
     """
     policy = learner.policy
     alone = {"policy": policy.entry()} if isinstance(policy, Policy) else {}
@@ -87,19 +88,19 @@ def save(folder: Path, iteration: int, learner: Any, env: Any, infos: dict[str, 
 
 
 def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[str] = ()) -> bool:
-    """Put a checkpoint into a learner and, where it holds one and nothing speaks against it, the simulation.
+    """Load a checkpoint into a learner, and its simulation into an Env where it fits.
 
     Args:
-        content: what `load` gave.
-        learner: takes the weights, and the saved rate and random state unless `changes` set them anew.
-        env: takes the simulation unless `changes` concern it.
-        changes: dotted keys in which the configuration differs from the one that was saved.
+        content: the checkpoint, as `load` returns it.
+        learner: gets the weights, and the saved learning rate and random state unless `changes` name them.
+        env: gets the simulation, unless the checkpoint has none, `changes` concern it, or num_envs or device differ.
+        changes: dotted keys whose values differ from the saved configuration.
 
     Returns:
         Whether the simulation was restored.
 
     Raises:
-        ConfigError: networks or simulation have other shapes.
+        ConfigError: the networks or the simulation do not fit.
     """
     changed = set(changes)
     state = dict(content)
@@ -113,7 +114,7 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
     saved: dict[str, Any] = content.get("env") or {}
     anew = any(key.partition(".")[0] in ("task", "backend", "device", "num_envs", "seed") for key in changed)
     simulated = bool(saved) and not anew and len(saved["state"]["episode.step"]) == env.num_envs
-    # A GPU's generator has another state than a CPU's: what was simulated on one goes on there.
+    # The random states of GPU and CPU differ: a simulation is only restored on the kind of device it was saved on.
     simulated = simulated and len(saved["random"]) == len(env.random.generator.get_state())
     if not simulated:
         state = {name: value for name, value in state.items() if name not in SIMULATED}
@@ -122,7 +123,7 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         why = " ".join(str(error).split())
         if "Error(s) in loading" in why or "size mismatch" in why:
-            why = "its networks are of other shapes; was it trained for another task, or with other learner.*_hidden?"
+            why = "its networks have other shapes; was it trained for another task, or with other learner.*_hidden?"
         raise ConfigError(f"the checkpoint does not fit this configuration: {why}") from error
     if not simulated:
         return False
@@ -131,24 +132,29 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
     except (RuntimeError, KeyError, IndexError, AttributeError, ValueError) as error:
         why = " ".join(str(error).split())
         raise ConfigError(
-            f"the simulation in this checkpoint does not fit ({why}); a file in checkpoints/ holds the weights alone"
+            f"the simulation in this checkpoint does not fit ({why}); resume from a file in "
+            "checkpoints/, which holds only weights"
         ) from error
     set_global_random(content["global_random"])
     return True
 
 
 def require_newest(folder: Path, content: dict[str, Any]) -> None:
-    """Refuse to go on in a run's own folder from behind its newest checkpoint, which would mix two histories."""
+    """Refuse to resume in the same run folder from an older checkpoint, which would mix two histories.
+
+    Raises:
+        ConfigError: the folder holds a newer checkpoint.
+    """
     newest = load(folder / LATEST)["iter"] if (folder / LATEST).exists() else 0
     if content["iter"] < newest:
         raise ConfigError(
-            f"this checkpoint is of iteration {content['iter']}, and the run is at {newest}; add output=DIR to go on "
-            "from it in a folder of its own"
+            f"this checkpoint is of iteration {content['iter']}, and the run is at {newest}; add output=DIR to resume "
+            "in another folder"
         )
 
 
 def _global_random() -> dict[str, Any]:
-    """Python's, NumPy's and torch's own generators: our code uses none of them, a user's task may."""
+    """State of Python's, NumPy's and torch's global generators; RoboLearn uses none of them, but a user's task may."""
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002
     return {
         "python": random.getstate(),
@@ -158,7 +164,7 @@ def _global_random() -> dict[str, Any]:
 
 
 def set_global_random(state: dict[str, Any]) -> None:
-    """The reverse of what a checkpoint saves."""
+    """Restore the states of the global generators from a checkpoint's `global_random`."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, *rest = state["numpy"]

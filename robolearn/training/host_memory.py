@@ -1,4 +1,4 @@
-"""How many environments fit into memory, asked before a run begins and not by its crash."""
+"""Predicts before a run whether its environments fit into memory, of the host or of a GPU."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ import torch
 from robolearn.errors import ConfigError, MissingError, RunFailed
 
 PLENTY = 2**21
-"""Bytes that no environment of ours needs (a humanoid takes 0.1 MB): where there is this much, nothing is measured."""
+"""Upper bound [bytes] of an environment's size (a humanoid takes 0.1 MB); where it fits, nothing is measured."""
 PROBE = 1024
-"""Environments that are built to measure what one takes, or as many as are asked for."""
+"""Number of environments that are built to measure the size of one; fewer where `num_envs` is smaller."""
 USABLE = 0.8
-"""Share of the free memory that may be planned with: a run takes more than what stands before its first step."""
+"""Usable share of the free memory: a run allocates more after it is built."""
 TOO_LARGE = "needs more memory than there is"
 
 
 def require_room(
     num_envs: int, device: torch.device, build: Callable[[int], Sequence[Any]], plenty: int = PLENTY
 ) -> None:
-    """Refuse a number of environments that does not fit in memory.
+    """Refuse a number of environments that does not fit into memory.
+
+    The size of one is measured by building one environment, and then PROBE of them.
 
     Args:
-        num_envs: what was asked for.
-        device: where they are to be.
-        build: makes what will be held for a small number of environments: an Env, its backend, maybe a learner.
-            What takes more for a while says so in its `scratch_bytes`. It must not ask for room itself.
-        plenty: bytes that no environment needs: where there is this much for each, nothing is measured.
+        num_envs: number of environments of the run.
+        device: device of the environments.
+        build: builds the parts of a run with a given number of environments: an Env, which is closed afterwards, its
+            backend, maybe a learner. A part's `scratch_bytes`, if any, is what it takes temporarily.
+        plenty: upper bound [bytes] of the size of one; where it fits, nothing is measured.
 
     Raises:
-        ConfigError: it does not fit; the message has the largest number that would.
+        ConfigError: they do not fit; the message has the largest number that does.
     """
     free = free_bytes(device)
     if free is None or num_envs * plenty < free:
@@ -56,21 +58,21 @@ def require_room(
 
 
 def _grown(build: Callable[[int], Sequence[Any]], num_envs: int, device: torch.device, before: int) -> int:
-    """Bytes that are taken with so many environments, beyond those taken before."""
+    """Bytes taken by `num_envs` environments, beyond `before`."""
     made = build(num_envs)
     with closing(made[0]):
         size = taken_bytes(device) - before + sum(getattr(part, "scratch_bytes", 0) for part in made)
     del made
-    gc.collect()  # an Env and its recorded parts know each other
+    gc.collect()  # an Env and its CUDA graphs refer to each other
     return size
 
 
 @contextmanager
 def enough_memory(num_envs: int, what: str = "") -> Iterator[None]:
-    """Say in one line what memory is not enough for, whichever library finds out; `what` comes with the environments.
+    """Turns a failed allocation of torch, Warp or NumPy into a one-line error; `what` follows num_envs in it.
 
     Raises:
-        ConfigError: an allocation failed: torch's and Warp's are RuntimeErrors, NumPy's is a MemoryError.
+        ConfigError: an allocation failed: a RuntimeError of torch or Warp, or a MemoryError of NumPy.
     """
     try:
         yield
@@ -84,12 +86,12 @@ def enough_memory(num_envs: int, what: str = "") -> Iterator[None]:
 
 
 def taken_bytes(device: torch.device) -> int:
-    """Memory that is taken: of a GPU by everybody, of the host by this process."""
+    """Memory in use: of a GPU by all processes, of the host by this process."""
     return -(free_bytes(device) or 0) if device.type == "cuda" else process_bytes()
 
 
 def process_bytes(statm: Path = Path("/proc/self/statm")) -> int:
-    """Memory of the host that this process has now, without the files it has mapped; its peak where no one says."""
+    """Host memory of this process without mapped files; where the system does not tell, its peak."""
     try:
         _, resident, shared, *_ = statm.read_text().split()
     except OSError:
@@ -98,18 +100,18 @@ def process_bytes(statm: Path = Path("/proc/self/statm")) -> int:
 
 
 def peak_bytes() -> int:
-    """The most memory of the host that this process had at any time."""
+    """Peak of this process's host memory."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most * (1 if sys.platform == "darwin" else 1024)  # bytes there, KiB on Linux
+    return most * (1 if sys.platform == "darwin" else 1024)  # bytes on macOS, KiB on Linux
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that can still be had; None where the system does not tell."""
+    """Free memory; None where the system does not tell."""
     if device.type == "cuda":
-        # Where no such GPU is, the backend says so, and better.
+        # A missing GPU is reported by the backend.
         if (device.index or 0) >= torch.cuda.device_count():
             return None
-        # What torch keeps for its next allocation is taken, for the driver, but free for us.
+        # torch's cache is in use for the driver, but free for torch.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
     machine = [x * 1024 for x in _numbers(Path("/proc/meminfo"), "MemAvailable:")]
@@ -117,14 +119,14 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def _left_to_container(groups: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """What a container may still take, by control groups of version 2 or of version 1; empty without a limit."""
+    """Memory left to a container by its cgroup (version 2 or 1); empty without a limit."""
     names = ("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
     for limit, used in names:
         try:
             most, now = ((groups / name).read_text().strip() for name in (limit, used))
         except OSError:
             continue
-        # Pages of files can be given back. Version 1 counts those of groups within this one by another name.
+        # Cached pages of files can be freed. In version 1, total_* includes child groups.
         stat = (groups / limit).with_name("memory.stat")
         back = max([0, *_numbers(stat, "inactive_file"), *_numbers(stat, "total_inactive_file")])
         return [] if most == "max" else [int(most) - int(now) + back]
@@ -132,6 +134,6 @@ def _left_to_container(groups: Path = Path("/sys/fs/cgroup")) -> list[int]:
 
 
 def _numbers(path: Path, name: str) -> list[int]:
-    """The number after a name in a table of the system; empty where there is none."""
+    """The numbers after a name in a system file; empty where it has none."""
     rows = (line.split() for line in path.read_text().splitlines()) if path.exists() else ()
     return [int(row[1]) for row in rows if row and row[0] == name]

@@ -1,4 +1,4 @@
-"""Where a run's time goes, and where its numbers go: phase timers, metrics.jsonl, TensorBoard."""
+"""Log of a run's metrics: metrics.jsonl and TensorBoard."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from robolearn.files import replacing
 
 
 class MetricsLog:
-    """metrics.jsonl, a line an iteration, and the same numbers for TensorBoard."""
+    """Writes metrics.jsonl, one line per iteration, and the same numbers to TensorBoard."""
 
     def __init__(self, folder: Path, resume_at: int = 0) -> None:
         """Open both in `folder`; a resumed run first drops what was logged after iteration `resume_at`."""
-        # Imported here: `robolearn list` and `--help` must not wait for TensorBoard.
+        # Imported here, to keep `robolearn list` and `--help` fast.
         from torch.utils.tensorboard import SummaryWriter
 
         self.path = folder / "metrics.jsonl"

@@ -1,4 +1,4 @@
-"""What a person sees of a training run: a live panel on a terminal, one line an iteration elsewhere."""
+"""Progress of a training run: a live panel on a terminal, one line per iteration elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from robolearn.core.timers import PHASES
 
 
 class Panel:
-    """Shows a run's rows (see `robolearn.training.train`) as they come; a context manager."""
+    """Shows the rows of metrics of a run (see `robolearn.training.train`); a context manager."""
 
     def __init__(self, title: str, iterations: int, console: Console | None = None) -> None:
         self.title, self.iterations = title, iterations
@@ -32,11 +32,11 @@ class Panel:
         return self
 
     def _print(self, line: str) -> None:
-        """A line that nobody may be reading any more (`| head`): that is no reason to stop training."""
+        """Print a line; training goes on if the reader of the output has gone (`| head`)."""
         try:
             print(line, file=self.console.file, flush=True)
         except BrokenPipeError:
-            # What is still buffered must go somewhere too, or closing the stream fails again.
+            # The buffered rest needs a destination too, or closing the stream fails again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.console.file.fileno())
 
     def __exit__(self, *error: Any) -> None:
@@ -44,15 +44,15 @@ class Panel:
             self._live.__exit__(*error)
 
     def note(self, message: str) -> None:
-        """A line that stays above the panel."""
+        """Print a line that stays above the panel."""
         if self._live:
             self.console.print(message, highlight=False)
         else:
             self._print(message)
 
     def show(self, row: dict[str, Any]) -> None:
-        """One iteration's numbers."""
-        # Smoothed, so that the estimate does not jump with one slow iteration.
+        """Show the metrics of one iteration."""
+        # Smoothed, so that one slow iteration does not change the estimate much.
         seconds = row["time/total"]
         self._rate = seconds if self._rate is None else 0.9 * self._rate + 0.1 * seconds
         left = (self.iterations - row["iteration"]) * self._rate
@@ -95,7 +95,7 @@ class Panel:
 
 
 def one_line(row: dict[str, Any], iterations: int, left: float) -> str:
-    """The iteration in a line, for logs."""
+    """The metrics of an iteration in one line, for logs."""
     parts = [
         f"{row['iteration']:>{len(str(iterations))}}/{iterations}",
         f"{clock(row['seconds'])}",
@@ -107,7 +107,7 @@ def one_line(row: dict[str, Any], iterations: int, left: float) -> str:
             f"episode {row['episode/length']:.2f} s, {100 * row['episode/fall_rate']:.0f} % end early"
         )
     measured = [f"{name[7:]} {value:.3f}" for name, value in row.items() if name.startswith("metric/")]
-    parts += measured[:2]  # a task names what matters most first
+    parts += measured[:2]  # a task lists its most important metrics first
     return "  ".join([*parts, f"ETA {clock(left)}"])
 
 

@@ -1,4 +1,4 @@
-"""A finished run, taken up again to be used: its configuration, its policy, and files written beside it."""
+"""Loads a trained run: its configuration and its policy."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ _NOT_HERE = {
     "max_iterations": "nothing is trained here",
     "checkpoint_interval": "nothing is trained here",
 }
-"""Settings of a training run that mean nothing to a finished one, and what to do instead."""
+"""Settings that only apply to training, and what to do instead."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run found on disk, with the overrides laid over its configuration."""
+    """A run on disk, with its configuration changed by overrides."""
 
     name: str
-    """As the user would write it: the checkpoint's path, or pretrained:NAME."""
+    """The checkpoint's path, or pretrained:NAME."""
     folder: Path
-    """Where its results go unless told otherwise."""
+    """Default folder for its results."""
     config: Config
     """The saved configuration, changed by the overrides."""
     overrides: tuple[str, ...]
-    """Those overrides, as written."""
+    """The overrides, as written."""
     content: dict[str, Any]
     """The checkpoint."""
 
     @property
     def iteration(self) -> int:
-        """How many iterations the policy was trained."""
+        """Number of iterations that the policy was trained for."""
         return int(self.content.get("iter", 0))
 
 
 def open_run(run: str | None, overrides: Iterable[str] = ()) -> Run:
-    """Find a run and read its configuration and checkpoint.
+    """Find a run, and load its configuration and checkpoint.
 
     Args:
         run: a run folder, a checkpoint, `pretrained:NAME`, or None for the newest run.
         overrides: settings to change, in Hydra's grammar.
 
     Raises:
-        ConfigError: there is no such run, it cannot be read, or an override does not fit it.
+        ConfigError: the run does not exist or cannot be read, or an override is invalid.
         MissingError: a package it needs is not installed.
     """
     words = tuple(overrides)
@@ -67,18 +67,18 @@ def open_run(run: str | None, overrides: Iterable[str] = ()) -> Run:
     source, path = saved.find_run(run)
     name, folder = str(path), source
     if run is not None and run.startswith(saved.PREFIX):
-        # What is shipped lies among installed code: nothing is written there.
+        # The folder of a pretrained policy is part of the installed package: results go elsewhere.
         name, folder = run, saved.ROOT / "pretrained" / source.name
     return Run(name, folder, config.load(source, words), words, saved.load(path, source))
 
 
 def load_policy(run: Run) -> PolicyRunner:
-    """The run's policy as the robot will run it: deterministic, without exploration noise.
+    """The run's deterministic policy, as it runs on the robot.
 
-    A recurrent one carries its state between calls: see `robolearn.learners.policy.reset_state`.
+    A recurrent policy keeps its recurrent state between calls: see `robolearn.learners.policy.reset_state`.
 
     Raises:
-        ConfigError: the overrides ask for another network than the one that was trained.
+        ConfigError: an override changes the trained network.
     """
     policy = Policy.from_checkpoint(run.content, run.name)
     trained = {
@@ -90,18 +90,18 @@ def load_policy(run: Run) -> PolicyRunner:
         asked = getattr(run.config.learner, name, value)
         if asked != value:
             raise ConfigError(
-                f"learner.{name}={asked}: {run.name} was trained with {value}, and a policy stays as it was trained"
+                f"learner.{name}={asked} does not fit {run.name}, which was trained with {value}; leave it out"
             )
     return PolicyRunner(policy.to(device_of(run.config)))
 
 
 def zero_policy(env: LearnerEnv) -> Act:
-    """Always the action 0: what the robot does when nobody acts."""
+    """A policy whose actions are always 0."""
     return lambda observations: torch.zeros(env.num_envs, env.num_actions, device=env.device)
 
 
 def random_policy(env: LearnerEnv, seed: int) -> Act:
-    """Uniform actions in [-1, 1], the same ones for the same seed."""
+    """A policy of uniform random actions in [-1, 1], the same for the same seed."""
     generator = torch.Generator(env.device).manual_seed(seed)
     shape = (env.num_envs, env.num_actions)
     return lambda observations: 2 * torch.rand(shape, generator=generator, device=env.device) - 1
@@ -111,10 +111,10 @@ def random_policy(env: LearnerEnv, seed: int) -> Act:
 
 
 def require_writable(folder: Path) -> None:
-    """Refuse a folder that could not be written to, before the work instead of after it.
+    """Check, before the work, that a folder can be created or written to.
 
     Raises:
-        ConfigError: it is a file, or its first existing parent may not be written to.
+        ConfigError: it cannot: a part of its path is a file, or permission is missing.
     """
     there = folder.absolute()
     while not there.exists() and there != there.parent:

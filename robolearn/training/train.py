@@ -1,4 +1,4 @@
-"""The training loop: build, resume, iterate, log, checkpoint. It knows no task, no backend, no algorithm."""
+"""The training loop: build, resume, iterate, log, checkpoint. It is independent of task, backend and algorithm."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ from robolearn.training.metrics import MetricsLog
 from robolearn.training.panel import Panel
 
 DIVERGED_SHARE = 0.001
-"""Share of an iteration's steps that may diverge before training stops."""
+"""Training stops where more than this share of an iteration's steps diverges."""
 
-WEIGHTS_ONLY = "this checkpoint holds weights only (latest.pt holds the simulation too)"
+WEIGHTS_ONLY = "this checkpoint holds weights only; latest.pt holds the simulation too"
 
 
 def train(run: Config, changes: list[str] | None = None) -> Path:
-    """Train until `max_iterations`, or Ctrl-C; `changes` are keys that a resumed run overrides.
+    """Train until `max_iterations` or Ctrl-C; `changes` are the dotted keys that a resumed run changes.
 
     Returns:
         The run folder.
 
     Raises:
-        ConfigError: the configuration cannot be built, or does not fit the checkpoint to resume, or another process
-            trains in the run's folder.
-        RunFailed: a term was not finite, or too many environments diverged; the last checkpoint stays.
-        KeyboardInterrupt: after Ctrl-C, with a checkpoint written.
+        ConfigError: the configuration cannot be built or does not fit the checkpoint to resume, or another process
+            trains in the run folder.
+        RunFailed: a term was not finite, or too many environments diverged; the last checkpoint is kept.
+        KeyboardInterrupt: after Ctrl-C, once a checkpoint is written.
     """
     with ExitStack() as held:
         return _train(run, changes, held)
 
 
 def _train(run: Config, changes: list[str] | None, held: ExitStack) -> Path:
-    """`train`; the lock of the run's folder goes into `held`."""
+    """See `train`; the lock of the run folder is entered into `held`."""
     set_threads(run)
     folder, content = _resumed(run, held)
     env = _build(run)
@@ -73,27 +73,27 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack) -> Path:
         ]
         why = f"{', '.join(differ)} differ from the saved run" if differ else WEIGHTS_ONLY
         if run.backend_name == config.EXTERNAL:
-            why = "somebody else's environment cannot be put back where it was, and starts anew"
+            why = "a third-party environment cannot be restored, and starts again"
         elif exact and not differ and not env.capabilities.exact_restore:
             why = f"backend={run.backend_name} does not repeat a trajectory bit for bit here"
         exact = exact and not differ and env.capabilities.exact_restore
         if start >= run.max_iterations:
             raise ConfigError(
-                f"the run is at iteration {start} already; ask for more: max_iterations={2 * start}"
+                f"the run is at iteration {start} already; for more, set max_iterations={2 * start}"
             )
     in_place = folder is not None
     for stale in folder.rglob(".*.part*") if folder else ():
-        stale.unlink(missing_ok=True)  # what a kill left half written
+        stale.unlink(missing_ok=True)  # left half written by a kill
     if folder is None:
         folder = checkpoint.new_run_folder(run.task_name, run.output)
         held.enter_context(locked(folder))
 
     def describe() -> None:
-        # Where it came from and where it lies is not what it is: a run can be moved and resumed again.
+        # Without resume and output, so that the run can be moved and resumed again.
         config.save(replace(run, resume=None, output=None), folder / config.FILE_NAME)
         contract_of(env).save(folder / "contract.json")
 
-    # A run that goes on in its own folder is described by its old files until it has a checkpoint of its own.
+    # A run resumed in the same folder keeps its old files until it has written a checkpoint.
     described = not in_place
     if described:
         describe()
@@ -127,21 +127,21 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack) -> Path:
                 infos = {"steps": steps, "seconds": seconds, "numerics": numerics}
                 checkpoint.save(folder, iteration, learner, env, infos)
             if stop and iteration < run.max_iterations:
-                panel.note(f"stopped at iteration {iteration}; go on with: {_going_on(run, folder)}")
+                panel.note(f"stopped at iteration {iteration}; resume with: {_resume_command(run, folder)}")
                 raise KeyboardInterrupt
         panel.note(f"trained {run.task_name}: {folder}")
     return folder
 
 
-def _going_on(run: Config, folder: Path) -> str:
-    """The command that resumes a run; code that comes from a file is only run where it is named again."""
+def _resume_command(run: Config, folder: Path) -> str:
+    """The command that resumes a run; it names files again, whose code is not run otherwise."""
     chosen = {"task": run.task_name, "backend": run.backend_name, "learner": run.learner_name}
     again = [f"{key}={name}" for key, name in chosen.items() if registry.is_file(name)]
     return shlex.join(["robolearn", "train", f"resume={folder}", *again])
 
 
 def _build(run: Config) -> LearnerEnv:
-    """The run's environments, after a look whether there is room for them."""
+    """The run's environments, after a check that memory is large enough."""
     if run.backend_name == config.EXTERNAL:
         return build_external(run, run.num_envs)
     require_room(run.num_envs, device_of(run), lambda n: _probe(run, n), _plenty(run))
@@ -150,23 +150,23 @@ def _build(run: Config) -> LearnerEnv:
 
 
 def _probe(run: Config, num_envs: int) -> tuple[Env, Backend, Learner]:
-    """What a run holds in memory, for fewer environments."""
+    """The parts of a run that take memory, with fewer environments."""
     env = build_env(run, num_envs)
     return env, env.backend, make_learner(run, env)
 
 
 def _plenty(run: Config) -> int:
-    """Bytes that no environment of this run needs: its own, and its part of a batch where the learner has one."""
+    """An upper bound [bytes] of what an environment of this run needs, with its part of the learner's batch."""
     learner, widths = run.learner, [0]
     for name in ("actor_hidden", "critic_hidden"):
         widths += getattr(learner, name, ())
-    # Observations of all kinds, actions and what the networks make of them, forwards and back.
+    # Observations, actions, and activations of the networks with their gradients.
     return PLENTY + 4 * getattr(learner, "num_steps", 0) * (1024 + 2 * max(widths))
 
 
 def _resumed(run: Config, held: ExitStack) -> tuple[Path | None, dict[str, Any] | None]:
-    """The folder to go on in and the checkpoint to go on from; neither for a new run, no folder for one
-    that goes on elsewhere."""
+    """The run folder and the checkpoint to resume; both None for a new run, no folder where the run resumes in another
+    one."""
     if run.resume is None:
         return None, None
     folder, path = checkpoint.find_run(run.resume)
@@ -181,7 +181,7 @@ def _resumed(run: Config, held: ExitStack) -> tuple[Path | None, dict[str, Any] 
 
 
 def _iterate(learner: Learner, env: LearnerEnv, folder: Path) -> Report:
-    """One iteration; what is not finite leaves the State it came from in the run's folder."""
+    """One iteration; the State at a non-finite term is saved in the run folder."""
     try:
         return learner.iterate(env)
     except NonFiniteTerm as error:
@@ -194,10 +194,10 @@ def _iterate(learner: Learner, env: LearnerEnv, folder: Path) -> Report:
 
 
 def make_learner(run: Config, env: LearnerEnv) -> Learner:
-    """The run's learner, after its needs have met what the backend can do.
+    """The run's learner.
 
     Raises:
-        ConfigError: they do not meet; the message names what would.
+        ConfigError: the backend lacks a capability that the learner requires, or a setting of the learner is invalid.
     """
     cls = registry.load("learners", run.learner_name)
     for need in sorted(cls.requires):
@@ -219,8 +219,8 @@ def make_learner(run: Config, env: LearnerEnv) -> Learner:
 
 
 def set_threads(run: Config) -> None:
-    """PyTorch's threads on a CPU: as many as the process may use, unless the run says otherwise."""
-    # Not every system can say which cores a process may use: macOS knows only how many there are.
+    """Set the number of PyTorch's CPU threads: `torch_threads`, or where 0 as many as the process may use."""
+    # macOS does not tell which cores a process may use, only how many there are.
     allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
     torch.set_num_threads(run.torch_threads or len(allowed(0)))
 
@@ -240,24 +240,27 @@ def _row(iteration: int, steps: int, seconds: float, report: Report) -> dict[str
 
 @contextmanager
 def interruptible() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM ask the loop to end after the running iteration; a second one ends it at once.
+    """Ctrl-C and SIGTERM end the loop after the current iteration; a second signal ends it at once.
 
-    One that the process was started to ignore stays ignored, as the convention is for jobs in the background.
+    A signal that the process ignored from its start stays ignored, as is the convention for background jobs.
+
+    Yields:
+        A list that is non-empty once a signal has arrived.
     """
     caught: list[int] = []
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         if caught:
             raise KeyboardInterrupt
         caught.append(number)
         print(
-            "stopping after this iteration, with a checkpoint; once more to stop now",
+            "stopping after this iteration, with a checkpoint; press Ctrl-C again to stop now",
             file=sys.stderr,
             flush=True,
         )
 
-    heard = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, ask) for number in heard}
+    handled = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, on_signal) for number in handled}
     try:
         yield caught
     finally:

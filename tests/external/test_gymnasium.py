@@ -386,7 +386,7 @@ def test_a_run_is_saved_resumed_and_evaluated_and_code_in_files_is_named_again(t
     assert "its task comes from a file, which is only run where you name it again" in capsys.readouterr().err
     assert main(["train", "resume=run", task, "max_iterations=2"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "not bit for bit: somebody else's environment cannot be put back where it was" in said
+    assert "not bit for bit: a third-party environment cannot be restored" in said
     assert main(["eval", "run", task, "--episodes", "4"]) == 0
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert (metrics["episodes"], metrics["survival_rate"]) == (4, 1.0)

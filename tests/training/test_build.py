@@ -1,4 +1,4 @@
-"""From a configuration to an Env: what cannot be built is one line."""
+"""Building an Env: what the simulator or the machine lacks is named in one line."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ class Stand(CartpoleBalance):
 
 
 @pytest.mark.parametrize("option", ["solver: PGS", "integrator: DISCRETE, noslip_iterations: 3"])
-def test_what_mujoco_warp_does_not_implement_is_told_with_the_backend_and_the_reason(
-    option, tmp_path, capsys
-):
+def test_an_unsupported_option_of_mujoco_warp_is_refused_naming_robot_and_option(option, tmp_path, capsys):
     pytest.importorskip("mujoco_warp")
     (tmp_path / "hopper").mkdir()
     options = f"solver:\n  mujoco_warp: {{timestep: 0.005, {option}}}\n"
@@ -38,7 +36,7 @@ def test_what_mujoco_warp_does_not_implement_is_told_with_the_backend_and_the_re
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_a_gpu_that_is_not_there_is_one_line_and_not_a_traceback(device, tmp_path, monkeypatch, capsys):
+def test_a_missing_gpu_is_refused_with_one_line(device, tmp_path, monkeypatch, capsys):
     pytest.importorskip("mujoco_warp")
     monkeypatch.chdir(tmp_path)
     for words in (

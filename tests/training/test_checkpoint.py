@@ -1,4 +1,4 @@
-"""Checkpoints cannot run code, and damage is told in a line."""
+"""Checkpoints: they run no code, damage and misfits are named in one line, and the newest run is found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from robolearn.training import checkpoint
 
 
 class Bomb:
-    """Unpickled by a careless loader, creates the file it is given."""
+    """Creates the folder `path` when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,44 +39,44 @@ def test_a_malicious_checkpoint_is_refused_and_runs_nothing(tmp_path, how):
     if how == "torch":
         torch.save(content, path)
     else:
-        path.write_bytes(pickle.dumps(content, protocol=2))  # what torch itself writes
+        path.write_bytes(pickle.dumps(content, protocol=2))  # torch's protocol
     with pytest.raises(ConfigError, match="could run code"):
         checkpoint.load(path)
     assert not mark.exists()
     torch.load(path, weights_only=False) if how == "torch" else pickle.loads(path.read_bytes())  # noqa: S301
-    assert mark.exists()  # it was a live one
+    assert mark.exists()  # an unsafe loader runs it
 
 
-def test_a_truncated_checkpoint_is_told_as_such(make_env, tmp_path):
+def test_a_truncated_checkpoint_is_refused(make_env, tmp_path):
     path = saved(make_env, tmp_path)
     path.write_bytes(path.read_bytes()[:3000])
     with pytest.raises(ConfigError, match="not a whole checkpoint"):
         checkpoint.load(path)
 
 
-def test_another_schema_is_refused_naming_both(make_env, tmp_path):
+def test_an_unsupported_schema_is_refused_naming_all_versions(make_env, tmp_path):
     path = saved(make_env, tmp_path)
     torch.save({**torch.load(path, weights_only=True), "schema": 99}, path)
     with pytest.raises(ConfigError, match="schema 99 and this RoboLearn reads schemas 2 and 3"):
         checkpoint.load(path)
 
 
-def test_weights_checkpoints_hold_no_simulation_and_latest_does(make_env, tmp_path):
+def test_latest_pt_holds_the_simulation_and_checkpoints_hold_only_weights(make_env, tmp_path):
     path = saved(make_env, tmp_path)
     assert "env" not in checkpoint.load(path)
     assert checkpoint.load(tmp_path / "latest.pt")["env"]["backend"]["rows"].shape[0] == 4
     assert not list(tmp_path.rglob("*.part*"))
 
 
-def test_networks_of_another_shape_are_refused_in_one_line(make_env, tmp_path):
+def test_networks_of_other_shapes_are_refused_in_one_line(make_env, tmp_path):
     content = checkpoint.load(saved(make_env, tmp_path))
     env = make_env(CartpoleBalance(), num_envs=4)
-    with pytest.raises(ConfigError, match="networks are of other shapes") as error:
+    with pytest.raises(ConfigError, match="networks have other shapes") as error:
         checkpoint.restore(content, PPO(env, PPOConfig(actor_hidden=(8,))), env)
     assert "\n" not in str(error.value)
 
 
-def test_a_new_run_never_lands_on_an_old_one(tmp_path, monkeypatch):
+def test_a_new_run_gets_a_new_folder_and_never_an_existing_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, second = (checkpoint.new_run_folder("cartpole_balance", None) for _ in range(2))
     assert first != second
@@ -85,7 +85,7 @@ def test_a_new_run_never_lands_on_an_old_one(tmp_path, monkeypatch):
         checkpoint.new_run_folder("cartpole_balance", str(first))
 
 
-def test_the_newest_run_is_found_and_no_run_is_said(tmp_path, monkeypatch):
+def test_the_newest_run_is_found_and_without_a_run_it_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="no run under runs/ yet"):
         checkpoint.find_run(None)
@@ -97,14 +97,14 @@ def test_the_newest_run_is_found_and_no_run_is_said(tmp_path, monkeypatch):
     assert checkpoint.find_run(None)[0] == Path("runs/t/new")
 
 
-def test_a_checkpoint_of_another_task_is_told_as_such_and_not_as_another_symmetry(make_env, tmp_path):
+def test_a_checkpoint_of_another_task_is_refused_naming_the_task_as_the_cause(make_env, tmp_path):
     content = checkpoint.load(saved(make_env, tmp_path))
     env = make_env(HumanoidWalk(), num_envs=4)
     with pytest.raises(ConfigError, match="trained for another task"):
         checkpoint.restore(content, PPO(env, PPOConfig()), env)
 
 
-def test_a_simulation_that_does_not_fit_is_told_apart_from_weights_that_do_not(make_env, tmp_path):
+def test_a_simulation_that_does_not_fit_is_refused_as_such(make_env, tmp_path):
     saved(make_env, tmp_path)
     content = checkpoint.load(tmp_path / "latest.pt")
     del content["env"]["state"]["episode.action_delay.lag"]
@@ -113,11 +113,11 @@ def test_a_simulation_that_does_not_fit_is_told_apart_from_weights_that_do_not(m
         checkpoint.restore(content, PPO(env, PPOConfig()), env)
 
 
-def test_a_gpus_checkpoint_gives_a_cpu_its_weights_and_not_its_random_state(make_env, tmp_path):
+def test_a_gpu_checkpoint_loads_its_weights_on_a_cpu_but_not_its_random_state(make_env, tmp_path):
     env = make_env(CartpoleBalance(), num_envs=4)
     learner = PPO(env, PPOConfig(), seed=5)
     content = {**learner.state_dict(), "env": env.snapshot()}
-    # A CUDA generator's state is a seed and an offset: 16 bytes, where a CPU's has some thousands.
+    # The state of a CUDA generator is a seed and an offset, 16 bytes; a CPU's has thousands.
     content["random"] = content["env"]["random"] = torch.arange(16, dtype=torch.uint8)
     other = make_env(CartpoleBalance(), num_envs=4, seed=9)
     taker = PPO(other, PPOConfig(), seed=6)

@@ -1,4 +1,4 @@
-"""How many environments fit, told before the run."""
+"""Prediction before a run of whether its environments fit into memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEBI = 2**20
 
 
 class Thing:
-    """128 bytes an environment and a kibibyte that does not grow, of a `meter`."""
+    """Takes 128 bytes per environment and 1024 bytes more, of a `meter`."""
 
     def __init__(self, meter: Meter, num_envs: int, scratch: int = 0) -> None:
         self.meter, self.size, self.scratch_bytes = meter, 1024 + 128 * num_envs, scratch
@@ -35,7 +35,7 @@ class Thing:
 
 
 class Meter:
-    """Memory that tests hand out: `free` bytes, of which nothing is told as taken but by a Thing."""
+    """Fake memory with `free` bytes; only Things take some."""
 
     def __init__(self) -> None:
         self.free: int | None = MEBI
@@ -54,8 +54,8 @@ def meter(monkeypatch) -> Meter:
     return made
 
 
-def test_a_number_that_does_not_fit_is_refused_with_the_largest_that_would(meter):
-    # 0.8 of a mebibyte, less a kibibyte: room for (838860 - 1024) / 128 = 6545 environments; 64 * 102 = 6528.
+def test_a_number_that_does_not_fit_is_refused_with_the_largest_that_does(meter):
+    # 0.8 MiB minus 1024 bytes: (838860 - 1024) / 128 = 6545 environments; rounded down, 64 * 102 = 6528.
     require_room(6545, CPU, meter.build)
     with pytest.raises(ConfigError, match=r"^num_envs=6546 needs about .* at most num_envs=6528 fits$"):
         require_room(6546, CPU, meter.build)
@@ -63,8 +63,8 @@ def test_a_number_that_does_not_fit_is_refused_with_the_largest_that_would(meter
     assert meter.taken == 5000  # all closed
 
 
-def test_what_is_taken_for_a_while_counts_too(meter):
-    # With 128 bytes more an environment: (838860 - 1024) / 256 = 3272.
+def test_scratch_bytes_of_all_parts_are_counted(meter):
+    # With 128 bytes more per environment: (838860 - 1024) / 256 = 3272.
     def build(n: int) -> tuple[Thing, Thing]:
         return Thing(meter, n, 64 * n), SimpleNamespace(scratch_bytes=64 * n)
 
@@ -73,8 +73,8 @@ def test_what_is_taken_for_a_while_counts_too(meter):
         require_room(3273, CPU, build)
 
 
-def test_memory_that_is_really_taken_is_measured(monkeypatch):
-    """64 KiB an environment, so much that what else happens in this process does not matter."""
+def test_the_host_memory_of_the_process_is_measured(monkeypatch):
+    """64 KiB per environment, much more than other allocations of this process."""
     monkeypatch.setattr(host_memory, "free_bytes", lambda device: 2**30)
 
     def build(n: int) -> tuple[SimpleNamespace]:
@@ -86,14 +86,14 @@ def test_memory_that_is_really_taken_is_measured(monkeypatch):
     assert int(str(refused.value).split("num_envs=")[2].split()[0]) == pytest.approx(13107, rel=0.2)
 
 
-def test_nothing_is_built_where_there_is_plenty(monkeypatch):
+def test_nothing_is_built_where_memory_is_plenty_or_unknown(monkeypatch):
     monkeypatch.setattr(host_memory, "free_bytes", lambda device: 2**40)
-    require_room(4096, CPU, lambda n: pytest.fail("measured for nothing"))
+    require_room(4096, CPU, lambda n: pytest.fail("measured although memory is plenty"))
     monkeypatch.setattr(host_memory, "free_bytes", lambda device: None)
-    require_room(10**9, CPU, lambda n: pytest.fail("the system does not tell"))
+    require_room(10**9, CPU, lambda n: pytest.fail("measured although free memory is unknown"))
 
 
-def test_training_refuses_before_it_makes_a_folder(monkeypatch, tmp_path):
+def test_a_run_that_does_not_fit_is_refused_before_its_folder_is_created(monkeypatch, tmp_path):
     monkeypatch.setattr(host_memory, "free_bytes", lambda device: 8 * MEBI)
     run = config.resolve(["task=cartpole_balance", "num_envs=1000000", f"output={tmp_path / 'run'}"])
     with pytest.raises(ConfigError, match=r"num_envs=1000000 needs about .* GiB, and cpu has 0\.0 GiB free"):
@@ -103,7 +103,7 @@ def test_training_refuses_before_it_makes_a_folder(monkeypatch, tmp_path):
 
 @pytest.fixture
 def built(monkeypatch):
-    """(num_envs, how many built before are still there) of every backend built from here on."""
+    """(num_envs, number of earlier ones still alive) of every backend built from here on."""
     made, rows = [], []
     build = MujocoBackend.__init__
 
@@ -114,27 +114,27 @@ def built(monkeypatch):
 
     monkeypatch.setattr(MujocoBackend, "__init__", watched)
     gc.collect()
-    gc.disable()  # or it might do by chance what the measurement must do itself
+    gc.disable()  # the measurement must collect garbage itself
     yield rows
     gc.enable()
 
 
-def test_training_near_the_limit_measures_twice_and_keeps_neither(built, monkeypatch, tmp_path):
+def test_training_near_the_limit_measures_twice_and_frees_both(built, monkeypatch, tmp_path):
     monkeypatch.setattr(host_memory, "free_bytes", lambda device: 256 * MEBI)
     words = ["num_envs=200", "max_iterations=1", "learner.actor_hidden=[8]", f"output={tmp_path / 'run'}"]
     train(config.resolve(["task=cartpole_balance", "device=cpu", *words]))
-    # One, and not more than were asked for; then the run.
+    # 1, then 200 instead of 1024, then the run.
     assert built == [(1, 0), (200, 0), (200, 0)]
 
 
-def test_an_env_alone_is_measured_at_most_twice_too(built, monkeypatch):
+def test_make_env_measures_1_and_1024_environments(built, monkeypatch):
     monkeypatch.setattr(host_memory, "free_bytes", lambda device: 256 * MEBI)
     make_env(config.resolve(["task=cartpole_balance", "device=cpu"]), num_envs=2000).close()
     assert built == [(1, 0), (1024, 0), (2000, 0)]
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 3, 300])
-def test_few_environments_are_measured_with_no_more_than_those(num_envs, meter):
+def test_at_most_max_2_num_envs_environments_are_measured(num_envs, meter):
     meter.free = 1000
     with pytest.raises(ConfigError, match=rf"^num_envs={num_envs} needs .* at most num_envs=0 fits$"):
         require_room(num_envs, CPU, meter.build)
@@ -153,8 +153,8 @@ def test_few_environments_are_measured_with_no_more_than_those(num_envs, meter):
     ],
     ids=["numpy", "torch", "cuda", "warp"],
 )
-def test_an_allocation_that_fails_is_told_of_the_number_that_was_asked_for(error, monkeypatch, tmp_path):
-    """In the environments themselves, and in those that only measure: nobody has asked for their number."""
+def test_a_failed_allocation_is_reported_with_the_runs_num_envs(error, monkeypatch, tmp_path):
+    """Both in the environments of the run and in those built to measure."""
 
     def fail(self, *arguments):
         raise error
@@ -171,12 +171,12 @@ def test_an_allocation_that_fails_is_told_of_the_number_that_was_asked_for(error
 @pytest.mark.parametrize(
     "error", [RuntimeError("CUDA error"), RunFailed("reward 'allocation' is not finite")]
 )
-def test_other_errors_are_not_taken_for_memory(error):
+def test_errors_other_than_failed_allocations_are_raised_unchanged(error):
     with pytest.raises(type(error), match=str(error)), enough_memory(4):
         raise error
 
 
-def test_a_long_batch_is_measured_where_the_environments_alone_would_fit(monkeypatch, tmp_path):
+def test_a_batch_that_does_not_fit_is_refused_where_the_environments_alone_would_fit(monkeypatch, tmp_path):
     free = 256 * MEBI
     monkeypatch.setattr(host_memory, "free_bytes", lambda device: free)
     words = ["num_envs=64", "learner.num_steps=4000", f"output={tmp_path / 'run'}"]
@@ -193,9 +193,7 @@ def test_plenty_grows_with_the_networks_and_the_batch(hidden):
     assert _plenty(run) - host_memory.PLENTY > 50 * 4 * 2 * hidden
 
 
-def test_measuring_changes_nothing_of_the_run(monkeypatch, tmp_path):
-    """Not its random numbers either: the weights are the same to the bit."""
-
+def test_measuring_does_not_change_the_trained_weights(monkeypatch, tmp_path):
     def weights(free: int | None) -> dict[str, torch.Tensor]:
         monkeypatch.setattr(host_memory, "free_bytes", lambda device: free)
         words = ["num_envs=32", "max_iterations=2", "learner.num_steps=4", f"output={tmp_path / str(free)}"]
@@ -206,14 +204,14 @@ def test_measuring_changes_nothing_of_the_run(monkeypatch, tmp_path):
     assert all(torch.equal(x, measured[name]) for name, x in plain.items())
 
 
-def test_a_gpu_that_is_not_there_has_no_free_memory_to_tell_of(monkeypatch):
+def test_the_free_memory_of_a_missing_gpu_is_none(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert host_memory.free_bytes(torch.device("cuda")) is None
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert host_memory.free_bytes(torch.device("cuda:7")) is None
 
 
-def test_what_torch_keeps_of_a_gpu_without_using_it_is_free(monkeypatch):
+def test_torchs_cache_counts_as_free_gpu_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 9000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 500)
@@ -221,7 +219,7 @@ def test_what_torch_keeps_of_a_gpu_without_using_it_is_free(monkeypatch):
     assert host_memory.free_bytes(torch.device("cuda")) == 1300
 
 
-def test_a_containers_limit_is_read_from_control_groups_of_both_versions(tmp_path):
+def test_a_containers_memory_limit_is_read_from_cgroups_of_both_versions(tmp_path):
     assert host_memory._left_to_container(tmp_path) == []
     old = tmp_path / "memory"
     old.mkdir()

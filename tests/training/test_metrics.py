@@ -1,4 +1,4 @@
-"""Phase timers against a clock moved by hand, and logs that survive a kill and a resume."""
+"""Phase timers, measured with a fake clock, and metrics logs after a kill and a resume."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from robolearn.core.timers import Timers
 from robolearn.training.metrics import MetricsLog, read_metrics
 
 
-def test_phases_and_what_none_of_them_accounts_for_sum_to_the_wall_time(monkeypatch):
+def test_phases_and_other_sum_to_the_wall_time(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(phases.time, "perf_counter", lambda: now[0])
     timers = Timers()
@@ -32,7 +32,7 @@ def test_phases_and_what_none_of_them_accounts_for_sum_to_the_wall_time(monkeypa
     assert timers.read()["total"] == 0.0
 
 
-def test_a_phase_that_fails_is_still_counted(monkeypatch):
+def test_a_phase_that_raises_is_still_counted(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(phases.time, "perf_counter", lambda: now[0])
     timers = Timers()
@@ -48,7 +48,7 @@ def test_a_phase_that_fails_is_still_counted(monkeypatch):
 
 
 class FakeEvent:
-    """A CUDA event: it happens when the device comes to it, which is later than the host asks for it."""
+    """A CUDA event with a fake clock of the device."""
 
     made = waits = 0
     device = 0.0  # [s]
@@ -68,7 +68,7 @@ class FakeEvent:
         return 1000.0 * (other.happened - self.happened)
 
 
-def test_on_a_gpu_phases_take_the_time_of_the_device_and_only_reading_them_waits(monkeypatch):
+def test_on_a_gpu_phases_measure_device_time_and_only_read_synchronizes(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(phases.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
@@ -80,7 +80,7 @@ def test_on_a_gpu_phases_take_the_time_of_the_device_and_only_reading_them_waits
             with timers(phase):
                 FakeEvent.device += seconds
             FakeEvent.device += 0.25
-            now[0] += 0.001  # asking takes the host no time to speak of
+            now[0] += 0.001  # the host only enqueues
         assert FakeEvent.waits == 0
         now[0] += 7.497
         read = timers.read()
@@ -90,7 +90,7 @@ def test_on_a_gpu_phases_take_the_time_of_the_device_and_only_reading_them_waits
         assert read["total"] == pytest.approx(7.5)
         assert read["other"] == pytest.approx(1.5)
         FakeEvent.waits = 0
-    assert FakeEvent.made == 6  # the second time they are used again
+    assert FakeEvent.made == 6  # reused in the second iteration
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -104,7 +104,7 @@ def test_on_cuda_phases_are_measured_on_the_device():
     assert read["infer"] == 0.0
 
 
-def test_a_resumed_log_drops_what_came_after_its_checkpoint_and_a_line_cut_off_by_a_kill(tmp_path):
+def test_a_resumed_log_drops_rows_after_its_checkpoint_and_a_truncated_last_line(tmp_path):
     rows = [{"iteration": i, "seconds": float(i)} for i in range(1, 6)]
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"iteration": 6, "sec')
@@ -115,7 +115,7 @@ def test_a_resumed_log_drops_what_came_after_its_checkpoint_and_a_line_cut_off_b
     assert [row["seconds"] for row in read_metrics(path)] == [1.0, 2.0, 3.0, 9.0]
 
 
-def test_every_number_reaches_tensorboard_under_its_own_name(tmp_path):
+def test_every_metric_is_written_to_tensorboard_under_its_name(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     log = MetricsLog(tmp_path)

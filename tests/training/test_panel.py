@@ -1,4 +1,4 @@
-"""What a person sees of a run, on a terminal and in a log."""
+"""The progress panel of a run, on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_panel_shows_progress_phases_rewards_and_episodes_at_any_width(width
         assert text in shown, text
 
 
-def test_a_log_line_has_the_numbers_that_matter():
+def test_a_log_line_has_progress_rate_reward_episode_and_metrics():
     assert one_line(ROW, 150, 360.0) == (
         " 30/150  1:59  30.0k steps/s  reward 0.1166  episode 2.23 s, 98 % end early  "
         "linear_velocity_error 0.441  ETA 6:00"
@@ -60,7 +60,7 @@ def test_a_log_line_has_the_numbers_that_matter():
     assert clock(3725) == "1:02:05"
 
 
-def test_training_goes_on_when_nobody_reads_its_lines_any_more():
+def test_a_closed_output_pipe_does_not_stop_the_panel():
     read, write = os.pipe()
     os.close(read)
     with open(write, "w") as closed, Panel("cartpole", 3, Console(file=closed)) as panel:

@@ -1,4 +1,4 @@
-"""The policy that ships: small, made by the default command, and able to walk."""
+"""The pretrained policy: it is small, trained by the default command, and walks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import yaml
 
 from robolearn import config
 from robolearn.cli import main
+from robolearn.config.schema import migrated
 from robolearn.learners import saved
 
 FOLDER = saved.PRETRAINED / "humanoid_walk"
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
-def test_the_shipped_policy_is_small_and_says_what_made_it():
+def test_the_pretrained_policy_is_under_2_mb_and_records_its_commit_and_command():
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 2_000_000
     made = json.loads((FOLDER / "made.json").read_text())
     assert len(made["commit"]) == 40
@@ -28,22 +29,23 @@ def test_the_shipped_policy_is_small_and_says_what_made_it():
     assert content["iter"] == made["iterations"]
 
 
-def test_the_shipped_policy_was_made_with_the_settings_that_are_the_default_today():
-    """Otherwise make it anew: python scripts/ship.py humanoid_walk. How long it went on is in made.json."""
+def test_the_pretrained_policy_was_trained_with_the_current_default_settings():
+    """If not, train it again: python scripts/ship.py humanoid_walk. made.json has the number of iterations."""
     command = json.loads((FOLDER / "made.json").read_text())["command"]
-    saved = yaml.safe_load((FOLDER / "config.yaml").read_text())
+    path = FOLDER / "config.yaml"
+    saved = migrated(yaml.safe_load(path.read_text()), path)
     today = json.loads(json.dumps(config.to_dict(config.resolve(command.split()[2:]))))
     assert {**saved, "max_iterations": today["max_iterations"]} == today
 
 
 @pytest.mark.parametrize("backend", ["mujoco", "mujoco_warp"])
-def test_the_shipped_policy_walks_and_catches_itself_when_pushed_in_either_simulator(backend, tmp_path):
+def test_the_pretrained_policy_walks_and_survives_pushes_in_two_simulators(backend, tmp_path):
     words = [
         "num_envs=64",
         "task.episode_length_s=6",
         "task.pushes.speed=[0.4,0.4]",
         "task.pushes.seconds=[3,3]",
-        "task.balance_window=0",  # as on the robot, which is not told of pushes
+        "task.balance_window=0",  # as on the robot, which does not know about pushes
     ]
     asked = ["eval", "pretrained:humanoid_walk", "--backend", backend, "--episodes", "64"]
     asked += ["--output", str(tmp_path), *words]
@@ -55,14 +57,14 @@ def test_the_shipped_policy_walks_and_catches_itself_when_pushed_in_either_simul
     assert metrics["metrics"]["swing_height"] > 0.03
 
 
-def test_a_simulation_run_of_the_shipped_policy_passes_its_gates(tmp_path, monkeypatch):
+def test_the_pretrained_policy_passes_the_gates_of_sim(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["--policy", "pretrained:humanoid_walk", "--steps", "100", "--num-envs", "8"]
     assert main(["sim", *words, "--min-real-time-factor", "0.01"]) == 0
 
 
 @pytest.mark.parametrize(("extra", "code"), [((), 0), (("--set", "task.min_upright=0.9999"), 1)])
-def test_the_gates_of_a_walk_pass_or_fail_by_name(extra, code, tmp_path):
+def test_walking_gates_pass_and_a_failed_one_is_named_with_exit_code_1(extra, code, tmp_path):
     command = ["gates", "pretrained:humanoid_walk", "--episodes", "8", "--json", str(tmp_path / "out.json")]
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / "walking.py"), *command, *extra],

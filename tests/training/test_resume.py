@@ -1,4 +1,4 @@
-"""A run goes on bit for bit after it was stopped: by a kill at the worst moments, by Ctrl-C, by its end."""
+"""A run resumes bit for bit after a kill at any moment, after Ctrl-C, and after its end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUN = [
     "learner.num_epochs=4",
     "learner.minibatch_size=144",
     "torch_threads=2",
-    # Everything that has a state of its own takes part.
+    # Features that have a state: delays, randomization, pushes.
     "task.action_delay=[0,2]",
     "task.observation_delay=[0,1]",
     "task.randomize={friction: [0.5, 1.2], mass_scale: [0.9, 1.1]}",
@@ -66,7 +66,7 @@ SCRIPT = """
 import os, signal, sys
 def send(number): os.kill(os.getpid(), number)
 def kill(): send(signal.SIGKILL)
-signal.signal(signal.SIGINT, signal.default_int_handler)  # under nohup it would be ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # under nohup it is ignored
 PATCH
 from robolearn.cli import main
 sys.argv.insert(1, "train")
@@ -85,7 +85,7 @@ SMALL = [
 
 
 def during(iteration: int, do: str) -> str:
-    """A patch: `do` in the middle of an iteration."""
+    """A patch that runs `do` in the middle of an iteration."""
     return f"""
 import robolearn.training.train
 row = robolearn.training.train._row
@@ -108,12 +108,12 @@ def command(folder: Path, *words: str, patch: str = "") -> subprocess.CompletedP
 
 def final(run: Path) -> dict:
     content = torch.load(run / "latest.pt", weights_only=True)
-    content["infos"].pop("seconds")  # the clock is nobody's to repeat
+    content["infos"].pop("seconds")  # wall time differs
     return content
 
 
 def assert_equal(a, b, where: str = "") -> None:
-    """Everything in two checkpoints is the same, bit for bit."""
+    """Assert that two checkpoints are equal, bit for bit."""
     if isinstance(a, dict):
         assert a.keys() == b.keys(), where
         for key in a:
@@ -137,7 +137,7 @@ def uninterrupted(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("moment", KILL_DURING)
-def test_a_run_killed_resumes_to_the_same_bits(uninterrupted, tmp_path, moment):
+def test_a_killed_run_resumes_to_the_same_bits(uninterrupted, tmp_path, moment):
     killed = command(tmp_path, *RUN, "output=run", patch=KILL_DURING[moment])
     assert killed.returncode == -signal.SIGKILL
     run = tmp_path / "run"
@@ -153,7 +153,7 @@ def test_a_run_killed_resumes_to_the_same_bits(uninterrupted, tmp_path, moment):
     assert rows[-1]["steps"] == whole[-1]["steps"] == 8 * 24 * 24
 
 
-def test_a_finished_run_can_be_asked_for_more_and_says_so_when_not(uninterrupted, tmp_path):
+def test_a_finished_run_resumes_with_more_iterations_and_is_refused_without(uninterrupted, tmp_path):
     short = command(tmp_path, *RUN, "output=run", "max_iterations=5")
     assert short.returncode == 0
     again = command(tmp_path, "resume=run")
@@ -165,7 +165,7 @@ def test_a_finished_run_can_be_asked_for_more_and_says_so_when_not(uninterrupted
     assert_equal(final(uninterrupted), final(tmp_path / "run"))
 
 
-def test_a_run_through_a_differentiable_simulator_goes_on_to_the_same_bits(tmp_path, monkeypatch, capsys):
+def test_a_shac_run_on_a_differentiable_backend_resumes_to_the_same_bits(tmp_path, monkeypatch, capsys):
     pytest.importorskip("warp")
     monkeypatch.chdir(tmp_path)
     small = ["num_envs=6", "checkpoint_interval=2", "learner.num_steps=8", "learner.critic_epochs=2"]
@@ -181,7 +181,7 @@ def test_a_run_through_a_differentiable_simulator_goes_on_to_the_same_bits(tmp_p
 
 
 @pytest.mark.parametrize("which", ["SIGINT", "SIGTERM"])
-def test_ctrl_c_ends_after_the_iteration_with_a_checkpoint_and_resumes_exactly(
+def test_a_signal_ends_the_run_after_the_iteration_with_a_checkpoint_that_resumes_exactly(
     uninterrupted, tmp_path, which
 ):
     stopped = command(tmp_path, *RUN, "output=run", patch=during(2, f"send(signal.{which})"))
@@ -194,10 +194,10 @@ def test_ctrl_c_ends_after_the_iteration_with_a_checkpoint_and_resumes_exactly(
 
 
 @pytest.mark.parametrize("which", ["SIGINT", "SIGTERM"])
-def test_a_signal_that_was_ignored_from_the_beginning_stays_so(tmp_path, which):
-    """As nohup leaves SIGHUP, and a shell SIGINT for what it starts in the background."""
-    deaf = f"signal.signal(signal.{which}, signal.SIG_IGN)\n"
-    done = command(tmp_path, *SMALL, patch=deaf + during(2, f"send(signal.{which})"))
+def test_a_signal_that_the_process_ignored_from_its_start_stays_ignored(tmp_path, which):
+    """As a shell does with SIGINT for background jobs."""
+    ignore = f"signal.signal(signal.{which}, signal.SIG_IGN)\n"
+    done = command(tmp_path, *SMALL, patch=ignore + during(2, f"send(signal.{which})"))
     assert done.returncode == 0, done.stderr
     assert checkpoint.load(tmp_path / "run" / "latest.pt")["iter"] == 3
 
@@ -218,7 +218,7 @@ robolearn.training.train.set_threads = lambda run: send(signal.SIGTERM)
 @pytest.mark.parametrize(
     ("patch", "code"),
     [
-        (during(3, "send(signal.SIGTERM)"), 0),  # nothing is left to interrupt
+        (during(3, "send(signal.SIGTERM)"), 0),  # no iteration is left to interrupt
         ("import atexit; atexit.register(lambda: send(signal.SIGTERM))", 0),
         (CLOSING, 0),
         (BEGINNING, 130),
@@ -232,15 +232,15 @@ def test_a_signal_at_any_time_ends_with_a_documented_code(tmp_path, patch, code)
         assert checkpoint.load(tmp_path / "run" / "latest.pt")["iter"] == 3
 
 
-# The first process stands still in its second iteration until its input ends, which is when the test lets go of it.
-STANDS_STILL = during(2, 'print("here", flush=True); sys.stdin.read()')
+# The first process waits in its second iteration until the test closes its standard input.
+WAITS = during(2, 'print("here", flush=True); sys.stdin.read()')
 
 
 @pytest.fixture
 def holder(tmp_path):
-    """A process that trains in run/, and holds it as long as its input is open."""
+    """A process that trains in run/, and locks it as long as its standard input is open."""
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.replace("PATCH", STANDS_STILL), *SMALL, "checkpoint_interval=1"],
+        [sys.executable, "-c", SCRIPT.replace("PATCH", WAITS), *SMALL, "checkpoint_interval=1"],
         cwd=tmp_path,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -252,7 +252,7 @@ def holder(tmp_path):
         process.kill()
 
 
-def test_a_second_training_in_a_run_folder_is_code_2_and_says_who_is_at_it(holder, tmp_path):
+def test_a_second_training_in_a_run_folder_is_exit_code_2_and_names_the_process(holder, tmp_path):
     second = command(tmp_path, "resume=run")
     assert (second.returncode, len(second.stderr.splitlines())) == (2, 1), second.stderr
     assert f"process {holder.pid} on {socket.gethostname()} since 20" in second.stderr
@@ -263,7 +263,7 @@ def test_a_second_training_in_a_run_folder_is_code_2_and_says_who_is_at_it(holde
     assert command(tmp_path, "resume=run", "max_iterations=4").returncode == 0
 
 
-def test_a_run_folder_is_free_again_after_a_kill(holder, tmp_path):
+def test_the_lock_of_a_run_folder_is_released_by_a_kill(holder, tmp_path):
     holder.kill()
     holder.wait()
     resumed = command(tmp_path, "resume=run")
@@ -271,33 +271,35 @@ def test_a_run_folder_is_free_again_after_a_kill(holder, tmp_path):
     assert checkpoint.load(tmp_path / "run" / "latest.pt")["iter"] == 3
 
 
-def test_a_change_that_breaks_exactness_is_named(uninterrupted, tmp_path):
+def test_a_change_that_prevents_an_exact_resume_is_named(uninterrupted, tmp_path):
     result = command(
         tmp_path, f"resume={uninterrupted}", "output=other", "max_iterations=9", "learner.clip=0.1"
     )
     assert result.returncode == 0, result.stderr
     assert "not bit for bit: learner.clip" in result.stdout
     assert (tmp_path / "other" / "latest.pt").exists()
-    assert checkpoint.load(uninterrupted / "latest.pt")["iter"] == 8  # the first run is as it was
+    assert checkpoint.load(uninterrupted / "latest.pt")["iter"] == 8  # the first run is unchanged
 
 
-def test_a_rate_set_anew_takes_effect_and_the_simulation_goes_on(uninterrupted, tmp_path):
+def test_a_changed_learning_rate_takes_effect_and_the_simulation_is_restored(uninterrupted, tmp_path):
     words = ["output=other", "max_iterations=9", "learner.learning_rate=1e-5", "learner.schedule=fixed"]
     result = command(tmp_path, f"resume={uninterrupted}", *words)
     assert result.returncode == 0, result.stderr
     row = json.loads((tmp_path / "other" / "metrics.jsonl").read_text())
     assert row["loss/learning_rate"] == 1e-5
-    assert (row["iteration"], row["steps"]) == (9, 9 * 24 * 24)  # counted from the run's beginning
+    assert (row["iteration"], row["steps"]) == (9, 9 * 24 * 24)  # counted from the start of the run
 
 
 @pytest.mark.parametrize("change", ["task.action_delay=[0,5]", "task.observation_delay=[0,0]", "seed=77"])
-def test_a_change_of_the_task_starts_the_simulation_anew_with_the_weights(uninterrupted, tmp_path, change):
+def test_a_changed_task_setting_or_seed_resumes_the_weights_but_not_the_simulation(
+    uninterrupted, tmp_path, change
+):
     result = command(tmp_path, f"resume={uninterrupted}", "output=other", "max_iterations=9", change)
     assert result.returncode == 0, result.stderr
     assert f"not bit for bit: {change.partition('=')[0]} differ" in result.stdout
 
 
-def test_a_change_that_never_reached_a_checkpoint_leaves_the_run_as_it_was(tmp_path):
+def test_a_resume_killed_before_its_first_checkpoint_leaves_the_run_unchanged(tmp_path):
     assert command(tmp_path, *RUN, "output=run", "max_iterations=3").returncode == 0
     words = ["resume=run", "max_iterations=8", "task.step_frequency=1.2"]
     assert command(tmp_path, *words, patch=KILL_DURING["learn"].replace("16 * 4 + 5", "3")).returncode == -9
@@ -307,7 +309,7 @@ def test_a_change_that_never_reached_a_checkpoint_leaves_the_run_as_it_was(tmp_p
     assert not list((tmp_path / "run").rglob(".*.part*"))
 
 
-def test_going_back_to_an_older_checkpoint_needs_a_folder_of_its_own(uninterrupted, tmp_path):
+def test_resuming_an_older_checkpoint_in_the_same_folder_is_refused(uninterrupted, tmp_path):
     before = (uninterrupted / "metrics.jsonl").read_text()
     result = command(tmp_path, f"resume={uninterrupted}/checkpoints/iteration_000003.pt", "max_iterations=9")
     assert result.returncode == 2
@@ -321,7 +323,7 @@ def test_another_number_of_environments_resumes_from_the_weights(uninterrupted, 
     assert "not bit for bit: num_envs" in result.stdout
 
 
-def test_a_checkpoint_of_weights_only_resumes_and_says_that_it_is_not_exact(uninterrupted, tmp_path):
+def test_resuming_a_checkpoint_of_weights_only_reports_that_it_is_not_exact(uninterrupted, tmp_path):
     path = uninterrupted / "checkpoints" / "iteration_000006.pt"
     result = command(tmp_path, f"resume={path}", "output=other", "max_iterations=7")
     assert result.returncode == 0, result.stderr

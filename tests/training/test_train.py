@@ -1,4 +1,4 @@
-"""Training as a user starts it."""
+"""`robolearn train`: run folders, seeds, interruption and failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from robolearn.training.metrics import read_metrics
 SMALL = ["train", "task=cartpole_balance", "num_envs=16", "output=run"]
 
 
-def test_the_main_job_at_full_size_fits_into_six_gigabytes(tmp_path):
+def test_humanoid_walk_with_4096_environments_takes_less_than_6_gigabytes(tmp_path):
     words = ["train", "task=humanoid_walk", "num_envs=4096", "max_iterations=1", "output=run"]
     process = subprocess.Popen(
         [sys.executable, "-m", "robolearn.cli", *words], cwd=tmp_path, stdout=subprocess.DEVNULL
@@ -33,7 +33,7 @@ def test_the_main_job_at_full_size_fits_into_six_gigabytes(tmp_path):
     assert usage.ru_maxrss * 1024 < 6e9
 
 
-def test_a_run_folder_holds_what_the_readme_says(tmp_path, monkeypatch, capsys):
+def test_a_run_folder_holds_the_documented_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*SMALL, "max_iterations=3", "checkpoint_interval=2"]) == 0
     run = tmp_path / "run"
@@ -46,16 +46,16 @@ def test_a_run_folder_holds_what_the_readme_says(tmp_path, monkeypatch, capsys):
     assert list(run.glob("events.out.*"))
     rows = read_metrics(run / "metrics.jsonl")
     assert [row["iteration"] for row in rows] == [1, 2, 3]
-    for name in ("upright", "centred", "effort", "alive"):  # every term, raw and weighted
+    for name in ("upright", "centred", "effort", "alive"):  # every term is logged raw and weighted
         assert {f"raw/{name}", f"reward/{name}"} <= rows[0].keys()
     for row in rows:
         phases = sum(row[f"time/{phase}"] for phase in (*PHASES, "other"))
         assert phases == pytest.approx(row["time/total"], rel=1e-6)
     lines = [line for line in capsys.readouterr().out.splitlines() if "steps/s" in line]
-    assert len(lines) == 3  # one line an iteration where there is no terminal
+    assert len(lines) == 3  # one line per iteration without a terminal
 
 
-def test_the_same_seed_trains_the_same_policy_and_another_seed_another(tmp_path, monkeypatch):
+def test_the_same_seed_gives_identical_weights_and_another_seed_other_ones(tmp_path, monkeypatch):
     import torch
 
     monkeypatch.chdir(tmp_path)
@@ -76,7 +76,7 @@ COUNTERS = Path(__file__).parents[1] / "external" / "counters.py"
 
 
 @pytest.mark.parametrize("task", ["cartpole_balance", "gymnasium:my envs/counters.py:Counter"])
-def test_the_line_that_an_interrupted_run_ends_with_goes_on_with_it(task, tmp_path, monkeypatch, capsys):
+def test_the_command_that_an_interrupted_run_prints_resumes_it(task, tmp_path, monkeypatch, capsys):
     if ":" in task:
         pytest.importorskip("gymnasium")
     monkeypatch.chdir(tmp_path)
@@ -91,7 +91,7 @@ def test_the_line_that_an_interrupted_run_ends_with_goes_on_with_it(task, tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr(training, "interruptible", at_once)
         assert main(["train", f"task={task}", *small]) == 130
-    line = capsys.readouterr().out.partition("go on with: robolearn ")[2].splitlines()[0]
+    line = capsys.readouterr().out.partition("resume with: robolearn ")[2].splitlines()[0]
     assert ("task=" in line) == (":" in task)
     assert main([*shlex.split(line), "max_iterations=2"]) == 0
     assert [row["iteration"] for row in read_metrics(tmp_path / "a run" / "metrics.jsonl")] == [1, 2]
@@ -103,7 +103,7 @@ def test_too_many_diverged_environments_stop_the_run_with_exit_code_4(tmp_path, 
 
     def poisoned(self, targets, substeps):
         calls.append(1)
-        if 24 <= len(calls) < 30:  # six of the second iteration's 384 steps
+        if 24 <= len(calls) < 30:  # 6 of the 384 steps of iteration 2
             self._qpos[len(calls) % 16, 0] = float("nan")
         step(self, targets, substeps)
 
@@ -117,7 +117,7 @@ def test_too_many_diverged_environments_stop_the_run_with_exit_code_4(tmp_path, 
     assert not (tmp_path / "run" / "checkpoints" / "iteration_000002.pt").exists()
 
 
-def test_a_nan_in_a_term_ends_a_run_with_one_line_that_names_it(tmp_path, monkeypatch, capsys):
+def test_a_nan_reward_ends_the_run_with_exit_code_4_and_names_the_term(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rewards = Env._rewards
 
@@ -132,7 +132,9 @@ def test_a_nan_in_a_term_ends_a_run_with_one_line_that_names_it(tmp_path, monkey
     assert len(error.splitlines()) == 1
 
 
-def test_a_learner_that_needs_what_the_backend_lacks_is_refused_before_the_run(tmp_path, monkeypatch, capsys):
+def test_a_backend_without_a_required_capability_is_refused_and_no_folder_created(
+    tmp_path, monkeypatch, capsys
+):
     from robolearn.learners.ppo.ppo import PPO
 
     monkeypatch.chdir(tmp_path)
@@ -144,8 +146,8 @@ def test_a_learner_that_needs_what_the_backend_lacks_is_refused_before_the_run(t
     assert not (tmp_path / "run").exists()
 
 
-def test_a_resumed_run_on_a_backend_that_restores_inexactly_says_so(tmp_path, monkeypatch, capsys):
-    """As on a GPU, where sums are added up in any order."""
+def test_resuming_on_a_backend_without_exact_restore_reports_it(tmp_path, monkeypatch, capsys):
+    """As on a GPU, where the order of summation varies."""
     from dataclasses import replace
 
     from robolearn.envs.mujoco.backend import MujocoBackend
