@@ -1,4 +1,4 @@
-"""`robolearn eval`: many episodes of a trained policy, counted fairly, into metrics.json."""
+"""`robolearn eval`: writes metrics.json from many whole episodes of a trained policy."""
 
 from __future__ import annotations
 
@@ -30,50 +30,50 @@ SCHEMA = 1
 FILE_NAME = "metrics.json"
 
 NEVER_TRAINED = 1_000_000
-"""The rank whose random numbers evaluations take: no training process has it, so none has seen them."""
+"""Rank whose random numbers evaluations use; no training process has it, so the policy has not seen them."""
 
 TRACKING = {"linear_velocity_error": "m/s", "yaw_rate_error": "rad/s"}
-"""Task metrics that every metrics.json has, null where the task follows no velocity commands."""
+"""Task metrics that every metrics.json has; null where the task has no velocity commands."""
 
 
 @dataclass
 class Tally:
-    """What K episodes of each of N environments came to; E = K N episodes, in the order they ended."""
+    """Results of K episodes of each of N environments: E = K N episodes, in the order they ended."""
 
     returns: Tensor
-    """(E,) sum of the rewards, not discounted."""
+    """(E,) undiscounted sum of rewards."""
     steps: Tensor
     """(E,) control steps until the episode ended."""
     survived: Tensor
-    """(E,) bool: it ran out of time instead of being terminated."""
+    """(E,) bool: the episode timed out instead of being terminated."""
     diverged: Tensor
-    """(E,) bool: the simulator gave up on it."""
+    """(E,) bool: the simulation diverged."""
     distance: Tensor | None
-    """(E,) [m] of base displacement along the heading the episode started with; None for a robot bolted
-    down. Up to the last control step before the end: Env shows the next episode's start after that."""
+    """(E,) [m] base displacement along the initial heading of the episode, up to its last control step but one: after
+    the last, Env shows the start of the next episode. None for a robot with a fixed base."""
     metrics: dict[str, float | None] = field(default_factory=dict)
-    """The task's metrics, mean over every step that counts; None where none did."""
+    """Means of the task's metrics over all steps at which they are defined; None where there are none."""
     seconds: float = 0.0
-    """Wall time of the loop."""
+    """Wall time of the simulation [s]."""
     env_steps: int = 0
-    """Control steps simulated, over all environments, counted or not."""
+    """Control steps simulated, summed over all environments, including those after their last counted episode."""
 
 
 @torch.no_grad()
 def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1) -> Tally:
     """Run until every environment has finished `episodes_each` episodes, and count exactly those.
 
-    Taking whatever ends first would count short episodes, failures, more often than long ones. So each
-    environment contributes the same number, from its first on, and idles along once it has them.
+    The first episodes to end are mostly short ones, that is failures. So each environment contributes the same number,
+    from its first one on.
 
     Args:
-        env: is reset first, everywhere at once, so that all episodes are whole.
-        policy: observations by group to actions (N, A).
+        env: the environments; all are reset first, so that all episodes are whole.
+        policy: function from observations by group to actions (N, A).
         episodes_each: K.
 
     Raises:
         NonFiniteTerm: a term of the task is not finite on a finite State.
-        RunFailed: the simulator has dropped part of the physics.
+        RunFailed: the simulator dropped part of the physics, or an environment did not finish in time.
     """
     n, device = env.num_envs, env.device
     zeros = lambda dtype: torch.zeros(n, dtype=dtype, device=device)  # noqa: E731
@@ -83,7 +83,7 @@ def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1) -> Tally:
     ended: list[tuple[Tensor, ...]] = []
     env.reset()
     reset_state(policy)
-    way = Way(env)
+    displacement = Displacement(env)
     began = time.perf_counter()
     most = episodes_each * (env.max_episode_steps + getattr(env, "resets_take_a_step", False))
     for _ in range(most):
@@ -99,18 +99,18 @@ def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1) -> Tally:
         reset_state(policy, done)
         if done.any():
             rows = (done & counting).nonzero().squeeze(-1)
-            columns = (returns, steps, result.truncated, result.diverged, way.moved)
+            columns = (returns, steps, result.truncated, result.diverged, displacement.distance)
             ended.append(tuple(column[rows].cpu() for column in columns))
             finished += done
             returns, steps = torch.where(done, 0.0, returns), torch.where(done, 0, steps)
-        way.follow(done)
+        displacement.update(done)
         if bool((finished >= episodes_each).all()):
             break
     seconds = time.perf_counter() - began
-    env.check()  # a GPU keeps to itself what went wrong until it is asked
+    env.check()  # on a GPU, errors are raised only here
     lacking = int((finished < episodes_each).sum())
     if lacking:
-        # Those that ended are the short ones: to count them alone would be to count failures.
+        # To count only the episodes that ended would count mostly failures.
         raise RunFailed(
             f"{lacking} of {n} environments had not finished {episodes_each} episodes within {most} steps: give them a "
             "time limit (task.episode_steps=1000)"
@@ -124,34 +124,34 @@ def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1) -> Tally:
         all_steps,
         survived,
         diverged,
-        distance if way.known else None,
+        distance if displacement.known else None,
         metrics,
         seconds,
         env_steps,
     )
 
 
-class Way:
-    """How far the robots of an Env have come since their episodes began; of other people's nobody knows."""
+class Displacement:
+    """Displacement of the robots of an Env since the start of their episodes; unknown for third-party environments."""
 
     def __init__(self, env: LearnerEnv) -> None:
         robot = getattr(env, "robot", None)
         self._env = None if robot is None or robot.base is None else cast(Env, env)
         self.known = self._env is not None
-        self.moved = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
-        """(N,) [m] along the heading each episode started with, up to the step before the last."""
+        self.distance = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
+        """(N,) [m] along the initial heading of each episode."""
         if self._env is not None:
             self._start, self._heading = _pose(self._env.backend.state)
 
-    def follow(self, done: Tensor) -> None:
-        """After a step, with the episodes `done` (N,) that ended with it."""
+    def update(self, done: Tensor) -> None:
+        """Call after each step with the environments `done` (N,) whose episode it ended."""
         if self._env is None:
             return
         position, facing = _pose(self._env.backend.state)
-        # Where an episode has ended, this is the next one's start.
+        # Where an episode has ended, this is the start of the next one.
         self._start = torch.where(done[:, None], position, self._start)
         self._heading = torch.where(done[:, None], facing, self._heading)
-        self.moved = ((position - self._start) * self._heading).sum(dim=1)
+        self.distance = ((position - self._start) * self._heading).sum(dim=1)
 
 
 def _pose(state: State) -> tuple[Tensor, Tensor]:
@@ -163,7 +163,7 @@ def _pose(state: State) -> tuple[Tensor, Tensor]:
 
 
 def summarize(counted: Tally, env: LearnerEnv) -> dict[str, Any]:
-    """The numbers of metrics.json that come out of the episodes.
+    """The part of metrics.json that is computed from episodes.
 
     Raises:
         RunFailed: one of them is not finite.
@@ -195,23 +195,22 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate a run and write metrics.json.
 
-    The policy is deterministic (the mean action) and every episode starts at its beginning. Observation
-    noise, delays, randomization and commands stay as the run has them; overrides change them. Without
-    `num_envs=` among those, one episode is taken from each of min(num_envs, episodes) environments; more
-    than one where that is not enough.
+    The policy is deterministic (the mean action) and episodes are whole. Observation noise, delays, randomization and
+    commands are those of the run, unless overridden. Without an override `num_envs=`, min(num_envs, episodes)
+    environments are used; each contributes one episode, or more where that is not enough.
 
     Args:
         run: see `robolearn.training.runs.open_run`.
         overrides: settings to change, in Hydra's grammar.
-        episodes: how many at least; each environment contributes the same number.
-        output: folder for metrics.json; the run's own without it.
-        gap: evaluate on the run's own backend too, and tell the difference in return.
+        episodes: minimum number of episodes; each environment contributes the same number.
+        output: folder of metrics.json; None: the run folder.
+        gap: evaluate on the run's backend too, and report the difference in return.
 
     Returns:
-        What was written.
+        The content of metrics.json.
 
     Raises:
-        ConfigError: the run cannot be used so, or the folder cannot be written to.
+        ConfigError: the run or an override is invalid, or the folder cannot be written to.
         RunFailed: a term or a result was not finite.
     """
     found = open_run(run, overrides)
@@ -242,7 +241,7 @@ def evaluate(
         "episodes_each": each,
         "episode_limit_s": limit,
         "observation_noise": any(config.task.noise.values()),
-        # Simulated time of one environment for a second of the clock; the only numbers two runs differ in.
+        # Simulated seconds of one environment per second of wall time. Only these two differ between repetitions.
         "real_time_factor": counted.env_steps / num_envs * dt / counted.seconds,
         "steps_per_second": counted.env_steps / counted.seconds,
     }
@@ -262,8 +261,8 @@ def evaluate(
 
 
 def _episodes(run: Run, num_envs: int, each: int) -> tuple[dict[str, Any], Tally, float, float | None]:
-    """Summary and count of a run's episodes on its configuration's backend, the control period and the longest
-    episode [s], None where somebody else's environment tells no limit."""
+    """Summary and tally of a run's episodes, the control period [s], and the time limit of an episode [s]; None where a
+    third-party environment has no limit."""
     policy = load_policy(run)
     env = make_learner_env(run.config, num_envs=num_envs, rank=NEVER_TRAINED)
     try:
@@ -279,7 +278,7 @@ def _episodes(run: Run, num_envs: int, each: int) -> tuple[dict[str, Any], Tally
 
 
 def table(metrics: dict[str, Any]) -> str:
-    """A metrics.json as lines for people."""
+    """The content of metrics.json as a table."""
     limit = metrics["episode_limit_s"]
     rows = [
         ("survival rate", f"{100 * metrics['survival_rate']:.1f} %"),

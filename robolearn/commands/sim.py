@@ -27,20 +27,20 @@ from robolearn.training.runs import load_policy, open_run, random_policy, requir
 from robolearn.training.train import set_threads
 
 REPEATED_STEPS = 100
-"""How many of the steps are simulated a second time, to compare bits."""
+"""Number of steps that are simulated a second time, to compare checksums."""
 
 BUILT_IN = ("random", "zero")
-"""Policies that need no training."""
+"""Policies without training."""
 
 
 MIN_SURVIVAL = 0.9
-"""Share of the environments in which no episode of a trained policy may be terminated; of somebody else's, where
-a termination may as well be a goal that was reached, only where the user asks for another share than this."""
+"""Default minimum share of environments in which no episode of a trained policy is terminated. In third-party
+environments, where a termination may mean success, only another value than this one is checked."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """One thing that was checked."""
+    """Result of one check."""
 
     name: str
     passed: bool | None
@@ -48,7 +48,7 @@ class Gate:
     value: str
     limit: str
     why: str = ""
-    """What is wrong, or why it was not checked."""
+    """Why it failed, or why it was not checked."""
 
     @property
     def verdict(self) -> str:
@@ -62,29 +62,29 @@ class Gate:
 
 @dataclass
 class Outcome:
-    """What a simulation came to."""
+    """Result of a simulation."""
 
     steps: int = 0
-    """Control steps taken; fewer than asked for where something was not finite."""
+    """Control steps simulated; fewer than requested where a value was not finite."""
     simulated: float = 0.0
-    """Time that passed in the simulation [s], the same in every environment."""
+    """Simulated time of each environment [s]."""
     seconds: float = 0.0
-    """Time that passed on the clock meanwhile [s], without building the environments."""
+    """Wall time [s], without building the environments."""
     diverged: int = 0
-    """Environment steps in which the simulator gave up."""
-    stood: float = 1.0
+    """Number of environment steps that diverged."""
+    survival: float = 1.0
     """Share of environments in which no episode was terminated."""
     problem: str = ""
-    """What was not finite."""
+    """What was not finite; empty where everything was."""
     checksum: str = ""
-    """sha256 of the State after the last step; see `checksum`. Of somebody else's environments, which show none: of
-    every observation and reward from the first step to the last."""
+    """sha256 of the State after the last step; see `checksum`. For third-party environments, which have no State: of
+    the observations and rewards of all steps."""
     early_checksum: str = ""
-    """The same after REPEATED_STEPS, or after the last step where there are fewer."""
+    """The checksum after REPEATED_STEPS, or after the last step where there are fewer."""
     device: str = ""
-    """Where it was simulated."""
+    """Device of the simulation."""
     ours: bool = True
-    """Whether it has a State; somebody else's environments do not tell whether their simulator gave up."""
+    """Whether the task is RoboLearn's and has a State; third-party environments do not report divergence."""
     timed: bool = True
     """Whether the control period is known."""
 
@@ -105,24 +105,25 @@ def simulate(
     """Simulate, check the gates, print a line for each, and write the JUnit report.
 
     Args:
-        task: name of the task; a run's own where `policy` is one and none is named.
+        task: name of the task; None: the task of the run that `policy` names.
         policy: a run (see `robolearn.training.runs.open_run`), `random` or `zero`.
-        backend: the simulator; auto picks.
-        steps: control steps.
-        seed: of every random number.
-        num_envs: robots side by side.
-        overrides: settings in Hydra's grammar; they come after all of the above.
-        junit: file for the report; none without it.
-        min_real_time_factor: simulated time of one environment for a second of the clock, at least.
-        min_survival: share of environments that must never fall, where the policy is a trained one. Of somebody else's
-            environments the share is only told where this is MIN_SURVIVAL.
+        backend: the simulator; auto: the best one installed.
+        steps: number of control steps.
+        seed: seed of all random numbers.
+        num_envs: number of environments.
+        overrides: settings in Hydra's grammar; they override the arguments above.
+        junit: file of the JUnit report; None: no report.
+        min_real_time_factor: minimum simulated seconds of one environment per second of wall time.
+        min_survival: minimum share of environments in which a trained policy never falls. In third-party environments
+            the share is only reported where this is MIN_SURVIVAL.
 
     Returns:
         Whether every gate passed.
 
     Raises:
-        ConfigError: something of the above cannot be.
+        ConfigError: an argument or an override is invalid.
         MissingError: the backend is not installed.
+        RunFailed: the simulator dropped part of the physics.
     """
     if not (math.isfinite(min_real_time_factor) and math.isfinite(min_survival)):
         raise ConfigError("--min-real-time-factor and --min-survival take finite numbers")
@@ -168,7 +169,7 @@ def simulate(
 
 
 def _prepare(policy: str, words: list[str]) -> tuple[Config, Callable[[LearnerEnv], Act]]:
-    """The configuration, and what makes the policy for an Env of it."""
+    """The configuration, and a function that makes the policy for its Env."""
     if policy not in BUILT_IN:
         if near(policy, BUILT_IN) and not Path(policy).exists():
             raise ConfigError(
@@ -188,10 +189,10 @@ def _prepare(policy: str, words: list[str]) -> tuple[Config, Callable[[LearnerEn
 
 @torch.no_grad()
 def roll_out(run: Config, make_policy: Callable[[LearnerEnv], Act], steps: int) -> Outcome:
-    """Simulate `steps` control steps from the beginning, in an Env of its own; what is not finite ends it.
+    """Simulate `steps` control steps in a new Env; a value that is not finite ends the simulation.
 
     Raises:
-        RunFailed: the simulator has dropped part of the physics.
+        RunFailed: the simulator dropped part of the physics.
     """
     outcome, env = Outcome(), None
     try:
@@ -199,7 +200,7 @@ def roll_out(run: Config, make_policy: Callable[[LearnerEnv], Act], steps: int) 
         outcome.device, outcome.ours = env.device.type, isinstance(env, Env)
         outcome.timed = getattr(env, "dt_known", True)
         policy = make_policy(env)
-        reset_state(policy)  # the same one may have played before
+        reset_state(policy)  # the policy may have been used before
         seen = hashlib.sha256()
         fell = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         began = time.perf_counter()
@@ -208,7 +209,7 @@ def roll_out(run: Config, make_policy: Callable[[LearnerEnv], Act], steps: int) 
             if not bool(torch.isfinite(action).all()):
                 raise NonFiniteTerm(f"the policy's action is not finite after step {outcome.steps}")
             result = env.step(action)
-            env.check()  # on a GPU too, and before the step counts: divergence below is read back anyway
+            env.check()  # before the step counts; no extra sync on a GPU: divergence is read back below
             reset_state(policy, result.done if result.valid is None else result.done | ~result.valid)
             if not outcome.ours:
                 _add(seen, {**result.observations, "reward": result.reward, "done": result.done})
@@ -219,7 +220,7 @@ def roll_out(run: Config, make_policy: Callable[[LearnerEnv], Act], steps: int) 
             outcome.seconds = time.perf_counter() - began
             if outcome.steps == min(steps, REPEATED_STEPS):
                 outcome.early_checksum = _checksum_of(env, seen)
-        outcome.stood = 1.0 - float(fell.double().mean())
+        outcome.survival = 1.0 - float(fell.double().mean())
         outcome.checksum = _checksum_of(env, seen)
     except NonFiniteTerm as error:
         outcome.problem = str(error)
@@ -230,7 +231,7 @@ def roll_out(run: Config, make_policy: Callable[[LearnerEnv], Act], steps: int) 
 
 
 def checksum(state: State) -> str:
-    """sha256 over the names, shapes and bits of every tensor of a State."""
+    """sha256 of the names, shapes, dtypes and bytes of all tensors of a State."""
     digest = hashlib.sha256()
     tensors = {"diverged": state.diverged, **{f"params.{k}": v for k, v in state.params.items()}}
     for name, entity in state.entities.items():
@@ -252,8 +253,14 @@ def _add(digest: hashlib._Hash, tensors: dict[str, Tensor]) -> None:
 def judge(
     outcome: Outcome, repeated: Outcome | None, min_real_time_factor: float, min_survival: float | None
 ) -> list[Gate]:
-    """The gates, in a fixed order. `repeated` is None where nothing was simulated again, `min_survival` where
-    the policy was never trained."""
+    """The gates, in a fixed order.
+
+    Args:
+        outcome: the simulation.
+        repeated: its first steps, simulated again; None where they were not.
+        min_real_time_factor: see `simulate`.
+        min_survival: see `simulate`; None for a policy without training.
+    """
     problem = outcome.problem
     cut_short = "the simulation ended early" if problem else ""
     gave_up = f"environment steps diverged: {outcome.diverged}; lower the timestep or the gains"
@@ -265,53 +272,53 @@ def judge(
         gave_up if outcome.diverged else "",
     )
     if not outcome.ours:
-        diverged = Gate(
-            "divergence", None, "-", "0", "the environment does not tell when its simulator gives up"
-        )
+        diverged = Gate("divergence", None, "-", "0", "third-party environments do not report divergence")
     gates = [
         diverged,
         Gate("finite", not problem, "no" if problem else "yes", "yes", problem),
     ]
     if not outcome.timed:
-        why = "the control period is not known; task.control_dt=0.02 tells it"
+        why = "the control period is unknown; set it, such as task.control_dt=0.02"
         gates.append(Gate("real_time_factor", None, "-", f">= {min_real_time_factor:g}", why))
     elif outcome.steps:
         factor = outcome.simulated / outcome.seconds
         fast = factor >= min_real_time_factor
-        why = "" if fast else "slower than asked for; fewer --num-envs are faster"
+        why = "" if fast else "too slow; use fewer --num-envs"
         gates.append(Gate("real_time_factor", fast, f"{factor:.2f}", f">= {min_real_time_factor:g}", why))
     else:
         gates.append(Gate("real_time_factor", None, "-", f">= {min_real_time_factor:g}", cut_short))
     if min_survival is None:
-        gates.append(Gate("survival", None, "-", "-", "only a trained policy is expected to survive"))
+        gates.append(Gate("survival", None, "-", "-", "checked only for a trained policy"))
     elif problem:
         gates.append(Gate("survival", None, "-", f">= {min_survival:g}", cut_short))
     elif not outcome.ours and min_survival == MIN_SURVIVAL:
-        why = "what a termination means is the environment's; another --min-survival makes it a gate"
-        gates.append(Gate("survival", None, f"{outcome.stood:.3f}", "-", why))
+        why = "a termination may mean success; set another --min-survival to check it"
+        gates.append(Gate("survival", None, f"{outcome.survival:.3f}", "-", why))
     else:
-        stood = outcome.stood >= min_survival
+        survived = outcome.survival >= min_survival
         why = (
             ""
-            if stood
-            else f"{100 * (1 - outcome.stood):.1f} % of the environments had an episode terminated"
+            if survived
+            else f"{100 * (1 - outcome.survival):.1f} % of the environments had an episode terminated"
         )
-        gates.append(Gate("survival", stood, f"{outcome.stood:.3f}", f">= {min_survival:g}", why))
+        gates.append(Gate("survival", survived, f"{outcome.survival:.3f}", f">= {min_survival:g}", why))
     if repeated is None:
-        why = cut_short or "runs on a GPU repeat statistically, not bit for bit"
+        why = cut_short or "results on a GPU repeat statistically, not bit for bit"
         gates.append(Gate("deterministic", None, "-", "same bits", why))
     else:
         same = repeated.early_checksum == outcome.early_checksum
         bits = (outcome.early_checksum[:12], repeated.early_checksum[:12] or repeated.problem)
         of = "State" if outcome.ours else "observations"
-        why = f"after {repeated.steps} steps the checksum of the {of} is {bits[0]}, and {bits[1]} again"
+        why = (
+            f"after {repeated.steps} steps the checksum of the {of} is {bits[0]}, and {bits[1]} when repeated"
+        )
         why = "" if same else why
         gates.append(Gate("deterministic", same, "same bits" if same else "other bits", "same bits", why))
     return gates
 
 
 def junit_xml(name: str, gates: list[Gate], properties: dict[str, str], seconds: float) -> bytes:
-    """A JUnit report, one test case a gate; texts are escaped and free of what XML cannot hold."""
+    """A JUnit report with one test case per gate; characters that XML cannot hold are escaped."""
     failures, skipped = (sum(gate.passed is which for gate in gates) for which in (False, None))
     counts = {"tests": str(len(gates)), "failures": str(failures), "errors": "0", "skipped": str(skipped)}
     root = ET.Element("testsuites", {"name": "robolearn sim", **counts, "time": f"{seconds:.3f}"})

@@ -1,5 +1,4 @@
-"""`robolearn bench`: everything it says it measures is measured, of real physics and of the same update. No timing is
-judged here."""
+"""`robolearn bench`: its output, and what its rates measure. No timing is asserted."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ TINY = ["task=cartpole_balance", "num_envs=8", "torch_threads=1", *SMALL, "--rou
 
 @pytest.fixture(autouse=True)
 def _one_thread(_keep_threads: None) -> None:
-    torch.set_num_threads(1)  # for networks this small more of them only wait for each other
+    torch.set_num_threads(1)  # more are slower for networks this small
 
 
 def small(**settings: Any) -> PPOConfig:
@@ -46,7 +45,7 @@ def small(**settings: Any) -> PPOConfig:
     )
 
 
-def told(path: Path) -> dict[str, Any]:
+def results_of(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(path.read_text())
     return content
 
@@ -58,10 +57,10 @@ def require_numbers(values: list[float]) -> None:
 # ---------------------------------------------------------------------------------------- the command
 
 
-def test_one_size_is_told_in_full(tmp_path, capsys):
+def test_one_size_is_printed_in_full_and_written_as_json(tmp_path, capsys):
     out = tmp_path / "folder" / "out.json"
     assert main(["bench", *TINY, "--json", str(out)]) == 0
-    content, shown = told(out), capsys.readouterr().out
+    content, shown = results_of(out), capsys.readouterr().out
     first = shown.splitlines()[0]
     for word in (
         "cartpole_balance on mujoco",
@@ -92,13 +91,13 @@ def test_one_size_is_told_in_full(tmp_path, capsys):
     assert row["memory"]["per_env"] >= 0
 
 
-def test_several_sizes_are_told_a_line_each_and_one_that_does_not_fit_takes_none_with_it(
+def test_sizes_are_printed_one_per_line_and_one_that_does_not_fit_does_not_end_the_others(
     tmp_path, capsys, monkeypatch
 ):
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         assert command[1:3] == ["-m", "robolearn.cli"]
         if "num_envs=16" in command:
-            return subprocess.CompletedProcess(command, -9, "", "")  # as Linux ends who takes too much
+            return subprocess.CompletedProcess(command, -9, "", "")  # killed by Linux when memory runs out
         if "num_envs=32" in command:
             said = "robolearn: num_envs=32 needs about 9.0 GiB, and cpu has 8.0 GiB free; at most num_envs=24 fits\n"
             return subprocess.CompletedProcess(command, 2, "", said)
@@ -113,16 +112,16 @@ def test_several_sizes_are_told_a_line_each_and_one_that_does_not_fit_takes_none
     assert [line.split()[0] for line in shown[-3:]] == ["16", "32", "8"]
     assert shown[-3].endswith("16  needs more memory than there is")
     assert "needs about 9.0 GiB" in shown[-2]
-    results = told(out)["results"]
+    results = results_of(out)["results"]
     assert [row["num_envs"] for row in results] == [4, 16, 32, 8]
     assert [row["num_envs"] for row in results if "error" in row] == [16, 32]
     require_numbers([row["rates"]["raw"]["median"] for row in results if "rates" in row])
-    assert told(out)["machine"]["backend"] == "mujoco"
+    assert results_of(out)["machine"]["backend"] == "mujoco"
     assert main(["bench", *TINY, "--sizes", "16,32"]) == 2
     assert "no size fits: num_envs=16 needs more memory" in capsys.readouterr().err
 
 
-def test_what_ends_a_size_other_than_memory_ends_them_all(capsys, monkeypatch):
+def test_a_failed_size_ends_the_command_with_its_exit_code(capsys, monkeypatch):
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 4, "", "robolearn: reward upright is NaN\n")
 
@@ -132,10 +131,10 @@ def test_what_ends_a_size_other_than_memory_ends_them_all(capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_size_is_measured_in_a_process_of_its_own(tmp_path, capsys):
+def test_a_size_is_measured_in_a_separate_process(tmp_path, capsys):
     out = tmp_path / "out.json"
     assert main(["bench", *TINY, "--sizes", "4", "--json", str(out)]) == 0
-    (row,) = told(out)["results"]
+    (row,) = results_of(out)["results"]
     assert row["num_envs"] == 4
     require_numbers([row["memory"]["per_env"], row["rates"]["learning"]["median"]])
 
@@ -148,7 +147,7 @@ def test_a_size_is_measured_in_a_process_of_its_own(tmp_path, capsys):
         RuntimeError("CUDA out of memory."),
     ],
 )
-def test_too_many_environments_are_one_line(error, capsys, monkeypatch):
+def test_a_failed_allocation_is_exit_code_2_and_names_num_envs(error, capsys, monkeypatch):
     def make_env(run: object) -> None:
         raise error
 
@@ -161,25 +160,25 @@ def test_too_many_environments_are_one_line(error, capsys, monkeypatch):
     ("words", "said"),
     [
         (["--against", "rsl_rl"], "python scripts/compare_update.py"),
-        (["--sizes", "8,many"], "as --sizes 1024,4096"),
-        (["--sizes", "0"], "as --sizes 1024,4096"),
-        (["--sizes", "8,"], "as --sizes 1024,4096"),
-        (["--sizes", "8,-4"], "as --sizes 1024,4096"),
+        (["--sizes", "8,many"], "--sizes 1024,4096"),
+        (["--sizes", "0"], "--sizes 1024,4096"),
+        (["--sizes", "8,"], "--sizes 1024,4096"),
+        (["--sizes", "8,-4"], "--sizes 1024,4096"),
         (["--sizes", "8,2000000"], "2000000"),
-        (["--sizes", "9" * 5000], "as --sizes 1024,4096"),
+        (["--sizes", "9" * 5000], "--sizes 1024,4096"),
         (["--rounds", "0"], "--rounds"),
         (["--json", "."], "it is a folder"),
         (["learner.clipp=0.1"], "learner.clip"),
     ],
 )
-def test_bad_input_is_one_line(words, said, capsys):
+def test_bad_input_is_exit_code_2_with_one_line(words, said, capsys):
     assert main(["bench", *TINY, *words]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert len(error.splitlines()) == 1
 
 
-def test_a_run_that_is_resumed_is_measured_with_its_policy(trained, capsys, monkeypatch):
+def test_with_resume_the_saved_policy_is_measured(trained, capsys, monkeypatch):
     seen = []
 
     def measured(env: Any, learner: Any, rounds: int) -> Any:
@@ -196,7 +195,7 @@ def test_a_run_that_is_resumed_is_measured_with_its_policy(trained, capsys, monk
 
 
 def pushed() -> HumanoidWalk:
-    """A task that asks for everything: steps, resets, other parameters and, within half a second, pushes."""
+    """A task with resets, randomized parameters and, within half a second, pushes."""
     return HumanoidWalk(pushes=Pushes(speed=(0.2, 0.5), seconds=(0.1, 0.4)))
 
 
@@ -206,7 +205,7 @@ def tensors(env: Any) -> dict[str, torch.Tensor]:
 
 
 def replayed(env: Any, learner: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """The State after real steps, and after the backend alone has done again what was recorded of them."""
+    """The State after steps of the Env, and after the backend alone has repeated them."""
     rewind = bookmark(env, learner)
     with Recorder(env) as recorder:
         learner.collect(env)
@@ -217,14 +216,14 @@ def replayed(env: Any, learner: Any) -> tuple[dict[str, torch.Tensor], dict[str,
     return real, tensors(env)
 
 
-def test_the_raw_rate_is_of_the_very_physics_of_the_real_steps(make_env):
+def test_the_raw_rate_repeats_the_physics_of_the_recorded_steps_exactly(make_env):
     env = make_env(pushed(), num_envs=32)
     real, again = replayed(env, PPO(env, small(num_steps=24)))
     assert all(torch.equal(x, again[name]) for name, x in real.items())
 
 
 @pytest.mark.parametrize("left_out", ["reset", "set_params", "push"])
-def test_a_call_that_is_not_recorded_leads_elsewhere(left_out, make_env, monkeypatch):
+def test_leaving_out_resets_parameters_or_pushes_changes_the_state(left_out, make_env, monkeypatch):
     names = tuple(name for name in bench_rates._CALLS if name != left_out)
     monkeypatch.setattr(bench_rates, "_CALLS", names)
     env = make_env(pushed(), num_envs=32)
@@ -232,15 +231,15 @@ def test_a_call_that_is_not_recorded_leads_elsewhere(left_out, make_env, monkeyp
     assert not all(torch.equal(x, again[name]) for name, x in real.items())
 
 
-def test_the_environment_rate_is_of_the_very_steps_and_the_recorder_leaves_no_trace(make_env):
+def test_the_environment_rate_repeats_the_recorded_steps_exactly_and_the_recorder_is_removed(make_env):
     env = make_env(HumanoidWalk(), num_envs=16)
     learner = PPO(env, small())
     learner.collect(env)
-    own, theirs = set(vars(env)), set(vars(env.backend))
+    env_names, backend_names = set(vars(env)), set(vars(env.backend))
     rewind = bookmark(env, learner)
     with Recorder(env) as recorder:
         learner.collect(env)
-    assert (set(vars(env)), set(vars(env.backend))) == (own, theirs)
+    assert (set(vars(env)), set(vars(env.backend))) == (env_names, backend_names)
     seen, real = {k: x.clone() for k, x in env.observations.items()}, tensors(env)
     rewind()
     recorder.step()
@@ -249,7 +248,7 @@ def test_the_environment_rate_is_of_the_very_steps_and_the_recorder_leaves_no_tr
 
 
 @pytest.mark.parametrize("rnn", ["none", "lstm"])
-def test_every_rate_begins_in_the_same_state_with_the_same_noise_and_memory(rnn, make_env):
+def test_rewind_restores_state_random_numbers_and_recurrent_state(rnn, make_env):
     env = make_env(HumanoidWalk(), num_envs=8)
     learner = PPO(env, small(rnn=rnn))
     learner.collect(env)
@@ -263,7 +262,7 @@ def test_every_rate_begins_in_the_same_state_with_the_same_noise_and_memory(rnn,
     assert torch.equal(batches[0], batches[2])
 
 
-def test_a_learner_that_cannot_only_collect_is_measured_without_that_rate(make_env):
+def test_a_learner_without_collect_is_measured_without_the_inference_rate(make_env):
     env = make_env(CartpoleBalance(), num_envs=8)
     ppo = PPO(env, small())
 

@@ -1,4 +1,4 @@
-"""`robolearn eval`: what is counted, what is written, and what a user may get wrong."""
+"""`robolearn eval`: counting of episodes, metrics.json, and bad input."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def untimed(path: Path) -> dict:
     return {k: v for k, v in json.loads(path.read_text()).items() if k not in TIMING}
 
 
-def test_eval_writes_every_number_with_null_where_a_task_has_none(trained, tmp_path, capsys):
+def test_eval_writes_every_metric_and_null_for_those_that_a_task_lacks(trained, tmp_path, capsys):
     assert ask("eval", trained, "--episodes", 16, "--output", tmp_path / "out") == 0
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert metrics["schema"] == 1
-    assert metrics["episodes"] == 16  # two from each of the run's eight environments
+    assert metrics["episodes"] == 16  # 2 from each of the run's 8 environments
     assert (metrics["num_envs"], metrics["episodes_each"]) == (8, 2)
     assert metrics["iteration"] == 2
     assert metrics["backend"] == "mujoco"
@@ -90,7 +90,7 @@ def test_eval_writes_every_number_with_null_where_a_task_has_none(trained, tmp_p
     assert str(tmp_path / "out" / "metrics.json") in printed
 
 
-def test_the_same_seed_gives_the_same_metrics_bit_for_bit_and_another_seed_others(trained, tmp_path):
+def test_the_same_seed_gives_the_same_metrics_and_another_seed_different_ones(trained, tmp_path):
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
         assert ask("eval", trained, f"seed={seed}", "--episodes", 8, "--output", tmp_path / name) == 0
     a, b, c = (untimed(tmp_path / name / "metrics.json") for name in "abc")
@@ -104,18 +104,18 @@ def test_overrides_change_the_saved_run(trained, tmp_path):
     assert ask("eval", trained, *words, "--episodes", 20, "--output", tmp_path) == 0
     metrics = untimed(tmp_path / "metrics.json")
     assert (metrics["num_envs"], metrics["episodes_each"], metrics["episodes"]) == (12, 2, 24)
-    assert metrics["survival_rate"] == 1.0  # nobody falls in five steps
+    assert metrics["survival_rate"] == 1.0  # no pole falls in five steps
     assert metrics["episode_length_s"] == pytest.approx(0.1)
     assert metrics["overrides"] == words
 
 
-def test_the_gap_to_another_simulator_is_told_and_is_none_where_nothing_touches(trained, tmp_path, capsys):
+def test_the_gap_to_another_simulator_is_reported_and_is_0_without_contacts(trained, tmp_path, capsys):
     words = ["eval", str(trained), "--backend", "differentiable", "--gap", "--episodes", "8"]
     assert main([*words, "--output", str(tmp_path)]) == 0
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     gap = metrics["gap"]
     assert (metrics["backend"], gap["backend"]) == ("differentiable", "mujoco")
-    # The same starts, and a cart without contact is the same in both but for rounding.
+    # The same initial states; without contacts both simulators agree but for rounding.
     assert gap["return_mean"] == pytest.approx(metrics["return_mean"], rel=1e-3)
     assert abs(gap["relative"]) < 1e-3
     assert "return on mujoco" in capsys.readouterr().out
@@ -124,15 +124,15 @@ def test_the_gap_to_another_simulator_is_told_and_is_none_where_nothing_touches(
     assert not (tmp_path / "no").exists()
 
 
-def test_without_output_the_metrics_go_into_the_run_also_for_a_single_checkpoint(trained, tmp_path):
+def test_without_output_the_metrics_are_written_to_the_run_folder_also_for_a_checkpoint(trained, tmp_path):
     run = shutil.copytree(trained, tmp_path / "copy")
     weights = next((run / "checkpoints").iterdir())
     assert ask("eval", weights, "--episodes", 4) == 0
     assert untimed(run / "metrics.json")["run"] == str(weights)
-    assert [path.name for path in run.glob(".*")] == [".lock"]  # the training's, and nothing half written
+    assert [path.name for path in run.glob(".*")] == [".lock"]  # of the training; no temporary file
 
 
-def test_the_newest_run_is_meant_where_none_is_named(trained, tmp_path, monkeypatch):
+def test_without_a_run_the_newest_one_is_evaluated(trained, tmp_path, monkeypatch):
     shutil.copytree(trained, tmp_path / "runs" / "cartpole_balance" / "one")
     monkeypatch.chdir(tmp_path)
     assert ask("eval", "--episodes", 4) == 0
@@ -140,8 +140,8 @@ def test_the_newest_run_is_meant_where_none_is_named(trained, tmp_path, monkeypa
 
 
 def test_each_environment_contributes_the_same_number_of_episodes(tasks):
-    """Half fall at once, half last five steps. Whoever counts what ends first sees six episodes of which
-    five fell, for every pair of environments; the truth is one of two."""
+    """Half of the environments fall in step 1, half last 5 steps. Counting the first episodes to end would give 5 falls
+    in 6 episodes; correct is 1 in 2."""
     run = config.resolve(
         [f"task={tasks}:EveryOtherFalls", "task.episode_length_s=0.1", "num_envs=6", "device=cpu"]
     )
@@ -153,26 +153,27 @@ def test_each_environment_contributes_the_same_number_of_episodes(tasks):
     assert result["survival_rate"] == 0.5
     assert sorted(counted.steps.tolist()) == [1] * 6 + [5] * 6
     assert result["episode_length_s"] == pytest.approx((1 + 5) / 2 * 0.02)
-    # Balanced: (1 upright + 1 alive) x 0.02 s x 5 steps. The fallen lean 1 rad, give or take one step's fall.
+    # Balanced: (1 upright + 1 alive) x 0.02 s x 5 steps.
     assert counted.returns[counted.survived].tolist() == pytest.approx([0.2] * 6)
-    # Six steps lean by about 1 rad, thirty by 0: the mean is over steps, not over episodes.
+    # 6 steps with a lean of about 1 rad and 30 with 0: the mean is over steps, not episodes.
     assert result["metrics"]["pole_angle"] == pytest.approx(1 / 6, abs=0.01)
 
 
-def test_a_policy_that_pushes_off_the_rail_survives_never(make_env):
+def test_a_policy_that_always_pushes_the_cart_right_survives_no_episode(make_env):
     from robolearn.tasks.cartpole import CartpoleBalance
 
     env = make_env(CartpoleBalance(), num_envs=4)
-    counted = tally(env, lambda obs: torch.ones(len(obs), 1), episodes_each=3)
+    counted = tally(env, lambda observations: torch.ones(4, 1), episodes_each=3)
     result = summarize(counted, env)
     assert result["survival_rate"] == 0.0
     assert result["episodes"] == 12
     assert env.max_episode_steps > counted.steps.max() >= counted.steps.min() >= 1
 
 
-def test_forward_distance_is_along_the_heading_at_the_start():
-    """Two made-up robots walk 0.1 m a step for four steps: one faces +y and walks there, the other faces
-    +x and walks to +y too, which is sideways. The last step ends the episode, and its end is not seen."""
+def test_forward_distance_is_along_the_initial_heading():
+    """Two fake robots walk 0.1 m per step to +y for 4 steps: one faces +y, the other +x, so that it walks sideways.
+
+    Step 4 ends the episode and is not counted: 0.3 m and 0 m."""
     half = 0.5**0.5
 
     class Walkers:
@@ -209,7 +210,7 @@ def test_forward_distance_is_along_the_heading_at_the_start():
     assert summarize(counted, env)["forward_distance"] == pytest.approx(0.15)
 
 
-def test_diverged_steps_count_in_no_metric():
+def test_metrics_exclude_diverged_steps():
     class Once:
         num_envs, device, max_episode_steps = 2, torch.device("cpu"), 1
         robot, dt = SimpleNamespace(base=None), 0.02
@@ -228,7 +229,7 @@ def test_diverged_steps_count_in_no_metric():
 
         def step(self, action: torch.Tensor) -> SimpleNamespace:
             gone = torch.tensor([True, False])
-            # What Env makes of a metric of 9 and 2 with the first environment diverged.
+            # Env's result for metrics of 9 and 2, where the first environment diverged.
             metrics = {"error": Ratio(torch.tensor([0.0, 2.0]), torch.tensor([0.0, 1.0]))}
             yes = torch.ones(2, dtype=torch.bool)
             return SimpleNamespace(
@@ -241,7 +242,7 @@ def test_diverged_steps_count_in_no_metric():
     assert counted.distance is None
 
 
-def test_a_humanoid_reports_tracking_and_distance_under_a_fixed_command(tmp_path, capsys):
+def test_a_humanoid_reports_distance_and_null_for_tracking_before_1_second(tmp_path, capsys):
     small = ["num_envs=4", "max_iterations=1", "learner.num_steps=4", "learner.actor_hidden=[8]"]
     run = train(config.resolve(["task=humanoid_walk", *small, f"output={tmp_path / 'run'}"]))
     command = ["forward=[1,1]", "sideways=[0,0]", "yaw=[0,0]", "standing=0"]
@@ -252,7 +253,7 @@ def test_a_humanoid_reports_tracking_and_distance_under_a_fixed_command(tmp_path
     ]
     assert ask("eval", run, *words, "--episodes", 4) == 0
     metrics = untimed(run / "metrics.json")
-    # Nobody has followed a command for a second yet: not an error of 0, but none.
+    # Tracking is measured once a command has lasted a second: null, not 0.
     assert metrics["linear_velocity_error"] is None
     assert metrics["metrics"]["step_frequency"] is None
     assert metrics["metrics"]["torque_saturation"] >= 0
@@ -262,25 +263,25 @@ def test_a_humanoid_reports_tracking_and_distance_under_a_fixed_command(tmp_path
 
 
 @pytest.mark.parametrize("room", ["nconmax", "njmax"])
-def test_contacts_that_a_gpu_dropped_fail_the_count_with_what_to_set(room):
+def test_dropped_contacts_fail_tally_and_name_the_setting(room):
     env = warp_env("humanoid_walk", 2, "backend.nconmax=3" if room == "nconmax" else "backend.njmax=24")
     with pytest.raises(RunFailed, match=rf"raise backend\.{room}"):
         tally(env, runs.zero_policy(env))
 
 
-def test_a_term_that_was_not_finite_on_a_gpu_fails_the_count_by_name():
+def test_a_non_finite_reward_found_by_check_on_a_gpu_fails_tally_and_is_named():
     env = warp_env("cartpole_balance", 4, "task.episode_length_s=0.1")
     env._reward_terms = {**env._reward_terms, "effort": lambda state, ctx: ctx.action[:, 0] / 0.0}
     with pytest.raises(NonFiniteTerm, match="reward 'effort'"):
         tally(env, runs.zero_policy(env))
 
 
-def test_the_count_of_an_unread_env_is_that_of_one_that_looks(make_env):
+def test_tally_is_the_same_where_errors_are_raised_only_by_check(make_env):
     from robolearn.tasks.cartpole import CartpoleBalance
 
-    def counted(look: bool) -> list[float]:
+    def counted(at_once: bool) -> list[float]:
         env: Env = make_env(CartpoleBalance(episode_length_s=0.2), num_envs=4)
-        return tally(env if look else unread(env), runs.zero_policy(env)).returns.tolist()
+        return tally(env if at_once else unread(env), runs.zero_policy(env)).returns.tolist()
 
     assert counted(True) == counted(False)
 
@@ -297,7 +298,7 @@ def test_a_run_of_a_task_from_a_file_must_be_named_again(tasks, tmp_path, capsys
     assert ask("eval", run, task, "--episodes", 4) == 0
 
 
-def test_a_pretrained_policy_is_found_by_name_and_its_results_stay_out_of_the_package(
+def test_a_pretrained_policy_is_found_by_name_and_its_results_are_written_under_runs(
     trained, tmp_path, monkeypatch, capsys
 ):
     shipped = tmp_path / "shipped"
@@ -313,7 +314,7 @@ def test_a_pretrained_policy_is_found_by_name_and_its_results_stay_out_of_the_pa
     assert sorted(p.name for p in (shipped / "balancer").iterdir()) == ["config.yaml", "policy.pt"]
 
 
-def test_without_any_shipped_policy_the_message_says_so():
+def test_an_unknown_pretrained_policy_is_refused_by_name():
     with pytest.raises(ConfigError, match="no pretrained policy 'walker'"):
         runs.open_run("pretrained:walker")
 
@@ -325,7 +326,7 @@ def test_without_any_shipped_policy_the_message_says_so():
         (["RUN", "num_env=3"], "did you mean num_envs"),
         (["RUN", "task.start_angle=nan"], "start_angle"),
         (["RUN", "learner.actor_hidden=[4,4]"], "does not fit"),
-        (["RUN", "task=humanoid_walk"], "does not fit"),
+        (["RUN", "task=humanoid_walk"], "another task"),
         (["RUN", "resume=elsewhere"], "does not apply"),
         (["RUN", "output=elsewhere"], "--output"),
         (["RUN", "RUN"], "second run"),
@@ -333,7 +334,9 @@ def test_without_any_shipped_policy_the_message_says_so():
         (["RUN", "--backend", "warp_drive"], "warp_drive"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(words, expected, trained, tmp_path, capsys):
+def test_bad_input_is_exit_code_2_with_one_line_and_writes_nothing(
+    words, expected, trained, tmp_path, capsys
+):
     words = [str(trained) if word == "RUN" else word for word in words]
     assert ask("eval", *words, "--output", tmp_path / "out") == 2
     error = capsys.readouterr().err
@@ -342,14 +345,14 @@ def test_bad_input_is_one_line_and_leaves_nothing(words, expected, trained, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_that_is_a_file_is_refused_before_the_work(trained, tmp_path, capsys):
+def test_an_output_that_is_a_file_is_refused(trained, tmp_path, capsys):
     (tmp_path / "taken").write_text("mine")
     assert ask("eval", trained, "--output", tmp_path / "taken" / "deeper") == 2
     assert "not a folder" in capsys.readouterr().err
     assert (tmp_path / "taken").read_text() == "mine"
 
 
-def test_a_term_that_is_not_finite_fails_the_evaluation_by_name(trained, tasks, tmp_path, capsys):
+def test_a_nan_reward_is_exit_code_4_and_named(trained, tasks, tmp_path, capsys):
     assert ask("eval", trained, f"task={tasks}:NotFinite", "--episodes", 4, "--output", tmp_path / "out") == 4
     assert "'upright'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""`robolearn play`: the video's frames, what they show, and machines that cannot draw."""
+"""`robolearn play`: the frames of the video, and machines without a renderer or an encoder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ imageio = pytest.importorskip("imageio")
 
 @pytest.fixture(scope="module")
 def renderer() -> None:
-    """Skips the test where nothing renders, saying why."""
+    """Skips the test where no OpenGL platform works."""
     try:
         context, _ = renderers.open_context(16, 16)
     except MissingError as error:
@@ -35,7 +35,7 @@ def renderer() -> None:
 
 @pytest.fixture
 def small(monkeypatch) -> None:
-    """Small pictures: the same code in a tenth of the time."""
+    """Small frames, which are drawn ten times as fast."""
     monkeypatch.setattr(player, "SIZE", (320, 192))
 
 
@@ -49,7 +49,7 @@ def frames_of(path: Path) -> list[np.ndarray]:
 
 
 @pytest.mark.usefixtures("renderer")
-def test_a_video_has_a_frame_a_control_step_and_they_move(trained, tmp_path, capsys):
+def test_a_video_has_one_frame_per_control_step_and_shows_motion(trained, tmp_path, capsys):
     video = tmp_path / "new" / "balance.mp4"
     words = ["task.start_angle=0.6", "seed=2"]
     assert ask("play", trained, *words, "--video", video, "--seconds", 0.2) == 0
@@ -68,23 +68,21 @@ def test_a_video_has_a_frame_a_control_step_and_they_move(trained, tmp_path, cap
 
 
 @pytest.mark.usefixtures("renderer", "small")
-def test_a_video_goes_on_where_episodes_end(trained, tmp_path):
+def test_a_video_continues_across_episodes(trained, tmp_path):
     video = tmp_path / "resets.mp4"
     assert ask("play", trained, "task.episode_length_s=0.06", "--video", video, "--seconds", 0.2) == 0
     assert len(frames_of(video)) == 10
 
 
 @pytest.mark.usefixtures("renderer", "small")
-def test_without_video_play_writes_into_the_output_and_says_there_is_no_browser_viewer(
-    trained, tmp_path, capsys
-):
+def test_without_video_play_mp4_is_written_and_the_missing_browser_viewer_reported(trained, tmp_path, capsys):
     assert ask("play", trained, "--seconds", 0.1, "--output", tmp_path / "out") == 0
     assert len(frames_of(tmp_path / "out" / "play.mp4")) == 5
-    assert "browser viewer is not there yet" in capsys.readouterr().out
+    assert "no browser viewer" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("renderer")
-def test_the_picture_is_posed_as_state_says_base_and_joints():
+def test_the_drawn_model_has_the_base_and_joint_positions_of_the_state():
     run = config.resolve(["task=humanoid_walk", "num_envs=2", "device=cpu", "seed=4"])
     env = make_env(run)
     policy = random_policy(env, 4)
@@ -101,7 +99,7 @@ def test_the_picture_is_posed_as_state_says_base_and_joints():
             assert qpos[drawing.model.joint(name).qposadr[0]] == pytest.approx(
                 float(state.robot.joint_pos[0, i])
             )
-        # MuJoCo's bodies then stand where State's are, to one physics step of travel.
+        # MuJoCo's body positions equal State's, but for the motion of one physics step.
         for i, name in enumerate(env.robot.bodies):
             assert np.allclose(drawing.data.body(name).xpos, state.robot.body_pos[0, i], atol=0.05)
     assert pixels.shape == (48, 64, 3)
@@ -109,10 +107,10 @@ def test_the_picture_is_posed_as_state_says_base_and_joints():
 
 
 @pytest.mark.usefixtures("renderer")
-def test_a_robot_without_a_camera_is_followed_by_a_free_one(monkeypatch):
+def test_without_a_camera_in_the_model_a_free_camera_follows_the_robot(monkeypatch):
     from robolearn.envs import mjcf
 
-    # What _add_looks would add is left out: no sky, no lights, no camera.
+    # Without what _add_looks adds: sky, lights, camera.
     build = mjcf.build_model
     monkeypatch.setattr(mjcf, "build_model", lambda robot, backend, visual=False: build(robot, backend))
     env = make_env(config.resolve(["task=humanoid_walk", "num_envs=1", "device=cpu"]))
@@ -123,8 +121,8 @@ def test_a_robot_without_a_camera_is_followed_by_a_free_one(monkeypatch):
 
 
 @pytest.mark.usefixtures("renderer", "small")
-def test_film_shows_the_commands_and_draws_no_number_of_the_run():
-    """A longer look at the same run shows the same beginning."""
+def test_drawing_frames_draws_no_random_numbers_of_the_env():
+    """The first frames of a longer video are the same."""
     run = config.resolve(["task=humanoid_walk", "num_envs=1", "device=cpu"])
 
     def filmed(frames: int) -> list[np.ndarray]:
@@ -139,13 +137,13 @@ def test_film_shows_the_commands_and_draws_no_number_of_the_run():
 
 
 @pytest.mark.usefixtures("renderer", "small")
-def test_a_film_of_contacts_that_a_gpu_dropped_ends_with_what_to_set():
+def test_dropped_contacts_end_the_video_and_name_the_setting():
     env = warp_env("humanoid_walk", 1, "backend.nconmax=3")
     with pytest.raises(RunFailed, match=r"raise backend\.nconmax, now 3"), no_numpy_before_cpu():
         list(player.film(env, zero_policy(env), 100))
 
 
-def test_a_caption_stays_in_its_corner():
+def test_a_caption_changes_only_the_lower_left_corner():
     plain = np.full((192, 320, 3), 200, np.uint8)
     written = video.caption(plain, ["1.00 s", "command forward +0.50 m/s"])
     assert written.shape == plain.shape
@@ -155,7 +153,7 @@ def test_a_caption_stays_in_its_corner():
     assert (plain == 200).all()
 
 
-def test_a_machine_that_cannot_draw_gets_one_line_with_the_fix(trained, tmp_path, monkeypatch, capsys):
+def test_without_a_renderer_the_error_is_one_line_with_the_fix(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(renderers, "PLATFORMS", ("no_such_platform",))
     assert ask("play", trained, "--video", tmp_path / "out" / "a.mp4", "--seconds", 0.1) == 3
@@ -166,16 +164,16 @@ def test_a_machine_that_cannot_draw_gets_one_line_with_the_fix(trained, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_without_an_encoder_the_message_names_the_package(trained, tmp_path, monkeypatch, capsys):
+def test_without_an_encoder_the_error_names_the_package(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     assert ask("play", trained, "--video", tmp_path / "a.mp4") == 3
     assert "pip install imageio-ffmpeg" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_osmesa_is_tried_where_egl_is_there_but_draws_nothing():
-    """libEGL without a driver fails only when asked for a display, after PyOpenGL has settled on EGL; another
-    process, because that cannot be undone for the tests around."""
+def test_osmesa_is_tried_where_egl_has_no_driver():
+    """libEGL without a driver fails only when a display is opened, after PyOpenGL has picked EGL. In another process,
+    because the environment variable is read once."""
     code = (
         "from robolearn.commands.play import renderer as renderers\n"
         "from robolearn.errors import MissingError\n"
@@ -191,7 +189,7 @@ def test_osmesa_is_tried_where_egl_is_there_but_draws_nothing():
     done = subprocess.run(
         [sys.executable, "-c", code], env=nothing, capture_output=True, text=True, check=True
     )
-    # OSMesa where it is installed, and a message about both where it is not.
+    # OSMesa where it is installed, else an error that names both platforms.
     assert "mujoco.osmesa True" in done.stdout or ("egl: " in done.stdout and "osmesa: " in done.stdout)
     assert "PYOPENGL_PLATFORM" not in done.stdout
 
@@ -207,7 +205,9 @@ def test_osmesa_is_tried_where_egl_is_there_but_draws_nothing():
         (["task.commands.forward=[1,1]"], "commands"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(words, expected, trained, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_exit_code_2_with_one_line_and_writes_nothing(
+    words, expected, trained, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     assert ask("play", trained, *words, "--output", tmp_path / "out") == 2
     error = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`robolearn sim`: its gates, its report and its exit codes."""
+"""`robolearn sim`: gates, JUnit report and exit codes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ random_of_the_system = random.SystemRandom()
 
 @dataclass
 class NotFinite(CartpoleBalance):
-    '''A reward that is NaN from the tenth step on.'''
+    '''A reward that is NaN from step 10 on.'''
 
     def reward_terms(self):
         late = lambda state, ctx: torch.where(ctx.episode_time > 0.19, float("nan"), 1.0)
@@ -36,7 +36,7 @@ class NotFinite(CartpoleBalance):
 
 @dataclass
 class Explodes(CartpoleBalance):
-    '''Carts that start faster than anything real.'''
+    '''Carts that start at 1e5 m/s, which diverges.'''
 
     def initial_state(self, num_envs, ctx, random):
         pose = super().initial_state(num_envs, ctx, random)
@@ -46,7 +46,7 @@ class Explodes(CartpoleBalance):
 
 @dataclass
 class Unseeded(CartpoleBalance):
-    '''Draws from the operating system, which no seed reaches.'''
+    '''Draws random numbers that do not depend on the seed.'''
 
     def initial_state(self, num_envs, ctx, random):
         pose = super().initial_state(num_envs, ctx, random)
@@ -79,7 +79,7 @@ def checksum(printed: str) -> str:
     return found[1]
 
 
-def test_the_zero_policy_passes_every_gate_that_applies(tmp_path, capsys):
+def test_the_zero_policy_passes_every_gate_but_survival_which_is_skipped(tmp_path, capsys):
     assert ask("--task", "cartpole_balance", *QUICK, "--junit", tmp_path / "out" / "sim.xml") == 0
     printed = capsys.readouterr().out
     assert verdicts(printed) == {gate: "SKIP" if gate == "survival" else "PASS" for gate in GATES}
@@ -94,14 +94,14 @@ def test_the_zero_policy_passes_every_gate_that_applies(tmp_path, capsys):
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["sim.xml"]
 
 
-def test_a_humanoid_simulates_without_a_policy(capsys):
+def test_a_humanoid_with_the_zero_policy_fails_no_gate(capsys):
     words = ("--task", "humanoid_walk", "--steps", 20, "--num-envs", 4, "--min-real-time-factor", 0)
     assert ask(*words) == 0
     assert "FAIL" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("policy", ["zero", "random"])
-def test_the_same_seed_gives_the_same_checksum_and_another_seed_another(policy, capsys):
+def test_the_same_seed_gives_the_same_checksum_and_another_seed_a_different_one(policy, capsys):
     sums = []
     for seed in (3, 3, 4):
         assert ask("--task", "cartpole_balance", "--policy", policy, "--seed", seed, *QUICK) == 0
@@ -109,13 +109,13 @@ def test_the_same_seed_gives_the_same_checksum_and_another_seed_another(policy, 
     assert sums[0] == sums[1] != sums[2]
 
 
-def test_more_steps_than_are_repeated_are_deterministic_too(capsys):
+def test_the_deterministic_gate_passes_with_more_steps_than_are_repeated(capsys):
     words = ("--steps", REPEATED_STEPS + 5, "--num-envs", 4, "--min-real-time-factor", 0)
     assert ask("--task", "cartpole_balance", "--policy", "random", *words) == 0
     assert verdicts(capsys.readouterr().out)["deterministic"] == "PASS"
 
 
-def test_a_gate_that_fails_gives_exit_code_1_and_a_failure_in_the_report(tmp_path, capsys):
+def test_a_failed_gate_is_exit_code_1_and_a_failure_in_the_report(tmp_path, capsys):
     junit = tmp_path / "sim.xml"
     words = ("--steps", 5, "--num-envs", 2, "--min-real-time-factor", "1e9", "--junit", junit)
     assert ask("--task", "cartpole_balance", *words) == 1
@@ -125,7 +125,7 @@ def test_a_gate_that_fails_gives_exit_code_1_and_a_failure_in_the_report(tmp_pat
     assert "limit >= 1e+09" in str(failed[0].find("failure").get("message"))
 
 
-def test_a_term_that_is_not_finite_fails_its_gate_by_name(tasks, tmp_path, capsys):
+def test_a_nan_reward_fails_the_finite_gate_and_is_named(tasks, tmp_path, capsys):
     junit = tmp_path / "sim.xml"
     assert ask("--task", f"{tasks}:NotFinite", *QUICK, "--junit", junit) == 1
     printed = capsys.readouterr().out
@@ -142,7 +142,7 @@ def test_a_term_that_is_not_finite_fails_its_gate_by_name(tasks, tmp_path, capsy
     assert "'upright'" in str(cases["finite"].find("failure").get("message"))
 
 
-def test_a_term_that_a_gpu_found_not_finite_fails_its_gate_by_name(tasks, monkeypatch, capsys):
+def test_a_nan_reward_found_by_check_on_a_gpu_fails_the_finite_gate_and_is_named(tasks, monkeypatch, capsys):
     make = sim.make_learner_env
     monkeypatch.setattr(sim, "make_learner_env", lambda run: unread(make(run)))
     assert ask("--task", f"{tasks}:NotFinite", *QUICK) == 1
@@ -152,7 +152,7 @@ def test_a_term_that_a_gpu_found_not_finite_fails_its_gate_by_name(tasks, monkey
     assert "8 robots, 9 of 30 steps" in printed
 
 
-def test_a_gpu_that_finds_the_first_step_not_finite_has_no_real_time_factor(tasks, monkeypatch, capsys):
+def test_without_a_finite_step_the_real_time_factor_is_skipped(tasks, monkeypatch, capsys):
     tasks.write_text(tasks.read_text().replace("> 0.19", "> 0.0"))
     make = sim.make_learner_env
     monkeypatch.setattr(sim, "make_learner_env", lambda run: unread(make(run)))
@@ -160,7 +160,7 @@ def test_a_gpu_that_finds_the_first_step_not_finite_has_no_real_time_factor(task
     assert verdicts(capsys.readouterr().out)["real_time_factor"] == "SKIP"
 
 
-def test_contacts_that_a_gpu_dropped_end_the_simulation_with_what_to_set(monkeypatch, capsys):
+def test_dropped_contacts_end_the_simulation_with_exit_code_4_and_name_the_setting(monkeypatch, capsys):
     pytest.importorskip("mujoco_warp")
     make = sim.make_learner_env
     monkeypatch.setattr(sim, "make_learner_env", lambda run: unread(make(run)))
@@ -171,18 +171,18 @@ def test_contacts_that_a_gpu_dropped_end_the_simulation_with_what_to_set(monkeyp
     assert len(error.splitlines()) == 1
 
 
-def test_diverged_environments_fail_their_gate_counted(tasks, capsys):
+def test_diverged_steps_are_counted_and_fail_the_divergence_gate(tasks, capsys):
     assert ask("--task", f"{tasks}:Explodes", "--steps", 3, "--num-envs", 4, "--min-real-time-factor", 0) == 1
     line = next(x for x in capsys.readouterr().out.splitlines() if "divergence" in x)
-    assert line.split()[:3] == ["FAIL", "divergence", "12"]  # each of four, in each of three steps
+    assert line.split()[:3] == ["FAIL", "divergence", "12"]  # 4 environments times 3 steps
 
 
-def test_a_simulation_that_draws_unseeded_numbers_is_not_deterministic(tasks, capsys):
+def test_unseeded_random_numbers_fail_the_deterministic_gate(tasks, capsys):
     assert ask("--task", f"{tasks}:Unseeded", *QUICK) == 1
     assert verdicts(capsys.readouterr().out)["deterministic"] == "FAIL"
 
 
-def test_a_trained_policy_must_survive_and_brings_its_own_task(trained, capsys):
+def test_a_trained_policy_is_simulated_in_its_task_and_must_survive(trained, capsys):
     words = ("--policy", trained, "--steps", 150, "--num-envs", 8, "--min-real-time-factor", 0)
     assert ask(*words, "task.start_angle=0.6") == 1
     printed = capsys.readouterr().out
@@ -193,7 +193,7 @@ def test_a_trained_policy_must_survive_and_brings_its_own_task(trained, capsys):
 
 
 def test_survival_is_the_share_of_environments_that_never_fell(trained, capsys):
-    # Upright and slow within eight steps: nobody can fall, whatever the policy does.
+    # In eight steps from upright, no pole can fall, whatever the policy does.
     assert (
         ask("--policy", trained, "--task", "cartpole_balance", "--steps", 8, *QUICK[2:], "--min-survival", 1)
         == 0
@@ -201,7 +201,7 @@ def test_survival_is_the_share_of_environments_that_never_fell(trained, capsys):
     assert "survival          1.000" in capsys.readouterr().out
 
 
-def test_gates_name_both_checksums_where_the_bits_differ():
+def test_the_deterministic_gate_names_both_checksums_where_they_differ():
     first = Outcome(steps=9, simulated=1, seconds=0.5, early_checksum="a" * 64, device="cpu")
     again = Outcome(steps=9, early_checksum="b" * 64, device="cpu")
     gate = judge(first, again, 1.0, None)[-1]
@@ -210,19 +210,19 @@ def test_gates_name_both_checksums_where_the_bits_differ():
     assert "bbbbbbbbbbbb" in gate.why
 
 
-def test_gates_on_a_gpu_leave_the_bits_out():
-    done = Outcome(steps=100, simulated=2.0, seconds=1.0, stood=0.95, device="cuda")
+def test_on_a_gpu_the_deterministic_gate_is_skipped():
+    done = Outcome(steps=100, simulated=2.0, seconds=1.0, survival=0.95, device="cuda")
     gates = judge(done, None, 2.0, 0.9)
     assert [gate.passed for gate in gates] == [True, True, True, True, None]
     assert [gate.passed for gate in judge(done, None, 2.1, 0.96)] == [True, True, False, False, None]
 
 
-def test_nothing_simulated_at_all_passes_only_what_was_seen():
+def test_gates_without_a_single_step():
     gates = judge(Outcome(problem="reward 'alive' is not finite"), None, 1.0, 0.9)
     assert [gate.verdict for gate in gates] == ["PASS", "FAIL", "SKIP", "SKIP", "SKIP"]
 
 
-def test_the_report_survives_any_text():
+def test_the_report_is_valid_xml_for_any_text():
     nasty = 'a<b>&"c"]]>\x00\x1b[31m\ud800\uffff and ünïcode'
     report = junit_xml(nasty, [Gate("finite", False, "no", "yes", nasty)], {"policy": nasty}, 1.0)
     failure = ET.fromstring(report).find("testsuite/testcase/failure")
@@ -249,7 +249,9 @@ def test_the_report_survives_any_text():
         (["--task", "cartpole_balance", "--junit", "taken/sim.xml"], "not a folder"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(words, expected, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_exit_code_2_with_one_line_and_writes_nothing(
+    words, expected, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     Path("taken").write_text("mine")
     report = [] if "--junit" in words else ["--junit", "sim.xml"]

@@ -40,7 +40,7 @@ _LIBRARIES = {
     "warp": "warp-lang",
     "rsl_rl": "rsl-rl-lib",
 }
-"""Modules whose version is told where they are in use, and the packages that bring them."""
+"""Modules whose version is reported where they are imported, with their packages."""
 
 
 def bench(
@@ -50,19 +50,19 @@ def bench(
     sizes: str | None = None,
     output: Path | None = None,
 ) -> None:
-    """Measure a run's rates, memory and phases, and print them.
+    """Measure the rates, memory use and phases of a training run, and print them.
 
     Args:
         overrides: settings of a training run; with `resume` its policy is measured.
-        rounds: how often everything is measured.
+        rounds: number of measurement rounds.
         warmup: training iterations before the first round.
-        sizes: numbers of environments as "1024,4096"; each is measured in a process of its own, so that one that
-            does not fit takes no other with it, and memory is told apart.
-        output: file for everything that was measured, as JSON.
+        sizes: numbers of environments as "1024,4096"; each is measured in its own process, so that one that does not
+            fit into memory does not end the others, and memory use is separate.
+        output: file for the results, as JSON.
 
     Raises:
-        ConfigError: the settings or a size cannot be used, or nothing fits into memory.
-        RunFailed: what is measured did not run to its end.
+        ConfigError: a setting or a size is invalid, or no size fits into memory.
+        RunFailed: a measured run failed.
     """
     numbers = _sizes(sizes)
     runs = [config.resolve([*overrides, *([] if n is None else [f"num_envs={n}"])]) for n in numbers]
@@ -75,7 +75,7 @@ def bench(
         options = ["--rounds", str(rounds), "--warmup", str(warmup)]
         machine, rows = {}, []
         for run in runs:
-            told, row = _elsewhere([*overrides, f"num_envs={run.num_envs}", *options], run.num_envs)
+            told, row = _in_subprocess([*overrides, f"num_envs={run.num_envs}", *options], run.num_envs)
             rows.append(row)
             if told and not machine:
                 print(title(told))
@@ -88,13 +88,17 @@ def bench(
 
 
 def require_writable(output: Path | None) -> None:
-    """Refuse a folder where a file is to be written, before anything is measured."""
+    """Check, before measuring, that the output file is not a folder.
+
+    Raises:
+        ConfigError: it is.
+    """
     if output is not None and output.is_dir():
         raise ConfigError(f"cannot write {quote(str(output), 120)}: it is a folder")
 
 
 def write(output: Path, overrides: list[str], machine: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """What was measured, as JSON."""
+    """Write the results as JSON."""
     content = {"schema": SCHEMA, "command": overrides, "machine": machine, "results": rows}
     with replacing(output) as part:
         part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
@@ -105,7 +109,9 @@ def _sizes(words: str | None) -> list[int | None]:
         return [None]
     numbers = [word.strip() for word in words.split(",")]
     if not all(word.isdecimal() and len(word) < 10 and int(word) > 0 for word in numbers):
-        raise ConfigError(f"--sizes {quote(words)}: give numbers of environments, as --sizes 1024,4096")
+        raise ConfigError(
+            f"--sizes {quote(words)}: it takes numbers of environments, such as --sizes 1024,4096"
+        )
     return [int(word) for word in numbers]
 
 
@@ -115,7 +121,7 @@ def _sizes(words: str | None) -> list[int | None]:
 def _measure(
     run: Config, overrides: list[str], rounds: int, warmup: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The machine, and everything that was measured on it at this size."""
+    """Description of the machine, and the results at this size."""
     set_threads(run)
     before = process_bytes()
     with enough_memory(run.num_envs), closing(make_env(run)) as env:
@@ -126,7 +132,7 @@ def _measure(
 
 
 def warmed_up(run: Config, overrides: list[str], env: Env, iterations: int) -> Learner:
-    """The run's learner, resumed where the run is, after some iterations."""
+    """The run's learner, resumed if the run is, after some training iterations."""
     learner = make_learner(run, env)
     if run.resume is not None:
         content = checkpoint.load(checkpoint.find_run(run.resume)[1])
@@ -136,12 +142,11 @@ def warmed_up(run: Config, overrides: list[str], env: Env, iterations: int) -> L
     return learner
 
 
-def _elsewhere(words: list[str], num_envs: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The same command in a process of its own: the machine and what was measured, or no machine and why it does not
-    fit.
+def _in_subprocess(words: list[str], num_envs: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run the command in another process: (machine, results), or ({}, error) where it does not fit into memory.
 
     Raises:
-        ConfigError, MissingError, RunFailed, KeyboardInterrupt: what ended it, other than too little memory.
+        ConfigError, MissingError, RunFailed, KeyboardInterrupt: the process ended with their exit code.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
@@ -152,9 +157,9 @@ def _elsewhere(words: list[str], num_envs: int) -> tuple[dict[str, Any], dict[st
             content = json.loads(path.read_text(encoding="utf-8"))
             return content["machine"], content["results"][0]
     message = (done.stderr.strip().splitlines() or [""])[-1].removeprefix("robolearn: ")
-    if done.returncode == -signal.SIGKILL:  # which is how Linux ends who takes the last of it
+    if done.returncode == -signal.SIGKILL:  # by Linux, when memory runs out
         return {}, {"num_envs": num_envs, "error": TOO_LARGE}
-    # From here, from the Env or from the learner; nothing else about the settings depends on the size.
+    # The ConfigErrors about memory have this form.
     if done.returncode == 2 and message.startswith(f"num_envs={num_envs} ") and " needs " in message:
         return {}, {"num_envs": num_envs, "error": message.removeprefix(f"num_envs={num_envs} ")}
     errors = {2: ConfigError, 3: MissingError, 4: RunFailed, 130: KeyboardInterrupt}
@@ -164,7 +169,7 @@ def _elsewhere(words: list[str], num_envs: int) -> tuple[dict[str, Any], dict[st
 
 
 def about(run: Config, env: Env, learner: Learner, rounds: int, warmup: int) -> dict[str, Any]:
-    """The machine, and what was measured on it."""
+    """Description of the machine and of the measured run."""
     allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
     cpu = processor() or platform.processor() or platform.machine()
     return {
@@ -192,7 +197,7 @@ def about(run: Config, env: Env, learner: Learner, rounds: int, warmup: int) -> 
 
 
 def title(machine: dict[str, Any]) -> str:
-    """What `about` says, in a line."""
+    """The content of `about` in one line."""
     m = machine
     on = m["device"] if m["device"] == m["cpu"] else f"{m['device']}, {m['cpu']}"
     versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items())
@@ -204,7 +209,7 @@ def title(machine: dict[str, Any]) -> str:
 
 
 def _whole(row: dict[str, Any]) -> list[str]:
-    """One size, in full."""
+    """All results of one size."""
     lines = [f"{row['num_envs']} environments, {row['steps']} steps an iteration", ""]
     lines.append(f"{'':<16}{'steps/s':>12}{'lowest':>12}{'highest':>12}{'of raw':>9}")
     for name, spread in row["rates"].items():
@@ -221,7 +226,7 @@ def _whole(row: dict[str, Any]) -> list[str]:
 
 
 def _cells(row: dict[str, Any]) -> dict[str, str]:
-    """One size in a line, by head of the column."""
+    """The main results of one size, by column."""
     cells = {"envs": str(row["num_envs"])}
     cells |= {RATES[name]: f"{spread['median']:,.0f}" for name, spread in row["rates"].items()}
     cells["learning/raw"] = f"{row['of_raw']['learning']:.3f}"
@@ -235,7 +240,7 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
 
 
 def _lines(row: dict[str, Any], heads: bool) -> list[str]:
-    """One size in a line, after the heads of a table's columns where asked for."""
+    """The main results of one size in a line, after a line of column names if `heads`."""
     if "error" in row:
         return [f"{row['num_envs']:>9}  {row['error']}"]
     cells = _cells(row)

@@ -1,6 +1,6 @@
-"""How fast a robot is simulated, acts and learns: rates measured side by side from the same state.
+"""Measures rates of physics, environment, inference and learning, from the same state.
 
-Every round measures all rates one after the other, so that a machine whose speed drifts, drifts for all of them.
+Every round measures all rates, so that a drift of the machine's speed affects all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RATES = {
     "inference": "with inference",
     "learning": "with learning",
 }
-"""What is measured, each with more in it than the one before; see `Measurement.rates`."""
+"""Rates and their labels, each including more work than the one before; see `Measurement.rates`."""
 
 SHARES = (*PHASES, "other")
 
@@ -36,7 +36,7 @@ _CALLS_ON_A_GPU = ("step", "reset")
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """A number over the rounds."""
+    """Median, lowest and highest value over the rounds."""
 
     median: float
     low: float
@@ -44,37 +44,37 @@ class Spread:
 
     @classmethod
     def of(cls, values: list[float]) -> Spread:
-        """Over these, one a round."""
+        """The spread of these values, one per round."""
         return cls(median(values), min(values), max(values))
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What was measured of one Env and its learner; ratios are medians of the rounds' own ratios."""
+    """Results for one Env and its learner; ratios are medians over the rounds of each round's ratio."""
 
     steps: int
-    """Environment steps in an iteration: what a round measures each rate over."""
+    """Environment steps per iteration; a round measures each rate over as many."""
     rates: dict[str, Spread]
-    """Environment steps a second. raw: the backend alone, with the run's own targets, pushes, resets and parameters.
-    environment: `Env.step` with the run's own actions. inference: collecting a batch; not there where the learner
-    has no `collect(env)`. learning: whole iterations."""
+    """Environment steps per second. raw: the backend alone, with the recorded joint targets, pushes, resets and
+    parameters. environment: `Env.step` with the recorded actions. inference: collecting a batch; absent where the
+    learner has no `collect(env)`. learning: whole iterations."""
     of_raw: dict[str, float]
-    """Each rate over the raw one."""
+    """Each rate divided by the raw one."""
     phases: dict[str, float]
     """Share of an iteration's time by phase, and `other`."""
     overlap_ceiling: float
-    """What collecting the next batch while learning from the last one would speed an iteration up by, at most."""
+    """Upper bound of the speed-up by collecting the next batch while learning from the last one."""
 
 
 class Recorder:
-    """Stands between an Env, who acts in it, and its backend, and remembers what is asked of both.
+    """Records the calls of an Env's backend and the actions of its steps, to repeat them.
 
-    On a CUDA device pushes and parameters are parts of what Env replays as graphs, without any Python: what is
-    remembered there, and replayed, are steps and resets alone. That makes the raw rate a little higher than it is.
+    On a CUDA device pushes and parameters are part of the Env's CUDA graphs, so only steps and resets are recorded and
+    repeated, and the raw rate is slightly too high.
     """
 
     def __init__(self, env: Env) -> None:
-        """Records while it is entered as a context."""
+        """Records while its context is entered."""
         self.env = env
         self._calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._actions: list[Tensor] = []
@@ -85,17 +85,17 @@ class Recorder:
             setattr(self.env.backend, name, self._recording(getattr(self.env.backend, name)))
         step = self.env.step
 
-        def act(action: Tensor, joint_targets: Tensor | None = None) -> Any:
+        def recording_step(action: Tensor, joint_targets: Tensor | None = None) -> Any:
             self._actions.append(action.clone())
             return step(action, joint_targets)
 
-        setattr(self.env, "step", act)  # noqa: B010  mypy refuses the plain assignment
+        setattr(self.env, "step", recording_step)  # noqa: B010  mypy refuses the plain assignment
         return self
 
     def _recording(self, function: Callable[..., None]) -> Callable[..., None]:
         def record(*arguments: Any) -> None:
-            # Copies: on a GPU these tensors lie at fixed addresses, and the next step overwrites them.
-            self._calls.append((function, tuple(_kept(x) for x in arguments)))
+            # Copies: on a GPU these tensors have fixed addresses, and the next step overwrites them.
+            self._calls.append((function, tuple(_copy(x) for x in arguments)))
             function(*arguments)
 
         return record
@@ -106,23 +106,23 @@ class Recorder:
         del self.env.step
 
     def simulate(self) -> None:
-        """Have the backend do all of it again, from the state it began in."""
+        """Repeat the recorded calls of the backend; it must be in the state at which recording began."""
         for function, arguments in self._calls:
             function(*arguments)
 
     def step(self) -> None:
-        """Have the Env take all those actions again, from the state it began in."""
+        """Repeat the recorded steps of the Env; it must be in the state at which recording began."""
         for action in self._actions:
             self.env.step(action)
 
 
-def _kept(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, dict):
-        return {name: _kept(x) for name, x in value.items()}
+        return {name: _copy(x) for name, x in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.replace(value, **{name: _kept(x) for name, x in vars(value).items()})
+        return dataclasses.replace(value, **{name: _copy(x) for name, x in vars(value).items()})
     return value
 
 
@@ -145,7 +145,7 @@ def bookmark(env: Env, learner: Learner) -> Callable[[], None]:
 
 
 def timed(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds that some work takes, until the device has done it."""
+    """Duration [s] of `work`, until the device has finished it."""
 
     def now() -> float:
         if device.type == "cuda":
@@ -158,7 +158,7 @@ def timed(work: Callable[[], object], device: torch.device) -> float:
 
 
 def one_round(env: Env, learner: Learner) -> tuple[dict[str, float], Report]:
-    """Seconds of each rate over one iteration's steps, all from the same state, and what the iteration reported."""
+    """Seconds of each rate for the steps of one iteration, from the same state, and the report of the iteration."""
     rewind = bookmark(env, learner)
     collect = getattr(learner, "collect", None)
     with Recorder(env) as recorder:
@@ -176,7 +176,7 @@ def one_round(env: Env, learner: Learner) -> tuple[dict[str, float], Report]:
 
 
 def measure(env: Env, learner: Learner, rounds: int) -> Measurement:
-    """All rates, medians over `rounds` rounds; the learner goes on learning meanwhile.
+    """Measure all rates over `rounds` rounds, in each of which the learner learns for one iteration.
 
     Raises:
         RunFailed: a term was not finite, or the simulator dropped part of the physics.
@@ -199,17 +199,17 @@ def measure(env: Env, learner: Learner, rounds: int) -> Measurement:
 
 
 def memory(env: Env, before: float) -> dict[str, float]:
-    """What a run needs of it [bytes], by name, read while it still stands.
+    """Memory use of a run [bytes], by name.
 
     Args:
-        env: what was run.
-        before: `process_bytes` when there was no Env yet.
+        env: the run's Env, not yet closed.
+        before: `process_bytes` before the Env was built.
 
     Returns:
-        `process`: the process's peak. On a CUDA device also `torch_allocated` and `torch_reserved`, the most that
-        torch used and kept; `warp`, the most that Warp's pool held, where Warp simulates; and `device`, what all
-        processes have taken of the device now. `per_env`: what one environment needs, there of torch's and Warp's
-        peaks, elsewhere of the process's growth.
+        `process`: peak host memory of the process. On a CUDA device also `torch_allocated` and `torch_reserved`, the
+        peaks of torch's used and reserved memory; `warp`, the peak of Warp's pool, if it is used; and `device`, the
+        memory that all processes use now. `per_env`: memory per environment: on a CUDA device torch's and Warp's
+        peaks, else the growth of the process, divided by the number of environments.
     """
     device, peak = env.device, float(peak_bytes())
     if device.type != "cuda":

@@ -1,1 +1,1 @@
-"""`robolearn play`. Read `play.py` first; `external.py` films other people's environments, `renderer.py` draws ours."""
+"""`robolearn play`. Read `play.py` first; `external.py` records third-party environments, `renderer.py` others."""

@@ -1,4 +1,4 @@
-"""`robolearn play` of somebody else's environment: it draws itself, and we write what it says under the picture."""
+"""`robolearn play` of a third-party environment, which draws itself; a caption is added."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from robolearn.training.build import build_external
 from robolearn.training.runs import Run
 
 UNKNOWN_RATE = 30.0
-"""Pictures a second of an environment that does not tell its control period."""
+"""Frames per second for an environment with an unknown control period."""
 
 TALL = 400
-"""Smaller pictures are enlarged by whole factors until they are as high [pixels]: the caption needs room."""
+"""Smaller frames are enlarged by a whole factor to at least this height [pixels], for the caption."""
 
 BLOCK = 16
-"""Encoders take sides that are multiples of this [pixels]."""
+"""Encoders need sides that are multiples of this [pixels]."""
 
 
 def film_external(run: Run, policy: Act, path: Path, seconds: float) -> None:
     """Write a video of the run's environment under its policy.
 
     Args:
-        run: of a task that brings its own simulator.
+        run: a run of a task that brings its own simulator.
         policy: its policy.
-        path: of the video.
-        seconds: its length [s].
+        path: file of the video.
+        seconds: length of the video [s].
 
     Raises:
-        ConfigError: the environment draws no pictures.
-        MissingError: what it draws with, or an encoder, is not on this machine.
-        RunFailed: a number was not finite.
+        ConfigError: the environment draws no frames.
+        MissingError: its renderer or an encoder is missing on this machine.
+        RunFailed: a value was not finite.
     """
     with _off_screen():
         env = build_external(run.config, 1, render=True)
@@ -55,11 +55,12 @@ def film_external(run: Run, policy: Act, path: Path, seconds: float) -> None:
 
 @torch.no_grad()
 def film(env: ExternalEnv, policy: Act, frames: int) -> Iterator[np.ndarray]:
-    """Frames (H, W, 3) uint8 of the first environment, one a control step; episodes that end simply begin anew.
+    """Frames (H, W, 3) uint8 of the first environment, one per control step, across episodes.
 
     Raises:
-        MissingError: the environment does not draw on this machine.
-        RunFailed: a number was not finite.
+        ConfigError: the environment draws no frames.
+        MissingError: the environment cannot draw on this machine.
+        RunFailed: a value was not finite.
     """
     env.reset()
     reset_state(policy)
@@ -79,7 +80,7 @@ def film(env: ExternalEnv, policy: Act, frames: int) -> Iterator[np.ndarray]:
 
 
 def framed(picture: np.ndarray) -> np.ndarray:
-    """A picture (H, W, 3) uint8, enlarged by a whole factor where it is small, on black so that encoders take it."""
+    """A frame (H, W, 3) uint8, enlarged by a whole factor where it is small, and padded with black for encoders."""
     factor = -(-TALL // picture.shape[0])
     if factor > 1:
         picture = picture.repeat(factor, axis=0).repeat(factor, axis=1)
@@ -93,12 +94,10 @@ def _picture(env: ExternalEnv, frame: int) -> np.ndarray:
         picture = env.render()
     except (ConfigError, MissingError, RunFailed):
         raise
-    except NotImplementedError as error:  # what gymnasium.Env.render raises where nobody wrote another
+    except NotImplementedError as error:  # from gymnasium.Env.render, where the environment has none
         said = one_line(str(error), 240)
         raise ConfigError(f"{_draws_nothing(env)}{': ' if said else ''}{said}") from error
-    except (
-        Exception
-    ) as error:  # whatever somebody else's renderer raises, from a package that is missing to OpenGL
+    except Exception as error:  # a third-party renderer may raise anything
         what = one_line(": ".join(filter(None, (type(error).__name__, str(error)))), 240)
         message = f"task={env.name} does not draw on this machine: {what}"
         raise (RunFailed(message) if frame else MissingError(message)) from error
@@ -110,7 +109,7 @@ def _picture(env: ExternalEnv, frame: int) -> np.ndarray:
 
 
 def _draws_nothing(env: ExternalEnv) -> str:
-    """The sentence that `ExternalEnv.render` refuses with."""
+    """The message of the ConfigError of `ExternalEnv.render`."""
     try:
         ExternalEnv.render(env)
     except ConfigError as error:
@@ -120,17 +119,16 @@ def _draws_nothing(env: ExternalEnv) -> str:
 
 @contextmanager
 def _off_screen() -> Iterator[None]:
-    """Let environments that draw with MuJoCo do so without a display.
+    """Set MUJOCO_GL, so that environments that draw with MuJoCo do so without a display.
 
-    gymnasium takes what MUJOCO_GL names and else a window first, which without a display fails too late for it to try
-    another. Environments that draw otherwise do not look at it.
+    Where it is not set, gymnasium opens a window first, and without a display fails too late to try another platform.
     """
     if os.environ.get("MUJOCO_GL"):
         yield
         return
     try:
         context, _ = open_context(64, 64)
-    except MissingError:  # the environment may draw without; if not, it says so
+    except MissingError:  # the environment may not need OpenGL; otherwise it raises
         yield
         return
     context.free()

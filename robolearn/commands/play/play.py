@@ -1,6 +1,6 @@
-"""`robolearn play`: a policy to look at. Headless video today; the browser viewer is not there yet.
+"""`robolearn play`: writes a video of a policy, without a display. There is no browser viewer yet.
 
-The MJCF is posed from State, so every backend's runs look the same and no backend renders.
+Frames are drawn by MuJoCo from State, so runs of all backends look the same, and no backend needs a renderer.
 """
 
 from __future__ import annotations
@@ -37,33 +37,31 @@ def play(
     seconds: float = 20.0,
     output: Path | None = None,
 ) -> Path:
-    """Write a video of one robot under a run's policy, with whatever commands its task draws.
+    """Write a video of one robot with a run's policy, and the commands that the task draws.
 
     Args:
         run: see `robolearn.training.runs.open_run`.
-        overrides: settings to change, in Hydra's grammar; one robot is simulated whatever `num_envs` is.
-        video: the file; play.mp4 without it.
+        overrides: settings to change, in Hydra's grammar; `num_envs` is ignored.
+        video: file of the video; None: play.mp4.
         seconds: length of the video [s].
-        output: folder for it; the run's own for play.mp4 and the current one for `video` without it.
+        output: folder of the file; None: the run folder for play.mp4, the current folder for `video`.
 
     Returns:
         The file.
 
     Raises:
-        ConfigError: the run cannot be used so, or the file cannot be written.
-        MissingError: no renderer or no encoder on this machine.
-        RunFailed: a term was not finite, or the simulator has dropped part of the physics.
+        ConfigError: the run, an override or an argument is invalid, or the file cannot be written.
+        MissingError: this machine has no renderer or no encoder.
+        RunFailed: a term was not finite, or the simulator dropped part of the physics.
     """
     if video is not None and video.suffix.lower() not in CONTAINERS:
-        raise ConfigError(
-            f"--video {quote(str(video), 120)}: name a file that ends in {', '.join(CONTAINERS)}"
-        )
+        raise ConfigError(f"--video {quote(str(video), 120)}: the file must end in {', '.join(CONTAINERS)}")
     if not 0 < seconds <= 3600:
-        raise ConfigError(f"--seconds {seconds:g} is not within 0 to 3600")
+        raise ConfigError(f"--seconds {seconds:g}: it must be above 0 and at most 3600")
     found = open_run(run, overrides)
     if video is None:
         path = (output or found.folder) / FILE_NAME
-        print("the browser viewer is not there yet: writing a video instead")
+        print("there is no browser viewer yet: writing a video instead")
     else:
         path = output / video if output else video
     require_writable(path.parent)
@@ -88,11 +86,11 @@ def play(
 
 @torch.no_grad()
 def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
-    """Frames (H, W, 3) uint8 of environment 0, one a control step; episodes that end simply begin anew.
+    """Frames (H, W, 3) uint8 of environment 0, one per control step, across episodes.
 
     Raises:
-        MissingError: nothing on this machine renders.
-        RunFailed: a term was not finite, or the simulator has dropped part of the physics.
+        MissingError: this machine has no renderer.
+        RunFailed: a term was not finite, or the simulator dropped part of the physics.
     """
     env.reset()
     reset_state(policy)
@@ -100,13 +98,13 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
     smooth: np.ndarray | None = None
     with Renderer(env.robot, *SIZE, backend=env.backend.capabilities.name) as renderer:
         for frame in range(frames):
-            env.check()  # before it is drawn: a GPU keeps to itself what went wrong until it is asked
+            env.check()  # on a GPU, errors are raised only here
             state = env.backend.state
             lines = [f"{float(env.ctx.episode_time[0]):.2f} s   episode {episode}"]
             arrows: dict[str, np.ndarray] = {}
             if env.task.commands is not None:
                 wanted, actual = command_of(env), velocity_of(state)
-                # At 50 Hz the sway of every step would make the number unreadable.
+                # Smoothed: at 50 Hz, the sway of each step would make the number unreadable.
                 smooth = actual if smooth is None else smooth + 0.08 * (actual - smooth)
                 lines += [_velocity("command", wanted), _velocity("actual", smooth)]
                 arrows = {"command": wanted[:2], "actual": smooth[:2]}
@@ -124,21 +122,15 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
 
 
 def command_of(env: Env) -> np.ndarray:
-    """What environment 0 is asked to do: forward, sideways [m/s], yaw rate [rad/s]."""
+    """Command of environment 0: forward, sideways [m/s], yaw rate [rad/s]."""
     return row(env.ctx.command)
 
 
 def velocity_of(state: State) -> np.ndarray:
-    """The same of what the robot in environment 0 does, in base axes."""
+    """Velocity of the robot in environment 0 in base axes: forward, sideways [m/s], yaw rate [rad/s]."""
     return np.array([*row(state.robot.base_lin_vel)[:2], row(state.robot.base_ang_vel)[2]])
 
 
 def _velocity(label: str, values: np.ndarray) -> str:
     forward, sideways, yaw = values
     return f"{label:<8} forward {forward:+.2f} m/s   sideways {sideways:+.2f} m/s   yaw {yaw:+.2f} rad/s"
-
-
-# ---------------------------------------------------------------------- drawing
-
-
-# ---------------------------------------------------------------------- encoding

@@ -1,4 +1,4 @@
-"""Renderer: MuJoCo draws a State off screen, whichever backend it comes from."""
+"""Renderer: draws a State of any backend off screen, with MuJoCo."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from robolearn.envs.state import State
 from robolearn.errors import MissingError, one_line
 
 PLATFORMS = ("egl", "osmesa")
-"""How OpenGL draws without a display, in the order tried: EGL (a GPU, or Mesa in software), then OSMesa."""
+"""OpenGL platforms without a display, in the order tried: EGL (a GPU, or Mesa in software), then OSMesa."""
 
 
 ARROWS = {"command": (0.2, 0.55, 1.0, 1.0), "actual": (1.0, 0.55, 0.1, 1.0)}
-"""Colours of the arrows on the floor: the commanded velocity and the robot's own; a metre for 1 m/s."""
+"""Colours of the arrows on the floor: commanded and actual velocity; 1 m long for 1 m/s."""
 
 
 class Renderer:
-    """Draws one environment's State off screen; a context manager, so that OpenGL's memory is freed.
+    """Draws the State of one environment off screen; a context manager that frees OpenGL's resources.
 
-    MuJoCo's own renderer takes its OpenGL platform from MUJOCO_GL where `mujoco` is imported; by then
-    nobody has asked for a video. So the OpenGL context is made here, on the first platform that works.
+    `mujoco.Renderer` takes the OpenGL platform that MUJOCO_GL names when `mujoco` is imported, which is too early. So
+    the OpenGL context is created here, on the first platform that works.
     """
 
     def __init__(self, robot: Robot, width: int, height: int, backend: str = "mujoco") -> None:
-        """`backend` names the solver options in robot.yaml; they change nothing that is seen.
+        """Load the robot's visual model; `backend` names the solver options of robot.yaml, which do not affect drawing.
 
         Raises:
-            MissingError: no platform works; the message says what to install.
+            MissingError: no OpenGL platform works; the message says what to install.
         """
         try:
             import mujoco
@@ -52,7 +52,7 @@ class Renderer:
         self.context, on_cpu = open_context(width, height)
         try:
             if on_cpu:
-                # A sixth of the time, for a picture that lacks its reflection and little else.
+                # Draws six times as fast, without reflections and with slightly coarser shapes and shadows.
                 quality = model.vis.quality
                 quality.shadowsize, quality.offsamples = min(quality.shadowsize, 2048), 0
                 quality.numslices, quality.numstacks = min(quality.numslices, 24), min(quality.numstacks, 24)
@@ -84,7 +84,7 @@ class Renderer:
         self.close()
 
     def close(self) -> None:
-        """Free everything of OpenGL's."""
+        """Free OpenGL's resources."""
         if self._drawn is not None:
             self._drawn.free()
             self._drawn = None
@@ -93,7 +93,7 @@ class Renderer:
             self.context = None
 
     def draw(self, state: State, arrows: dict[str, np.ndarray] | None = None) -> np.ndarray:
-        """Environment 0 of `state` as (H, W, 3) uint8, with arrows (2,) [m/s] in base axes on the floor."""
+        """Environment 0 of `state` as (H, W, 3) uint8, with arrows of velocities (2,) [m/s] in base axes."""
         import mujoco
 
         robot, qpos = state.robot, self.data.qpos
@@ -101,7 +101,7 @@ class Renderer:
             qpos[self._base : self._base + 3] = row(robot.base_pos)
             qpos[self._base + 3 : self._base + 7] = row(robot.base_quat)
         qpos[self._joints] = row(robot.joint_pos)
-        # What drawing needs of mj_forward, and no dynamics.
+        # The parts of mj_forward that drawing needs, without dynamics.
         mujoco.mj_kinematics(self.model, self.data)
         mujoco.mj_comPos(self.model, self.data)
         mujoco.mj_camlight(self.model, self.data)
@@ -115,7 +115,7 @@ class Renderer:
         self.context.make_current()
         mujoco.mjr_render(self.rectangle, self.scene, self._drawn)
         mujoco.mjr_readPixels(pixels, None, self.rectangle, self._drawn)
-        return pixels[::-1]  # OpenGL's first row is the lowest
+        return pixels[::-1]  # OpenGL's first row is at the bottom
 
     def _arrow(self, state: State, velocity: np.ndarray, colour: tuple[float, ...]) -> None:
         import mujoco
@@ -135,12 +135,12 @@ class Renderer:
 
 
 def open_context(width: int, height: int) -> tuple[Any, bool]:
-    """A current OpenGL context without a display, and whether the CPU draws in it.
+    """A current OpenGL context without a display, and whether it draws on the CPU.
 
-    MUJOCO_GL=egl or =osmesa asks for that platform alone.
+    With MUJOCO_GL=egl or =osmesa only that platform is tried.
 
     Raises:
-        MissingError: none can be made.
+        MissingError: no platform works.
     """
     asked = os.environ.get("MUJOCO_GL", "").lower().strip()
     problems = []
@@ -151,19 +151,19 @@ def open_context(width: int, height: int) -> tuple[Any, bool]:
             context.make_current()
             name = importlib.import_module("OpenGL.GL").glGetString(0x1F01)  # GL_RENDERER
             return context, any(word in name.lower() for word in (b"llvmpipe", b"softpipe", b"swrast"))
-        except Exception as error:  # a missing library shows as almost any error, from ctypes to PyOpenGL
+        except Exception as error:  # a missing library raises almost any error, in ctypes or PyOpenGL
             problems.append(f"{platform}: {one_line(str(error), 60) or type(error).__name__}")
             if context is not None:
                 context.free()
-            _forget_opengl()
+            _unload_opengl()
     raise MissingError(
-        "nothing on this machine renders without a display; apt install libegl1 libgl1 (or libosmesa6 libgl1). "
+        "no OpenGL without a display on this machine; apt install libegl1 libgl1 (or libosmesa6 libgl1). "
         + "; ".join(problems)
     )
 
 
-def _forget_opengl() -> None:
-    """PyOpenGL settles on one platform where it is imported; forgotten, it can settle on another."""
+def _unload_opengl() -> None:
+    """Unload PyOpenGL, which picks its platform at import, so that it can pick another."""
     os.environ.pop("PYOPENGL_PLATFORM", None)
     for name in list(sys.modules):
         if name.partition(".")[0] == "OpenGL" or name in {

@@ -1,4 +1,4 @@
-"""Video files: captions under frames, and frames as H.264."""
+"""Captions on frames, and encoding of frames as H.264."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robolearn.files import replacing
 
 
 def caption(pixels: np.ndarray, lines: list[str]) -> np.ndarray:
-    """The picture (H, W, 3) uint8 with lines of text in its lower left corner, on a darkened ground."""
+    """The frame (H, W, 3) uint8 with lines of text in its lower left corner, on a darkened background."""
     from PIL import Image, ImageDraw, ImageFont
 
     height = pixels.shape[0]
@@ -36,11 +36,11 @@ def caption(pixels: np.ndarray, lines: list[str]) -> np.ndarray:
 
 
 def write_video(path: Path, frames: Iterable[np.ndarray], fps: float, total: int) -> None:
-    """Encode frames (H, W, 3) uint8 as H.264, whole or not at all; shows progress on a terminal.
+    """Encode frames (H, W, 3) uint8 as H.264 and write the file atomically; shows progress on a terminal.
 
     Raises:
         ConfigError: the file cannot be written.
-        MissingError: there is no encoder.
+        MissingError: no encoder is installed.
     """
     from rich.progress import track
 
@@ -55,7 +55,7 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: float, total: int
         ) from error
     quality = ["-crf", "20", "-preset", "veryfast", "-movflags", "+faststart"]
     rest = iter(frames)
-    first = next(rest)  # a machine without a renderer fails here, before there is a file
+    first = next(rest)  # a missing renderer raises here, before the file is created
     size = (first.shape[1], first.shape[0])
     with replacing(path) as part:
         writer = imageio_ffmpeg.write_frames(
