@@ -63,9 +63,9 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             file.seek(0)
-            who = file.read(200).strip() or "another process"
+            holder = file.read(200).strip() or "another process"
             raise ConfigError(
-                f"{quote(str(folder), 120)} is in use by {who}; wait until it ends, or add output=DIR"
+                f"{quote(str(folder), 120)} is in use by {holder}; wait until it ends, or add output=DIR"
             ) from None
         except OSError:
             pass

@@ -16,7 +16,7 @@ OUTSIDE = Path(__file__).parent / "fixtures" / "outside"
 
 
 def install(site: Path, project: Path) -> None:
-    """Does to `site` what `pip install` of `project` would, metadata only: no network, no build."""
+    """Write the metadata that `pip install` of `project` writes to `site`, without network and build."""
     about = tomllib.loads((project / "pyproject.toml").read_text())["project"]
     info = site / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"
     info.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Factories of robots and environments for tests; conftest.py loads the fixtures."""
+"""Factories of robots and environments for tests, loaded as a plugin by conftest.py."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def make_backend(request: pytest.FixtureRequest) -> Iterator[Callable[..., Backe
         made.append(backend if device == "cpu" else OnHost(backend))
         return made[-1]
 
-    # The suite's robot with legs: the differentiable kernel of a humanoid takes a minute to compile.
+    # Robot with legs for this backend: the differentiable kernel of a humanoid takes a minute to compile.
     make.walker = "ant" if name == "differentiable" else "humanoid"
     yield make
     for backend in made:

@@ -1,8 +1,8 @@
-"""A guard for tests: a block of code may not synchronize a GPU with the host, nor copy Python numbers to it.
+"""A guard for tests of code that must not synchronize a GPU with the host, nor copy Python numbers to it.
 
-On a CPU such operations work unnoticed. The guard raises for each of them: reading a number, shapes that depend on
-values, tensors made of Python numbers. It cannot detect copies between devices on a machine with one device; on a GPU
-`torch.cuda.set_sync_debug_mode("error")` finds those.
+The guard raises for each such operation, also on a CPU: reading a number, shapes that depend on values, tensors made of
+Python numbers. It cannot detect copies between devices on a machine with one device; on a GPU
+`torch.cuda.set_sync_debug_mode("error")` does.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Guard(TorchDispatchMode):
         packet, kwargs = func.overloadpacket, kwargs or {}
         why = SYNCHRONIZING.get(packet)
         if packet is aten.lift_fresh and args[0].dim() == 0:
-            # x[i] = 3.0, which is a kernel's argument on a GPU; torch.tensor(3.0) is refused below.
+            # x[i] = 3.0 passes a kernel argument on a GPU; torch.tensor(3.0) is refused by COPYING.
             why = None
         if packet is aten.repeat_interleave and kwargs.get("output_size") is None:
             why = "the number of rows depends on values (repeat_interleave without output_size)"
@@ -73,7 +73,7 @@ def _refusing(name: str, why: str) -> Callable[..., Any]:
 
 def _checked_to(to: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def checked(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        # A torch.device may be that of the tensor; the string "cpu" always means the host.
+        # A torch.device may be the tensor's device; the string "cpu" always means the host.
         if "cpu" in [x for x in (*args, *kwargs.values()) if isinstance(x, str)]:
             raise HostSync("Tensor.to('cpu'): a tensor is sent to the host")
         return to(self, *args, **kwargs)

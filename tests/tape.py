@@ -1,7 +1,7 @@
 """A CUDA graph on the CPU: records the operations of a function and replays them on the same tensors.
 
-A function that keeps a tensor which was rebound, that takes a decision in Python, or that reads a number works on a CPU
-and fails in a CUDA graph. On a tape it fails on a CPU too.
+A function that uses a tensor that is rebound later, branches in Python, or reads a number works on a CPU but fails in a
+CUDA graph. With a Tape it fails on a CPU too.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ class Tape(TorchDispatchMode):
         # The operations were recorded below autograd, which must not record them again.
         with torch._C._AutoDispatchBelowAutograd():
             for grad, func, args, kwargs, outputs in self.ops:
-                with torch.set_grad_enabled(grad):  # some operations save more for a backward pass
+                with torch.set_grad_enabled(
+                    grad
+                ):  # with grad, some operations save more for the backward pass
                     again = func(*args, **kwargs)
                 for fresh, recorded in zip(_tensors(again), _tensors(outputs), strict=True):
                     if _storage(fresh) != _storage(recorded):  # neither a view nor written in place

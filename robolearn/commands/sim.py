@@ -83,8 +83,8 @@ class Outcome:
     """The checksum after REPEATED_STEPS, or after the last step where there are fewer."""
     device: str = ""
     """Device of the simulation."""
-    ours: bool = True
-    """Whether the task is RoboLearn's and has a State; third-party environments do not report divergence."""
+    has_state: bool = True
+    """Whether the environments have a State; third-party ones have none and do not report divergence."""
     timed: bool = True
     """Whether the control period is known."""
 
@@ -197,7 +197,7 @@ def roll_out(run: Config, make_policy: Callable[[LearnerEnv], Act], steps: int) 
     outcome, env = Outcome(), None
     try:
         env = make_learner_env(run)
-        outcome.device, outcome.ours = env.device.type, isinstance(env, Env)
+        outcome.device, outcome.has_state = env.device.type, isinstance(env, Env)
         outcome.timed = getattr(env, "dt_known", True)
         policy = make_policy(env)
         reset_state(policy)  # the policy may have been used before
@@ -211,7 +211,7 @@ def roll_out(run: Config, make_policy: Callable[[LearnerEnv], Act], steps: int) 
             result = env.step(action)
             env.check()  # before the step counts; no extra sync on a GPU: divergence is read back below
             reset_state(policy, result.done if result.valid is None else result.done | ~result.valid)
-            if not outcome.ours:
+            if not outcome.has_state:
                 _add(seen, {**result.observations, "reward": result.reward, "done": result.done})
             outcome.steps += 1
             outcome.simulated += env.dt
@@ -271,7 +271,7 @@ def judge(
         "0",
         gave_up if outcome.diverged else "",
     )
-    if not outcome.ours:
+    if not outcome.has_state:
         diverged = Gate("divergence", None, "-", "0", "third-party environments do not report divergence")
     gates = [
         diverged,
@@ -291,7 +291,7 @@ def judge(
         gates.append(Gate("survival", None, "-", "-", "checked only for a trained policy"))
     elif problem:
         gates.append(Gate("survival", None, "-", f">= {min_survival:g}", cut_short))
-    elif not outcome.ours and min_survival == MIN_SURVIVAL:
+    elif not outcome.has_state and min_survival == MIN_SURVIVAL:
         why = "a termination may mean success; set another --min-survival to check it"
         gates.append(Gate("survival", None, f"{outcome.survival:.3f}", "-", why))
     else:
@@ -308,7 +308,7 @@ def judge(
     else:
         same = repeated.early_checksum == outcome.early_checksum
         bits = (outcome.early_checksum[:12], repeated.early_checksum[:12] or repeated.problem)
-        of = "State" if outcome.ours else "observations"
+        of = "State" if outcome.has_state else "observations"
         why = (
             f"after {repeated.steps} steps the checksum of the {of} is {bits[0]}, and {bits[1]} when repeated"
         )

@@ -25,7 +25,7 @@ class Found:
 
     name: str
     """What the user types."""
-    target: str
+    location: str
     """"module:object", or a folder."""
     description: str
     """First line of its description."""
@@ -95,14 +95,14 @@ def classes(path: Path) -> list[str]:
     return [node.name for node in body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
 
 
-def look(target: str) -> tuple[str, str]:
+def look(reference: str) -> tuple[str, str]:
     """(first line of the docstring, what is wrong) of another package's "module:object", without importing it.
 
     Where the source does not tell (compiled modules, star imports), nothing is reported: `load` finds out.
     """
-    module, _, attribute = target.partition(":")
+    module, _, attribute = reference.partition(":")
     if not attribute or not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
-        return "", f"its entry point is {target!r}, not 'module:object'"
+        return "", f"its entry point is {reference!r}, not 'module:object'"
     spec: ModuleSpec | None = None
     places: list[str] = []
     for i in range(module.count(".") + 1):

@@ -40,7 +40,7 @@ class Entry:
     """One of KINDS."""
     name: str
     """What the user types."""
-    target: str
+    location: str
     """"module:object", or a robot's folder."""
     source: str
     """The package that defines it: "robolearn", or a distribution with its version."""
@@ -91,7 +91,7 @@ def names(kind: str) -> list[str]:
 def describe(kind: str) -> list[Listing]:
     """Every entry of a kind, and every door to one: name, description, source, whether it can be used, and the fix."""
     doors = [
-        Entry(kind, f"{d}:ID", r.target, OURS, r.description, r.requires, r.extra, install=r.install)
+        Entry(kind, f"{d}:ID", r.location, OURS, r.description, r.requires, r.extra, install=r.install)
         for d, r in _doors(kind).items()
     ]
     return [
@@ -104,10 +104,10 @@ def describe(kind: str) -> list[Listing]:
 def entries(kind: str) -> Mapping[str, Entry]:
     """The entry of each name. Looked up once in a process; `refresh` clears it."""
     found: dict[str, Entry] = {}
-    for entry in [*_ours(kind), *_installed_packages(kind)]:
+    for entry in [*_builtin(kind), *_installed_packages(kind)]:
         if entry.name in found:
             first = found[entry.name]
-            why = f"defined twice, by {first.source} ({first.target}) and by {entry.source} ({entry.target})"
+            why = f"defined twice, by {first.source} ({first.location}) and by {entry.source} ({entry.location})"
             entry = dataclasses.replace(first, source=f"{first.source}, {entry.source}", problem=why)
         found[entry.name] = entry
     return found
@@ -199,15 +199,15 @@ def pick_backend(device: str, needs: Collection[str] = ()) -> str:
     Raises:
         MissingError: none is installed; the message says how to install one.
     """
-    ours = [entry for entry in entries("backends").values() if entry.devices]
+    candidates = [entry for entry in entries("backends").values() if entry.devices]
     # Other needs are not in the tables: `train.make_learner` checks them against the backend itself.
-    needs = {need for need in needs if any(need in entry.gives for entry in ours)}
-    ours = [entry for entry in ours if needs <= set(entry.gives)]
+    needs = {need for need in needs if any(need in entry.gives for entry in candidates)}
+    candidates = [entry for entry in candidates if needs <= set(entry.gives)]
     # A backend with more capabilities is slower: it is picked where they are needed or no other is installed.
-    plain = [entry for entry in ours if needs or not entry.gives]
-    if any(not entry.hint for entry in plain) or all(entry.hint for entry in ours):
-        ours = plain
-    usable = [entry for entry in ours if not entry.hint]
+    plain = [entry for entry in candidates if needs or not entry.gives]
+    if any(not entry.hint for entry in plain) or all(entry.hint for entry in candidates):
+        candidates = plain
+    usable = [entry for entry in candidates if not entry.hint]
     on_cuda = [entry for entry in usable if "cuda" in entry.devices]
     on_cpu = [entry for entry in usable if "cpu" in entry.devices]
     if on_cuda and (device.startswith("cuda") or (device == "auto" and _has_cuda())):
@@ -215,7 +215,9 @@ def pick_backend(device: str, needs: Collection[str] = ()) -> str:
     if on_cpu:
         return on_cpu[0].name
     wanted = "cuda" if device.startswith("cuda") else "cpu"
-    fixes = [entry.hint for entry in ours if wanted in entry.devices] or [entry.hint for entry in ours]
+    fixes = [entry.hint for entry in candidates if wanted in entry.devices] or [
+        entry.hint for entry in candidates
+    ]
     what = f"simulator with {', '.join(sorted(needs))}" if needs else "simulator"
     raise MissingError(f"no {what} for device={device} is installed; {'; '.join(fixes[:2])}")
 
@@ -249,7 +251,7 @@ def _door(kind: str, name: str) -> Entry | None:
     row = _doors(kind).get(word) if id else None
     if row is None:
         return None
-    about = (row.target, OURS, row.description, row.requires, row.extra)
+    about = (row.location, OURS, row.description, row.requires, row.extra)
     return Entry(kind, name, *about, install=row.install)
 
 
@@ -274,16 +276,16 @@ def _installed(module: str) -> bool:
     return spec is not None
 
 
-def _ours(kind: str) -> list[Entry]:
+def _builtin(kind: str) -> list[Entry]:
     if kind in ("tasks", "robots"):
         robots = _HERE / "envs" / "robots"
         found = (
             discovery.robots(robots) if kind == "robots" else discovery.tasks(_HERE / kind, "robolearn.tasks")
         )
-        return [Entry(kind, d.name, d.target, OURS, d.description, problem=d.problem) for d in found]
+        return [Entry(kind, d.name, d.location, OURS, d.description, problem=d.problem) for d in found]
     rows = {"backends": BACKENDS, "learners": LEARNERS}[kind]
     return [
-        Entry(kind, name, r.target, OURS, r.description, r.requires, r.extra, r.devices, r.gives, r.install)
+        Entry(kind, name, r.location, OURS, r.description, r.requires, r.extra, r.devices, r.gives, r.install)
         for name, r in rows.items()
     ]
 
@@ -298,10 +300,10 @@ def _installed_packages(kind: str) -> list[Entry]:
     found = []
     for point in points:
         about = point.dist.metadata  # type: ignore[union-attr]  # those that were found have one
-        source, target = f"{about['Name']} {about['Version']}", point.value.partition("[")[0].strip()
-        doc, problem = discovery.look(target)
+        source, reference = f"{about['Name']} {about['Version']}", point.value.partition("[")[0].strip()
+        doc, problem = discovery.look(reference)
         label, source, said = (one_line(x) for x in (point.name, source, doc or about["Summary"] or ""))
-        found.append(Entry(kind, label, target, source, said, problem=one_line(problem)))
+        found.append(Entry(kind, label, reference, source, said, problem=one_line(problem)))
     return sorted(found, key=lambda entry: entry.name)
 
 
@@ -320,9 +322,9 @@ def _load_entry(entry: Entry | None) -> Any:
     one = entry.kind.removesuffix("s")
     if entry.hint:
         raise MissingError(f"{one} {entry.name} {entry.hint}")
-    module_name, _, attribute = entry.target.partition(":")
+    module_name, _, attribute = entry.location.partition(":")
     if entry.source == OURS and entry.kind == "robots":
-        return Path(entry.target)
+        return Path(entry.location)
     try:
         found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Row:
     """A backend, learner or door of RoboLearn."""
 
-    target: str
+    location: str
     """The class, as "module:object"."""
     description: str
     """One line for `robolearn list`."""

@@ -51,7 +51,7 @@ def make_env(run: Config, num_envs: int | None = None, rank: int = 0) -> Env:
     Raises:
         ConfigError: robot, backend, device and task do not fit together, or memory is too small.
     """
-    require_ours(run)
+    require_robolearn_task(run)
     wanted = num_envs or run.num_envs
     require_room(wanted, device_of(run), lambda n: _probe(run, n, rank))
     with enough_memory(wanted):
@@ -95,7 +95,7 @@ def build_env(run: Config, num_envs: int, rank: int = 0) -> Env:
         raise ConfigError(str(error)) from error
 
 
-def require_ours(run: Config, what: str = "this command") -> None:
+def require_robolearn_task(run: Config, what: str = "this command") -> None:
     """Refuse a third-party environment where a robot, a State and terms are needed.
 
     Raises:

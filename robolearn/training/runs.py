@@ -87,10 +87,10 @@ def load_policy(run: Run) -> PolicyRunner:
         "rnn": policy.spec.rnn,
     }
     for name, value in trained.items():
-        asked = getattr(run.config.learner, name, value)
-        if asked != value:
+        current = getattr(run.config.learner, name, value)
+        if current != value:
             raise ConfigError(
-                f"learner.{name}={asked} does not fit {run.name}, which was trained with {value}; leave it out"
+                f"learner.{name}={current} does not fit {run.name}, which was trained with {value}; leave it out"
             )
     return PolicyRunner(policy.to(device_of(run.config)))
 

@@ -36,11 +36,11 @@ class EveryOtherFalls(CartpoleBalance):
     '''Odd environments start beyond the limit and fall in their first step; even ones start balanced.'''
 
     def initial_state(self, num_envs, ctx, random):
-        pose = super().initial_state(num_envs, ctx, random)
-        pose.joint_pos = torch.zeros(num_envs, 2)
-        pose.joint_pos[1::2, 1] = 1.0
-        pose.joint_vel = torch.zeros(num_envs, 2)
-        return pose
+        initial = super().initial_state(num_envs, ctx, random)
+        initial.joint_pos = torch.zeros(num_envs, 2)
+        initial.joint_pos[1::2, 1] = 1.0
+        initial.joint_vel = torch.zeros(num_envs, 2)
+        return initial
 
 
 @dataclass
@@ -187,8 +187,8 @@ def test_forward_distance_is_along_the_initial_heading():
         def reset(self) -> None:
             self.age = 0
             quat = torch.tensor([[half, 0.0, 0.0, half], [1.0, 0.0, 0.0, 0.0]])
-            pose = SimpleNamespace(base_pos=torch.tensor([[5.0, 5.0, 1.0], [0.0, 0.0, 1.0]]), base_quat=quat)
-            self.backend = SimpleNamespace(state=SimpleNamespace(robot=pose))
+            robot = SimpleNamespace(base_pos=torch.tensor([[5.0, 5.0, 1.0], [0.0, 0.0, 1.0]]), base_quat=quat)
+            self.backend = SimpleNamespace(state=SimpleNamespace(robot=robot))
 
         def step(self, action: torch.Tensor) -> SimpleNamespace:
             self.age += 1

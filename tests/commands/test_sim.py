@@ -39,9 +39,9 @@ class Explodes(CartpoleBalance):
     '''Carts that start at 1e5 m/s, which diverges.'''
 
     def initial_state(self, num_envs, ctx, random):
-        pose = super().initial_state(num_envs, ctx, random)
-        pose.joint_vel = torch.full((num_envs, 2), 1e5)
-        return pose
+        initial = super().initial_state(num_envs, ctx, random)
+        initial.joint_vel = torch.full((num_envs, 2), 1e5)
+        return initial
 
 
 @dataclass
@@ -49,9 +49,9 @@ class Unseeded(CartpoleBalance):
     '''Draws random numbers that do not depend on the seed.'''
 
     def initial_state(self, num_envs, ctx, random):
-        pose = super().initial_state(num_envs, ctx, random)
-        pose.joint_pos[:, 1] = random_of_the_system.uniform(-0.3, 0.3)
-        return pose
+        initial = super().initial_state(num_envs, ctx, random)
+        initial.joint_pos[:, 1] = random_of_the_system.uniform(-0.3, 0.3)
+        return initial
 """
 
 
@@ -87,10 +87,15 @@ def test_the_zero_policy_passes_every_gate_but_survival_which_is_skipped(tmp_pat
     assert suite is not None
     assert [case.get("name") for case in suite.iter("testcase")] == GATES
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("5", "0", "1")
-    told = {p.get("name"): p.get("value") for p in suite.iter("property")}
-    assert told["backend"] == "mujoco"
-    assert (told["seed"], told["steps"], told["num_envs"], told["policy"]) == ("1", "30", "8", "zero")
-    assert told["checksum"] == checksum(printed)
+    properties = {p.get("name"): p.get("value") for p in suite.iter("property")}
+    assert properties["backend"] == "mujoco"
+    assert (properties["seed"], properties["steps"], properties["num_envs"], properties["policy"]) == (
+        "1",
+        "30",
+        "8",
+        "zero",
+    )
+    assert properties["checksum"] == checksum(printed)
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["sim.xml"]
 
 

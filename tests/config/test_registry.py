@@ -102,7 +102,7 @@ def test_tasks_are_found_through_base_classes_and_a_broken_file_is_listed_with_i
     (tmp_path / "c.py").write_text("class Broken(Task:\n")
     found = {f.name: f for f in discover.tasks(tmp_path, "pkg")}
     assert set(found) == {"trot_fast", "hop", "c"}
-    assert found["trot_fast"].target == "pkg.a:TrotFast"
+    assert found["trot_fast"].location == "pkg.a:TrotFast"
     assert found["trot_fast"].description == "Trots."
     assert "c.py cannot be read" in found["c"].problem
 

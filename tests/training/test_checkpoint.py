@@ -124,5 +124,5 @@ def test_a_gpu_checkpoint_loads_its_weights_on_a_cpu_but_not_its_random_state(ma
     drawn = taker.random.get_state()
     assert checkpoint.restore(content, taker, other) is False
     assert torch.equal(taker.random.get_state(), drawn)
-    for ours, theirs in zip(taker.actor.parameters(), learner.actor.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+    for loaded, saved_weight in zip(taker.actor.parameters(), learner.actor.parameters(), strict=True):
+        assert torch.equal(loaded, saved_weight)

@@ -43,9 +43,9 @@ def test_the_pretrained_policy_walks_and_survives_pushes_in_two_simulators(backe
         "task.pushes.seconds=[3,3]",
         "task.balance_window=0",  # as on the robot, which does not know about pushes
     ]
-    asked = ["eval", "pretrained:humanoid_walk", "--backend", backend, "--episodes", "64"]
-    asked += ["--output", str(tmp_path), *words]
-    assert main(asked) == 0
+    command = ["eval", "pretrained:humanoid_walk", "--backend", backend, "--episodes", "64"]
+    command += ["--output", str(tmp_path), *words]
+    assert main(command) == 0
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert metrics["survival_rate"] >= 0.95
     assert metrics["linear_velocity_error"] < 0.2

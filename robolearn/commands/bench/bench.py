@@ -75,12 +75,12 @@ def bench(
         options = ["--rounds", str(rounds), "--warmup", str(warmup)]
         machine, rows = {}, []
         for run in runs:
-            told, row = _in_subprocess([*overrides, f"num_envs={run.num_envs}", *options], run.num_envs)
+            found, row = _in_subprocess([*overrides, f"num_envs={run.num_envs}", *options], run.num_envs)
             rows.append(row)
-            if told and not machine:
-                print(title(told))
-            print("\n".join(_lines(row, heads=bool(told) and not machine)), flush=True)
-            machine = machine or told
+            if found and not machine:
+                print(title(found))
+            print("\n".join(_lines(row, header=bool(found) and not machine)), flush=True)
+            machine = machine or found
         if not machine:
             raise ConfigError(f"no size fits: num_envs={rows[0]['num_envs']} {rows[0]['error']}")
     if output is not None:
@@ -239,14 +239,14 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
     return cells
 
 
-def _lines(row: dict[str, Any], heads: bool) -> list[str]:
-    """The main results of one size in a line, after a line of column names if `heads`."""
+def _lines(row: dict[str, Any], header: bool) -> list[str]:
+    """The main results of one size in a line, after a line of column names if `header`."""
     if "error" in row:
         return [f"{row['num_envs']:>9}  {row['error']}"]
     cells = _cells(row)
-    widths = [max(9, len(head)) for head in cells]
-    told = [list(cells)] if heads else []
+    widths = [max(9, len(name)) for name in cells]
+    names = [list(cells)] if header else []
     return [
         "  ".join(f"{x:>{width}}" for x, width in zip(xs, widths, strict=True))
-        for xs in [*told, [*cells.values()]]
+        for xs in [*names, [*cells.values()]]
     ]

@@ -188,13 +188,13 @@ def measure(env: Env, learner: Learner, rounds: int) -> Measurement:
     def busiest(seconds: dict[str, float]) -> float:
         return max(seconds["simulate"] + seconds["infer"], seconds["learn"])
 
-    told = [report.seconds for _, report in done]
+    phase_seconds = [report.seconds for _, report in done]
     return Measurement(
         steps=steps,
         rates={name: Spread.of([steps / seconds[name] for seconds, _ in done]) for name in names},
         of_raw={name: median(seconds["raw"] / seconds[name] for seconds, _ in done) for name in names},
-        phases={name: median(s[name] / s["total"] for s in told) for name in SHARES},
-        overlap_ceiling=median(s["total"] / busiest(s) for s in told),
+        phases={name: median(s[name] / s["total"] for s in phase_seconds) for name in SHARES},
+        overlap_ceiling=median(s["total"] / busiest(s) for s in phase_seconds),
     )
 
 
