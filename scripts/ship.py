@@ -71,7 +71,16 @@ def main() -> None:
     }
     folder = PRETRAINED / arguments.task
     folder.mkdir(parents=True, exist_ok=True)
-    kept = ("schema", "iter", "infos", "actor_state_dict", "critic_state_dict", "learning_rate", "folded")
+    kept = (
+        "schema",
+        "iter",
+        "infos",
+        "policy",
+        "actor_state_dict",
+        "critic_state_dict",
+        "learning_rate",
+        "folded",
+    )
     (folder / "policy.pt").unlink(missing_ok=True)  # written last: without it the folder is not a policy
     for name in (config.FILE_NAME, "contract.json"):
         shutil.copyfile(run / name, folder / name)
