@@ -1,6 +1,6 @@
-"""What runs on the robot's computer, with numpy and onnxruntime (or tensorrt) alone.
+"""The program on the robot's computer: numpy and onnxruntime (or tensorrt), nothing else.
 
-The parts are modules here and are tested as such; `robolearn export` joins them into the one file `runtime.py` that
-travels with a bundle. So nothing in this folder imports anything of ours from outside of it, nor torch, and its
-modules import each other only as `from robolearn.runtime.x import name`.
+`robolearn export` joins the modules of this folder into one file, the `runtime.py` of a bundle. So they import
+neither torch nor any other RoboLearn module, and each other only as `from robolearn.runtime.x import name`. Read
+`robot.py` first.
 """

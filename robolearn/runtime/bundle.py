@@ -1,4 +1,4 @@
-"""A bundle on the disk: read, and refused where its parts are not those that were exported together."""
+"""Bundles on the disk: loaded, and refused unless all parts come from the same export."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ MANIFEST_SCHEMA = 1
 """Version of manifest.json's layout."""
 
 STATES = ("h", "c")
-"""Names of recurrent state: the graph's inputs are h_in, c_in, its outputs h_out, c_out."""
+"""Names of recurrent states: the ONNX graph's inputs are h_in and c_in, its outputs h_out and c_out."""
 
 
 def sha256_of(path: Path) -> str:
-    """Hex digest of a file."""
+    """SHA-256 of a file, as hexadecimal digits."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def canonical(contract: Any) -> str:
-    """The one way a contract is written for comparing it: JSON, keys sorted, full precision."""
+    """A contract as canonical JSON, for comparison: keys sorted, full precision."""
     return json.dumps(contract, sort_keys=True, separators=(",", ":"))
 
 
 def difference(mine: Any, other: Any, where: str = "contract") -> str:
-    """Where two contracts differ first, such as `contract.actions[3].kp: 100.0 and 90.0`; empty where nowhere."""
+    """The first difference of two contracts, such as `contract.actions[3].kp: 100.0 and 90.0`; empty where equal."""
     if isinstance(mine, dict) and isinstance(other, dict):
         for key in [*mine, *(key for key in other if key not in mine)]:
             if key not in mine or key not in other:
-                return f"{where}.{key} is in one of the two only"
+                return f"{where}.{key} is in only one of the two"
             if found := difference(mine[key], other[key], f"{where}.{key}"):
                 return found
         return ""
@@ -50,7 +50,7 @@ def difference(mine: Any, other: Any, where: str = "contract") -> str:
 
 
 GOLDEN_ROWS = 200
-"""Fewest recorded control steps that a bundle is checked by."""
+"""Least number of control steps in a golden recording."""
 
 MALFORMED = (
     KeyError,
@@ -62,12 +62,12 @@ MALFORMED = (
     ZeroDivisionError,
     RecursionError,
 )
-"""What reading a file of another make runs into."""
+"""Exceptions that reading a malformed file can raise."""
 
 
 class Bundle:
-    """A bundle whose parts fit together: `folder`, `manifest`, `contract`, and `golden`, recorded sensor readings and
-    what the trained policy made of them, a row a control step."""
+    """A checked bundle: `folder`, `manifest`, `contract`, and `golden`, arrays by name with one row per control step:
+    recorded sensor readings, and the observations, actions and joint targets of the trained policy."""
 
     def __init__(
         self, folder: Path, manifest: dict[str, Any], contract: dict[str, Any], golden: dict[str, np.ndarray]
@@ -79,24 +79,25 @@ class Bundle:
         """Read a bundle.
 
         Raises:
-            Refused: it is incomplete, damaged, of another version, or its manifest was changed since.
+            Refused: BAD_INPUT; it is incomplete, damaged, of another version, or its manifest was edited.
         """
         folder = Path(folder)
         try:
             manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
-            raise Refused(f"{folder} is no bundle: it has no manifest.json", BAD_INPUT) from None
+            raise Refused(f"{folder} is not a bundle: it has no manifest.json", BAD_INPUT) from None
         except (OSError, ValueError, RecursionError) as error:
             raise Refused(f"manifest.json cannot be read: {error}", BAD_INPUT) from None
         schema = manifest.get("schema") if isinstance(manifest, dict) else None
         if schema != MANIFEST_SCHEMA:
             raise Refused(
-                f"manifest.json has schema {schema!r}, this runtime reads {MANIFEST_SCHEMA}", BAD_INPUT
+                f"manifest.json has schema {schema!r}; this runtime reads {MANIFEST_SCHEMA}; export again",
+                BAD_INPUT,
             )
         try:
             golden = _golden(_whole(folder, manifest, "golden"))
             exported = json.loads(str(golden.pop("manifest")))
-            # Everything is compared before anything is believed.
+            # The whole manifest is compared before any of its values is used.
             mine = manifest | {"golden": {**manifest["golden"], "sha256": ""}}
             if changed := difference(mine, exported, "manifest"):
                 raise Refused(f"manifest.json was changed since the export: {changed}", BAD_INPUT)
@@ -113,24 +114,25 @@ class Bundle:
 
     @property
     def graph(self) -> Path:
-        """The network."""
+        """Path of the ONNX file."""
         return self.folder / str(self.manifest["graph"]["file"])
 
     @property
     def engine(self) -> Path:
-        """Where the network lies as a TensorRT engine, once it is built."""
+        """Path of the TensorRT engine, which exists once it is built."""
         return self.graph.with_suffix(".engine")
 
     @property
     def rate(self) -> float:
-        """Control steps a second [Hz]."""
+        """Control rate [Hz]."""
         return 1.0 / float(self.contract["control_dt"])
 
     def require_fit(self, session: Session) -> None:
         """Compare a loaded network with the manifest.
 
         Raises:
-            Refused: its inputs, outputs or the contract it was exported with are not the manifest's.
+            Refused: BAD_INPUT; its inputs, its outputs or the contract it was exported with differ from the
+                manifest's.
         """
         last = self.contract["observations"][-1]
         wanted: dict[str, tuple[int, ...]] = {"obs": (1, last["column"] + last["width"])}
@@ -143,15 +145,18 @@ class Bundle:
         for kind, mine, graph in (("inputs", wanted, session.inputs), ("outputs", given, session.outputs)):
             if mine != {name: tuple(shape) for name, shape in graph.items()}:
                 raise Refused(
-                    f"the network's {kind} are {_shapes(graph)} and the manifest's {_shapes(mine)}", BAD_INPUT
+                    f"the network's {kind} are {_shapes(graph)}; the manifest requires {_shapes(mine)}",
+                    BAD_INPUT,
                 )
         notes = getattr(session, "metadata", None)
-        if notes is None:  # an engine has none; its sidecar holds the graph's hash
+        if notes is None:  # an engine has no metadata; its sidecar holds the hash of the ONNX file
             return
         try:
             other = difference(self.contract, json.loads(notes["robolearn.contract"]))
         except MALFORMED:
-            raise Refused("the network does not say which contract it was exported with", BAD_INPUT) from None
+            raise Refused(
+                "the network's metadata has no valid robolearn.contract; export it again", BAD_INPUT
+            ) from None
         if other:
             raise Refused(f"the network was exported with another contract: {other}", BAD_INPUT)
 
@@ -161,16 +166,16 @@ def _shapes(ports: dict[str, tuple[int, ...]]) -> str:
 
 
 def _whole(folder: Path, manifest: dict[str, Any], part: str) -> Path:
-    """The file of a part, `graph` or `golden`, where it is the one the manifest was written for."""
+    """Path of a part, `graph` or `golden`; refused where its hash is not the manifest's."""
     name = str(manifest[part]["file"])
     if Path(name).name != name:
-        raise Refused(f"manifest.json names {name!r} outside the bundle", BAD_INPUT)
+        raise Refused(f"manifest.json names {name!r}, a path outside the bundle", BAD_INPUT)
     path = folder / name
     if not path.is_file():
         raise Refused(f"{name} is missing beside manifest.json; copy the whole bundle", BAD_INPUT)
     if sha256_of(path) != manifest[part]["sha256"]:
         raise Refused(
-            f"{name} is damaged or of another export: its SHA-256 is not the manifest's; copy it again",
+            f"{name} is damaged or from another export: its SHA-256 is not the manifest's; copy it again",
             BAD_INPUT,
         )
     return path
@@ -185,7 +190,7 @@ def _golden(path: Path) -> dict[str, np.ndarray]:
 
 
 def _require_rows(golden: dict[str, np.ndarray], contract: dict[str, Any]) -> None:
-    """The recording has every column, finite, and enough rows."""
+    """Refuse a recording with a missing column, a number that is not finite, or too few rows."""
     actions = len(contract["actions"])
     width = contract["observations"][-1]["column"] + contract["observations"][-1]["width"]
     columns = sensors_of(contract) | {"command": len(contract["command"])}
@@ -195,11 +200,13 @@ def _require_rows(golden: dict[str, np.ndarray], contract: dict[str, Any]) -> No
     for name, shape in shapes.items():
         if golden[name].shape != shape or not np.isfinite(golden[name].astype(np.float64)).all():
             raise Refused(
-                f"golden.npz: {name} must be {shape} finite numbers, not {golden[name].shape}", BAD_INPUT
+                f"golden.npz: {name} must be finite and of shape {shape}; its shape is {golden[name].shape}",
+                BAD_INPUT,
             )
     if rows < GOLDEN_ROWS or not golden["reset"][0]:
         raise Refused(
-            f"golden.npz holds {rows} control steps; {GOLDEN_ROWS}, from a reset on, are the least", BAD_INPUT
+            f"golden.npz holds {rows} control steps; it must begin with a reset and hold at least {GOLDEN_ROWS}",
+            BAD_INPUT,
         )
 
 
@@ -207,11 +214,11 @@ def _require_target(manifest: dict[str, Any]) -> None:
     target, graph = manifest["target"], manifest["graph"]
     budget = target["budget"]
     if not all(0 < float(budget[key]) <= 1 for key in ("p50", "p99", "max", "jitter")):
-        raise ValueError("a share of the budget is not between 0 and 1")
+        raise ValueError("a share of the budget is not within 0..1")
     if bool(target["any_machine"]) != (target["name"] == "host"):
-        raise ValueError("only the target host is any machine")
+        raise ValueError("any_machine is true for the export target host, and for no other")
     if not all(isinstance(word, str) and word for word in target["detect"]):
-        raise ValueError("detect must be words")
+        raise ValueError("detect must be a list of words")
     str(target["title"])
     for shape in (*graph["inputs"].values(), *graph["outputs"].values()):
         tuple(shape)

@@ -1,7 +1,7 @@
-"""The GPU's two libraries, how they are found and how their failures are told: TensorRT's module, and CUDA's runtime
-through ctypes, for memory, streams and graphs, with nothing but libcudart installed.
+"""TensorRT's Python module, and the CUDA runtime through ctypes: buffers, streams and CUDA graphs.
 
-Only CUDA calls whose signature is the same from CUDA 11.4 to 13 are used, and every return code is checked.
+Needs nothing but libcudart. Uses only CUDA calls with the same signature from CUDA 11.4 to 13, and checks every return
+code.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 from robolearn.runtime.errors import ENGINE, NOT_HERE, Refused
 
 CUDART_FILES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
-"""Names under which the loader may know CUDA's runtime, the newest first."""
+"""File names of the CUDA runtime, newest first."""
 DEVICE_TREE_MODEL = Path("/proc/device-tree/model")
-"""Where Linux on an embedded board says which one it is."""
+"""File in which Linux on an embedded board gives the board's name."""
 
 _HANDLE, _HANDLE_OUT, _INT_OUT = (
     ctypes.c_void_p,
@@ -48,27 +48,27 @@ _CUDART_CALLS: dict[str, tuple[Any, ...]] = {
     "cudaGraphDestroy": (_HANDLE,),
     "cudaGraphExecDestroy": (_HANDLE,),
 }
-"""Arguments of what is called; all of them return a cudaError_t, an int."""
+"""Argument types by function; all return a cudaError_t, an int."""
 
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
 _MAJOR, _MINOR = 75, 76  # cudaDevAttrComputeCapabilityMajor and -Minor
 _NON_BLOCKING = 1
-# Calls of other threads, a camera's say, neither break the capture nor are refused while it lasts.
+# CUDA calls of other threads, such as a camera's, neither break the capture nor fail during it.
 _THREAD_LOCAL = 1
 
 
 def libcudart() -> Any:
-    """CUDA's runtime library; the seam at which tests put one of their own.
+    """The CUDA runtime library; tests replace this function.
 
     Raises:
-        Refused: it is not installed (NOT_HERE).
+        Refused: NOT_HERE; it is not installed.
     """
     for file in CUDART_FILES:
         with suppress(OSError):
             return ctypes.CDLL(file)
     raise Refused(
-        f"CUDA's runtime is not here: the loader finds none of {', '.join(CUDART_FILES)}. On a Jetson: "
-        "apt install nvidia-jetpack; where it is installed, add its folder to LD_LIBRARY_PATH",
+        f"the CUDA runtime is not installed: the loader finds none of {', '.join(CUDART_FILES)}. On a Jetson: "
+        "apt install nvidia-jetpack; if it is installed, add its folder to LD_LIBRARY_PATH",
         NOT_HERE,
     )
 
@@ -77,11 +77,11 @@ def tensorrt_module() -> Any:
     """TensorRT's Python module.
 
     Raises:
-        Refused: it, or a library it needs, is not installed (NOT_HERE).
+        Refused: NOT_HERE; it, or a library that it needs, is not installed.
     """
     try:
         import tensorrt
-    except Exception as error:  # besides ImportError, what its libraries fail with
+    except Exception as error:  # its libraries raise more than ImportError
         raise Refused(
             f"TensorRT's Python module cannot be imported ({error}). On a Jetson: apt install python3-libnvinfer, "
             "and make virtual environments with --system-site-packages; elsewhere: pip install tensorrt",
@@ -90,9 +90,9 @@ def tensorrt_module() -> Any:
     return tensorrt
 
 
-@functools.cache  # a process has one: TensorRT keeps to the first logger it is given
+@functools.cache  # one per process: TensorRT uses only the first logger that it gets
 def _trt_log(trt: Any) -> Any:
-    """A logger that keeps the errors, so that a refusal can name the cause."""
+    """A logger that collects errors, so that a message can give the cause."""
 
     class Log(trt.ILogger):
         def __init__(self) -> None:
@@ -105,17 +105,17 @@ def _trt_log(trt: Any) -> Any:
                 self.errors.append(msg)
 
         def words(self) -> str:
-            """The first errors, each once, for later ones are consequences; none are left after that."""
+            """The first three distinct errors, since later ones are consequences; clears the list."""
             text = "; ".join(list(dict.fromkeys(self.errors))[:3])
             self.errors.clear()
-            return text or "it does not say why"
+            return text or "no reason given"
 
     return Log()
 
 
 @contextmanager
 def trt_errors(trt: Any, what: str) -> Iterator[Any]:
-    """The logger, emptied. What goes wrong below is refused as ENGINE, with TensorRT's own words for it."""
+    """Yields the cleared logger; errors inside become Refused with code ENGINE and TensorRT's messages."""
     log = _trt_log(trt)
     log.errors.clear()
     try:
@@ -124,13 +124,13 @@ def trt_errors(trt: Any, what: str) -> Iterator[Any]:
         if error.code != ENGINE or not log.errors:
             raise
         raise Refused(f"{error}: {log.words()}", ENGINE) from None
-    except Exception as error:  # its objects fail as TypeError or RuntimeError, with the cause in the log
+    except Exception as error:  # its objects raise TypeError or RuntimeError; the log holds the cause
         why = log.words() if log.errors else f"{type(error).__name__}: {error}"
         raise Refused(f"TensorRT {trt.__version__} {what}: {why}", ENGINE) from None
 
 
 def power_mode() -> str | None:
-    """What `nvpmodel -q` calls the power mode, such as MAXN; None where there is no such program."""
+    """The power mode that `nvpmodel -q` prints, such as MAXN; None where that program is missing."""
     try:
         asked = subprocess.run(
             ["nvpmodel", "-q"], capture_output=True, text=True, errors="replace", timeout=5, check=False
@@ -149,7 +149,7 @@ def power_mode() -> str | None:
 
 
 def device_tree_model() -> str | None:
-    """The board's name for itself; None where there is no device tree."""
+    """The board's name in the device tree; None where there is no device tree."""
     try:
         return DEVICE_TREE_MODEL.read_bytes().decode("utf-8", "replace").strip("\0 \n") or None
     except OSError:
@@ -157,7 +157,10 @@ def device_tree_model() -> str | None:
 
 
 class Cuda:
-    """Device 0. Pointers, streams and graphs are the integers that CUDA gives out; the caller gives them back."""
+    """CUDA device 0. Pointers, streams and CUDA graphs are CUDA's integer handles; the caller frees them.
+
+    Every method raises Refused with code ENGINE where its CUDA call fails.
+    """
 
     def __init__(self) -> None:
         self._lib = libcudart()
@@ -166,7 +169,7 @@ class Cuda:
                 function = getattr(self._lib, name)
             except AttributeError:
                 raise Refused(
-                    f"this CUDA runtime has no {name}: install CUDA 11.4 or later", NOT_HERE
+                    f"the CUDA runtime has no {name}; install CUDA 11.4 or later", NOT_HERE
                 ) from None
             function.argtypes, function.restype = arguments, ctypes.c_int
         for name in ("cudaGetErrorName", "cudaGetErrorString"):
@@ -174,113 +177,113 @@ class Cuda:
             function.argtypes, function.restype = (ctypes.c_int,), ctypes.c_char_p
         try:
             count = self._number("cudaGetDeviceCount")
-        except Refused as error:  # without a driver, and without a device, this call fails
-            raise Refused(f"no CUDA device can be used here: {error}", NOT_HERE) from None
+        except Refused as error:  # this call fails without a driver and without a device
+            raise Refused(f"no usable CUDA device: {error}", NOT_HERE) from None
         if count < 1:
-            raise Refused("no CUDA device can be used here: CUDA counts 0 of them", NOT_HERE)
+            raise Refused("no usable CUDA device: CUDA counts 0", NOT_HERE)
 
     def _call(self, name: str, *arguments: Any) -> None:
         code = getattr(self._lib, name)(*arguments)
         if code:
-            # Otherwise the next library to ask for the last error, TensorRT say, takes it for its own.
+            # Clears the error: otherwise TensorRT would find it as CUDA's last error and report it.
             self._lib.cudaGetLastError()
             label, text = (getattr(self._lib, f"cudaGetError{what}")(code) for what in ("Name", "String"))
             raise Refused(f"{name} failed: {label.decode()} ({text.decode()})", ENGINE)
 
     def _handle(self, name: str, *arguments: Any) -> int:
-        """What a call writes to its first argument, a pointer or a handle."""
+        """The pointer or handle that a call writes to its first argument."""
         out = ctypes.c_void_p()
         self._call(name, ctypes.byref(out), *arguments)
         return out.value or 0
 
     def _number(self, name: str, *arguments: Any) -> int:
-        """The same of a call that gives out an int."""
+        """The int that a call writes to its first argument."""
         out = ctypes.c_int()
         self._call(name, ctypes.byref(out), *arguments)
         return out.value
 
     def compute_capability(self) -> str:
-        """The device's, as "11.0"."""
+        """Compute capability of the device, such as "11.0"."""
         major, minor = (self._number("cudaDeviceGetAttribute", which, 0) for which in (_MAJOR, _MINOR))
         return f"{major}.{minor}"
 
     def driver(self) -> str:
-        """The newest CUDA version that the installed driver supports, as "13.0"."""
+        """Newest CUDA version that the driver supports, such as "13.0"."""
         version = self._number("cudaDriverGetVersion")
         return f"{version // 1000}.{version % 1000 // 10}"
 
     def malloc(self, size: int) -> int:
-        """`size` bytes on the device."""
+        """Allocate `size` bytes on the device."""
         return self._handle("cudaMalloc", size)
 
     def free(self, pointer: int) -> None:
-        """Gives back what `malloc` gave out."""
+        """Free device memory from `malloc`."""
         self._call("cudaFree", pointer)
 
     def malloc_host(self, size: int) -> int:
-        """`size` bytes that are never paged out, so that copies from and to them need not wait."""
+        """Allocate `size` bytes of pinned host memory, so that copies are asynchronous."""
         return self._handle("cudaMallocHost", size)
 
     def free_host(self, pointer: int) -> None:
-        """Gives back what `malloc_host` gave out; arrays that view it must not be touched again."""
+        """Free host memory from `malloc_host`; do not use arrays that view it afterwards."""
         self._call("cudaFreeHost", pointer)
 
     def view(self, pointer: int, shape: tuple[int, ...]) -> np.ndarray:
-        """A float32 array of `shape` over memory from `malloc_host`, all zeros."""
+        """A float32 array of `shape` over host memory from `malloc_host`, set to zero."""
         size = int(np.prod(shape, dtype=np.int64))
         array = np.ctypeslib.as_array((ctypes.c_float * size).from_address(pointer)).reshape(shape)
         array.fill(0.0)
         return array
 
     def to_device(self, device: int, host: int, size: int, stream: int) -> None:
-        """Queues a copy of `size` bytes to the device."""
+        """Enqueue a copy of `size` bytes to the device."""
         self._call("cudaMemcpyAsync", device, host, size, _HOST_TO_DEVICE, stream)
 
     def to_host(self, host: int, device: int, size: int, stream: int) -> None:
-        """Queues a copy of `size` bytes from the device."""
+        """Enqueue a copy of `size` bytes from the device."""
         self._call("cudaMemcpyAsync", host, device, size, _DEVICE_TO_HOST, stream)
 
     def stream(self) -> int:
-        """A new stream that does not wait for the default stream, nor that for it."""
+        """Create a stream that does not synchronize with the default stream."""
         return self._handle("cudaStreamCreateWithFlags", _NON_BLOCKING)
 
     def synchronize(self, stream: int) -> None:
-        """Waits until all that was queued on a stream is done."""
+        """Wait until all work on a stream is done."""
         self._call("cudaStreamSynchronize", stream)
 
     def destroy_stream(self, stream: int) -> None:
-        """Gives back what `stream` gave out."""
+        """Destroy a stream from `stream`."""
         self._call("cudaStreamDestroy", stream)
 
     def capture(self, stream: int, enqueue: Callable[[], None]) -> int:
-        """What `enqueue` queues on a stream, as a graph to launch; none of it is run.
+        """Capture what `enqueue` queues on a stream as an executable CUDA graph, without running it.
 
         Raises:
-            Refused: something in it cannot be captured (ENGINE); the stream is as it was before.
+            Refused: ENGINE; something in it cannot be captured. The capture is ended.
         """
         self._call("cudaStreamBeginCapture", stream, _THREAD_LOCAL)
         try:
             enqueue()
         except BaseException:
-            with suppress(Refused):  # a stream left in capture would refuse everything from here on
+            with suppress(Refused):  # ends the capture: otherwise every later call on the stream fails
                 self._call("cudaGraphDestroy", self._handle_of_capture(stream))
             raise
         graph = self._handle_of_capture(stream)
         try:
             return self._handle("cudaGraphInstantiateWithFlags", graph, 0)
         finally:
-            self._call("cudaGraphDestroy", graph)  # the instance does not need it any more
+            self._call("cudaGraphDestroy", graph)  # the executable CUDA graph does not need it
 
     def _handle_of_capture(self, stream: int) -> int:
-        """Ends a capture; here CUDA writes to the second argument."""
+        """End a capture; here CUDA writes the handle to the second argument."""
         out = ctypes.c_void_p()
         self._call("cudaStreamEndCapture", stream, ctypes.byref(out))
         return out.value or 0
 
     def launch(self, graph: int, stream: int) -> None:
-        """Queues a captured graph."""
+        """Enqueue a captured CUDA graph."""
         self._call("cudaGraphLaunch", graph, stream)
 
     def destroy_graph(self, graph: int) -> None:
-        """Gives back what `capture` gave out."""
+        """Destroy a CUDA graph from `capture`."""
         self._call("cudaGraphExecDestroy", graph)

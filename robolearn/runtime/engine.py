@@ -1,8 +1,8 @@
-"""TensorRT engines: built on the robot's own computer, and loaded there only.
+"""TensorRT engines: built on the robot's computer and loaded only there.
 
-Uses nothing but what TensorRT 10.13, 10.16 and 11.4 have in common, and CUDA through `cuda`. An engine is a file of
-one TensorRT version and one compute capability; what it was built from and on stands beside it in `<engine>.json`,
-and is compared before TensorRT sees a byte of it.
+Uses only what TensorRT 10.13, 10.16 and 11.4 have in common, and CUDA through `cuda`. An engine belongs to one
+TensorRT version and one compute capability. Its sidecar `<engine>.json` states what it was built from and on, and is
+compared before TensorRT loads the engine.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from robolearn.runtime.cuda import Cuda, device_tree_model, power_mode, tensorrt
 from robolearn.runtime.errors import BAD_INPUT, ENGINE, Refused
 
 ENGINE_SCHEMA = 1
-"""Of the file beside an engine."""
+"""Version of the sidecar's layout."""
 WRITTEN_FOR = ("10.13", "10.16", "11.4")
-"""TensorRT versions whose interface this module was checked against."""
+"""TensorRT versions that this module was checked against."""
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
-"""What a graph says it computes in. Only tf32 is made here; the others are already in the graph's types."""
+"""Precisions of an ONNX graph. Only tf32 is set here; the others are in the types of the ONNX graph."""
 WORKSPACE = 1 << 30
-"""Bytes TensorRT may take for one layer's scratch memory: on a robot the GPU's memory is also everyone else's."""
+"""Limit of TensorRT's scratch memory [bytes]: on a Jetson, GPU and CPU share one memory with all other programs."""
 
 _REBUILD = "run: python runtime.py build"
 _SIDECAR_TEXTS = ("tensorrt", "compute_capability", "driver", "onnx_sha256", "engine_sha256", "precision")
 
 
 def device() -> dict[str, Any]:
-    """What an engine depends on, here: tensorrt, compute_capability ("11.0"), driver (the newest CUDA version it
-    supports, "13.0"), and, where they are known, power_mode and board.
+    """What an engine depends on: `tensorrt`, `compute_capability` ("11.0"), `driver` (newest CUDA version that it
+    supports, "13.0"), `power_mode` and `board` (None where not known).
 
     Raises:
-        Refused: no TensorRT, no CUDA runtime or no device here (NOT_HERE).
+        Refused: NOT_HERE; TensorRT, the CUDA runtime or a device is missing.
     """
     trt, cuda = tensorrt_module(), Cuda()
     return {
@@ -52,37 +52,37 @@ def device() -> dict[str, Any]:
 
 
 def _fixed_shape(where: str, name: str, shape: Any, is_float32: bool) -> tuple[int, ...]:
-    """The shape of an input or output, where it is fixed and float32."""
+    """The shape of an input or output; refused where it is not fixed or not float32."""
     sizes = tuple(int(size) for size in shape)
     if any(size < 1 for size in sizes):
         raise Refused(
             f"{where}: {name} has the dynamic shape {sizes}; export with a fixed batch of 1", BAD_INPUT
         )
     if not is_float32:
-        raise Refused(f"{where}: {name} is not float32", BAD_INPUT)
+        raise Refused(f"{where}: {name} must be float32", BAD_INPUT)
     return sizes
 
 
 def build_engine(
     onnx: Path, engine: Path, precision: str = "fp32", timing_cache: Path | None = None
 ) -> dict[str, Any]:
-    """Builds an engine for this device and writes it, whole or not at all, with its sidecar.
+    """Build an engine for this device and write it with its sidecar, both or neither.
 
     Args:
-        onnx: the graph, in one file, with inputs and outputs of float32 and static shape.
-        engine: what to write; the folder is there. The sidecar is `<engine>.json`.
-        precision: what the graph computes in; TF32 is off unless this says tf32.
-        timing_cache: a file of kernel timings to reuse and renew; another device's or version's is replaced.
+        onnx: the ONNX graph, in one file, with float32 inputs and outputs of static shape.
+        engine: file to write, in an existing folder. The sidecar is `<engine>.json`.
+        precision: of the ONNX graph; TF32 is off unless this is tf32.
+        timing_cache: file of kernel timings to reuse and update; one of another device or version is replaced.
 
     Returns:
         The sidecar.
 
     Raises:
-        Refused: NOT_HERE without TensorRT or device, BAD_INPUT for a graph or path that cannot be used, ENGINE where
-            TensorRT cannot parse or build it.
+        Refused: NOT_HERE without TensorRT or device, BAD_INPUT for a file or precision that cannot be used, ENGINE
+            where TensorRT cannot parse or build it.
     """
     if precision not in PRECISIONS:
-        raise Refused(f"unknown precision {precision!r}; it is one of {', '.join(PRECISIONS)}", BAD_INPUT)
+        raise Refused(f"unknown precision {precision!r}; valid: {', '.join(PRECISIONS)}", BAD_INPUT)
     if not engine.parent.is_dir():
         raise Refused(f"cannot write {engine}: there is no folder {engine.parent}", BAD_INPUT)
     try:
@@ -101,7 +101,7 @@ def build_engine(
     }
     text = json.dumps(sidecar, indent=1, allow_nan=False) + "\n"
     files = {engine: plan, _sidecar_path(engine): text.encode()}
-    # The engine before its sidecar: should the power fail between the two, the hashes differ and the pair is refused.
+    # The engine before its sidecar: after a power failure between the two, the hashes differ and the pair is refused.
     _write_all(files if timing_cache is None or timings is None else {timing_cache: timings, **files})
     return sidecar
 
@@ -109,21 +109,21 @@ def build_engine(
 def _built(
     trt: Any, name: str, graph: bytes, precision: str, timing_cache: Path | None
 ) -> tuple[bytes, bytes | None]:
-    """(engine, timing cache where one is asked for)."""
+    """(engine, timing cache or None where `timing_cache` is None)."""
     with trt_errors(trt, f"cannot build an engine of {name}") as log:
         builder = trt.Builder(log)
-        # The flag's number changed in TensorRT 11, which knows no other kind of network.
+        # The flag's number changed in TensorRT 11, where all networks are strongly typed.
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = trt.OnnxParser(network, log)
-        # Without the path, weights in another file are an error: the hash would not cover them.
+        # Parsed without a path, so that weights in another file are an error: the hash would not cover them.
         if not parser.parse(graph) or parser.num_errors:
             errors = [parser.get_error(i) for i in range(parser.num_errors)]
-            log.errors.clear()  # it repeats them, with file names of its own source code
+            log.errors.clear()  # the log repeats these errors with file names of TensorRT's source
             why = "; ".join(
                 f"node {e.node()} {e.node_operator()} {e.node_name()}: {e.desc()}" for e in errors[:3]
             )
             raise Refused(
-                f"TensorRT {trt.__version__} cannot parse {name}: {why or 'it does not say why'}", ENGINE
+                f"TensorRT {trt.__version__} cannot parse {name}: {why or 'no reason given'}", ENGINE
             )
         ports = [network.get_input(i) for i in range(network.num_inputs)]
         ports += [network.get_output(i) for i in range(network.num_outputs)]
@@ -132,13 +132,13 @@ def _built(
 
         config = builder.create_builder_config()
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE)
-        # On by default. It rounds float32 factors to ten bits, which nobody who exports fp32 asks for, and neither
-        # does the part of a half-precision graph that was left in float32.
+        # TF32 is on by default. It rounds float32 factors to 10 bits, also in the float32 part of an fp16 or bf16
+        # graph.
         if precision != "tf32":
             config.clear_flag(trt.BuilderFlag.TF32)
         if timing_cache is not None:
             _reuse(config, timing_cache)
-            log.errors.clear()  # a cache that is not taken is no failure
+            log.errors.clear()  # a rejected timing cache is not an error
         plan = builder.build_serialized_network(network, config)
         if plan is None:
             raise Refused(
@@ -149,13 +149,13 @@ def _built(
 
 
 def _reuse(config: Any, path: Path) -> None:
-    """Gives the builder the timings of a former build if it takes them, else an empty cache to fill."""
+    """Give the builder the timing cache in `path` if it accepts it, else an empty one."""
     former = b""
     with suppress(OSError):
         former = path.read_bytes()
     for content in dict.fromkeys((former, b"")):
         cache = config.create_timing_cache(content)
-        # Not taken if it is of another device or version: those timings would choose the wrong kernels.
+        # Rejected where it is of another device or version, whose timings would select the wrong kernels.
         if cache is not None and config.set_timing_cache(cache, False):
             return
 
@@ -165,7 +165,7 @@ def _sidecar_path(engine: Path) -> Path:
 
 
 def _write_all(files: dict[Path, bytes]) -> None:
-    """Writes every file beside its place first, and moves them there in order once all are on the disk."""
+    """Write all files under temporary names, then rename them in order."""
     parts = {path: path.with_name(f".{path.name}.{os.getpid()}.part") for path in files}
     moved: list[Path] = []
     try:
@@ -173,12 +173,12 @@ def _write_all(files: dict[Path, bytes]) -> None:
             with parts[path].open("wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())  # the bytes before the name: a rename may reach the disk first
+                os.fsync(file.fileno())  # a rename may reach the disk before the content
         for path, part in parts.items():
             os.replace(part, path)
             moved.append(path)
     except OSError as error:
-        for path in moved:  # half a pair is worth nothing
+        for path in moved:  # an engine without its sidecar is useless
             path.unlink(missing_ok=True)
         raise Refused(f"cannot write {error.filename or 'the engine'}: {error.strerror}", BAD_INPUT) from None
     finally:
@@ -188,13 +188,12 @@ def _write_all(files: dict[Path, bytes]) -> None:
 
 
 def _checked_engine(engine: Path, onnx_sha256: str) -> tuple[bytes, dict[str, Any], list[str]]:
-    """(engine, sidecar, warnings), where the engine belongs to this graph, device and TensorRT version.
+    """(engine, sidecar, warnings); refused unless the engine belongs to this ONNX graph, device and TensorRT version.
 
-    TensorRT version and compute capability must be the same: TensorRT takes an engine of no other. A driver, power
-    mode or board that differs is a warning: kernels were chosen by timings that may not hold any more, so the engine
-    can be slower than a new one, but it computes the same, which the golden check confirms on every load. Refusing
-    would keep a robot from walking because someone switched it to battery saving. Where another driver or board
-    does matter, TensorRT itself refuses the engine.
+    TensorRT version and compute capability must match: TensorRT loads no other engine. Another driver, power mode or
+    board is a warning: kernels were selected by timings that may no longer hold, so the engine may be slower than a
+    new one, but it computes the same, which the golden check confirms at every load. A refusal would stop a robot
+    because its power mode was changed. Where another driver or board does matter, TensorRT refuses the engine.
     """
     sidecar_path = _sidecar_path(engine)
     try:
@@ -205,10 +204,14 @@ def _checked_engine(engine: Path, onnx_sha256: str) -> tuple[bytes, dict[str, An
         raise Refused(f"{sidecar_path} is not JSON; {_REBUILD}", ENGINE) from None
     schema = sidecar.get("schema") if isinstance(sidecar, dict) else None
     if schema != ENGINE_SCHEMA:
-        raise Refused(f"{sidecar_path} has schema {schema}, this reads {ENGINE_SCHEMA}; {_REBUILD}", ENGINE)
+        raise Refused(
+            f"{sidecar_path} has schema {schema}; this runtime reads {ENGINE_SCHEMA}; {_REBUILD}", ENGINE
+        )
     for key in _SIDECAR_TEXTS:
         if not isinstance(sidecar.get(key), str):
-            raise Refused(f"{sidecar_path}: {key} is {sidecar.get(key)!r}, not a text; {_REBUILD}", ENGINE)
+            raise Refused(
+                f"{sidecar_path}: {key} is {sidecar.get(key)!r}; it must be text; {_REBUILD}", ENGINE
+            )
     try:
         plan = engine.read_bytes()
     except OSError as error:
@@ -216,16 +219,17 @@ def _checked_engine(engine: Path, onnx_sha256: str) -> tuple[bytes, dict[str, An
 
     here = {**device(), "onnx_sha256": onnx_sha256, "engine_sha256": hashlib.sha256(plan).hexdigest()}
     for key, built, now in (
-        ("onnx_sha256", "was built from the graph", "this bundle's is"),
-        ("engine_sha256", "was written with the hash", "its bytes now have"),
-        ("tensorrt", "was built by TensorRT", "here is"),
+        ("onnx_sha256", "was built from the ONNX graph", "this bundle's is"),
+        ("engine_sha256", "was written with hash", "the file now has"),
+        ("tensorrt", "was built by TensorRT", "this machine has"),
         ("compute_capability", "was built for compute capability", "this device has"),
     ):
         if sidecar[key] != here[key]:
             raise Refused(f"{engine.name} {built} {sidecar[key]}, {now} {here[key]}; {_REBUILD}", ENGINE)
     warnings = [
-        f"{engine.name} was built with {what} {sidecar.get(key) or 'unknown'}, here is {here[key] or 'unknown'}: "
-        f"the same numbers, but perhaps not the fastest kernels; to choose them anew, {_REBUILD}"
+        f"{engine.name} was built with {what} {sidecar.get(key) or 'unknown'}, this machine has "
+        f"{here[key] or 'unknown'}: the results are the same, but other kernels "
+        f"may be faster; to select them again, {_REBUILD}"
         for key, what in (
             ("driver", "a driver for CUDA"),
             ("power_mode", "power mode"),
@@ -235,21 +239,22 @@ def _checked_engine(engine: Path, onnx_sha256: str) -> tuple[bytes, dict[str, An
     ]
     if ".".join(here["tensorrt"].split(".")[:2]) not in WRITTEN_FOR:
         warnings.append(
-            f"TensorRT {here['tensorrt']} is none of {', '.join(WRITTEN_FOR)}, which this is written for"
+            f"TensorRT {here['tensorrt']} is none of {', '.join(WRITTEN_FOR)}, "
+            "the versions that this runtime was checked against"
         )
     return plan, sidecar, warnings
 
 
 class EngineSession:
-    """An engine, loaded, warmed up and captured in a CUDA graph with the copies from and to the host.
+    """A TensorRT engine, warmed up; one CUDA graph holds the network and the copies from and to the host.
 
     Args:
-        engine: the file that `build_engine` wrote, with its sidecar beside it.
-        onnx_sha256: hash of the graph it must have been built from.
+        engine: file from `build_engine`, with its sidecar beside it.
+        onnx_sha256: hash of the ONNX file that it must have been built from.
 
     Raises:
-        Refused: NOT_HERE without TensorRT or device, ENGINE for an engine that is not of this graph, device and
-            TensorRT version or does not run, BAD_INPUT for one with inputs or outputs of dynamic shape or not float32.
+        Refused: NOT_HERE without TensorRT or device, ENGINE for an engine that belongs to another ONNX graph, device or
+            TensorRT version or does not run, BAD_INPUT for dynamic shapes or inputs or outputs that are not float32.
     """
 
     name = "tensorrt"
@@ -259,7 +264,7 @@ class EngineSession:
         self.sidecar: dict[str, Any] = sidecar
         """What the engine was built from and on."""
         self.warnings: list[str] = warnings
-        """What is different from then, or slower than it could be, but no reason to refuse the engine."""
+        """Differences from the build and reasons for lower speed that do not prevent running."""
         self.inputs: dict[str, tuple[int, ...]] = {}
         self.outputs: dict[str, tuple[int, ...]] = {}
         self._trt, self._cuda = tensorrt_module(), Cuda()
@@ -287,9 +292,12 @@ class EngineSession:
         loaded = runtime.deserialize_cuda_engine(plan)
         if loaded is None:
             raise Refused(
-                f"TensorRT {trt.__version__} does not take {name} ({self._log.words()}); {_REBUILD}", ENGINE
+                f"TensorRT {trt.__version__} cannot load {name} ({self._log.words()}); {_REBUILD}", ENGINE
             )
-        self._loaded: tuple[Any, ...] = (runtime, loaded)  # one needs the other for as long as it lives
+        self._loaded: tuple[Any, ...] = (
+            runtime,
+            loaded,
+        )  # the engine needs the trt.Runtime as long as it exists
         for port in (loaded.get_tensor_name(i) for i in range(loaded.num_io_tensors)):
             ports = self.inputs if loaded.get_tensor_mode(port) == trt.TensorIOMode.INPUT else self.outputs
             is_float32 = loaded.get_tensor_dtype(port) == trt.DataType.FLOAT
@@ -297,21 +305,21 @@ class EngineSession:
         self._stream = self._hold(cuda.stream(), cuda.destroy_stream)
         self._context = loaded.create_execution_context()
         if self._context is None:
-            raise Refused(f"TensorRT {trt.__version__} cannot make room to run {name}", ENGINE)
+            raise Refused(f"TensorRT {trt.__version__} cannot allocate memory to run {name}", ENGINE)
         for port, shape in {**self.inputs, **self.outputs}.items():
             size = 4 * int(np.prod(shape, dtype=np.int64))
             host = self._hold(cuda.malloc_host(size), cuda.free_host)
             on_device = self._hold(cuda.malloc(size), cuda.free)
             self._buffers[port], self._host[port] = (host, on_device, size), cuda.view(host, shape)
             if not self._context.set_tensor_address(port, on_device):
-                raise Refused(f"TensorRT {trt.__version__} does not take the address of {port}", ENGINE)
+                raise Refused(f"TensorRT {trt.__version__} rejects the address of {port}", ENGINE)
 
-    def _hold(self, handle: int, give_back: Callable[[int], None]) -> int:
-        self._opened.callback(give_back, handle)
+    def _hold(self, handle: int, free: Callable[[int], None]) -> int:
+        self._opened.callback(free, handle)
         return handle
 
     def _warm_up(self) -> None:
-        """The first run, which allocates, and the capture, in which nothing may."""
+        """Run once, so that everything is allocated, then capture: allocations would break the capture."""
         self._enqueue()
         self._cuda.synchronize(self._stream)
         try:
@@ -319,16 +327,16 @@ class EngineSession:
                 self._cuda.capture(self._stream, self._enqueue), self._cuda.destroy_graph
             )
         except Refused as error:
-            self.warnings.append(f"runs without a CUDA graph, so with more work for the processor: {error}")
-        self._replay()  # the first launch is the one that takes long
+            self.warnings.append(f"runs without a CUDA graph, with more CPU time per step: {error}")
+        self._replay()  # the first launch is slow
 
     def _enqueue(self) -> None:
-        """Inputs to the device, the network, outputs to the host: queued, not waited for."""
+        """Enqueue copies of the inputs, the network, and copies of the outputs; does not wait."""
         for port in self.inputs:
             host, on_device, size = self._buffers[port]
             self._cuda.to_device(on_device, host, size, self._stream)
         if not self._context.execute_async_v3(self._stream):
-            raise Refused(f"TensorRT could not queue the network: {self._log.words()}", ENGINE)
+            raise Refused(f"TensorRT could not enqueue the network: {self._log.words()}", ENGINE)
         for port in self.outputs:
             host, on_device, size = self._buffers[port]
             self._cuda.to_host(host, on_device, size, self._stream)
@@ -341,20 +349,23 @@ class EngineSession:
         self._cuda.synchronize(self._stream)
 
     def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Every output by name, float32, in arrays that the next call overwrites.
+        """Every output by name, float32; the next call overwrites the arrays.
 
         Args:
             feeds: every input by name, float32, of exactly its shape.
+
+        Raises:
+            Refused: BAD_INPUT for other inputs or a closed session, ENGINE where TensorRT or CUDA fails.
         """
         if not self._open:
             raise Refused("this TensorRT session is closed", BAD_INPUT)
         if feeds.keys() != self.inputs.keys():
-            raise Refused(f"inputs {sorted(feeds)} given, the engine has {sorted(self.inputs)}", BAD_INPUT)
+            raise Refused(f"inputs are {sorted(feeds)}; the engine needs {sorted(self.inputs)}", BAD_INPUT)
         for port, value in feeds.items():
-            # NumPy would broadcast or round to fit.
+            # The assignment below would broadcast or round silently.
             if value.shape != self.inputs[port] or value.dtype != np.float32:
                 given = f"{value.dtype} {value.shape}"
-                raise Refused(f"{port} is {given}, the engine takes float32 {self.inputs[port]}", BAD_INPUT)
+                raise Refused(f"{port} is {given}; the engine needs float32 {self.inputs[port]}", BAD_INPUT)
             self._host[port][...] = value
         self._replay()
         for port, array in self._returned.items():
@@ -362,10 +373,10 @@ class EngineSession:
         return dict(self._returned)
 
     def close(self) -> None:
-        """Gives back all memory, on the device and on the host; twice does no harm."""
+        """Free all memory on device and host; may be called twice."""
         self._open = False
         self._host.clear()
-        self._context = None  # before the memory it points to, and before its engine
+        self._context = None  # before the buffers that it points to, and before its engine
         self._loaded = ()
         self._opened.close()
 

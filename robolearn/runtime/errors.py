@@ -1,4 +1,4 @@
-"""How the runtime says no: one line and an exit code, the same as those of `robolearn export`."""
+"""Errors of the runtime: a one-line message and an exit code, the same codes as those of `robolearn export`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ OK = 0
 BAD_INPUT = 2
 """A bundle, a file or an option that cannot be used."""
 NOT_THE_SAME = 3
-"""Export, checker or parity failure: the policy is not the one that was trained."""
+"""The exported policy is not the trained one: export, checker, parity, golden check or closed loop failed."""
 OVER_BUDGET = 4
 """Too slow for its control period, measured or modelled."""
 NOT_HERE = 5
-"""What was required cannot be had on this machine."""
+"""A required package or device is missing on this machine."""
 ENGINE = 6
-"""An engine of another device or TensorRT version, or one that could not be built."""
+"""The engine is for another device or TensorRT version, or could not be built."""
 
 
 class Refused(Exception):
-    """A one-line message for the user, and the exit code that goes with it."""
+    """A one-line message for the user and its exit code, `code`."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(" ".join(message.split()))

@@ -1,4 +1,4 @@
-"""`python runtime.py check | build | measure`: what is done with a bundle on the robot's computer."""
+"""`python runtime.py check | build | measure`: the command line of a bundle."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ RUNTIMES = ("onnxruntime", "tensorrt")
 
 
 def open_session(bundle: Bundle, name: str) -> Session:
-    """The bundle's network in a runtime, checked against the recorded observations before anybody uses it.
+    """The bundle's network, loaded in the runtime `name`, one of RUNTIMES; runs the golden check.
 
     Raises:
-        Refused: it cannot be loaded here, is another device's engine, or does not do what the trained policy did.
+        Refused: it cannot be loaded on this machine, its engine is for another device, or the golden check failed.
     """
     session: Session
     if name not in RUNTIMES:
@@ -44,8 +44,12 @@ def open_session(bundle: Bundle, name: str) -> Session:
 
 
 def available(bundle: Bundle) -> list[str]:
-    """The runtimes this bundle has here: TensorRT where an engine is built, ONNX Runtime where it is installed and
-    multiplies in the graph's precision."""
+    """Names of the runtimes that can run the bundle here: TensorRT where an engine is built, ONNX Runtime where it is
+    installed and supports the precision.
+
+    Raises:
+        Refused: there is none.
+    """
     found = ["tensorrt"] if bundle.engine.is_file() else []
     try:
         OnnxSession(bundle.graph)
@@ -53,13 +57,13 @@ def available(bundle: Bundle) -> list[str]:
         if found:
             return found
         raise Refused(
-            f"{error}; and no TensorRT engine is built (python runtime.py build)", error.code
+            f"{error}; and no TensorRT engine is built: python runtime.py build", error.code
         ) from None
     return [*found, "onnxruntime"]
 
 
 def check(bundle: Bundle, runtimes: Sequence[str]) -> int:
-    """The golden check in each runtime."""
+    """Run the golden check in each runtime."""
     for name in runtimes:
         session = open_session(bundle, name)
         _say_checked(bundle, name, replay(bundle, session), getattr(session, "warnings", ()))
@@ -68,7 +72,7 @@ def check(bundle: Bundle, runtimes: Sequence[str]) -> int:
 
 
 def build(bundle: Bundle) -> int:
-    """A TensorRT engine for this very machine; it replaces an older one only if it passes the golden check."""
+    """Build a TensorRT engine for this machine; it replaces an older one only after it passes the golden check."""
     new = bundle.folder / ".new.engine"
     pair = {new: bundle.engine, _sidecar(new): _sidecar(bundle.engine)}
     try:
@@ -78,7 +82,7 @@ def build(bundle: Bundle) -> int:
         worst = replay(bundle, session)
         warnings = session.warnings
         session.close()
-        for path, place in pair.items():  # a new engine beside an old sidecar would be refused by its hash
+        for path, place in pair.items():  # killed in between, the hashes differ and the engine is refused
             os.replace(path, place)
     finally:
         for path in pair:
@@ -96,9 +100,9 @@ def _sidecar(engine: Path) -> Path:
 
 def _say_checked(bundle: Bundle, name: str, worst: dict[str, float], warnings: Sequence[str]) -> None:
     steps = len(bundle.golden["reset"])
-    source = "raw sensors" if bundle.contract["joints"] else "the observations given"
+    source = "raw sensors" if bundle.contract["joints"] else "recorded observations"
     print(
-        f"ok    {name}: {steps} recorded control steps repeated from {source}; largest differences "
+        f"ok    {name}: {steps} recorded control steps replayed from {source}; largest differences "
         + ", ".join(f"{key} {value:.1e}" for key, value in worst.items())
     )
     for warning in warnings:
@@ -106,7 +110,7 @@ def _say_checked(bundle: Bundle, name: str, worst: dict[str, float], warnings: S
 
 
 def measure_all(bundle: Bundle, runtimes: Sequence[str], seconds: float, write: bool) -> int:
-    """Time each runtime at the control rate, say whether it fits, and write latency.json."""
+    """Measure each runtime at the control rate, print whether it meets the budget, and write latency.json."""
     target = bundle.manifest["target"]
     here = device_tree_model()
     mine = is_target(target, here)
@@ -130,42 +134,42 @@ def measure_all(bundle: Bundle, runtimes: Sequence[str], seconds: float, write: 
         print(
             f"{name} on {where}, paced at {bundle.rate:g} Hz: p50 {step['p50_ms']:.3f}, p99 {step['p99_ms']:.3f}, "
             f"max {step['max_ms']:.3f} ms of {period:g} ms (network alone p50 {network['p50_ms']:.3f}); hot p50 "
-            f"{hot['p50_ms']:.3f}; begun late p99 {late['p99_ms']:.3f} ms"
+            f"{hot['p50_ms']:.3f}; start delay p99 {late['p99_ms']:.3f} ms"
         )
         for line in over:
             print(f"  over: {line}")
     path = bundle.folder / "latency.json"
     saved = _with(_read_latency(path), results)
-    # The verdict is of everything that was measured long enough on this board, now or before.
+    # The verdict takes every measurement on this board with enough steps, new or old.
     judged = [r for r in saved["measured"] if r.get("board") == here and r["paced"]["count"] >= LEAST_STEPS]
     code = OK
     if not mine:
         best = best_of(results, budget)
-        said = "misses" if best["over_budget"] else "fits"
+        said = "misses" if best["over_budget"] else "meets"
         print(
-            f"verdict: none for {target['title']}: this is {where}, where {best['runtime']} {said} the same budget"
+            f"verdict: none for {target['title']}: this is {where}; here {best['runtime']} {said} the same budget"
         )
     elif not judged:
         count = results[0]["paced"]["count"]
         print(
-            f"verdict: none: {count} control steps were measured, {LEAST_STEPS} are the least; raise --seconds"
+            f"verdict: none: {count} control steps measured, at least {LEAST_STEPS} needed; raise --seconds"
         )
     else:
         best = best_of(judged, budget)
         over = over_budget(best, budget)
-        said = "misses" if over else "fits"
+        said = "misses" if over else "meets"
         code = OVER_BUDGET if over else OK
         print(f"verdict: measured on {target['title']}: {best['runtime']} {said} the budget")
         lines = [f"measured on {where}, {best['runtime']}: {said} the budget", *over]
         saved |= {"status": status, "fits": not over, "recommended": best["runtime"], "lines": lines}
     if write:
         _write_latency(path, saved)
-        print(f"wrote {path}; REPORT.md is of the export and does not know it")
+        print(f"wrote {path}; REPORT.md still shows the export's measurements")
     return code
 
 
 def _read_latency(path: Path) -> dict[str, Any]:
-    """latency.json as it is, or an empty one."""
+    """Content of latency.json; without measurements where it is missing or malformed."""
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         for result in saved["measured"]:
@@ -176,7 +180,8 @@ def _read_latency(path: Path) -> dict[str, Any]:
 
 
 def _with(saved: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
-    """latency.json with new measurements: the newest of each runtime on each board, but a long one before a short."""
+    """latency.json's content with new measurements: for each runtime and board the newest one, but a measurement with
+    enough steps is not replaced by a shorter one."""
     kept = {(result["runtime"], result.get("board")): result for result in saved["measured"]}
     for result in results:
         key = (result["runtime"], result["board"])
@@ -196,29 +201,25 @@ def _write_latency(path: Path, saved: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code."""
+    """Run a command and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="runtime.py",
         description="A trained policy on the robot's computer.",
-        epilog="Exit codes: 0 done, 2 bad input, 3 not the policy that was trained, 4 over the budget, 5 not possible "
-        "on this machine, 6 engine of another device or not buildable.",
+        epilog="Exit codes: 0 done, 2 bad input, 3 not the trained policy, 4 over the budget, 5 TensorRT, GPU or "
+        "package missing, 6 engine for another device or build failed.",
     )
     parser.add_argument("--bundle", type=Path, default=Path(__file__).parent, help="folder of the bundle")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
-        ("check", "repeat the recorded control steps and compare"),
-        ("build", "build a TensorRT engine for this machine, and check it"),
-        ("measure", "time control steps at the control rate, against the budget"),
+        ("check", "replay the recorded control steps and compare with the trained policy"),
+        ("build", "build a TensorRT engine for this machine and check it"),
+        ("measure", "measure control steps at the control rate and compare with the budget"),
     ):
         sub = commands.add_parser(name, help=text, description=text)
         if name != "build":
-            sub.add_argument(
-                "--runtime", choices=RUNTIMES, help="only this one; all that are here where omitted"
-            )
+            sub.add_argument("--runtime", choices=RUNTIMES, help="only this runtime; default: all available")
         if name == "measure":
-            sub.add_argument(
-                "--seconds", type=float, default=60.0, help="how long to go at the control rate [s]"
-            )
+            sub.add_argument("--seconds", type=float, default=60.0, help="duration of the measurement [s]")
     asked = parser.parse_args(argv)
     try:
         bundle = Bundle.load(asked.bundle)

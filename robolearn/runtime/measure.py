@@ -1,4 +1,4 @@
-"""How long a control step takes: paced as on the robot, and in a hot loop."""
+"""Latency of a control step: paced at the control rate as on the robot, and in a hot loop."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from robolearn.runtime.robot import Runtime
 
 
 def is_target(target: Mapping[str, Any], board: str | None) -> bool:
-    """Whether a board of that name is the target that a manifest states; every machine is its own `host`."""
+    """Whether the board is a manifest's export target; every machine is the target `host`."""
     if target["any_machine"]:
         return True
     return board is not None and any(word.lower() in board.lower() for word in target["detect"])
 
 
 def statistics(seconds: np.ndarray) -> dict[str, float]:
-    """p50, p99, jitter (p99 - p50), maximum and mean [ms] of some durations (n,) [s]."""
+    """p50, p99, jitter (p99 - p50), maximum and mean [ms] of durations (n,) [s]."""
     p50, p99 = (float(x) for x in np.percentile(seconds, (50, 99)))
     out = {"p50_ms": p50, "p99_ms": p99, "jitter_ms": p99 - p50}
     out |= {"max_ms": float(seconds.max()), "mean_ms": float(seconds.mean())}
@@ -29,7 +29,7 @@ def statistics(seconds: np.ndarray) -> dict[str, float]:
 
 
 def ticks(rate: float, count: int) -> Iterator[float]:
-    """When each of `count` control steps is due [s of perf_counter], each given once it is; asleep until then."""
+    """Yields the due time [s of perf_counter] of each of `count` control steps; sleeps until it is due."""
     start = time.perf_counter() + 1.0 / rate
     for i in range(count):
         due = start + i / rate
@@ -40,10 +40,12 @@ def ticks(rate: float, count: int) -> Iterator[float]:
 
 
 def paced(step: Callable[[], Any], rate: float, seconds: float) -> tuple[np.ndarray, np.ndarray]:
-    """Call `step` at a fixed rate, asleep in between as a controller is: caches cool down and the clock slows.
+    """Call `step` at a fixed rate [Hz] for `seconds`, sleeping in between as a controller does.
+
+    Between two calls caches are evicted and the CPU clock falls, so a step takes longer than in a hot loop.
 
     Returns:
-        How long each call took, and how late each began, (n,) each [s].
+        Duration and start delay of each call, (n,) each [s].
     """
     count = max(2, round(seconds * rate))
     took, late = np.zeros(count), np.zeros(count)
@@ -57,17 +59,17 @@ def paced(step: Callable[[], Any], rate: float, seconds: float) -> tuple[np.ndar
 def measure(
     runtime: Runtime, golden: Mapping[str, np.ndarray], seconds: float, hot: int = 5000
 ) -> dict[str, Any]:
-    """Time whole control steps, from sensor readings to targets, on recorded readings.
+    """Time whole control steps, from sensor readings to joint targets, on recorded readings.
 
     Args:
         runtime: is reset.
-        golden: readings to play, over and over.
-        seconds: how long to go at the control rate.
-        hot: how many steps to take one after the other.
+        golden: readings to replay in a loop.
+        seconds: duration of the paced steps [s].
+        hot: number of steps in the hot loop.
 
     Returns:
-        `paced` and `hot` (statistics of the whole step), `network` (of the network alone, paced), `late` (of how late
-        the paced steps began), `paced_ms`, every paced step, and of those a `histogram`.
+        `paced` and `hot` (statistics of the whole step), `network` (of the network alone, paced), `late` (of the start
+        delay of paced steps), `paced_ms` (every paced step) and their `histogram`.
     """
     rows = [
         ({name: golden[name][t] for name in runtime.sensors}, golden["command"][t])
@@ -95,7 +97,7 @@ def measure(
         began = time.perf_counter()
         step()
         hot_took[i] = time.perf_counter() - began
-    # Bins of one width on a logarithmic scale: one late step must not hide what the others are like.
+    # Logarithmic bins: one slow step must not push all others into one bin.
     edges = np.geomspace(took.min() * 1e3 * 0.999, took.max() * 1e3 * 1.001, 41)
     counts, _ = np.histogram(took * 1e3, bins=edges)
     return {
@@ -110,7 +112,7 @@ def measure(
 
 
 def processor(path: Path = Path("/proc/cpuinfo")) -> str:
-    """What the processor calls itself; on boards that do not say, an empty text."""
+    """Model name of the CPU; empty on boards whose /proc/cpuinfo has none."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -119,18 +121,17 @@ def processor(path: Path = Path("/proc/cpuinfo")) -> str:
 
 
 LEAST_STEPS = 500
-"""Fewer paced control steps give no verdict: p99 would be made of less than five."""
+"""Least number of paced control steps for a verdict: with fewer, p99 would rest on less than five steps."""
 
 
 def best_of(results: Sequence[Mapping[str, Any]], budget: Mapping[str, float]) -> Mapping[str, Any]:
-    """The measurement of the runtime to use: of those within the budget, or of all where none is, the one whose slowest
-    per cent of steps is quickest."""
+    """The measurement with the smallest p99 among those within the budget, or among all where none is."""
     fitting = [result for result in results if not over_budget(result, budget)]
     return min(fitting or results, key=lambda result: result["paced"]["p99_ms"])
 
 
 def over_budget(measured: Mapping[str, Any], budget: Mapping[str, float]) -> list[str]:
-    """What of a measurement is over its budget, a line each; none where it fits.
+    """One line for each of p50, p99, max and jitter that is over its budget.
 
     Args:
         measured: a result of `measure`.

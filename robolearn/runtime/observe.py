@@ -1,4 +1,4 @@
-"""What the policy sees and what its actions mean, computed on the robot from raw sensors and the contract alone."""
+"""Observations, gait clock and stepping pattern, computed from raw sensor readings and the contract alone."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import numpy as np
 from robolearn.runtime.errors import BAD_INPUT, Refused
 
 Sensors = Mapping[str, Any]
-"""Raw sensor readings on the robot: `quat` (4,) wxyz, `gyro` (3,) [rad/s] in the base frame, `joint_pos` (J,)
-[rad or m], `joint_vel` (J,), and what the runtime itself knows: `last_action` (A,), `command` (C,), `phase`
-(scalar, cycles), `home` (J,), `limited` (J,) bool (the joint has limits), perhaps `gravity` (3,).
+"""Readings that observations are computed from. From the robot: `quat` (4,) wxyz, `gyro` (3,) [rad/s] in the base
+frame, `joint_pos` (J,) [rad or m], `joint_vel` (J,) [rad/s or m/s]. Added by the runtime: `last_action` (A,),
+`command` (C,), `phase` (scalar, cycles), `home` (J,), `limited` (J,) bool (the joint has limits), `gravity` (3,)
+where it is already computed.
 
-Where a policy was trained in somebody else's environment: `given` (D,) and nothing else.
+For a policy of an external environment: `given` (D,) and nothing else.
 """
 
 GIVEN = "given"
-"""An observation that the robot's own software puts together, as the environment did that the policy was trained in. It
-passes through, and stands alone. An action of this kind is a number of that environment's."""
+"""The observation of a policy that was trained in an external environment: assembled by the robot's software and passed
+to the network unchanged, the only one in its contract. An action of this kind is in that environment's units."""
 
 FULL_TURN = np.float32(2 * math.pi)
 
 
 def projected_gravity_of(sensors: Sensors) -> np.ndarray:
     """The world's down direction (3,) in the base frame: the third row of the rotation matrix, negated."""
-    if "gravity" in sensors:  # the runtime needs it twice
+    if "gravity" in sensors:  # Runtime.step computes it once, for the gait clock and the observation
         return np.asarray(sensors["gravity"], np.float32)
     w, x, y, z = np.asarray(sensors["quat"], np.float64).tolist()
     return np.array([2 * (w * y - x * z), -2 * (y * z + w * x), 2 * (x * x + y * y) - 1], np.float32)
@@ -40,19 +41,19 @@ def gait_phase_of(sensors: Sensors) -> np.ndarray:
 
 
 def limited_joint_pos_of(sensors: Sensors) -> np.ndarray:
-    """Positions (K,) of the joints that have limits, less home."""
+    """Positions (K,) of the joints that have limits, minus home."""
     away = np.asarray(sensors["joint_pos"], np.float32) - np.asarray(sensors["home"], np.float32)
     return away[np.asarray(sensors["limited"])]
 
 
 def turning_joint_pos_of(sensors: Sensors) -> np.ndarray:
-    """Sine of every joint without limits, then cosine (2 U,)."""
+    """(2 U,): sines of the U joints without limits, then their cosines."""
     angle = np.asarray(sensors["joint_pos"], np.float32)[~np.asarray(sensors["limited"])]
     return np.concatenate((np.sin(angle), np.cos(angle)))
 
 
 def reading(key: str) -> Callable[[Sensors], np.ndarray]:
-    """A reading as it is, in float32."""
+    """A function that returns one reading unchanged, as float32."""
     return lambda sensors: np.asarray(sensors[key], np.float32)
 
 
@@ -68,8 +69,8 @@ OBSERVATIONS: dict[str, Callable[[Sensors], np.ndarray]] = {
     "gait_phase": gait_phase_of,
     GIVEN: reading(GIVEN),
 }
-"""Everything a policy may observe, by name: sensors -> (k,) float32. The simulator's side of each is in
-robolearn/tasks/observations.py."""
+"""All observations by name: sensors -> (k,) float32. robolearn/tasks/mdp/observations.py holds their torch versions
+for the simulation."""
 
 UNITS = {
     "base_ang_vel": "rad/s",
@@ -83,14 +84,14 @@ UNITS = {
     "gait_phase": "1, sine and cosine of the gait clock",
     GIVEN: "each column's as in the environment it was trained in",
 }
-"""The unit of each of them."""
+"""Unit of each observation, by name. Contracts contain these texts: a change makes `deploy` refuse older bundles."""
 
 EXTRAS = ("gait_clock", "step_pattern", "stride_pattern")
-"""What else a contract may ask of the runtime."""
+"""Entries of a contract's `extra` that this runtime implements."""
 
 
 def sensors_of(contract: Mapping[str, Any]) -> dict[str, int]:
-    """The readings that a step needs, by name, and how many numbers each has."""
+    """The readings that `Runtime.step` needs: length of each, by name."""
     first, joints = contract["observations"][0], len(contract["joints"])
     if first["name"] == GIVEN:
         return {GIVEN: first["width"]}
@@ -98,31 +99,38 @@ def sensors_of(contract: Mapping[str, Any]) -> dict[str, int]:
 
 
 class GaitClock:
-    """A gait clock that runs while the robot is asked to move or must catch itself, and rests between two steps.
+    """A gait clock: runs while the command is not zero or the robot is tipping, otherwise stops between two steps.
 
-    Phase and times are float32, as in training: the half cycle then ends in the same control step.
+    Phase and times are float32, as in training, so that each half cycle ends in the same control step.
     """
 
     def __init__(self, clock: Mapping[str, Any], dt: float) -> None:
         self.dt, self.start = np.float32(dt), float(clock["phase_at_start"][0])
         self.stride = np.float32(clock["frequency"]) * self.dt
-        """Part of a cycle in a control step."""
+        """Cycles per control step."""
         self.stop_time, self.settle_time = np.float32(clock["stop_time"]), np.float32(clock["settle_time"])
         names = ("command_threshold", "balance_lean", "balance_start", "fall_time")
-        # Rounded as in training, and then plain numbers, which Python is quicker with.
+        # Rounded to float32 as in training, then Python floats, which are faster in scalar arithmetic.
         self.threshold, self.lean, self.tip, self.fall_time = (float(np.float32(clock[n])) for n in names)
         self.share = min(1.0, float(dt) / float(clock["fall_filter"]))
         self.reset(None)
 
     def reset(self, phase: float | None) -> None:
-        """Rest, at `phase` (0 or 0.5 of a cycle: which leg goes first); the contract's first without."""
+        """Stop the clock at `phase`: 0 or 0.5 cycles, which decides the leg that steps first. None: the contract's
+        first `phase_at_start`."""
         self.phase = np.float32(self.start if phase is None else phase)
         self.walking = False
         self.since_stop, self.since_rest = self.stop_time, self.settle_time
         self.sway_x = self.sway_y = 0.0
 
     def advance(self, gyro: Any, gravity: Any, command: Any) -> None:
-        """One control step later: new gyro (3,) and gravity (3,), and the command (C,) followed meanwhile."""
+        """Advance by one control step.
+
+        Args:
+            gyro: (3,) at the new step [rad/s].
+            gravity: (3,) projected gravity at the new step.
+            command: (C,) of the step that has ended.
+        """
         self.sway_x += self.share * (float(gyro[0]) - self.sway_x)
         self.sway_y += self.share * (float(gyro[1]) - self.sway_y)
         x, y = float(gravity[0]), float(gravity[1])
@@ -141,7 +149,7 @@ class GaitClock:
 
 
 class Pattern:
-    """The stepping pattern: what the clock and the command add to the targets of the legs' actuators."""
+    """The stepping pattern: joint target offsets of the legs, from gait clock and command."""
 
     def __init__(self, contract: Mapping[str, Any]) -> None:
         extra = contract["extra"]
@@ -156,7 +164,7 @@ class Pattern:
             )
 
         self.lift = [row(extra["step_pattern"], leg) for leg in legs]
-        """(A,) of each leg at the middle of its swing [rad]."""
+        """For each leg, (A,) at the middle of its swing [rad]."""
         strides = extra["stride_pattern"]
         self.stride = np.array(
             [
@@ -165,10 +173,10 @@ class Pattern:
             ],
             np.float32,
         ).reshape(len(commands), len(actuators))
-        """(C, A) for a unit of each part of the command, when the first leg lifts off [rad]."""
+        """(C, A) per unit of each command, at the lift-off of the first leg [rad]."""
 
     def __call__(self, clock: GaitClock, command: np.ndarray) -> np.ndarray:
-        """(A,) to add to the targets [rad]."""
+        """(A,) to add to the joint targets [rad]; zeros while the clock is stopped."""
         if not clock.walking:
             return np.zeros(self.stride.shape[1], np.float32)
         angle = FULL_TURN * clock.phase
@@ -178,10 +186,14 @@ class Pattern:
 
 
 def checked_contract(contract: Any, where: str) -> dict[str, Any]:
-    """A contract whose parts agree with each other.
+    """Check that the parts of a contract agree with each other; returns it as a dict.
+
+    Args:
+        contract: as read from JSON.
+        where: the file or object that holds it, for messages.
 
     Raises:
-        Refused: they do not; the first fault is named. `where` says whose contract it is.
+        Refused: BAD_INPUT; the first fault is named.
     """
 
     def refuse(why: str) -> Refused:
@@ -196,21 +208,23 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
         keys = ("kp", "kd", "effort", "offset", "scale")
         numbers += [float(action[key]) for action in actions for key in keys if action[key] is not None]
         if not all(math.isfinite(number) for number in numbers):
-            raise refuse("a number is not finite")
+            raise refuse("a number in it is not finite")
         if not 0 < contract["control_dt"] <= 1:
-            raise refuse(f"control_dt={contract['control_dt']:g} s is no control period; it must be above 0")
+            raise refuse(
+                f"control_dt={contract['control_dt']:g} s is not a control period; it must be above 0 and at most 1 s"
+            )
         given = any(item["name"] == GIVEN for item in contract["observations"])
         if given and (why := _fault_of_given(contract)):
             raise refuse(why)
         if len(set(names)) != len(names) or not (names or given):
-            raise refuse("two joints have the same name, or there is none")
+            raise refuse("two joints have the same name, or there are no joints")
         for action in actions:
             if action["joint"] not in names and not given:
                 raise refuse(
-                    f"an actuator drives {action['joint']!r}, which is no joint; there are {', '.join(names)}"
+                    f"an actuator drives {action['joint']!r}, which is not a joint; joints: {', '.join(names)}"
                 )
         if not actions or len({action["joint"] for action in actions}) != len(actions):
-            raise refuse("two actuators drive the same joint, or there is none")
+            raise refuse("two actuators drive the same joint, or there are no actuators")
         limited = sum(joint["lower"] is not None and joint["upper"] is not None for joint in joints)
         widths = {
             "base_ang_vel": 3,
@@ -227,32 +241,30 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
         column = 0
         for item in contract["observations"]:
             if item["name"] not in OBSERVATIONS:
-                raise refuse(
-                    f"unknown observation {item['name']!r}; this runtime knows {', '.join(OBSERVATIONS)}"
-                )
+                raise refuse(f"unknown observation {item['name']!r}; valid: {', '.join(OBSERVATIONS)}")
             if (item["column"], item["width"]) != (column, widths[item["name"]]):
                 raise refuse(
-                    f"observation {item['name']} takes {item['width']} columns from {item['column']}, where "
-                    f"{widths[item['name']]} from {column} follow from joints, actuators and command"
+                    f"observation {item['name']} takes {item['width']} columns from {item['column']}; joints, "
+                    f"actuators and command require {widths[item['name']]} from {column}"
                 )
             if item.get("history", 1) != 1:
                 raise refuse(
-                    f"observation {item['name']} has a history of {item['history']}; this runtime keeps 1"
+                    f"observation {item['name']} has history {item['history']}; this runtime supports 1"
                 )
             column += item["width"]
         if not column:
-            raise refuse("the policy observes nothing")
+            raise refuse("it has no observations")
         extra = contract["extra"]
         for name in extra:
             if name not in EXTRAS:
-                raise refuse(f"it needs {name!r} beside the network; this runtime knows {', '.join(EXTRAS)}")
+                raise refuse(f"unknown entry {name!r} in extra; valid: {', '.join(EXTRAS)}")
         if extra and set(extra) != set(EXTRAS):
-            raise refuse(f"it has {', '.join(extra)} only; {', '.join(EXTRAS)} go together")
+            raise refuse(f"extra has only {', '.join(extra)}; it must have all of {', '.join(EXTRAS)}")
         if (
             any(item["name"] == "gait_phase" for item in contract["observations"])
             and "gait_clock" not in extra
         ):
-            raise refuse("it observes gait_phase and has no gait_clock")
+            raise refuse("it has the observation gait_phase but no gait_clock in extra")
         if extra:
             GaitClock(extra["gait_clock"], contract["control_dt"])
             Pattern(contract)
@@ -262,14 +274,14 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
 
 
 def _fault_of_given(contract: Mapping[str, Any]) -> str:
-    """What is wrong with the contract of a policy from somebody else's environment; empty where nothing is."""
+    """The fault of an external environment's contract; an empty string where there is none."""
     items, actions = contract["observations"], contract["actions"]
     if len(items) != 1 or contract["joints"] or contract["command"] or contract["extra"]:
-        return f"the observation {GIVEN!r} stands alone, without joints, command and extra"
+        return f"the observation {GIVEN!r} must be the only one, without joints, command and extra"
     if len(set(items[0]["columns"])) != len(items[0]["columns"]):
         return "two columns of the observation have the same name"
     for action in actions:
         low, high = (-math.inf if action["lower"] is None else action["lower"]), action["upper"]
         if action["kind"] != GIVEN or not low <= (math.inf if high is None else high):
-            return f"{action['joint']} must be of kind {GIVEN!r}, its lower end not above its upper"
+            return f"action {action['joint']} must be of kind {GIVEN!r}, with lower at most upper"
     return ""

@@ -1,4 +1,4 @@
-"""Runtime: one robot's policy, from raw sensors to the targets of its actuators."""
+"""Runtime: one robot's policy, from raw sensor readings to joint targets."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from robolearn.runtime.observe import (
 from robolearn.runtime.sessions import Session
 
 SENSORS = {"quat": "(4,) wxyz", "gyro": "(3,) rad/s", "joint_pos": "(J,)", "joint_vel": "(J,)"}
-"""What a robot must measure; joints in the order of `Runtime.joints`. A policy that was trained in somebody else's
-environment needs `given` (D,) in their place: its observation, as that environment puts it together."""
+"""Sensor readings of a robot, joints in the order of `Runtime.joints`. A policy of an external environment takes
+`given` (D,) instead: the observation, assembled as in that environment."""
 
 LARGEST = 1e6
-"""No reading of a robot is larger, in rad, m or their rates."""
+"""Readings must be below this, in rad, m, rad/s or m/s."""
 
 LIMITS = {"lower": -math.inf, "upper": math.inf}
-"""The ends of a range, and what stands for none."""
+"""Keys of a range, and the value where there is no limit."""
 
 
 def _or(value: float | None, otherwise: float) -> float:
@@ -37,41 +37,45 @@ def _or(value: float | None, otherwise: float) -> float:
 
 
 class Runtime:
-    """A policy on its robot: call `step` once a control period; `reset` after a fall, a stop or a pause.
+    """A policy on its robot: call `step` once per control period, `reset` after a fall, a stop or a pause.
 
-    It keeps what the policy remembers: its last action, recurrent state and gait clock, which counts calls, not
-    seconds. Several may share one session, from one thread.
+    Holds the last action, the recurrent state and the gait clock, which counts calls, not seconds. Several may share
+    one session, from one thread.
+
+    Raises:
+        Refused: BAD_INPUT where the session's network does not fit the bundle.
     """
 
     def __init__(self, bundle: Bundle, session: Session) -> None:
         bundle.require_fit(session)
         contract, self.session = bundle.contract, session
         self.joints: list[str] = [joint["name"] for joint in contract["joints"]]
-        """The order of `joint_pos` and `joint_vel`."""
+        """Joint names in the order of `joint_pos` and `joint_vel`."""
         self.actuators: list[str] = [action["joint"] for action in contract["actions"]]
-        """The joints that `step` gives targets for, in its order."""
+        """Joint names in the order of the joint targets that `step` returns."""
 
         def column(key: str) -> np.ndarray:
             return np.array([action[key] for action in contract["actions"]], np.float32)
 
         self.kp, self.kd, self.effort = column("kp"), column("kd"), column("effort")
-        """(A,) the gains to drive them with, torque = kp (target - position) - kd velocity, and its limit."""
+        """(A,) gains and torque limit of the actuators: torque = kp (target - position) - kd velocity, clipped to
+        +-effort. Units: kp Nm/rad, kd Nm s/rad, effort Nm; for a slide N/m, N s/m, N."""
         self.dt = float(contract["control_dt"])
         """Control period [s]."""
         self.home = np.array([joint["home"] for joint in contract["joints"]], np.float32)
-        """(J,) where the joints are when action and pattern are nothing: move there, slowly, before the first step."""
+        """(J,) home position [rad or m]: move the joints there, slowly, before the first step."""
         self.sensors = sensors_of(contract)
-        """The readings that `step` needs, by name, and how many numbers each has."""
+        """The readings that `step` needs: length of each, by name."""
         self._robot = GIVEN not in self.sensors
         limited = contract["joints"] if self._robot else contract["actions"]
         low, high = ([_or(one[key], end) for one in limited] for key, end in LIMITS.items())
         self.lower, self.upper = np.array(low, np.float32), np.array(high, np.float32)
-        """(J,) the joints' limits, infinite where there is none. Targets may lie beyond: that is how a drive pulls.
-        Without joints (A,) the ends that what `step` gives is clipped to."""
+        """(J,) joint limits [rad or m], infinite where there is none. Joint targets may lie beyond them: a position
+        actuator pulls by the difference. For an external environment (A,): `step` clips its outputs to them."""
         ranges = bundle.manifest.get("command_ranges") or {}
         wanted = [ranges.get(name, (-math.inf, math.inf)) for name in contract["command"]]
         self.command_low, self.command_high = np.array(wanted, np.float32).reshape(-1, 2).T
-        """(C,) the commands it was trained for; `np.clip` yours to them."""
+        """(C,) range of the commands in training; clip yours to it with `np.clip`."""
         self._scale, self._offset = column("scale"), column("offset")
         self._items = [
             (slice(item["column"], item["column"] + item["width"]), OBSERVATIONS[item["name"]])
@@ -90,18 +94,18 @@ class Runtime:
         }
         self._given = list(self._readings.items())
         self._readings["home"] = self.home
-        # Of an observation that we know nothing about, only that it must be numbers.
+        # The observation of an external environment has no known unit, so it must only be finite.
         self._largest = LARGEST if self._robot else math.inf
         self._columns = contract["observations"][0].get("columns", ())
         self._readings["limited"] = np.isfinite(self.lower) & np.isfinite(self.upper)
         self.network_seconds = 0.0
-        """How long the network took in the last step [s]."""
+        """Time of the network in the last step [s]."""
         self.reset()
 
     def reset(self, phase: float | None = None) -> None:
-        """Begin anew: nothing remembered, the gait clock at rest (at `phase`, cycles, where given)."""
+        """Clear last action, command and recurrent state, and stop the gait clock at `phase` [cycles], where given."""
         self.action = np.zeros(len(self.actuators), np.float32)
-        """(A,) the network's latest output."""
+        """(A,) output of the network in the last step."""
         self.command = np.zeros_like(self._readings["command"])
         self.feeds = {"obs": self._obs}
         self.feeds |= {f"{n}_in": np.zeros(self.session.inputs[f"{n}_in"], np.float32) for n in self._state}
@@ -111,23 +115,23 @@ class Runtime:
 
     @property
     def observation(self) -> np.ndarray:
-        """(D,) what the network saw in the last step."""
+        """(D,) input of the network in the last step."""
         return self._obs[0]
 
     def step(self, sensors: Mapping[str, Any], command: Any = ()) -> np.ndarray:
-        """One control period.
+        """Compute the joint targets of one control step.
 
         Args:
             sensors: `quat`, `gyro`, `joint_pos`, `joint_vel`, or `given` alone; see `SENSORS`.
-            command: what is asked of the robot from now on, as the contract's `command` names it.
+            command: (C,) from now on, in the order of the contract's `command`.
 
         Returns:
-            Targets (A,) of the actuators: positions [rad or m], or forces [N or Nm], float32. Without joints: what
-            the environment it was trained in would be given, clipped to `lower` and `upper`.
+            Joint targets (A,), float32: positions [rad or m] or forces [Nm or N]. For an external environment: its
+            inputs, clipped to `lower` and `upper`.
 
         Raises:
-            ValueError: a reading is missing, not finite or of another length, or `quat` no rotation, and nothing has
-                changed; or the network's action is not finite.
+            ValueError: a reading is missing, not finite, too large or of another length, or `quat` is not a rotation;
+                the runtime's state is then unchanged. Or the network's action is not finite.
         """
         readings = self._readings
         with np.errstate(over="ignore"):
@@ -141,7 +145,7 @@ class Runtime:
                     raise ValueError(f"{name} is missing; a step needs {', '.join(self.sensors)}") from None
                 except TypeError:
                     raise ValueError(f"{name} must be {len(place)} numbers, not {value!r}") from None
-        if not np.abs(self._raw).max() < self._largest:  # nor where one is not a number
+        if not np.abs(self._raw).max() < self._largest:  # true for NaN, too
             name, place = next((n, p) for n, p in self._given if not (np.abs(p) < self._largest).all())
             if not self._robot:
                 i = int(np.argmin(np.isfinite(place)))
@@ -150,10 +154,10 @@ class Runtime:
                 )
             raise ValueError(f"{name} must be finite numbers below {LARGEST:g}, not {place.tolist()}")
         if self._robot:
-            # A message that nobody has filled in yet is all zeros, and would read as upright.
+            # An empty sensor message is all zeros, which would count as upright.
             norm = math.hypot(*readings["quat"].tolist())
             if not abs(norm - 1) < 0.01:
-                raise ValueError(f"quat has the length {norm:.3g}, which must be 1; its order is w, x, y, z")
+                raise ValueError(f"quat has the length {norm:.3g}; it must be a unit quaternion (w, x, y, z)")
             readings.pop("gravity", None)
             readings["gravity"] = projected_gravity_of(readings)
         if self.clock is not None:
@@ -181,18 +185,23 @@ class Runtime:
 
 
 TOLERANCE = {"fp32": 1e-5, "fp16": 8e-3, "bf16": 6.5e-2}
-"""How far an action may be from the trained policy's, as a share of max(1, the largest of that step): for fp32 what
-two ways to add up differ by; for the others 16 roundings, 16 x 2^-11 and 16 x 2^-8. Ours."""
+"""Largest allowed difference from the trained policy's action, as a share of max(1, largest action of the step). fp32:
+the effect of another order of summation. fp16 and bf16: 16 roundings, 16 x 2^-11 and 16 x 2^-8. Our choice."""
 
 
 def replay(bundle: Bundle, session: Session, tolerance: float | None = None) -> dict[str, float]:
-    """Play the golden sensor readings through a session and compare with what the trained policy did.
+    """Golden check: replay the recorded sensor readings and compare with the trained policy.
+
+    Args:
+        bundle: holds the recording.
+        session: its network.
+        tolerance: of actions, as in `TOLERANCE`; None: that of the bundle's precision.
 
     Returns:
-        The largest difference of `observations`, `actions` and `targets`.
+        Largest difference of `observations`, `actions` and `targets`.
 
     Raises:
-        Refused: one of them is too large, or not finite; it is named.
+        Refused: NOT_THE_SAME where a difference is too large or not finite; step and column are named.
     """
     golden, runtime = bundle.golden, Runtime(bundle, session)
     limit = TOLERANCE[bundle.manifest["graph"]["precision"]] if tolerance is None else tolerance
@@ -220,10 +229,10 @@ def replay(bundle: Bundle, session: Session, tolerance: float | None = None) -> 
             if not bool((error <= allowed).all()):
                 i = int(np.argmax(np.where(np.isfinite(error), error / allowed, np.inf)))
                 raise Refused(
-                    f"golden check failed in step {t}: {name} {names[i]} is {value[i]:.6g}, the trained policy's "
+                    f"golden check failed in step {t}: {name} {names[i]} is {value[i]:.6g}, with the trained policy "
                     f"{golden[name][t][i]:.6g} (allowed difference {allowed[i]:.1g})",
                     NOT_THE_SAME,
                 )
-        # Each step is judged by itself: what the last one was allowed to be off by is not carried on.
+        # The recorded action is the last action of the next step, so that allowed differences do not add up.
         runtime.action = golden["actions"][t].astype(np.float32)
     return worst

@@ -1,4 +1,4 @@
-"""Sessions: a loaded network, ready to run, whoever runs it."""
+"""Sessions: a loaded network, run by ONNX Runtime here and by TensorRT in `engine`."""
 
 from __future__ import annotations
 
@@ -11,24 +11,29 @@ from robolearn.runtime.errors import BAD_INPUT, NOT_HERE, Refused
 
 
 class Session(Protocol):
-    """A network of static shapes, loaded and ready."""
+    """A loaded network with static shapes."""
 
     name: str
     """onnxruntime or tensorrt."""
     inputs: dict[str, tuple[int, ...]]
-    """Shape of each input by name, in the graph's order; all are float32."""
+    """Shape of each input by name, in the ONNX graph's order; all are float32."""
     outputs: dict[str, tuple[int, ...]]
-    """The same of each output."""
+    """Shape of each output by name; all are float32."""
 
     def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Every output by name, float32, in arrays that the next call may overwrite."""
+        """Every output by name, float32; the next call may overwrite the arrays."""
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release its resources."""
 
 
 class OnnxSession:
-    """ONNX Runtime on one thread of the processor: more would starve the control loop."""
+    """ONNX Runtime on one CPU thread: more threads would take cores from the control loop.
+
+    Raises:
+        Refused: NOT_HERE where onnxruntime is not installed or lacks the precision, BAD_INPUT for a file that it
+            does not load or whose shapes are dynamic.
+    """
 
     name = "onnxruntime"
 
@@ -40,7 +45,7 @@ class OnnxSession:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        # A thread that spins for the next call would take a processor from the robot.
+        # A thread that spins between calls would keep one core busy.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 4
         try:
@@ -50,15 +55,15 @@ class OnnxSession:
         except Exception as error:  # its own exception classes are not public
             if "NOT_IMPLEMENTED" in str(error):
                 raise Refused(
-                    f"ONNX Runtime has no operators here for the precision of {path.name}; use TensorRT: "
+                    f"ONNX Runtime has no operators for the precision of {path.name} on this CPU; use TensorRT: "
                     "python runtime.py build",
                     NOT_HERE,
                 ) from None
-            raise Refused(f"ONNX Runtime does not take {path.name}: {error}", BAD_INPUT) from None
+            raise Refused(f"ONNX Runtime cannot load {path.name}: {error}", BAD_INPUT) from None
         self.inputs = {i.name: _static(path, i) for i in session.get_inputs()}
         self.outputs = {o.name: _static(path, o) for o in session.get_outputs()}
         self.metadata = dict(session.get_modelmeta().custom_metadata_map)
-        """The graph's own notes, by name."""
+        """Metadata of the ONNX file, by name."""
         self._session, self._names = session, list(self.outputs)
 
     def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -66,16 +71,16 @@ class OnnxSession:
         return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
 
     def close(self) -> None:
-        """Nothing to give back but memory, which goes with the session."""
+        """Does nothing: ONNX Runtime frees its memory when the session is deleted."""
 
 
 def _static(path: Path, port: object) -> tuple[int, ...]:
-    """The shape of an input or output, where it is fixed and float32."""
+    """The shape of an input or output; refused where it is not fixed or not float32."""
     name, shape, kind = (getattr(port, key) for key in ("name", "shape", "type"))
     if not all(isinstance(size, int) and size > 0 for size in shape):
         raise Refused(
             f"{path.name}: {name} has the dynamic shape {shape}; export with a fixed batch of 1", BAD_INPUT
         )
     if kind != "tensor(float)":
-        raise Refused(f"{path.name}: {name} is {kind}, not float32", BAD_INPUT)
+        raise Refused(f"{path.name}: {name} is {kind}; it must be float32", BAD_INPUT)
     return tuple(shape)

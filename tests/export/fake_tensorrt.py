@@ -1,7 +1,7 @@
-"""A TensorRT made of Python, from the snapshot of one version.
+"""A fake TensorRT in Python, from the list of names of one version.
 
-A class has the names listed there and no others, so a method that only another version has is an AttributeError, as
-is an attribute that none has. What is needed of it works, for graphs of a few operators.
+A class has only the listed names, so a method of another version is an AttributeError. The classes that the runtime
+uses work, for ONNX graphs of a few operators.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def snapshot(version: str) -> set[str]:
 
 
 class Member:
-    """Of an enum of the bindings: equal to, but not the same object as, another of its name."""
+    """A member of an enum of the bindings: equal to, but not identical with, another of its name."""
 
     def __init__(self, kind: str, name: str, value: int) -> None:
         self.kind, self.name, self.value = kind, name, value
@@ -49,7 +49,7 @@ def _members(names: set[str], kind: str) -> set[str]:
 
 
 def _strict(names: set[str], kind: str, made: type | None, enum: dict[str, int] | None) -> type:
-    """A class of the names that this version lists for it; those the fake does not need raise when used."""
+    """A class with the names that this version lists; those that the fake does not implement raise when used."""
     allowed = _members(names, kind)
 
     def absent(member: str) -> property:
@@ -75,7 +75,7 @@ def _strict(names: set[str], kind: str, made: type | None, enum: dict[str, int] 
 
 
 def _working(machine: Any) -> dict[str, type]:
-    """The classes that work, by name, with every method that any of the three versions has for it."""
+    """The implemented classes by name, with the methods of all three versions."""
     trt, gpu = machine.trt, machine.gpu
 
     def said(text: str) -> None:
@@ -284,7 +284,7 @@ def _working(machine: Any) -> dict[str, type]:
         def execute_async_v3(self, stream_handle: int) -> bool:
             captured = stream_handle in gpu.capturing
             if "queue" in machine.broken or (captured and ("capture" in machine.broken or not self._warm)):
-                if captured:  # allocating is what breaks a capture
+                if captured:  # an allocation breaks a capture
                     gpu.capturing[stream_handle] = None
                 said("IExecutionContext::enqueueV3: Error Code 1: Cuda Runtime")
                 return False
@@ -307,10 +307,10 @@ def _working(machine: Any) -> dict[str, type]:
 
 
 def fake_tensorrt(version: str, gpu: FakeCudart, calls_itself: str | None = None) -> Any:
-    """TensorRT of a version on a device. Its knobs and notes stand in `machine`:
+    """TensorRT of a version on a device. `machine` holds its settings and records:
 
-    `broken`: what fails: builder, plan, silent plan, runtime, engine, context, address, queue, capture.
-    `network_flags`, `config`: what the last build was given.
+    `broken`: parts that fail: builder, plan, silent plan, runtime, engine, context, address, queue, capture.
+    `network_flags`, `config`: arguments of the last build.
     """
     names = snapshot(version)
     values = json.loads((SNAPSHOTS / "values.json").read_text())[version]

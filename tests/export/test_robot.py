@@ -1,4 +1,4 @@
-"""The runtime on a robot: what it sees, what it makes of it, and how its times are counted."""
+"""The Runtime class: observations, joint targets, golden check, latency statistics."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def readings(robot: Runtime, **other: object) -> dict:
     return still | other
 
 
-def test_the_observation_of_a_robot_at_home_is_what_one_writes_down_by_hand(robot):
+def test_the_observation_of_a_robot_at_home_is_the_one_computed_by_hand(robot):
     robot.step(readings(robot, gyro=[0.1, 0.2, 0.3]), [0.5, 0.0, -0.1])
     seen = robot.observation
     assert seen[:6] == pytest.approx([0.1, 0.2, 0.3, 0, 0, -1])
     assert not seen[6:69].any()  # joints at home and at rest, no action yet
     assert seen[69:74] == pytest.approx(
         [0.5, 0.0, -0.1, 0.0, 1.0]
-    )  # the clock rests at the start of its cycle
+    )  # the clock is stopped at the start of its cycle
 
 
-def test_targets_are_offset_plus_scale_times_action_while_the_clock_rests(robot):
+def test_joint_targets_are_offset_plus_scale_times_action_while_the_clock_is_stopped(robot):
     targets = robot.step(readings(robot), [0, 0, 0])
     knee = robot.actuators.index("r_knee")
     assert targets[knee] == pytest.approx(0.6 + 0.5 * robot.action[knee], abs=1e-6)
@@ -68,7 +68,7 @@ def test_targets_are_offset_plus_scale_times_action_while_the_clock_rests(robot)
         ("joint_vel", [1e300] * 21),
     ],
 )
-def test_a_reading_that_cannot_be_changes_nothing(robot, name, value):
+def test_a_wrong_reading_raises_and_leaves_the_runtime_unchanged(robot, name, value):
     robot.step(readings(robot), [1, 0, 0])
     robot.step(readings(robot), [1, 0, 0])
     before = (robot.action.copy(), robot.clock.phase, robot.clock.walking, robot.observation.copy())
@@ -81,8 +81,8 @@ def test_a_reading_that_cannot_be_changes_nothing(robot, name, value):
 
 
 @pytest.mark.parametrize("quat", [[0, 0, 0, 0], [10, 0, 0, 0], [0.9, 0, 0, 0.2]])
-def test_an_orientation_that_is_no_rotation_is_refused(robot, quat):
-    """A message that nobody has filled in yet would read as upright."""
+def test_an_orientation_that_is_not_a_unit_quaternion_is_refused(robot, quat):
+    """An empty sensor message, all zeros, would count as upright."""
     with pytest.raises(ValueError, match="quat has the length"):
         robot.step(readings(robot, quat=quat), [0, 0, 0])
 
@@ -92,20 +92,20 @@ def test_a_missing_reading_is_named(robot):
         robot.step({k: v for k, v in readings(robot).items() if k != "gyro"}, [0, 0, 0])
 
 
-def test_an_action_that_is_not_finite_never_becomes_a_target(robot):
+def test_an_action_that_is_not_finite_raises(robot):
     robot.session.run = lambda feeds: {"actions": np.full((1, 21), np.nan, np.float32)}
     with pytest.raises(ValueError, match="action is not finite"):
         robot.step(readings(robot), [0, 0, 0])
 
 
-def test_limits_home_and_commands_are_there_to_be_used(robot):
+def test_home_limits_and_command_ranges_are_those_of_the_robot(robot):
     knee = robot.joints.index("r_knee")
     assert (robot.home[knee], robot.lower[knee], robot.upper[knee]) == pytest.approx((0.6, -0.05, 2.2))
     assert robot.command_low.tolist() == pytest.approx([-0.5, -0.3, -0.8])
     assert np.clip([9, 0, 0], robot.command_low, robot.command_high).tolist() == pytest.approx([1, 0, 0])
 
 
-def test_gains_are_those_of_the_actuators(robot):
+def test_gains_are_those_of_the_robots_actuators(robot):
     knee = robot.actuators.index("r_knee")
     assert (robot.kp[knee], robot.kd[knee], robot.effort[knee]) == (120.0, 4.0, 120.0)
 
@@ -115,7 +115,7 @@ def test_an_unknown_runtime_is_refused(exported):
         commands.open_session(Bundle.load(str(exported)), "trt")
 
 
-def test_reset_forgets_everything(robot):
+def test_reset_clears_action_state_and_clock(robot):
     first = robot.step(readings(robot), [1, 0, 0]).copy()
     for _ in range(5):
         robot.step(readings(robot, gyro=[1, 0, 0]), [1, 0, 0])
@@ -134,7 +134,7 @@ def test_robots_on_one_session_do_not_disturb_each_other(exported):
         assert np.array_equal(one.step(readings(one, gyro=[0.1 * i, 0, 0]), [1, 0, 0]), expected)
 
 
-def test_a_network_that_always_says_the_same_fails_the_golden_check(exported):
+def test_a_constant_network_fails_the_golden_check(exported):
     found = Bundle.load(exported)
     session = OnnxSession(found.graph)
     assert replay(found, session)["targets"] < 1e-5
@@ -149,7 +149,7 @@ def test_a_network_that_always_says_the_same_fails_the_golden_check(exported):
         replay(found, Frozen())
 
 
-def test_the_gait_clock_is_the_one_it_was_trained_with(make_env):
+def test_the_runtimes_gait_clock_equals_the_tasks(make_env):
     task = HumanoidWalk(balance_window=0.0)  # as on the robot
     task.commands = VelocityCommands(seconds=(0.3, 1.2), standing=0.5)
     task.pushes = Pushes(speed=(0.5, 0.5), seconds=(0.3, 0.9))
@@ -175,10 +175,10 @@ def test_the_gait_clock_is_the_one_it_was_trained_with(make_env):
             rested += not clock.walking
             started += clock.walking and not walked[i] and not command[i].any()
     assert rested > 50
-    assert started > 0  # by the reflex
+    assert started > 0  # by the balance reflex
 
 
-def test_every_contract_of_ours_is_one_that_the_runtime_takes(make_env):
+def test_the_runtime_accepts_the_contract_of_every_task(make_env):
     plain = json.loads(json.dumps(asdict(contract_of(make_env(HumanoidWalk(), num_envs=2)))))
     assert checked_contract(plain, "it") == plain
     assert checked_contract(contract_entry(contract_of(make_env(HumanoidWalk(), num_envs=2))), "it")
@@ -192,16 +192,16 @@ def test_the_first_difference_is_named():
     assert difference(one, {"a": [1, {"b": 2.0}], "c": 3}) == ""
     assert difference(one, {"a": [1, {"b": 2.5}], "c": 4}) == "contract.a[1].b: 2.0 and 2.5"
     assert difference(one, {"a": [1], "c": 3}) == "contract.a has 2 and 1 entries"
-    assert difference(one, {"a": [1, {"b": 2.0}]}) == "contract.c is in one of the two only"
+    assert difference(one, {"a": [1, {"b": 2.0}]}) == "contract.c is in only one of the two"
 
 
-def test_statistics_of_a_hundred_milliseconds():
+def test_statistics_of_1_to_101_ms_are_those_computed_by_hand():
     found = statistics(np.arange(1, 102) * 1e-3)  # 1 .. 101 ms: the median is 51, p99 is 100
     assert (found["p50_ms"], found["p99_ms"], found["max_ms"]) == pytest.approx((51, 100, 101))
     assert (found["mean_ms"], found["count"]) == (pytest.approx(51), 101)
 
 
-def test_each_share_of_the_budget_is_held_by_itself():
+def test_each_share_of_the_budget_is_checked_separately():
     budget = {"p50": 0.05, "p99": 0.1, "max": 0.25, "jitter": 0.05}  # of 20 ms: 1, 2, 5 and 1 ms
 
     def over(p50, p99, longest):
@@ -214,7 +214,7 @@ def test_each_share_of_the_budget_is_held_by_itself():
     assert over(0.9, 1.8, 5.1) == ["max"]
 
 
-def test_the_runtime_to_use_fits_and_then_is_quickest_at_its_slowest():
+def test_the_best_runtime_meets_the_budget_and_has_the_smallest_p99():
     budget = {"p50": 0.05, "p99": 0.1, "max": 0.25, "jitter": 0.05}
 
     def result(name, p99, longest):
@@ -237,13 +237,13 @@ def test_pacing_keeps_the_schedule_and_counts_each_step():
     ("board", "mine"),
     [("NVIDIA Jetson AGX Thor Developer Kit", True), ("NVIDIA Jetson Orin Nano", False), (None, False)],
 )
-def test_a_board_is_the_target_by_what_it_calls_itself(board, mine):
+def test_a_board_is_the_target_by_its_device_tree_name(board, mine):
     target = {"any_machine": False, "detect": ["AGX Thor"]}
     assert is_target(target, board) is mine
     assert is_target(target | {"any_machine": True}, board)
 
 
-def test_the_script_sets_the_control_step_beside_the_bare_network(exported):
+def test_the_overhead_script_compares_the_control_step_with_the_bare_network(exported):
     script = Path(__file__).parents[2] / "scripts" / "overhead.py"
     command = [sys.executable, str(script), str(exported), "--rounds", "2", "--seconds", "0.2"]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()

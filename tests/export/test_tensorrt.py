@@ -1,4 +1,4 @@
-"""What engine.py asks of TensorRT and of CUDA exists, by name, in every version; and the fake is as strict as they.
+"""Every TensorRT and CUDA name that engine.py and cuda.py use exists in every version; the fake is as strict.
 
 The snapshots in tensorrt/ hold every public name of three versions of TensorRT's Python bindings, and the numbers of
 the enums that are used. Building and running against the fake is tested beside them.
@@ -22,7 +22,7 @@ NEW = VERSIONS[-1]
 
 
 def chains(text: str) -> set[str]:
-    """Every `trt.X.Y` of a source as `X.Y`, to its longest; names like `__version__` are Python's, not listed."""
+    """Every attribute chain `trt.X.Y` in a source as `X.Y`, the longest of each; without dunder names."""
     found, inner = set(), set()
     for node in ast.walk(ast.parse(text)):
         names, at = [], node
@@ -40,13 +40,12 @@ def missing(text: str, version: str) -> set[str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_name_that_is_used_exists_in_every_version(version: str) -> None:
-    # No table of exceptions: nothing is done for one version only.
+def test_every_used_name_exists_in_every_version(version: str) -> None:
     for path in SOURCES:
         assert missing(path.read_text(), version) == set(), path.name
 
 
-def test_the_walk_sees_what_is_used() -> None:
+def test_the_walk_finds_the_used_names() -> None:
     seen = set().union(*(chains(path.read_text()) for path in SOURCES))
     some = {
         "NetworkDefinitionCreationFlag.STRONGLY_TYPED",
@@ -61,11 +60,11 @@ def test_the_walk_sees_what_is_used() -> None:
 @pytest.mark.parametrize(
     "name", ["BuilderFlag.FP16", "ILayer.precision", "IInt8Calibrator", "Builder.max_batch_size"]
 )
-def test_a_name_that_one_version_lacks_is_found(name: str) -> None:
+def test_a_name_missing_in_one_version_is_found(name: str) -> None:
     assert missing(f"def f(trt, x):\n    x.set_flag(trt.{name})\n", NEW) == {name}
 
 
-def test_the_fake_has_the_methods_of_its_version_alone() -> None:
+def test_the_fake_has_only_the_methods_of_its_version() -> None:
     old, new = (fake_tensorrt(version, FakeCudart()) for version in (VERSIONS[0], NEW))
     assert hasattr(old.BuilderFlag, "FP16")
     assert not hasattr(new.BuilderFlag, "FP16")
@@ -80,7 +79,7 @@ def test_the_fake_has_the_methods_of_its_version_alone() -> None:
         config.set_flag(new.MemoryPoolType.WORKSPACE)
 
 
-def test_no_library_and_no_engine_of_the_vendor_is_in_the_tree(tmp_path: Path) -> None:
+def test_the_repository_holds_no_binary_libraries_and_engines(tmp_path: Path) -> None:
     def binaries(root: Path) -> list[str]:
         files = [p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
         kinds = {".so", ".whl", ".engine", ".plan", ".trt", ".deb", ".a", ".dll"}
@@ -95,5 +94,5 @@ def test_no_library_and_no_engine_of_the_vendor_is_in_the_tree(tmp_path: Path) -
     assert sorted(binaries(tmp_path)) == ["libnvinfer.so.10", "policy.engine", "renamed"]
 
 
-def test_cuda_is_called_as_its_header_declares() -> None:
+def test_argument_types_of_cuda_calls_are_those_of_the_header() -> None:
     assert PROTOTYPES == cuda._CUDART_CALLS

@@ -143,13 +143,16 @@ def test_a_wrong_order_of_the_observation_is_noticed_by_the_golden_check(exporte
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        (lambda c: c.update(joints=[{"name": "a", "home": 0, "lower": None, "upper": None}]), "stands alone"),
-        (lambda c: c.update(command=["forward"]), "stands alone"),
-        (lambda c: c["observations"].append(c["observations"][0]), "stands alone"),
-        (lambda c: c["observations"][0]["columns"].pop(), "takes 3 columns from 0, where 2"),
+        (
+            lambda c: c.update(joints=[{"name": "a", "home": 0, "lower": None, "upper": None}]),
+            "must be the only one",
+        ),
+        (lambda c: c.update(command=["forward"]), "must be the only one"),
+        (lambda c: c["observations"].append(c["observations"][0]), "must be the only one"),
+        (lambda c: c["observations"][0]["columns"].pop(), "takes 3 columns from 0"),
         (lambda c: c["observations"][0].update(columns=["a", "a", "b"]), "the same name"),
         (lambda c: c["actions"][0].update(kind="position"), "must be of kind 'given'"),
-        (lambda c: c["actions"][0].update(lower=3.0), "its lower end not above"),
+        (lambda c: c["actions"][0].update(lower=3.0), "with lower at most upper"),
         (lambda c: c["actions"][0].pop("upper"), "malformed"),
         (lambda c: c["actions"].append(c["actions"][0]), "drive the same joint"),
     ],

@@ -1,7 +1,7 @@
-"""A CUDA runtime made of Python: real ctypes functions, strict enough to fail where the real ones would.
+"""A fake CUDA runtime in Python: ctypes functions that fail where the real ones would.
 
-Work that is queued on a stream is done when the stream is waited for and not before; work that is captured is not
-done at all. Memory holds NaN until something is written. What is not allowed is noted in `faults`.
+Work on a stream is done when the stream is synchronized; captured work is not done. Buffers hold NaN until something
+is written. Forbidden calls are recorded in `faults`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ERRORS = {
 
 
 class FakeCudart:
-    """Give it to cuda.py as its libcudart.
+    """Replaces `libcudart` of cuda.py.
 
     `fail[name] = (n, code)` makes the n-th call of that name fail, counted from 1.
     """
@@ -68,17 +68,17 @@ class FakeCudart:
         self.faults: list[str] = []
         self.fail: dict[str, tuple[int, int]] = {}
         self.last_error = 0
-        self.given_back: list[Any] = []
+        self.freed: list[Any] = []
         self.device: dict[int, Any] = {}
         self.pinned: dict[int, Any] = {}
         self.streams: dict[int, list[Callable[[], None]]] = {}
         self.capturing: dict[int, list[Callable[[], None]] | None] = {}
-        """Nodes so far by stream; None where something was not allowed."""
+        """Captured nodes by stream; None once a forbidden call was made."""
         self.graphs: dict[int, list[Callable[[], None]]] = {}
         self.execs: dict[int, list[Callable[[], None]]] = {}
         self._next = 0x1000
         for name, arguments in PROTOTYPES.items():
-            setattr(self, name, ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(self._noted(name)))
+            setattr(self, name, ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(self._recorded(name)))
         self._texts = {
             code: [ctypes.create_string_buffer(t.encode()) for t in texts] for code, texts in ERRORS.items()
         }
@@ -89,14 +89,14 @@ class FakeCudart:
 
             setattr(self, name, ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int)(text))
 
-    def _noted(self, name: str) -> Callable[..., int]:
+    def _recorded(self, name: str) -> Callable[..., int]:
         def call(*arguments: Any) -> int:
             self.calls.append(name)
             nth, code = self.fail.get(name, (0, 0))
             try:
                 if self.calls.count(name) != nth:
                     code = getattr(self, f"_{name}")(*arguments) or 0
-                elif name == "cudaStreamEndCapture":  # even where it fails, the capture is over
+                elif name == "cudaStreamEndCapture":  # ends the capture even where it fails
                     self.capturing.pop(arguments[0])
             except Exception as error:  # ctypes would print it and go on with 0
                 self.faults.append(f"{name}: {type(error).__name__} {error}")
@@ -108,7 +108,7 @@ class FakeCudart:
         return call
 
     def held(self) -> int:
-        """How much was given out and not given back."""
+        """Number of handles and buffers that are not freed."""
         return sum(map(len, (self.device, self.pinned, self.streams, self.graphs, self.execs)))
 
     def count(self, name: str) -> int:
@@ -165,25 +165,25 @@ class FakeCudart:
     def _cudaMallocHost(self, out: Any, size: int) -> int:
         return self._memory(self.pinned, out, size)
 
-    def _take_back(self, table: dict[int, Any], pointer: int) -> None:
+    def _release(self, table: dict[int, Any], pointer: int) -> None:
         buffer = table.pop(pointer)
         ctypes.memset(buffer, 255, ctypes.sizeof(buffer))
-        self.given_back.append(buffer)  # so that who still reads it finds NaN, not somebody else's numbers
+        self.freed.append(buffer)  # kept: a read after free finds NaN
 
     def _cudaFree(self, pointer: int) -> None:
-        self._take_back(self.device, pointer)
+        self._release(self.device, pointer)
 
     def _cudaFreeHost(self, pointer: int) -> None:
-        self._take_back(self.pinned, pointer)
+        self._release(self.pinned, pointer)
 
     def _cudaMemcpyAsync(self, to: int, source: int, size: int, kind: int, stream: int) -> int:
         tables = {1: (self.device, self.pinned), 2: (self.pinned, self.device)}[kind]
         for table, pointer in zip(tables, (to, source), strict=True):
-            assert ctypes.sizeof(table[pointer]) == size, "copies less or more than there is"
+            assert ctypes.sizeof(table[pointer]) == size, "the copy is not of the buffer's size"
         return self.queue(stream, lambda: ctypes.memmove(to, source, size))  # type: ignore[arg-type, return-value]
 
     def _cudaStreamCreateWithFlags(self, out: Any, flags: int) -> None:
-        assert flags == 1, "a stream that waits for the default stream"
+        assert flags == 1, "the stream synchronizes with the default stream"
         self._new(self.streams, out, [])
 
     def _cudaStreamDestroy(self, stream: int) -> None:

@@ -1,4 +1,4 @@
-"""A robot's computer for tests: a folder with a graph, a TensorRT of some version and a GPU, all of them small."""
+"""A robot's computer for tests: a folder with a small ONNX graph, a fake TensorRT of some version and a fake GPU."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ NEW = VERSIONS[-1]
 WEIGHTS = np.array([[1, 0], [0, 2], [1, -1]], np.float32)
 BIAS = np.array([0.5, -0.5], np.float32)
 FEEDS = {"obs": np.array([[1, 2, 3]], np.float32), "h_in": np.array([[1, 1]], np.float32)}
-# 1 + 3 + 0.5, 2 x 2 - 3 - 0.5; and one more of each.
+# actions: 1 + 3 + 0.5, 2 x 2 - 3 - 0.5; h_out: 1 more each.
 EXPECTED = {"actions": [[4.5, 0.5]], "h_out": [[5.5, 1.5]]}
 
 
 def graph(obs: tuple[int | str, ...] = (1, 3), kind: int = TensorProto.FLOAT, last: str = "Add") -> bytes:
-    """The network above; `last` is the operator of its last node."""
+    """The network above as ONNX; `last` is the operator of its last node."""
     nodes = [
         helper.make_node("Gemm", ["obs", "W", "b"], ["actions"], "policy"),
-        helper.make_node(last, ["h_in", "actions"], ["h_out"], "memory"),
+        helper.make_node(last, ["h_in", "actions"], ["h_out"], "state"),
     ]
     inputs = [("obs", kind, obs), ("h_in", TensorProto.FLOAT, (1, 2))]
     outputs = [(name, TensorProto.FLOAT, (1, 2)) for name in ("actions", "h_out")]
@@ -50,7 +50,7 @@ def graph(obs: tuple[int | str, ...] = (1, 3), kind: int = TensorProto.FLOAT, la
 
 
 class Robot:
-    """A folder with a graph on a computer that has a TensorRT and a GPU."""
+    """A folder with an ONNX graph, on a computer with TensorRT and a GPU."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, patch
@@ -72,7 +72,7 @@ class Robot:
         return EngineSession(self.engine, hashlib.sha256(self.onnx.read_bytes()).hexdigest())
 
     def rewrite(self, **changes: Any) -> None:
-        """The sidecar with other values."""
+        """Change values of the sidecar."""
         self.sidecar.write_text(json.dumps(json.loads(self.sidecar.read_text()) | changes))
 
     def files(self) -> set[str]:
@@ -80,7 +80,7 @@ class Robot:
 
 
 def refused(code: int, call: Callable[[], object], *parts: str) -> str:
-    """The one line with which a call is refused; it holds the parts."""
+    """The message with which a call is refused: one line, with all `parts` in it."""
     with pytest.raises(Refused) as caught:
         call()
     line = str(caught.value)

@@ -32,9 +32,7 @@ def test_the_network_is_strongly_typed_in_every_version(robot: Robot, version: s
 @pytest.mark.parametrize(
     ("precision", "on"), [("fp32", False), ("fp16", False), ("bf16", False), ("tf32", True)]
 )
-def test_tf32_is_used_only_where_it_is_asked_for(
-    robot: Robot, version: str, precision: str, on: bool
-) -> None:
+def test_tf32_is_on_only_for_precision_tf32(robot: Robot, version: str, precision: str, on: bool) -> None:
     robot.become(version)
     assert robot.build(precision=precision)["precision"] == precision
     config = robot.trt.machine.config
@@ -42,7 +40,7 @@ def test_tf32_is_used_only_where_it_is_asked_for(
     assert config._limits == {"WORKSPACE": 1 << 30}
 
 
-def test_the_sidecar_says_what_the_engine_was_built_from_and_on(robot: Robot, tmp_path: Path) -> None:
+def test_the_sidecar_states_what_the_engine_was_built_from_and_on(robot: Robot, tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(b"NVIDIA Jetson AGX Thor Developer Kit\0")
     returned = robot.build()
     assert json.loads(robot.sidecar.read_text()) == returned
@@ -72,7 +70,7 @@ def test_the_sidecar_says_what_the_engine_was_built_from_and_on(robot: Robot, tm
         ("", None),
     ],
 )
-def test_the_power_mode_is_what_nvpmodel_says(
+def test_the_power_mode_is_the_one_nvpmodel_prints(
     robot: Robot, tmp_path: Path, said: str, mode: str | None
 ) -> None:
     program = tmp_path / "nvpmodel"
@@ -92,7 +90,7 @@ def test_the_drivers_number_is_read_as_a_version(robot: Robot, number: int, vers
     assert device()["driver"] == version
 
 
-def test_a_timing_cache_is_written_reused_and_replaced_where_it_does_not_fit(robot: Robot) -> None:
+def test_a_timing_cache_is_written_reused_and_replaced_for_another_device(robot: Robot) -> None:
     cache = robot.folder / "timing.cache"
     robot.build(timing_cache=cache)
     robot.build(timing_cache=cache)
@@ -106,16 +104,16 @@ def test_a_timing_cache_is_written_reused_and_replaced_where_it_does_not_fit(rob
     assert cache.read_bytes().count(b"timed") == 1
 
 
-# Where it breaks, and what the one line says of it.
+# The part that fails, and the message.
 BROKEN_BUILDS = {
     "builder": "cannot build an engine of policy.onnx: the builder does not start",
-    "silent plan": "cannot build an engine of policy.onnx: it does not say why",
+    "silent plan": "cannot build an engine of policy.onnx: no reason given",
     "plan": "cannot build an engine of policy.onnx: [optimizer.cpp] Could not find any implementation for node",
 }
 
 
 @pytest.mark.parametrize("part", BROKEN_BUILDS)
-def test_a_build_that_fails_says_why_and_leaves_nothing(robot: Robot, part: str) -> None:
+def test_a_failed_build_gives_the_reason_and_leaves_no_file(robot: Robot, part: str) -> None:
     robot.trt.machine.broken = {part}
     refused(
         ENGINE,
@@ -126,7 +124,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(robot: Robot, part: str)
     assert robot.files() == {"policy.onnx"}
 
 
-def test_a_refused_timing_cache_is_not_the_cause_of_a_later_failure(robot: Robot) -> None:
+def test_a_rejected_timing_cache_is_not_reported_as_the_cause_of_a_later_failure(robot: Robot) -> None:
     cache = robot.folder / "timing.cache"
     cache.write_bytes(b"nonsense")
     robot.trt.machine.broken = {"plan"}
@@ -135,7 +133,7 @@ def test_a_refused_timing_cache_is_not_the_cause_of_a_later_failure(robot: Robot
     assert cache.read_bytes() == b"nonsense"
 
 
-def test_a_build_that_fails_keeps_the_engine_that_was_there(robot: Robot) -> None:
+def test_a_failed_build_keeps_the_existing_engine(robot: Robot) -> None:
     robot.build()
     before = (robot.engine.read_bytes(), robot.sidecar.read_bytes())
     robot.trt.machine.broken = {"plan"}
@@ -143,16 +141,14 @@ def test_a_build_that_fails_keeps_the_engine_that_was_there(robot: Robot) -> Non
     assert (robot.engine.read_bytes(), robot.sidecar.read_bytes()) == before
 
 
-def test_an_operator_that_the_parser_does_not_know_is_named(robot: Robot) -> None:
+def test_an_operator_unknown_to_the_parser_is_named(robot: Robot) -> None:
     robot.onnx.write_bytes(graph(last="Multinomial"))
-    line = refused(
-        ENGINE, robot.build, "node 1 Multinomial memory: no importer is registered for Multinomial"
-    )
+    line = refused(ENGINE, robot.build, "node 1 Multinomial state: no importer is registered for Multinomial")
     assert line.count("no importer") == 1
     assert robot.files() == {"policy.onnx"}
 
 
-def test_a_file_that_is_no_graph_is_refused(robot: Robot) -> None:
+def test_a_file_that_is_not_onnx_is_refused(robot: Robot) -> None:
     robot.onnx.write_bytes(b"\xff" * 9)
     refused(ENGINE, robot.build, "cannot parse policy.onnx")
     assert robot.files() == {"policy.onnx"}
@@ -162,16 +158,16 @@ def test_a_file_that_is_no_graph_is_refused(robot: Robot) -> None:
     ("model", "why"),
     [
         (graph(obs=("batch", 3)), "obs has the dynamic shape (-1, 3); export with a fixed batch of 1"),
-        (graph(kind=TensorProto.INT64), "obs is not float32"),
+        (graph(kind=TensorProto.INT64), "obs must be float32"),
     ],
 )
-def test_inputs_that_cannot_be_run_are_refused_before_and_after_building(
+def test_dynamic_or_integer_inputs_are_refused_at_build_and_load(
     robot: Robot, model: bytes, why: str
 ) -> None:
     good = robot.build()
     robot.onnx.write_bytes(model)
     refused(BAD_INPUT, robot.build, f"policy.onnx: {why}")
-    # As if another program had built it.
+    # The same for an engine from another program.
     plan = robot.trt.machine.plan(model)
     robot.engine.write_bytes(plan)
     hashes = {
@@ -193,7 +189,7 @@ def test_options_and_paths_that_cannot_be_used_are_refused(robot: Robot) -> None
     assert robot.files() == {"policy.onnx", "policy.engine.json"}
 
 
-def test_without_tensorrt_the_line_says_what_to_install(
+def test_without_tensorrt_the_message_says_what_to_install(
     robot: Robot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     robot.build()
@@ -202,7 +198,7 @@ def test_without_tensorrt_the_line_says_what_to_install(
         refused(NOT_HERE, call, "apt install python3-libnvinfer", "pip install tensorrt")
 
 
-def test_without_cudas_runtime_the_line_says_what_to_install(
+def test_without_the_cuda_runtime_the_message_says_what_to_install(
     robot: Robot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = []
@@ -218,17 +214,22 @@ def test_without_cudas_runtime_the_line_says_what_to_install(
     assert tried == ["libcudart.so.13", "libcudart.so.12", "libcudart.so"]
 
 
-def test_without_a_gpu_the_line_says_so(robot: Robot) -> None:
+def test_without_a_gpu_the_build_is_refused(robot: Robot) -> None:
     robot.become(NEW, devices=0)
-    refused(NOT_HERE, robot.build, "no CUDA device", "cudaErrorNoDevice (no CUDA-capable device is detected)")
+    refused(
+        NOT_HERE,
+        robot.build,
+        "no usable CUDA device",
+        "cudaErrorNoDevice (no CUDA-capable device is detected)",
+    )
     robot.become(NEW)
     robot.gpu.fail["cudaGetDeviceCount"] = (1, 35)
-    refused(NOT_HERE, robot.build, "no CUDA device", "cudaErrorInsufficientDriver")
-    robot.gpu.fail["cudaGetDeviceCount"] = (2, 0)  # nothing counted and no error
-    refused(NOT_HERE, robot.build, "CUDA counts 0 of them")
+    refused(NOT_HERE, robot.build, "no usable CUDA device", "cudaErrorInsufficientDriver")
+    robot.gpu.fail["cudaGetDeviceCount"] = (2, 0)  # count 0 without an error
+    refused(NOT_HERE, robot.build, "CUDA counts 0")
     assert robot.files() == {"policy.onnx"}
 
 
-def test_a_cuda_runtime_too_old_for_graphs_is_refused(robot: Robot) -> None:
+def test_a_cuda_runtime_without_cuda_graphs_is_refused(robot: Robot) -> None:
     del robot.gpu.cudaGraphInstantiateWithFlags
     refused(NOT_HERE, device, "no cudaGraphInstantiateWithFlags", "11.4")

@@ -1,4 +1,4 @@
-"""Engines and bundles together: built on the robot by runtime.py, or by the export on a machine with TensorRT."""
+"""Engines in bundles: built by runtime.py on the robot, or by the export on a machine with TensorRT."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.export.fake_tensorrt import VERSIONS
 
 @pytest.fixture
 def computer(robot, monkeypatch):
-    """The robot's computer, with a parser that knows what a policy may consist of."""
+    """The robot's computer, with a parser that knows the operators of exported policies."""
     monkeypatch.setattr(fake_tensorrt, "OPERATORS", OPERATORS)
     return robot
 
@@ -41,7 +41,7 @@ def test_an_engine_is_built_checked_and_loaded_again(version, computer, bundle, 
     assert "ok    onnxruntime: 240 recorded control steps" in said
 
 
-def test_an_engine_that_computes_something_else_is_not_kept(computer, bundle, capsys, monkeypatch):
+def test_an_engine_that_fails_the_golden_check_is_deleted(computer, bundle, capsys, monkeypatch):
     compute = commands.EngineSession.run
     monkeypatch.setattr(
         commands.EngineSession, "run", lambda s, f: {k: v + 0.1 for k, v in compute(s, f).items()}
@@ -56,19 +56,19 @@ def test_an_engine_of_another_tensorrt_or_device_is_code_6(computer, bundle, cap
     assert command(bundle, "build") == 0
     computer.become(VERSIONS[0])
     assert command(bundle, "check", "--runtime", "tensorrt") == 6
-    assert f"was built by TensorRT {VERSIONS[-1]}, here is {VERSIONS[0]}" in capsys.readouterr().err
+    assert f"was built by TensorRT {VERSIONS[-1]}, this machine has {VERSIONS[0]}" in capsys.readouterr().err
     computer.become(VERSIONS[-1], capability=(8, 7))
     assert command(bundle, "check", "--runtime", "tensorrt") == 6
     assert "this device has 8.7" in capsys.readouterr().err
     assert command(bundle, "check", "--runtime", "onnxruntime") == 0
 
 
-def test_without_an_engine_asking_for_it_is_code_6(computer, bundle, capsys):
+def test_checking_tensorrt_without_an_engine_is_code_6(computer, bundle, capsys):
     assert command(bundle, "check", "--runtime", "tensorrt") == 6
     assert "python runtime.py build" in capsys.readouterr().err
 
 
-def test_an_export_on_a_machine_with_tensorrt_builds_for_it(computer, run, tmp_path, capsys):
+def test_an_export_on_a_machine_with_tensorrt_builds_an_engine(computer, run, tmp_path, capsys):
     words = ["--target", "host", "--require-engine", "--output", str(tmp_path / "b")]
     assert main(["export", str(run), *words, *QUICK]) == 0, capsys.readouterr().err
     said = capsys.readouterr().out
@@ -78,14 +78,16 @@ def test_an_export_on_a_machine_with_tensorrt_builds_for_it(computer, run, tmp_p
     assert sidecar["tensorrt"] == VERSIONS[-1]
 
 
-def test_an_export_in_bf16_runs_where_the_processor_cannot(computer, run, tmp_path, capsys):
+def test_a_bf16_export_is_driven_without_onnx_runtime(computer, run, tmp_path, capsys):
     words = ["--precision", "bf16", "--require-engine", "--output", str(tmp_path / "b")]
     assert main(["export", str(run), *words, *QUICK]) == 0, capsys.readouterr().err
     assert command(tmp_path / "b", "check") == 0
     assert "onnxruntime" not in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_an_engine_that_cannot_be_built_is_code_6_and_nothing_is_left(computer, run, tmp_path, capsys):
+def test_an_export_whose_engine_cannot_be_built_is_code_6_and_leaves_no_files(
+    computer, run, tmp_path, capsys
+):
     computer.trt.machine.broken.add("plan")
     words = ["--target", "host", "--require-engine", "--output", str(tmp_path / "b")]
     assert main(["export", str(run), *words, *QUICK]) == 6

@@ -35,7 +35,7 @@ def test_an_engine_is_built_loaded_and_run(robot: Robot, version: str) -> None:
             assert {array.dtype for array in out.values()} == {np.dtype(np.float32)}
         assert session.sidecar == built
     assert robot.gpu.held() == 0
-    assert out["actions"].tolist() == EXPECTED["actions"]  # nobody reads memory that was given back
+    assert out["actions"].tolist() == EXPECTED["actions"]  # a copy: freed buffers hold NaN
 
 
 def test_a_step_is_one_launch_and_one_wait(robot: Robot) -> None:
@@ -50,14 +50,14 @@ def test_a_step_is_one_launch_and_one_wait(robot: Robot) -> None:
     ("changes", "parts"),
     [
         ({"compute_capability": "8.7"}, ("built for compute capability 8.7", "this device has 11.0")),
-        ({"tensorrt": "10.13.3.9"}, ("built by TensorRT 10.13.3.9", "here is 11.4.0.106")),
-        ({"onnx_sha256": "5ad0"}, ("built from the graph 5ad0, this bundle's is ",)),
-        ({"engine_sha256": "5ad0"}, ("written with the hash 5ad0, its bytes now have ",)),
-        ({"schema": 2}, ("has schema 2, this reads 1",)),
-        ({"driver": None}, ("driver is None, not a text",)),
+        ({"tensorrt": "10.13.3.9"}, ("built by TensorRT 10.13.3.9", "this machine has 11.4.0.106")),
+        ({"onnx_sha256": "5ad0"}, ("built from the ONNX graph 5ad0, this bundle's is ",)),
+        ({"engine_sha256": "5ad0"}, ("written with hash 5ad0, the file now has ",)),
+        ({"schema": 2}, ("has schema 2",)),
+        ({"driver": None}, ("driver is None",)),
     ],
 )
-def test_an_engine_of_something_else_is_refused(
+def test_an_engine_whose_sidecar_does_not_match_is_refused_with_both_values(
     robot: Robot, changes: dict[str, Any], parts: tuple[str, ...]
 ) -> None:
     robot.build()
@@ -66,7 +66,7 @@ def test_an_engine_of_something_else_is_refused(
     assert robot.gpu.held() == 0
 
 
-def test_an_engine_is_refused_on_another_device_and_by_another_tensorrt(robot: Robot) -> None:
+def test_an_engine_is_refused_on_another_device_and_by_another_tensorrt_version(robot: Robot) -> None:
     robot.build()
     robot.become(NEW, capability=(8, 7))
     refused(ENGINE, robot.load, "compute capability 11.0", "has 8.7", REBUILD)
@@ -75,16 +75,16 @@ def test_an_engine_is_refused_on_another_device_and_by_another_tensorrt(robot: R
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"\xff", b"[]", b"1"])
-def test_a_sidecar_that_is_gone_or_damaged_is_refused(robot: Robot, content: bytes | None) -> None:
+def test_a_missing_or_damaged_sidecar_is_refused(robot: Robot, content: bytes | None) -> None:
     robot.build()
     robot.sidecar.unlink() if content is None else robot.sidecar.write_bytes(content)
     refused(ENGINE, robot.load, "policy.engine.json", REBUILD)
 
 
-def test_an_engine_that_is_cut_short_or_gone_is_refused(robot: Robot) -> None:
+def test_a_missing_or_truncated_engine_is_refused(robot: Robot) -> None:
     robot.build()
     robot.engine.write_bytes(robot.engine.read_bytes()[:-1])
-    refused(ENGINE, robot.load, "policy.engine was written with the hash", REBUILD)
+    refused(ENGINE, robot.load, "policy.engine was written with hash", REBUILD)
     robot.engine.unlink()
     refused(ENGINE, robot.load, "cannot read", "policy.engine", REBUILD)
 
@@ -92,9 +92,9 @@ def test_an_engine_that_is_cut_short_or_gone_is_refused(robot: Robot) -> None:
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"driver": "12.6"}, "a driver for CUDA 12.6, here is 13.0"),
-        ({"power_mode": "MAXN"}, "power mode MAXN, here is unknown"),
-        ({"board": "another board"}, "the board another board, here is unknown"),
+        ({"driver": "12.6"}, "a driver for CUDA 12.6, this machine has 13.0"),
+        ({"power_mode": "MAXN"}, "power mode MAXN, this machine has unknown"),
+        ({"board": "another board"}, "the board another board, this machine has unknown"),
     ],
 )
 def test_another_driver_power_mode_or_board_is_a_warning(
@@ -108,7 +108,7 @@ def test_another_driver_power_mode_or_board_is_a_warning(
         assert session.run(FEEDS)["actions"].tolist() == EXPECTED["actions"]
 
 
-def test_a_tensorrt_that_this_was_not_written_for_is_a_warning(robot: Robot) -> None:
+def test_an_unchecked_tensorrt_version_is_a_warning(robot: Robot) -> None:
     robot.become(VERSIONS[0], calls_itself="10.14.1.48")
     robot.build()
     with robot.load() as session:
@@ -120,13 +120,15 @@ def test_a_tensorrt_that_this_was_not_written_for_is_a_warning(robot: Robot) -> 
     ("part", "says"),
     [
         ("runtime", "cannot run policy.engine: the runtime does not start"),
-        ("engine", "does not take policy.engine (IRuntime::deserializeCudaEngine: Error Code 1"),
-        ("context", "cannot make room to run policy.engine"),
-        ("address", "does not take the address of obs"),
-        ("queue", "could not queue the network: IExecutionContext::enqueueV3"),
+        ("engine", "cannot load policy.engine (IRuntime::deserializeCudaEngine: Error Code 1"),
+        ("context", "cannot allocate memory to run policy.engine"),
+        ("address", "rejects the address of obs"),
+        ("queue", "could not enqueue the network: IExecutionContext::enqueueV3"),
     ],
 )
-def test_a_load_that_tensorrt_refuses_says_why_and_holds_nothing(robot: Robot, part: str, says: str) -> None:
+def test_a_load_that_tensorrt_refuses_gives_the_reason_and_frees_all_memory(
+    robot: Robot, part: str, says: str
+) -> None:
     robot.build()
     robot.trt.machine.broken = {part}
     line = refused(ENGINE, robot.load, says)
@@ -136,16 +138,16 @@ def test_a_load_that_tensorrt_refuses_says_why_and_holds_nothing(robot: Robot, p
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 @pytest.mark.parametrize("name", ["cudaMalloc", "cudaMallocHost", "cudaMemcpyAsync"])
-def test_a_cuda_call_that_fails_is_named_and_nothing_is_kept(robot: Robot, name: str, nth: int) -> None:
+def test_a_failed_cuda_call_is_named_and_all_memory_is_freed(robot: Robot, name: str, nth: int) -> None:
     robot.build()
     robot.gpu.fail[name] = (nth, 2)
     refused(ENGINE, robot.load, f"{name} failed: cudaErrorMemoryAllocation (out of memory)")
     assert robot.gpu.held() == 0
-    assert robot.gpu.last_error == 0  # it is not left for TensorRT to find
+    assert robot.gpu.last_error == 0  # cleared, so that TensorRT does not report it
 
 
 @pytest.mark.parametrize("name", ["cudaStreamCreateWithFlags", "cudaStreamSynchronize", "cudaGraphLaunch"])
-def test_a_stream_that_fails_is_named_and_nothing_is_kept(robot: Robot, name: str) -> None:
+def test_a_failed_stream_call_is_named_and_all_memory_is_freed(robot: Robot, name: str) -> None:
     robot.build()
     robot.gpu.fail[name] = (1, 719)
     refused(ENGINE, robot.load, f"{name} failed: cudaErrorLaunchFailure")
@@ -155,7 +157,9 @@ def test_a_stream_that_fails_is_named_and_nothing_is_kept(robot: Robot, name: st
 @pytest.mark.parametrize(
     "fault", ["capture", "cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphInstantiateWithFlags"]
 )
-def test_where_no_graph_can_be_captured_it_runs_without_one(robot: Robot, fault: str) -> None:
+def test_a_failed_capture_is_a_warning_and_the_engine_runs_without_a_cuda_graph(
+    robot: Robot, fault: str
+) -> None:
     robot.build()
     if fault == "capture":
         robot.trt.machine.broken = {fault}
@@ -182,13 +186,13 @@ def test_a_step_that_fails_is_refused(robot: Robot) -> None:
 @pytest.mark.parametrize(
     ("feeds", "part"),
     [
-        ({"obs": FEEDS["obs"]}, "inputs ['obs'] given, the engine has ['h_in', 'obs']"),
-        ({**FEEDS, "obs": FEEDS["obs"][0]}, "obs is float32 (3,), the engine takes float32 (1, 3)"),
+        ({"obs": FEEDS["obs"]}, "inputs are ['obs']; the engine needs ['h_in', 'obs']"),
+        ({**FEEDS, "obs": FEEDS["obs"][0]}, "obs is float32 (3,); the engine needs float32 (1, 3)"),
         ({**FEEDS, "obs": FEEDS["obs"][:, :1]}, "obs is float32 (1, 1)"),
         ({**FEEDS, "obs": FEEDS["obs"].astype(np.float64)}, "obs is float64 (1, 3)"),
     ],
 )
-def test_inputs_that_are_not_the_engines_are_refused(
+def test_inputs_of_another_name_shape_or_type_are_refused(
     robot: Robot, feeds: dict[str, np.ndarray], part: str
 ) -> None:
     robot.build()
@@ -196,7 +200,7 @@ def test_inputs_that_are_not_the_engines_are_refused(
         refused(BAD_INPUT, lambda: session.run(feeds), part)
 
 
-def test_a_closed_session_holds_nothing_and_runs_no_more(robot: Robot) -> None:
+def test_a_closed_session_holds_no_memory_and_refuses_to_run(robot: Robot) -> None:
     robot.build()
     session = robot.load()
     assert robot.gpu.held() > 0
@@ -206,7 +210,7 @@ def test_a_closed_session_holds_nothing_and_runs_no_more(robot: Robot) -> None:
     refused(BAD_INPUT, lambda: session.run(FEEDS), "closed")
 
 
-def test_host_memory_begins_at_zero_whatever_was_there(robot: Robot) -> None:
+def test_views_of_host_memory_start_at_zero(robot: Robot) -> None:
     gpu = Cuda()
     for shape, size in (((1, 3), 12), ((), 4)):
         pointer = gpu.malloc_host(size)
@@ -216,7 +220,7 @@ def test_host_memory_begins_at_zero_whatever_was_there(robot: Robot) -> None:
         gpu.free_host(pointer)
 
 
-def test_two_sessions_live_side_by_side(robot: Robot) -> None:
+def test_two_sessions_do_not_share_buffers(robot: Robot) -> None:
     robot.build()
     with robot.load() as one, robot.load() as other:
         kept = one.run(FEEDS)["actions"]
