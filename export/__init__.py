@@ -1,4 +1,4 @@
-"""From a trained run to the robot's computer: a file a stage.
+"""Export of a trained policy to a robot's computer: one file per stage.
 
-May import: commands (evaluation) and what stands below it. Read `stages.py` first, then `request.py`.
+May import: commands (evaluation) and the layers below it. Read `stages.py` first, then `request.py`.
 """

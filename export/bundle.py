@@ -1,4 +1,4 @@
-"""Bundles on the disk: the manifest, the golden recording, the one-file runtime, and a folder written whole."""
+"""Writing bundles: manifest, golden recording, single-file runtime, and a folder that appears only when complete."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ PARTS = (
     "engine",
     "main",
 )
-"""Modules of robolearn/runtime in the order in which the single file holds them."""
+"""Modules of robolearn/runtime, in their order in runtime.py."""
 
 
 def contract_entry(contract: Contract) -> dict[str, Any]:
-    """The contract as a manifest holds it: plain values, each observation with its unit and history."""
+    """The contract as in the manifest: plain values, each observation with its unit and history."""
     plain: dict[str, Any] = json.loads(canonical(asdict(contract)))
     for item in plain["observations"]:
         item |= {"history": 1, "unit": UNITS.get(item["name"], "")}
@@ -56,7 +56,7 @@ def manifest_entry(
     target: dict[str, Any],
     run: dict[str, Any],
 ) -> dict[str, Any]:
-    """Everything of manifest.json but the hashes, which `write_parts` fills in."""
+    """Content of manifest.json, without the hashes that `write_parts` fills in."""
 
     def ports(values: Any) -> dict[str, list[int]]:
         return {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
@@ -87,12 +87,12 @@ def manifest_entry(
 
 
 def write_parts(folder: Path, manifest: dict[str, Any], model: onnx.ModelProto, recording: Recording) -> None:
-    """Write policy.onnx, golden.npz, runtime.py and then manifest.json with their hashes."""
+    """Write policy.onnx, golden.npz, runtime.py, and manifest.json with the hashes."""
     onnx.save(model, str(folder / GRAPH))
     manifest["graph"]["sha256"] = sha256_of(folder / GRAPH)
     manifest["golden"]["sha256"] = ""
     arrays: dict[str, Any] = golden(recording)
-    # The recording knows the manifest it was made with, so that a changed one is told from it.
+    # The recording holds a copy of the manifest, so that an edited manifest is detected.
     np.savez_compressed(folder / GOLDEN, manifest=np.array(canonical(manifest)), **arrays)
     manifest["golden"]["sha256"] = sha256_of(folder / GOLDEN)
     (folder / RUNTIME).write_text(single_file(), encoding="utf-8")
@@ -106,19 +106,19 @@ Written by `robolearn export`. Needs Python 3.10 or later, numpy, and onnxruntim
     from runtime import Bundle, Runtime, open_session
 
     bundle = Bundle.load("bundle")
-    robot = Runtime(bundle, open_session(bundle, "onnxruntime"))  # the session is checked before you get it
+    robot = Runtime(bundle, open_session(bundle, "onnxruntime"))  # runs the golden check
     targets = robot.step({"quat": q, "gyro": w, "joint_pos": p, "joint_vel": v}, command)
 
-or, where the policy was trained in somebody else's environment, robot.step({"given": observation}),
-once in `robot.dt` seconds; see `Runtime` below for orders, gains and limits. Below:
+For a policy of an external environment: robot.step({"given": observation}). Call `step` every `robot.dt` seconds; class
+`Runtime` documents joint orders, gains and limits. Sections of this file:
 PARTS.
 """
 '''
 
 
 def single_file() -> str:
-    """The modules of robolearn/runtime as one file: imports first, without those of each other, the modules'
-    docstrings as comments."""
+    """Source of runtime.py: the modules of robolearn/runtime in one file, imports first, module docstrings as
+    comments."""
     root = Path(runtime.__file__).parent
     imports: dict[str, set[str]] = {}
     sections = []
@@ -148,10 +148,10 @@ def single_file() -> str:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to fill instead of `folder`, beside it; takes its place at the end, is removed on an error.
+    """Yields a temporary folder beside `folder`, which replaces `folder` at the end; removed on an error.
 
     Raises:
-        ConfigError: `folder` is a file or holds something else than a bundle, or cannot be written.
+        ConfigError: `folder` is a file, holds anything else than a bundle, or cannot be written.
     """
     require_replaceable(folder)
     part = folder.absolute().with_name(f".{folder.name}.{os.getpid()}.part")
@@ -170,34 +170,34 @@ def new_folder(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise ConfigError(f"cannot write {quote(str(folder), 120)}: {error.strerror or error}") from error
     finally:
-        if old.exists() and not folder.exists():  # stopped between the two moves, by whatever
+        if old.exists() and not folder.exists():  # interrupted between the two renames
             os.replace(old, folder)
         for path in (part, old):
             with suppress(OSError):
                 shutil.rmtree(path)
-        for parent in missing:  # made for this; what holds something now stays
+        for parent in missing:  # created above; rmdir fails where a folder is not empty
             with suppress(OSError):
                 parent.rmdir()
 
 
 def _clear_leftovers(parent: Path, name: str) -> None:
-    """Remove what an export that was killed has left half written."""
+    """Remove the temporary folders of killed exports; put back a bundle that one of them had moved away."""
     for path in parent.glob(f".{glob.escape(name)}.*.part"):
-        if _is_dead(path, name):
+        if _process_ended(path, name):
             shutil.rmtree(path, ignore_errors=True)
     for path in parent.glob(f".{glob.escape(name)}.*.old"):
-        if _is_dead(path, name):
-            if not (parent / name).exists():  # killed between the two moves
+        if _process_ended(path, name):
+            if not (parent / name).exists():  # killed between the two renames
                 os.replace(path, parent / name)
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_dead(path: Path, name: str) -> bool:
+def _process_ended(path: Path, name: str) -> bool:
     number = path.stem.removeprefix(f".{name}.")
     return number.isdigit() and Path("/proc").is_dir() and not Path("/proc", number).exists()
 
 
-OURS = {
+BUNDLE_NAMES = {
     GRAPH,
     GOLDEN,
     MANIFEST,
@@ -208,32 +208,34 @@ OURS = {
     "config.yaml",
     *PROFILES,
 }
-"""What a bundle may hold."""
+"""Names that `export` writes into a bundle."""
 
-BUILT = {"policy.engine", "policy.engine.json", "timing.cache", "__pycache__"}
-"""What its runtime.py adds."""
+BUILT_NAMES = {"policy.engine", "policy.engine.json", "timing.cache", "__pycache__"}
+"""Names that runtime.py adds on the robot's computer."""
 
 
 def require_replaceable(folder: Path) -> None:
-    """Refuse a place where a bundle would push something else aside.
+    """Refuse a place for a bundle that holds anything else than a bundle.
 
     Raises:
-        ConfigError: it is a file, or a folder of other things.
+        ConfigError: it is a file, a link, the working directory, or a folder with other files.
     """
     shown = quote(str(folder), 120)
     if folder.absolute() == Path.cwd():
-        raise ConfigError(f"cannot write {shown}: it is the folder you are in; name another with --output")
+        raise ConfigError(
+            f"cannot write {shown}: it is the current directory; name another folder with --output"
+        )
     if not folder.name or folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise ConfigError(f"cannot write {shown}: it is no plain folder; name another with --output")
+        raise ConfigError(f"cannot write {shown}: it is not a plain folder; name another with --output")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
-    strangers = sorted({path.name for path in folder.iterdir()} - OURS - BUILT)
+    others = sorted({path.name for path in folder.iterdir()} - BUNDLE_NAMES - BUILT_NAMES)
     try:
         made_by = str(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["made_by"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         made_by = ""
-    if strangers or not made_by.startswith("robolearn"):
-        what = f"it holds {quote(strangers[0])}" if strangers else "it holds something else than a bundle"
+    if others or not made_by.startswith("robolearn"):
+        what = f"it holds {quote(others[0])}" if others else "it is not a bundle"
         raise ConfigError(
             f"cannot write {shown}: {what}, which would be lost; name another folder with --output"
         )

@@ -1,4 +1,4 @@
-"""Closed loop: the bundle drives simulated robots from their raw sensors, beside the trained policy."""
+"""Closed loop: the bundle controls simulated robots from raw sensor readings; compared with the trained policy."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ from robolearn.runtime.sessions import Session
 from robolearn.training.build import make_env
 
 Driver = Callable[[Tensor], tuple[Tensor, Tensor | None]]
-"""The robots still running (N,) bool -> actions and targets (N, A) each; no targets: the task's own."""
+"""Robots in their first episode, (N,) bool -> actions and joint targets, (N, A) each. None: the task computes the
+joint targets."""
 
 STARTS, SECONDS = 512, 10.0
-"""What is looked at unless asked otherwise."""
+"""Default number of starts, and default length of each [s]."""
 
 LIMIT = 0.01
-"""How much of the return a bundle may gain or lose, with its 95 % interval."""
+"""Largest allowed change of the return, as a share: the 95 % interval must lie within +-LIMIT."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """The bundle's return less the trained policy's, over paired starts, as a share of the latter's mean."""
+    """Return of the bundle minus that of the trained policy over paired starts, as a share; see `of`."""
 
     mean: float
     low: float
     high: float
-    """The 95 % interval."""
+    """Ends of the 95 % interval."""
     starts: int
     seconds: float
     """Length of each start [s]."""
@@ -49,7 +50,7 @@ class Gap:
     """Share of the starts in which no episode was terminated."""
     bundle_survival: float
     of: str = "of the trained policy's"
-    """What the shares are of: its mean return or, where that is smaller, the spread of its returns."""
+    """Reference of the shares: the mean return or, where that is smaller, the standard deviation of the returns."""
     episode: float = SECONDS
     """Length of an episode of the task [s]."""
 
@@ -58,27 +59,27 @@ class Gap:
         gap, low, high = (100 * share for share in (self.mean, self.low, self.high))
         return (
             f"{self.starts} paired starts of {self.seconds:g} s: return {gap:+.3f} % ({low:+.3f} to {high:+.3f}) "
-            f"{self.of}; {self.fell} fell, with the trained policy {self.trained_fell}"
+            f"{self.of}; {self.fell} fell, {self.trained_fell} with the trained policy"
         )
 
     @property
     def fell(self) -> int:
-        """In how many starts an episode was terminated."""
+        """Number of starts in which an episode was terminated."""
         return round(self.starts * (1 - self.bundle_survival))
 
     @property
     def trained_fell(self) -> int:
-        """The same of the trained policy."""
+        """The same for the trained policy."""
         return round(self.starts * (1 - self.trained_survival))
 
     @property
     def thorough(self) -> bool:
-        """As much as the default looks at, or whole episodes of as many robots."""
+        """At least STARTS starts of SECONDS s each, or of whole episodes."""
         return self.starts >= STARTS and self.seconds >= min(SECONDS, self.episode) - 1e-6
 
     @property
     def inside(self) -> bool:
-        """The whole interval is within LIMIT."""
+        """The whole 95 % interval is within +-LIMIT."""
         return max(abs(self.low), abs(self.high)) <= LIMIT
 
 
@@ -93,41 +94,43 @@ def closed_loop(
 ) -> Gap:
     """Run both from the same starts under the same pushes, commands and physics, for one episode or `seconds`.
 
-    The trained policy acts on the simulation's observations; the bundle's runtime is given what the sensors say, by
-    joint name, and nothing else, and its targets go to the actuators.
+    The trained policy acts on the simulation's observations. The bundle's runtime gets sensor readings, by joint name,
+    and the command; its joint targets go to the actuators.
 
     Args:
-        config: as on the robot; see `record.on_robot`.
-        policy: what was trained.
-        bundle: as it lies on the disk.
+        config: with the task as on the robot; see `record.on_robot`.
+        policy: the trained policy.
+        bundle: loaded from the disk.
         session: its network.
-        starts: how many robots.
-        seconds: how long at most.
-        episode: length of an episode in training [s], which says how much is thorough.
+        starts: number of robots.
+        seconds: longest time [s].
+        episode: length of an episode in training [s], for `Gap.thorough`.
 
     Raises:
-        Refused: the gap is too large, or the bundle drives the robot somewhere not finite.
+        Refused: NOT_THE_SAME where the gap is too large, or where the bundle's observations or joint targets differ or
+            are not finite; BAD_INPUT where the trained policy's return is 0 in every start.
         RunFailed: the simulator has dropped part of the physics.
     """
     steps = _steps(config, seconds)
-    trained, stood = _episodes(config, starts, steps, lambda env: _trained(env, policy))
-    bundled: list[_Bundled] = []
+    trained, survived = _episodes(config, starts, steps, lambda env: _policy_driver(env, policy))
+    drivers: list[_BundleDriver] = []
 
     def with_bundle(env: Env) -> Driver:
-        bundled.append(_Bundled(env, bundle, session))
-        return bundled[0]
+        drivers.append(_BundleDriver(env, bundle, session))
+        return drivers[0]
 
     try:
-        shipped, stood_too = _episodes(config, starts, steps, with_bundle)
+        exported, bundle_survived = _episodes(config, starts, steps, with_bundle)
     except (NonFiniteTerm, ValueError) as error:
-        raise Refused(f"closed loop: the bundle does not drive the robot: {error}", NOT_THE_SAME) from None
-    bundled[0].require_alike()
+        raise Refused(f"closed loop: the bundle cannot control the robot: {error}", NOT_THE_SAME) from None
+    drivers[0].require_match()
     length = steps * config.task.control_dt
     if not trained.any():
         raise Refused(
-            "closed loop: the trained policy's return is 0 in every start: nothing to compare", BAD_INPUT
+            "closed loop: the trained policy's return is 0 in every start, so returns cannot be compared",
+            BAD_INPUT,
         )
-    gap = gap_between(trained, shipped, stood, stood_too, length, episode)
+    gap = gap_between(trained, exported, survived, bundle_survived, length, episode)
     if not gap.inside:
         raise Refused(
             f"closed loop: {gap}; the whole 95 % interval must lie within ±{100 * LIMIT:g} %", NOT_THE_SAME
@@ -136,27 +139,32 @@ def closed_loop(
 
 
 @dataclass(frozen=True)
-class Late:
-    """What becomes of a bundle whose targets reach the actuators one control step late, from the same starts."""
+class DelayResult:
+    """Result of a bundle whose joint targets reach the actuators one control step late, from the same starts."""
 
     mean_return: float
+    """NaN where the simulation did not stay finite."""
     survival: float
     """Share of the starts in which no episode was terminated."""
 
 
-def one_step_late(config: Config, bundle: Bundle, session: Session, starts: int, seconds: float) -> Late:
-    """Drive the robots again, each target sent one control step after it was computed; until the first arrives they
-    hold what action 0 asks for. Nothing is refused: it tells what a delay costs, not whether the bundle is right.
+def one_step_late(
+    config: Config, bundle: Bundle, session: Session, starts: int, seconds: float
+) -> DelayResult:
+    """Run the bundle again, with joint targets that arrive one control step late; those of action 0 come first.
 
-    Args: as of `closed_loop`.
+    Refuses nothing: it shows what a delay costs, not whether the bundle is right. Arguments as for `closed_loop`.
     """
     try:
-        returns, stood = _episodes(
-            config, starts, _steps(config, seconds), lambda env: _Late(_Bundled(env, bundle, session))
+        returns, survived = _episodes(
+            config,
+            starts,
+            _steps(config, seconds),
+            lambda env: _DelayedDriver(_BundleDriver(env, bundle, session)),
         )
     except (NonFiniteTerm, ValueError):
-        return Late(math.nan, 0.0)
-    return Late(float(returns.mean()), float(stood.mean()))
+        return DelayResult(math.nan, 0.0)
+    return DelayResult(float(returns.mean()), float(survived.mean()))
 
 
 def _steps(config: Config, seconds: float) -> int:
@@ -165,27 +173,36 @@ def _steps(config: Config, seconds: float) -> int:
 
 def gap_between(
     trained: np.ndarray,
-    shipped: np.ndarray,
-    stood: np.ndarray,
-    stood_too: np.ndarray,
+    exported: np.ndarray,
+    survived: np.ndarray,
+    bundle_survived: np.ndarray,
     seconds: float,
     episode: float,
 ) -> Gap:
-    """The gap between paired returns (N,), and who stayed up (N,) bool, N > 2, over starts of `seconds`."""
-    difference, count = shipped - trained, len(trained)
+    """The Gap of paired starts.
+
+    Args:
+        trained: (N,) returns of the trained policy, N > 2.
+        exported: (N,) returns of the bundle from the same starts.
+        survived: (N,) bool, the trained policy's episode was not terminated.
+        bundle_survived: (N,) bool, the same for the bundle.
+        seconds: length of each start [s].
+        episode: length of an episode in training [s].
+    """
+    difference, count = exported - trained, len(trained)
     mean, spread = abs(float(trained.mean())), float(trained.std())
-    # Where a return is near zero by chance, its spread says what is much.
+    # A mean return near zero is no reference; the standard deviation of the returns is.
     of = "of the trained policy's" if mean >= spread else "of the spread of the trained policy's"
     scale = max(mean, spread, 1e-9)
     middle = float(difference.mean()) / scale
-    half = student(count - 1) * float(difference.std(ddof=1)) / math.sqrt(count) / scale
+    half = student_t_975(count - 1) * float(difference.std(ddof=1)) / math.sqrt(count) / scale
     return Gap(
-        middle, middle - half, middle + half, count, seconds, float(trained.mean()), float(shipped.mean()),
-        float(stood.mean()), float(stood_too.mean()), of, episode,
+        middle, middle - half, middle + half, count, seconds, float(trained.mean()), float(exported.mean()),
+        float(survived.mean()), float(bundle_survived.mean()), of, episode,
     )  # fmt: skip
 
 
-def student(freedom: int) -> float:
+def student_t_975(freedom: int) -> float:
     """The 97.5 % quantile of Student's t for 2 degrees of freedom or more: Abramowitz and Stegun 26.7.5."""
     z, n = 1.959964, freedom
     terms = (
@@ -200,50 +217,51 @@ def student(freedom: int) -> float:
 def _episodes(
     config: Config, starts: int, steps: int, driver_of: Callable[[Env], Driver]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (N,) of each robot's first episode, and whether it stayed up."""
+    """(N,) returns of each robot's first episode, and (N,) bool, whether it was not terminated."""
     env = make_env(config, num_envs=starts, rank=NEVER_TRAINED)
     try:
         driver = driver_of(env)
         running = torch.ones(starts, dtype=torch.bool, device=env.device)
         total = torch.zeros(starts, dtype=torch.float64, device=env.device)
-        stood = running.clone()
+        survived = running.clone()
         with torch.no_grad():
             for t in range(steps):
-                # A robot that falls earlier here than there must not shift everybody's commands and pushes.
+                # Seeded every step: a robot that falls earlier in one run must not shift the commands and pushes of
+                # the others.
                 env.random.generator.manual_seed(t)
                 action, targets = driver(running)
                 result = env.step(action, targets)
                 total += torch.where(running, result.reward, 0.0)
-                stood &= ~(result.terminated & running)
+                survived &= ~(result.terminated & running)
                 running = running & ~result.done
                 if not bool(running.any()):
                     break
-        env.check()  # a GPU keeps to itself what went wrong until it is asked
-        return total.cpu().numpy(), stood.cpu().numpy()
+        env.check()  # on a GPU, errors are recorded and raised here
+        return total.cpu().numpy(), survived.cpu().numpy()
     finally:
         env.close()
 
 
-def _trained(env: Env, policy: Act) -> Driver:
+def _policy_driver(env: Env, policy: Act) -> Driver:
     reset_state(policy)
     return lambda running: (policy(env.observations), None)
 
 
-class _Bundled:
-    """One runtime a robot, all on one session; each step is also held against what the simulation would have done."""
+class _BundleDriver:
+    """One Runtime per robot on one session; each step is compared with the simulation's observations and targets."""
 
     def __init__(self, env: Env, bundle: Bundle, session: Session) -> None:
         self.env, self.runtimes = env, [Runtime(bundle, session) for _ in range(env.num_envs)]
         for runtime, phase in zip(self.runtimes, phase_of(env), strict=True):
             runtime.reset(float(phase))
         first = self.runtimes[0]
-        # By name: the robot's wiring is what it is, whatever order a manifest lists its joints in.
+        # Mapped by joint name, so that a wrong order in the manifest shows as a difference.
         self.read = [env.robot.joints.index(name) for name in first.joints]
         self.send = [first.actuators.index(actuator.joint) for actuator in env.robot.actuators]
-        self.odd = np.zeros(env.num_envs, bool)
-        """Robots of which an observation or a target was another one than the simulation's."""
-        self.why = ""
-        """The first such column."""
+        self.mismatched = np.zeros(env.num_envs, bool)
+        """(N,) robots with an observation or joint target that differed from the simulation's."""
+        self.first_mismatch = ""
+        """The first such column, for the message."""
         self.columns = [f"{item.name}[{i}]" for item, width in env.columns["policy"] for i in range(width)]
 
     def __call__(self, running: Tensor) -> tuple[Tensor, Tensor]:
@@ -261,47 +279,48 @@ class _Bundled:
             actions[i], observed[i] = self.runtimes[i].action, self.runtimes[i].observation
         sent = targets[:, self.send]
         action = torch.from_numpy(actions[:, self.send]).to(self.env.device)
-        motors = [f"the target of {actuator.joint}" for actuator in self.env.robot.actuators]
+        motors = [f"the joint target of {actuator.joint}" for actuator in self.env.robot.actuators]
         self._compare(rows, observed, self.env.observations["policy"], self.columns)
         self._compare(rows, sent, self.env.task.joint_targets(action, self.env.ctx), motors)
         return action, torch.from_numpy(sent).to(self.env.device)
 
-    def _compare(self, rows: list[int], ours: np.ndarray, simulated: Tensor, names: list[str]) -> None:
-        theirs = simulated.cpu().numpy()[rows]
-        wrong = ~(np.abs(ours[rows] - theirs) <= 1e-4 * np.maximum(1.0, np.abs(theirs)))
-        if wrong.any() and not self.why:
+    def _compare(self, rows: list[int], values: np.ndarray, simulated: Tensor, names: list[str]) -> None:
+        expected = simulated.cpu().numpy()[rows]
+        wrong = ~(np.abs(values[rows] - expected) <= 1e-4 * np.maximum(1.0, np.abs(expected)))
+        if wrong.any() and not self.first_mismatch:
             row, column = np.argwhere(wrong)[0]
-            self.why = f"{names[column]} is {ours[rows][row, column]:.5g}, the simulation's {theirs[row, column]:.5g}"
-        self.odd[np.array(rows)[wrong.any(axis=1)]] = True
+            a, b = values[rows][row, column], expected[row, column]
+            self.first_mismatch = f"{names[column]} is {a:.5g}, in the simulation {b:.5g}"
+        self.mismatched[np.array(rows)[wrong.any(axis=1)]] = True
 
-    def require_alike(self) -> None:
-        """Refuse where more than LIMIT of the robots saw or did something else than the simulation.
+    def require_match(self) -> None:
+        """Refuse where observations or joint targets of more than LIMIT of the robots differed from the simulation's.
 
-        Not where a single one did: a gait clock may start one step later where a lean is at its threshold to the last
-        bit.
+        A single robot may differ: where a lean equals its threshold to the last bit, a gait clock may start one step
+        later.
 
         Raises:
-            Refused: the first column that differed is named.
+            Refused: NOT_THE_SAME; the first column that differed is named.
         """
-        if self.odd.mean() > LIMIT:
+        if self.mismatched.mean() > LIMIT:
             raise Refused(
-                f"closed loop: the runtime saw or did something else than the simulation on {int(self.odd.sum())} of "
-                f"{len(self.odd)} robots; first, {self.why}",
+                "closed loop: the runtime's observations or joint targets differ from the simulation's on "
+                f"{int(self.mismatched.sum())} of {len(self.mismatched)} robots; first, {self.first_mismatch}",
                 NOT_THE_SAME,
             )
 
 
-class _Late:
-    """A driver whose targets arrive one control step after they were computed."""
+class _DelayedDriver:
+    """A driver whose joint targets arrive one control step after they were computed."""
 
-    def __init__(self, driver: _Bundled) -> None:
+    def __init__(self, driver: _BundleDriver) -> None:
         self.driver, self.before = driver, torch.empty(0)
 
     def __call__(self, running: Tensor) -> tuple[Tensor, Tensor]:
         env = self.driver.env
         if not len(self.before):
-            nothing = torch.zeros(env.num_envs, env.num_actions, device=env.device)
-            self.before = env.task.joint_targets(nothing, env.ctx)
+            zero = torch.zeros(env.num_envs, env.num_actions, device=env.device)
+            self.before = env.task.joint_targets(zero, env.ctx)
         action, targets = self.driver(running)
         arriving, self.before = self.before, targets
         return action, arriving

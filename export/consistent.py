@@ -1,7 +1,7 @@
-"""Contract consistency: the manifest on the disk against the robot that the simulator built, number by number.
+"""Contract consistency: compares every number of a bundle's manifest with the simulated robot.
 
-What the writer of the manifest computed is not asked again: names and limits come from the robot's files, gains and
-torque limits from the torques that the simulated motors really give.
+Independent of the code that wrote the manifest: names and limits come from the robot's files, gains and torque limits
+from the torques of the simulated motors.
 """
 
 from __future__ import annotations
@@ -26,33 +26,36 @@ from robolearn.training.build import make_env
 def require_consistent(
     bundle: Bundle, trained: Config, ranges: Mapping[str, Sequence[float]], phases: np.ndarray
 ) -> None:
-    """Hold a bundle's contract against the simulated robot.
+    """Compare a bundle's contract with the simulated robot.
 
     Args:
-        bundle: as it lies on the disk.
-        trained: the run's own configuration.
-        ranges: commands it was trained for, by name.
-        phases: phases of the gait clock that episodes began at (k,).
+        bundle: loaded from the disk.
+        trained: configuration of the training run.
+        ranges: (low, high) of the commands in training, by name.
+        phases: (k,) phases of the gait clock at the start of episodes [cycles].
 
     Raises:
-        Refused: the first difference is named.
+        Refused: NOT_THE_SAME; the first difference is named.
     """
     contract = bundle.contract
     task: Any = replace(trained.task, randomize={})
     env = make_env(replace(trained, task=task), num_envs=len(PROBES))
     try:
-        if (said := bundle.manifest["command_ranges"]) != {name: list(ends) for name, ends in ranges.items()}:
+        if (stated := bundle.manifest["command_ranges"]) != {
+            name: list(ends) for name, ends in ranges.items()
+        }:
             raise Refused(
-                f"the manifest is not the robot's: command_ranges {said} and {dict(ranges)}", NOT_THE_SAME
+                f"the manifest differs from the simulated robot: command_ranges: {stated} and {dict(ranges)}",
+                NOT_THE_SAME,
             )
-        _require_said(contract, env, phases)
+        _require_same_values(contract, env, phases)
         _require_torques(contract, env)
     finally:
         env.close()
 
 
-def _require_said(contract: dict[str, Any], env: Env, phases: np.ndarray) -> None:
-    """What can be compared by reading: names, order, limits, time, delays, columns."""
+def _require_same_values(contract: dict[str, Any], env: Env, phases: np.ndarray) -> None:
+    """Compare the values that can be read: names, order, limits, control period, delays, columns."""
     robot, task = env.robot, env.task
     lower, upper = joint_limits(robot)
     pairs: list[tuple[str, Any, Any]] = [("control_dt", contract["control_dt"], env.ctx.dt)]
@@ -60,13 +63,13 @@ def _require_said(contract: dict[str, Any], env: Env, phases: np.ndarray) -> Non
     pairs.append(("joints", [joint["name"] for joint in contract["joints"]], list(robot.joints)))
     for joint, home, low, high in zip(contract["joints"], robot.home, lower, upper, strict=True):
         pairs += [
-            (f"{key} of joint {joint['name']}", joint[key], None if math.isinf(own) else own)
-            for key, own in (("home", home), ("lower", low), ("upper", high))
+            (f"{key} of joint {joint['name']}", joint[key], None if math.isinf(value) else value)
+            for key, value in (("home", home), ("lower", low), ("upper", high))
         ]
     pairs.append(("actuators", [a["joint"] for a in contract["actions"]], [a.joint for a in robot.actuators]))
     pairs += [
-        (f"{key} of actuator {a['joint']}", a[key], getattr(own, key))
-        for a, own in zip(contract["actions"], robot.actuators, strict=True)
+        (f"{key} of actuator {a['joint']}", a[key], getattr(actuator, key))
+        for a, actuator in zip(contract["actions"], robot.actuators, strict=True)
         for key in ("kind", "kp", "kd", "effort")
     ]
     pairs.append(("command", contract["command"], ["forward", "sideways", "yaw"] if task.commands else []))
@@ -80,27 +83,33 @@ def _require_said(contract: dict[str, Any], env: Env, phases: np.ndarray) -> Non
     if contract["extra"]:
         starts = contract["extra"]["gait_clock"]["phase_at_start"]
         pairs += [("phase_at_start", starts, [*starts, float(p)]) for p in set(phases.tolist()) - set(starts)]
-    for name, said, is_so in pairs:
-        if not _same(said, is_so):
-            raise Refused(f"the manifest is not the robot's: {name}: {said} and {is_so}", NOT_THE_SAME)
+    for name, stated, actual in pairs:
+        if not _same(stated, actual):
+            raise Refused(
+                f"the manifest differs from the simulated robot: {name}: {stated} and {actual}", NOT_THE_SAME
+            )
 
 
-def _same(said: Any, is_so: Any) -> bool:
-    if isinstance(said, float) and isinstance(is_so, float):
-        return math.isclose(said, is_so, rel_tol=1e-6, abs_tol=1e-7)
-    return bool(said == is_so)
+def _same(stated: Any, actual: Any) -> bool:
+    if isinstance(stated, float) and isinstance(actual, float):
+        return math.isclose(stated, actual, rel_tol=1e-6, abs_tol=1e-7)
+    return bool(stated == actual)
 
 
 DELAYS = ("action_delay", "observation_delay")
 
 PROBES = ("kp", "kd", "effort")
-"""One simulated robot each: pulled a quarter of its torque away from home; moving; pulled too far."""
+"""What each of the three simulated robots tests: kp by a joint target a quarter of the effort away from home, kd by a
+velocity, effort by a joint target ten times too far."""
 
 
 def _require_torques(contract: dict[str, Any], env: Env) -> None:
-    """Pull at every motor and compare its torque with what the contract's gains say.
+    """Compare the torque of every simulated motor with the one computed from the contract's gains.
 
     clip(kp (target - position) - kd velocity, -effort, effort) for position actuators; clip(target) for the others.
+
+    Raises:
+        Refused: NOT_THE_SAME; gain and actuator are named.
     """
     robot, home = env.robot, torch.tensor(env.robot.home)
     count, joints = len(PROBES), len(robot.joints)
@@ -109,7 +118,7 @@ def _require_torques(contract: dict[str, Any], env: Env) -> None:
     position[:, 2] = robot.home_height + 1.0  # nothing touches the ground
     velocity = torch.zeros(count, joints)
     velocity[1] = 0.1
-    pose = InitialState(
+    start = InitialState(
         position,
         torch.tensor([[1.0, 0, 0, 0]]).repeat(count, 1),
         still,
@@ -117,33 +126,33 @@ def _require_torques(contract: dict[str, Any], env: Env) -> None:
         home.repeat(count, 1),
         velocity,
     )
-    pose = InitialState(**{name: value.to(env.device) for name, value in vars(pose).items()})
-    env.backend.reset(torch.ones(count, dtype=torch.bool, device=env.device), pose)
-    own = [robot.joints.index(actuator.joint) for actuator in robot.actuators]
-    targets, expected = torch.zeros(count, len(own)), torch.zeros(count, len(own))
-    said = {action["joint"]: action for action in contract["actions"]}
-    for i, (actuator, joint) in enumerate(zip(robot.actuators, own, strict=True)):
-        a = said[actuator.joint]
+    start = InitialState(**{name: value.to(env.device) for name, value in vars(start).items()})
+    env.backend.reset(torch.ones(count, dtype=torch.bool, device=env.device), start)
+    driven = [robot.joints.index(actuator.joint) for actuator in robot.actuators]
+    targets, expected = torch.zeros(count, len(driven)), torch.zeros(count, len(driven))
+    stated = {action["joint"]: action for action in contract["actions"]}
+    for i, (actuator, joint) in enumerate(zip(robot.actuators, driven, strict=True)):
+        a = stated[actuator.joint]
         pull = a["effort"] / (a["kp"] or 1.0) if a["kind"] == "position" else a["effort"]
         for row, share in enumerate((0.25, 0.0, 10.0)):
             ahead = share * pull
             targets[row, i] = (float(home[joint]) if a["kind"] == "position" else 0.0) + ahead
-            wish = (
+            torque = (
                 a["kp"] * ahead - a["kd"] * float(velocity[row, joint]) if a["kind"] == "position" else ahead
             )
-            expected[row, i] = max(-a["effort"], min(a["effort"], wish))
+            expected[row, i] = max(-a["effort"], min(a["effort"], torque))
     env.backend.step(targets.to(env.device), 1)
     env.check()
-    got = env.backend.state.robot.joint_torque[:, own].cpu()
-    # One substep behind, torques are those of the pose itself; else the pose has moved on a little.
+    got = env.backend.state.robot.joint_torque[:, driven].cpu()
+    # With derived_lag 1, torques are those of the initial state; otherwise the robot has moved for one substep.
     slack = 1e-3 if env.backend.capabilities.derived_lag == 1 else 0.05
-    effort = torch.tensor([said[actuator.joint]["effort"] for actuator in robot.actuators])
+    effort = torch.tensor([stated[actuator.joint]["effort"] for actuator in robot.actuators])
     allowed = slack * expected.abs() + 1e-4 * effort
     wrong = ((got - expected).abs() > allowed).nonzero()
     if len(wrong):
         row, i = wrong[0].tolist()
         raise Refused(
-            f"the manifest is not the robot's: by its {PROBES[row]} the actuator of {robot.actuators[i].joint} gives "
-            f"{expected[row, i]:.5g}, the simulated one {got[row, i]:.5g}",
+            f"the manifest differs from the simulated robot: with its {PROBES[row]} the torque of "
+            f"{robot.actuators[i].joint} would be {expected[row, i]:.5g}, the simulated torque is {got[row, i]:.5g}",
             NOT_THE_SAME,
         )

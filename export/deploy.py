@@ -1,4 +1,4 @@
-"""`robolearn deploy`: a bundle drives the simulator in real time, as it will drive the robot."""
+"""`robolearn deploy`: a bundle controls a simulated robot in real time."""
 
 from __future__ import annotations
 
@@ -30,39 +30,38 @@ from robolearn.training.build import build_external, make_env, make_learner_env
 from robolearn.training.train import set_threads
 
 FELL = 1
-"""Exit code where the robot did not stay up."""
+"""Exit code where the robot fell."""
 
 
 LONGEST = 86400.0
-"""Longest drive [s]."""
+"""Largest value of --seconds [s]."""
 
 
 @dataclass
 class Drive:
-    """What a drive in real time came to."""
+    """Results of a real-time run."""
 
     took: np.ndarray
-    """(n,) from sensor readings to targets [s]."""
+    """(n,) time from sensor readings to joint targets [s]."""
     late: np.ndarray
-    """(n,) how late each control step began [s]."""
+    """(n,) start delay of each control step [s]."""
     missed: int
-    """Control steps whose targets were not there one period after they were due."""
+    """Number of control steps whose joint targets came later than one period after the step was due."""
     falls: int
     episode_return: float
     """Sum of the rewards."""
     seconds: float
-    """What the clock on the wall says it took [s]."""
+    """Wall-clock time [s]."""
 
 
 def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
-    """Control one simulated robot, or somebody else's environment, at the control rate of the clock on the wall.
+    """Control one simulated robot or external environment at the control rate in wall-clock time.
 
-    A control step reads the sensors, computes targets, and lets the simulation catch up, which a robot does by itself.
-    One that is late begins at once, and the next is due as if it had been in time: what the simulation takes too long
-    for is missed, too.
+    A control step reads the sensors, computes joint targets and steps the simulation. A late step starts at once, and
+    the next is due as if it had been on time, so a simulation that is too slow misses deadlines, too.
 
     Raises:
-        ConfigError: a reading, or what the network makes of it, is nothing to send to a robot.
+        ConfigError: a sensor reading is invalid, or the network's action is not finite.
         RunFailed: a term was not finite, or the simulator has dropped part of the physics.
     """
     period, count = runtime.dt, max(1, round(seconds / runtime.dt))
@@ -75,8 +74,8 @@ def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
         began = time.perf_counter()
         try:
             targets = runtime.step(*read())
-        except ValueError as error:  # the runtime's word for what no robot may be given; it stands alone
-            raise ConfigError(f"the bundle does not drive the robot: {error}") from error
+        except ValueError as error:  # Runtime.step raises it; it must not import ConfigError
+            raise ConfigError(f"the bundle cannot control the robot: {error}") from error
         done = time.perf_counter()
         took[i], late[i] = done - began, began - due
         missed += done > due + period
@@ -90,15 +89,15 @@ def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
         if bool(result.done) or not (result.valid is None or bool(result.valid)):
             runtime.reset(phase())
     wall = max(time.perf_counter(), due + period) - (due - (count - 1) * period)
-    env.check()  # after the drive: on a GPU asking takes time
+    env.check()  # after the loop: on a GPU it syncs
     return Drive(took, late, missed, falls, total, wall)
 
 
 def _wiring(
     runtime: Runtime, env: Env | ExternalEnv
 ) -> tuple[Callable[[], tuple[dict[str, Any], Any]], list[int], Callable[[], float | None]]:
-    """What reads sensors and command, the order in which the actuators take the runtime's targets, and what tells the
-    phase that an episode begins at."""
+    """(a function that reads sensors and command, indices of the runtime's outputs in the env's actuator order, a
+    function that returns the gait phase at the start of an episode)."""
     if not isinstance(env, Env):
         send = [runtime.actuators.index(name) for name in env.actions.names]
         return lambda: ({GIVEN: env.observations["policy"][0].cpu().numpy()}, ()), send, lambda: None
@@ -121,14 +120,21 @@ def deploy(
     runtime: str | None,
     max_missed: float,
 ) -> int:
-    """Run a bundle against the simulator, and say how it went.
+    """Run a bundle in the simulator in real time and print the results.
+
+    Args:
+        folder: of the bundle.
+        overrides: settings of the simulation.
+        seconds: duration [s].
+        runtime: onnxruntime or tensorrt; None: the first available.
+        max_missed: largest allowed share of missed deadlines, 0..1.
 
     Returns:
-        OK; FELL where a robot of ours fell; OVER_BUDGET where more than `max_missed` of the deadlines were missed.
+        OK; FELL where the robot fell; OVER_BUDGET where more than `max_missed` of the deadlines were missed.
 
     Raises:
-        ConfigError: a setting cannot be used, or makes another robot or task of it.
-        Refused: the bundle is damaged, or not the policy that was trained.
+        ConfigError: a setting is invalid or changes the robot or task of the bundle.
+        Refused: the bundle is damaged, or its golden check failed.
     """
     if runtime is not None and runtime not in RUNTIMES:
         raise ConfigError(f"unknown runtime {quote(runtime)}; valid: {', '.join(RUNTIMES)}")
@@ -144,53 +150,53 @@ def deploy(
     name = runtime or available(bundle)[0]
     session = open_session(bundle, name)
     set_threads(run)
-    own = folder / "runtime.py"
-    if own.is_file() and own.read_bytes() != single_file().encode():
+    file = folder / "runtime.py"
+    if file.is_file() and file.read_bytes() != single_file().encode():
         print(
-            "note: the bundle's runtime.py is of another version of RoboLearn; this drive uses the installed one"
+            "note: the bundle's runtime.py is from another RoboLearn version; deploy uses the installed runtime"
         )
     env = build_external(run, 1) if external else make_env(run, num_envs=1)
     try:
-        went = drive(Runtime(bundle, session), env, seconds)
+        result = drive(Runtime(bundle, session), env, seconds)
     finally:
         env.close()
         session.close()
     where = "" if external else f" on {run.backend_name}"
     print(
-        f"{run.task_name}{where} in real time: {len(went.took)} control steps at {bundle.rate:g} Hz "
+        f"{run.task_name}{where} in real time: {len(result.took)} control steps at {bundle.rate:g} Hz "
         f"with {name}, seed {run.seed}"
     )
     rows: dict[str, Any] = {
-        "sensors to targets": statistics(went.took),
-        "begun late by": statistics(went.late),
+        "sensors to targets": statistics(result.took),
+        "start delay": statistics(result.late),
     }
     for what, s in rows.items():
         figures = [f"{key} {s[f'{key}_ms']:.3f}" for key in ("p50", "p99", "jitter", "max")]
         print(f"  {what:<19} {', '.join(figures)} ms")
-    share = went.missed / len(went.took)
-    print(f"  {'missed deadlines':<19} {went.missed} of {len(went.took)} ({100 * share:.2f} %)")
-    print(f"  {'real-time factor':<19} {len(went.took) / bundle.rate / went.seconds:.3f}")
+    share = result.missed / len(result.took)
+    print(f"  {'missed deadlines':<19} {result.missed} of {len(result.took)} ({100 * share:.2f} %)")
+    print(f"  {'real-time factor':<19} {len(result.took) / bundle.rate / result.seconds:.3f}")
     if external:
-        print(f"  {'terminated':<19} {_count(went.falls)}")
+        print(f"  {'terminated':<19} {_count(result.falls)}")
     else:
-        print(f"  {'falls':<19} {went.falls}")
+        print(f"  {'falls':<19} {result.falls}")
     if share > max_missed:
         print(
-            f"too many deadlines missed: {100 * share:.2f} %, allowed {100 * max_missed:g} % (measured here)"
+            f"too many deadlines missed: {100 * share:.2f} %, allowed {100 * max_missed:g} % (measured on this machine)"
         )
         return OVER_BUDGET
-    return FELL if went.falls and not external else OK
+    return FELL if result.falls and not external else OK
 
 
 def _count(terminated: int) -> str:
-    """How many episodes of somebody else's environment were terminated; it may be a goal that was reached."""
+    """Text for the number of terminated episodes of an external environment, where it may mean success."""
     if not terminated:
         return "0"
-    return f"{terminated} episode{'s' * (terminated > 1)}; what that means is the environment's"
+    return f"{terminated} episode{'s' * (terminated > 1)}; the environment defines what that means"
 
 
 def _require_its_robot(saved: Config, bundle: Bundle) -> None:
-    """Raise ConfigError where the settings make another robot or task of it than the bundle is for."""
+    """Raise ConfigError where the settings give another contract than the bundle's."""
     env = make_learner_env(saved, num_envs=1)
     try:
         now = json.loads(canonical(contract_entry(contract_of(env))))

@@ -10,7 +10,7 @@ from robolearn.export.closed_loop import LIMIT
 
 
 def interval(low: float, high: float) -> str:
-    """An interval of shares in percent, as ± where it is about symmetric or too small to have a side."""
+    """An interval of shares in percent: as ± where it is nearly symmetric or within LIMIT %."""
     low, high = 100 * low, 100 * high
     narrow, wide = sorted((abs(low), abs(high)))
     if low <= 0 <= high and (narrow >= wide / 2 or wide <= LIMIT):
@@ -19,12 +19,12 @@ def interval(low: float, high: float) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """Two ends, or one number where they are the same."""
+    """`low to high`, or one number where they are equal."""
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
 def columns(item: dict[str, Any]) -> str:
-    """The columns of an observation."""
+    """First and last column of an observation."""
     return span(item["column"], item["column"] + item["width"] - 1)
 
 
@@ -34,17 +34,17 @@ def number(value: float | None) -> str:
 
 
 def bullets(items: Iterable[str]) -> str:
-    """A list."""
+    """A Markdown list."""
     return "\n".join(f"- {item}" for item in items)
 
 
 def figures_table(title: str, figures: Mapping[str, Any]) -> str:
-    """Figures of a target, each with what it is worth and who says so."""
+    """Figures of an export target, each with mark and source."""
     rows = [(f"`{name}`", f"{f.value:g}", f.mark, f.source) for name, f in figures.items()]
     return table((title, "Value", "Mark", "Source"), rows)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table."""
+    """A Markdown table."""
     cells = [tuple(cell.replace("|", "/") for cell in row) for row in rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in (tuple(head), ("---",) * len(head), *cells))

@@ -1,4 +1,4 @@
-"""Recordings: what a robot measured, what the trained policy did, step by step; the truth a bundle is held against."""
+"""Recordings: sensor readings and the trained policy's outputs, step by step; the reference for a bundle."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from robolearn.envs.state import State
 from robolearn.learners.policy import Act, reset_state
 
 SEGMENTS, SEGMENT_STEPS = 3, 80
-"""What of it travels with a bundle: the first steps of so many robots."""
+"""Part of the recording that goes into a bundle: number of robots, and of their first control steps."""
 
 
 @dataclass
 class Recording:
-    """T steps of N robots, in the order things happen: sensors, observation, action, targets."""
+    """T control steps of N robots: sensor readings, observations, actions, joint targets."""
 
     sensors: dict[str, np.ndarray]
-    """`quat`, `gyro`, `joint_pos`, `joint_vel`, `command`: (T, N, k) each, float32, the robot's joint order."""
+    """`quat`, `gyro`, `joint_pos`, `joint_vel`, `command`: (T, N, k) each, float32, in the robot's joint order."""
     reset: np.ndarray
-    """(T, N) bool: an episode begins with this step."""
+    """(T, N) bool: an episode starts at this step."""
     phase: np.ndarray
-    """(T, N) of the gait clock, where the task has one [cycles]."""
+    """(T, N) phase of the gait clock [cycles]; zeros where the task has none."""
     observations: np.ndarray
     """(T, N, D)."""
     actions: np.ndarray
     """(T, N, A) of the trained policy."""
     targets: np.ndarray
-    """(T, N, A) the task makes of them."""
+    """(T, N, A) joint targets that the task computes from the actions."""
 
 
 def on_robot(config: Config) -> Config:
-    """The configuration with the task as on the robot: nothing is added to what the sensors say, no delay but the
-    robot's own, and the task's `on_robot` values. Pushes, commands and other physics stay."""
+    """The configuration with the task as on the robot: no sensor noise, no simulated delays, and the task's `on_robot`
+    values. Pushes, commands and randomized physics stay."""
     task: Any = config.task
     changes = {"noise": {}, "action_delay": (0, 0), "observation_delay": (0, 0), **type(task).on_robot}
     return replace(config, task=replace(task, **changes))
 
 
 def raw_sensors(state: State) -> dict[str, np.ndarray]:
-    """What the robots' sensors say now, (N, k) each; copies."""
+    """Current sensor readings of the robots, (N, k) each; copies."""
     robot = state.robot
     read = {"quat": robot.base_quat, "gyro": robot.base_ang_vel}
     read |= {"joint_pos": robot.joint_pos, "joint_vel": robot.joint_vel}
@@ -52,16 +52,16 @@ def raw_sensors(state: State) -> dict[str, np.ndarray]:
 
 
 def phase_of(env: Env) -> np.ndarray:
-    """(N,) phase of each robot's gait clock; zeros where the task has none."""
+    """(N,) phase of each robot's gait clock [cycles]; zeros where the task has none."""
     phase = env.ctx.task_state.get("phase")
     return np.zeros(env.num_envs, np.float32) if phase is None else phase.cpu().numpy().copy()
 
 
 @torch.no_grad()
 def record(env: Env, policy: Act, steps: int) -> Recording:
-    """Let the trained policy control `env`, made with `on_robot`, and write everything down.
+    """Record `steps` control steps of the trained policy in `env`, which is made with `on_robot`.
 
-    Half way everybody begins anew, so that there is a reset to get right even where nobody falls.
+    All envs are reset at the start and in the middle, so that the recording has a reset even where no robot falls.
 
     Raises:
         RunFailed: a term was not finite, or the simulator has dropped part of the physics.
@@ -88,14 +88,14 @@ def record(env: Env, policy: Act, steps: int) -> Recording:
             rows.setdefault(name, []).append(array)
         fresh = env.step(action).done.clone()
         reset_state(policy, fresh)
-    env.check()  # a GPU keeps to itself what went wrong until it is asked
+    env.check()  # on a GPU, errors are recorded and raised here
     whole = {name: np.stack(arrays) for name, arrays in rows.items()}
     kept = {name: whole.pop(name) for name in ("reset", "phase", "observations", "actions", "targets")}
     return Recording(sensors=whole, **kept)
 
 
 def golden(recording: Recording) -> dict[str, np.ndarray]:
-    """The part that travels with a bundle: one robot after the other, (K, k) each."""
+    """The part that goes into a bundle: one robot after the other, (K, k) each."""
 
     def cut(array: np.ndarray) -> np.ndarray:
         return np.concatenate(

@@ -1,4 +1,4 @@
-"""What was asked of `robolearn export`, checked before any work is done."""
+"""The arguments of `robolearn export`, checked before any stage runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LARGEST_STARTS = 100_000
 
 @dataclass(frozen=True)
 class Request:
-    """One call of the command."""
+    """Arguments of one export."""
 
     run: str | None = None
     """See `robolearn.training.runs.open_run`."""
@@ -43,39 +43,39 @@ class Request:
     target: str = "host"
     precision: str = "fp32"
     rate: float | None = None
-    """Control rate on the robot [Hz]; the policy's own without."""
+    """Control rate on the robot [Hz]; None: that of the policy."""
     output: Path | None = None
-    """Folder of the bundle; RUN/export/TARGET without."""
+    """Folder of the bundle; None: RUN/export/TARGET."""
     profiles: tuple[str, ...] = ()
     starts: int = STARTS
     """Paired starts of the closed loop."""
     seconds: float = SECONDS
     """Length of each [s]."""
     measure_seconds: float = 10.0
-    """How long to measure at the control rate [s]; 0: not at all."""
+    """Duration of the measurement at the control rate [s]; 0: no measurement."""
     require_engine: bool = False
     require_measured: bool = False
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A request that can be fulfilled."""
+    """A checked request."""
 
     request: Request
     found: Run
     target: ExportTarget
     on_target: bool
-    """Whether this machine is the target."""
+    """Whether this machine is the export target."""
     board: str | None
-    """What this machine calls itself."""
+    """Name of this machine in its device tree; None where it has none."""
     engine_here: str
-    """Empty where an engine can be built here for the target; else why not."""
+    """Why no engine can be built here for the export target; empty where one can."""
     trained: Config
-    """The run's own configuration: `found.config` without the changes."""
+    """Configuration of the run: `found.config` without `changes`."""
     changes: tuple[str, ...]
-    """The overrides but those that only name the run's own file again, as a run of a file needs."""
+    """The overrides, without those that only name a file of the run again."""
     saved: Contract | None
-    """The contract in the run's folder."""
+    """The contract in the run's folder; None where it has none."""
     folder: Path
     """Of the bundle."""
     period: float
@@ -83,11 +83,11 @@ class Checked:
 
 
 def check_request(request: Request) -> Checked:
-    """Refuse what cannot be done, before the work instead of after it.
+    """Check a request before any stage runs.
 
     Raises:
-        ConfigError: the run, target, precision, rate, profile, a number or the folder cannot be used.
-        Refused: NOT_HERE where what is required cannot be had on this machine.
+        ConfigError: run, export target, precision, rate, profile, a number or the folder is invalid.
+        Refused: NOT_HERE where this machine cannot do what --require-engine or --require-measured asks.
     """
     wanted = target.load(request.target)
     if request.precision not in PRECISIONS:
@@ -107,15 +107,15 @@ def check_request(request: Request) -> Checked:
             raise ConfigError(f"{option} {value:g} is not within {low:g}..86400")
     if request.rate is not None and not (math.isfinite(request.rate) and request.rate > 0):
         raise ConfigError(
-            f"--rate {request.rate:g} Hz is no control rate; give a positive number, or leave it out"
+            f"--rate {request.rate:g} Hz is not a control rate; give a positive number, or omit it"
         )
 
     board = device_tree_model()
     on_target = target.here(wanted, board)
     if request.require_measured and (not on_target or not request.measure_seconds):
-        why = "with --measure-seconds 0 nothing is measured"
+        why = "--measure-seconds 0 measures nothing; raise it"
         if not on_target:
-            why = f"this machine is {board or 'no ' + wanted.title}; export there, or there: python runtime.py measure"
+            why = f"this machine is {board or 'another'}; export on the target, or run there: python runtime.py measure"
         raise Refused(f"--require-measured for {wanted.name}: {why}", NOT_HERE)
     engine_here = _engine_here(wanted, on_target)
     if request.require_engine and engine_here:
@@ -126,28 +126,25 @@ def check_request(request: Request) -> Checked:
     changes = tuple(word for word in request.overrides if not _names_a_file(word))
     for word in changes:
         if word.partition("=")[0].partition(".")[0] == "learner":
-            raise ConfigError(
-                f"{quote(word)} would make another network of the weights; leave learner settings out"
-            )
+            raise ConfigError(f"{quote(word)} could change the network; omit learner settings")
         if word.lstrip("+~").startswith("task.rewards"):
             raise ConfigError(
-                f"{quote(word)} would change what is compared, the return; leave reward weights out"
+                f"{quote(word)} would change the return, which the closed loop compares; omit reward settings"
             )
     found = runs.open_run(request.run, request.overrides)
-    own = tuple(word for word in request.overrides if _names_a_file(word))
-    trained = runs.open_run(request.run, own).config if changes else found.config
+    files = tuple(word for word in request.overrides if _names_a_file(word))
+    trained = runs.open_run(request.run, files).config if changes else found.config
     period = trained.task.control_dt
     if found.config.backend_name == EXTERNAL:
         if request.profiles:
             raise ConfigError(
-                f"--profile {request.profiles[0]} needs joints, and task={found.config.task_name} tells of none; "
-                "leave it out"
+                f"--profile {request.profiles[0]} needs joints, and task={found.config.task_name} has none; omit it"
             )
         period = _period_of(found.config)
     if request.rate is not None and abs(request.rate * period - 1) > 0.01:
         raise ConfigError(
-            f"--rate {request.rate:g} Hz: the policy was trained at {1 / period:g} Hz (control_dt={period:g} s) and is "
-            "another one at another rate; leave --rate out, or train with task.control_dt"
+            f"--rate {request.rate:g} Hz: the policy was trained at {1 / period:g} Hz (control_dt={period:g} s) and "
+            "works only at that rate; omit --rate, or train with another task.control_dt"
         )
     least = LEAST_STEPS * period
     if request.require_measured and request.measure_seconds < least:
@@ -166,14 +163,18 @@ def check_request(request: Request) -> Checked:
 
 
 def _period_of(config: Config) -> float:
-    """The control period [s] of somebody else's environment."""
+    """Control period of an external environment [s].
+
+    Raises:
+        ConfigError: neither the environment nor task.control_dt states it.
+    """
     if config.task.control_dt:
         return float(config.task.control_dt)
     env = build_external(config, 1)
     try:
         if not env.dt_known:
             raise ConfigError(
-                f"nobody knows how long a control step of task={config.task_name} is, and a robot must: add "
+                f"task={config.task_name} does not state its control period, which a robot needs: add "
                 "task.control_dt=0.02, in seconds, here or in training"
             )
         return env.dt
@@ -182,7 +183,7 @@ def _period_of(config: Config) -> float:
 
 
 def _names_a_file(word: str) -> bool:
-    """Whether an override is such as `task=my_task.py:MyTask`."""
+    """Whether an override names a file, such as `task=my_task.py:MyTask`."""
     key, _, value = word.partition("=")
     return key in ("task", "task.robot", "backend", "learner") and (
         ".py:" in value or registry.is_file(value)
@@ -191,7 +192,7 @@ def _names_a_file(word: str) -> bool:
 
 def _engine_here(wanted: ExportTarget, on_target: bool) -> str:
     if not on_target:
-        return "an engine runs only where it was built; on the robot: python runtime.py build"
+        return "an engine runs only on the device that built it; on the robot: python runtime.py build"
     try:
         device()
     except Refused as error:
@@ -200,18 +201,18 @@ def _engine_here(wanted: ExportTarget, on_target: bool) -> str:
 
 
 def _require_finite(found: Run) -> None:
-    """Refuse weights that are not numbers, by name."""
+    """Refuse weights that are not finite; the first is named."""
     for name, value in found.content["actor_state_dict"].items():
         if isinstance(value, torch.Tensor) and not bool(torch.isfinite(value.float()).all()):
             bad = int((~torch.isfinite(value.float())).sum())
             raise ConfigError(
-                f"{quote(found.name, 120)}: weight {name} is not finite in {bad} of {value.numel()} places; its "
-                "training diverged, take an earlier checkpoint from checkpoints/"
+                f"{quote(found.name, 120)}: weight {name} is not finite in {bad} of {value.numel()} entries because "
+                "training diverged; export an earlier checkpoint from checkpoints/"
             )
 
 
 def _saved_contract(found: Run) -> Contract | None:
-    """The contract.json beside the run's configuration; none where it is not there."""
+    """The contract.json of the run; None where there is none."""
     path = find_run(found.name)[0] / "contract.json"
     if not path.is_file():
         return None
@@ -222,26 +223,26 @@ def _saved_contract(found: Run) -> Contract | None:
 
 
 def require_same(checked: Checked, trained: Contract, now: Contract) -> None:
-    """Refuse to export another policy than the one that was trained.
+    """Refuse an export whose contract differs from the one in training.
 
     Args:
         checked: the request.
-        trained: the contract of the run's own configuration.
-        now: with the overrides of the command.
+        trained: contract of the run's configuration.
+        now: contract with the overrides of the command.
 
     Raises:
-        ConfigError: contract.json says something else than the robot and task do today, or an override changes what
-            the policy was trained with; the first difference is named.
+        ConfigError: contract.json differs from the contract of robot and task today, or an override changes the
+            contract; the first difference is named.
     """
     if checked.saved is not None and (found := difference(_plain(checked.saved), _plain(trained))):
         raise ConfigError(
-            f"the run's contract.json and the robot as it is now disagree: {found}; the robot's or task's file was "
-            "changed since training, or contract.json was"
+            f"the run's contract.json and the robot differ: {found}; the file of the robot or task, or contract.json, "
+            "was changed since training"
         )
     if found := difference(_plain(trained), _plain(now)):
         raise ConfigError(
-            f"the settings change what was trained: {found}; here they may only change the simulation that it is tried "
-            "in, such as task.pushes.speed; train with them instead"
+            f"the settings change the policy's contract: {found}; settings of export may only change the simulation of "
+            "the closed loop, such as task.pushes.speed; train with them instead"
         )
 
 

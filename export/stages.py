@@ -1,4 +1,4 @@
-"""`robolearn export`: a trained run becomes a bundle, stage by stage, each shown as it is done."""
+"""`robolearn export`: the stages from a training run to a bundle, each with a line of output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from robolearn.core.contract import Contract, contract_of
 from robolearn.errors import ConfigError, RunFailed, printable
 from robolearn.export import bundle as bundles
 from robolearn.export import profiles
-from robolearn.export.closed_loop import Gap, Late, closed_loop, one_step_late
+from robolearn.export.closed_loop import DelayResult, Gap, closed_loop, one_step_late
 from robolearn.export.consistent import require_consistent
 from robolearn.export.external.export import ExternalTrial
 from robolearn.export.latency import latency
@@ -46,7 +46,7 @@ from robolearn.training.runs import load_policy
 from robolearn.training.train import set_threads
 
 RECORDED = (16, 256)
-"""Robots and control steps of the recording: 4096 observations in sequences of 256."""
+"""Robots and control steps of the recording: 16 x 256 = 4096 observations."""
 
 LATENCY_SCHEMA = 1
 """Version of latency.json's layout."""
@@ -54,7 +54,7 @@ LATENCY_SCHEMA = 1
 
 @dataclass
 class Export:
-    """What the stages found out, for the report."""
+    """Results of the stages, for the report."""
 
     checked: Checked
     manifest: dict[str, Any]
@@ -72,12 +72,12 @@ class Export:
     profiles: dict[str, list[str]] = field(default_factory=dict)
     """The files of each profile."""
     warnings: list[str] = field(default_factory=list)
-    late: Late | None = None
-    """What one control step of delay does to it."""
+    late: DelayResult | None = None
+    """Result with joint targets one control step late."""
 
 
 def show(verdict: str, stage: str, text: str) -> None:
-    """What a stage found: ok, warn, over, model or skip; wrapped under itself where the terminal is narrow."""
+    """Print the line of a stage, wrapped to the terminal. `verdict`: ok, warn, over, model or skip."""
     width = max(72, shutil.get_terminal_size((110, 24)).columns)
     head = f"  {verdict:<5} {stage:<12} "
     print(textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * len(head)), flush=True)
@@ -87,11 +87,11 @@ def export(request: Request) -> int:
     """Export a run; see `robolearn export --help`.
 
     Returns:
-        OK, or OVER_BUDGET for a whole bundle that misses its budget.
+        OK, or OVER_BUDGET where the bundle is written but misses its budget.
 
     Raises:
         ConfigError: bad input.
-        Refused: with its exit code; nothing is left behind.
+        Refused: with its exit code; no file is left.
     """
     checked = check_request(request)
     found, target = checked.found, checked.target
@@ -122,7 +122,7 @@ def export(request: Request) -> int:
         entry, model, request.precision, target_entry(target), run_entry(checked)
     )
     manifest |= trial.notes()
-    # Before the long stages: what a reader cannot run is known from the contract.
+    # Before the long stages: a profile refuses by the contract and the ONNX graph alone.
     extra = {name: profiles.load(name).files(manifest, model) for name in request.profiles}
 
     recording = trial.record(*RECORDED)
@@ -161,7 +161,7 @@ def export(request: Request) -> int:
         else:
             show("skip", "engine", f"not-run: {why_no_engine}")
         if not sessions:
-            show("skip", "measured", "bf16 needs TensorRT: ONNX Runtime has no bf16 products on a processor")
+            show("skip", "measured", "bf16 needs TensorRT: ONNX Runtime has no bf16 products on a CPU")
         measured = [_measured(s, bundle, checked) for s in sessions] if request.measure_seconds else []
         estimates = latency.model(target, latency.cost_of(model))
         best, verdict = latency.decide(
@@ -183,13 +183,13 @@ def export(request: Request) -> int:
         )
         if driving is not session:
             out.warnings.append(
-                "In bf16 the closed loop was driven by the torch module that the graph was exported from; the graph "
-                "itself was compared with it over the recorded observations."
+                "In bf16 the torch module that was exported ran in the closed loop; the ONNX graph was compared with "
+                "it over the recorded observations."
             )
         elif judge is not session:
             out.warnings.append(
-                "ONNX Runtime computes fp16 on most processors in float32: parity was checked in real half precision, "
-                "by ONNX's own evaluator, and the closed loop was driven by ONNX Runtime."
+                "ONNX Runtime computes fp16 in float32 on most CPUs: parity was checked in real half precision by "
+                "ONNX's reference evaluator; ONNX Runtime ran in the closed loop."
             )
         for built in sessions:
             out.warnings += getattr(built, "warnings", [])
@@ -211,7 +211,7 @@ def export(request: Request) -> int:
 
 
 class RobotTrial:
-    """The robot that our simulators build, which a bundle is held against. The other kind is `ExternalTrial`."""
+    """Checks of a bundle with simulated robots; `ExternalTrial` has the same methods for external environments."""
 
     report = staticmethod(report)
 
@@ -219,47 +219,55 @@ class RobotTrial:
         self.checked, self.act, self.config = checked, act, on_robot(checked.found.config)
 
     def contract(self) -> Contract:
-        """The policy's contract; refuses another policy than the one that was trained."""
+        """The policy's contract.
+
+        Raises:
+            ConfigError: it differs from the one in training; see `require_same`.
+        """
         checked = self.checked
         contract = _contract(checked.trained)
         require_same(checked, contract, _contract(checked.found.config) if checked.changes else contract)
         return contract
 
     def title(self, contract: Contract) -> str:
-        """What is exported."""
+        """Name of the exported task and robot."""
         return f"{contract.task} on {contract.robot}"
 
     def notes(self) -> dict[str, Any]:
-        """What else the manifest says."""
+        """Further entries of the manifest."""
         return {"command_ranges": ranges_of(self.checked.trained)}
 
     def record(self, robots: int, steps: int) -> Recording:
-        """What the robots measure and the trained policy does."""
+        """Record `steps` control steps of the trained policy with `robots` robots."""
         env = make_env(self.config, num_envs=robots, rank=NEVER_TRAINED)
         try:
             return record(env, self.act, steps)
         except RunFailed as error:
-            raise Refused(f"the trained policy itself does not run: {error}", NOT_THE_SAME) from None
+            raise Refused(f"the trained policy cannot be run: {error}", NOT_THE_SAME) from None
         finally:
             env.close()
 
     def agree(self, bundle: Bundle, recording: Recording) -> str:
-        """Hold the written contract against the simulated robot; what was found."""
+        """Compare the written contract with the simulated robot; returns a line for the user.
+
+        Raises:
+            Refused: NOT_THE_SAME; the first difference is named.
+        """
         trained = self.checked.trained
         require_consistent(bundle, trained, ranges_of(trained), recording.phase[recording.reset])
         joints = len(bundle.contract["joints"])
-        return f"{joints} joints, gains, dt and observations as the robot's; rebuilt from raw sensors"
+        return f"{joints} joints, gains, dt and observations equal the robot's; replayed from raw sensors"
 
-    def closed_loop(self, bundle: Bundle, driving: Session) -> tuple[Gap, Late]:
-        """The bundle beside the trained policy; and with its targets one control step late."""
-        asked, episode = self.checked.request, self.checked.trained.task.episode_length_s
-        gap = closed_loop(self.config, self.act, bundle, driving, asked.starts, asked.seconds, episode)
-        return gap, one_step_late(self.config, bundle, driving, asked.starts, asked.seconds)
+    def closed_loop(self, bundle: Bundle, driving: Session) -> tuple[Gap, DelayResult]:
+        """Compare the bundle with the trained policy; then run it with joint targets one control step late."""
+        request, episode = self.checked.request, self.checked.trained.task.episode_length_s
+        gap = closed_loop(self.config, self.act, bundle, driving, request.starts, request.seconds, episode)
+        return gap, one_step_late(self.config, bundle, driving, request.starts, request.seconds)
 
-    def findings(self, gap: Gap, late: Late) -> list[tuple[str, str, str]]:
-        """Lines about them, as `show` takes them."""
+    def findings(self, gap: Gap, late: DelayResult) -> list[tuple[str, str, str]]:
+        """Arguments of `show` for both results."""
         fell = round(gap.starts * (1 - late.survival))
-        said = f"targets one control step late: {fell} of {gap.starts} fell"
+        said = f"joint targets one control step late: {fell} of {gap.starts} fell"
         return [
             ("ok" if gap.thorough and gap.bundle_survival >= STAYS_UP else "warn", "closed loop", str(gap)),
             ("ok" if late.survival >= STAYS_UP else "warn", "delay", said),
@@ -270,12 +278,16 @@ class RobotTrial:
 
 
 def _policy(checked: Checked) -> tuple[Policy, Act]:
-    """The trained policy, and the same as it acts in simulation, with its recurrent state."""
+    """(the trained policy, the same as a function of observations that holds its recurrent state).
+
+    Raises:
+        ConfigError: the actor takes another observation group than `policy`.
+    """
     act = load_policy(checked.found)
     inputs = list(act.policy.spec.inputs)
     if inputs != ["policy"]:
         raise ConfigError(
-            f"the actor takes observation groups {', '.join(inputs)}, and a robot has `policy` only; train with "
+            f"the actor takes observation groups {', '.join(inputs)}, but a robot has only `policy`; train with "
             "learner.actor_groups=[policy]"
         )
     return act.policy, act
@@ -290,10 +302,10 @@ def _contract(config: Config) -> Contract:
 
 
 def _sessions(folder: Path, model: onnx.ModelProto, precision: str) -> tuple[Session, Session]:
-    """The written graph, loaded: to drive the robot, and to judge its arithmetic by.
+    """(session for the closed loop, session for parity) of the written ONNX graph.
 
-    ONNX Runtime computes fp16 on most processors in float32, where nothing overflows, and has no bf16 products at all.
-    ONNX's own evaluator rounds and overflows in either as a GPU does, on every machine alike.
+    ONNX Runtime computes fp16 in float32 on most CPUs, where nothing overflows, and has no bf16 products. ONNX's
+    reference evaluator rounds and overflows in both as a GPU does, on every machine.
     """
     if precision == "fp32":
         session = OnnxSession(folder / bundles.GRAPH)
@@ -325,7 +337,7 @@ def _show_latency(out: Export) -> None:
         )
     said = {True: "ok", False: "over", None: "warn"}[out.verdict.fits]
     if out.verdict.basis == "modelled" and out.verdict.fits:
-        said = "model"  # nobody shall read an ok into it
+        said = "model"  # a model is not a measurement, so not `ok`
     show(said, "latency", "; ".join(out.verdict.lines[:2]))
 
 
@@ -359,7 +371,7 @@ def _write_latency(folder: Path, out: Export) -> None:
 
 
 def _write_profile(folder: Path, files: dict[str, bytes]) -> list[str]:
-    """Write a profile's files; their names in the bundle."""
+    """Write a profile's files; returns their paths in the bundle."""
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
@@ -370,7 +382,7 @@ def _write_profile(folder: Path, files: dict[str, bytes]) -> list[str]:
 
 
 def target_entry(target: ExportTarget) -> dict[str, Any]:
-    """What the robot's computer must know of its target: which board it is, and the budget."""
+    """The manifest's `target`: how to recognize the board, and the budget."""
     return {
         "name": target.name,
         "title": target.title,
@@ -382,7 +394,7 @@ def target_entry(target: ExportTarget) -> dict[str, Any]:
 
 
 def run_entry(checked: Checked) -> dict[str, Any]:
-    """Where the policy comes from."""
+    """The manifest's `run`: origin of the policy."""
     found = checked.found
     packages = ("robolearn", "torch", "onnx", "onnxruntime", "numpy")
     return {
@@ -397,6 +409,6 @@ def run_entry(checked: Checked) -> dict[str, Any]:
 
 
 def ranges_of(config: Config) -> dict[str, Sequence[float]]:
-    """The velocity commands it was trained for, by name; none for a task without commands."""
+    """(low, high) of the velocity commands in training, by name; empty for a task without commands."""
     commands = config.task.commands
     return {} if commands is None else {n: list(getattr(commands, n)) for n in ("forward", "sideways", "yaw")}

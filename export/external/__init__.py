@@ -1,1 +1,1 @@
-"""Exporting the policy of an environment that is not ours. Read `export.py` first."""
+"""Export of policies that were trained in external environments. Read `export.py` first."""

@@ -1,4 +1,4 @@
-"""REPORT.md of a policy from somebody else's environment: what is known of it, and what the user must bring."""
+"""REPORT.md of a policy of an external environment."""
 
 from __future__ import annotations
 
@@ -7,53 +7,51 @@ from typing import TYPE_CHECKING
 
 from robolearn.export import report as shared
 from robolearn.export.closed_loop import LIMIT, SECONDS, STARTS
-from robolearn.export.external.loop import UNPAID, ExternalGap
+from robolearn.export.external.loop import ZERO_RETURN, ExternalGap
 from robolearn.export.markdown import interval, number, table
 
 if TYPE_CHECKING:
     from robolearn.export.stages import Export
 
 NOT_SHOWN = """\
-- Whether a robot behaves as the environment does. It was tried in the environment that it was trained in, and nowhere \
-else.
-- **Whether the observation that your software puts together is the environment's.** The runtime is given it whole and \
-cannot tell: order, units, frames, filters and delays of every column are yours, and so is the time it takes: the \
-latency below begins when the observation is there.
-- **Anything about joints, gains or torques.** The environment told none. What its numbers do to a motor only the \
-environment knows.
-- Any limit but the clipping of the table below: the runtime refuses observations that are not finite. Limits of the \
-robot, faults and the emergency stop are its own to watch."""
+- Whether a robot behaves as the environment does. The policy was tested only in the environment that it was trained in.
+- **Whether the observation that your software assembles equals the environment's.** The runtime cannot check it: \
+order, units, frames, filters and delays of every column are your software's. The latency below starts when the \
+observation is complete.
+- **Joints, gains and torques.** The environment states none; its source defines what its inputs do to a motor.
+- Limits other than the clipping in the table below: the runtime refuses observations that are not finite. Your \
+software must enforce the robot's limits and handle faults and the emergency stop."""
 
 CHECKS = """\
-1. Motors off: put observations together as on the robot and compare every column with the environment's, in a state \
-that you can bring about in both: value, unit, sign.
-2. Feed the robot's software a recorded episode of the environment; what it gives to `robot.step` must be the recorded \
-observation.
-3. Look up in the environment's source what it does with the numbers it is given (a torque, a position, a difference; \
-which gains; how often within a control step), and do the same.
-4. `robot.reset()` wherever an episode of the environment would begin{memory}.
-5. First with a hand on the emergency stop."""
+1. Motors off: assemble observations as on the robot and compare every column with the environment's (value, unit, \
+sign), in a state that you can set up in both.
+2. Replay a recorded episode of the environment through the robot's software; it must pass the recorded \
+observations to `robot.step`.
+3. Look up in the environment's source what it does with its inputs (torque, position or position difference; gains; \
+how often within a control step), and do the same.
+4. Call `robot.reset()` wherever an episode of the environment would start{state}.
+5. For the first run, keep a hand on the emergency stop."""
 
 USE = """\
 Copy this folder. It needs Python, numpy and {needs}, and no torch.
 
-    python runtime.py check     # the recorded control steps again
-    python runtime.py build     # a TensorRT engine for that very machine
-    python runtime.py measure   # paced at the control rate, against the budget
+    python runtime.py check     # replays the recorded control steps
+    python runtime.py build     # builds a TensorRT engine for that machine
+    python runtime.py measure   # measures at the control rate, compares with the budget
 
 In the robot's control loop, every {period:g} ms:
 
     from runtime import Bundle, Runtime, open_session
 
     bundle = Bundle.load(".")
-    robot = Runtime(bundle, open_session(bundle, "{runtime}"))  # checked before you get it
+    robot = Runtime(bundle, open_session(bundle, "{runtime}"))  # runs the golden check
     targets = robot.step({{"given": observation}})
 
-`observation` holds {width} numbers in the order of the table, `targets` what the environment would be given."""
+`observation` holds {width} numbers in the order of the table; `targets` are the inputs of the environment."""
 
 
 def report(out: Export) -> str:
-    """The report as Markdown, as `robolearn.export.report.report` for a robot of ours."""
+    """The report as Markdown; `robolearn.export.report.report` writes that of a robot."""
     return shared.joined(
         shared.head(out, out.manifest["contract"]["task"], _answers(out)),
         shared.not_shown(out, NOT_SHOWN),
@@ -61,8 +59,8 @@ def report(out: Export) -> str:
         _before(out),
         _contract(out),
         _use(out),
-        shared.same(out, "given to the runtime again", _closing(out)),
-        shared.fast(out, "the observation"),
+        shared.same(out, "replayed through the runtime", _closing(out)),
+        shared.fast(out, "the observation", "outputs"),
         shared.appendix(out),
     )
 
@@ -75,25 +73,25 @@ def _gap(out: Export) -> ExternalGap:
 def _answers(out: Export) -> list[tuple[str, ...]]:
     gap, parity = _gap(out), out.parity
     starts = f"{gap.starts} starts of {gap.seconds:g} s"
-    differ = f"**yes**: outputs differ by {parity.recorded:.1e} of the largest action at most"
+    differ = f"**yes**: outputs differ by at most {parity.recorded:.1e} of the largest action"
     does = (
-        "**yes, there**"
+        "**yes, in that environment**"
         if gap.thorough
         else f"**hardly tested**, the default is {STARTS} starts of {SECONDS:g} s"
     )
-    moved = f"{does}; actions within {gap.apart:.1e} in every step"
+    moved = f"{does}; actions within {gap.action_difference:.1e} in every step"
     within = f"return {interval(gap.low, gap.high)} the trained policy's"
-    if not gap.paid:
-        within = f"**not known**: {UNPAID}"
+    if not gap.has_return:
+        within = f"**not known**: {ZERO_RETURN}"
     elif not gap.inside:
-        within = f"**not known to {100 * LIMIT:g} %**: {within}; more `--starts` tell"
-    if not gap.repeats:
-        within += "; the environment does not repeat under a seed, so starts could not be paired"
+        within = f"**not known to {100 * LIMIT:g} %**: {within}; raise `--starts`"
+    if not gap.repeatable:
+        within += "; the environment is not repeatable under a seed, so starts are not paired"
     ended = f"{gap.fell} of {gap.starts} starts (trained policy: {gap.trained_fell})"
     return [
-        ("Is it the policy that was trained?", differ, f"{parity.observations} recorded observations"),
-        ("Does it act in its environment as that one does?", moved, starts),
-        ("Does it earn as much there?", within, f"{starts}, 95 % interval"),
+        ("Is it the trained policy?", differ, f"{parity.observations} recorded observations"),
+        ("Does it act like the trained policy in the environment?", moved, starts),
+        ("Does it reach the same return?", within, f"{starts}, 95 % interval"),
         (f"How often is an episode terminated within {gap.seconds:g} s?", ended, "the same starts"),
         *_late(out),
         (f"Is it fast enough for {shared.target_title(out)}?", *shared.speed(out)),
@@ -104,29 +102,32 @@ def _late(out: Export) -> list[tuple[str, ...]]:
     if out.late is None:
         return []
     gap, late, dt = out.gap, out.late, 1e3 * out.manifest["contract"]["control_dt"]
-    said = "**it ends in numbers that are not finite**"
+    said = "**the return is not finite**"
     if math.isfinite(late.mean_return):
         ended = round(gap.starts * (1 - late.survival))
-        said = f"return {late.mean_return:.4g} (in time: {gap.bundle_return:.4g}); {ended} of {gap.starts} terminated"
+        said = f"return {late.mean_return:.4g} (on time: {gap.bundle_return:.4g}); {ended} of {gap.starts} terminated"
     return [(f"What if its outputs arrive {dt:g} ms late?", said, "the same starts, one step late")]
 
 
 def _met(out: Export) -> list[str]:
     gap, contract = out.gap, out.manifest["contract"]
     rows = [
-        ("an episode", f"at most {gap.episode:g} s" if math.isfinite(gap.episode) else "no time limit told"),
+        (
+            "an episode",
+            f"at most {gap.episode:g} s" if math.isfinite(gap.episode) else "no time limit stated",
+        ),
         ("control period", f"{1e3 * contract['control_dt']:g} ms"),
     ]
-    told = (
-        "What else was varied, disturbed or delayed, the environment knows and does not tell: see its source. "
-        "Nothing was added to what it observes."
+    note = (
+        "The environment does not state what else was randomized, disturbed or delayed; see its source. RoboLearn "
+        "added nothing to its observations."
     )
-    return ["## What it has met in training", table(("What", "Range"), rows), told]
+    return ["## Conditions in training", table(("What", "Range"), rows), note]
 
 
 def _before(out: Export) -> list[str]:
-    memory = ", or its memory is of before" * (len(out.manifest["graph"].get("inputs", ())) > 1)
-    return ["## Before it moves", CHECKS.format(memory=memory)]
+    state = ", to clear the recurrent state" * (len(out.manifest["graph"].get("inputs", ())) > 1)
+    return ["## Before it moves", CHECKS.format(state=state)]
 
 
 def _contract(out: Export) -> list[str]:
@@ -135,9 +136,9 @@ def _contract(out: Export) -> list[str]:
     ends = [(a["joint"], *(number(a[key]) for key in ("offset", "scale", "lower", "upper"))) for a in actions]
     return [
         "## What your software must agree with",
-        "Figures are rounded, manifest.json has them in full. The observation, by column from 0:",
+        "Numbers are rounded; manifest.json has full precision. The observation, columns from 0:",
         table(("Column", "In the environment"), rows),
-        "What the environment would be given = clip(offset + scale x action, lower, upper), its own numbers:",
+        "Input of the environment = clip(offset + scale x action, lower, upper), in its own units:",
         table(("Action", "Offset", "Scale", "Lower", "Upper"), ends),
     ]
 
@@ -152,10 +153,11 @@ def _use(out: Export) -> list[str]:
 
 
 def _closing(out: Export) -> str:
-    pairs = "The same policy earned the same twice from the same seed, so starts are pairs."
-    if not _gap(out).repeats:
+    pairs = "Two runs of the trained policy from the same seed had the same returns, so starts are paired."
+    if not _gap(out).repeatable:
         pairs = (
-            "The same policy earned something else the second time from the same seed, so the interval is of two "
-            "separate samples, and nothing was refused for it."
+            "Two runs of the trained policy from the same seed had different returns, so the interval is that of two "
+            "separate samples, and the export was not refused for it."
         )
-    return f"{shared.returns(out)}. {pairs} Every action was held against the trained policy's on the same observation."
+    actions = "Every action was compared with the trained policy's on the same observation."
+    return f"{shared.returns(out)}. {pairs} {actions}"

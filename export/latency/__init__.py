@@ -1,1 +1,1 @@
-"""How long a control step takes on an export target. Read `latency.py` first; `picture.py` draws it."""
+"""Latency of a control step on an export target. Read `latency.py` first; `picture.py` draws it."""

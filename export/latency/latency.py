@@ -1,13 +1,13 @@
-"""How long a control step takes on a target, from its network's graph and the target's figures; and measurements.
+"""Latency of a control step on an export target: model, measurements, and the verdict against the budget.
 
-The time of one control step, from sensor readings to targets, is a sum, each of its terms kept apart:
+The model of one control step, from sensor readings to joint targets, is a sum:
 
     t = fixed + runtime + kernels x launch + bytes / bandwidth + operations / rate
 
-`fixed` is calling the network, however small; `runtime` is what runtime.py does around it, one figure for every
-policy. Bytes and operations are bounded as in Williams, Waterman and Patterson (2009), "Roofline: an insightful
-visual performance model", but added where they take the greater: nothing is taken to overlap. It gives a typical
-time. Only a measurement gives p99, and only one that was made on the target says anything about the target.
+`fixed` is the time of calling an empty network; `runtime` is the time of runtime.py around the network, one figure for
+all policies. The terms of bytes and operations are those of Williams, Waterman and Patterson (2009), "Roofline: an
+insightful visual performance model", but their sum is taken instead of their maximum: no overlap is assumed. The model
+gives a typical time. Only a measurement gives p99, and only one on the export target is valid for it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 RUNTIMES = ("tensorrt", "onnxruntime")
 TERMS = ("fixed", "runtime", "launch", "memory", "compute")
 BASES = ("measured-on-target", "measured-other-device", "modelled", "not-run")
-"""What a verdict stands on. The second and the last are no ground for one."""
+"""Basis of a verdict. The second and the last allow none."""
 
-_NO_GROUND = ("measured-other-device", "not-run")
+_NO_VERDICT = ("measured-other-device", "not-run")
 _PRECISIONS = {"FLOAT": "fp32", "FLOAT16": "fp16", "BFLOAT16": "bf16"}
 _INDICES = {"INT64", "INT32", "BOOL", "STRING"}
-"""Kinds of constants that are no weights."""
+"""Types of constants that are not weights."""
 
 _FREE = {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
-"""The same numbers under another shape: no kernel."""
+"""Change of shape only: no kernel."""
 _STATIC = {"Shape", "Size"}
-"""Known before the first call, since shapes are fixed."""
+"""Constant, because shapes are fixed."""
 _MOVING = {"Concat", "Expand", "Gather", "Pad", "Slice", "Split", "Tile", "Transpose"}
-"""A kernel that computes nothing."""
+"""Kernels that copy without arithmetic."""
 _POINTWISE = (
     {"Abs", "Add", "And", "Cast", "Ceil", "Clip", "Cos", "Div", "Equal", "Exp", "Floor"}
     | {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
@@ -53,33 +53,32 @@ _RECURRENT = {"GRU", "LSTM", "RNN"}
 
 @dataclass(frozen=True)
 class Cost:
-    """What one call of a network asks of a computer."""
+    """Cost of one call of a network."""
 
     parameters: int
-    """Numbers in its weights, normalizer included; single numbers such as an epsilon are not."""
+    """Number of weights, including the normalizer, without scalars such as an epsilon."""
     weight_bytes: int
-    """Their size as stored, each in its own precision [bytes]."""
+    """Size of the weights in their stored precision [bytes]."""
     flops: int
-    """Operations; a multiplication and an addition are two [FLOP]."""
+    """Operations; a multiply-add counts as two [FLOP]."""
     kernels: int
     """Kernels launched, see `cost_of`."""
     precision: str
-    """Of most of the weights: fp32, fp16, bf16, or ONNX's name of another."""
+    """Precision of most weights: fp32, fp16, bf16, or the ONNX name of another type."""
     activation_bytes: int
-    """Inputs, outputs and what passes from kernel to kernel: each once written, once read a reader [bytes]."""
+    """Inputs, outputs and tensors between kernels: one write each, and one read per reader [bytes]."""
     uncounted: tuple[str, ...] = ()
-    """Kinds of node that count as one kernel and, for want of a rule, as no operations."""
+    """Types of nodes that count as one kernel and, without a rule, as 0 operations."""
 
 
 def cost_of(model: onnx.ModelProto) -> Cost:
-    """Count a graph of fixed shapes; a dimension left open counts as 1.
+    """Cost of an ONNX graph with fixed shapes; a dynamic dimension counts as 1.
 
-    Kernels: what depends on weights alone is folded, a change of shape is free, a pointwise node joins the last
-    kernel that feeds it, and every other node is a kernel. A recurrent node is three a step, layer and direction: the
-    input's product, the memory's product, the gates.
+    Kernels: nodes that depend only on weights are folded, a change of shape is free, a pointwise node is fused into the
+    last kernel that feeds it, every other node is a kernel. A recurrent node is three kernels per step, layer and
+    direction: product of the input, product of the recurrent state, gates.
 
-    Operations: products exactly; pointwise nodes one an output element and reductions one an input element,
-    which next to the products is nothing.
+    Operations: products exactly; pointwise nodes one per output element, reductions one per input element.
     """
     import onnx
     from onnx import inliner, shape_inference
@@ -103,7 +102,7 @@ def cost_of(model: onnx.ModelProto) -> Cost:
     constant, alias = set(weights), dict[str, str]()
     made_by: dict[str, int] = {}  # tensor to kernel
     readers: dict[str, set[int]] = {}  # tensor to the other kernels that read it
-    launches: list[int] = []  # of each kernel: a recurrent node is one here that launches several
+    launches: list[int] = []  # per kernel: a recurrent node is one entry with several launches
     flops, uncounted = 0, list[str]()
     for node in graph.node:
         live = [alias.get(name, name) for name in node.input if name and name not in constant]
@@ -115,22 +114,22 @@ def cost_of(model: onnx.ModelProto) -> Cost:
             continue
         try:
             flops += _flops(node, shapes)
-        except KeyError:  # a kind without a rule, or a shape that onnx does not know
+        except KeyError:  # a type without a rule, or a shape that ONNX cannot infer
             uncounted.append(node.op_type)
-        own = max(made_by.get(name, -1) for name in live)
-        if node.op_type not in _POINTWISE or own < 0:
-            own = len(launches)
+        kernel = max(made_by.get(name, -1) for name in live)
+        if node.op_type not in _POINTWISE or kernel < 0:
+            kernel = len(launches)
             steps = [(shapes.get(name) or (1,))[0] for name in node.input[:2]]  # and directions
             launches.append(3 * math.prod(steps) if node.op_type in _RECURRENT else 1)
         for name in live:
-            if made_by.get(name) != own:
-                readers.setdefault(name, set()).add(own)
-        made_by.update((name, own) for name in node.output if name)
+            if made_by.get(name) != kernel:
+                readers.setdefault(name, set()).add(kernel)
+        made_by.update((name, kernel) for name in node.output if name)
 
     outputs = {alias.get(value.name, value.name) for value in graph.output}
     written = [name for name in made_by if name in readers or name in outputs]
     used = {name for node in graph.node for name in node.input}
-    numbers: dict[str, int] = {}  # of each weight
+    numbers: dict[str, int] = {}  # by weight
     by_kind: dict[str, int] = {}
     for name, tensor in weights.items():
         kind = onnx.TensorProto.DataType.Name(tensor.data_type)
@@ -150,7 +149,11 @@ def cost_of(model: onnx.ModelProto) -> Cost:
 
 
 def _flops(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Operations of a node [FLOP]. KeyError: not known."""
+    """Operations of a node [FLOP].
+
+    Raises:
+        KeyError: no rule for its type, or its shape is unknown.
+    """
     out = math.prod(shapes[next(name for name in node.output if name)])
     first = shapes[node.input[0]]
     bias = out if len(node.input) > 2 and node.input[2] else 0
@@ -176,42 +179,42 @@ def _flops(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The modelled time of one control step, network and runtime.py, paced at the control rate."""
+    """Modelled time of one control step, network and runtime.py, paced at the control rate."""
 
     runtime: str
     """One of RUNTIMES."""
     target: str
-    """Name of the target it is for."""
+    """Name of the export target."""
     terms_ms: Mapping[str, float]
-    """By name, one of TERMS [ms]."""
+    """Terms of the sum by name, in the order of TERMS [ms]."""
     figures: Mapping[str, Figure]
-    """The target's figures that went in, by name."""
+    """The export target's figures in it, by name."""
     notes: tuple[str, ...] = ()
-    """What the model leaves out or takes for granted about this network."""
+    """What the model omits or assumes for this network."""
 
     @property
     def total_ms(self) -> float:
-        """The sum of the terms: a typical time, to be compared with a median [ms]."""
+        """Sum of the terms [ms]: a typical time, comparable with a median."""
         return sum(self.terms_ms.values())
 
     @property
     def assumed(self) -> list[str]:
-        """The names of the figures in it that nobody measured or specified for this board."""
+        """Names of its figures that are marked `assumed`."""
         return [name for name, figure in self.figures.items() if figure.mark == "assumed"]
 
 
 def model(target: ExportTarget, cost: Cost, graph: bool = True) -> list[Estimate]:
-    """One estimate a runtime that the target has figures for; none for `host`, which is measured.
+    """One estimate per runtime that the export target has figures for; none for `host`, which is measured.
 
     Args:
-        target: The target.
-        cost: The network.
-        graph: Whether TensorRT replays a CUDA graph, as the runtime does; else it launches kernel by kernel.
+        target: the export target.
+        cost: of the network.
+        graph: TensorRT replays a CUDA graph, as the runtime does; False: it launches every kernel separately.
     """
     notes = tuple(f"{kind} nodes: operations not counted" for kind in cost.uncounted)
     known, estimates = target.figures(), []
     if (step := target.step_us) is None:
-        return []  # a file with gpu or cpu has it
+        return []  # files with gpu or cpu have it
 
     def add(runtime: str, figures: list[str], terms: tuple[float, ...], *more: str) -> None:
         named = dict(zip(TERMS, terms, strict=True))
@@ -230,11 +233,11 @@ def model(target: ExportTarget, cost: Cost, graph: bool = True) -> list[Estimate
             cost.flops / getattr(gpu, rate).value / 1e9,
         )
         add("tensorrt", [f"gpu.{part}" for part in parts], terms)
-    # On a CPU, ONNX Runtime has no products in bf16, and widens fp16 weights to fp32 when it loads them.
+    # On a CPU, ONNX Runtime has no bf16 products, and converts fp16 weights to fp32 when it loads them.
     if (cpu := target.cpu) and cost.precision in ("fp32", "fp16"):
         widened = ["fp16 weights are read as fp32"] if cost.precision == "fp16" else []
         terms = (
-            cpu.fixed_us.value / 1e3,  # calling the nodes one by one is part of it
+            cpu.fixed_us.value / 1e3,  # includes calling the nodes
             step.value / 1e3,
             0.0,
             (4 * cost.parameters + cost.activation_bytes) / cpu.memory_bandwidth_gbs.value / 1e6,
@@ -247,31 +250,33 @@ def model(target: ExportTarget, cost: Cost, graph: bool = True) -> list[Estimate
 
 @dataclass(frozen=True)
 class Measurement:
-    """Times of a runtime's control steps on some device, paced at a control rate [ms]."""
+    """Times of a runtime's control steps on one device, paced at a control rate [ms]."""
 
     runtime: str
     p50_ms: float
     p99_ms: float
     max_ms: float
     count: int
-    """How many steps."""
+    """Number of steps."""
     rate_hz: float
-    """The rate they were paced at."""
+    """Control rate of the measurement [Hz]."""
     board: str | None
-    """The device as its device tree calls it; None where it has none."""
+    """Name of the device in its device tree; None where it has none."""
 
     @classmethod
     def read(cls, result: Mapping[str, Any]) -> Measurement:
-        """A result of the runtime's `measure`: `runtime`, `paced` with `p50_ms`, `p99_ms`, `max_ms`, `count` and
-        `rate_hz`, and the `board`, by itself or within `device`.
+        """Read a result of the runtime's `measure`: `runtime`, `paced` with `p50_ms`, `p99_ms`, `max_ms`, `count` and
+        `rate_hz`, and `board`, at the top or in `device`.
 
         Raises:
-            ConfigError: something is missing or is not a measurement.
+            ConfigError: an entry is missing or invalid.
         """
         paced, device = result.get("paced"), result.get("device")
         board = result.get("board", device.get("board") if isinstance(device, Mapping) else None)
         if not isinstance(paced, Mapping) or result.get("runtime") not in RUNTIMES:
-            raise ConfigError(f"a measurement needs runtime ({listing(RUNTIMES)}) and paced, its times")
+            raise ConfigError(
+                f"a measurement needs runtime ({listing(RUNTIMES)}) and paced (its times); measure again"
+            )
         numbers: dict[str, Any] = {}
         for key in ("p50_ms", "p99_ms", "max_ms", "rate_hz", "count"):
             number: Any = paced.get(key)
@@ -280,13 +285,13 @@ class Measurement:
             if not (real and 0 < number < math.inf):
                 raise ConfigError(f"a measurement's paced.{key} is {quote(number)}; it must be above 0")
         if not numbers["p50_ms"] <= numbers["p99_ms"] <= numbers["max_ms"]:
-            raise ConfigError("a measurement's p50, p99 and max fall in this order; it is damaged")
+            raise ConfigError("a measurement must have p50 <= p99 <= max; it is damaged, measure again")
         return cls(runtime=result["runtime"], board=board or None, **numbers)
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A runtime, and why."""
+    """A runtime and the reason for it."""
 
     runtime: str
     reason: str
@@ -294,10 +299,10 @@ class Recommendation:
 
 
 def recommend(results: Sequence[Estimate] | Sequence[Measurement]) -> Recommendation | None:
-    """The fastest: of estimates by their time, of measurements by p99. None where there is nothing.
+    """The fastest runtime: estimates by total time, measurements by p99. None where `results` is empty.
 
     Raises:
-        ValueError: estimates and measurements, or two devices, are mixed; their times do not compare.
+        ValueError: `results` mixes estimates and measurements, or several devices or rates.
     """
     if not results:
         return None
@@ -306,7 +311,7 @@ def recommend(results: Sequence[Estimate] | Sequence[Measurement]) -> Recommenda
         for r in results
     }
     if len(origins) > 1:
-        raise ValueError(f"times of different origin do not compare: {sorted(map(str, origins))}")
+        raise ValueError(f"times of different origin cannot be compared: {sorted(map(str, origins))}")
     times = sorted((r.total_ms if isinstance(r, Estimate) else r.p99_ms, r.runtime) for r in results)
     (time, best), others = times[0], times[1:]
     modelled = [r for r in results if isinstance(r, Estimate)]
@@ -314,37 +319,37 @@ def recommend(results: Sequence[Estimate] | Sequence[Measurement]) -> Recommenda
     said = f"{time:.{digits}f} ms with {best}" + "".join(f", {t:.{digits}f} ms with {r}" for t, r in others)
     if modelled:
         assumed = any(r.assumed for r in modelled)
-        ground = "the model rests on assumed figures" if assumed else "modelled, not measured"
-        return Recommendation(best, f"Try it first: a control step takes about {said}; {ground}.")
+        basis = "the model has assumed figures" if assumed else "modelled, not measured"
+        return Recommendation(best, f"Try it first: a control step takes about {said}; {basis}.")
     return Recommendation(best, f"99 of 100 steps take at most {said}.")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a control step is fast enough for its target, and how anybody knows."""
+    """Whether a control step meets the budget of its export target, and the basis for it."""
 
     fits: bool | None
-    """None where nothing is known about the target itself."""
+    """None where nothing is known about the export target."""
     basis: str
     """One of BASES."""
     lines: tuple[str, ...]
-    """The same for people: what it is about and stands on, then what was held against the budget."""
+    """Text for the user: subject and basis, then the comparisons with the budget."""
     runtime: str = ""
-    """Whose time it is about; empty where there is none."""
+    """The runtime of the verdict; empty where there is none."""
 
     def __post_init__(self) -> None:
-        if self.basis not in BASES or (self.fits is None) != (self.basis in _NO_GROUND):
-            raise ValueError(f"no verdict {self.fits} can stand on the basis {self.basis!r}")
+        if self.basis not in BASES or (self.fits is None) != (self.basis in _NO_VERDICT):
+            raise ValueError(f"no verdict {self.fits} is possible with basis {self.basis!r}")
 
 
 def verdict(target: ExportTarget, rate_hz: float, result: Estimate | Measurement | None) -> Verdict:
-    """Hold a result against the target's budget.
+    """Compare a result with the export target's budget.
 
-    Whether a measurement is the target's is decided here, from the board that it names, and by nobody else.
+    Only this function decides, from the board's name, whether a measurement was made on the export target.
 
     Raises:
-        ConfigError: the rate is not positive, or not the one that the measurement was paced at.
-        ValueError: the estimate is for another target.
+        ConfigError: the rate is not positive, or differs from the rate of the measurement.
+        ValueError: the estimate is for another export target.
     """
     budget = target.budget.ms(rate_hz)
     if result is None:
@@ -352,11 +357,12 @@ def verdict(target: ExportTarget, rate_hz: float, result: Estimate | Measurement
         return Verdict(None, "not-run", (f"no verdict for {target.title}: {why}",))
     if isinstance(result, Estimate):
         if result.target != target.name:
-            raise ValueError(f"an estimate for {result.target} says nothing about {target.name}")
+            raise ValueError(f"the estimate is for {result.target}, not for {target.name}")
         return _of_estimate(target, rate_hz, result, budget["p50"])
     if abs(result.rate_hz / rate_hz - 1) > 0.01:
         raise ConfigError(
-            f"{result.runtime} was measured at {result.rate_hz:g} Hz, the policy runs at {rate_hz:g}; measure it there"
+            f"{result.runtime} was measured at {result.rate_hz:g} Hz, the policy runs at {rate_hz:g} Hz; "
+            "measure at that rate"
         )
     paced = f"{result.runtime}, {result.count} control steps paced at {rate_hz:g} Hz"
     times = {"p50": result.p50_ms, "p99": result.p99_ms, "max": result.max_ms}
@@ -367,7 +373,7 @@ def verdict(target: ExportTarget, rate_hz: float, result: Estimate | Measurement
         elsewhere = (f"no verdict for {target.title}: measured on {where}", f"there: {paced}: {said} ms")
         return Verdict(None, "measured-other-device", elsewhere, result.runtime)
     if result.count < LEAST_STEPS:
-        short = f"no verdict for {target.title}: {result.count} control steps measured, {LEAST_STEPS} are the least"
+        short = f"no verdict for {target.title}: {result.count} control steps measured, at least {LEAST_STEPS} needed"
         return Verdict(None, "not-run", (short,), result.runtime)
     lines = [f"measured on {target.title}: {paced}"]
     lines += [_line(name, time, budget[name], rate_hz) for name, time in times.items()]
@@ -378,11 +384,11 @@ def verdict(target: ExportTarget, rate_hz: float, result: Estimate | Measurement
 def decide(
     target: ExportTarget, rate_hz: float, estimates: Sequence[Estimate], measurements: Sequence[Measurement]
 ) -> tuple[Recommendation | None, Verdict]:
-    """The runtime to use and the verdict on it, on the best ground there is: measurements on the target, else the
-    model, else nothing, which measurements elsewhere do not change."""
-    mine = [m for m in measurements if here(target, m.board) and m.count >= LEAST_STEPS]
-    fitting = [m for m in mine if verdict(target, rate_hz, m).fits]  # as the runtime's own best_of
-    chosen: Sequence[Any] = fitting or mine or estimates
+    """The recommended runtime and its verdict: from measurements on the export target, else from the model, else none;
+    measurements on other devices do not count."""
+    valid = [m for m in measurements if here(target, m.board) and m.count >= LEAST_STEPS]
+    fitting = [m for m in valid if verdict(target, rate_hz, m).fits]  # as best_of in the runtime
+    chosen: Sequence[Any] = fitting or valid or estimates
     if (best := recommend(chosen)) is None:
         return None, verdict(target, rate_hz, measurements[0] if measurements else None)
     result = next(r for r in chosen if r.runtime == best.runtime)
@@ -391,14 +397,16 @@ def decide(
 
 def _of_estimate(target: ExportTarget, rate_hz: float, result: Estimate, p50_ms: float) -> Verdict:
     terms = ", ".join(f"{name} {time:.3f}" for name, time in result.terms_ms.items() if time)
-    assumed = ", ".join(name.rpartition(".")[2] for name in result.assumed)  # of one section, and step_us
+    assumed = ", ".join(
+        name.rpartition(".")[2] for name in result.assumed
+    )  # without the section, of which there is one
     about = f"a control step with {result.runtime}, network and runtime.py"
     lines = (
         f"modelled, not measured: about {result.total_ms:.2f} ms {about}",
         _line("p50", result.total_ms, p50_ms, rate_hz),
-        f"its terms: {terms} ms",
+        f"terms: {terms} ms",
         "p99, max and jitter cannot be modelled; measure on the board",
-        *([f"assumed in it: {assumed}"] if assumed else []),
+        *([f"assumed figures: {assumed}"] if assumed else []),
         *result.notes,
     )
     return Verdict(result.total_ms <= p50_ms, "modelled", lines, result.runtime)

@@ -1,4 +1,4 @@
-"""latency.png: how long the control steps took, beside the budget they are held against."""
+"""latency.png: histogram of the control steps' times, with the budget."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BINS_PER_DECADE = 50
-"""A bar is 5 % wide: fine enough to show a small spread, coarse enough to have more than a step in most bars."""
+"""Bars 5 % wide: a small spread is visible, and most bars hold more than one step."""
 
 MANY = 30
-"""Where the tallest bar is so many times the smallest, the steps are counted on a logarithmic scale."""
+"""Logarithmic count axis where the tallest bar is more than this many times the smallest."""
 
 COLOURS = {"p50": "tab:green", "p99": "tab:orange", "max": "tab:red"}
 
@@ -24,13 +24,13 @@ COLOURS = {"p50": "tab:green", "p99": "tab:orange", "max": "tab:red"}
 def draw_latency(
     path: Path, measured: Sequence[Mapping[str, Any]], budget_ms: Mapping[str, float], title: str
 ) -> None:
-    """A histogram of all paced control steps for each runtime, and where the budget's p50, p99 and maximum lie.
+    """Draw a histogram of all paced control steps per runtime, with lines at the budget's p50, p99 and maximum.
 
     Args:
         path: the PNG to write.
-        measured: results of the runtime's `measure`, of one control rate.
+        measured: results of the runtime's `measure`, all at one control rate.
         budget_ms: `p50`, `p99` and `max` [ms].
-        title: what was measured where.
+        title: subject and machine.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ def draw_latency(
     times = [np.asarray(result["paced_ms"], float) for result in measured]
     period = 1e3 / measured[0]["paced"]["rate_hz"]
     low = min(*(t.min() for t in times), budget_ms["p50"]) / 1.4
-    # A step that took longer than the period is the one that must not be cut off.
+    # A step longer than the control period must be visible.
     longest = max(t.max() for t in times)
     high = period if longest <= period else 1.1 * longest
     edges = np.geomspace(low, high, 1 + math.ceil(BINS_PER_DECADE * math.log10(high / low)))
@@ -61,7 +61,7 @@ def draw_latency(
     axes.minorticks_off()
     until = "up to" if high == period else "and beyond"
     axes.set_xlabel(
-        f"sensor readings to targets [ms], {until} the control period of {period:g} ms", fontsize=9
+        f"sensor readings to joint targets [ms], {until} the control period of {period:g} ms", fontsize=9
     )
     figure.savefig(path, dpi=130)
 
@@ -73,7 +73,7 @@ def _bars(axes: Axes, counts: np.ndarray, edges: np.ndarray) -> None:
     tallest = int(counts.max())
     if tallest > MANY * int(counts[counts > 0].min()):
         axes.set_yscale("log")
-        # From a half: the bar of a single late step has a height.
+        # From 0.5, so that the bar of a single step has a height.
         axes.set_ylim(0.5, 0.5 * (2 * tallest) ** 1.35)
         ticks = [10**i for i in range(math.floor(math.log10(tallest)) + 1)]
         axes.set_yticks(ticks, [f"{tick}" for tick in ticks])
@@ -84,12 +84,12 @@ def _bars(axes: Axes, counts: np.ndarray, edges: np.ndarray) -> None:
 
 
 def _budget(axes: Axes, budget_ms: Mapping[str, float]) -> None:
-    """A line for each of the budget's times, its name beside its upper end."""
+    """A vertical line for each time of the budget, labelled at its upper end."""
     row, former = 0, 0.0
     for name, colour in COLOURS.items():
         limit = budget_ms[name]
         axes.axvline(limit, color=colour, linestyle="--", linewidth=1.2)
-        # Close lines would write over each other: each label stands a row lower then.
+        # Labels of close lines would overlap, so each is one row lower.
         row = row + 1 if limit < 1.9 * former else 0
         axes.text(
             limit * 1.03, 0.98 - 0.12 * row, f"{name} budget\n{limit:g} ms",
@@ -100,7 +100,7 @@ def _budget(axes: Axes, budget_ms: Mapping[str, float]) -> None:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each decade, within low..high."""
+    """1, 2 and 5 times each power of ten within low..high."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     every = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
     return [tick for tick in every if low * 0.999 <= tick <= high * 1.001]

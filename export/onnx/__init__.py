@@ -1,1 +1,1 @@
-"""The policy as an ONNX graph: written (`graph.py`), checked, compared with the trained network (`parity.py`)."""
+"""The policy as an ONNX graph: exported (`graph.py`), checked (`check.py`), compared with the policy (`parity.py`)."""

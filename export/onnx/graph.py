@@ -20,25 +20,25 @@ from robolearn.learners.policy import Policy
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
 
 OPSET = 18
-"""What all three TensorRT versions, and ONNX Runtime since 1.14, read."""
+"""Supported by all three TensorRT versions, and by ONNX Runtime since 1.14."""
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Cast(nn.Module):
-    """A change of precision within the graph."""
+    """Converts to another precision inside the ONNX graph."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same numbers, rounded."""
+        """`x` rounded to the precision."""
         return x.to(self.dtype)
 
 
-class Rounded(nn.Module):
-    """A linear layer in another precision, float32 before and after."""
+class LowPrecisionLinear(nn.Module):
+    """A linear layer in another precision with float32 input and output."""
 
     def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
         super().__init__()
@@ -49,29 +49,29 @@ class Rounded(nn.Module):
         return self.layer(x.to(self.dtype)).float()
 
 
-class Graph(nn.Module):
-    """What becomes the ONNX graph: `policy` with its matrices in `precision`; all else stays float32."""
+class ExportModule(nn.Module):
+    """The module that is exported: a copy of `policy` with matrix products in `precision` and the rest in float32."""
 
     def __init__(self, policy: Policy, precision: str = "fp32") -> None:
         super().__init__()
         dtype = PRECISIONS[precision]
         self.policy = copy.deepcopy(policy).cpu().eval().requires_grad_(False)
-        self.memory = torch.float32
+        self.state_dtype = torch.float32
         actor: Any = self.policy.actor
         if dtype != torch.float32:
-            # The products only: raw observations may not fit into half precision, and ONNX knows few activations in
-            # bf16 before opset 22.
-            layers = [Rounded(m, dtype) if isinstance(m, nn.Linear) else m for m in actor.mlp]
+            # Only the products: raw observations may overflow half precision, and ONNX has few bf16 activations
+            # before opset 22.
+            layers = [LowPrecisionLinear(m, dtype) if isinstance(m, nn.Linear) else m for m in actor.mlp]
             actor.mlp = nn.Sequential(*layers)
         rnn = rnn_of(actor)
-        if rnn is not None and dtype == torch.float16:  # ONNX's GRU and LSTM know no bf16: they stay float32
+        if rnn is not None and dtype == torch.float16:  # ONNX's GRU and LSTM have no bf16: float32
             actor.obs_normalizer = nn.Sequential(actor.obs_normalizer, Cast(dtype))
             rnn.to(dtype)
-            self.memory = dtype
+            self.state_dtype = dtype
 
     def forward(self, obs: Tensor, *state: Tensor) -> Any:
         """(1, D) and state (L, 1, H) each to actions (1, A) and the new state."""
-        out = self.policy(obs, *(part.to(self.memory) for part in state))
+        out = self.policy(obs, *(part.to(self.state_dtype) for part in state))
         return out if not state else (out[0], *(part.float() for part in out[1:]))
 
 
@@ -79,23 +79,23 @@ def build_graph(policy: Policy, width: int, precision: str, notes: dict[str, Any
     """Export a policy.
 
     Args:
-        policy: what was trained; it is copied.
-        width: columns of its observation, D.
-        precision: of the matrices, one of PRECISIONS.
-        notes: kept in the file as JSON, by name; `contract` lets a runtime compare it with a manifest.
+        policy: the trained policy; it is copied.
+        width: number of columns of its observation, D.
+        precision: of the matrix products, one of PRECISIONS.
+        notes: metadata of the file, as JSON by name; the runtime compares `contract` with the manifest.
 
     Returns:
         Inputs `obs` (1, D)[, `h_in`[, `c_in`]] (L, 1, H), outputs `actions` (1, A)[, `h_out`[, `c_out`]].
 
     Raises:
-        Refused: the exporter does not take it.
+        Refused: NOT_THE_SAME; torch cannot export it.
     """
-    graph, states = Graph(policy, precision), policy.state_names
+    graph, states = ExportModule(policy, precision), policy.state_names
     example = (torch.zeros(1, width), *(part.cpu() for part in policy.initial_state(1)))
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     try:
-        # The exporter reports its progress, and what of other packages it misses.
+        # The exporter prints progress and missing optional packages.
         logger.setLevel(logging.ERROR)
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
@@ -109,7 +109,7 @@ def build_graph(policy: Policy, width: int, precision: str, notes: dict[str, Any
                 output_names=["actions", *(f"{name}_out" for name in states)],
                 verbose=False,
             )
-    except Exception as error:  # of any kind: it compiles the module's Python
+    except Exception as error:  # the exporter raises many classes
         raise Refused(
             f"the policy cannot be exported to ONNX: {type(error).__name__}: {error}", NOT_THE_SAME
         ) from error
@@ -120,7 +120,7 @@ def build_graph(policy: Policy, width: int, precision: str, notes: dict[str, Any
 
 
 def _cleaned(model: onnx.ModelProto, notes: dict[str, Any]) -> onnx.ModelProto:
-    """Without the exporter's notes about source files on this machine; with ours."""
+    """The model without the exporter's metadata, which names files of this machine; with `notes` as metadata."""
     for part in (
         model.graph,
         *model.graph.node,

@@ -1,4 +1,4 @@
-"""Parity: the exported network against the one that was trained, number by number."""
+"""Parity: compares the outputs of the exported network with those of the trained policy."""
 
 from __future__ import annotations
 
@@ -14,57 +14,56 @@ from robolearn.runtime.robot import TOLERANCE
 from robolearn.runtime.sessions import Session
 
 STRETCH = 3.0
-"""Extremes: each column alone, and all at once, at so many times the largest magnitude that was recorded."""
+"""Extreme observations: each column alone, and all columns, at this multiple of the largest recorded magnitude."""
 
 
 @dataclass(frozen=True)
 class Parity:
-    """Largest differences between the trained policy and the exported one, each as a share of the largest action of
-    its step, or of 1 where that is smaller."""
+    """Largest differences of actions between the trained and the exported policy, as shares of max(1, largest action of
+    the step)."""
 
     recorded: float
-    """Over the recorded observations."""
+    """Of the recorded observations."""
     zeros: float
     extremes: float
     observations: int
-    """How many were recorded."""
+    """Number of recorded observations."""
     resets: int
-    """How often an episode began among them."""
+    """Number of episodes among them."""
     limit: float
-    """What is allowed, as the same share."""
+    """Largest allowed share."""
     cosine: float
-    """Smallest cosine between the two actions over the recorded observations."""
+    """Smallest cosine between both actions over the recorded observations."""
 
 
 @torch.no_grad()
 def check_parity(
     policy: Policy, session: Session, recording: Recording, joints: list[str], precision: str
 ) -> Parity:
-    """Run every recorded observation through both, each robot's in order, with memory where the policy has one; then
-    zeros and extremes.
+    """Compare both policies over every recorded observation, in order with recurrent state, then zeros and extremes.
 
     Args:
-        policy: what was trained.
-        session: what was exported, loaded.
+        policy: the trained policy.
+        session: the exported network.
         recording: T steps of N robots.
         joints: names of the actions, for messages.
         precision: of the exported network.
 
     Raises:
-        Refused: a difference is too large, or an output not finite; the worst output is named.
+        Refused: NOT_THE_SAME where a difference is too large or not finite; the worst output is named.
     """
     limit = TOLERANCE[precision]
     steps, robots = recording.observations.shape[:2]
-    theirs = np.zeros_like(recording.actions)
+    exported = np.zeros_like(recording.actions)
     for robot in range(robots):
-        memory = _empty(session)
+        state = _zero_state(session)
         for t in range(steps):
             if recording.reset[t, robot]:
-                memory = _empty(session)
-            out = session.run({"obs": recording.observations[t, robot][None], **memory})
-            theirs[t, robot] = out["actions"][0]
-            memory = {name: out[f"{name[:-3]}_out"].copy() for name in memory}
-    recorded = _compare("recorded observations", recording.actions, theirs, limit, joints, precision)
+                state = _zero_state(session)
+            out = session.run({"obs": recording.observations[t, robot][None], **state})
+            exported[t, robot] = out["actions"][0]
+            state = {name: out[f"{name[:-3]}_out"].copy() for name in state}
+    recorded = _compare("recorded observations", recording.actions, exported, limit, joints, precision)
 
     width = recording.observations.shape[-1]
     zeros = _single(policy, session, np.zeros((1, width), np.float32))
@@ -74,8 +73,8 @@ def check_parity(
     corners = np.concatenate([np.diag(reach), -np.diag(reach), signs * reach]).astype(np.float32)
     extreme = _compare("extreme observations", *_single(policy, session, corners), limit, joints, precision)
 
-    norms = np.linalg.norm(recording.actions, axis=-1) * np.linalg.norm(theirs, axis=-1)
-    cosine = (recording.actions * theirs).sum(axis=-1) / np.maximum(norms, 1e-12)
+    norms = np.linalg.norm(recording.actions, axis=-1) * np.linalg.norm(exported, axis=-1)
+    cosine = (recording.actions * exported).sum(axis=-1) / np.maximum(norms, 1e-12)
     moved = norms > 1e-6
     return Parity(
         recorded, zero, extreme, steps * robots, int(recording.reset.sum()), limit,
@@ -83,40 +82,40 @@ def check_parity(
     )  # fmt: skip
 
 
-def _empty(session: Session) -> dict[str, np.ndarray]:
+def _zero_state(session: Session) -> dict[str, np.ndarray]:
     return {name: np.zeros(shape, np.float32) for name, shape in session.inputs.items() if name != "obs"}
 
 
 def _single(policy: Policy, session: Session, observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Actions (M, A) of both for observations (M, D), nothing remembered."""
+    """Actions (M, A) of both policies for observations (M, D), from zero recurrent state."""
     device = next(policy.parameters()).device
     out = policy(torch.from_numpy(observations).to(device), *policy.initial_state(len(observations)))
-    ours = out[0] if isinstance(out, tuple) else out
-    memory = _empty(session)
-    theirs = [session.run({"obs": row[None], **memory})["actions"][0].copy() for row in observations]
-    return ours.cpu().numpy(), np.stack(theirs)
+    trained = out[0] if isinstance(out, tuple) else out
+    state = _zero_state(session)
+    exported = [session.run({"obs": row[None], **state})["actions"][0].copy() for row in observations]
+    return trained.cpu().numpy(), np.stack(exported)
 
 
 def _compare(
-    what: str, ours: np.ndarray, theirs: np.ndarray, limit: float, joints: list[str], precision: str
+    what: str, trained: np.ndarray, exported: np.ndarray, limit: float, joints: list[str], precision: str
 ) -> float:
-    """The largest difference of actions (..., A), as a share of max(1, the largest action of its step).
+    """Largest difference of actions (..., A), as a share of max(1, largest action of the step).
 
     Raises:
-        Refused: it is above `limit`, or not finite.
+        Refused: NOT_THE_SAME; it is above `limit`, or not finite.
     """
-    error = np.abs(theirs - ours).reshape(-1, ours.shape[-1])
-    size = np.maximum(1.0, np.abs(ours).max(axis=-1, keepdims=True)).reshape(-1, 1)
+    error = np.abs(exported - trained).reshape(-1, trained.shape[-1])
+    size = np.maximum(1.0, np.abs(trained).max(axis=-1, keepdims=True)).reshape(-1, 1)
     share = np.where(np.isfinite(error), error / size, np.inf)
     row, column = np.unravel_index(int(share.argmax()), share.shape)
     if share[row, column] > limit:
-        a, b = (x.reshape(error.shape)[row, column] for x in (ours, theirs))
+        a, b = (x.reshape(error.shape)[row, column] for x in (trained, exported))
         unsafe = (
             "" if precision == "fp32" else f"{precision} is not safe for this policy, use --precision fp32: "
         )
         raise Refused(
-            f"{unsafe}over {what} the exported policy's output {joints[column]} is {b:.6g} and the trained one's "
-            f"{a:.6g}; the difference is {share[row, column]:.2g} of the largest action, allowed is {limit:.2g}",
+            f"{unsafe}over {what} output {joints[column]} is {b:.6g} in the exported policy and {a:.6g} in the trained "
+            f"one; the difference is {share[row, column]:.2g} of the largest action, allowed are {limit:.2g}",
             NOT_THE_SAME,
         )
     return float(share.max())

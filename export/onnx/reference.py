@@ -1,4 +1,4 @@
-"""Sessions in real half precision, which ONNX Runtime has not on a processor: slow, for checks on this machine only."""
+"""Sessions in real half precision, which ONNX Runtime lacks on a CPU: slow, only for checks during export."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import onnx
 import torch
 from onnx.reference import ReferenceEvaluator
 
-from robolearn.export.onnx.graph import Graph
+from robolearn.export.onnx.graph import ExportModule
 from robolearn.learners.policy import Policy
 
 
 class ReferenceSession:
-    """The graph in ONNX's own evaluator, which rounds and overflows as each type does; about a millisecond a call."""
+    """The ONNX graph in ONNX's reference evaluator, which rounds and overflows like each type; about 1 ms per call."""
 
     name = "onnx reference"
 
@@ -24,31 +24,31 @@ class ReferenceSession:
         self._evaluator = ReferenceEvaluator(model)
 
     def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Every output by name, float32; what overflows is infinite or not a number."""
+        """Every output by name, float32; overflows are infinite or NaN."""
         with np.errstate(over="ignore", invalid="ignore"):
             results = self._evaluator.run(None, feeds)
         assert isinstance(results, list)
         return dict(zip(self.outputs, (np.asarray(r, np.float32) for r in results), strict=True))
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing: there are no resources to release."""
 
 
 class TorchSession:
-    """The module the graph was exported from; for the closed loop, where the evaluator takes too long."""
+    """The torch module that was exported; for the closed loop, where the evaluator is too slow."""
 
     name = "torch"
 
     def __init__(self, policy: Policy, precision: str, like: ReferenceSession) -> None:
         self.inputs, self.outputs = like.inputs, like.outputs
-        self._graph = Graph(policy, precision)
+        self._module = ExportModule(policy, precision)
 
     @torch.no_grad()
     def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every output by name, float32."""
-        out = self._graph(*(torch.from_numpy(feeds[name]) for name in self.inputs))
+        out = self._module(*(torch.from_numpy(feeds[name]) for name in self.inputs))
         parts = out if isinstance(out, tuple) else (out,)
         return dict(zip(self.outputs, (part.numpy() for part in parts), strict=True))
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing: there are no resources to release."""

@@ -1,7 +1,7 @@
-"""Which deployment stacks a policy can be written for: one module a reader.
+"""Profiles: files of a policy for other deployment stacks, one module per reader.
 
-A profile has one function, `files(manifest, graph)`: the content of each file by its path, in the keys of that
-reader and at full float precision. What the reader cannot run is refused, never approximated.
+A profile has one function, `files(manifest, graph)`: the content of each file by its path, with the keys of that
+reader and full float precision. A policy that the reader cannot run is refused, never approximated.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from types import ModuleType
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
 
 PROFILES: tuple[str, ...] = ("mjlab", "unitree")
-"""Names that `load` knows."""
+"""Valid names."""
 
 
 def load(name: str) -> ModuleType:
-    """The module of a profile; only that one is imported.
+    """The module of a profile; imports only that one.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: unknown name.
     """
     if name not in PROFILES:
         hint = did_you_mean(name, PROFILES)
-        raise ConfigError(f"there is no profile {quote(name)}{hint}; profiles: {listing(PROFILES)}")
+        raise ConfigError(f"there is no profile {quote(name)}{hint}; valid: {listing(PROFILES)}")
     return importlib.import_module(f"robolearn.export.profiles.{name}")

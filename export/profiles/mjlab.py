@@ -1,8 +1,8 @@
-"""An ONNX file with the properties that mjlab 1.6 writes, for legged_control2 and others that read those.
+"""An ONNX file with the metadata properties of mjlab 1.6, for legged_control2 and other readers.
 
-Properties are text, lists separated by commas. Every list of numbers belongs to `joint_names` entry by entry, and
-a target is default_joint_pos + action_scale x action: there is no offset of its own and no joint without a motor.
-mjlab itself rounds to three decimals; numbers are written here so that they read back as they are.
+Properties are text; lists are separated by commas. Every list of numbers has one entry per entry of `joint_names`, and
+a joint target is default_joint_pos + action_scale x action: there is no separate offset and no joint without a motor.
+mjlab rounds to three decimals; here numbers are written with full precision.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TERMS = {
     "last_action": "actions",
     "velocity_commands": "command",
 }
-"""Names of the terms in mjlab's velocity task. legged_control2's `phase` has a clock that never rests."""
+"""RoboLearn's names -> those of mjlab's velocity task. Without legged_control2's `phase`, whose clock never stops."""
 
 VELOCITY = "twist"
 """Name of mjlab's velocity command: forward, sideways, yaw."""
@@ -31,16 +31,16 @@ VELOCITY = "twist"
 README = """\
 # {name} with mjlab's properties
 
-`policy.onnx` says by itself what its reader needs, except what the format has no place for:
+The metadata of `policy.onnx` holds everything that its reader needs, except:
 
 - **Rate.** One control step is {dt!r} s; set the reader to {rate:g} Hz (legged_control2: `update_rate`).
-- **Command.** The readers pass on what they are sent, in m/s and rad/s. Trained were: {ranges}.
-- **Torque.** There is no limit in the file; the policy was trained with {effort} [Nm or N].
+- **Command.** The readers do not limit commands [m/s, rad/s]. Ranges in training: {ranges}.
+- **Torque.** The file has no torque limits; the policy was trained with {effort} [Nm or N].
 """
 
 
 def files(manifest: dict[str, Any], graph: onnx.ModelProto) -> dict[str, bytes]:
-    """The ONNX file and a page on what it cannot say.
+    """The ONNX file, and a README.md with what the format cannot hold.
 
     Args:
         manifest: of a bundle: `contract`, `command_ranges` and `run`.
@@ -56,7 +56,7 @@ def files(manifest: dict[str, Any], graph: onnx.ModelProto) -> dict[str, bytes]:
     checked("mjlab", contract, graph, TERMS)
     _check(contract)
     copy = copied(graph)
-    # In place of the graph's own notes: the readers look for these by name.
+    # Replaces the metadata of the ONNX graph; the readers look these up by name.
     onnx.helper.set_model_props(copy, properties(manifest))
     ranges = (f"{part} {low!r} to {high!r}" for part, (low, high) in manifest["command_ranges"].items())
     readme = README.format(
@@ -70,21 +70,21 @@ def files(manifest: dict[str, Any], graph: onnx.ModelProto) -> dict[str, bytes]:
 
 
 def _check(contract: dict[str, Any]) -> None:
-    """Refuse what one list a joint cannot say."""
+    """Refuse a contract that one list entry per joint cannot express."""
     driven = [action["joint"] for action in contract["actions"]]
     for joint in contract["joints"]:
         name, home = joint["name"], joint["home"]
         if name not in driven:
-            raise refused("mjlab", f"{name} has no motor, and the lists have one entry for each joint")
+            raise refused("mjlab", f"{name} has no motor; the lists have one entry for each joint")
         if not name or "," in name:
-            raise refused("mjlab", f"the lists are separated by commas, and a joint is called {name!r}")
+            raise refused("mjlab", f"the lists are separated by commas, but a joint is named {name!r}")
         offset = contract["actions"][driven.index(name)]["offset"]
         if abs(offset - home) > 1e-6:
             raise refused(
                 "mjlab",
-                f"{name}'s target at action 0 is {offset:g}, its home is {home:g}, and the format has one number "
-                "for both",
-                "use the unitree profile or the bundle's own runtime.py",
+                f"{name}'s joint target at action 0 is {offset:g}, its home is {home:g}; the format has one "
+                "number for both",
+                "use the unitree profile or the bundle's runtime.py",
             )
 
 
@@ -102,7 +102,7 @@ def properties(manifest: dict[str, Any]) -> dict[str, str]:
         "command_names": VELOCITY if "velocity_commands" in names else "",
         "observation_names": _csv(TERMS[name] for name in names),
         "observation_terms_scale": _csv(1.0 for _ in items),
-        # mjlab counts past frames only where a term has a history: 0 is the present alone. Readers ask for 0.
+        # In mjlab 0 means no history; the readers require 0.
         "observation_terms_flatten_history_dim": _csv(1 for _ in items),
         "observation_terms_history_length": _csv(0 for _ in items),
         "observation_terms_clip": _csv("-inf;inf" for _ in items),
@@ -111,5 +111,5 @@ def properties(manifest: dict[str, Any]) -> dict[str, str]:
 
 
 def _csv(values: Iterable[str | float]) -> str:
-    """A list as text; a float in as many digits as it takes to read the same one back."""
+    """A list as text, with floats in full precision."""
     return ",".join(value if isinstance(value, str) else repr(value) for value in values)

@@ -1,6 +1,6 @@
-"""What other stacks' readers can run at all: a memoryless network whose actions become joint targets.
+"""Checks for all profiles: the readers run only feed-forward networks whose actions become joint targets.
 
-None of them runs anything beside the network. A policy that needs more is refused here, the reason named.
+A policy that needs anything besides the network is refused here, with the reason.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ IR_VERSION = 10
 """Newest ONNX file format that the readers' ONNX Runtimes (1.20 and 1.22) open."""
 
 COMMAND = ["forward", "sideways", "yaw"]
-"""The one command they can give: velocities along x and y and about z."""
+"""The only command of the readers: velocities along x and y and about z."""
 
 
-RUNTIME = "export without a profile: the bundle's own runtime.py runs it"
-"""What to do instead, where that is so."""
+RUNTIME = "export without a profile and use the bundle's runtime.py"
+"""The usual fix in messages."""
 
 
 def refused(profile: str, why: str, instead: str = RUNTIME) -> Refused:
-    """The line that says why a profile cannot be written, and what can be done instead, if anything can."""
+    """The error with reason and fix; `instead` is empty where there is no fix."""
     line = f"the {profile} profile cannot express this policy: {why}"
     return Refused(f"{line}; {instead}" if instead else line, BAD_INPUT)
 
 
 def copied(graph: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in a file format that the readers' ONNX Runtimes open; the operators stay as they are."""
+    """A copy in an ONNX file format that the readers' ONNX Runtimes open, with the same operators."""
     copy = onnx.ModelProto()
     copy.CopyFrom(graph)
     copy.ir_version = min(copy.ir_version, IR_VERSION)
@@ -39,16 +39,16 @@ def copied(graph: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def checked(profile: str, contract: dict[str, Any], graph: onnx.ModelProto, terms: Mapping[str, str]) -> None:
-    """Refuse what no reader can run.
+    """Refuse a policy that no reader can run.
 
     Args:
         profile: its name, for the message.
         contract: of the manifest.
         graph: `obs` (1, D) to `actions` (1, A).
-        terms: the reader's name of each observation that it computes as we do, by ours.
+        terms: RoboLearn's name -> reader's name, for observations that the reader computes in the same way.
 
     Raises:
-        Refused: with the first reason.
+        Refused: BAD_INPUT, with the first reason.
     """
     for why, instead in _obstacles(contract, graph, terms):
         raise refused(profile, why, instead)
@@ -57,7 +57,7 @@ def checked(profile: str, contract: dict[str, Any], graph: onnx.ModelProto, term
 def _obstacles(
     contract: dict[str, Any], graph: onnx.ModelProto, terms: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """What is in the way, and what to do instead."""
+    """Yields (reason, fix) of everything that the readers cannot run."""
     items = {item["name"]: item for item in contract["observations"]}
     joints = [joint["name"] for joint in contract["joints"]]
     driven = [action["joint"] for action in contract["actions"]]
@@ -65,62 +65,60 @@ def _obstacles(
     for name, item in items.items():
         if name not in terms:
             yield (
-                f"it observes {name}, and of our observations the readers know {', '.join(terms)}",
-                "train without",
+                f"it observes {name}; the readers have only {', '.join(terms)}",
+                "train without it",
             )
         if item.get("history", 1) != 1:
-            yield f"{name} has a history of {item['history']}, whose layout the contract does not give", ""
+            yield f"{name} has a history of {item['history']}, whose layout the contract does not define", ""
     if "velocity_commands" in items and contract["command"] != COMMAND:
         given = ", ".join(contract["command"]) or "nothing"
-        yield f"the command is {given}, and the readers give {', '.join(COMMAND)} only", RUNTIME
+        yield f"the command is {given}; the readers have only {', '.join(COMMAND)}", RUNTIME
     for action in contract["actions"]:
         if action["kind"] != "position":
-            why = (
-                f"{action['joint']} is driven by {action['kind']}, and the readers send joint positions only"
-            )
+            why = f"{action['joint']} has an actuator of kind {action['kind']}; the readers send only joint positions"
             yield why, RUNTIME
     if driven != [name for name in joints if name in driven]:
-        orders = f"the actions are of {', '.join(driven)} and the joints {', '.join(joints)}"
-        yield f"{orders}, and the readers have one order for both", RUNTIME
+        orders = f"the order of the actions is {', '.join(driven)}, that of the joints {', '.join(joints)}"
+        yield f"{orders}; the readers have one order for both", RUNTIME
     inputs, outputs = ([_port(p) for p in ports] for ports in (graph.graph.input, graph.graph.output))
     if len(inputs) > 1 or len(outputs) > 1:
-        yield "it is recurrent, and the readers carry no state from step to step", RUNTIME
+        yield "it is recurrent; the readers keep no recurrent state", RUNTIME
     width = sum(item["width"] for item in contract["observations"])
     if inputs != [("obs", [1, width])] or outputs != [("actions", [1, len(driven)])]:
         wanted = f"obs (1, {width}) and actions (1, {len(driven)})"
-        yield f"the graph takes {inputs} to {outputs}, and the contract says {wanted}", "export it anew"
+        yield f"the ONNX graph has {inputs} and {outputs}; the contract requires {wanted}", "export again"
 
 
 def _beside(contract: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a policy needs besides its network and the readers do not have, and what to do instead.
+    """Yields (reason, fix) of what the policy needs besides its network and the readers lack.
 
-    A clock that is not observed and moves no pattern is no need: `gait_clock` alone passes.
+    A gait clock alone passes: it has no effect unless it is observed or moves a stepping pattern.
     """
     extra = contract["extra"]
     if unknown := [name for name in extra if name not in ("gait_clock", "step_pattern", "stride_pattern")]:
-        yield f"the readers know nothing of {', '.join(unknown)}, which the task runs beside it", ""
+        yield f"the readers have no {', '.join(unknown)}, which the contract's extra requires", ""
     needs = []
     if any(_numbers(extra.get("step_pattern"))) or any(_numbers(extra.get("stride_pattern"))):
         patterns = "step_pattern, stride_pattern"
         needs.append(f"the readers send offset + scale x action and add no stepping pattern ({patterns})")
     if any(item["name"] == "gait_phase" for item in contract["observations"]):
         if "gait_clock" not in extra:
-            yield "it observes gait_phase, and the contract does not say how that clock runs", ""
+            yield "it observes gait_phase, but the contract has no gait_clock", ""
         needs.append(
-            "the gait clocks they have never rest, while its own, seen as gait_phase, does when it stands"
+            "the readers' gait clocks never stop, but that of gait_phase stops while the robot stands"
         )
     if needs:
         yield ", and ".join(needs), RUNTIME
 
 
 def efforts(contract: Mapping[str, Any]) -> str:
-    """The torque limits [Nm or N] of the actuators as a list for a text."""
+    """Torque limits [Nm or N] of the actuators as text."""
     limits = (action["effort"] for action in contract["actions"])
     return ", ".join("none" if limit is None else f"{limit:g}" for limit in limits)
 
 
 def _numbers(table: Any) -> Iterator[float]:
-    """Every number in nested tables."""
+    """Yields every number in nested tables."""
     if isinstance(table, Mapping):
         for value in table.values():
             yield from _numbers(value)
@@ -129,5 +127,5 @@ def _numbers(table: Any) -> Iterator[float]:
 
 
 def _port(port: onnx.ValueInfoProto) -> tuple[str, list[int]]:
-    """Name and shape of an input or output; 0 where a size is not fixed."""
+    """(name, shape) of an input or output; 0 for a dynamic size."""
     return port.name, [size.dim_value for size in port.type.tensor_type.shape.dim]

@@ -1,9 +1,9 @@
 """The deploy folder of unitree_rl_lab and unitree_rl_mjlab: `params/deploy.yaml` beside `exported/policy.onnx`.
 
-Their C++ readers have one order: action i, joint i of an observation, `scale`, `offset` and `default_joint_pos`
-all belong to motor `joint_ids_map[i]`, while `stiffness` and `damping` are indexed by the motor's number itself.
-Every key below is read without a default by one of the two, `null` where they ask for null. An observation's
-position in the file is its place in the network's input.
+Their C++ readers have one order: action i, joint i of an observation, `scale`, `offset` and `default_joint_pos` belong
+to motor `joint_ids_map[i]`, while `stiffness` and `damping` are indexed by motor number. One of the two readers
+requires each key below; `null` is a required value where it appears. The order of observations in the file is
+their order in the network's input.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ TERMS = {
         "velocity_commands",
     )
 }
-"""Observations that both readers compute as we do. They also have `gait_phase`, whose clock never rests."""
+"""Observations that both readers compute as RoboLearn does. Without their `gait_phase`, whose clock never stops."""
 
 OF_JOINTS = ("joint_pos_rel", "joint_vel_rel")
-"""Observations with one column a joint."""
+"""Observations with one column per joint."""
 
 RANGES = dict(zip(COMMAND, ("lin_vel_x", "lin_vel_y", "ang_vel_z"), strict=True))
-"""Their name of each part of the command."""
+"""Names of the command's parts: RoboLearn's -> the readers'."""
 
 HEADER = """\
 # {name}, iteration {iteration}: {count} motors, in the order of joint_names below.
 #
 # BEFORE THIS RUNS ON A ROBOT: joint_ids_map holds the motor number of each joint in that order. RoboLearn does not
-# know how your robot numbers its motors and wrote 0, 1, 2, ... If it counts otherwise, change the map, and put
-# joint i's entries of stiffness and damping to place joint_ids_map[i]; all other lists stay. README.md shows how.
+# know the motor numbers of your robot and wrote 0, 1, 2, ... If they differ, change the map, and move joint i's
+# entries of stiffness and damping to index joint_ids_map[i]; all other lists stay. README.md shows how.
 """
 
 README = """\
@@ -49,18 +49,18 @@ README = """\
 Give the controller this folder as `policy_dir`. It reads `params/deploy.yaml` and `exported/policy.onnx`.
 
 **Fill in the motor numbers first.** `joint_ids_map` maps the policy's joints to the robot's motors. RoboLearn does
-not know that numbering; the file counts the motors in the order of the joints:
+not know the motor numbers; the file numbers the motors in the order of the joints:
 
 | joint | motor in `joint_ids_map` | stiffness | damping |
 |---|---|---|---|
 {rows}
 
-Where the robot numbers them otherwise, three lists change: `joint_ids_map[i]` becomes the number of joint i's motor,
-and joint i's `stiffness` and `damping` move to that place in theirs. The reader sends gains to every number up to the
-lists' end: give those without a joint 0. All other lists stay in the order of the joints.
+If the robot has other motor numbers, change three lists: set `joint_ids_map[i]` to the number of joint i's motor, and
+move joint i's `stiffness` and `damping` to that index in their lists. The reader sends gains to all motor numbers up to
+the end of the lists: use 0 for motors without a joint. All other lists stay in the order of the joints.
 
-The readers clamp the sticks, which go from -1 to 1, to the ranges under `commands`: beyond 1 m/s or 1 rad/s nothing
-can be asked for. They set no torque limit; the policy was trained with {effort} [Nm or N].
+The readers clamp the sticks, which go from -1 to 1, to the ranges under `commands`, so commands beyond 1 m/s or 1 rad/s
+are impossible. They set no torque limit; the policy was trained with {effort} [Nm or N].
 """
 
 
@@ -81,11 +81,11 @@ def files(manifest: dict[str, Any], graph: onnx.ModelProto) -> dict[str, bytes]:
     checked("unitree", contract, graph, TERMS)
     names = [item["name"] for item in contract["observations"]]
     if twice := [name for name in TERMS if names.count(name) > 1]:
-        raise refused("unitree", f"it observes {twice[0]} twice, and deploy.yaml has each term once")
+        raise refused("unitree", f"it observes {twice[0]} twice; deploy.yaml has each term once")
     driven = [action["joint"] for action in contract["actions"]]
     passive = [joint["name"] for joint in contract["joints"] if joint["name"] not in driven]
     if passive and (seen := [name for name in OF_JOINTS if name in names]):
-        why = f"{' and '.join(seen)} contain {', '.join(passive)}, without a motor, and the readers ask motors only"
+        why = f"{' and '.join(seen)} contain {', '.join(passive)}, which have no motor; the readers read only motors"
         raise refused("unitree", why)
     config = deploy(contract, ranges(manifest) if "velocity_commands" in names else {})
     actions, name = contract["actions"], printable(manifest["run"]["name"])
@@ -107,21 +107,25 @@ def files(manifest: dict[str, Any], graph: onnx.ModelProto) -> dict[str, bytes]:
 
 
 def ranges(manifest: dict[str, Any]) -> dict[str, list[float]]:
-    """The command's ranges [m/s, rad/s] in the readers' names; they read all three without a default."""
+    """Ranges of the command [m/s, rad/s] by the readers' names; all three are required.
+
+    Raises:
+        Refused: BAD_INPUT; the manifest has no range for one.
+    """
     given = manifest["command_ranges"]
     for name in COMMAND:
         low, high = given.get(name, (1.0, 0.0))
         if not low <= high:
             raise refused(
                 "unitree",
-                f"the readers clamp the command to a range, and the manifest has none for {name}",
-                f"give command_ranges.{name} as [lowest, highest]",
+                f"the readers clamp the command to a range; the manifest has none for {name}",
+                f"set command_ranges.{name} to [low, high]",
             )
     return {RANGES[name]: [float(limit) for limit in given[name]] for name in COMMAND}
 
 
 def deploy(contract: dict[str, Any], ranges: dict[str, list[float]]) -> dict[str, Any]:
-    """The content of deploy.yaml, numbers as they are."""
+    """The content of deploy.yaml, numbers unrounded."""
     actions = contract["actions"]
     home = {joint["name"]: float(joint["home"]) for joint in contract["joints"]}
 
@@ -141,12 +145,12 @@ def deploy(contract: dict[str, Any], ranges: dict[str, list[float]]) -> dict[str
                 "joint_names": [action["joint"] for action in actions],
                 "scale": column("scale"),
                 "offset": column("offset"),
-                # Which joints: all. A list here would shorten the actions, not choose the motors.
+                # null: all joints. A list would shorten the actions, not select motors.
                 "joint_ids": None,
             }
         },
         "observations": {
-            # unitree_rl_mjlab takes the block for several groups of terms unless the first has `params`.
+            # Without `params` in the first term, unitree_rl_mjlab reads the block as several observation groups.
             TERMS[item["name"]]: {
                 "params": {"command_name": "base_velocity"} if item["name"] == "velocity_commands" else {},
                 "clip": None,

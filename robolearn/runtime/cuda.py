@@ -132,12 +132,12 @@ def trt_errors(trt: Any, what: str) -> Iterator[Any]:
 def power_mode() -> str | None:
     """The power mode that `nvpmodel -q` prints, such as MAXN; None where that program is missing."""
     try:
-        asked = subprocess.run(
+        done = subprocess.run(
             ["nvpmodel", "-q"], capture_output=True, text=True, errors="replace", timeout=5, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    lines = [line.strip() for line in asked.stdout.splitlines()]
+    lines = [line.strip() for line in done.stdout.splitlines()]
     for number, line in enumerate(lines):
         if line.startswith("NV Power Mode"):
             return (

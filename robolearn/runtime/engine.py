@@ -282,7 +282,7 @@ class EngineSession:
             with suppress(Refused):  # the first failure is the one to tell
                 self.close()
             raise
-        # Of our own: the pinned memory goes when the session closes, and a view of it would then read freed memory.
+        # Copies: `close` frees the pinned buffers, and a view would then read freed memory.
         self._returned = {name: self._host[name].copy() for name in self.outputs}
 
     def _load(self, name: str, plan: bytes) -> None:

@@ -220,17 +220,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             sub.add_argument("--runtime", choices=RUNTIMES, help="only this runtime; default: all available")
         if name == "measure":
             sub.add_argument("--seconds", type=float, default=60.0, help="duration of the measurement [s]")
-    asked = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     try:
-        bundle = Bundle.load(asked.bundle)
-        if asked.command == "build":
+        bundle = Bundle.load(arguments.bundle)
+        if arguments.command == "build":
             return build(bundle)
-        runtimes = [asked.runtime] if asked.runtime else available(bundle)
-        if asked.command == "check":
+        runtimes = [arguments.runtime] if arguments.runtime else available(bundle)
+        if arguments.command == "check":
             return check(bundle, runtimes)
-        if not 0 < asked.seconds <= 86400:
-            raise Refused(f"--seconds {asked.seconds:g} is not within 0..86400", BAD_INPUT)
-        return measure_all(bundle, runtimes, asked.seconds, write=True)
+        if not 0 < arguments.seconds <= 86400:
+            raise Refused(f"--seconds {arguments.seconds:g} is not within 0..86400", BAD_INPUT)
+        return measure_all(bundle, runtimes, arguments.seconds, write=True)
     except Refused as error:
         print(f"runtime.py: {error}", file=sys.stderr)
         return error.code

@@ -1,4 +1,4 @@
-"""Bundles to test with: exported once, copied for those who break them."""
+"""Bundles for tests: exported once per module, copied where a test changes them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from robolearn.runtime.bundle import sha256_of
 from robolearn.training.train import train
 
 QUICK = ["--starts", "8", "--seconds", "0.4", "--measure-seconds", "0"]
-"""Enough to run every stage; nothing is timed, so nothing depends on how busy the machine is."""
+"""Runs every stage without timing, so that results do not depend on the load of the machine."""
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped walking policy as a bundle for jetson-thor. Not to be changed."""
+    """The shipped walking policy as a bundle for jetson-thor; read only."""
     folder = tmp_path_factory.mktemp("exported") / "bundle"
     words = ["--target", "jetson-thor", "pretrained:humanoid_walk", "--output", str(folder)]
     assert main(["export", *words, *QUICK]) == 0
@@ -33,7 +33,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def bundle(exported: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be broken."""
+    """A copy of `exported` that a test may change."""
     return Path(shutil.copytree(exported, tmp_path / "copied"))
 
 
@@ -52,7 +52,7 @@ def edit() -> Callable[[Path, Callable[[dict], None]], None]:
 
 @pytest.fixture
 def forge() -> Callable[[Path], None]:
-    """Make recording and hashes fit the files and the manifest as they are now, as a forger would."""
+    """(bundle): recompute hashes and the recording's manifest after a change, as a forger would."""
 
     def forge_anew(folder: Path) -> None:
         path = folder / "manifest.json"
@@ -73,7 +73,7 @@ RECURRENT = ["learner.rnn_hidden=16", "learner.actor_hidden=[8]", "learner.criti
 
 @pytest.fixture(scope="module", params=["gru", "lstm"])
 def recurrent(request, tmp_path_factory) -> Path:
-    """A tiny run whose policy has memory."""
+    """A tiny run with a recurrent policy."""
     folder = tmp_path_factory.mktemp(request.param) / "run"
     words = [f"learner.rnn={request.param}", "num_envs=8", "max_iterations=2", *RECURRENT, f"output={folder}"]
     return train(config.resolve(["task=cartpole_balance", *words]))
@@ -81,12 +81,12 @@ def recurrent(request, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def run(trained, tmp_path) -> Path:
-    """A copy of a tiny run, to be broken."""
+    """A copy of a tiny run that a test may change."""
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 def export(capfd, run, *words, quick=QUICK) -> tuple[int, str]:
-    """Exit code and the one line on stderr."""
+    """Exit code and stderr, which is one line where the export fails."""
     code = main(["export", str(run), *quick, *map(str, words)])
     said = capfd.readouterr().err
     assert said.count("\n") == (1 if code not in (0, 4) else 0), said

@@ -1,4 +1,4 @@
-"""The closed loop itself: paired starts, whose targets move the motors, and what counts as a fall."""
+"""The closed loop: paired starts, joint targets of the bundle at the actuators, falls, late joint targets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STARTS = 6
 
 @pytest.fixture(scope="module")
 def walking():
-    """The shipped run as on the robot, pushed often."""
+    """Configuration of the shipped run as on the robot, with frequent pushes."""
     words = [
         "task.pushes.speed=[0.5,0.5]",
         "task.pushes.seconds=[0.1,0.2]",
@@ -37,7 +37,7 @@ def walking():
 
 
 def driving(first: float):
-    """Everybody does nothing, but for the first robot, whose action is all `first`."""
+    """All actions are 0, except those of the first robot, which are `first`."""
 
     def driver_of(env):
         action = torch.zeros(env.num_envs, env.num_actions)
@@ -47,24 +47,24 @@ def driving(first: float):
     return driver_of
 
 
-def test_a_robot_that_falls_does_not_change_what_happens_to_the_others(walking):
-    alike, stood = loop._episodes(walking, STARTS, 60, driving(0.0))
-    other, stood_too = loop._episodes(walking, STARTS, 60, driving(6.0))
-    assert not stood_too[0]  # it falls, and begins anew in the middle
+def test_a_fall_of_one_robot_does_not_change_the_others(walking):
+    alike, survived = loop._episodes(walking, STARTS, 60, driving(0.0))
+    other, bundle_survived = loop._episodes(walking, STARTS, 60, driving(6.0))
+    assert not bundle_survived[0]  # it falls and is reset in the middle
     assert other[0] != alike[0]
     assert np.array_equal(other[1:], alike[1:])
-    assert np.array_equal(stood_too[1:], stood[1:])
+    assert np.array_equal(bundle_survived[1:], survived[1:])
 
 
-def test_the_return_is_that_of_the_first_episode_and_a_fall_is_a_fall(walking):
-    few, stood = loop._episodes(walking, STARTS, 60, driving(6.0))
+def test_the_return_is_that_of_the_first_episode_only(walking):
+    few, survived = loop._episodes(walking, STARTS, 60, driving(6.0))
     many, stood_later = loop._episodes(walking, STARTS, 90, driving(6.0))
-    assert not stood[0]
-    assert few[0] == many[0]  # what it earned after its fall counts for nothing
+    assert not survived[0]
+    assert few[0] == many[0]  # rewards after the fall do not count
     assert not stood_later[0]
 
 
-def test_the_actuators_get_what_the_runtime_computed(exported, walking, monkeypatch):
+def test_the_actuators_get_the_runtimes_joint_targets(exported, walking, monkeypatch):
     bundle = Bundle.load(exported)
     sent, step = [], Env.step
 
@@ -79,8 +79,8 @@ def test_the_actuators_get_what_the_runtime_computed(exported, walking, monkeypa
     assert float(sent[-1].abs().max()) > 0.1
 
 
-def test_what_the_runtime_computed_goes_to_the_simulations_device(exported, walking, monkeypatch):
-    """Told by `Tensor.to`, as there is one device here; what is compared comes back with `Tensor.cpu`."""
+def test_joint_targets_are_moved_to_the_simulations_device(exported, walking, monkeypatch):
+    """Detected by `Tensor.to`, since there is one device here; comparisons use `Tensor.cpu`."""
     bundle, sent = Bundle.load(exported), []
     to, step = torch.Tensor.to, Env.step
 
@@ -100,7 +100,7 @@ def test_what_the_runtime_computed_goes_to_the_simulations_device(exported, walk
 
 
 @pytest.mark.cuda
-def test_a_bundle_drives_robots_on_a_gpu(exported):
+def test_a_bundle_controls_robots_on_a_gpu(exported):
     bundle = Bundle.load(exported)
     run = runs.open_run("pretrained:humanoid_walk", ["backend=mujoco_warp", "device=cuda"])
     policy = runs.load_policy(run)
@@ -112,7 +112,7 @@ def test_a_bundle_drives_robots_on_a_gpu(exported):
     assert late.survival == 1.0
 
 
-def test_contacts_that_a_gpu_dropped_end_the_closed_loop(walking, monkeypatch):
+def test_dropped_contacts_raise_run_failed(walking, monkeypatch):
     pytest.importorskip("mujoco_warp")
     make = loop.make_env
     run = config.resolve(["task=humanoid_walk", "backend=mujoco_warp", "device=cpu", "backend.nconmax=3"])
@@ -129,19 +129,19 @@ def test_a_gap_that_is_too_large_is_code_3(trained, capfd, monkeypatch, tmp_path
     assert not (tmp_path / "b").exists()
 
 
-def test_a_runtime_that_raises_is_code_3(exported, walking, monkeypatch):
+def test_an_action_that_is_not_finite_is_refused(exported, walking, monkeypatch):
     bundle = Bundle.load(exported)
 
-    class Mad(OnnxSession):
+    class NotFinite(OnnxSession):
         def run(self, feeds):
             return {"actions": np.full((1, 21), math.nan, np.float32)}
 
     policy = runs.load_policy(runs.open_run("pretrained:humanoid_walk"))
-    with pytest.raises(Refused, match=r"does not drive the robot: .*not finite"):
-        loop.closed_loop(walking, policy, bundle, Mad(bundle.graph), STARTS, 0.1, 20.0)
+    with pytest.raises(Refused, match=r"cannot control the robot: .*not finite"):
+        loop.closed_loop(walking, policy, bundle, NotFinite(bundle.graph), STARTS, 0.1, 20.0)
 
 
-def test_a_return_of_nothing_is_nothing_to_compare(exported, walking):
+def test_returns_of_0_in_every_start_are_refused(exported, walking):
     bundle = Bundle.load(exported)
     task = replace(walking.task, rewards=dict.fromkeys(walking.task.rewards, 0.0))
     policy = runs.load_policy(runs.open_run("pretrained:humanoid_walk"))
@@ -151,29 +151,29 @@ def test_a_return_of_nothing_is_nothing_to_compare(exported, walking):
         )
 
 
-def test_late_targets_are_those_of_the_step_before_and_at_first_those_of_no_action(
+def test_late_joint_targets_are_those_of_the_step_before_and_first_those_of_action_0(
     exported, walking, monkeypatch
 ):
     bundle = Bundle.load(exported)
     sent: list[torch.Tensor] = []
     computed: list[torch.Tensor] = []
-    step, compute = Env.step, loop._Bundled.__call__
+    step, compute = Env.step, loop._BundleDriver.__call__
 
     def spy(self, action, targets=None):
         sent.append(targets.clone())
         return step(self, action, targets)
 
-    def listen(self, running):
+    def record(self, running):
         action, targets = compute(self, running)
         computed.append(targets.clone())
         return action, targets
 
     monkeypatch.setattr(Env, "step", spy)
-    monkeypatch.setattr(loop._Bundled, "__call__", listen)
+    monkeypatch.setattr(loop._BundleDriver, "__call__", record)
     found = loop.one_step_late(walking, bundle, OnnxSession(bundle.graph), STARTS, 0.4)
     assert len(sent) == len(computed) == 20
     assert all(torch.equal(late, before) for late, before in zip(sent[1:], computed, strict=False))
     knee = Runtime(bundle, OnnxSession(bundle.graph)).actuators.index("l_knee")
-    assert sent[0][:, knee].tolist() == pytest.approx([0.6] * STARTS)  # home: the clock rests
+    assert sent[0][:, knee].tolist() == pytest.approx([0.6] * STARTS)  # home: the clock is stopped
     assert 0 < found.mean_return < 20
     assert found.survival == 1.0

@@ -1,4 +1,4 @@
-"""`robolearn deploy`: a bundle drives the simulator in real time."""
+"""`robolearn deploy`: a bundle controls a simulated robot in real time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from robolearn.runtime.errors import NOT_THE_SAME
 from tests.as_on_gpu import no_numpy_before_cpu, unread
 
 PATIENT = ["--max-missed", "1"]
-"""How busy the machine is is no matter of tests."""
+"""Tests do not depend on the load of the machine."""
 
 
 def test_the_shipped_policy_walks_in_real_time(exported, capsys):
@@ -28,7 +28,7 @@ def test_the_shipped_policy_walks_in_real_time(exported, capsys):
     assert re.search(r"missed deadlines +\d+ of 100", out)
 
 
-def test_a_robot_simulated_on_a_gpu_is_driven_too(exported, capsys, monkeypatch):
+def test_a_bundle_controls_a_robot_on_a_gpu_backend(exported, capsys, monkeypatch):
     pytest.importorskip("mujoco_warp")
     drive = deploying.drive
 
@@ -48,13 +48,13 @@ def test_a_robot_that_falls_is_code_1(exported, capsys):
     assert code == 1, capsys.readouterr().out
 
 
-def test_missed_deadlines_are_code_4_and_said_to_be_measured(exported, capsys, monkeypatch):
+def test_missed_deadlines_are_code_4(exported, capsys, monkeypatch):
     late = deploying.Drive(
         np.full(10, 0.03), np.zeros(10), missed=4, falls=0, episode_return=1.0, seconds=0.2
     )
     monkeypatch.setattr(deploying, "drive", lambda *_: late)
     assert main(["deploy", str(exported), "--seconds", "0.2"]) == 4
-    assert "40.00 %, allowed 1 % (measured here)" in capsys.readouterr().out
+    assert "40.00 %, allowed 1 % (measured on this machine)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_missed_deadlines_are_code_4_and_said_to_be_measured(exported, capsys, m
         (["task.nonsense=1"], 2, "nonsense"),
     ],
 )
-def test_what_cannot_be_driven_is_one_line(words, code, said, exported, capsys):
+def test_bad_options_and_settings_are_one_line(words, code, said, exported, capsys):
     assert main(["deploy", str(exported), *words]) == code
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -78,7 +78,7 @@ def test_what_cannot_be_driven_is_one_line(words, code, said, exported, capsys):
 
 
 @pytest.mark.parametrize(("when", "code"), [("golden check", 3), ("drive", 2)])
-def test_a_network_that_gives_no_numbers_is_one_line(when, code, exported, monkeypatch, capsys):
+def test_an_action_that_is_not_finite_is_one_line(when, code, exported, monkeypatch, capsys):
     class Broken(deploying.Runtime):
         def step(self, *given):
             raise ValueError("the network's action is not finite: [nan]")
@@ -95,7 +95,7 @@ def test_a_damaged_bundle_is_refused(bundle, capsys):
     assert "policy.onnx is damaged" in capsys.readouterr().err
 
 
-def test_a_simulation_that_does_not_keep_up_misses_deadlines(exported, monkeypatch, capsys):
+def test_a_slow_simulation_misses_deadlines(exported, monkeypatch, capsys):
     step = Env.step
 
     def slow(self, *args):

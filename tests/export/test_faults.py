@@ -1,4 +1,4 @@
-"""Faults planted in an export, each with its exit code: another policy 3, over the budget 4, not here 5."""
+"""Faults planted in an export, with exit codes: 3 not the trained policy, 4 over the budget, 5 missing here."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_stale_recurrent_state_is_code_3(recurrent, capfd, monkeypatch, tmp_path
 
 
 def plant(monkeypatch, change):
-    """Change the contract wherever the export writes one, so that no list disagrees with another."""
+    """Change the contract wherever the export writes it, so that all its copies agree."""
     entry = bundles.contract_entry
 
     def wrong(contract):
@@ -84,12 +84,12 @@ def swap_everywhere(contract, first, second):
         (lambda c: c.update(control_dt=0.01), "control_dt: 0.01 and 0.02"),
     ],
 )
-def test_a_contract_that_is_wrong_wherever_it_is_written_is_code_3(
+def test_a_contract_that_differs_from_the_simulated_robot_is_code_3(
     change, where, capfd, monkeypatch, tmp_path
 ):
     plant(monkeypatch, change)
     code, said = export(capfd, "pretrained:humanoid_walk", "--output", tmp_path / "b")
-    assert (code, f"the manifest is not the robot's: {where}" in said) == (3, True), said
+    assert (code, f"the manifest differs from the simulated robot: {where}" in said) == (3, True), said
     assert not (tmp_path / "b").exists()
 
 
@@ -97,13 +97,13 @@ def test_a_contract_that_is_wrong_wherever_it_is_written_is_code_3(
     ("change", "where"),
     [
         (lambda c: swap(c["joints"], "l_knee", "r_knee", "name"), "joint_pos_rel"),
-        (lambda c: swap_everywhere(c, "l_shoulder_yaw", "r_shoulder_yaw"), "saw or did something else"),
-        (lambda c: c["actions"][0].update(scale=0.49), "the target of l_hip_pitch"),
-        (lambda c: c["extra"]["gait_clock"].update(stop_time=1.2), "saw or did something else"),
+        (lambda c: swap_everywhere(c, "l_shoulder_yaw", "r_shoulder_yaw"), "differ from the simulation's"),
+        (lambda c: c["actions"][0].update(scale=0.49), "the joint target of l_hip_pitch"),
+        (lambda c: c["extra"]["gait_clock"].update(stop_time=1.2), "differ from the simulation's"),
     ],
     ids=["swapped sensors", "swapped joint", "wrong scale", "wrong clock"],
 )
-def test_what_no_list_tells_is_caught_by_driving_the_robot(change, where, capfd, monkeypatch, tmp_path):
+def test_faults_that_no_comparison_finds_fail_in_the_closed_loop(change, where, capfd, monkeypatch, tmp_path):
     plant(monkeypatch, change)
     monkeypatch.setattr(stages, "require_consistent", lambda *_: None)
     monkeypatch.setattr(stages, "replay", lambda *_: {"observations": 0.0, "actions": 0.0, "targets": 0.0})
@@ -113,18 +113,18 @@ def test_what_no_list_tells_is_caught_by_driving_the_robot(change, where, capfd,
     assert (code, "closed loop" in said, where in said) == (3, True, True), said
 
 
-def test_gains_are_held_against_the_torques_that_the_simulated_motors_give(exported, make_env):
+def test_gains_are_compared_with_the_torques_of_the_simulated_motors(exported, make_env):
     task = HumanoidWalk(randomize={})
     env, contract = make_env(task, num_envs=3), Bundle.load(exported).contract
     consistent._require_torques(contract, env)
     for key, factor in (("kp", 1.01), ("kd", 1.1), ("effort", 1.01)):
         wrong = copy.deepcopy(contract)
         wrong["actions"][3][key] *= factor
-        with pytest.raises(Refused, match=f"by its {key} the actuator of l_knee"):
+        with pytest.raises(Refused, match=f"with its {key} the torque of l_knee"):
             consistent._require_torques(wrong, env)
 
 
-def test_a_wrong_dt_everywhere_alike_is_caught_by_the_recording(capfd, monkeypatch, tmp_path):
+def test_a_wrong_dt_in_every_copy_fails_the_golden_check(capfd, monkeypatch, tmp_path):
     plant(monkeypatch, lambda contract: contract.update(control_dt=0.01))
     monkeypatch.setattr(stages, "require_consistent", lambda *_: None)
     code, said = export(capfd, "pretrained:humanoid_walk", "--output", tmp_path / "b")
@@ -138,10 +138,9 @@ def test_a_wrong_dt_everywhere_alike_is_caught_by_the_recording(capfd, monkeypat
 def test_an_unsafe_precision_is_code_3_and_names_the_worst_output(
     precision, weight, bias, last_weight, last_bias, run, capfd
 ):
-    """One unit, x + its bias, and all weights exact in half precision: only arithmetic in it goes wrong.
+    """One hidden unit with weights that are exact in half precision, so that only its arithmetic can fail.
 
-    fp16 ends at 65504, which 60000 + 40000 x passes where float32 goes on; bf16 has 8 bits, so that of 61440 + 2 x
-    only steps of 256 are left when the 61440 is taken off again.
+    fp16 ends at 65504, which 60000 + 40000 x exceeds; bf16 has 8 bits, so 61440 + 2 x has steps of 256.
     """
     content = torch.load(run / "latest.pt", weights_only=True)
     actor = content["actor_state_dict"]
@@ -179,11 +178,11 @@ def test_thirty_million_parameters_are_over_the_budget_of_an_orin_nano(trained, 
     assert "modelled, not measured" in said.splitlines()[-1]
     latency = json.loads((tmp_path / "b" / "latency.json").read_text())
     assert (latency["status"], latency["fits"]) == ("modelled", False)
-    assert "says a model" in (tmp_path / "b" / "REPORT.md").read_text()
+    assert "predicts a model" in (tmp_path / "b" / "REPORT.md").read_text()
 
 
 @pytest.mark.parametrize("seconds", ["0", "1"])
-def test_requiring_a_measurement_and_not_measuring_is_code_5(seconds, run, capfd):
+def test_require_measured_without_enough_seconds_is_code_5(seconds, run, capfd):
     words = ["--target", "host", "--require-measured", "--measure-seconds", seconds]
     code, said = export(capfd, run, *words, quick=["--starts", "4", "--seconds", "0.1"])
     assert (code, "--measure-seconds" in said) == (5, True), said
@@ -210,7 +209,7 @@ def test_a_measurement_on_the_target_over_its_budget_is_code_4(run, capfd, monke
 
 
 @pytest.mark.parametrize("option", ["--require-engine", "--require-measured"])
-def test_what_cannot_be_had_here_is_code_5_before_any_work(option, run, capfd):
+def test_a_requirement_that_this_machine_lacks_is_code_5_before_any_stage(option, run, capfd):
     code, said = export(capfd, run, "--target", "jetson-thor", option)
     assert (code, option in said) == (5, True), said
     assert nothing_left(run)

@@ -1,11 +1,11 @@
-"""The arithmetic of parity and closed loop, by hand."""
+"""The arithmetic of parity and closed loop, with numbers worked out by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from robolearn.export.closed_loop import Gap, gap_between, student
+from robolearn.export.closed_loop import Gap, gap_between, student_t_975
 from robolearn.export.onnx.parity import check_parity
 from robolearn.export.record import Recording
 from robolearn.runtime.errors import Refused
@@ -25,7 +25,7 @@ def test_a_gap_is_a_share_of_the_mean_return_with_students_interval():
     assert found.of == "of the trained policy's"
 
 
-def test_the_whole_interval_must_lie_inside_not_the_mean_alone():
+def test_the_whole_interval_must_lie_inside_not_only_the_mean():
     assert gap([100] * 4, [100.5] * 4).inside  # always half a per cent better
     wide = gap([100] * 4, [90, 110, 90, 110])
     assert wide.mean == pytest.approx(0)
@@ -33,7 +33,7 @@ def test_the_whole_interval_must_lie_inside_not_the_mean_alone():
     assert not gap([100] * 4, [98.9] * 4).inside
 
 
-def test_returns_around_zero_are_held_against_their_spread_and_it_says_so():
+def test_returns_around_zero_are_compared_with_their_spread():
     found = gap([-100, 100, -100, 100], [-99, 101, -99, 101])
     assert found.mean == pytest.approx(0.01)
     assert "spread" in str(found)
@@ -42,11 +42,11 @@ def test_returns_around_zero_are_held_against_their_spread_and_it_says_so():
 @pytest.mark.parametrize(
     ("freedom", "quantile"), [(3, 3.182), (7, 2.365), (15, 2.131), (31, 2.040), (511, 1.965)]
 )
-def test_students_quantiles_are_those_of_the_tables(freedom, quantile):
-    assert student(freedom) == pytest.approx(quantile, abs=4e-3)
+def test_students_quantiles_equal_published_tables(freedom, quantile):
+    assert student_t_975(freedom) == pytest.approx(quantile, abs=4e-3)
 
 
-def test_thorough_is_as_much_as_the_default_or_whole_episodes():
+def test_thorough_means_512_starts_of_10_s():
     few, many = [1.0] * 8, [1.0] * 512
     assert not gap(few, few).thorough
     assert gap(many, many).thorough
@@ -54,7 +54,7 @@ def test_thorough_is_as_much_as_the_default_or_whole_episodes():
 
 
 class Linear:
-    """A network of one weight a column: the first action is their sum."""
+    """A network whose first action is the sum of the observation, plus `bend(obs)`."""
 
     name, state_names = "linear", ()
     inputs, outputs = {"obs": (1, 2)}, {"actions": (1, 2)}
@@ -92,24 +92,24 @@ def parity(session: Linear):
     return check_parity(Linear(), session, recording(), ["hip", "knee"], "fp32")
 
 
-def test_parity_is_a_share_of_the_largest_action_of_the_step_and_of_one_at_least():
+def test_parity_is_a_share_of_the_largest_action_but_of_at_least_1():
     found = parity(Linear(lambda obs: 5e-6))
     assert found.recorded == pytest.approx(5e-6, rel=0.2)
     assert found.zeros == pytest.approx(5e-6, rel=0.01)
     assert (found.observations, found.resets) == (40, 2)
 
 
-def test_what_differs_at_the_extremes_only_is_found():
-    """Each column alone is looked at, at three times its largest value, of either sign."""
-    with pytest.raises(Refused, match=r"extreme observations .* output hip"):
+def test_a_difference_only_at_extreme_observations_is_refused():
+    """Each column alone is tested at three times its largest value, with both signs."""
+    with pytest.raises(Refused, match="extreme observations output hip is"):
         parity(Linear(lambda obs: 1.0 if obs[0, 1] < -2 else 0.0))
 
 
-def test_what_differs_at_zero_only_is_found():
-    with pytest.raises(Refused, match="observations of zero"):
+def test_a_difference_only_at_zero_is_refused():
+    with pytest.raises(Refused, match="observations of zero output hip is"):
         parity(Linear(lambda obs: 1e-4 if not obs.any() else 0.0))
 
 
-def test_what_is_not_finite_is_found():
+def test_an_output_that_is_not_finite_is_refused():
     with pytest.raises(Refused, match="output hip is nan"):
         parity(Linear(lambda obs: np.nan))

@@ -1,7 +1,7 @@
-"""What the profiles write is run by small readers that do what the stacks' own do, written from their source.
+"""Files of the profiles, run by small copies of the stacks' readers, written from their source.
 
-The readers below take raw sensors and a profile's files, and nothing of ours; the joint targets must be those that
-the contract and the observation vocabulary give.
+The readers below take raw sensors and a profile's files and use no RoboLearn code; their joint targets must equal those
+of the contract and the observation vocabulary.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from robolearn.tasks.mdp.observations import VOCABULARY
 ROOT = Path(__file__).resolve().parents[2]
 JOINTS = ("knee", "ankle", "hip", "waist")
 HOME = (0.6, -0.31, -0.1, 0.0)
-WIDTHS = {"last_action": 4, "joint_pos_rel": 4, "velocity_commands": 3}  # an order of their own
+WIDTHS = {"last_action": 4, "joint_pos_rel": 4, "velocity_commands": 3}  # not in RoboLearn's order
 WIDTHS |= {"projected_gravity": 3, "joint_vel_rel": 4, "base_ang_vel": 3}
 Files = dict[str, bytes]
 Change = Callable[[dict[str, Any]], object]
 
 
 def manifest_of(*names: str) -> dict[str, Any]:
-    """Four position motors in an order of no alphabet, with numbers that three decimals would spoil."""
+    """Four position motors, not in alphabetical order, with numbers of more than three decimals."""
     actions = [
         {"joint": joint, "kind": "position", "kp": 40 + i + 1 / 3, "kd": 1 + i / 7, "effort": 30.0}
         | {"offset": float(np.float32(HOME[i])), "scale": float(np.float32(0.1)) * 1.1**i}
@@ -82,7 +82,7 @@ def readings(seed: int) -> dict[str, np.ndarray]:
 
 
 def targets_by_contract(manifest: dict[str, Any], graph: onnx.ModelProto, steps: int) -> np.ndarray:
-    """(steps, A) joint targets: the vocabulary's numpy twins, the graph as it came, offset + scale x action."""
+    """(steps, A) joint targets: the vocabulary's numpy functions, the given ONNX graph, offset + scale x action."""
     contract, session = manifest["contract"], onnxruntime.InferenceSession(graph.SerializeToString())
     home = np.array([joint["home"] for joint in contract["joints"]])
     offset, scale = (np.array([a[key] for a in contract["actions"]]) for key in ("offset", "scale"))
@@ -171,7 +171,7 @@ def run_unitree(reader: UnitreeReader, motors: list[int], steps: int) -> np.ndar
 
 
 class MjlabReader:
-    """Two readers of mjlab 1.6's properties, as strict as both together.
+    """Two readers of mjlab 1.6's properties in one, as strict as both.
 
     legged_control2, whose sources are closed: headers in qiayuanl/legged_control2_doc 4df7bc0 (gh-pages), namely
     legged_rl_controllers/OnnxPolicy.h (parseCsv, getMetadataStr), ObservationManager.h and CommandManager.h; names
@@ -200,7 +200,7 @@ class MjlabReader:
         return np.array([float(text) for text in self.names(key)])
 
     def by_policy(self, values: np.ndarray) -> np.ndarray:
-        """What the robot's model has in its own order, in the policy's; Eigen wants both of one length."""
+        """Values in the robot model's order, reordered to the policy's; Eigen requires equal lengths."""
         vector = [float(values[JOINTS.index(name)]) for name in self.model]
         assert len(vector) == len(self.joints)
         return np.array([vector[self.model.index(name)] for name in self.joints])
@@ -217,7 +217,7 @@ class MjlabReader:
         return known[name]()
 
     def step(self, s: dict[str, Any]) -> dict[str, float]:
-        """Raw sensors to targets by joint name."""
+        """Joint targets by joint name from raw sensors."""
         terms = zip(self.terms, self.gain, self.limits, strict=True)
         obs = np.concatenate([np.clip(self.term(name, s) * gain, *limits) for name, gain, limits in terms])
         self.last = self.session.run(["actions"], {"obs": np.float32(obs)[None]})[0][0].astype(float)
@@ -226,7 +226,7 @@ class MjlabReader:
 
 def test_unitrees_reader_sends_the_contracts_targets() -> None:
     manifest, graph = manifest_of(), graph_of()
-    # Not the home position: `offset` is a list of its own there.
+    # Not the home position: there `offset` and `default_joint_pos` are separate lists.
     manifest["contract"]["actions"][1]["offset"] = 0.25
     reader = UnitreeReader(unitree.files(manifest, graph))
     assert agrees(run_unitree(reader, [0, 1, 2, 3], steps=20), manifest, graph)
@@ -234,7 +234,7 @@ def test_unitrees_reader_sends_the_contracts_targets() -> None:
     assert reader.dt == np.float32(0.02)
 
 
-def test_unitrees_reader_misses_each_key_that_is_taken_away() -> None:
+def test_unitrees_reader_requires_every_key() -> None:
     files = unitree.files(manifest_of(), graph_of())
     whole = yaml.safe_load(files["params/deploy.yaml"])
     blocks = (["actions", "JointPositionAction"], ["observations", "base_ang_vel"], ["commands"])
@@ -248,7 +248,7 @@ def test_unitrees_reader_misses_each_key_that_is_taken_away() -> None:
                 run_unitree(UnitreeReader(files), [0, 1, 2, 3], steps=1)
 
 
-def test_filling_in_the_motor_numbers_takes_the_three_lists_that_the_page_names() -> None:
+def test_motor_numbers_change_the_three_lists_that_the_readme_names() -> None:
     manifest, graph, motors = manifest_of(), graph_of(), [5, 0, 3, 1]
     files = unitree.files(manifest, graph)
     assert b"joint_ids_map[i]" in files["README.md"]
@@ -274,14 +274,14 @@ def test_mjlabs_readers_send_the_contracts_targets(model: tuple[str, ...]) -> No
     assert dict(zip(robot.joints, robot.kp, strict=True))["hip"] == 42 + 1 / 3
 
 
-def test_three_decimals_as_the_stacks_own_exporters_write_would_be_found() -> None:
+def test_rounding_to_three_decimals_changes_the_joint_targets() -> None:
     manifest, graph = manifest_of(), graph_of()
     reader = UnitreeReader(unitree.files(manifest, graph))
     reader.scale = reader.scale.round(3)  # the last is 0.1331
     assert not agrees(run_unitree(reader, [0, 1, 2, 3], steps=3), manifest, graph)
 
 
-def test_every_number_reads_back_as_it_is() -> None:
+def test_every_number_has_full_precision() -> None:
     manifest, graph = manifest_of(), graph_of()
     deploy = yaml.safe_load(unitree.files(manifest, graph)["params/deploy.yaml"])
     meta = MjlabReader(mjlab.files(manifest, graph))
@@ -295,7 +295,7 @@ def test_every_number_reads_back_as_it_is() -> None:
     assert ranges == {"lin_vel_x": [-0.5, 1.0], "lin_vel_y": [-0.3, 0.3], "ang_vel_z": [-0.51234567, 0.5]}
 
 
-def test_the_properties_are_mjlabs_and_no_others() -> None:
+def test_the_properties_are_exactly_those_of_mjlab() -> None:
     meta = MjlabReader(mjlab.files(manifest_of(), graph_of())).meta
     # Those of get_base_metadata in mjlab 1.6, mjlab/rl/exporter_utils.py.
     terms = ("scale", "flatten_history_dim", "history_length", "clip")
@@ -306,28 +306,28 @@ def test_the_properties_are_mjlabs_and_no_others() -> None:
     assert meta["observation_names"] == "actions,joint_pos,command,projected_gravity,joint_vel,base_ang_vel"
 
 
-def test_a_policy_without_a_command_names_none() -> None:
+def test_a_policy_without_a_command_has_no_command_name() -> None:
     manifest = manifest_of("base_ang_vel", "joint_pos_rel")
     manifest["contract"]["command"], manifest["command_ranges"] = [], {}
     assert MjlabReader(mjlab.files(manifest, graph_of(7))).commands == []
     assert UnitreeReader(unitree.files(manifest, graph_of(7))).cfg["commands"] == {}
 
 
-def test_a_joint_without_a_motor_is_left_out_where_nothing_observes_it() -> None:
+def test_an_unobserved_joint_without_a_motor_is_omitted() -> None:
     manifest = manifest_of("base_ang_vel", "projected_gravity")
     del manifest["contract"]["actions"][1]
     reader = UnitreeReader(unitree.files(manifest, graph_of(6, 3)))
     assert reader.default.tolist() == np.float32([0.6, -0.1, 0.0]).tolist()
 
 
-def test_a_clock_that_moves_nothing_is_no_obstacle() -> None:
+def test_a_gait_clock_without_effect_is_accepted() -> None:
     manifest = manifest_of()
     manifest["contract"]["extra"] = {"gait_clock": {"frequency": 1.5}, "step_pattern": {"knee": 0.0}}
     assert [len(profile.files(manifest, graph_of())) for profile in (unitree, mjlab)] == [3, 2]
 
 
 @pytest.mark.parametrize("name", profiles.PROFILES)
-def test_the_graph_given_is_left_alone_and_the_copy_opens_in_onnx_runtime_1_20(name: str) -> None:
+def test_the_given_onnx_graph_is_unchanged_and_the_copy_has_ir_version_10(name: str) -> None:
     manifest, graph = manifest_of(), graph_of()
     graph.ir_version = 13
     before = copy.deepcopy(manifest), graph.SerializeToString(deterministic=True)
@@ -354,11 +354,11 @@ MOTORS = manifest_of()["contract"]["actions"]
 CASES: list[tuple[str, Change, onnx.ModelProto, str]] = [
     ("both", dict, graph_of(recurrent=True), "recurrent"),
     ("both", dict, graph_of(20), "obs (1, 21) and actions (1, 4)"),
-    ("both", put(*DRIVEN, 2, "kind", to="force"), graph_of(), "hip is driven by force"),
+    ("both", put(*DRIVEN, 2, "kind", to="force"), graph_of(), "hip has an actuator of kind force"),
     ("both", put(*SEEN, 1, "name", to="foot_height"), graph_of(), "observes foot_height"),
-    ("both", put(*SEEN, 1, "name", to="gait_phase"), graph_of(), "does not say how that clock runs"),
+    ("both", put(*SEEN, 1, "name", to="gait_phase"), graph_of(), "has no gait_clock"),
     ("both", put(*SEEN, 5, "history", to=3), graph_of(), "base_ang_vel has a history of 3"),
-    ("both", put(*EXTRA, to={"mirror": 1}), graph_of(), "know nothing of mirror"),
+    ("both", put(*EXTRA, to={"mirror": 1}), graph_of(), "have no mirror"),
     ("both", put(*EXTRA, to={"step_pattern": {"knee": 0.7}}), graph_of(), "no stepping pattern"),
     ("both", put(*EXTRA, to={"stride_pattern": {"yaw": {"hip": 0.1}}}), graph_of(), "(step_pattern, stride"),
     ("both", put("contract", "command", to=["forward"]), graph_of(), "the command is forward"),
@@ -368,13 +368,15 @@ CASES: list[tuple[str, Change, onnx.ModelProto, str]] = [
     ("unitree", put("command_ranges", "yaw", to=[0.5, -0.5]), graph_of(), "none for yaw"),
     ("unitree", put(*SEEN, 4, "name", to="joint_pos_rel"), graph_of(), "joint_pos_rel twice"),
     ("mjlab", put(*DRIVEN, to=MOTORS[:3]), graph_of(21, 3), "waist has no motor"),
-    ("mjlab", put(*DRIVEN, 1, "offset", to=0.25), graph_of(), "ankle's target at action 0 is 0.25"),
-    ("mjlab", renamed, graph_of(), "a joint is called 'a,b'"),
+    ("mjlab", put(*DRIVEN, 1, "offset", to=0.25), graph_of(), "ankle's joint target at action 0 is 0.25"),
+    ("mjlab", renamed, graph_of(), "a joint is named 'a,b'"),
 ]
 
 
 @pytest.mark.parametrize(("which", "change", "graph", "why"), CASES, ids=[f"{c[0]}: {c[3]}" for c in CASES])
-def test_what_cannot_be_run_is_refused(which: str, change: Change, graph: onnx.ModelProto, why: str) -> None:
+def test_a_policy_that_the_readers_cannot_run_is_refused_with_the_reason(
+    which: str, change: Change, graph: onnx.ModelProto, why: str
+) -> None:
     for name in profiles.PROFILES if which == "both" else (which,):
         manifest = manifest_of()
         change(manifest)
@@ -386,14 +388,14 @@ def test_what_cannot_be_run_is_refused(which: str, change: Change, graph: onnx.M
 
 
 @pytest.mark.parametrize("name", profiles.PROFILES)
-def test_the_shipped_humanoid_is_refused_for_its_pattern_and_its_resting_clock(name: str) -> None:
+def test_the_shipped_humanoid_is_refused_for_its_stepping_pattern_and_gait_clock(name: str) -> None:
     shipped = ROOT / "robolearn" / "pretrained" / "humanoid_walk" / "contract.json"
     manifest = {**manifest_of(), "contract": json.loads(shipped.read_text(encoding="utf-8"))}
-    why = r"no stepping pattern \(step_pattern, stride_pattern\), and .* never rest, .* runtime.py runs it$"
+    why = r"no stepping pattern \(step_pattern, stride_pattern\), and .* never stop, .* runtime.py$"
     with pytest.raises(Refused, match=why):
         profiles.load(name).files(manifest, graph_of(74, 21))
 
 
-def test_an_unknown_profile_is_named_with_the_one_that_was_meant() -> None:
+def test_an_unknown_profile_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match=r"^there is no profile 'unitre': did you mean unitree"):
         profiles.load("unitre")

@@ -1,4 +1,4 @@
-"""REPORT.md and latency.png: what they say about results made by hand, and what they never say."""
+"""REPORT.md and latency.png of results made by hand: required sentences, and forbidden ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from robolearn import config
 from robolearn.core.contract import contract_of
 from robolearn.export import report as reports
 from robolearn.export.bundle import contract_entry
-from robolearn.export.closed_loop import Gap, Late
+from robolearn.export.closed_loop import DelayResult, Gap
 from robolearn.export.latency.latency import Cost, Measurement, decide, model
 from robolearn.export.latency.picture import draw_latency
 from robolearn.export.onnx.parity import Parity
@@ -40,7 +40,7 @@ NO_TENSORRT = "TensorRT's Python module cannot be imported (no). On a Jetson: ap
 
 
 def trained(name: str) -> Any:
-    """A task as it is exported: `config`, `contract` and the `ranges` of its commands."""
+    """A task as exported: `config`, `contract` and the `ranges` of its commands."""
     settings = config.resolve([f"task={name}"])
     env = make_env(settings, num_envs=1)
     try:
@@ -63,7 +63,7 @@ def cartpole() -> Any:
 
 
 def result(runtime: str = "onnxruntime", ms: Any = 0.2) -> dict[str, Any]:
-    """What `measure` gives for steps of about `ms`, or of those that are given."""
+    """A result of `measure` for steps of `ms`, a number or a list [ms]."""
     took = np.full(500, ms) if np.isscalar(ms) else np.asarray(ms, float)
     took = took + 1e-6 * np.arange(len(took))
     one = statistics(took / 1e3)
@@ -73,7 +73,7 @@ def result(runtime: str = "onnxruntime", ms: Any = 0.2) -> dict[str, Any]:
 
 
 def made(policy: Any, target: str = "jetson-thor", board: str | None = None, **changes: Any) -> Any:
-    """An Export as the stages make it. `board`: what this machine calls itself."""
+    """An Export as the stages make it. `board`: name of this machine."""
     wanted, precision = load(target), changes.pop("precision", "fp32")
     measured = [m | {"board": board} for m in changes.pop("measured", [])]
     estimates = model(wanted, dataclasses.replace(changes.pop("cost", SMALL), precision=precision))
@@ -99,7 +99,7 @@ def made(policy: Any, target: str = "jetson-thor", board: str | None = None, **c
 
 
 def answer(text: str, question: str) -> str:
-    """The cell beside a question of `In short`."""
+    """The answer to a question of `In short`."""
     (line,) = [line for line in text.splitlines() if line.startswith(f"| {question}")]
     return line.split(" | ")[1]
 
@@ -108,40 +108,41 @@ def section(text: str, title: str) -> str:
     return re.split(r"^## ", text.partition(f"\n## {title}\n")[2], maxsplit=1, flags=re.M)[0]
 
 
-def test_the_sections_stand_in_the_order_in_which_somebody_decides(humanoid):
+def test_the_order_of_the_sections(humanoid):
     titles = re.findall(r"^## (.*)", report(made(humanoid)), flags=re.M)
-    first = "In short, What this does not show, What it has met in training, Before it moves"
+    first = "In short, What this does not show, Conditions in training, Before it moves"
     then = "What the robot must agree with, On the robot's computer, The same policy, Latency"
-    assert titles == [*first.split(", "), *then.split(", "), "Appendix: what budget and model rest on"]
+    assert titles == [*first.split(", "), *then.split(", "), "Appendix: figures of budget and model"]
 
 
-def test_what_a_late_target_costs_is_counted_and_bold_where_it_is_much(humanoid):
+def test_falls_with_late_joint_targets_are_counted_and_bold_where_many(humanoid):
     some = answer(
-        report(made(humanoid, late=Late(0.9 * GAP.bundle_return, 0.95))), "What if its targets arrive 20 ms"
+        report(made(humanoid, late=DelayResult(0.9 * GAP.bundle_return, 0.95))),
+        "What if its joint targets arrive 20 ms",
     )
     assert (
         some
-        == f"{round(0.05 * GAP.starts)} of {GAP.starts} starts fell (in time: {GAP.fell}); return -10.0 %"
+        == f"{round(0.05 * GAP.starts)} of {GAP.starts} starts fell (on time: {GAP.fell}); return -10.0 %"
     )
-    all_of_them = answer(report(made(humanoid, late=Late(float("nan"), 0.0))), "What if")
+    all_of_them = answer(report(made(humanoid, late=DelayResult(float("nan"), 0.0))), "What if")
     assert all_of_them.startswith(f"**{GAP.starts} of {GAP.starts} starts fell")
     assert "return" not in all_of_them
     assert "What if" not in report(made(humanoid))
 
 
 @pytest.mark.parametrize("name", JETSONS)
-def test_a_modelled_fit_is_never_a_yes_and_a_no_says_it_is_a_model(humanoid, name):
+def test_a_model_never_answers_yes_and_its_no_names_the_model(humanoid, name):
     out = made(humanoid, target=name)
     assert out.verdict.fits is True
     said = answer(report(out), "Is it fast enough")
-    assert said.startswith("**not known**: a model of assumed figures expects ")
-    assert f"{out.estimates[-1].total_ms:.2f} of 1 ms (p50)" in said  # ONNX Runtime's, which is the faster
+    assert said.startswith("**not known**: a model with assumed figures predicts ")
+    assert f"{out.estimates[-1].total_ms:.2f} of 1 ms (p50)" in said  # of ONNX Runtime, which is faster
     assert "yes" not in said
     over = answer(report(made(humanoid, target=name, cost=HUGE)), "Is it fast enough")
-    assert over.startswith("**no**, says a model of assumed figures: ")
+    assert over.startswith("**no**, predicts a model with assumed figures: ")
 
 
-def test_measured_on_the_target_it_is_yes_or_no_with_the_figures_and_those_over_in_bold(humanoid):
+def test_a_measurement_on_the_target_answers_yes_or_no_with_times_over_the_budget_in_bold(humanoid):
     fast = report(made(humanoid, board=THOR, measured=[result(ms=0.2)]))
     assert answer(fast, "Is it fast enough") == (
         "**yes**: p50 0.200 of 1, p99 0.200 of 2, p99 - p50 0.000 of 1, max 0.200 of 5 ms"
@@ -154,36 +155,36 @@ def test_measured_on_the_target_it_is_yes_or_no_with_the_figures_and_those_over_
     assert said.endswith("**max 7.000 of 5** ms")
 
 
-def test_what_was_measured_elsewhere_answers_nothing(humanoid):
+def test_a_measurement_on_another_device_gives_no_answer(humanoid):
     text = report(made(humanoid, measured=[result()], run={"machine": "AMD EPYC, x86_64"}))
     assert answer(text, "Is it fast enough").startswith("**not known**")
-    assert "Measured on AMD EPYC, x86_64, **not the target**" in text
-    assert "They say nothing about the target" in text
+    assert "Measured on AMD EPYC, x86_64, **not the export target**" in text
+    assert "They say nothing about the export target" in text
     assert "**Nothing was measured on Jetson Thor" in text
     short = report(made(humanoid, target="host", measured=[result(ms=[0.2] * 50)]))
     assert "| **not known** | 50 control steps measured" in short
 
 
 @pytest.mark.parametrize(("trained", "fell"), [(0.5, 256), (1.0, 0)])
-def test_falls_are_counted_and_a_policy_that_falls_is_a_bold_no(humanoid, trained, fell):
+def test_falls_are_counted_and_many_falls_are_a_bold_no(humanoid, trained, fell):
     text = report(made(humanoid))
     assert answer(text, "Does it stay up?") == "5 of 512 starts fell within 10 s (trained policy: 4)"
     assert "What counts as a fall: `fallen`, `body_below_ground`." in text
     gap = dataclasses.replace(GAP, bundle_survival=0.25, trained_survival=trained)
     said = answer(report(made(humanoid, gap=gap)), "Does it stay up?")
     assert said.startswith(f"**no**: 384 of 512 starts fell within 10 s (trained policy: {fell})")
-    assert said.endswith("; the trained policy does not either") == (trained < 0.9)
+    assert said.endswith("; the trained policy falls, too") == (trained < 0.9)
 
 
 @pytest.mark.parametrize(
     ("starts", "seconds", "episode", "little"),
-    # The last one are whole episodes: there is no more to see.
+    # The last one: whole episodes of 5 s.
     [(512, 10.0, 20.0, False), (511, 10.0, 20.0, True), (512, 9.98, 20.0, True), (512, 5.0, 5.0, False)],
 )
 def test_few_or_short_starts_are_hardly_tested(humanoid, starts, seconds, episode, little):
     gap = dataclasses.replace(GAP, starts=starts, seconds=seconds, episode=episode)
     text = report(made(humanoid, gap=gap))
-    for question in ("Does it drive the robot", "Does it stay up?"):
+    for question in ("Does it control the robot", "Does it stay up?"):
         assert answer(text, question).startswith("**hardly tested**") == little, question
     if little:
         assert f"{starts} starts of {seconds:g} s; the default is 512 of 10 s" in text
@@ -193,42 +194,42 @@ def test_few_or_short_starts_are_hardly_tested(humanoid, starts, seconds, episod
 @pytest.mark.parametrize(
     ("low", "high", "said"),
     [
-        (-0.00007, 0.00005, "within ±0.007 % of"),  # too small for a side
-        (-0.004, 0.003, "within ±0.4 % of"),  # about symmetric
+        (-0.00007, 0.00005, "within ±0.007 % of"),  # within 0.01 %
+        (-0.004, 0.003, "within ±0.4 % of"),  # nearly symmetric
         (-0.004, 0.001, "-0.400 to +0.100 % off"),
         (0.0001, 0.0003, "+0.010 to +0.030 % off"),
         (0.0, 0.0, "within ±0.001 % of"),  # never ±0
         (-0.000071, 0.00005, "within ±0.008 % of"),  # rounded up: it is a bound
     ],
 )
-def test_an_interval_is_a_bound_where_it_has_no_side(humanoid, low, high, said):
+def test_a_nearly_symmetric_interval_is_one_bound(humanoid, low, high, said):
     gap = dataclasses.replace(GAP, low=low, high=high)
-    assert f"return {said} the trained" in answer(report(made(humanoid, gap=gap)), "Does it drive")
+    assert f"return {said} the trained" in answer(report(made(humanoid, gap=gap)), "Does it control")
 
 
-def test_it_says_where_the_policy_comes_from(humanoid):
+def test_the_report_states_the_origin_of_the_policy(humanoid):
     plain = report(made(humanoid)).splitlines()[2]
     assert plain.startswith("robolearn 9.9 exported `runs/walk`: iteration 400, seed 1; fp32 at 50 Hz;")
-    assert "graph `0123456789ab` (sha256)" in plain
+    assert "ONNX file `0123456789ab` (sha256)" in plain
     run = {"exported_at": "2026-01-31T10:00:00+01:00", "machine": "AMD EPYC", "versions": {"torch": "2.9"}}
     dated = report(made(humanoid, run=run)).splitlines()[2]
     assert "; 2026-01-31; AMD EPYC; torch 2.9; " in dated
-    assert "Tried with settings" not in report(made(humanoid))
+    assert "settings other than the run's" not in report(made(humanoid))
     text = report(made(humanoid, run={"overrides": ["task.pushes.speed=[0,0]"]}))
-    assert "**Tried with settings other than the run's: `task.pushes.speed=[0,0]`.**" in text
+    assert "**The closed loop ran with settings other than the run's: `task.pushes.speed=[0,0]`.**" in text
 
 
-def test_bf16_says_what_it_needs(humanoid):
+def test_a_bf16_report_says_that_it_needs_tensorrt(humanoid):
     text = report(made(humanoid, precision="bf16", golden={"torch": {"actions": 1e-3}}))
-    assert "Needs TensorRT on the robot: ONNX Runtime has no bf16 products on a processor." in text
+    assert "Needs TensorRT on the robot: ONNX Runtime has no bf16 products on a CPU." in text
     assert 'open_session(bundle, "tensorrt")' in text
-    assert "Here the network was run by torch, not by what the robot will use." in text
+    assert "In the export torch ran the network, not the runtime that the robot will use." in text
     assert "Smallest cosine: 0.999999." in text
     assert "Needs TensorRT" not in report(made(humanoid))
     assert "Smallest cosine" not in report(made(humanoid))
 
 
-def test_no_line_says_pass_and_no_sentence_stands_there_twice(humanoid, cartpole):
+def test_no_line_says_pass_and_no_sentence_is_repeated(humanoid, cartpole):
     little = dataclasses.replace(GAP, starts=8, seconds=0.4, bundle_survival=0.0)
     there: dict[str, Any] = {"board": THOR, "measured": [result(), result("tensorrt", 0.4)], "engine": ""}
     here = {"measured": [result()]}
@@ -244,14 +245,14 @@ def test_no_line_says_pass_and_no_sentence_stands_there_twice(humanoid, cartpole
 @pytest.mark.parametrize("measured", [[], [result()]])
 def test_a_report_for_this_machine_gives_no_advice_about_a_jetson(humanoid, measured):
     text = report(made(humanoid, target="host", measured=measured))
-    assert not re.search("Jetson|JetPack|There:", text)
+    assert not re.search("Jetson|JetPack|On it:|On the robot:", text)
     assert "# HumanoidWalk on humanoid, for the machine it was exported on" in text
     assert "TensorRT's Python module cannot be imported (no)." in text
-    assert report(made(humanoid)).count("There: ") == 2
+    assert len(re.findall("On it: |On the robot: ", report(made(humanoid)))) == 2
 
 
-def test_what_training_varied_is_stated_with_units(humanoid):
-    said = section(report(made(humanoid)), "What it has met in training")
+def test_randomization_in_training_is_stated_with_units(humanoid):
+    said = section(report(made(humanoid)), "Conditions in training")
     for row in (
         "| sliding friction of the feet | 0.5 to 1.2 |",
         "| noise on `base_ang_vel`, uniform | ±0.1 rad/s |",
@@ -263,58 +264,58 @@ def test_what_training_varied_is_stated_with_units(humanoid):
     ):
         assert row in said
     assert "`balance_window`: 0.0 on the robot and in the closed loop, 2.0 in training." in said
-    assert "Trained without varied" not in said
+    assert "Trained without randomized" not in said
 
 
-def test_the_ranges_are_those_of_the_run_and_not_of_what_it_was_tried_with(humanoid):
+def test_ranges_are_those_of_training_not_of_the_closed_loop(humanoid):
     out = made(humanoid)
     out.checked.found.config = config.resolve(["task=humanoid_walk", "task.pushes.speed=[0,0]"])
     text = report(out)
     assert "jumps by 0 to 0.5 m/s" in text
-    assert "| the same starts, under varied physics |" in text
+    assert "| the same starts, under randomized physics |" in text
 
 
 def test_delays_are_stated(humanoid):
-    none = section(report(made(humanoid)), "What it has met in training")
-    assert "**Trained without any delay.**" in none
+    none = section(report(made(humanoid)), "Conditions in training")
+    assert "**Trained without delays.**" in none
     assert "control steps" not in none
     out = made(humanoid)
     out.manifest["contract"]["action_delay"] = [0, 2]
-    some = section(report(out), "What it has met in training")
-    assert "Trained without any delay" not in some
+    some = section(report(out), "Conditions in training")
+    assert "Trained without delays" not in some
     assert "| action delay | 0 to 2 control steps (0 to 40 ms) |" in some  # of 20 ms each
     assert "| observation delay | 0 control steps (0 ms) |" in some
 
 
 def test_a_task_without_commands_pushes_and_noise_says_so(cartpole):
     text = report(made(cartpole))
-    said = section(text, "What it has met in training")
-    assert "**Trained without varied physics, without sensor noise, without pushes.**" in said
+    said = section(text, "Conditions in training")
+    assert "**Trained without randomized physics, without sensor noise, without pushes.**" in said
     assert "command" not in said
     assert "| the same starts |" in text
     assert "gantry" not in text
     assert '"joint_vel": v}, [])' in text
 
 
-def test_the_checks_by_hand_are_of_what_is_observed(humanoid, cartpole):
+def test_the_checks_by_hand_are_those_of_the_observations(humanoid, cartpole):
     said = section(report(made(humanoid)), "Before it moves")
-    assert "nose 10 degrees down -> (+0.17, 0, -0.98); 10 degrees to its right -> (0, -0.17, -0.98)" in said
-    assert "`base_ang_vel`, columns 0 to 2: turning left: the third above 0" in said
+    assert "nose 10 degrees down -> (+0.17, 0, -0.98); 10 degrees to the right -> (0, -0.17, -0.98)" in said
+    assert "`base_ang_vel`, columns 0 to 2: turning left: the third is positive" in said
     assert all(word in said for word in ("ramp", "gantry", "command 0", "reset()", "emergency stop"))
-    assert "a gait clock of 1.5 strides a second" in said
+    assert "a gait clock of 1.5 strides per second" in said
     assert "knee +0.7" in said
     # asin(0.15) = 8.63 degrees, asin(0.13) = 7.47 degrees
-    assert re.search("also when asked to stand.*lean over 8.6 degrees.*is over 7.5 degrees", said)
+    assert re.search("also steps at command 0.*lean is over 8.6 degrees.*is over 7.5 degrees", said)
     other = section(report(made(cartpole)), "Before it moves")
     assert "`joint_pos_rel`, columns 0 to 1" in other
     assert not re.search("gravity|base_ang_vel|axes|phase", other)
     out = made(humanoid)
     out.manifest["graph"]["inputs"]["h_in"] = [1, 1, 16]
-    assert "last action and gait clock and memory of before" in report(out)
+    assert "the old last action and gait clock and recurrent state" in report(out)
 
 
-def test_the_signs_of_the_checks_are_the_runtimes():
-    # A turn by 10 degrees about y, to the left, sinks the nose; about x, ahead, the right side.
+def test_the_signs_of_the_checks_equal_the_runtimes():
+    # +10 degrees about y (left) lowers the nose, about x (forward) the right side.
     w, v = np.cos(np.radians(5)), np.sin(np.radians(5))
     assert projected_gravity_of({"quat": [w, 0, v, 0]}) == pytest.approx([0.17, 0, -0.98], abs=0.005)
     assert projected_gravity_of({"quat": [w, v, 0, 0]}) == pytest.approx([0, -0.17, -0.98], abs=0.005)
@@ -334,7 +335,7 @@ def test_the_table_has_every_actuator_with_its_limits(humanoid):
     assert "| l_knee | position | 120 | 4 | 120 | 0.7 | 0.5 | 0.6 | -0.05 | 2.2 |" in report(out)
 
 
-def test_joints_that_nothing_drives_are_listed_too(cartpole):
+def test_joints_without_an_actuator_are_listed(cartpole):
     said = section(report(made(cartpole)), "What the robot must agree with")
     assert re.search(r"^\| slider \| force \| 0 \| 0 \| 100 \| 0 \| 20 \|", said, flags=re.M)
     assert "Scale [Nm]" in said
@@ -344,18 +345,21 @@ def test_joints_that_nothing_drives_are_listed_too(cartpole):
 
 def test_only_a_measurement_on_the_target_recommends_a_runtime(humanoid):
     modelled = section(report(made(humanoid, measured=[result()])), "Latency")
-    assert "Try first: **onnxruntime**; the model gives tensorrt 0." in modelled
+    assert "Try first: **onnxruntime**; the model predicts tensorrt 0." in modelled
     assert "Recommended" not in modelled
-    assert "| onnxruntime | begun late by (not judged: it is the operating system's) | 0.200 |" in modelled
+    assert (
+        "| onnxruntime | start delay (depends on the operating system; not compared with the budget) | 0.200 |"
+        in modelled
+    )
     both = [result(ms=0.5), result("tensorrt", 0.3)]
     assert "Recommended runtime: **tensorrt**." in report(made(humanoid, board=THOR, measured=both))
 
 
 @pytest.mark.parametrize("name", [*JETSONS, "host"])
-def test_every_figure_stands_in_the_appendix_with_mark_and_source(humanoid, name):
+def test_the_appendix_holds_every_figure_with_mark_and_source(humanoid, name):
     out = made(humanoid, target=name)
     text = report(out)
-    said = section(text, "Appendix: what budget and model rest on")
+    said = section(text, "Appendix: figures of budget and model")
     assert text.endswith(said)  # at the very end
     figures = dict(vars(out.checked.target.budget))
     for estimate in out.estimates:
@@ -388,7 +392,7 @@ def test_the_axis_ends_at_the_control_period_and_the_budget_is_labelled_at_its_l
     assert re.fullmatch(r"onnxruntime, 500 steps: p50 0.17\d, p99 0.\d+, max 3.000 ms", axes.get_title())
 
 
-def test_no_step_is_cut_off_and_no_bar_either(drawn):
+def test_every_step_and_bar_is_inside_the_axes(drawn):
     times = [0.2] * 497 + [1.3, 6.0, 24.0]  # the last one takes longer than the period
     above, axes = drawn([result("tensorrt", 0.4), result(ms=times)])
     assert above.get_xlim() == axes.get_xlim()
@@ -397,14 +401,14 @@ def test_no_step_is_cut_off_and_no_bar_either(drawn):
     assert counts.sum() == 500
     assert axes.get_xlim()[1] > edges[-1] * 0.999 > 24.0
     low, high = axes.get_ylim()
-    # A single late step has a height, and above the tallest bar there is room for the labels.
+    # The bar of a single step has a height, and the labels fit above the tallest bar.
     assert axes.get_yscale() == "log"
     assert 0 < low < 1
     assert np.log(counts.max() / low) < 0.8 * np.log(high / low)
 
 
 @pytest.mark.parametrize(("board", "title"), [(None, "not Jetson Thor (T5000, developer kit): "), (THOR, "")])
-def test_a_picture_of_another_device_says_so_first(humanoid, monkeypatch, tmp_path, board, title):
+def test_the_title_of_a_picture_from_another_device_says_so(humanoid, monkeypatch, tmp_path, board, title):
     titles: list[str] = []
     monkeypatch.setattr(reports, "draw_latency", lambda path, measured, budget, said: titles.append(said))
     write_report(tmp_path, made(humanoid, board=board, measured=[result()], run={"machine": "AMD EPYC"}))

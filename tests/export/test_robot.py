@@ -162,16 +162,16 @@ def test_the_runtimes_gait_clock_equals_the_tasks(make_env):
     for _ in range(150):
         command, walked = env.ctx.command.clone().numpy(), env.ctx.task_state["walking"].clone()
         done = (result := env.step(torch.zeros(16, 21))).terminated | result.truncated
-        robot, memory = env.backend.state.robot, env.ctx.task_state
+        robot, task_state = env.backend.state.robot, env.ctx.task_state
         gravity = projected_gravity(robot.base_quat).numpy()
         for i, clock in enumerate(clocks):
             if done[i]:
-                clock.reset(memory["phase"][i].item())
+                clock.reset(task_state["phase"][i].item())
                 continue
             clock.advance(robot.base_ang_vel[i].numpy(), gravity[i], command[i])
-            assert clock.walking == bool(memory["walking"][i])
-            assert clock.phase == pytest.approx(memory["phase"][i].item(), abs=1e-6)
-            assert (clock.sway_x, clock.sway_y) == pytest.approx(memory["sway"][i].tolist(), abs=1e-5)
+            assert clock.walking == bool(task_state["walking"][i])
+            assert clock.phase == pytest.approx(task_state["phase"][i].item(), abs=1e-6)
+            assert (clock.sway_x, clock.sway_y) == pytest.approx(task_state["sway"][i].tolist(), abs=1e-5)
             rested += not clock.walking
             started += clock.walking and not walked[i] and not command[i].any()
     assert rested > 50
@@ -230,7 +230,7 @@ def test_pacing_keeps_the_schedule_and_counts_each_step():
     calls = []
     took, late = paced(lambda: calls.append(1), rate=200.0, seconds=0.1)
     assert (len(calls), len(took), len(late)) == (20, 20, 20)
-    assert (late >= 0).all()  # no step begins before it is due
+    assert (late >= 0).all()  # no step starts before it is due
 
 
 @pytest.mark.parametrize(

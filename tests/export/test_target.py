@@ -1,4 +1,4 @@
-"""Targets: every figure says what it is worth, a board is not taken for another, a file is refused in a line."""
+"""Export targets: marks and sources of figures, recognition of boards, errors in files."""
 
 import math
 import re
@@ -61,13 +61,13 @@ def test_every_figure_has_a_mark_and_a_source(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_no_number_stands_in_a_file_without_a_mark(name: str) -> None:
+def test_every_number_in_a_file_has_a_mark(name: str) -> None:
     text = (SOURCES / f"{name}.yaml").read_text(encoding="utf-8")
     bare = [line for line in text.splitlines() if re.search(r":\s*[\d.]+\s*(#.*)?$", line)]
     assert bare == ["schema: 1"]
 
 
-def test_figures_of_the_facts() -> None:
+def test_figures_equal_the_published_ones() -> None:
     thor, orin, nano = load("jetson-thor"), load("jetson-agx-orin"), load("jetson-orin-nano")
     assert thor.gpu
     assert orin.gpu
@@ -77,7 +77,7 @@ def test_figures_of_the_facts() -> None:
     assert (thor.gpu.fp32_tflops.value, thor.gpu.fp32_tflops.mark) == (6.4, "measured")
     assert (thor.gpu.fp16_tflops.value, thor.gpu.bf16_tflops.value) == (121, 135)
     assert (thor.peak["fp16_tflops"].value, thor.peak["fp16_tflops"].mark) == (258, "derived")
-    # 257 GB/s comes from a part of 14 SMs, and this one has 20: no measurement of this board.
+    # 257 GB/s was measured on a part with 14 SMs; this one has 20.
     assert (thor.gpu.memory_bandwidth_gbs.value, thor.gpu.memory_bandwidth_gbs.mark) == (257, "assumed")
     assert (orin.gpu.memory_bandwidth_gbs.value, orin.gpu.memory_bandwidth_gbs.mark) == (152.8, "measured")
     assert (orin.gpu.bf16_tflops.value, orin.gpu.bf16_tflops.mark) == (34, "measured")
@@ -93,11 +93,11 @@ def test_figures_of_the_facts() -> None:
     t4000 = load("jetson-thor-t4000")
     assert [release.jetpack for release in t4000.software] == ["7.1", "7.2", "7.2.2"]
     assert t4000.gpu
-    assert t4000.gpu.l2_mb is None  # nobody has published it
+    assert t4000.gpu.l2_mb is None  # not published
 
 
 @pytest.mark.parametrize("name", JETSONS)
-def test_what_was_measured_elsewhere_is_assumed_here(name: str) -> None:
+def test_figures_measured_on_another_board_are_assumed(name: str) -> None:
     target = load(name)
     assert target.gpu
     assert target.cpu
@@ -105,9 +105,9 @@ def test_what_was_measured_elsewhere_is_assumed_here(name: str) -> None:
         assert getattr(target.gpu, part).mark == "assumed"
     assert {figure.mark for figure in vars(target.cpu).values()} == {"assumed"}
     assert target.step_us
-    # What an x86 core takes for the Python around the network, and twice that for the slower cores of the Orins.
+    # runtime.py on an x86 core, and twice that for the slower cores of the Orins.
     assert (target.step_us.value, target.step_us.mark) == (161 if target.family == "thor" else 322, "assumed")
-    assert target.budget.p50.source == "ours: nobody publishes one"
+    assert target.budget.p50.source == "our choice; none is published"
 
 
 @pytest.mark.parametrize("name", JETSONS)
@@ -119,13 +119,13 @@ def test_an_assumed_rate_is_its_peak_times_the_efficiency_it_states(name: str) -
         if figure and (stated := re.match(r"peak ([\d.]+) x ([\d.]+),", figure.source)):
             peak, efficiency = map(float, stated.groups())
             assert peak == target.peak[key].value
-            # Two digits are kept.
+            # Rounded to two digits.
             assert math.isclose(figure.value, peak * efficiency, rel_tol=0.025), key
             checked += 1
     assert checked == {"jetson-thor": 0, "jetson-agx-orin": 1, "jetson-thor-t4000": 3}.get(name, 4)
 
 
-def test_host_has_nothing_to_model() -> None:
+def test_host_has_no_figures_for_a_model() -> None:
     host = load("host")
     assert host.gpu is None
     assert host.cpu is None
@@ -142,7 +142,7 @@ def test_the_budget_is_a_share_of_the_period() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, -50.0, math.nan, math.inf])
-def test_a_rate_that_is_none_is_refused(rate: float) -> None:
+def test_an_invalid_control_rate_is_refused(rate: float) -> None:
     share = Figure(0.1, "assumed", "mine")
     with pytest.raises(ConfigError, match="Hz; give a positive number"):
         Budget(share, share, share, share).ms(rate)
@@ -158,19 +158,19 @@ def test_a_rate_that_is_none_is_refused(rate: float) -> None:
         ("nano", "jetson-orin-nano"),
         ("agx_orin", "jetson-agx-orin"),
         ("hots", "host"),
-        ("or", "jetson-thor"),  # more like host, letter by letter
+        ("or", "jetson-thor"),  # contained in `thor` and `orin`; by letters more similar to host
     ],
 )
 def test_an_unknown_target_lists_the_valid_ones_nearest_first(typed: str, first: str) -> None:
     with pytest.raises(ConfigError) as error:
         load(typed)
-    listed = str(error.value).partition("valid are ")[2].partition(" and the path")[0].split(", ")
+    listed = str(error.value).partition("valid: ")[2].partition(", or the path")[0].split(", ")
     assert listed[0] == first
     assert sorted(listed) == SHIPPED
 
 
 @pytest.mark.parametrize("typed", ["", "..", "../targets/host", "x" * 5000, "a\nb"])
-def test_no_name_leads_to_a_file_or_out_of_the_line(typed: str) -> None:
+def test_an_unknown_name_opens_no_file_and_the_message_is_one_line(typed: str) -> None:
     with pytest.raises(ConfigError, match="there is no target") as error:
         load(typed)
     assert "\n" not in str(error.value)
@@ -193,18 +193,18 @@ BOARDS = {
 
 
 @pytest.mark.parametrize("board", BOARDS)
-def test_a_board_is_taken_for_no_other(board: str) -> None:
+def test_each_board_matches_one_target(board: str) -> None:
     found = [name for name in JETSONS if here(load(name), board)]
     assert found == ([BOARDS[board]] if BOARDS[board] else [])
 
 
-def test_every_machine_is_the_host_and_one_without_a_device_tree_no_board() -> None:
+def test_every_machine_is_the_host_and_without_a_device_tree_no_board_matches() -> None:
     assert here(load("host"), None)
     assert here(load("host"), "NVIDIA Jetson AGX Thor Developer Kit")
     assert not any(here(load(name), None) for name in JETSONS)
 
 
-def test_a_users_own_file(tmp_path: Path) -> None:
+def test_a_users_file_is_read(tmp_path: Path) -> None:
     mine = load(written(tmp_path, MINE))
     assert (mine.name, mine.title, mine.gpu) == ("my-board", "my board", None)
     assert mine.cpu
@@ -215,7 +215,7 @@ def test_a_users_own_file(tmp_path: Path) -> None:
     assert not here(mine, "NVIDIA Jetson AGX Thor Developer Kit")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"my-board\.yaml' cannot be read: No such file"):
         load(str(tmp_path / "my-board.yaml"))
 
@@ -226,7 +226,7 @@ FAULTS = [
     (
         "mark: measured, source: a loop",
         "mark: guessed, source: x",
-        "mark is 'guessed'; valid are measured, derived",
+        "mark is 'guessed'; valid: measured, derived",
     ),
     ("mark: measured, source: a loop", "mark: measured, source: ''", "cpu.fp32_gflops.source is ''"),
     ("value: 10, ", "", "cpu.fp32_gflops: value is missing"),
@@ -236,15 +236,15 @@ FAULTS = [
     ("value: 10", "value: .inf", "cpu.fp32_gflops: value is 'inf'"),
     ("value: 10", "value: true", "cpu.fp32_gflops: value is 'True'"),
     ("value: 10", "value: fast", "cpu.fp32_gflops: value is 'fast'"),
-    ("value: 10", "value: 10, unit: x", "cpu.fp32_gflops: unknown key 'unit'; valid are value, mark, source"),
+    ("value: 10", "value: 10, unit: x", "cpu.fp32_gflops: unknown key 'unit'; valid: value, mark, source"),
     ("value: 0,", "value: -1,", "cpu.fixed_us: value is '-1'; it must be a number, 0 or more"),
     ("{value: 10, mark: measured, source: a loop}", "10", "cpu.fp32_gflops is '10'; it must be a mapping"),
-    ("  fp32_gflops", "  gflops", "cpu: unknown key 'gflops'; valid are fixed_us, fp32_gflops"),
+    ("  fp32_gflops", "  gflops", "cpu: unknown key 'gflops'; valid: fixed_us, fp32_gflops"),
     ("  fixed_us: {value: 0, mark: assumed, source: none known}\n", "", "cpu: fixed_us is missing"),
     (
         "step_us: {value: 20, mark: measured, source: a clock}\n",
         "",
-        "step_us is missing; the budget is for the",
+        "step_us is missing",
     ),
     ("step_us: {value: 20", "step_us: {value: -1", "step_us: value is '-1'; it must be a number, 0 or more"),
     ("step_us: {value: 20, mark: measured, ", "step_us: {value: 20, ", "step_us: mark is missing"),
@@ -252,14 +252,14 @@ FAULTS = [
     ("family: mine\n", "", "family is missing"),
     ("family: mine", "family: 3", "family is '3'; it must be one line of text"),
     ("detect: [My Board]", "detect: My Board", "detect is 'My Board'; it must be a list"),
-    # An empty word is in every name: the file would be every board.
+    # An empty word is contained in every name and would match every board.
     ("detect: [My Board]", "detect: ['']", "detect is ''; it must be one line of text"),
     ("detect: [My Board]", "any_machine: 1", "any_machine is '1'; it must be true or false"),
-    ("detect: [My Board]", "any_machine: true", "any_machine does not go with gpu, cpu, step_us or detect"),
+    ("detect: [My Board]", "any_machine: true", "any_machine excludes gpu, cpu, step_us and detect"),
     ("schema: 1\n", "", "schema must be 1"),
     ("schema: 1", "schema: 2", "schema must be 1"),
     ("value: 0.5", "value: 25", "budget.max is 25.0; a share of the control period is at most 1"),
-    ("p50: {value: 0.1", "p50: {value: 0.3", "budget.p50, p99 and max must not fall"),
+    ("p50: {value: 0.1", "p50: {value: 0.3", "budget must have p50 <= p99 <= max"),
     (
         "budget:",
         "software: [{jetpack: 7.0, tensorrt: x, mark: derived, source: y}]\nbudget:",
@@ -270,7 +270,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("old", "new", "said"), FAULTS, ids=[said[:40] for *_, said in FAULTS])
-def test_a_fault_is_named_with_its_file_and_key(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_an_invalid_file_is_refused_with_file_and_key(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in MINE
     with pytest.raises(ValueError, match=re.escape(said)) as error:
         load(written(tmp_path, MINE.replace(old, new, 1)))
@@ -278,12 +278,12 @@ def test_a_fault_is_named_with_its_file_and_key(tmp_path: Path, old: str, new: s
     assert "\n" not in str(error.value)
 
 
-def test_only_the_host_is_whatever_machine_it_is(tmp_path: Path) -> None:
+def test_any_machine_is_true_only_for_host(tmp_path: Path) -> None:
     host = (SOURCES / "host.yaml").read_text(encoding="utf-8")
-    with pytest.raises(ConfigError, match="any_machine: true belongs to a target of the name host"):
+    with pytest.raises(ConfigError, match="any_machine must be true for the target host"):
         load(written(tmp_path, host))
     (tmp_path / "host.yaml").write_text(MINE, encoding="utf-8")
-    with pytest.raises(ConfigError, match="any_machine: true belongs to a target of the name host"):
+    with pytest.raises(ConfigError, match="any_machine must be true for the target host"):
         load(str(tmp_path / "host.yaml"))
 
 

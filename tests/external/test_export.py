@@ -207,7 +207,7 @@ def test_a_wrong_scale_wherever_it_is_written_is_code_3_and_leaves_nothing(
 ):
     wrong_scale(monkeypatch)
     code, _, said = export(capfd, pendulum)
-    assert (code, "the manifest is not the environment's: scale of action[0]: 1.9 and 2.0" in said) == (
+    assert (code, "the manifest differs from the environment: scale of action[0]: 1.9 and 2.0" in said) == (
         3,
         True,
     ), said
@@ -219,7 +219,7 @@ def test_a_wrong_scale_that_no_list_tells_is_caught_by_running_it(pendulum, capf
     monkeypatch.setattr(external, "require_consistent", lambda *_: None)
     monkeypatch.setattr(stages, "replay", lambda *_: {"observations": 0.0, "actions": 0.0, "targets": 0.0})
     code, _, said = export(capfd, pendulum)
-    assert (code, "closed loop" in said, "what the environment gets as action[0]" in said) == (
+    assert (code, "closed loop" in said, "environment input action[0]" in said) == (
         3,
         True,
         True,
@@ -232,7 +232,7 @@ def test_another_network_is_caught_step_by_step_whatever_it_earns(pendulum, capf
     monkeypatch.setattr(stages, "build_graph", without_normalizer)
     monkeypatch.setattr(stages, "replay", lambda *_: {"observations": 0.0, "actions": 0.0, "targets": 0.0})
     code, _, said = export(capfd, pendulum)
-    assert (code, "the runtime saw or did something else" in said, "action[0] is" in said) == (
+    assert (code, "differ from the trained policy's" in said, "action[0] is" in said) == (
         3,
         True,
         True,
@@ -258,8 +258,11 @@ def test_an_environment_that_was_changed_since_training_is_refused_and_one_that_
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["task.control_dt=0.1"], "the settings change what was trained: contract.control_dt: 0.05 and 0.1"),
-        (["task.actions=clipped"], "the settings change what was trained: contract.actions[0].scale"),
+        (
+            ["task.control_dt=0.1"],
+            "the settings change the policy's contract: contract.control_dt: 0.05 and 0.1",
+        ),
+        (["task.actions=clipped"], "the settings change the policy's contract: contract.actions[0].scale"),
         (["--profile", "unitree"], "--profile unitree needs joints"),
         (["--rate", "50"], "--rate 50 Hz: the policy was trained at 20 Hz"),
     ],
@@ -287,8 +290,8 @@ def test_an_environment_that_does_not_repeat_is_said_to_and_not_refused(tmp_path
     named = f"task=gymnasium:{ACTORS}:Dice"
     run = trained(tmp_path / "run", named.removeprefix("task="))
     code, said, _ = export(capfd, run, named, "--output", tmp_path / "b")
-    assert (code, "not paired (it does not repeat under a seed)" in " ".join(said.split())) == (0, True), said
-    assert "does not repeat under a seed" in (tmp_path / "b" / "REPORT.md").read_text()
+    assert (code, "not paired (not repeatable under a seed)" in " ".join(said.split())) == (0, True), said
+    assert "not repeatable under a seed" in (tmp_path / "b" / "REPORT.md").read_text()
 
 
 def test_a_policy_with_memory_is_exported(tmp_path, capfd, quick):
@@ -296,7 +299,7 @@ def test_a_policy_with_memory_is_exported(tmp_path, capfd, quick):
     run = trained(tmp_path / "run", named, "learner.rnn=gru", "learner.rnn_hidden=8")
     code, said, _ = export(capfd, run, f"task={named}", "--output", tmp_path / "b")
     assert (code, "8 paired starts of 1 s" in " ".join(said.split())) == (0, True), said
-    assert "or its memory is of before" in (tmp_path / "b" / "REPORT.md").read_text()
+    assert "to clear the recurrent state" in (tmp_path / "b" / "REPORT.md").read_text()
 
 
 def test_a_step_that_only_resets_belongs_to_no_episode_of_the_recording(tmp_path, capfd, quick):
@@ -316,12 +319,12 @@ def test_a_return_of_0_everywhere_is_a_warning(tmp_path, capfd, quick):
     code, said, _ = export(capfd, run, named, "--output", tmp_path / "b")
     assert code == 0
     assert re.search(
-        r"warn +closed loop .*actions within \S+; return 0 in every start: returns tell nothing; 0 terminated",
+        r"warn +closed loop .*actions within \S+; return 0 in every start, so returns cannot be compared; 0 terminated",
         " ".join(said.split()),
     ), said
     text = (tmp_path / "b" / "REPORT.md").read_text()
     assert (
-        "| Does it earn as much there? | **not known**: return 0 in every start: returns tell nothing |"
+        "| Does it reach the same return? | **not known**: return 0 in every start, so returns cannot be compared |"
         in text
     )
 
@@ -331,7 +334,7 @@ def test_a_time_limit_is_told_only_where_the_environment_tells_one(exported, tmp
     named = f"task=gymnasium:{ACTORS}:Push"
     run = trained(tmp_path / "run", named.removeprefix("task="))
     assert export(capfd, run, named, "--output", tmp_path / "b")[0] == 0
-    assert "| an episode | no time limit told |" in (tmp_path / "b" / "REPORT.md").read_text()
+    assert "| an episode | no time limit stated |" in (tmp_path / "b" / "REPORT.md").read_text()
     assert main(["eval", str(run), named, "--episodes", "2"]) == 0
     assert re.search(r"episode length +2\.00 s\n", capfd.readouterr().out)
     assert json.loads((run / "metrics.json").read_text())["episode_limit_s"] is None
@@ -369,7 +372,7 @@ def test_returns_that_are_no_pairs_are_compared_by_both_their_spreads():
 )
 def test_only_a_gap_that_no_chance_explains_is_a_difference(mean, half, inside, differs):
     gap = ExternalGap(mean, mean - half, mean + half, 512, 10.0, 1.0, 1.0, 1.0, 1.0)
-    assert (gap.inside, gap.differs) == (inside, differs)
+    assert (gap.inside, gap.significant) == (inside, differs)
     assert ("not shown to be within 1 %" in str(gap)) is not inside
 
 
@@ -392,8 +395,8 @@ def test_terminated_episodes_are_counted_and_no_failure_of_deploy(tmp_path, capf
     named = f"task=gymnasium:{ACTORS}:Short"
     run = trained(tmp_path / "run", named.removeprefix("task="))
     code, said, _ = export(capfd, run, named, "--output", tmp_path / "b")
-    assert (code, "8 terminated, with the trained policy 8" in " ".join(said.split())) == (0, True), said
+    assert (code, "8 terminated, 8 with the trained policy" in " ".join(said.split())) == (0, True), said
     assert main(["deploy", str(tmp_path / "b"), named, "--seconds", "0.7", "--max-missed", "1"]) == 0
     assert re.search(
-        r"terminated +2 episodes; what that means is the environment's\n", capfd.readouterr().out
+        r"terminated +2 episodes; the environment defines what that means\n", capfd.readouterr().out
     )

@@ -1,4 +1,4 @@
-"""The latency model: each term by hand, the anchors it was fitted to, and which ground carries a verdict."""
+"""The latency model: each term by hand, the measurements it was fitted to, and the basis of verdicts."""
 
 import dataclasses
 import itertools
@@ -38,7 +38,7 @@ BOARD = ExportTarget(
     family="test",
     detect=("The Board",),
     budget=BUDGET,
-    # fp32, fp16, bf16 [TFLOPS], memory [GB/s], kernel, graph, node of it, copy, waking [us]
+    # fp32, fp16, bf16 [TFLOPS], bandwidth [GB/s], kernel, CUDA graph, its node, copy, wake-up [us]
     gpu=Gpu(
         *map(figure, (2.0, 8.0, 4.0, 50.0, 6.0, 15.0, 0.5)), figure(10.0, "assumed"), figure(100.0, "assumed")
     ),
@@ -48,7 +48,7 @@ BOARD = ExportTarget(
 COST = Cost(1_000_000, 4_000_000, 2_000_000, kernels=4, precision="fp32", activation_bytes=1_000_000)
 
 
-# ---------------------------------------------------------------------------------------- what a graph costs
+# ---------------------------------------------------------------------------------------- cost of an ONNX graph
 
 
 def graph(
@@ -66,7 +66,7 @@ def graph(
 
 
 def mlp(*sizes: int, dtype: type = np.float32, normalizer: bool = False) -> onnx.ModelProto:
-    """obs (1, D) to actions (1, A), ELU in between; half precision inside where asked."""
+    """obs (1, D) to actions (1, A), ELU in between; optionally with half precision inside."""
     node, nodes, weights, x = helper.make_node, [], {}, "obs"
     if normalizer:
         weights |= {"mean": np.zeros((1, sizes[0]), np.float32), "std": np.ones((1, sizes[0]), np.float32)}
@@ -100,7 +100,7 @@ def test_the_parameters_of_the_anchor_network() -> None:
 
 
 def test_half_precision_halves_the_weights() -> None:
-    # Inside: the input's cast is a kernel of its own and reads fp32; from then on 2 bytes, and 4 on the way out.
+    # Inside: the input's cast is a separate kernel and reads fp32; then 2 bytes per number, and 4 in the output.
     cost = cost_of(mlp(3, 4, 2, dtype=np.float16))
     assert (cost.precision, cost.parameters, cost.weight_bytes, cost.kernels) == ("fp16", 26, 52, 3)
     assert cost.activation_bytes == 4 * 3 + 2 * (3 + 3 + 4 + 4) + 4 * 2
@@ -191,7 +191,7 @@ def test_a_node_without_a_rule_is_named() -> None:
     assert model(BOARD, cost)[0].notes == ("Einsum nodes: operations not counted",)
 
 
-# ---------------------------------------------------------------------------------------- how long that takes
+# ---------------------------------------------------------------------------------------- the model
 
 
 def test_each_term_of_tensorrt() -> None:
@@ -218,7 +218,7 @@ def test_each_term_of_onnxruntime() -> None:
     # 200 us; runtime.py 40 us, as with TensorRT; 5 MB at 10 GB/s; 2 MFLOP at 20 GFLOPS.
     assert [*estimate.terms_ms.values()] == pytest.approx([0.2, 0.04, 0.0, 0.5, 0.1])
     assert estimate.assumed == ["step_us", "cpu.fixed_us"]
-    # The budget is for the whole step: without what runtime.py takes, nothing can be held against it.
+    # The budget is for the whole step: without step_us there is no estimate.
     assert model(dataclasses.replace(BOARD, step_us=None), COST) == []
 
 
@@ -239,7 +239,7 @@ def test_onnxruntime_has_no_bf16_on_a_cpu() -> None:
     assert estimate.terms_ms["compute"] == pytest.approx(0.0005)
 
 
-def test_the_model_gives_the_anchors_it_was_fitted_to() -> None:
+def test_the_model_reproduces_the_measurements_it_was_fitted_to() -> None:
     # The figures of one core come from the network alone: 183 us for 99-512-256-128-29 paced at 50 Hz, and 8 ms for 36
     # million parameters.
     thor = load("jetson-thor")
@@ -250,7 +250,7 @@ def test_the_model_gives_the_anchors_it_was_fitted_to() -> None:
     assert alone[1] == pytest.approx(8, rel=0.03)
 
 
-def test_a_small_policy_on_thor_is_mostly_what_any_policy_takes_and_fits() -> None:
+def test_a_small_policy_on_thor_meets_the_budget_mostly_with_fixed_terms() -> None:
     thor = load("jetson-thor")
     estimates = model(thor, cost_of(mlp(99, 512, 256, 128, 29)))
     # 134 us of calling, 161 of runtime.py, 49 of the network.
@@ -282,25 +282,25 @@ def test_millions_of_parameters_are_for_the_gpu(name: str) -> None:
     assert decide(load(name), 50, estimates, [])[1].runtime == "tensorrt"
 
 
-def test_a_modelled_verdict_says_what_was_assumed_and_what_is_not_known() -> None:
+def test_a_modelled_verdict_lists_assumed_figures_and_unknown_times() -> None:
     modelled, *lines = verdict(BOARD, 50, model(BOARD, COST)[0]).lines
     assert modelled == (
         "modelled, not measured: about 0.28 ms a control step with tensorrt, network and runtime.py"
     )
     assert lines == [
         "p50 0.278 ms is within 1.000 ms, 5 % of the control period",
-        "its terms: fixed 0.135, runtime 0.040, launch 0.002, memory 0.100, compute 0.001 ms",
+        "terms: fixed 0.135, runtime 0.040, launch 0.002, memory 0.100, compute 0.001 ms",
         "p99, max and jitter cannot be modelled; measure on the board",
-        "assumed in it: step_us, wake_us, copy_us",
+        "assumed figures: step_us, wake_us, copy_us",
     ]
-    # ONNX Runtime has no launches, which are not said. At 200 Hz p50 may be 0.25 ms.
+    # ONNX Runtime has no launches; terms of 0 are omitted. At 200 Hz p50 may be 0.25 ms.
     _, over, terms, *_ = verdict(BOARD, 200, model(BOARD, COST)[1]).lines
     assert over == "p50 0.840 ms is over 0.250 ms, 5 % of the control period"
-    assert terms == "its terms: fixed 0.200, runtime 0.040, memory 0.500, compute 0.100 ms"
+    assert terms == "terms: fixed 0.200, runtime 0.040, memory 0.500, compute 0.100 ms"
 
 
 @pytest.mark.parametrize("name", JETSONS)
-def test_a_verdict_is_said_in_short_lines(name: str) -> None:
+def test_the_lines_of_a_verdict_have_at_most_105_characters(name: str) -> None:
     target = load(name)
     found = [verdict(target, 50, e) for e in model(target, cost_of(mlp(99, 512, 256, 128, 29)))]
     found += [verdict(target, 50, Measurement.read(result(board))) for board in (None, target.detect[0])]
@@ -316,7 +316,7 @@ def result(board: str | None = "The Board 1", runtime: str = "onnxruntime", **pa
     return {"runtime": runtime, "paced": times | paced, "hot": {}, "device": {"board": board}}
 
 
-def test_a_measurement_on_the_target_is_held_against_all_four() -> None:
+def test_a_measurement_on_the_target_is_compared_with_all_four_times() -> None:
     # At 50 Hz: p50 1 ms, p99 2 ms, max 5 ms, jitter 1 ms.
     found = verdict(BOARD, 50, Measurement.read(result()))
     assert (found.fits, found.basis, found.runtime) == (True, "measured-on-target", "onnxruntime")
@@ -346,7 +346,7 @@ def test_each_of_the_four_can_be_over(over: str, times: dict[str, float]) -> Non
 
 @pytest.mark.parametrize("board", [None, "", "another", THOR])
 @pytest.mark.parametrize("times", [{}, {"p50_ms": 40.0, "p99_ms": 41.0, "max_ms": 42.0}])
-def test_a_measurement_elsewhere_is_no_verdict_on_the_target(board: str | None, times: dict) -> None:
+def test_a_measurement_on_another_device_gives_no_verdict(board: str | None, times: dict) -> None:
     found = verdict(BOARD, 50, Measurement.read(result(board, **times)))
     assert (found.fits, found.basis) == (None, "measured-other-device")
     assert found.lines[0] == f"no verdict for the board: measured on {board or 'another device'}"
@@ -354,7 +354,7 @@ def test_a_measurement_elsewhere_is_no_verdict_on_the_target(board: str | None, 
     assert not any("budget" in line or "within" in line or "over" in line for line in found.lines)
 
 
-def test_no_ground_carries_a_verdict_it_cannot() -> None:
+def test_a_verdict_without_a_valid_basis_raises() -> None:
     for basis in ("measured-other-device", "not-run", "hearsay"):
         with pytest.raises(ValueError, match="no verdict True"):
             Verdict(True, basis, ())
@@ -362,22 +362,22 @@ def test_no_ground_carries_a_verdict_it_cannot() -> None:
         Verdict(None, "modelled", ())
 
 
-def test_a_statement_of_the_result_about_itself_is_not_believed() -> None:
+def test_the_status_in_a_result_is_ignored() -> None:
     boast = result(None) | {"status": "measured-on-target", "basis": "measured-on-target"}
     assert verdict(BOARD, 50, Measurement.read(boast)).basis == "measured-other-device"
 
 
-def test_whose_measurement_it_is() -> None:
+def test_a_measurement_belongs_to_the_target_that_its_board_names() -> None:
     measured = Measurement.read(result(THOR))
     assert verdict(load("jetson-thor"), 50, measured).basis == "measured-on-target"
     assert verdict(load("jetson-agx-orin"), 50, measured).fits is None
-    # The host is whatever machine it was.
+    # Every machine is the host.
     assert verdict(load("host"), 50, Measurement.read(result(None))).fits is True
 
 
-def test_the_board_may_stand_beside_the_times() -> None:
-    told = result(None) | {"device": None}
-    assert [Measurement.read(told | more).board for more in ({"board": "B"}, {})] == ["B", None]
+def test_the_board_is_read_at_the_top_or_in_device() -> None:
+    measured = result(None) | {"device": None}
+    assert [Measurement.read(measured | more).board for more in ({"board": "B"}, {})] == ["B", None]
 
 
 def test_without_any_time_there_is_no_verdict() -> None:
@@ -388,14 +388,14 @@ def test_without_any_time_there_is_no_verdict() -> None:
     assert verdict(host, 50, None).lines == ("no verdict for this machine: nothing was measured",)
 
 
-def test_what_does_not_belong_to_the_question_is_refused() -> None:
+def test_another_rate_too_few_steps_and_another_target_give_no_verdict() -> None:
     with pytest.raises(ConfigError, match="measured at 200 Hz, the policy runs at 50"):
         verdict(BOARD, 50, Measurement.read(result(rate_hz=200.0)))
-    # What 1 / 0.02 makes of 50 is the same rate; and 499 steps are too few for a p99.
+    # 50.0000001 Hz counts as 50 Hz; 499 steps are too few for a p99.
     few = verdict(BOARD, 50, Measurement.read(result(rate_hz=50.0000001, count=499)))
     assert (few.fits, few.basis) == (None, "not-run")
-    assert few.lines == ("no verdict for the board: 499 control steps measured, 500 are the least",)
-    with pytest.raises(ValueError, match="an estimate for board says nothing about host"):
+    assert few.lines == ("no verdict for the board: 499 control steps measured, at least 500 needed",)
+    with pytest.raises(ValueError, match="the estimate is for board, not for host"):
         verdict(load("host"), 50, model(BOARD, COST)[0])
 
 
@@ -409,7 +409,7 @@ def test_what_does_not_belong_to_the_question_is_refused() -> None:
         {"paced": result()["paced"] | {"p50_ms": 1.5}},
     ],
 )
-def test_what_is_not_a_measurement_is_refused(fault: dict[str, Any]) -> None:
+def test_an_invalid_measurement_is_refused(fault: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="measurement"):
         Measurement.read(result() | fault)
 
@@ -422,20 +422,20 @@ def test_the_fastest_is_recommended_with_its_reason() -> None:
     assert best
     assert best.runtime == "tensorrt"
     said = "Try it first: a control step takes about 0.28 ms with tensorrt, 0.84 ms with onnxruntime; "
-    assert best.reason == said + "the model rests on assumed figures."
+    assert best.reason == said + "the model has assumed figures."
     best = recommend([dataclasses.replace(e, figures={}) for e in model(BOARD, COST)])  # nothing assumed
     assert best
     assert best.reason == said + "modelled, not measured."
     measured = [result(p99_ms=1.1), result(runtime="tensorrt", p50_ms=0.2, p99_ms=1.4)]
     best = recommend([Measurement.read(r) for r in measured])
     assert best
-    # By p99, which a control loop feels, not by p50.
+    # By p99, not by p50.
     assert best.runtime == "onnxruntime"
     assert best.reason == "99 of 100 steps take at most 1.100 ms with onnxruntime, 1.400 ms with tensorrt."
     assert recommend([]) is None
 
 
-def test_times_of_different_origin_are_not_compared() -> None:
+def test_times_of_different_origin_raise() -> None:
     mixed: list[Any] = [*model(BOARD, COST), Measurement.read(result())]
     with pytest.raises(ValueError, match="different origin"):
         recommend(mixed)
@@ -443,7 +443,7 @@ def test_times_of_different_origin_are_not_compared() -> None:
         recommend([Measurement.read(result()), Measurement.read(result(THOR, "tensorrt"))])
 
 
-def test_the_best_ground_decides() -> None:
+def test_a_measurement_on_the_target_precedes_the_model() -> None:
     estimates = model(BOARD, COST)
     mine, elsewhere = Measurement.read(result()), Measurement.read(result(None, "tensorrt"))
     best, found = decide(BOARD, 50, estimates, [elsewhere, mine])

@@ -1,6 +1,6 @@
 """Building engines, with a strict fake of each TensorRT version and of the CUDA runtime.
 
-What no test here can show is that a real TensorRT builds what is asked of it.
+A real TensorRT is not tested here.
 """
 
 from __future__ import annotations
