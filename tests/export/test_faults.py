@@ -143,11 +143,11 @@ def test_an_unsafe_precision_is_code_3_and_names_the_worst_output(
     fp16 ends at 65504, which 60000 + 40000 x exceeds; bf16 has 8 bits, so 61440 + 2 x has steps of 256.
     """
     content = torch.load(run / "latest.pt", weights_only=True)
-    actor = content["actor_state_dict"]
-    for name in ("mlp.0.weight", "mlp.0.bias", "mlp.2.weight", "mlp.2.bias"):
-        actor[name] = torch.zeros_like(actor[name])
-    actor["mlp.0.weight"][0], actor["mlp.0.bias"][0] = weight, bias
-    actor["mlp.2.weight"][0, 0], actor["mlp.2.bias"][0] = last_weight, last_bias
+    state = content["policy"]["state"]
+    for name in ("actor.mlp.0.weight", "actor.mlp.0.bias", "actor.mlp.2.weight", "actor.mlp.2.bias"):
+        state[name] = torch.zeros_like(state[name])
+    state["actor.mlp.0.weight"][0], state["actor.mlp.0.bias"][0] = weight, bias
+    state["actor.mlp.2.weight"][0, 0], state["actor.mlp.2.bias"][0] = last_weight, last_bias
     torch.save(content, run / "latest.pt")
     code, said = export(capfd, run, "--precision", precision)
     assert (code, f"{precision} is not safe" in said, "output slider" in said) == (3, True, True), said
@@ -169,8 +169,9 @@ def test_thirty_million_parameters_are_over_the_budget_of_an_orin_nano(trained, 
     for name, shape in (("mlp.0", (5450, 4)), ("mlp.2", (5450, 5450)), ("mlp.4", (1, 5450))):
         actor[f"{name}.weight"] = torch.randn(shape, generator=random) / shape[1] ** 0.5
         actor[f"{name}.bias"] = torch.zeros(shape[0])
-    del content["optimizer_state_dict"]
-    torch.save({k: v for k, v in content.items() if k != "env"}, run / "latest.pt")
+    # Without its policy entry, the policy is made from the configuration and actor_state_dict.
+    dropped = ("env", "optimizer_state_dict", "policy")
+    torch.save({k: v for k, v in content.items() if k not in dropped}, run / "latest.pt")
     monkeypatch.setattr(stages, "RECORDED", (3, 80))
     code = main(["export", str(run), "--target", "jetson-orin-nano", *QUICK, "--output", str(tmp_path / "b")])
     said = capfd.readouterr().out

@@ -267,9 +267,9 @@ def test_a_nan_weight_is_code_2_and_named(run, capfd):
         {"actor_state_dict": [1]},
         {"actor_state_dict": {"mlp.0.weight": "a"}},
         {"iter": "many"},
-        {"random": 3},
-        {"optimizer_state_dict": 5},
-        {"learning_rate": "fast"},
+        {"schema": "three"},
+        {"policy": 3},
+        {"policy": {"spec": {}, "state": {}}},
     ],
 )
 def test_a_checkpoint_with_invalid_entries_is_code_2(change, run, capfd):
