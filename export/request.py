@@ -202,7 +202,13 @@ def _engine_here(wanted: ExportTarget, on_target: bool) -> str:
 
 def _require_finite(found: Run) -> None:
     """Refuse weights that are not finite; the first is named."""
-    for name, value in found.content["actor_state_dict"].items():
+    # The policy entry is what is exported; the actor's weights are what a resume would train further.
+    entry = found.content.get("policy")
+    state = entry.get("state") if isinstance(entry, dict) else None
+    for name, value in {
+        **found.content["actor_state_dict"],
+        **(state if isinstance(state, dict) else {}),
+    }.items():
         if isinstance(value, torch.Tensor) and not bool(torch.isfinite(value.float()).all()):
             bad = int((~torch.isfinite(value.float())).sum())
             raise ConfigError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import os
 from pathlib import Path
 
@@ -252,12 +254,18 @@ def test_an_unwritable_output_folder_is_code_2(run, capfd, tmp_path):
     assert export(capfd, run, "--output", tmp_path / "file")[0] == 2
 
 
-def test_a_nan_weight_is_code_2_and_named(run, capfd):
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [(("actor_state_dict",), "mlp.0.weight"), (("policy", "state"), "actor.mlp.0.weight")],
+)
+def test_a_nan_weight_is_code_2_and_named(entry, name, run, capfd):
     content = torch.load(run / "latest.pt", weights_only=True)
-    content["actor_state_dict"]["mlp.0.weight"][3, 1] = float("nan")
+    weights = functools.reduce(operator.getitem, entry, content)
+    weights[name] = weights[name].clone()  # the two entries share their tensors
+    weights[name][3, 1] = float("nan")
     torch.save(content, run / "latest.pt")
     code, said = export(capfd, run)
-    assert (code, "mlp.0.weight is not finite in 1 of" in said) == (2, True), said
+    assert (code, f"{name} is not finite in 1 of" in said) == (2, True), said
     assert nothing_left(run)
 
 
