@@ -91,6 +91,6 @@ def test_poles_start_near_hanging_and_the_contract_lists_the_observations(make_e
     plain = json.loads(json.dumps(asdict(contract)))
     assert checked_contract(plain, "it") == plain
     plain["joints"][1] |= {"lower": -1.0, "upper": 1.0}  # as if the pole had limits
-    with pytest.raises(Refused, match="limited_joint_pos takes 1 columns from 0, where 2 from 0 follow"):
+    with pytest.raises(Refused, match="limited_joint_pos takes 1 columns"):
         checked_contract(plain, "it")
     assert (contract.actions[0]["offset"], contract.actions[0]["scale"]) == (0.0, 12.0)
