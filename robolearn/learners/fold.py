@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from robolearn.learners.learner import Tensor
+from robolearn.envs.state import Tensor
 from robolearn.tasks.mdp.symmetry import Symmetry
 
 

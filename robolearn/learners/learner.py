@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
-
-import torch
+from typing import Any, ClassVar, Protocol
 
 from robolearn.core.learner_env import LearnerEnv
-
-if TYPE_CHECKING:
-    from robolearn.learners.policy import Act, Policy
-
-Tensor = torch.Tensor
-
-Reduce = Callable[[Tensor], Tensor]
-"""Averages a tensor over all ranks of a run, in place, and returns it."""
-
-
-def alone(tensor: Tensor) -> Tensor:
-    """The reduction of a run with one rank: nothing to average."""
-    return tensor
+from robolearn.learners.policy import Act, Policy
 
 
 @dataclass
@@ -39,7 +24,8 @@ class Report:
 
 
 class Learner(Protocol):
-    """One algorithm. It owns how it collects; it is given an Env and a `reduce`, and no device number."""
+    """One algorithm. Its constructor takes (env, config, seed, all_reduce_mean), see `robolearn.learners.ranks`; it
+    computes on the Env's device."""
 
     config_class: ClassVar[type]
     requires: ClassVar[frozenset[str]]

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from robolearn.learners.learner import Tensor
+from robolearn.envs.state import Tensor
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 

@@ -10,7 +10,8 @@ from rsl_rl.models import MLPModel, RNNModel
 from tensordict import TensorDict
 from torch import nn
 
-from robolearn.learners.learner import Reduce, Tensor, alone
+from robolearn.envs.state import Tensor
+from robolearn.learners.ranks import AllReduceMean, single_rank
 
 RecurrentState = tuple[Tensor, ...]
 """What a recurrent network carries from step to step: (h,) of a GRU, (h, c) of an LSTM, (L, N, H) each for L
@@ -25,7 +26,7 @@ class Normalizer(nn.Module):
     """Running mean and variance of observations, updated once an iteration from the whole batch.
 
     Its buffers have the names that rsl_rl's have in a checkpoint, so weights travel both ways; rsl_rl's own
-    synchronizes and reduces over ranks by itself, this one takes the run's `reduce`.
+    synchronizes and averages over ranks by itself, this one takes `all_reduce_mean`.
     """
 
     _mean: Tensor
@@ -50,15 +51,15 @@ class Normalizer(nn.Module):
         return normalized * (self._std + self.eps) + self._mean
 
     @torch.no_grad()
-    def absorb(self, obs: Tensor, reduce: Reduce = alone) -> None:
+    def absorb(self, obs: Tensor, all_reduce_mean: AllReduceMean = single_rank) -> None:
         """Add a batch (M, D) to the statistics.
 
         Chan, Golub, LeVeque (1979), "Updating formulae and a pairwise algorithm for computing sample
         variances"; with several ranks the batch's moments are averaged first.
         """
-        mean = reduce(obs.mean(dim=0, keepdim=True))
+        mean = all_reduce_mean(obs.mean(dim=0, keepdim=True))
         # Around the mean of all ranks: the difference of two large squares would cancel.
-        variance = reduce((obs - mean).square().mean(dim=0, keepdim=True))
+        variance = all_reduce_mean((obs - mean).square().mean(dim=0, keepdim=True))
         total = self.count + obs.shape[0]
         rate = obs.shape[0] / total
         delta = mean - self._mean

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robolearn.learners.learner import Tensor
+from robolearn.envs.state import Tensor
 
 ALIGN = 4
 """Every gradient starts at a multiple of so many floats: vector loads need 16 bytes."""

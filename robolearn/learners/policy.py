@@ -14,10 +14,10 @@ import torch
 from rsl_rl.models import MLPModel
 from torch import nn
 
+from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, listing, quote
 from robolearn.learners import saved
 from robolearn.learners.fold import second_half
-from robolearn.learners.learner import Tensor
 from robolearn.learners.networks import (
     RecurrentState,
     advance,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robolearn.learners.learner import Tensor
+from robolearn.envs.state import Tensor
 
 
 class OneDnnLinear(torch.autograd.Function):

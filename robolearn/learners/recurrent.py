@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robolearn.learners.learner import Tensor
+from robolearn.envs.state import Tensor
 from robolearn.learners.networks import RecurrentState, advance, blank_state, reset_rows
 
 WEIGHTS = "rnn.rnn.weight_hh_l"

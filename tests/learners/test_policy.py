@@ -133,7 +133,7 @@ class Student:
 
     config_class, requires = Config, frozenset()
 
-    def __init__(self, env, config, seed=1, reduce=None):
+    def __init__(self, env, config, seed=1, all_reduce_mean=None):
         self.teacher = PolicyRunner(Policy.load(config.teacher))
         self.policy = made(
             PolicySpec({"policy": 4}, env.num_actions, config.hidden, "elu", head="deterministic")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from robolearn.learners.learner import Tensor
+from robolearn.envs.state import Tensor
 from robolearn.learners.networks import Normalizer
 from robolearn.learners.recurrent import ActorRecurrence
 from robolearn.tasks.mdp.symmetry import Reflection

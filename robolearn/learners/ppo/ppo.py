@@ -16,15 +16,17 @@ from torch import nn
 from robolearn.core.graphs import Graphed
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.timers import Timers
+from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError
 from robolearn.learners.fold import Fold
-from robolearn.learners.learner import Reduce, Report, Tensor, alone
+from robolearn.learners.learner import Report
 from robolearn.learners.networks import build_model, rnn_of
 from robolearn.learners.policy import Policy, PolicySpec
 from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.sampler import Sampler
 from robolearn.learners.ppo.update import Update
 from robolearn.learners.precision import autocast, choose_precision
+from robolearn.learners.ranks import AllReduceMean, single_rank
 from robolearn.learners.recurrent import ActorRecurrence, require_same_rnn
 from robolearn.learners.rollout import Batch, collect, side_by_side
 from robolearn.tasks.mdp.symmetry import Symmetry
@@ -75,8 +77,10 @@ class PPO:
     config_class: ClassVar[type] = PPOConfig
     requires: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, env: LearnerEnv, config: PPOConfig, seed: int = 1, reduce: Reduce = alone) -> None:
-        self.config, self.reduce = config, reduce
+    def __init__(
+        self, env: LearnerEnv, config: PPOConfig, seed: int = 1, all_reduce_mean: AllReduceMean = single_rank
+    ) -> None:
+        self.config, self.all_reduce_mean = config, all_reduce_mean
         if env.resets_take_a_step:
             _require_fit(config)
         self.device = env.device
@@ -107,7 +111,9 @@ class PPO:
             *(self.recurrence, self.fold),
         )
         mirror = self.symmetry if self.fold is None else None
-        self.update = Update(self.actor, self.critic, config, self.precision, self.recurrence, mirror, reduce)
+        self.update = Update(
+            self.actor, self.critic, config, self.precision, self.recurrence, mirror, all_reduce_mean
+        )
         self._estimate = Graphed(self._estimates, self.device)
         self.timers = Timers(self.device)
         env.reset(stagger=True)
@@ -162,7 +168,9 @@ class PPO:
                 (self.config.actor_groups, self.actor),
                 (self.config.critic_groups, self.critic),
             ):
-                network.obs_normalizer.absorb(self.batch.taken(self.batch.observed(groups)[:-1]), self.reduce)
+                network.obs_normalizer.absorb(
+                    self.batch.taken(self.batch.observed(groups)[:-1]), self.all_reduce_mean
+                )
         with self.timers("synchronize"):
             # The Env first: a reward that is not finite spoils the gradient too, and the Env knows which it was.
             drained = env.drain()
@@ -240,8 +248,8 @@ class PPO:
     def _normalized(self, advantage: Tensor) -> Tensor:
         """Advantages at mean 0 and variance 1 over the whole batch of all ranks."""
         counted = self.batch.taken(advantage)
-        mean = self.reduce(counted.mean())
-        variance = self.reduce((counted - mean).square().mean())
+        mean = self.all_reduce_mean(counted.mean())
+        variance = self.all_reduce_mean((counted - mean).square().mean())
         return (advantage - mean) / (variance.sqrt() + 1e-8)
 
     # ------------------------------------------------------------------ the rest

@@ -8,8 +8,8 @@ import torch
 from rsl_rl.models import MLPModel
 
 from robolearn.core.graphs import Graphed
+from robolearn.envs.state import Tensor
 from robolearn.learners.fold import Fold
-from robolearn.learners.learner import Tensor
 from robolearn.learners.networks import deviation
 from robolearn.learners.precision import autocast
 from robolearn.learners.recurrent import ActorRecurrence

@@ -18,7 +18,7 @@ from torch import nn
 
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.graphs import Graphed
-from robolearn.learners.learner import Reduce, Tensor, alone
+from robolearn.envs.state import Tensor
 from robolearn.learners.losses import clipped_surrogate, divergence, entropy, log_prob, value_loss
 from robolearn.learners.networks import Normalizer, deviation
 from robolearn.learners.optimizer import DeviceAdam
@@ -26,6 +26,7 @@ from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.minibatch import Minibatch, Tables, with_mirror_image
 from robolearn.learners.precision import autocast
 from robolearn.learners.products import forward
+from robolearn.learners.ranks import AllReduceMean, single_rank
 from robolearn.learners.recurrent import ActorRecurrence
 from robolearn.learners.rollout import Batch
 from robolearn.tasks.mdp.symmetry import Reflection, Symmetry, joined
@@ -46,12 +47,12 @@ class Update:
         precision: str,
         recurrence: ActorRecurrence | None = None,
         symmetry: Symmetry | None = None,
-        reduce: Reduce = alone,
+        all_reduce_mean: AllReduceMean = single_rank,
     ) -> None:
         """With `recurrence`, the actor's, minibatches are whole environments; with `symmetry` each sample is learned
         with its mirror image."""
         self.actor, self.critic, self.config, self.precision = actor, critic, config, precision
-        self.recurrence, self.symmetry, self.reduce = recurrence, symmetry, reduce
+        self.recurrence, self.symmetry, self.all_reduce_mean = recurrence, symmetry, all_reduce_mean
         self._mirror: dict[str, tuple[Reflection, Normalizer]] = {}
         """How what each network sees is reflected, and what normalizes it, where samples are mirrored."""
         if symmetry is not None:
@@ -184,7 +185,7 @@ class Update:
         room, descend = self._rooms[size]
         room.gather(self._tables, chosen)
         descend()
-        self.reduce(self.adam.shared)
+        self.all_reduce_mean(self.adam.shared)
         self._step()
         return not (self.read_at_once and bool(self.adam.skip))
 

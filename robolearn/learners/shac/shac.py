@@ -17,11 +17,13 @@ from torch import nn
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.timers import Timers
-from robolearn.learners.learner import Reduce, Report, Tensor, alone
+from robolearn.envs.state import Tensor
+from robolearn.learners.learner import Report
 from robolearn.learners.losses import entropy, value_loss
 from robolearn.learners.networks import build_model, deviation
 from robolearn.learners.optimizer import DeviceAdam
 from robolearn.learners.policy import Policy, PolicySpec
+from robolearn.learners.ranks import AllReduceMean, single_rank
 from robolearn.learners.rollout import Batch, side_by_side
 from robolearn.learners.shac.config import SHACConfig
 
@@ -75,8 +77,10 @@ class SHAC:
     config_class: ClassVar[type] = SHACConfig
     requires: ClassVar[frozenset[str]] = frozenset({"gradients"})
 
-    def __init__(self, env: LearnerEnv, config: SHACConfig, seed: int = 1, reduce: Reduce = alone) -> None:
-        self.config, self.reduce, self.device = config, reduce, env.device
+    def __init__(
+        self, env: LearnerEnv, config: SHACConfig, seed: int = 1, all_reduce_mean: AllReduceMean = single_rank
+    ) -> None:
+        self.config, self.all_reduce_mean, self.device = config, all_reduce_mean, env.device
         self.random = torch.Generator(self.device).manual_seed(seed)
         c = config
         self.batch = Batch.empty(env, c.num_steps, (*c.actor_groups, *c.critic_groups))
@@ -139,7 +143,9 @@ class SHAC:
             self._follow()
             c = self.config
             for groups, network in ((c.actor_groups, self.actor), (c.critic_groups, self.critic)):
-                network.obs_normalizer.absorb(self.batch.observed(groups)[:-1].flatten(0, 1), self.reduce)
+                network.obs_normalizer.absorb(
+                    self.batch.observed(groups)[:-1].flatten(0, 1), self.all_reduce_mean
+                )
         self.iterations += 1
         with self.timers("synchronize"):
             # The Env first: a reward that is not finite spoils everything else, and the Env knows which it was.
@@ -214,7 +220,7 @@ class SHAC:
         gain = horizon_return(reward, following, self.batch.done, self.config.gamma)
         loss = -gain - self.config.entropy_coef * entropy(deviation(self.actor))
         self.climb.take(torch.autograd.grad(loss, self.climb.parameters))
-        self.reduce(self.climb.shared)
+        self.all_reduce_mean(self.climb.shared)
         norms, finite = self.climb.clip()
         self.climb.step(~finite)
         return loss.detach(), torch.linalg.vector_norm(norms), finite
@@ -233,7 +239,7 @@ class SHAC:
             for chosen in order.chunk(c.critic_minibatches):
                 loss = value_loss(self.critic.mlp(obs[chosen]).squeeze(-1), returns[chosen], None, 0.0)
                 self.fit.take(torch.autograd.grad(loss, self.fit.parameters))
-                self.reduce(self.fit.shared)
+                self.all_reduce_mean(self.fit.shared)
                 _, finite = self.fit.clip()
                 self.fit.step(~finite)
                 losses.append(torch.where(finite, loss.detach(), torch.nan))

@@ -185,11 +185,11 @@ def test_gradients_and_moments_pass_through_the_given_reduction(make_env):
     env = make_env(CartpoleBalance(), num_envs=8)
     seen = []
 
-    def reduce(tensor):
+    def all_reduce_mean(tensor):
         seen.append(tuple(tensor.shape))
         return tensor
 
-    learner = PPO(env, PPOConfig(minibatch_size=10_000, num_epochs=1), reduce=reduce)
+    learner = PPO(env, PPOConfig(minibatch_size=10_000, num_epochs=1), all_reduce_mean=all_reduce_mean)
     learner.iterate(env)
     assert seen.count(tuple(learner.update.adam.shared.shape)) == 1  # one gradient step
     assert (1, 4) in seen  # the normalizer's moments

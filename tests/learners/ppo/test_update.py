@@ -38,7 +38,7 @@ def make(
     rnn: str = "none",
     precision: str = "fp32",
     mirrored: bool = False,
-    reduce=None,
+    all_reduce_mean=None,
     device: str = "cpu",
     **settings,
 ) -> Update:
@@ -58,7 +58,7 @@ def make(
         precision,
         memory,
         symmetry(device) if mirrored else None,
-        reduce or (lambda tensor: tensor),
+        all_reduce_mean or (lambda tensor: tensor),
     )
 
 
@@ -377,18 +377,18 @@ def test_a_minibatch_is_learned_with_its_mirror_image_of_what_was_observed():
 def test_ranks_average_all_gradients_and_the_divergence_in_one_go():
     seen = []
 
-    def reduce(tensor):
+    def all_reduce_mean(tensor):
         seen.append(tensor.shape)
         return tensor.mul_(0.5)
 
-    update = make(reduce=reduce, minibatch_size=SAMPLES)
+    update = make(all_reduce_mean=all_reduce_mean, minibatch_size=SAMPLES)
     update.learn(*random_batch(STEPS, ENVS, seed=0), orders(1))
     assert seen == [update.adam.shared.shape]
     alone = make(minibatch_size=SAMPLES)
     alone.learn(*random_batch(STEPS, ENVS, seed=0), orders(1))
     assert update.read()["kl"] == pytest.approx(alone.read()["kl"] / 2)
 
-    update = make(reduce=torch.Tensor.zero_)
+    update = make(all_reduce_mean=torch.Tensor.zero_)
     before = weights(update)
     update.learn(*collected(update, 0), orders(1))
     assert torch.equal(weights(update), before)

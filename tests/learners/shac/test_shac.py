@@ -320,11 +320,11 @@ def test_gradients_and_moments_pass_through_the_given_reduction():
     env, _ = toy_env()
     seen = []
 
-    def reduce(tensor: Tensor) -> Tensor:
+    def all_reduce_mean(tensor: Tensor) -> Tensor:
         seen.append(tuple(tensor.shape))
         return tensor
 
-    learner = SHAC(env, TINY, reduce=reduce)
+    learner = SHAC(env, TINY, all_reduce_mean=all_reduce_mean)
     learner.iterate(env)
     assert seen.count(tuple(learner.climb.shared.shape)) == 1
     assert seen.count(tuple(learner.fit.shared.shape)) == 2 * 2
