@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from robolearn import config
+from robolearn.config import registry, yaml_file
+from robolearn.config.overrides import parse
 from robolearn.config.run_config import Config
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.errors import ConfigError, quote
@@ -69,7 +71,32 @@ def open_run(run: str | None, overrides: Iterable[str] = ()) -> Run:
     if run is not None and run.startswith(saved.PREFIX):
         # The folder of a pretrained policy is part of the installed package: results go elsewhere.
         name, folder = run, saved.ROOT / "pretrained" / source.name
-    return Run(name, folder, config.load(source, words), words, saved.load(path, source))
+    return Run(name, folder, load_config(source, words), words, saved.load(path, source))
+
+
+def load_config(folder: Path, overrides: Iterable[str] = ()) -> Config:
+    """`config.load` of a run that is only used: its learner need not be here, because a policy acts without it.
+
+    A learner from a file, or of a package that is not installed, is not imported unless the overrides name it or one of
+    its settings; `Config.learner` is then the saved settings as a dictionary.
+
+    Raises:
+        ConfigError: see `config.load`.
+    """
+    words = list(overrides)
+    settings = yaml_file.read(folder / config.FILE_NAME).get("learner")
+    settings = dict(settings) if isinstance(settings, dict) else {}
+    name = settings.pop("name", None)
+    entry = registry.entries("learners").get(name) if isinstance(name, str) else None
+    if (
+        not isinstance(name, str)
+        or (entry is not None and not entry.hint)
+        or any(item.key[0] == "learner" for item in parse(words))
+    ):
+        return config.load(folder, words)
+    # config.load needs a learner that can be imported; which one does not matter.
+    loaded = config.load(folder, [*words, "learner=ppo"])
+    return replace(loaded, learner_name=name, learner=settings)
 
 
 def load_policy(run: Run) -> PolicyRunner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ import pytest
 import torch
 
 from robolearn import config
+from robolearn.cli import main
+from robolearn.config import yaml_file
 from robolearn.errors import ConfigError
 from robolearn.export.onnx.graph import build_graph
 from robolearn.learners import saved
@@ -24,6 +27,7 @@ from robolearn.learners.ppo.ppo import PPO
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
 from robolearn.training import checkpoint
+from robolearn.training.runs import load_policy, open_run
 from robolearn.training.train import train
 
 SMALL = PPOConfig(num_steps=4, actor_hidden=(8,), critic_hidden=(8,))
@@ -81,6 +85,48 @@ def test_a_checkpoint_of_schema_2_has_a_policy_too(tmp_path, symmetry):
     assert again.spec == today.spec
     state = today.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in again.state_dict().items())
+
+
+LEARNER_FROM_A_FILE = """
+from dataclasses import dataclass
+from robolearn.learners.ppo.config import PPOConfig
+from robolearn.learners.ppo.ppo import PPO
+
+@dataclass
+class Settings(PPOConfig):
+    temperature: float = 0.5
+
+class Mine(PPO):
+    config_class = Settings
+"""
+
+
+def test_a_run_is_used_without_the_file_that_its_learner_came_from(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine.py"
+    file.write_text(LEARNER_FROM_A_FILE)
+    small = ["task=cartpole_balance", "num_envs=4", "max_iterations=1", "learner.actor_hidden=[8]"]
+    assert main(["train", *small, "learner=mine.py:Mine", "learner.temperature=0.25", "output=run"]) == 0
+    capsys.readouterr()
+    # A setting of the learner needs the learner: its file must be named again.
+    assert main(["eval", "run", "learner.temperature=0.5", "--episodes", "4"]) == 2
+    assert f"learner={file}:Mine" in capsys.readouterr().err
+    file.unlink()
+    assert main(["eval", "run", "seed=3", "backend=auto", "--episodes", "4"]) == 0
+    found = open_run("run", ["seed=3"])
+    assert found.config.seed == 3
+    saved_settings = yaml_file.read(tmp_path / "run" / "config.yaml")["learner"]
+    assert saved_settings["temperature"] == 0.25
+    assert config.to_dict(found.config)["learner"] == saved_settings
+
+
+def test_a_run_is_used_without_the_package_that_its_learner_came_from(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "run")
+    text = (folder / "config.yaml").read_text().replace("name: ppo", "name: learner_not_installed")
+    (folder / "config.yaml").write_text(text)
+    found = open_run(str(folder))
+    assert found.config.learner_name == "learner_not_installed"
+    assert load_policy(found).policy.spec.inputs == {"policy": 4}
 
 
 # ---------------------------------------------------------------------------------------- open groups
