@@ -1,5 +1,5 @@
-"""Learning algorithms: what they share lies here, and each has a folder of its own (`ppo/`, `shac/`).
+"""Learning algorithms: their shared parts, and one folder per algorithm (`ppo/`, `shac/`).
 
-May import: core and what stands below it, no `external`. A learner is a folder here and a row in `config/tables.py`.
+May import: core and the layers below it, not `external`. A learner is a folder here and a row in `config/tables.py`.
 Read `policy.py` first, then `learner.py`, the protocol, then `ppo/ppo.py`.
 """

@@ -1,4 +1,4 @@
-"""What every learning algorithm looks like to the training loop."""
+"""Learner: the interface of every learning algorithm to the training loop."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from robolearn.learners.policy import Act, Policy
 
 @dataclass
 class Report:
-    """What one iteration did."""
+    """Result of one iteration."""
 
     steps: int
     """Environment steps collected."""
     losses: dict[str, float]
-    """Losses and the learner's own numbers, by name."""
+    """Losses and other numbers of the learner, by name."""
     env: dict[str, float]
     """`Env.drain`: means of rewards, metrics and episodes."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -29,18 +29,18 @@ class Learner(Protocol):
 
     config_class: ClassVar[type]
     requires: ClassVar[frozenset[str]]
-    """Backend capabilities it cannot do without, such as `gradients`."""
+    """Backend capabilities that it needs, such as `gradients`."""
 
     @property
     def policy(self) -> Policy | Act:
-        """The policy as it stands. A `Policy` stands alone: each checkpoint holds it, it loads without this learner and
-        can be exported. Any other function of observations acts only while its learner is there."""
+        """The current policy. A `Policy` is saved in each checkpoint, loads without this learner and can be exported.
+        Any other function of observations acts only while its learner exists."""
 
     def iterate(self, env: LearnerEnv) -> Report:
         """Collect one batch and learn from it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on: weights, optimizer, normalizer, rates, random state."""
+        """Everything needed to resume: weights, optimizer, normalizer, rates, random state."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The reverse of `state_dict`."""
+        """Restore what `state_dict` returned."""

@@ -1,4 +1,4 @@
-"""What a gradient step of PPO lowers, in closed form for Gaussians whose deviations no state changes."""
+"""PPO's losses, in closed form for Gaussians whose standard deviations do not depend on the state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def log_prob(action: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Log density (B,) of actions (B, A) under independent Gaussians of means (B, A) and deviations (A,)."""
+    """Log density (B,) of actions (B, A) under independent Gaussians with means (B, A) and standard deviations (A,)."""
     z = (action - mean) * std.reciprocal()
     return -0.5 * z.square().sum(dim=-1) - (std.log() + HALF_LOG_2PI).sum()
 
@@ -20,7 +20,7 @@ def log_prob(action: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 def divergence(old_mean: Tensor, old_std: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Kullback-Leibler divergence of the new Gaussians from the old, KL(old || new), as a mean over the samples.
 
-    Means are (B, A), deviations (A,). For one dimension it is
+    Means are (B, A), standard deviations (A,). In one dimension it is
     log(std / old_std) + (old_std^2 + (old_mean - mean)^2) / (2 std^2) - 1/2: Kullback (1959), "Information Theory
     and Statistics", ch. 9.
     """
@@ -30,14 +30,14 @@ def divergence(old_mean: Tensor, old_std: Tensor, mean: Tensor, std: Tensor) -> 
 
 
 def entropy(std: Tensor) -> Tensor:
-    """Differential entropy of independent Gaussians of deviations (A,): the sum of log(std sqrt(2 pi e)) [nat]."""
+    """Differential entropy [nat] of independent Gaussians with standard deviations (A,): sum log(std sqrt(2 pi e))."""
     return (std.log() + (0.5 + HALF_LOG_2PI)).sum()
 
 
 def clipped_surrogate(
     log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: float
 ) -> tuple[Tensor, Tensor]:
-    """PPO's loss (Schulman et al., 2017, eq. 7, negated) and the share of samples it clips; (B,) each."""
+    """PPO's loss (Schulman et al., 2017, eq. 7, negated) and the share of samples it clips, () each; inputs (B,)."""
     ratio = (log_prob - old_log_prob).exp()
     clipped = ratio.clamp(1 - clip, 1 + clip)
     loss = -torch.min(ratio * advantage, clipped * advantage).mean()
@@ -45,8 +45,8 @@ def clipped_surrogate(
 
 
 def value_loss(value: Tensor, returns: Tensor, old_value: Tensor | None, clip: float) -> Tensor:
-    """Mean squared error of values (B,); with `old_value` (B,), the worse of it and that of values that moved by
-    `clip` at most."""
+    """Mean squared error of values (B,); with `old_value` (B,), the mean of the larger error of the value and of the
+    value clipped to within `clip` of the old one."""
     error = (value - returns).square()
     if old_value is not None:
         near = old_value + (value - old_value).clamp(-clip, clip)

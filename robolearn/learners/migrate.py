@@ -1,6 +1,6 @@
-"""Checkpoints of schema 2, and rsl_rl's own, in today's layout: one tree of state, and a policy that stands alone.
+"""Converts checkpoints of schema 2, and rsl_rl's, to the current layout: one tree of state, and a described policy.
 
-What a policy's weights do not tell is read from the run's config.yaml and contract.json.
+What the policy's weights do not determine is read from the run's config.yaml and contract.json.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 Weights = dict[str, torch.Tensor]
 
 
-def to_today(content: dict[str, Any], folder: Path, schema: int) -> dict[str, Any]:
-    """A checkpoint's content with everything that today's have; `folder` is its run's.
+def to_current(content: dict[str, Any], folder: Path, schema: int) -> dict[str, Any]:
+    """A checkpoint's content in the current layout; `folder` is its run folder.
 
     Raises:
         ConfigError: a part of it is missing.
@@ -34,11 +34,11 @@ def to_today(content: dict[str, Any], folder: Path, schema: int) -> dict[str, An
         policy = {} if "policy" in content else {"policy": _policy(content, settings, folder)}
         return {**content, "schema": schema, **env, **policy}
     except (KeyError, TypeError, AttributeError, IndexError, OSError, json.JSONDecodeError) as error:
-        raise ConfigError(f"the checkpoint in {quote(str(folder), 120)} is not whole ({error!r})") from error
+        raise ConfigError(f"the checkpoint in {quote(str(folder), 120)} is incomplete ({error!r})") from error
 
 
 def _policy(content: dict[str, Any], settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The policy's entry, with its spec read off the weights."""
+    """The policy's entry, with its spec derived from the weights."""
     weights: Weights = content["actor_state_dict"]
     layers = [
         value for name, value in weights.items() if name.startswith("mlp.") and name.endswith(".weight")
@@ -68,11 +68,11 @@ def _policy(content: dict[str, Any], settings: dict[str, Any], folder: Path) -> 
 
 
 def _symmetry(task: dict[str, Any], contract: dict[str, Any]) -> Symmetry:
-    """The symmetry of a task's policy group, from what it observed; no simulator is asked."""
-    own = [
+    """The symmetry of a task's group `policy`, from the observations in its contract; needs no simulator."""
+    task_items = [
         i for i in registry.load("tasks", task["name"]).observations["policy"] if isinstance(i, Observation)
     ]
-    known = VOCABULARY | {item.name: item for item in own}
+    known = VOCABULARY | {item.name: item for item in task_items}
     columns = [(known[item["name"]], item["width"]) for item in contract["observations"]]
     return sagittal(
         Robot.load(registry.load("robots", task["robot"])), {"policy": columns}, torch.device("cpu")

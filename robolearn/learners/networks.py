@@ -1,4 +1,4 @@
-"""Actor and critic networks: rsl_rl's models, with a normalizer of our own under the same buffer names."""
+"""Actor and critic networks: rsl_rl's models, with RoboLearn's normalizer under the same buffer names."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from robolearn.envs.state import Tensor
 from robolearn.learners.ranks import AllReduceMean, single_rank
 
 RecurrentState = tuple[Tensor, ...]
-"""What a recurrent network carries from step to step: (h,) of a GRU, (h, c) of an LSTM, (L, N, H) each for L
-layers, N robots and H hidden units; () where there is none."""
-
+"""State of recurrent layers: (h,) of a GRU, (h, c) of an LSTM, (L, N, H) each for L layers, N robots and H hidden
+units; () without recurrent layers."""
 
 OBS_SET = "network"
-"""rsl_rl's word for the list of groups that a network takes; each of ours has one."""
+"""Name, in rsl_rl, of the list of groups that a network takes; each of our networks has one list."""
 
 
 class Normalizer(nn.Module):
     """Running mean and variance of observations, updated once an iteration from the whole batch.
 
-    Its buffers have the names that rsl_rl's have in a checkpoint, so weights travel both ways; rsl_rl's own
-    synchronizes and averages over ranks by itself, this one takes `all_reduce_mean`.
+    Its buffers have the names of rsl_rl's in a checkpoint, so that each loads the other's weights. rsl_rl's normalizer
+    reads from the device and averages over ranks itself; this one takes `all_reduce_mean`.
     """
 
     _mean: Tensor
@@ -43,11 +42,11 @@ class Normalizer(nn.Module):
         self.register_buffer("count", torch.tensor(0, dtype=torch.long))
 
     def forward(self, obs: Tensor) -> Tensor:
-        """(..., D) at mean 0 and variance 1."""
+        """Observations (..., D) at mean 0 and variance 1."""
         return (obs - self._mean) / (self._std + self.eps)
 
     def inverse(self, normalized: Tensor) -> Tensor:
-        """The observations (..., D) that were normalized."""
+        """The observations (..., D) before normalization."""
         return normalized * (self._std + self.eps) + self._mean
 
     @torch.no_grad()
@@ -58,7 +57,7 @@ class Normalizer(nn.Module):
         variances"; with several ranks the batch's moments are averaged first.
         """
         mean = all_reduce_mean(obs.mean(dim=0, keepdim=True))
-        # Around the mean of all ranks: the difference of two large squares would cancel.
+        # Around the mean of all ranks: E[x^2] - E[x]^2 would lose precision by cancellation.
         variance = all_reduce_mean((obs - mean).square().mean(dim=0, keepdim=True))
         total = self.count + obs.shape[0]
         rate = obs.shape[0] / total
@@ -80,11 +79,11 @@ def build_model(
     rnn_layers: int = 1,
     std_type: Literal["scalar", "log"] = "scalar",
 ) -> MLPModel:
-    """An rsl_rl network over observation groups, given with their widths; with `init_std` a Gaussian policy, without a
-    value function.
+    """An rsl_rl network over observation groups, given with their widths.
 
-    What is learned of the policy's deviation is itself or, with `std_type` log, its logarithm. With `rnn`, gru or lstm,
-    it is recurrent: `rnn_layers` layers of `rnn_hidden` units between normalizer and MLP.
+    With `init_std` it has a Gaussian head of that standard deviation; without, its outputs are plain numbers, such as
+    values. The learned parameter is the standard deviation or, with `std_type` log, its logarithm. With `rnn`, gru or
+    lstm, there are `rnn_layers` recurrent layers of `rnn_hidden` units between normalizer and MLP.
     """
     distribution = {
         "class_name": "GaussianDistribution",
@@ -109,12 +108,12 @@ def build_model(
 
 
 def rnn_of(model: MLPModel) -> nn.GRU | nn.LSTM | None:
-    """The recurrent layers of a network that `build_model` made; None where it has none."""
+    """The recurrent layers of a network that `build_model` made, or None."""
     return model.rnn.rnn if isinstance(model, RNNModel) else None
 
 
 def deviation(actor: MLPModel) -> Tensor:
-    """Standard deviations (A,) of a Gaussian policy's actions, the same in every state."""
+    """Standard deviations (A,) of a Gaussian policy's actions; they do not depend on the state."""
     gaussian = actor.distribution
     low, high = gaussian.std_range
     learned = gaussian.log_std_param.exp() if gaussian.std_type == "log" else gaussian.std_param
@@ -129,7 +128,7 @@ def blank_state(rnn: nn.GRU | nn.LSTM, num_envs: int) -> RecurrentState:
 
 
 def advance(rnn: nn.GRU | nn.LSTM, inputs: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-    """Outputs (T, N, H) for inputs (T, N, D) in order of time, and the recurrent state after them."""
+    """Outputs (T, N, H) for inputs (T, N, D) of T successive steps, and the recurrent state after the last."""
     if isinstance(rnn, nn.LSTM):
         h, c = state
         outputs, new = rnn(inputs, (h, c))
@@ -139,6 +138,6 @@ def advance(rnn: nn.GRU | nn.LSTM, inputs: Tensor, state: RecurrentState) -> tup
 
 
 def reset_rows(state: RecurrentState, done: Tensor) -> RecurrentState:
-    """The recurrent state, zero for the robots whose episode ended, `done` (N,) bool; nothing is changed in place."""
-    # A product would keep what is not finite, and gradients of it.
+    """The recurrent state with zeros where the episode ended, `done` (N,) bool; not in place."""
+    # A product with 0 would keep NaN and infinity, and their gradients.
     return tuple(torch.where(done[None, :, None], 0.0, part) for part in state)

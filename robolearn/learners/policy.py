@@ -1,7 +1,7 @@
-"""Policy: observations to actions as the robot runs it, without an Env, a simulator or the learner that trained it.
+"""Policy: maps observations to actions as on the robot, without an Env, a simulator or the learner that trained it.
 
 policy = Policy.load("runs/walk")        # or a checkpoint, or pretrained:humanoid_walk
-action = policy.act({"policy": obs})     # (N, A); a recurrent one: PolicyRunner(policy)
+action = policy.act({"policy": obs})     # (N, A); for a recurrent policy use PolicyRunner(policy)
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from robolearn.learners.networks import (
 from robolearn.tasks.mdp.symmetry import Reflection, Symmetry, joined
 
 Observations = Mapping[str, Tensor]
-"""(N, D) a group, by name."""
+"""(N, D) per group, by name."""
 
 Act = Callable[[Observations], Tensor]
 """Observations by group to actions (N, A)."""
 
 Head = Literal["gaussian", "squashed", "deterministic"]
-"""What the last layer's outputs mean. gaussian: the mean of the action; squashed: its mean before a tanh;
+"""Meaning of the last layer's outputs. gaussian: mean of the action; squashed: mean of the action before a tanh;
 deterministic: the action itself."""
 
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """What a policy is apart from its numbers, as every checkpoint holds it."""
+    """Description of a policy without its weights, as saved in every checkpoint."""
 
     inputs: dict[str, int]
     """Observation groups with their widths, in the order in which the network takes them."""
@@ -50,16 +50,16 @@ class PolicySpec:
     activation: str
     head: Head = "gaussian"
     std_type: Literal["scalar", "log"] = "scalar"
-    """gaussian and squashed: whether what was learned is the standard deviation or its logarithm."""
+    """gaussian and squashed: whether the learned parameter is the standard deviation or its logarithm."""
     rnn: Literal["none", "gru", "lstm"] = "none"
     rnn_hidden: int = 128
     rnn_layers: int = 1
     cycle: int | None = None
-    """Column, of all inputs side by side, of the sine of a phase; its second half is played as the mirror image of the
-    first. None: no mirroring."""
+    """Column, in all inputs side by side, of the sine of a phase: in the second half of its cycle the policy acts as
+    the mirror image of the first half. None: no mirroring."""
 
     def build(self) -> MLPModel:
-        """A network of this description, with weights that mean nothing yet."""
+        """A network of this description with untrained weights."""
         init_std = None if self.head == "deterministic" else 1.0
         recurrent = (self.rnn, self.rnn_hidden, self.rnn_layers)
         return build_model(
@@ -70,15 +70,15 @@ class PolicySpec:
 class Policy(nn.Module):
     """Normalizer, network, head and mirroring in one module; no critic, no exploration.
 
-    It keeps nothing between calls: a recurrent one takes its state and returns the new one, so that the robot, which
-    knows when it starts anew, holds it. `PolicyRunner` does that for simulated robots.
+    It stores nothing between calls: a recurrent policy takes its recurrent state and returns the new one; the caller
+    stores and resets it. `PolicyRunner` does that for simulated robots.
     """
 
     def __init__(self, spec: PolicySpec, actor: MLPModel, symmetry: Symmetry | None = None) -> None:
-        """`actor` is shared, not copied; `symmetry` is that of the task, where `spec.cycle` is set."""
+        """`actor` is shared, not copied; `symmetry` is the task's, needed where `spec.cycle` is set."""
         super().__init__()
         if spec.head not in get_args(Head):
-            raise ConfigError(f"a policy's head is one of {listing(get_args(Head))}, not {quote(spec.head)}")
+            raise ConfigError(f"unknown policy head {quote(spec.head)}; valid: {listing(get_args(Head))}")
         self.spec, self.actor = spec, actor
         width = sum(spec.inputs.values())
         tables = [_identity(width), _identity(spec.actions)]
@@ -93,24 +93,26 @@ class Policy(nn.Module):
 
     @classmethod
     def load(cls, path: str) -> Policy:
-        """The policy of a run's folder, of a checkpoint or of `pretrained:NAME`, on the CPU; no simulator is imported.
+        """The policy of a run folder, of a checkpoint or of `pretrained:NAME`, on the CPU; imports no simulator.
 
         Raises:
-            ConfigError: there is none, or it cannot be read.
+            ConfigError: there is no such run, or it holds no readable policy.
         """
         folder, file = saved.find_run(str(path))
         return cls.from_checkpoint(saved.load(file, folder), str(file))
 
     @classmethod
     def from_checkpoint(cls, content: Mapping[str, Any], where: str = "the checkpoint") -> Policy:
-        """The policy in a checkpoint's content; `where` is for messages.
+        """The policy in the content of a checkpoint; `where` names the checkpoint in error messages.
 
         Raises:
-            ConfigError: it holds none, or a damaged one.
+            ConfigError: the content holds no policy, or a damaged one.
         """
         entry = content.get("policy")
         if not isinstance(entry, dict):
-            raise ConfigError(f"{where} holds no policy: its learner has none that stands alone")
+            raise ConfigError(
+                f"{where} holds no policy: its learner's `policy` is not a robolearn.learners.policy.Policy"
+            )
         try:
             described = {**entry["spec"], "hidden": tuple(entry["spec"]["hidden"])}
             spec = PolicySpec(**described)
@@ -123,35 +125,35 @@ class Policy(nn.Module):
         return policy.eval().requires_grad_(False)
 
     def entry(self) -> dict[str, Any]:
-        """What a checkpoint holds of it: plain values and tensors, which are not copied."""
+        """What a checkpoint saves of this policy: plain values and tensors, not copied."""
         return {"spec": asdict(self.spec), "state": self.state_dict()}
 
     # ------------------------------------------------------------------ acting
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """What it carries from step to step: () of a feed-forward one, ("h",) of a GRU, ("h", "c") of an LSTM."""
+        """Names of the recurrent state's tensors: () without one, ("h",) of a GRU, ("h", "c") of an LSTM."""
         return {"none": (), "gru": ("h",), "lstm": ("h", "c")}[self.spec.rnn]
 
     def initial_state(self, num_envs: int) -> RecurrentState:
-        """Its recurrent state where an episode starts: zeros (L, N, H), one for each of `state_names`."""
+        """The recurrent state at the start of an episode: zeros (L, N, H), one tensor for each of `state_names`."""
         rnn = rnn_of(self.actor)
         return () if rnn is None else blank_state(rnn, num_envs)
 
     def observe(self, observations: Observations) -> Tensor:
-        """The groups that it takes, side by side, (N, D).
+        """The policy's input groups side by side, (N, D).
 
         Raises:
-            ConfigError: one is missing, or of another width than it was trained with.
+            ConfigError: a group is missing, or has another width than in training.
         """
         for name, width in self.spec.inputs.items():
             if name not in observations:
                 raise ConfigError(
-                    f"the policy takes observation group {quote(name)}; there is {listing(observations)}"
+                    f"the policy needs observation group {quote(name)}; available: {listing(observations)}"
                 )
             if observations[name].shape[-1] != width:
                 raise ConfigError(
-                    f"the policy takes {width} columns of observation group {quote(name)}, and there are "
+                    f"the policy needs {width} columns of observation group {quote(name)}, but it has "
                     f"{observations[name].shape[-1]}: it was trained for another task, robot or other observations"
                 )
         parts = [observations[name] for name in self.spec.inputs]
@@ -159,15 +161,15 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def act(self, observations: Observations, *state: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """`forward` of observations by group."""
+        """`forward` for observations by group."""
         return self(self.observe(observations), *state)
 
     @torch.no_grad()
     def forward(self, obs: Tensor, *state: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """All inputs side by side (N, D) to the action (N, A).
+        """The action (N, A) for all inputs side by side (N, D).
 
-        Of a recurrent policy, `state` is one tensor (L, N, H) for each of `state_names`, and the result is the action
-        followed by as many new ones.
+        For a recurrent policy, `state` is one tensor (L, N, H) for each of `state_names`, and the result is the action
+        followed by the new state's tensors.
         """
         cycle = self.spec.cycle
         flipped = None if cycle is None else second_half(obs, cycle)
@@ -195,13 +197,13 @@ def _identity(width: int) -> Reflection:
 
 
 class PolicyRunner:
-    """A policy that acts for simulated robots, each with its own recurrent state where there is one.
+    """A policy with the recurrent state, if it has one, of N simulated robots.
 
-    The first call after a full reset settles N.
+    The first call after a full reset sets N.
     """
 
     def __init__(self, policy: Policy) -> None:
-        """`policy` is not changed."""
+        """The policy is shared, not copied or changed."""
         self.policy = policy
         self.state: RecurrentState = ()
 
@@ -218,14 +220,14 @@ class PolicyRunner:
         return action
 
     def reset(self, done: Tensor | None = None) -> None:
-        """Start anew; with `done` (N,) bool, for the robots whose episode ended."""
+        """Reset the recurrent state; with `done` (N,) bool, only of the robots whose episode ended."""
         self.state = () if done is None else reset_rows(self.state, done)
 
 
 def reset_state(policy: Act, done: Tensor | None = None) -> None:
-    """Reset a policy's recurrent state where an episode ended, `done` (N,) bool; without it, everywhere.
+    """Reset a policy's recurrent state where an episode ended, `done` (N,) bool; without `done`, everywhere.
 
-    To be called before the first step and after each. Policies that carry nothing have no `reset` and need none.
+    Call it before the first step and after each step. A policy without a `reset` method is left as it is.
     """
     reset = getattr(policy, "reset", None)
     if reset is not None:

@@ -1,4 +1,4 @@
-"""Collecting a batch: T steps of N environments, kept as the learner wants to read them."""
+"""Collecting a batch: T steps of N environments, stored in tensors for the learner."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from robolearn.errors import ConfigError, did_you_mean, listing, quote
 
 @dataclass
 class Batch:
-    """T steps of N environments, preallocated once and overwritten every iteration."""
+    """T steps of N environments, allocated once and overwritten every iteration."""
 
     observations: dict[str, Tensor]
-    """(T + 1, N, D) a group: what was observed before each step, and after the last one."""
+    """(T + 1, N, D) per group: observations before each step and after the last one."""
     action: Tensor
-    """(T, N, A) as the actor drew them."""
+    """(T, N, A) actions as the actor drew them."""
     mean: Tensor
-    """(T, N, A) the actor's mean then."""
+    """(T, N, A) the actor's mean at that step."""
     reward: Tensor
     """(T, N)."""
     done: Tensor
     """(T, N) bool: the episode ended with this step."""
     truncated: Tensor
-    """(T, N) bool: it ended because its time was up."""
+    """(T, N) bool: the episode ended with a time-out."""
     terminal: dict[str, Tensor]
-    """(T, N, D) a group, of those that are asked for: what was observed of the state each step ended in, before any
-    reset, as the Env gave it. Of use where an episode was truncated."""
+    """(T, N, D) per requested group: observations of the state that each step ended in, before any reset. Needed where
+    an episode was truncated."""
     valid: Tensor | None = None
-    """(T, N) bool: a step that the policy took, see `StepResult.valid`; None: all are."""
+    """(T, N) bool: the policy's action was used in this step, see `StepResult.valid`; None: in all steps."""
 
     @property
     def steps(self) -> int:
-        """How many steps of the policy it holds."""
+        """Number of valid steps."""
         return self.reward.numel() if self.valid is None else int(self.valid.sum())
 
     def taken(self, rows: Tensor) -> Tensor:
-        """Of rows (T, N, ...) those that are a step of the policy, (M, ...)."""
+        """Rows (T, N, ...) of the valid steps, (M, ...)."""
         return rows.flatten(0, 1) if self.valid is None else rows[self.valid]
 
     @classmethod
     def empty(
         cls, env: LearnerEnv, steps: int, groups: Iterable[str] = (), terminal: Iterable[str] = ()
     ) -> Batch:
-        """Room for `steps` steps of `env`: of its observation `groups` (all, where none is named), and of those whose
-        `terminal` observations are kept.
+        """An empty batch for `steps` steps of `env`, with its observation `groups` (all, if none is named) and the
+        `terminal` observations of those groups.
 
         Raises:
             ConfigError: the environments have no such group.
         """
 
-        def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=env.device)
 
         n, widths = env.num_envs, {name: obs.shape[1] for name, obs in env.observations.items()}
@@ -64,31 +64,31 @@ class Batch:
             if name not in widths:
                 hint = did_you_mean(name, widths)
                 raise ConfigError(
-                    f"there is no observation group {quote(name)}{hint}; there is {listing(widths)}"
+                    f"there is no observation group {quote(name)}{hint}; valid: {listing(widths)}"
                 )
         return cls(
-            observations={name: room(steps + 1, n, widths[name]) for name in kept},
-            action=room(steps, n, env.num_actions),
-            mean=room(steps, n, env.num_actions),
-            reward=room(steps, n),
-            done=room(steps, n, dtype=torch.bool),
-            truncated=room(steps, n, dtype=torch.bool),
-            terminal={name: room(steps, n, widths[name]) for name in ended},
+            observations={name: zeros(steps + 1, n, widths[name]) for name in kept},
+            action=zeros(steps, n, env.num_actions),
+            mean=zeros(steps, n, env.num_actions),
+            reward=zeros(steps, n),
+            done=zeros(steps, n, dtype=torch.bool),
+            truncated=zeros(steps, n, dtype=torch.bool),
+            terminal={name: zeros(steps, n, widths[name]) for name in ended},
         )
 
     def observed(self, groups: Sequence[str]) -> Tensor:
-        """(T + 1, N, D) these groups side by side; no copy where it is one."""
+        """(T + 1, N, D) these groups side by side; a single group is not copied."""
         return side_by_side(self.observations, groups)
 
 
 def side_by_side(observations: Mapping[str, Tensor], groups: Sequence[str]) -> Tensor:
-    """(..., D) the columns of several groups; no copy where it is one."""
+    """(..., D) the columns of these groups side by side; a single group is not copied."""
     parts = [observations[name] for name in groups]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
 Act = Callable[[dict[str, Tensor], int], Tensor]
-"""Observations by group and the step's index to the robot's action (N, A)."""
+"""Maps observations by group and the step's index to the robots' actions (N, A)."""
 
 
 def collect(
@@ -96,8 +96,8 @@ def collect(
 ) -> None:
     """Fill `batch` by stepping `env` with `act(observations, t) -> action for the robot`.
 
-    `act` writes what it wants to remember of its own decision; this stores what came of it. `ended` is told
-    after every step where an episode ended with it, (N,) bool. Nothing is read back from the device.
+    `act` stores observations, mean and action; this function stores the results of the step. `ended` is called after
+    every step with `done` (N,) bool. Nothing is read back from the device.
     """
     for t in range(len(batch.reward)):
         with timers("infer"):
@@ -111,7 +111,7 @@ def collect(
             if batch.valid is None:
                 batch.valid = torch.ones_like(batch.done)
             batch.valid[t] = result.valid
-        # All of them: which ones count is known on the device only.
+        # All rows: which of them ended is known on the device only.
         for name, kept in batch.terminal.items():
             kept[t] = result.terminal_observations[name]
         if ended is not None:

@@ -98,7 +98,7 @@ def test_values_of_time_outs_in_one_pass_are_those_of_each_step_by_itself(kind, 
     for t, truncated in enumerate(batch.truncated):
         rows = truncated.nonzero().squeeze(-1)
         with torch.no_grad():
-            ended = learner._judged({name: obs[t + 1][rows] for name, obs in env.terminal.items()})
+            ended = learner._critic_obs({name: obs[t + 1][rows] for name, obs in env.terminal.items()})
             expected[t, rows] += 0.99 * learner._value(ended)
     _, reward = learner._evaluate()
     assert torch.allclose(reward, expected, atol=1e-6)
@@ -159,7 +159,7 @@ def test_an_error_found_at_the_end_names_its_tensor_and_leaves_the_weights():
     learner.iterate(env)
     env.wish[(env.now + 2) % len(env.wish), 3] = float("inf")
     before = parameters(learner)
-    with pytest.raises(NonFiniteTerm, match=r"the gradient is not finite.* is: returns"):
+    with pytest.raises(NonFiniteTerm, match=r"the gradient is not finite.*: returns"):
         learner.iterate(env)
     assert torch.equal(parameters(learner), before)
 

@@ -145,7 +145,7 @@ def test_every_epoch_sees_every_environment_once(make_env, monkeypatch):
 
     def spy(chosen):
         go_on = original(chosen)
-        seen.append(learner.update._rooms[len(chosen)][0].part["actor"].clone())
+        seen.append(learner.update._minibatches[len(chosen)][0].part["actor"].clone())
         return go_on
 
     monkeypatch.setattr(learner.update, "_gradient_step", spy)
@@ -235,7 +235,7 @@ def test_the_memory_of_a_checkpoint_counts_only_with_its_simulation(make_env, tm
     [
         (small("gru"), small("none"), r"use learner\.rnn=gru learner\.rnn_hidden=6 learner\.rnn_layers=1$"),
         (small("lstm"), small("gru"), r"use learner\.rnn=lstm"),
-        (small("none"), small("gru"), r"without a recurrent state: use learner\.rnn=none$"),
+        (small("none"), small("gru"), r"without recurrent layers: use learner\.rnn=none$"),
         (small("gru", rnn_layers=3), small("gru"), r"learner\.rnn_hidden=6 learner\.rnn_layers=3$"),
     ],
 )

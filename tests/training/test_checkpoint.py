@@ -50,7 +50,7 @@ def test_a_malicious_checkpoint_is_refused_and_runs_nothing(tmp_path, how):
 def test_a_truncated_checkpoint_is_refused(make_env, tmp_path):
     path = saved(make_env, tmp_path)
     path.write_bytes(path.read_bytes()[:3000])
-    with pytest.raises(ConfigError, match="not a whole checkpoint"):
+    with pytest.raises(ConfigError, match="damaged checkpoint"):
         checkpoint.load(path)
 
 

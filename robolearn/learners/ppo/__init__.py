@@ -1,4 +1,4 @@
-"""PPO with a central critic. Read `ppo.py` first; `config.py` has its settings, `update.py` its gradient steps."""
+"""PPO with a privileged critic. Read `ppo.py` first; `config.py` has its settings, `update.py` its gradient steps."""
 
 from robolearn.learners.ppo.ppo import PPO
 

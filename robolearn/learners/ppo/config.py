@@ -12,44 +12,44 @@ class PPOConfig:
     """Proximal policy optimization."""
 
     num_steps: int = field(default=24, metadata={"min": 1, "max": 4096})
-    """Steps of every environment in a batch; with `rnn` also how many steps gradients flow back."""
+    """Steps of every environment in a batch; with `rnn` also the number of steps that gradients flow back."""
     num_epochs: int = field(default=4, metadata={"min": 1, "max": 100})
-    """Passes over a batch, each with a fresh permutation."""
+    """Passes over a batch, each with a new permutation."""
     minibatch_size: int = field(default=6144, metadata={"min": 2, "max": 10_000_000})
-    """Samples in one gradient step, about: a batch is cut into equal parts, with `rnn` of whole environments."""
+    """Approximate samples per gradient step: a batch is split into equal parts, with `rnn` of whole environments."""
     learning_rate: float = field(default=1e-3, metadata={"above": 0.0, "max": 1.0})
     """Adam's step size at the start."""
     schedule: Literal["adaptive", "fixed"] = "adaptive"
-    """adaptive: the rate follows the measured KL divergence; fixed: it stays."""
+    """adaptive: the rate follows the measured KL divergence; fixed: it is constant."""
     desired_kl: float = field(default=0.01, metadata={"above": 0.0, "max": 10.0})
-    """KL divergence from the collecting policy that the last epoch should be near, within a factor of two."""
+    """Wanted KL divergence of the last epoch from the policy that collected the batch, within a factor of two."""
     max_kl: float = field(default=0.06, metadata={"above": 0.0})
-    """Stop the remaining gradient steps of an iteration once the policy has moved this far."""
+    """KL divergence from the policy that collected the batch at which the iteration takes no further gradient steps."""
     min_learning_rate: float = field(default=1e-5, metadata={"above": 0.0})
-    """The adaptive rate stays above."""
+    """Lower bound of the adaptive rate."""
     max_learning_rate: float = field(default=1e-2, metadata={"above": 0.0})
-    """The adaptive rate stays below."""
+    """Upper bound of the adaptive rate."""
     reward_scale: float = field(default=1.0, metadata={"above": 0.0, "max": 1e6})
-    """Factor on rewards before anything is learned from them; what is shown and counted stays as it is. A critic learns
-    returns of the order of 1 to 100 best."""
+    """Factor on the rewards that the learner sees; logs and episode returns are not scaled. A critic learns best from
+    returns of about 1 to 100."""
     gamma: float = field(default=0.99, metadata={"min": 0.0, "max": 1.0})
-    """Discount of a step."""
+    """Discount per step."""
     lam: float = field(default=0.95, metadata={"min": 0.0, "max": 1.0})
     """Lambda of the advantage estimate."""
     clip: float = field(default=0.2, metadata={"above": 0.0, "max": 1.0})
-    """How far the probability ratio may leave 1 before it earns nothing more."""
+    """Distance of the probability ratio from 1 beyond which the surrogate is clipped."""
     clip_value_loss: bool = False
-    """Clip the value function's change by `clip` too."""
+    """Clip the change of the value function by `clip` too."""
     value_loss_coef: float = field(default=1.0, metadata={"min": 0.0})
     """Weight of the value loss."""
     entropy_coef: float = field(default=0.003, metadata={"min": 0.0})
     """Weight of the entropy bonus."""
     max_grad_norm: float = field(default=1.0, metadata={"above": 0.0})
-    """Largest gradient norm, for actor and critic apart."""
+    """Largest gradient norm, of actor and critic separately."""
     init_std: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
-    """Standard deviation of the first actions."""
+    """Standard deviation of the actions at the start."""
     actor_groups: tuple[str, ...] = ("policy",)
-    """Observation groups that the actor takes, in this order; on a robot it has what is in these."""
+    """Observation groups that the actor takes, in this order; the robot must provide these."""
     critic_groups: tuple[str, ...] = ("critic",)
     """Observation groups that the critic takes."""
     actor_hidden: tuple[int, ...] = (256, 128)
@@ -57,20 +57,20 @@ class PPOConfig:
     critic_hidden: tuple[int, ...] = (256, 128)
     """Hidden layers of the critic."""
     activation: Literal["elu", "relu", "swish", "tanh"] = "elu"
-    """Activation of both."""
+    """Activation function of both networks."""
     rnn: Literal["none", "gru", "lstm"] = "none"
-    """Recurrent layers of the actor, between what it observes and its hidden layers; the critic needs none."""
+    """Recurrent layers of the actor, between normalizer and hidden layers; the critic has none."""
     rnn_hidden: int = field(default=128, metadata={"min": 1, "max": 8192})
-    """Units in a recurrent layer."""
+    """Units of a recurrent layer."""
     rnn_layers: int = field(default=1, metadata={"min": 1, "max": 8})
-    """Recurrent layers."""
+    """Number of recurrent layers."""
     symmetry: Literal["auto", "none", "cycle", "augment", "clock"] = "auto"
-    """Left-right symmetry. cycle: play the second half of a cycle, such as a gait, as the mirror of the first;
-    augment: learn from every sample and its mirror image; auto: the first of them that the task allows. clock is the
+    """Left-right symmetry. cycle: in the second half of a cycle, such as a gait, act as the mirror image of the first;
+    augment: learn from every sample and its mirror image; auto: the first of these that the task allows. clock is the
     old name of cycle."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of the networks; auto takes bf16 where the processor multiplies it in hardware. Recurrent
-    layers have fp32."""
+    """Arithmetic of the networks; auto: bf16 where the processor multiplies it in hardware. Recurrent layers always use
+    fp32."""
 
     def __post_init__(self) -> None:
         if self.symmetry == "clock":
@@ -78,7 +78,7 @@ class PPOConfig:
             self.symmetry = "cycle"
 
     def validate(self) -> None:
-        """Raise ValueError for numbers that contradict each other."""
+        """Raise ValueError for settings that contradict each other."""
         if not self.min_learning_rate <= self.learning_rate <= self.max_learning_rate:
             raise ValueError(
                 f"learning_rate={self.learning_rate:g} is not between min_learning_rate="

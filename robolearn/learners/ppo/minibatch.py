@@ -1,4 +1,4 @@
-"""Minibatches: rows of a batch, gathered into tensors that stay where they are."""
+"""Minibatches: rows of a batch, gathered into tensors at fixed addresses, as CUDA graphs need them."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from robolearn.learners.recurrent import ActorRecurrence
 from robolearn.tasks.mdp.symmetry import Reflection
 
 Tables = dict[str, Tensor]
-"""What a batch holds of each sample, by name: (M, ...), or (T, N, ...) where whole environments are learned from."""
+"""A batch's data by name: (M, ...) of samples, or (T, N, ...) where minibatches are whole environments."""
 
 
 class Minibatch:
-    """Room for the rows of one minibatch; gathering overwrites it."""
+    """Buffers for the rows of one minibatch; gathering overwrites them."""
 
     def __init__(self, tables: Tables, size: int, recurrence: ActorRecurrence | None) -> None:
-        """Room for `size` samples of tables like these, or of a recurrent actor for `size` environments."""
+        """Buffers for `size` samples of tables like these; with a recurrent actor, for `size` environments."""
         self._dim = 0 if recurrence is None else 1
         self._rows = {
             name: x.new_empty(*x.shape[: self._dim], size, *x.shape[self._dim + 1 :])
             for name, x in tables.items()
         }
         self.part = self._rows if recurrence is None else recurrence.as_samples(self._rows)
-        """What was gathered, by name; see `ActorRecurrence.as_samples`."""
+        """The gathered samples by name; see `ActorRecurrence.as_samples`."""
 
     def gather(self, tables: Tables, chosen: Tensor) -> None:
-        """Take these rows, int64 (size,)."""
-        for name, room in self._rows.items():
-            torch.index_select(tables[name], self._dim, chosen, out=room)
+        """Gather these rows, int64 (size,)."""
+        for name, buffer in self._rows.items():
+            torch.index_select(tables[name], self._dim, chosen, out=buffer)
 
 
 def with_mirror_image(
     part: dict[str, Tensor], action: Reflection, seen: dict[str, tuple[Reflection, Normalizer]]
 ) -> dict[str, Tensor]:
-    """A minibatch (B, ...) and after it its mirror image, (2 B, ...): Mittal et al. (2024), "Symmetry
+    """A minibatch (B, ...) followed by its mirror image, (2 B, ...): Mittal et al. (2024), "Symmetry
     Considerations for Learning Task Symmetric Robot Policies".
 
-    `seen` has, for each kind of observations in it, how their columns are reflected and what normalized them.
+    `seen` maps the names of observations in it to the reflection of their columns and their normalizer.
     """
     mirrored = dict(part)
     for name, (reflection, normalizer) in seen.items():
-        # What is mirrored is what was observed: the normalized columns of left and right have other scales.
+        # Reflect the raw observations: left and right columns are normalized with different scales.
         raw = normalizer.inverse(part[name].float())
         mirrored[name] = normalizer(reflection(raw)).to(part[name].dtype)
     mirrored["action"] = action(part["action"])

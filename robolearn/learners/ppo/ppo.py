@@ -1,7 +1,7 @@
-"""PPO with a central critic: Schulman et al. (2017), "Proximal Policy Optimization Algorithms".
+"""PPO with a privileged critic: Schulman et al. (2017), "Proximal Policy Optimization Algorithms".
 
-The actor sees what a robot can measure, the critic everything (Pinto et al., 2017, "Asymmetric Actor
-Critic"). Read `iterate` first.
+The actor observes what a robot can measure, the critic everything (Pinto et al., 2017, "Asymmetric Actor Critic for
+Image-Based Robot Learning"). Read `iterate` first.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from robolearn.tasks.mdp.symmetry import Symmetry
 def gae(
     reward: Tensor, value: Tensor, last_value: Tensor, done: Tensor, gamma: float, lam: float
 ) -> tuple[Tensor, Tensor]:
-    """Generalized advantage estimation (Schulman et al., 2016, eq. 16) and the returns it implies.
+    """Generalized advantage estimation (Schulman et al., 2016, eq. 16) and the returns.
 
     Args:
-        reward: (T, N); for a time-out it already holds the discounted value of the state it ended in.
-        value: (T, N) of the states before each step.
-        last_value: (N,) of the state after the last step.
-        done: (T, N) bool; nothing flows back across an episode's end.
+        reward: (T, N); at a time-out it includes the discounted value of the state that the episode ended in.
+        value: (T, N) values of the states before each step.
+        last_value: (N,) values of the states after the last step.
+        done: (T, N) bool; no advantage crosses the end of an episode.
         gamma: discount.
         lam: lambda; 0 is one-step TD, 1 the Monte-Carlo return.
 
@@ -59,20 +59,20 @@ def gae(
 
 
 def _require_fit(config: PPOConfig) -> None:
-    """Refuse settings that make nothing of steps in which an environment only resets."""
-    how = "these environments take a step of their own to reset; give them same-step autoreset, or use"
+    """Raise ConfigError for settings that do not work where a reset takes a step of its own."""
+    how = "in these environments a reset takes a separate step; use same-step autoreset, or"
     if config.rnn != "none":
         raise ConfigError(
-            f"learner.rnn={config.rnn} would carry its state through that step: {how} learner.rnn=none"
+            f"learner.rnn={config.rnn} would update its recurrent state in that step: {how} learner.rnn=none"
         )
     if config.num_steps < 2:
         raise ConfigError(
-            f"learner.num_steps={config.num_steps}: {how} 2 or more, or a batch may hold no other"
+            f"learner.num_steps={config.num_steps} may collect resets only: {how} learner.num_steps=2 or more"
         )
 
 
 class PPO:
-    """One learner for one Env; `iterate` collects a batch and learns from it."""
+    """A learner for one Env; `iterate` collects a batch and learns from it."""
 
     config_class: ClassVar[type] = PPOConfig
     requires: ClassVar[frozenset[str]] = frozenset()
@@ -87,22 +87,22 @@ class PPO:
         self.random = torch.Generator(self.device).manual_seed(seed)
         self.symmetry, self.fold = self._choose_symmetry(env)
         groups = (*config.actor_groups, *config.critic_groups)
-        # Of the terminal observations, values need the critic's, and the fold a group with a phase.
+        # Terminal observations: values need the critic's groups, the fold a group with a phase.
         leader = () if self.fold is None else (self.fold.leader,)
         self.batch = Batch.empty(env, config.num_steps, groups, (*config.critic_groups, *leader))
         self.precision = choose_precision(config.precision, self.device)
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
         self._inputs = {name: widths[name] for name in config.actor_groups}
-        judged = {name: widths[name] for name in config.critic_groups}
+        critic_inputs = {name: widths[name] for name in config.critic_groups}
         c = config
         recurrent = (c.rnn, c.rnn_hidden, c.rnn_layers)
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPUs', too
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed GPUs too
             self.actor = build_model(
                 self._inputs, env.num_actions, c.actor_hidden, c.activation, c.init_std, *recurrent
             ).to(self.device)
-            self.critic = build_model(judged, 1, c.critic_hidden, c.activation, None).to(self.device)
-            # A small first policy: actions start at home, not at the whim of the initialization.
+            self.critic = build_model(critic_inputs, 1, c.critic_hidden, c.activation, None).to(self.device)
+            # A small last layer: the first actions are near zero, at the home pose, whatever the initialization.
             nn.init.orthogonal_(self.actor.mlp[-1].weight, 0.01)
         rnn = rnn_of(self.actor)
         self.recurrence = None if rnn is None else ActorRecurrence(rnn, env.num_envs)
@@ -120,7 +120,7 @@ class PPO:
 
     @property
     def policy(self) -> Policy:
-        """The policy as it stands: deterministic, without the critic. It shares this learner's weights."""
+        """The current policy: deterministic, without the critic. It shares this learner's weights."""
         c, cycle = self.config, None
         if self.fold is not None:
             leader = self.fold.leader
@@ -140,12 +140,12 @@ class PPO:
 
     @property
     def learning_rate(self) -> float:
-        """Adam's step size as it stands; on a GPU asking for it waits."""
+        """Adam's current step size; reading it waits for a GPU."""
         return float(self.update.adam.rate)
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory for a while in every iteration: the batch as the networks take it, and what they make of it."""
+        """Temporary memory in every iteration: the batch as input of the networks, and their activations."""
         batch, c = self.batch, self.config
         seen = sum(obs.shape[-1] for obs in batch.observations.values())
         widths = 2 * seen + 2 * max(*c.actor_hidden, *c.critic_hidden)
@@ -154,7 +154,7 @@ class PPO:
     def iterate(self, env: LearnerEnv) -> Report:
         """Collect a batch, estimate advantages, take the gradient steps, update the normalizers.
 
-        On a GPU all of it is asked for at once, and `synchronize` is the first that waits.
+        On a GPU all of it is queued, and `synchronize` is the first phase that waits.
 
         Raises:
             NonFiniteTerm: a term of the Env or a gradient was not finite; see `Env.drain` and `Update.read`.
@@ -172,27 +172,27 @@ class PPO:
                     self.batch.taken(self.batch.observed(groups)[:-1]), self.all_reduce_mean
                 )
         with self.timers("synchronize"):
-            # The Env first: a reward that is not finite spoils the gradient too, and the Env knows which it was.
+            # The Env first: a non-finite reward makes the gradient non-finite too, and the Env names the reward term.
             drained = env.drain()
             losses = self.update.read()
         return Report(self.batch.steps, losses, drained, self.timers.read())
 
     def collect(self, env: LearnerEnv) -> None:
-        """Fill `batch` with the next T steps."""
+        """Fill `batch` with the next T steps and the observations after them."""
         collect(env, self.batch, self.sampler, self.timers, self.sampler.reset_state)
         with self.timers("infer"):
             for name, obs in self.sampler.folded(env.observations).items():
                 self.batch.observations[name][-1] = obs
 
     def orders(self) -> list[Tensor]:
-        """A permutation for each epoch of what minibatches are cut from: samples, or environments if recurrent."""
-        # All at once: how many epochs an update gets through must not change what is drawn after it.
+        """A permutation for each epoch, of the samples, or of the environments if the actor is recurrent."""
+        # All at once: an early stop must not change the random numbers drawn after it.
         units = self.batch.reward.numel() if self.recurrence is None else self.batch.reward.shape[1]
         draw = partial(torch.randperm, units, generator=self.random, device=self.device)
         return [self._taken(draw()) for _ in range(self.config.num_epochs)]
 
     def _taken(self, order: Tensor) -> Tensor:
-        """The order with samples that are no step of the policy's replaced by others that are, drawn at random."""
+        """The permutation with invalid samples replaced by valid ones, drawn at random."""
         if self.batch.valid is None:
             return order
         valid = self.batch.valid.flatten()
@@ -213,30 +213,30 @@ class PPO:
 
     @torch.no_grad()
     def _evaluate(self) -> tuple[Tensor, Tensor]:
-        """Values (T + 1, N) in one pass, and rewards (T, N) where a time-out adds the discounted value of
-        the very state it ended in (Pardo et al., 2018, "Time Limits in Reinforcement Learning")."""
+        """Values (T + 1, N) in one pass, and rewards (T, N) to which a time-out adds the discounted value of the
+        state that the episode ended in (Pardo et al., 2018, "Time Limits in Reinforcement Learning")."""
         reward = self.batch.reward * self.config.reward_scale
         return self._value(
             self.batch.observed(self.config.critic_groups)
         ), reward + self.config.gamma * self._terminal_value()
 
     def _terminal_value(self) -> Tensor:
-        """Values (T, N) of the states that time-outs ended in, and 0 elsewhere."""
+        """Values (T, N) of the states that episodes ended in by a time-out, and 0 elsewhere."""
         truncated = self.batch.truncated
         terminal = {name: obs.flatten(0, 1) for name, obs in self.batch.terminal.items()}
         if not self.update.read_at_once:
-            # Which rows those are is not known here: all of them, in one pass of a fixed size.
-            value = self._value(self._judged(terminal)).view_as(self.batch.reward)
+            # The host does not know these rows without a sync: evaluate all rows in one pass of fixed size.
+            value = self._value(self._critic_obs(terminal)).view_as(self.batch.reward)
             return torch.where(truncated, value, 0.0)
         value = torch.zeros_like(self.batch.reward)
         rows = truncated.flatten().nonzero().squeeze(-1)
         if len(rows):
-            ended = self._judged({name: obs.index_select(0, rows) for name, obs in terminal.items()})
+            ended = self._critic_obs({name: obs.index_select(0, rows) for name, obs in terminal.items()})
             value.view(-1).index_copy_(0, rows, self._value(ended))
         return value
 
-    def _judged(self, observations: dict[str, Tensor]) -> Tensor:
-        """Observations (M, D) of the critic's groups as it learns from them."""
+    def _critic_obs(self, observations: dict[str, Tensor]) -> Tensor:
+        """The critic's groups side by side, (M, D), folded where there is a fold."""
         if self.fold is not None:
             observations = {name: self.fold.fold(observations, name) for name in self.config.critic_groups}
         return side_by_side(observations, self.config.critic_groups)
@@ -260,12 +260,12 @@ class PPO:
         if symmetry is None:
             if wanted in ("cycle", "augment"):
                 raise ValueError(
-                    f"learner.symmetry={wanted}: this task states no symmetry; use learner.symmetry=none"
+                    f"learner.symmetry={wanted}: this task has no symmetry; use learner.symmetry=none"
                 )
             return None, None
         if wanted == "augment" and self.config.rnn != "none":
             raise ValueError(
-                "learner.symmetry=augment: the recurrent state of the mirror image is not known; "
+                "learner.symmetry=augment: the recurrent state of a mirror image is unknown; "
                 f"use learner.symmetry=none (or cycle, for a gait) with learner.rnn={self.config.rnn}"
             )
         c = self.config
@@ -278,7 +278,7 @@ class PPO:
         return (symmetry, fold) if fold is not None or c.rnn == "none" else (None, None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights under rsl_rl's own names, so that its runner loads them, and what exact resume needs."""
+        """Weights under rsl_rl's names, so that its runner loads them, and what exact resume needs."""
         return {
             "actor_state_dict": self.actor.state_dict(),
             "critic_state_dict": self.critic.state_dict(),
@@ -290,32 +290,32 @@ class PPO:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take weights and optimizer from a checkpoint of ours or of rsl_rl's; rate, random state and what
-        the actor's recurrent state where it has them.
+        """Load weights and optimizer of a checkpoint of RoboLearn or rsl_rl; learning rate, random state and the
+        actor's recurrent state where it has them.
 
         Raises:
-            ValueError: the actor has other recurrent layers, or its weights were learned with `symmetry=cycle`
-                and this learner has it off, or the reverse: the same shape, but not the same meaning.
+            ValueError: the actor has other recurrent layers, or the weights were trained with `symmetry=cycle` and this
+                learner does not use it, or the reverse: the shapes agree, the meaning does not.
         """
         c = self.config
         require_same_rnn(state["actor_state_dict"], c.rnn, c.rnn_hidden, c.rnn_layers)
         actor = dict(state["actor_state_dict"])
-        if "distribution.log_std_param" in actor:  # SHAC learns the deviation's logarithm
+        if "distribution.log_std_param" in actor:  # SHAC learns the logarithm
             actor["distribution.std_param"] = actor.pop("distribution.log_std_param").exp()
         self.actor.load_state_dict(actor)
         self.critic.load_state_dict(state["critic_state_dict"])
         folded = bool(state.get("folded", False))
         if folded != (self.fold is not None):
-            learned, fix = ("with", "cycle") if folded else ("without", "none")
+            trained, fix = ("with", "cycle") if folded else ("without", "none")
             raise ValueError(
-                f"these weights were learned {learned} the second half of a cycle mirrored: use learner.symmetry={fix}"
+                f"these weights were trained {trained} mirroring the second half of a cycle: use learner.symmetry={fix}"
             )
-        if "optimizer_state_dict" in state:  # a shipped policy is there to be used, and comes without
+        if "optimizer_state_dict" in state:  # shipped policies have none
             self.update.adam.load_state_dict(state["optimizer_state_dict"])
-            self.update.forget_graphs()
+            self.update.clear_graphs()
         rate = state.get("learning_rate", c.learning_rate)
         self.update.adam.set_rate(min(max(rate, c.min_learning_rate), c.max_learning_rate))
-        # A generator of a GPU has another state than a CPU's: nothing is lost by drawing on, but exactness.
+        # A GPU's generator has another state than a CPU's; then the run goes on with this learner's seed, not exactly.
         if "random" in state and len(state["random"]) == len(self.random.get_state()):
             self.random.set_state(state["random"])
         if self.recurrence is not None:

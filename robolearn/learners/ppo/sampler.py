@@ -1,4 +1,4 @@
-"""Drawing the actions of a rollout, from the observations of a step to what the robots are told to do."""
+"""Draws the actions of a rollout from the observations of each step."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from robolearn.learners.rollout import Batch, side_by_side
 
 
 class Sampler:
-    """The exploring policy: a Gaussian around the actor's action, drawn from one generator.
+    """The exploring policy: a Gaussian around the actor's mean, drawn from one generator.
 
-    What it sees and decides is written into the batch, reflected by the fold where there is one.
+    Observations, mean and action are written into the batch, reflected by the fold where there is one.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Sampler:
         recurrence: ActorRecurrence | None = None,
         fold: Fold | None = None,
     ) -> None:
-        """`groups` are those that the actor takes; `observations` show the shapes (N, D) of all."""
+        """`groups` are the actor's; `observations` give the shapes (N, D) of all groups."""
         self.actor, self.groups, self.batch, self.random = actor, groups, batch, random
         self.precision, self.recurrence, self.fold = precision, recurrence, fold
         self.device = random.device
@@ -57,19 +57,19 @@ class Sampler:
         return robot
 
     def reset_state(self, done: Tensor) -> None:
-        """The episodes of these environments, (N,) bool, have ended."""
+        """Reset the recurrent state where an episode ended, `done` (N,) bool."""
         if self.recurrence is not None:
             self.recurrence.reset(done)
 
     def folded(self, observations: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The batch's groups of observations (M, D), as is learned from them."""
+        """The batch's observation groups (M, D), folded where there is a fold."""
         if self.fold is None:
             return {name: observations[name] for name in self.batch.observations}
         return {name: self.fold.fold(observations, name) for name in self.batch.observations}
 
     @torch.no_grad()
     def _decided(self) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
-        """What was observed, the mean, the action, and the action for the robot."""
+        """Folded observations, mean and action as stored in the batch, and the action for the robot."""
         observed = self.folded(self._seen)
         with autocast(self.device, self.precision):
             latent = self.actor.obs_normalizer(side_by_side(observed, self.groups))

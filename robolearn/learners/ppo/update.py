@@ -1,9 +1,9 @@
-"""The gradient steps of an iteration, asked for without once waiting for their outcome.
+"""PPO's gradient steps, queued on a GPU without waiting for their results.
 
-One step is: rows gathered into fixed tensors; forward and backward; an average over the ranks; clipping and Adam.
-The second and the last are CUDA graphs where there is CUDA. Whether a step may still be taken is decided on the
-device, and a step that may not leaves everything as it is: the host asks for all of them and reads what came of it
-once, at the end. On a CPU the same code reads after each step, where that is free, and leaves out the rest.
+A step consists of: gathering rows into fixed tensors; forward and backward pass; average over the ranks; clipping and
+Adam. On CUDA the second and the last are CUDA graphs. The device decides whether a step is still taken, and a skipped
+step changes nothing: the host queues all steps and reads the results once, at the end. On a CPU, where reading is free,
+the same code reads after each step and stops early.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from robolearn.learners.rollout import Batch
 from robolearn.tasks.mdp.symmetry import Reflection, Symmetry, joined
 
 LOSSES = ("surrogate", "value", "entropy", "kl", "clip_fraction")
-"""What is reported of an iteration, as means over its gradient steps."""
+"""Names of the reported losses, means over the gradient steps of an iteration."""
 KL = LOSSES.index("kl")
 
 
@@ -50,11 +50,11 @@ class Update:
         all_reduce_mean: AllReduceMean = single_rank,
     ) -> None:
         """With `recurrence`, the actor's, minibatches are whole environments; with `symmetry` each sample is learned
-        with its mirror image."""
+        together with its mirror image."""
         self.actor, self.critic, self.config, self.precision = actor, critic, config, precision
         self.recurrence, self.symmetry, self.all_reduce_mean = recurrence, symmetry, all_reduce_mean
         self._mirror: dict[str, tuple[Reflection, Normalizer]] = {}
-        """How what each network sees is reflected, and what normalizes it, where samples are mirrored."""
+        """Reflection and normalizer of each network's observations, where samples are mirrored."""
         if symmetry is not None:
             for name, groups, net in self._networks():
                 reflection = joined([symmetry.groups[group] for group in groups])
@@ -62,25 +62,25 @@ class Update:
         self.adam = DeviceAdam({"actor": actor, "critic": critic}, config.learning_rate, config.max_grad_norm)
         self.device = self.adam.rate.device
         self.read_at_once = self.device.type == "cpu"
-        """Whether to look after each step if there may be another; where not, all are asked for."""
+        """Whether to read after each step whether to stop; if not, all steps are queued."""
 
         def number(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=self.device)
 
-        # Under autocast the networks choose their own products.
+        # Under autocast torch chooses the matrix products.
         self._through = forward if precision == "fp32" else nn.Sequential.__call__
-        # Fixed tensors: what graphs read and write.
+        # Fixed tensors, which CUDA graphs read and write.
         self._old_std = deviation(actor).detach().clone()
-        self._losses = number(len(LOSSES) + 1)  # of the running step, and 1: a step
+        self._losses = number(len(LOSSES) + 1)  # of the current step, and 1 to count it
         self._losses[-1] = 1.0
-        self._sums = number(len(LOSSES) + 1)  # of it over the steps taken in this iteration
-        self._epoch = number(len(LOSSES) + 1)  # ... and over those of its last epoch
+        self._sums = number(len(LOSSES) + 1)  # sums over the steps taken in this iteration
+        self._epoch = number(len(LOSSES) + 1)  # sums over those of its last epoch
         self._stopped, self._failed = number(dtype=torch.bool), number(dtype=torch.bool)
         self._failed_losses = number(len(LOSSES) + 1)
         self._failed_norms = number(len(self.adam.parameters), dtype=torch.float32)
         self._explained = number()
         self._tables: Tables = {}
-        self._rooms: dict[int, tuple[Minibatch, Graphed[None]]] = {}
+        self._minibatches: dict[int, tuple[Minibatch, Graphed[None]]] = {}
         self._step = Graphed(self._clip_and_step, self.device)
 
     # ------------------------------------------------------------------ an iteration
@@ -93,13 +93,13 @@ class Update:
         Args:
             batch: what was collected, T steps of N environments.
             advantage: (T, N), normalized.
-            returns: (T, N), what the critic learns.
-            value: (T, N), what it said before.
+            returns: (T, N), the critic's regression targets.
+            value: (T, N), the critic's values before the update.
             orders: for each epoch a permutation of the T N samples (N environments, if recurrent), int64 on
-                the device; it is cut into equal parts of about `minibatch_size` samples.
+                the device; it is split into equal parts of about `minibatch_size` samples.
 
         Raises:
-            NonFiniteTerm: where it reads at once, see `read`.
+            NonFiniteTerm: on a CPU, see `read`.
         """
         self._begin(batch.taken(returns), batch.taken(value))
         self._tables = self._tables_of(batch, advantage, returns, value)
@@ -109,22 +109,22 @@ class Update:
             if not all(self._gradient_step(chosen) for chosen in minibatches):
                 break
         if self.read_at_once and self._failed:
-            raise NonFiniteTerm(self._what_failed())
-        self._steer_rate()
+            raise NonFiniteTerm(self._failure())
+        self._adapt_rate()
 
     def read(self) -> dict[str, float]:
-        """Losses and numbers of the last `learn` by name; this waits for the device.
+        """Losses and other numbers of the last `learn` by name; waits for the device.
 
         Raises:
-            NonFiniteTerm: a gradient was not finite. The message names the first tensor that was not: an input of
-                the networks, a weight, or the gradient of one. That step changed nothing, nor did any after it.
+            NonFiniteTerm: a gradient was not finite. The message names the first non-finite tensor: an input of the
+                networks, a weight, or the gradient of one. That step and all after it changed nothing.
         """
         std = deviation(self.actor).detach().mean()
         last = (self._failed, self.adam.rate, std, self._explained)
         numbers = torch.cat((self._sums, torch.stack([x.double() for x in last]))).tolist()
         *sums, steps, failed, rate, spread, explained = numbers
         if failed:
-            raise NonFiniteTerm(self._what_failed())
+            raise NonFiniteTerm(self._failure())
         self._tables = {}
         means = {name: total / steps for name, total in zip(LOSSES, sums, strict=True)} if steps else {}
         return means | {
@@ -135,12 +135,12 @@ class Update:
         }
 
     def parts(self, samples: int) -> int:
-        """Into how many minibatches a batch of so many samples is cut."""
+        """Number of minibatches of a batch of this many samples."""
         return max(1, round(samples / self.config.minibatch_size))
 
-    def forget_graphs(self) -> None:
-        """Record anew: a checkpoint has put other tensors into the optimizer."""
-        self._rooms.clear()
+    def clear_graphs(self) -> None:
+        """Capture the CUDA graphs again at the next step: loading a checkpoint replaced the optimizer's tensors."""
+        self._minibatches.clear()
         self._step = Graphed(self._clip_and_step, self.device)
 
     # ------------------------------------------------------------------ its parts
@@ -156,7 +156,7 @@ class Update:
     @torch.no_grad()
     def _tables_of(self, batch: Batch, advantage: Tensor, returns: Tensor, value: Tensor) -> Tables:
         dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
-        # Normalizers stand still during an update, so each sample is normalized once.
+        # Normalizers do not change during an update, so each sample is normalized once.
         data = {
             **{n: net.obs_normalizer(batch.observed(g)[:-1]).to(dtype) for n, g, net in self._networks()},
             "action": batch.action,
@@ -172,25 +172,25 @@ class Update:
         return {name: x.flatten(0, 1) for name, x in data.items()}
 
     def _networks(self) -> list[tuple[str, tuple[str, ...], MLPModel]]:
-        """Name, observation groups and network of both."""
+        """Name, observation groups and network of actor and critic."""
         c = self.config
         return [("actor", c.actor_groups, self.actor), ("critic", c.critic_groups, self.critic)]
 
     def _gradient_step(self, chosen: Tensor) -> bool:
-        """One minibatch, of these samples or environments; False where it looked and there may be no further."""
+        """One step on these samples or environments; False if it was read at once and skipped."""
         size = len(chosen)
-        if size not in self._rooms:
-            fresh = Minibatch(self._tables, size, self.recurrence)
-            self._rooms[size] = fresh, Graphed(partial(self._descend, fresh.part), self.device)
-        room, descend = self._rooms[size]
-        room.gather(self._tables, chosen)
+        if size not in self._minibatches:
+            minibatch = Minibatch(self._tables, size, self.recurrence)
+            self._minibatches[size] = minibatch, Graphed(partial(self._descend, minibatch.part), self.device)
+        minibatch, descend = self._minibatches[size]
+        minibatch.gather(self._tables, chosen)
         descend()
         self.all_reduce_mean(self.adam.shared)
         self._step()
         return not (self.read_at_once and bool(self.adam.skip))
 
     def _descend(self, part: dict[str, Tensor]) -> None:
-        """Losses and gradients of a minibatch, and how far the policy has moved since it collected."""
+        """Losses and gradients of a minibatch, and the KL divergence from the policy that collected it."""
         c, actor, critic = self.config, self.actor, self.critic
         if self.symmetry is not None:
             part = with_mirror_image(part, self.symmetry.action, self._mirror)
@@ -211,10 +211,10 @@ class Update:
 
     @torch.no_grad()
     def _clip_and_step(self) -> None:
-        """One step of Adam, unless the policy has moved too far or the gradient is not finite, now or before."""
+        """One step of Adam, skipped after the KL divergence exceeded `max_kl` or a gradient was not finite."""
         self._losses[KL].copy_(self.adam.extra)  # the mean of all ranks
         norms, finite = self.adam.clip()
-        # How far has the policy moved since it collected? Too far: stop before making it worse.
+        # Stop before a step that would move the policy even further.
         self._stopped.logical_or_(self._losses[KL] > self.config.max_kl)
         first = ~(finite | self._stopped | self._failed)
         self._failed.logical_or_(first)
@@ -227,11 +227,11 @@ class Update:
         self._epoch.add_(taken)
 
     @torch.no_grad()
-    def _steer_rate(self) -> None:
-        """Change Adam's step size once an iteration, by how far its last epoch ended from `desired_kl`.
+    def _adapt_rate(self) -> None:
+        """Change Adam's step size once per iteration, by the KL divergence of its last epoch from `desired_kl`.
 
-        Once, where others do so after every minibatch: the divergence is measured from the policy that
-        collected, so within an iteration it only grows, and the rate would swing with it.
+        Other implementations do so after every minibatch. But the divergence is measured from the policy that collected
+        the batch, so it grows within an iteration, and the rate would oscillate with it.
         """
         c, rate = self.config, self.adam.rate
         if c.schedule == "fixed":
@@ -242,20 +242,20 @@ class Update:
         new = torch.where(lower, rate / 1.5, higher).clamp(c.min_learning_rate, c.max_learning_rate)
         self.adam.set_rate(torch.where(self._failed, rate, new))
 
-    def _what_failed(self) -> str:
-        """The error message for a gradient that is not finite, with the name of the tensor where that began."""
-        spoken = {"actor": "actor observations", "critic": "critic observations"}
-        named = {spoken.get(name, name): x for name, x in self._tables.items()}
+    def _failure(self) -> str:
+        """The error message for a non-finite gradient, with the name of the first non-finite tensor."""
+        shown = {"actor": "actor observations", "critic": "critic observations"}
+        named = {shown.get(name, name): x for name, x in self._tables.items()}
         weights = {f"weights {n}": p for n, p in zip(self.adam.names, self.adam.parameters, strict=True)}
-        observed = {name: named.pop(name) for name in spoken.values()}
+        observed = {name: named.pop(name) for name in shown.values()}
         found = [k for k, x in (observed | weights | named).items() if not torch.isfinite(x).all()]
         if not found:
             norms = self._failed_norms.tolist()
-            guilty = [i for i, norm in enumerate(norms) if not isfinite(norm)]
-            # Together they may overflow where none does alone; then the largest is named.
-            found = [f"gradient of {self.adam.names[guilty[0] if guilty else norms.index(max(norms))]}"]
+            bad = [i for i, norm in enumerate(norms) if not isfinite(norm)]
+            # The sum may overflow although no single norm does; then name the largest.
+            found = [f"gradient of {self.adam.names[bad[0] if bad else norms.index(max(norms))]}"]
         surrogate, squared, *_ = self._failed_losses.tolist()
         return (
-            f"the gradient is not finite, and the first that is not is: {found[0]} (surrogate {surrogate:g}, value "
-            f"loss {squared:g}); lower learner.learning_rate, or look at the reward terms in metrics.jsonl"
+            f"the gradient is not finite; the first non-finite tensor: {found[0]} (surrogate {surrogate:g}, value loss "
+            f"{squared:g}); lower learner.learning_rate, or check the reward terms in metrics.jsonl"
         )

@@ -1,8 +1,8 @@
 """SHAC: Xu et al. (2022), "Accelerated Policy Learning with Parallel Differentiable Simulation", ICLR.
 
-The actor climbs the gradient of its own return, taken through the simulator over a short horizon; beyond it the
-critic says what is to be expected. A short horizon keeps gradients from exploding, and the critic, a smooth function,
-smooths the landscape. Read `iterate` first.
+The actor follows the gradient of its return, computed through the simulator over a short horizon; beyond the horizon
+the critic estimates the return. A short horizon keeps gradients from exploding, and the critic, a smooth function,
+smooths the objective. Read `iterate` first.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def horizon_return(reward: Tensor, following: Tensor, done: Tensor, gamma: float
     """The actor's objective (Xu et al., eq. 5): the discounted return of the horizon, a mean over its steps.
 
     Args:
-        reward: (T, N), with their graph.
-        following: (T, N) value of what comes after the last step of an episode or of the horizon: 0 after a
-            termination. It is 0, too, for every other step.
-        done: (T, N) bool; the discount starts again at 1 with the step after.
+        reward: (T, N), with their autograd graph.
+        following: (T, N) value of the state after the last step of an episode or of the horizon; 0 after a termination
+            and for every other step.
+        done: (T, N) bool; the discount starts again at 1 with the next step.
         gamma: discount.
 
     Returns:
-        () the sum over all environments, divided by T N.
+        () the sum over all steps and environments, divided by T N.
     """
     weight, factor = torch.empty_like(reward), torch.ones_like(reward[0])
     for t in range(len(reward)):
@@ -49,30 +49,30 @@ def horizon_return(reward: Tensor, following: Tensor, done: Tensor, gamma: float
 
 
 def td_lambda(reward: Tensor, next_value: Tensor, done: Tensor, gamma: float, lam: float) -> Tensor:
-    """What the critic learns (Xu et al., eq. 7 and 8): the mean of all k-step returns, weighted with lambda^(k-1).
+    """The critic's regression targets (Xu et al., eq. 7 and 8): all k-step returns, weighted by lambda^(k-1).
 
-    As a recursion, from the end: R_t = r_t + gamma ((1 - lambda) V_t + lambda R_(t+1)), where V_t is the value of
+    As a recursion from the end: R_t = r_t + gamma ((1 - lambda) V_t + lambda R_(t+1)), where V_t is the value of
     the state that step t ended in; after the last step of an episode or of the horizon R_t = r_t + gamma V_t.
 
     Args:
         reward: (T, N).
-        next_value: (T, N) of the state each step ended in, before any reset; 0 after a termination.
-        done: (T, N) bool; nothing flows back across an episode's end.
+        next_value: (T, N) value of the state each step ended in, before any reset; 0 after a termination.
+        done: (T, N) bool; no return crosses the end of an episode.
         gamma: discount.
         lam: lambda.
 
     Returns:
         (T, N).
     """
-    target, following = torch.empty_like(reward), next_value[-1]
+    returns, following = torch.empty_like(reward), next_value[-1]
     for t in reversed(range(len(reward))):
         mixed = (1.0 - lam) * next_value[t] + lam * following
-        target[t] = following = reward[t] + gamma * torch.where(done[t], next_value[t], mixed)
-    return target
+        returns[t] = following = reward[t] + gamma * torch.where(done[t], next_value[t], mixed)
+    return returns
 
 
 class SHAC:
-    """One learner for one Env; `iterate` simulates a horizon and learns from it."""
+    """A learner for one Env; `iterate` simulates a horizon and learns from it."""
 
     config_class: ClassVar[type] = SHACConfig
     requires: ClassVar[frozenset[str]] = frozenset({"gradients"})
@@ -86,40 +86,42 @@ class SHAC:
         self.batch = Batch.empty(env, c.num_steps, (*c.actor_groups, *c.critic_groups))
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
         self._inputs = {name: widths[name] for name in c.actor_groups}
-        judged = {name: widths[name] for name in c.critic_groups}
+        critic_inputs = {name: widths[name] for name in c.critic_groups}
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPUs', too
-            # Adam moves each number by about its step size: a deviation that does not count in factors would be
-            # gone, and with it all exploration, in the first few dozen iterations.
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed GPUs too
+            # Adam changes each parameter by about its step size. If the standard deviation itself were learned, not its
+            # logarithm, it and all exploration would vanish in the first few dozen iterations.
             self.actor = build_model(
                 *(self._inputs, env.num_actions, c.actor_hidden, c.activation, c.init_std),
                 std_type="log",
             ).to(self.device)
-            self.critic = build_model(judged, 1, c.critic_hidden, c.activation, None).to(self.device)
-            # A small first policy: actions start at home, not at the whim of the initialization.
+            self.critic = build_model(critic_inputs, 1, c.critic_hidden, c.activation, None).to(self.device)
+            # A small last layer: the first actions are near zero, at the home pose, whatever the initialization.
             nn.init.orthogonal_(self.actor.mlp[-1].weight, 0.01)
-        self.target = copy.deepcopy(self.critic.mlp).requires_grad_(False)
-        """The target critic: it follows the critic, and is what everything is judged by. Its inputs go through the
-        critic's normalizer."""
-        self.climb = DeviceAdam({"actor": self.actor}, c.learning_rate, c.max_grad_norm, c.betas)
-        self.fit = DeviceAdam({"critic": self.critic}, c.critic_learning_rate, c.max_grad_norm, c.betas)
+        self.target_critic = copy.deepcopy(self.critic.mlp).requires_grad_(False)
+        """The target critic: a slowly following copy of the critic, used for all value estimates. Its inputs are
+        normalized by the critic's normalizer."""
+        self.actor_adam = DeviceAdam({"actor": self.actor}, c.learning_rate, c.max_grad_norm, c.betas)
+        self.critic_adam = DeviceAdam(
+            {"critic": self.critic}, c.critic_learning_rate, c.max_grad_norm, c.betas
+        )
         self.iterations = 0
         """Iterations so far."""
-        # Rows of gradients in the running iteration: dropped, scaled down.
+        # Number of gradient rows in this iteration that were dropped, and scaled down.
         self._guarded = torch.zeros(2, dtype=torch.float64, device=self.device)
         self.timers = Timers(self.device)
         env.reset(stagger=True)
 
     @property
     def policy(self) -> Policy:
-        """The policy as it stands: deterministic, without the critic. It shares this learner's weights."""
+        """The current policy: deterministic, without the critic. It shares this learner's weights."""
         c, actions = self.config, len(self.actor.distribution.log_std_param)
         spec = PolicySpec(self._inputs, actions, c.actor_hidden, c.activation, std_type="log")
         return Policy(spec, self.actor)
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory for a while in every iteration: the graph of a horizon, as far as the networks and Env make it."""
+        """Temporary memory in every iteration: the autograd graph of a horizon, without the simulator's part."""
         batch, c = self.batch, self.config
         widths = 8 * sum(obs.shape[-1] for obs in batch.observations.values()) + 3 * sum(c.actor_hidden)
         return 4 * batch.reward.numel() * (widths + 2 * sum(c.critic_hidden))
@@ -128,19 +130,19 @@ class SHAC:
         """Simulate a horizon, improve the actor through it, fit the critic to it, update the normalizers.
 
         Raises:
-            NonFiniteTerm: a term of the Env or the critic's gradient was not finite; see `Env.drain`. The actor's
-                gradient may be: through a simulator that is an event, not a bug; the step is left out and counted.
+            NonFiniteTerm: a term of the Env or the critic's gradient was not finite; see `Env.drain`. A non-finite
+                gradient of the actor is no error: through a simulator it can happen; the step is skipped and counted.
         """
-        assert env.gradients, "train.make_learner refuses a backend without"
+        assert env.gradients, "train.make_learner refuses backends without gradients"
         self.timers.start()
         self._set_rates()
         reward, following = self._simulate(env)
         with self.timers("learn"):
-            lost, norm, taken = self._improve_actor(reward, following)
-            # The graph has served; nobody who looks at the Env from here on is to find it.
+            actor_loss, norm, taken = self._improve_actor(reward, following)
+            # The autograd graph is no longer needed.
             env.detach()
-            missed = self._fit_critic(following.detach())
-            self._follow()
+            critic_loss = self._fit_critic(following.detach())
+            self._update_target_critic()
             c = self.config
             for groups, network in ((c.actor_groups, self.actor), (c.critic_groups, self.critic)):
                 network.obs_normalizer.absorb(
@@ -148,18 +150,18 @@ class SHAC:
                 )
         self.iterations += 1
         with self.timers("synchronize"):
-            # The Env first: a reward that is not finite spoils everything else, and the Env knows which it was.
+            # The Env first: a non-finite reward makes everything else non-finite, and the Env names the reward term.
             drained = env.drain()
-            losses = self._read(lost, norm, taken, missed)
+            losses = self._read(actor_loss, norm, taken, critic_loss)
         return Report(reward.numel(), losses, drained, self.timers.read())
 
     # ------------------------------------------------------------------ the horizon
 
     def _simulate(self, env: LearnerEnv) -> tuple[Tensor, Tensor]:
-        """T steps with their graph; `batch` keeps them without.
+        """T steps with their autograd graph; `batch` stores them detached.
 
         Returns:
-            Rewards (T, N) and what follows, (T, N), as `horizon_return` takes them.
+            `reward` and `following` (T, N) of `horizon_return`.
         """
         batch = self.batch
         rewards, terminal = [], []
@@ -179,7 +181,7 @@ class SHAC:
             last = side_by_side(env.observations, self.config.critic_groups)
             for name, seen in batch.observations.items():
                 seen[-1] = env.observations[name].detach()
-            # Only those rows: a gradient of 0 through a term that is steep without bound would be NaN.
+            # Only those rows: a gradient of 0 times an infinite slope would be NaN.
             rows = batch.truncated.flatten().nonzero().squeeze(-1)
             ended = self._value(torch.stack(terminal).flatten(0, 1)[rows])
             following = torch.zeros_like(batch.reward).flatten().index_copy(0, rows, ended)
@@ -188,7 +190,7 @@ class SHAC:
             return torch.stack(rewards), torch.cat((following[:-1], final[None]))
 
     def _act(self, obs: Tensor) -> Tensor:
-        """Actions (N, A), drawn so that gradients flow to mean and deviation (Kingma and Welling, 2014)."""
+        """Actions (N, A), drawn with the reparametrization trick (Kingma and Welling, 2014)."""
         mean = self.actor.mlp(self.actor.obs_normalizer(obs))
         noise = torch.randn(mean.shape, generator=self.random, device=self.device)
         action = mean + deviation(self.actor) * noise
@@ -197,79 +199,88 @@ class SHAC:
 
     @torch.no_grad()
     def _guard(self, gradient: Tensor) -> Tensor:
-        """The gradient (N, A) by a step's actions as it is let through to the actor, and to the step before by way
-        of what the actor observed: rows that are not finite as zeros, rows that are too large scaled down.
+        """The gradient (N, A) by a step's actions, with non-finite rows set to zero and large rows scaled down.
 
-        A chaotic moment, or contact, of one environment is thus kept out of all the others' update. By way of the
-        simulation itself such a gradient goes on to earlier steps of its environment, where it is met here again.
+        It then flows to the actor and, through the actor's observations, to the step before. So a chaotic moment of one
+        environment, such as a contact, does not spoil the update of all. Through the simulation itself the original
+        gradient flows to earlier steps of that environment, where this hook is applied again.
         """
-        limit = self.config.max_row_grad_norm / self.batch.reward.numel()  # the loss is a mean
+        limit = self.config.max_row_grad_norm / self.batch.reward.numel()  # because the loss is a mean
         norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-        sound, large = torch.isfinite(norm), norm > limit
-        self._guarded += torch.stack(((~sound).sum(), (sound & large).sum()))
-        return torch.where(sound, torch.where(large, gradient * (limit / norm), gradient), 0.0)
+        finite, large = torch.isfinite(norm), norm > limit
+        self._guarded += torch.stack(((~finite).sum(), (finite & large).sum()))
+        return torch.where(finite, torch.where(large, gradient * (limit / norm), gradient), 0.0)
 
     def _value(self, obs: Tensor) -> Tensor:
-        """What the target critic says (M,) of observations (M, D)."""
-        return self.target(self.critic.obs_normalizer(obs)).squeeze(-1)
+        """Values (M,) of the target critic for observations (M, D)."""
+        return self.target_critic(self.critic.obs_normalizer(obs)).squeeze(-1)
 
     # ------------------------------------------------------------------ learning
 
     def _improve_actor(self, reward: Tensor, following: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One step up the gradient of the return. Its loss, the gradient's norm, and bool whether it was taken."""
-        gain = horizon_return(reward, following, self.batch.done, self.config.gamma)
-        loss = -gain - self.config.entropy_coef * entropy(deviation(self.actor))
-        self.climb.take(torch.autograd.grad(loss, self.climb.parameters))
-        self.all_reduce_mean(self.climb.shared)
-        norms, finite = self.climb.clip()
-        self.climb.step(~finite)
+        """One gradient step of the actor: its loss, the gradient's norm, and () bool whether it was taken."""
+        objective = horizon_return(reward, following, self.batch.done, self.config.gamma)
+        loss = -objective - self.config.entropy_coef * entropy(deviation(self.actor))
+        self.actor_adam.take(torch.autograd.grad(loss, self.actor_adam.parameters))
+        self.all_reduce_mean(self.actor_adam.shared)
+        norms, finite = self.actor_adam.clip()
+        self.actor_adam.step(~finite)
         return loss.detach(), torch.linalg.vector_norm(norms), finite
 
     def _fit_critic(self, following: Tensor) -> Tensor:
-        """Gradient steps towards what the target critic and the rewards say; their mean loss."""
+        """Gradient steps of the critic towards `td_lambda`; returns their mean loss."""
         batch, c = self.batch, self.config
-        judged = batch.observed(c.critic_groups)
+        critic_obs = batch.observed(c.critic_groups)
         with torch.no_grad():
-            next_value = torch.where(batch.done, following, self._value(judged[1:]))
+            next_value = torch.where(batch.done, following, self._value(critic_obs[1:]))
             self.returns = td_lambda(batch.reward, next_value, batch.done, c.gamma, c.lam)
-            obs = self.critic.obs_normalizer(judged[:-1]).flatten(0, 1)
+            obs = self.critic.obs_normalizer(critic_obs[:-1]).flatten(0, 1)
         returns, losses = self.returns.flatten(), []
         for _ in range(c.critic_epochs):
             order = torch.randperm(len(returns), generator=self.random, device=self.device)
             for chosen in order.chunk(c.critic_minibatches):
                 loss = value_loss(self.critic.mlp(obs[chosen]).squeeze(-1), returns[chosen], None, 0.0)
-                self.fit.take(torch.autograd.grad(loss, self.fit.parameters))
-                self.all_reduce_mean(self.fit.shared)
-                _, finite = self.fit.clip()
-                self.fit.step(~finite)
+                self.critic_adam.take(torch.autograd.grad(loss, self.critic_adam.parameters))
+                self.all_reduce_mean(self.critic_adam.shared)
+                _, finite = self.critic_adam.clip()
+                self.critic_adam.step(~finite)
                 losses.append(torch.where(finite, loss.detach(), torch.nan))
         return torch.stack(losses).mean()
 
     @torch.no_grad()
-    def _follow(self) -> None:
+    def _update_target_critic(self) -> None:
         """Move the target critic towards the critic (Polyak averaging)."""
-        for old, new in zip(self.target.parameters(), self.critic.mlp.parameters(), strict=True):
+        for old, new in zip(self.target_critic.parameters(), self.critic.mlp.parameters(), strict=True):
             old.lerp_(new, 1.0 - self.config.target_keep)
 
     def _set_rates(self) -> None:
         c, share = self.config, 1.0
         if c.decay_iterations:
             share -= (1.0 - c.decay_to) * min(1.0, self.iterations / c.decay_iterations)
-        self.climb.set_rate(c.learning_rate * share)
-        self.fit.set_rate(c.critic_learning_rate * share)
+        self.actor_adam.set_rate(c.learning_rate * share)
+        self.critic_adam.set_rate(c.critic_learning_rate * share)
 
-    def _read(self, lost: Tensor, norm: Tensor, taken: Tensor, missed: Tensor) -> dict[str, float]:
-        """What is reported of an iteration; this waits for the device.
+    def _read(self, actor_loss: Tensor, norm: Tensor, taken: Tensor, critic_loss: Tensor) -> dict[str, float]:
+        """The reported numbers of an iteration by name; waits for the device.
 
         Raises:
-            NonFiniteTerm: a gradient of the critic was not finite. That step was left out.
+            NonFiniteTerm: a gradient of the critic was not finite. That step was skipped.
         """
         std = deviation(self.actor).detach()
-        numbers = (lost, missed, norm, taken, entropy(std), std.mean(), self.climb.rate, *self._guarded)
+        numbers = (
+            actor_loss,
+            critic_loss,
+            norm,
+            taken,
+            entropy(std),
+            std.mean(),
+            self.actor_adam.rate,
+            *self._guarded,
+        )
         found = torch.stack([x.double() for x in numbers]).tolist()
         loss, value, length, was_taken, nats, spread, rate, dropped, clipped = found
         if not isfinite(value):
-            raise NonFiniteTerm(self._what_failed())
+            raise NonFiniteTerm(self._failure())
         out = {
             "actor": loss,
             "value": value,
@@ -282,55 +293,60 @@ class SHAC:
         }
         return out | ({"grad_norm": length} if was_taken else {})
 
-    def _what_failed(self) -> str:
-        """The error message for a critic's gradient that is not finite, with the first tensor that is not."""
+    def _failure(self) -> str:
+        """The error message for a non-finite gradient of the critic, with the first non-finite tensor."""
         named = {
             "critic observations": self.batch.observed(self.config.critic_groups),
             "rewards": self.batch.reward,
         }
-        named |= {f"weights {n}": p for n, p in zip(self.fit.names, self.fit.parameters, strict=True)}
+        named |= {
+            f"weights {n}": p
+            for n, p in zip(self.critic_adam.names, self.critic_adam.parameters, strict=True)
+        }
         named["returns"] = self.returns
         found = [name for name, x in named.items() if not torch.isfinite(x).all()] or ["the critic's loss"]
         return (
-            f"the critic's gradient is not finite, and the first that is not is: {found[0]}; lower "
-            "learner.critic_learning_rate, or look at the reward terms in metrics.jsonl"
+            f"the critic's gradient is not finite; the first non-finite tensor: {found[0]}; lower "
+            "learner.critic_learning_rate, or check the reward terms in metrics.jsonl"
         )
 
     # ------------------------------------------------------------------ the rest
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights under rsl_rl's own names, and what exact resume needs."""
+        """Weights under rsl_rl's names, and what exact resume needs."""
         return {
             "actor_state_dict": self.actor.state_dict(),
             "critic_state_dict": self.critic.state_dict(),
-            "target_critic_state_dict": self.target.state_dict(),
-            "actor_optimizer_state_dict": self.climb.state_dict(),
-            "critic_optimizer_state_dict": self.fit.state_dict(),
+            "target_critic_state_dict": self.target_critic.state_dict(),
+            "actor_optimizer_state_dict": self.actor_adam.state_dict(),
+            "critic_optimizer_state_dict": self.critic_adam.state_dict(),
             "iterations": self.iterations,
             "random": self.random.get_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the weights of a checkpoint, PPO's too; target, optimizers, iterations and random state where it has
-        them. Step sizes follow from the iterations and the settings.
+        """Load the weights of a checkpoint, PPO's too; target critic, optimizers, iterations and random state where
+        it has them. Step sizes follow from the iterations and the settings.
 
         Raises:
-            ValueError: the weights were learned with the second half of a cycle mirrored, and this learner has none.
+            ValueError: the weights were trained with mirroring the second half of a cycle, which SHAC does not do.
         """
         if state.get("folded"):
             raise ValueError(
-                "these weights were learned with the second half of a cycle mirrored, which only learner=ppo does"
+                "these weights were trained with mirroring the second half of a cycle: use learner=ppo"
             )
         actor = dict(state["actor_state_dict"])
-        if "distribution.std_param" in actor:  # PPO's deviation itself, of which this is the logarithm
+        if "distribution.std_param" in actor:  # PPO learns the standard deviation itself
             actor["distribution.log_std_param"] = actor.pop("distribution.std_param").clamp(min=1e-3).log()
         self.actor.load_state_dict(actor)
         self.critic.load_state_dict(state["critic_state_dict"])
-        self.target.load_state_dict(state.get("target_critic_state_dict", self.critic.mlp.state_dict()))
-        for adam, name in ((self.climb, "actor"), (self.fit, "critic")):
+        self.target_critic.load_state_dict(
+            state.get("target_critic_state_dict", self.critic.mlp.state_dict())
+        )
+        for adam, name in ((self.actor_adam, "actor"), (self.critic_adam, "critic")):
             if f"{name}_optimizer_state_dict" in state:
                 adam.load_state_dict(state[f"{name}_optimizer_state_dict"])
         self.iterations = int(state.get("iterations", 0))
-        # A generator of a GPU has another state than a CPU's: nothing is lost by drawing on, but exactness.
+        # A GPU's generator has another state than a CPU's; then the run goes on with this learner's seed, not exactly.
         if "random" in state and len(state["random"]) == len(self.random.get_state()):
             self.random.set_state(state["random"])

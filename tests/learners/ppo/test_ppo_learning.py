@@ -62,9 +62,9 @@ def test_folding_makes_policy_and_value_exactly_symmetric(make_env):
     walking = obs["policy"][:, symmetry.cycle["policy"]].abs() > 1e-3
     assert 0 < walking.sum() < 32  # some walk, some stand at a half cycle
     assert torch.allclose(symmetry.action(mirrored), action, atol=1e-5)
-    value = learner._value(learner._judged(obs))
+    value = learner._value(learner._critic_obs(obs))
     mirrored_value = learner._value(
-        learner._judged({name: symmetry.groups[name](x) for name, x in obs.items()})
+        learner._critic_obs({name: symmetry.groups[name](x) for name, x in obs.items()})
     )
     assert torch.allclose(value, mirrored_value, atol=1e-5)
 
