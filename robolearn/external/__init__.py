@@ -1,5 +1,5 @@
-"""Other people's environments coming in, as tasks: `task=DOOR:ID`.
+"""Environments of other libraries as tasks: `task=DOOR:ID`.
 
-May import: core and what stands below it, no `learners`. A door is a file here and a row in `config/tables.py`.
+May import: core and the layers below it, not `learners`. A door is a file here and a row in `config/tables.py`.
 Read `env.py` first, then `gymnasium.py`.
 """

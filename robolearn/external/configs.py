@@ -1,4 +1,4 @@
-"""Other people's configuration objects: dotted settings laid over them, and what they say about PPO."""
+"""Configuration objects of other libraries: applying dotted settings, and reading their settings for PPO."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from robolearn.errors import ConfigError, quote
 _ACTIVATIONS = ("elu", "relu", "swish", "tanh")
 
 USUAL_ENVS = 1024
-"""`num_envs` where nobody sets it."""
+"""Default of `num_envs`."""
 
 _PPO = {
     "num_steps_per_env": "learner.num_steps",
@@ -30,20 +30,20 @@ _PPO = {
     "actor.activation": "learner.activation",
     "actor.distribution_cfg.init_std": "learner.init_std",
 }
-"""Settings of rsl_rl's PPO, as Isaac Lab and mjlab write them, and ours of the same meaning."""
+"""Settings of rsl_rl's PPO, as Isaac Lab and mjlab write them, and RoboLearn's setting of the same meaning."""
 
 
 def lay_over(config: Any, changes: Mapping[str, Any], where: str, elsewhere: Mapping[str, str]) -> None:
     """Change parts of a configuration object in place.
 
     Args:
-        config: an object, dictionary or list, nested as they come.
-        changes: nested by key; values plain data.
-        where: what its keys begin with in messages, `task.cfg`.
-        elsewhere: dotted keys, without `where`, that a setting of RoboLearn's own decides, and that setting.
+        config: nested objects, dictionaries and lists.
+        changes: nested by key, with plain values.
+        where: prefix of the keys in error messages, such as `task.cfg`.
+        elsewhere: dotted keys, without `where`, that RoboLearn sets, and the setting that decides each.
 
     Raises:
-        ConfigError: there is no such part, with near ones; its value is of another kind; another setting decides it.
+        ConfigError: there is no such part (near ones are named), its value has another type, or `elsewhere` has it.
     """
     _lay_over(config, changes, where, {f"{where}.{key}": setting for key, setting in elsewhere.items()})
 
@@ -68,7 +68,7 @@ def _lay_over(config: Any, changes: Mapping[str, Any], where: str, elsewhere: Ma
         elif isinstance(config, list):
             config[int(key)] = new
         elif isinstance(config, tuple):
-            raise ConfigError(f"{dotted} is part of a tuple: set the whole, {where}=[...]")
+            raise ConfigError(f"{dotted} is an item of a tuple; set the whole tuple, {where}=[...]")
         else:
             setattr(config, key, new)
 
@@ -84,14 +84,14 @@ def _parts(node: Any) -> dict[str, Any]:
 
 
 def _alike(old: Any, new: Any, dotted: str) -> Any:
-    """`new` as the kind of thing `old` is; what was none, or never set, takes anything."""
+    """`new` converted to the type of `old`; None may become anything."""
 
     def refuse(expected: str) -> ConfigError:
         return ConfigError(f"{dotted} takes {expected}, not {quote(new)}")
 
     number = isinstance(new, int | float) and not isinstance(new, bool)
     if new is None and isinstance(old, bool | int | float | str | Enum):
-        raise refuse("a value")  # what is computed with it would fail somewhere else
+        raise refuse("a value")  # None would only fail later, where it is used
     if new is None or old is None:
         return new
     if isinstance(old, bool):
@@ -110,20 +110,20 @@ def _alike(old: Any, new: Any, dotted: str) -> Any:
     if isinstance(old, str):
         if not isinstance(new, str):
             raise refuse("text")
-        return type(old)(new)  # Isaac Lab's names of functions are a kind of text
+        return type(old)(new)  # Isaac Lab's names of functions are a subclass of str
     if isinstance(old, list | tuple):
         if not isinstance(new, list | tuple):
             raise refuse("a list")
         return type(old)(new)
     if _parts(old) or callable(old):
-        raise ConfigError(f"{dotted} has parts and is no plain value; set them, {dotted}.PART=VALUE")
+        raise ConfigError(f"{dotted} has parts; set them one by one, {dotted}.PART=VALUE")
     return new
 
 
 def ppo_settings(runner: Any) -> dict[str, Any]:
-    """What a task's authors chose for rsl_rl's PPO, as dotted settings of ours; what is not ours is left out.
+    """A task's published settings of rsl_rl's PPO as RoboLearn's; those without an equivalent are omitted.
 
-    Theirs counts mini-batches, ours has their size: as many as theirs where `num_envs` is left alone.
+    rsl_rl sets the number of minibatches, RoboLearn their size: the number is the same with the default `num_envs`.
     """
     found: dict[str, Any] = {}
     for theirs, ours in _PPO.items():

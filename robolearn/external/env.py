@@ -1,4 +1,4 @@
-"""ExternalEnv: somebody else's environments behind the interface of our own Env, as far as a learner sees it."""
+"""ExternalEnv: environments of another library with the interface that learners use (`LearnerEnv`)."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError
 
 OBSERVED = "given"
-"""What a contract calls an observation that the robot's own software puts together."""
-
+"""Name, in a contract, of observations and actions that the robot's own software assembles."""
 
 NO_LIMIT = 100_000
-"""Steps after which an evaluation gives up on an environment that states no time limit."""
+"""Steps after which an evaluation stops waiting for an environment without a time limit."""
 
 WIDEST = 1e6
-"""A wider action space is no range to span: its ends stand for none."""
+"""Bounds of an action space beyond this count as unbounded."""
 
 
 @dataclass(frozen=True)
 class Actions:
-    """How a policy's actions become an environment's: offset + scale x action, clipped."""
+    """Maps a policy's actions to an environment's: offset + scale x action, clipped."""
 
     low: Tensor
-    """(A,) the least the environment takes; -inf where it sets no bound."""
+    """(A,) lower bounds of the environment's actions; -inf without a bound."""
     high: Tensor
-    """(A,) the most."""
+    """(A,) upper bounds; inf without a bound."""
     offset: Tensor
     """(A,)."""
     scale: Tensor
@@ -45,7 +44,7 @@ class Actions:
 
     @classmethod
     def of(cls, low: Any, high: Any, kind: str, device: torch.device, names: tuple[str, ...] = ()) -> Actions:
-        """From the bounds (A,) of an action space; `kind` as `ExternalTask.actions`. Those without bounds stay."""
+        """From the bounds (A,) of an action space; `kind` is `ExternalTask.actions`. Unbounded ones are not scaled."""
         low, high = (
             torch.as_tensor(np.array(x, np.float32).ravel(), device=device).clone() for x in (low, high)
         )
@@ -55,32 +54,32 @@ class Actions:
         return cls(low, high, offset, scale, names or tuple(f"action[{i}]" for i in range(len(low))))
 
     def given(self, action: Tensor) -> Tensor:
-        """What the environment gets, (N, A)."""
+        """The environment's actions (N, A)."""
         return torch.clamp(self.offset + self.scale * action, self.low, self.high)
 
 
 @dataclass
 class Transition:
-    """What one step of N external environments came to, on the Env's device."""
+    """Result of one step of N external environments, on the Env's device."""
 
     observations: dict[str, Tensor]
-    """(N, D) a group, of the new episode where one ended and the environment has reset itself already."""
+    """(N, D) per group; of the new episode where one ended and the environment has reset itself."""
     reward: Tensor
     terminated: Tensor
     truncated: Tensor
     terminal: dict[str, Tensor]
-    """(N, D) a group, of the state that each step ended in."""
+    """(N, D) per group, of the state that each step ended in."""
     valid: Tensor | None = None
     """(N,) bool: see `StepResult.valid`."""
     log: dict[str, float] = field(default_factory=dict)
-    """Numbers that the environment tells about itself."""
+    """Numbers that the environment logs, by name."""
 
 
 class ExternalEnv:
-    """N of somebody else's environments, reset by themselves as their episodes end.
+    """N external environments, each reset when its episode ends.
 
-    A door derives from it: `_start` and `_advance` talk to the environments. Actions are mapped to their space here,
-    numbers that are not finite are told by name, episodes are counted.
+    A door derives from it and implements `_start` and `_advance`. This class maps actions to the environments' space,
+    raises on non-finite numbers by name, and counts episodes.
     """
 
     gradients = False
@@ -98,17 +97,17 @@ class ExternalEnv:
     ) -> None:
         """
         Args:
-            name: as the user wrote it.
+            name: as written on the command line.
             num_envs: N.
-            device: of the tensors that come and go.
-            dt: control period [s]; 0 where nobody knows it.
-            max_episode_steps: no episode is longer.
+            device: of actions, observations and rewards.
+            dt: control period [s]; 0 where it is unknown.
+            max_episode_steps: time limit in steps, or NO_LIMIT.
             actions: the action space.
-            columns: for each observation group what each of its columns is called.
+            columns: names of the columns of each observation group.
         """
         self.name, self.num_envs, self.device = name, num_envs, device
         self.dt_known, self.dt = dt > 0, dt or 1.0
-        """Control period [s]; 1 where it is not known, so that seconds are steps."""
+        """Control period [s]; 1 where it is unknown, so that seconds are steps."""
         self.max_episode_steps = max_episode_steps
         self.actions, self.columns = actions, columns
         self.num_actions = len(actions.low)
@@ -123,46 +122,46 @@ class ExternalEnv:
         self._stats = EpisodeStats(["environment"], [], torch.ones(1, device=device), 1.0)
         self._sums = self._stats.empty()
         self._logged: dict[str, list[float]] = {}
-        self._spoiled: dict[str, Tensor] = {}
+        self._non_finite: dict[str, Tensor] = {}
         self._everywhere = torch.ones(num_envs, dtype=torch.bool, device=device)
-        self._nobody = ~self._everywhere
+        self._nowhere = ~self._everywhere
 
-    # ------------------------------------------------------------------ what a door fills in
+    # ------------------------------------------------------------------ implemented by a door
 
     @abstractmethod
     def _start(self, stagger: bool) -> dict[str, Tensor]:
-        """Reset every environment; their observations (N, D) a group. `stagger`: spread their ages where possible."""
+        """Reset all environments; returns observations (N, D) per group. `stagger`: spread episode ages if possible."""
         raise NotImplementedError
 
     @abstractmethod
     def _advance(self, actions: Tensor) -> Transition:
-        """One step with `actions` (N, A) of the environment's own space."""
+        """One step with `actions` (N, A) in the environment's space."""
         raise NotImplementedError
 
     def render(self) -> np.ndarray:
-        """A picture (H, W, 3) uint8 of the first environment.
+        """An image (H, W, 3) uint8 of the first environment.
 
         Raises:
-            ConfigError: it draws none.
+            ConfigError: the environment does not render.
         """
-        raise ConfigError(f"task={self.name} draws no pictures")
+        raise ConfigError(f"task={self.name} does not render images")
 
     def close(self) -> None:
         """Free the environments."""
 
-    # ------------------------------------------------------------------ what a learner sees
+    # ------------------------------------------------------------------ used by a learner
 
     def reset(self, stagger: bool = False) -> dict[str, Tensor]:
-        """Start an episode everywhere; see `Env.reset`."""
+        """Start an episode in all environments; see `Env.reset`."""
         self.observations = self._start(stagger)
         self.terminal_observations = dict(self.observations)
         self.episode_step = torch.zeros_like(self.episode_step)
         self.episode_return = torch.zeros_like(self.episode_return)
-        self._look(self.observations, None)
+        self._check_step(self.observations, None)
         return self.observations
 
     def step(self, action: Tensor, joint_targets: Tensor | None = None) -> StepResult:
-        """One control period; `action` (N, A) of a policy. `joint_targets` (N, A) replace it where given.
+        """One control period with a policy's `action` (N, A), or with `joint_targets` (N, A) in its place if given.
 
         Raises:
             NonFiniteTerm: action, reward or an observation is not finite. On a GPU `drain` raises it.
@@ -171,15 +170,15 @@ class ExternalEnv:
         self._require_finite("action", action, self.actions.names)
         given = self.actions.given(action) if joint_targets is None else joint_targets.to(self.device)
         now = self._advance(given)
-        self._look(now.terminal, now.reward)
+        self._check_step(now.terminal, now.reward)
         if now.terminal is not now.observations:
-            self._look(now.observations, None)
+            self._check_step(now.observations, None)
         valid = self._everywhere if now.valid is None else now.valid
         terminated = now.terminated & valid
         truncated = now.truncated & ~now.terminated & valid
         reward = torch.where(valid, now.reward, 0.0)
         done = terminated | truncated
-        # Where a reset took a step of its own, that step is no part of an episode.
+        # A step that only resets is not part of an episode.
         self.episode_step = self.episode_step + valid
         self.episode_return = self.episode_return + reward
         self._sums = self._stats.add(
@@ -188,7 +187,7 @@ class ExternalEnv:
             [],
             done,
             terminated,
-            self._nobody,
+            self._nowhere,
             self.episode_return,
             self.episode_step * self.dt,
             valid,
@@ -199,18 +198,18 @@ class ExternalEnv:
             self._logged.setdefault(name, []).append(value)
         self.observations, self.terminal_observations = now.observations, now.terminal
         return StepResult(
-            now.observations, reward, terminated, truncated, now.terminal, self._nobody, valid=now.valid
+            now.observations, reward, terminated, truncated, now.terminal, self._nowhere, valid=now.valid
         )
 
     def check(self) -> None:
-        """Raise NonFiniteTerm for what was not finite since the last call and, on a GPU, could not be told at once."""
-        for what, bad in self._spoiled.items():
+        """Raise NonFiniteTerm for non-finite numbers since the last call; on a GPU `step` does not check them."""
+        for what, bad in self._non_finite.items():
             if bool(bad.any()):
-                self._spoiled = {}
+                self._non_finite = {}
                 raise NonFiniteTerm(f"{what} of task={self.name} was not finite since the last iteration")
 
     def drain(self) -> dict[str, float]:
-        """Means since the last call, by name; see `EpisodeStats.means`. What the environment logged is in `metric/`."""
+        """Means since the last call, by name; see `EpisodeStats.means`. What the environment logs is `metric/NAME`."""
         self.check()
         logged = {f"metric/{name}": sum(values) / len(values) for name, values in self._logged.items()}
         self._logged = {}
@@ -218,28 +217,28 @@ class ExternalEnv:
         return means | logged
 
     def symmetry(self) -> None:
-        """Nothing is known of its left and right."""
+        """None: the left-right symmetry of an external environment is unknown."""
         return
 
     def detach(self) -> None:
-        """No gradient comes out of it."""
+        """Does nothing: there are no gradients."""
 
     def snapshot(self) -> dict[str, Any]:
-        """Nothing: other people's environments cannot be put back where they were."""
+        """Empty: the state of an external environment cannot be saved."""
         return {}
 
     def restore(self, snapshot: dict[str, Any], source_rows: Tensor | None = None) -> None:
-        """Never called: a checkpoint holds no simulation of it."""
+        """Never called: checkpoints do not hold the state of external environments."""
         raise NotImplementedError
 
     def contract(self) -> Contract:
-        """What is known of the policy's two ends: columns in order, and how actions become the environment's."""
+        """The policy's interface: names of the observation columns, and the mapping of actions."""
         policy = self.columns["policy"]
         rows = zip(self.actions.names, self.actions.offset.tolist(), self.actions.scale.tolist(), strict=True)
         ends = zip(_finite(self.actions.low), _finite(self.actions.high), strict=True)
         return Contract(
             schema=SCHEMA,
-            task=re.sub(r":.*/([^/]+\.py:)", r":\1", self.name),  # wherever a user's file lies
+            task=re.sub(r":.*/([^/]+\.py:)", r":\1", self.name),  # without the folder of a user's file
             robot="",
             control_dt=self.dt,
             observations=[{"name": OBSERVED, "width": len(policy), "column": 0, "columns": policy}],
@@ -263,7 +262,7 @@ class ExternalEnv:
             extra={},
         )
 
-    def _look(self, groups: dict[str, Tensor], reward: Tensor | None) -> None:
+    def _check_step(self, groups: dict[str, Tensor], reward: Tensor | None) -> None:
         if reward is not None:
             self._require_finite("reward", reward[:, None], ("reward",))
         for group, values in groups.items():
@@ -271,14 +270,14 @@ class ExternalEnv:
 
     def _require_finite(self, kind: str, values: Tensor, names: Any) -> None:
         if not self.read_at_once:
-            bad = ~torch.isfinite(values).all()
-            self._spoiled[kind] = self._spoiled[kind] | bad if kind in self._spoiled else bad
+            found = ~torch.isfinite(values).all()
+            self._non_finite[kind] = self._non_finite[kind] | found if kind in self._non_finite else found
             return
         if bool(torch.isfinite(values.sum())):
             return
-        guilty = (~torch.isfinite(values)).nonzero().tolist()
-        if guilty:
-            row, column = guilty[0]
+        bad = (~torch.isfinite(values)).nonzero().tolist()
+        if bad:
+            row, column = bad[0]
             raise NonFiniteTerm(
                 f"{kind} {names[column]!r} of task={self.name} is not finite in environment {row} at step "
                 f"{int(self.episode_step[row])} of its episode"
@@ -286,5 +285,5 @@ class ExternalEnv:
 
 
 def _finite(limits: Tensor) -> list[float | None]:
-    """JSON has no infinity: an action without a bound has null."""
+    """The limits, None where there is no bound: JSON has no infinity."""
     return [x if abs(x) != float("inf") else None for x in limits.tolist()]

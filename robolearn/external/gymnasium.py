@@ -1,4 +1,4 @@
-"""The door to gymnasium: any environment with Box spaces, single or vectorized, whatever its autoreset."""
+"""The door to gymnasium: any environment with Box spaces, single or vectorized, with any autoreset mode."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GymnasiumTask(ExternalTask):
 
     door: ClassVar[str] = "gymnasium"
     found: ClassVar[Any] = None
-    """The class or function of an environment that comes from a file; none for a registered one."""
+    """Class or function that makes an environment from a file; None for a registered environment."""
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 16,
         "max_iterations": 200,
@@ -43,16 +43,16 @@ class GymnasiumTask(ExternalTask):
     }
 
     kwargs: dict[str, Any] = field(default_factory=dict, metadata={"open": True})
-    """Arguments of the environment's own constructor, such as task.kwargs.reset_noise_scale=0.1."""
+    """Arguments of the environment's constructor, such as task.kwargs.reset_noise_scale=0.1."""
     vectorization: Literal["auto", "sync", "async"] = "auto"
-    """sync: one environment after the other; async: each in a process of its own; auto: its own vector environment
-    where it has one, else sync."""
+    """sync: one environment after the other; async: each in a separate process; auto: the registered vector environment
+    if there is one, else sync."""
     episode_steps: int = field(default=0, metadata={"min": 0, "max": 10_000_000})
-    """End episodes (time-out, not failure) after so many steps; 0 leaves that to the environment."""
+    """Time limit of an episode in steps (time-out, not failure); 0: the environment's."""
 
     @classmethod
     def named(cls, id: str) -> type[Self]:
-        """See `ExternalTask.named`; `id` is a registered one, module:ID, or path.py:NAME of a class or function."""
+        """See `ExternalTask.named`; `id` is a registered id, module:ID, or path.py:NAME of a class or function."""
         made = super().named(id)
         if registry.is_file(id):
             made.found = staticmethod(registry.from_file(id))
@@ -78,9 +78,9 @@ class GymnasiumTask(ExternalTask):
 class GymnasiumEnv(ExternalEnv):
     """N gymnasium environments as one vector environment.
 
-    Same-step autoreset, gymnasium's `final_obs`, is asked for. A vector environment that has another one is taken as
-    it is: with `NEXT_STEP` the step that only resets is marked as no step of the policy's (`StepResult.valid`), with
-    `DISABLED` those that ended are reset here.
+    They are made with same-step autoreset, which gives `final_obs`. Vector environments of their own class keep their
+    mode: with `NEXT_STEP` the step that only resets is marked as invalid (`StepResult.valid`), with `DISABLED` this
+    class resets the environments whose episode ended.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class GymnasiumEnv(ExternalEnv):
         self.reset()
 
     def _start(self, stagger: bool) -> dict[str, Tensor]:
-        # Seeded once: what is drawn afterwards follows from that.
-        with self._theirs("reset"):
+        # Seeded once: all later random numbers follow from that.
+        with self._errors_of("reset"):
             rows, _ = self.vector.reset(seed=self._seed)
             self._seed = None
             self._resetting[:] = False
@@ -129,22 +129,22 @@ class GymnasiumEnv(ExternalEnv):
 
     def _advance(self, actions: Tensor) -> Transition:
         given = actions.cpu().numpy().reshape(self.num_envs, *self._box.shape).astype(self._box.dtype)
-        # Once more, with its own ends: ours are rounded to float32.
+        # Clipped again to the space's bounds: ours are rounded to float32.
         given = np.clip(given, self._box.low, self._box.high)
-        with self._theirs("step"):
+        with self._errors_of("step"):
             rows, reward, terminated, truncated, info = self.vector.step(given)
             terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
-            paid = np.array(reward, np.float32).reshape(self.num_envs)
+            rewards = np.array(reward, np.float32).reshape(self.num_envs)
             observations = self._groups(rows)
         if "final_obs" in info and self._mode != AutoresetMode.SAME_STEP:
             raise RunFailed(
-                f"task={self.name} says AutoresetMode.{self._mode.name} in its metadata, and tells a final_obs as one "
-                "does that resets in the same step: correct its metadata['autoreset_mode']"
+                f"task={self.name} has AutoresetMode.{self._mode.name} in its metadata, but gives info['final_obs'] as "
+                "with SAME_STEP: correct its metadata['autoreset_mode']"
             )
         done = terminated | truncated
         terminal, valid = observations, None
         if self._mode == AutoresetMode.NEXT_STEP:
-            # The step after an end ignores the action and answers with the new episode's first observation.
+            # The step after an episode's end ignores the action and returns the new episode's first observation.
             real = ~self._resetting
             valid = self._tensor(real)
             self._resetting = done & real
@@ -154,7 +154,7 @@ class GymnasiumEnv(ExternalEnv):
             observations = self._restarted(observations, done)
         return Transition(
             observations,
-            self._tensor(paid),
+            self._tensor(rewards),
             self._tensor(terminated),
             self._tensor(truncated),
             terminal,
@@ -162,11 +162,11 @@ class GymnasiumEnv(ExternalEnv):
         )
 
     def _final(self, observations: dict[str, Tensor], info: dict, done: np.ndarray) -> dict[str, Tensor]:
-        """The observations of the states that the finished episodes ended in, in place of the new episodes' first."""
+        """`observations` with those of the states that finished episodes ended in."""
         if "final_obs" not in info:
             raise RunFailed(
-                f"task={self.name} says that it resets in the same step, and gives no info['final_obs'] to tell which "
-                "state an episode ended in"
+                f"task={self.name} has AutoresetMode.SAME_STEP and gives no info['final_obs'], so the state that an "
+                "episode ended in is lost: add it, or use another autoreset mode"
             )
         final, ended = info["final_obs"], self._tensor(done)
         if isinstance(final, dict):
@@ -181,27 +181,27 @@ class GymnasiumEnv(ExternalEnv):
         return terminal
 
     def _restarted(self, observations: dict[str, Tensor], done: np.ndarray) -> dict[str, Tensor]:
-        """Reset those that ended, and only those."""
-        with self._theirs("reset"):
+        """Reset the environments in `done` (N,), and only those."""
+        with self._errors_of("reset"):
             rows, _ = self.vector.reset(options={"reset_mask": done.copy()})
         fresh, ended = self._groups(rows), self._tensor(done)[:, None]
         for group, values in fresh.items():
             if not torch.equal(torch.where(ended, 0.0, values), torch.where(ended, 0.0, observations[group])):
                 raise RunFailed(
-                    f"task={self.name} resets nothing by itself (autoreset DISABLED), and its reset does not keep to "
-                    "options['reset_mask']: give it that, or SAME_STEP autoreset"
+                    f"task={self.name} has AutoresetMode.DISABLED, and its reset ignores options['reset_mask']: "
+                    "implement that, or use SAME_STEP"
                 )
         return fresh
 
     @contextmanager
-    def _theirs(self, what: str) -> Iterator[None]:
-        """What somebody else's code raises, as one line with its place."""
+    def _errors_of(self, what: str) -> Iterator[None]:
+        """Turn an exception of the environment's code into RunFailed, one line with its place."""
         try:
             yield
         except (KeyboardInterrupt, RunFailed):
             raise
         except Exception as error:
-            raise RunFailed(f"{what} of task={self.name} raised {_told_by(error)}") from error
+            raise RunFailed(f"{what} of task={self.name} raised {_describe(error)}") from error
 
     def _groups(self, rows: Any) -> dict[str, Tensor]:
         made: dict[int, Tensor] = {}
@@ -213,66 +213,69 @@ class GymnasiumEnv(ExternalEnv):
 
     def render(self) -> np.ndarray:
         """See `ExternalEnv.render`."""
-        pictures = self.vector.render()
-        if not pictures or not isinstance(pictures[0], np.ndarray):
+        images = self.vector.render()
+        if not images or not isinstance(images[0], np.ndarray):
             return super().render()
-        return np.array(pictures[0])
+        return np.array(images[0])
 
     def close(self) -> None:
         """Free the environments."""
         self.vector.close()
 
 
-# ---------------------------------------------------------------------------------------- making one
+# ---------------------------------------------------------------------------------------- making environments
 
 
 def _vector(task: GymnasiumTask, num_envs: int, render: str | None) -> gymnasium.vector.VectorEnv:
-    """The vector environment, with same-step autoreset where that can be chosen.
+    """Make the vector environment, with same-step autoreset where that can be chosen.
 
     Raises:
-        ConfigError: its constructor refuses.
+        ConfigError: its constructor raises.
+        MissingError: it needs a package that is not installed.
     """
     kwargs: dict[str, Any] = dict(task.kwargs)
-    own_time = (
-        f"task.episode_steps: task={task.name} is a vector environment and keeps its own time; limit it there"
+    has_limit = (
+        f"task.episode_steps: task={task.name} is a vector environment and has its own limit; leave it out"
     )
     if render is not None:
         kwargs["render_mode"] = render
     try:
         if task.found is not None:
             if task.episode_steps and _is_vector(task.found):
-                raise ConfigError(own_time)
+                raise ConfigError(has_limit)
             return _from_file(task, num_envs, kwargs)
         known = task.id.rpartition(":")[2]
         spec = gymnasium.spec(known)
         if task.episode_steps:
             kwargs["max_episode_steps"] = task.episode_steps
-        # A limit can be put around single environments only.
-        own = spec.vector_entry_point is not None and not (task.episode_steps and spec.entry_point)
+        # A time limit can be added to single environments only.
+        vectorized = spec.vector_entry_point is not None and not (task.episode_steps and spec.entry_point)
         if spec.entry_point is None and task.vectorization != "auto":
             raise ConfigError(
-                f"task=gymnasium:{task.id} is a vector environment only; task.vectorization=auto"
+                f"task=gymnasium:{task.id} is a vector environment only; use task.vectorization=auto"
             )
-        if own and (task.vectorization == "auto" or spec.entry_point is None):
+        if vectorized and (task.vectorization == "auto" or spec.entry_point is None):
             if task.episode_steps and spec.entry_point is None:
-                raise ConfigError(own_time)
+                raise ConfigError(has_limit)
             return gymnasium.make_vec(known, num_envs, "vector_entry_point", **kwargs)
         how = {"autoreset_mode": AutoresetMode.SAME_STEP}
         kind = "async" if task.vectorization == "async" else "sync"
-        with _deaf():
+        with _signals_ignored():
             return gymnasium.make_vec(known, num_envs, kind, vector_kwargs=how, **kwargs)
     except ConfigError:
         raise
     except (ModuleNotFoundError, gymnasium.error.DependencyNotInstalled) as error:
         raise MissingError(f"task={task.name} needs a package: {one_line(str(error), 240)}") from error
-    except Exception as error:  # whatever somebody else's constructor raises
-        raise ConfigError(f"task={task.name} cannot be made: {_told_by(error)}") from error
+    except Exception as error:  # a constructor of another library may raise anything
+        raise ConfigError(f"task={task.name} cannot be made: {_describe(error)}") from error
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Processes that are started meanwhile do not hear Ctrl-C, which a terminal sends to all: who started them ends
-    them, after the checkpoint, by SIGTERM, which they obey at once."""
+def _signals_ignored() -> Iterator[None]:
+    """Start child processes that ignore SIGINT and end at once on SIGTERM.
+
+    A terminal sends Ctrl-C to all processes; the parent ends its children with SIGTERM after the checkpoint.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -288,23 +291,23 @@ def _deaf() -> Iterator[None]:
 
 
 def _import(module: str, id: str) -> None:
-    """What registers environments: a module of the user's.
+    """Import the user's module, which registers environments.
 
     Raises:
-        ConfigError: it is not there, or raises.
+        ConfigError: there is no such module, or importing it raises.
     """
     if module.endswith(".py"):
-        raise ConfigError(f"task=gymnasium:{id}: a file is named with what is in it, path.py:NAME")
+        raise ConfigError(f"task=gymnasium:{id}: name a class or function of the file, path.py:NAME")
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(f"task=gymnasium:{id}: there is no module {quote(error.name)}") from error
-    except (Exception, SystemExit) as error:  # it is somebody else's
-        raise ConfigError(f"task=gymnasium:{id}: {module} cannot be imported: {_told_by(error)}") from error
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        raise ConfigError(f"task=gymnasium:{id}: {module} cannot be imported: {_describe(error)}") from error
 
 
-def _told_by(error: BaseException) -> str:
-    """An error of somebody else's code in words, with the line it was raised in."""
+def _describe(error: BaseException) -> str:
+    """An exception of an environment's code as one line, with the file and line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return one_line(f"{type(error).__name__}: {error}", 240) + place
@@ -315,7 +318,7 @@ def _is_vector(found: Any) -> bool:
 
 
 def _from_file(task: GymnasiumTask, num_envs: int, kwargs: dict[str, Any]) -> gymnasium.vector.VectorEnv:
-    """A class (of one environment, or of a vector of them) or a function that makes one."""
+    """Environments of a class (of an Env or a VectorEnv), or of a function that makes an Env."""
     found: Callable[..., Any] = task.found
     if _is_vector(found):
         vector: Any = found
@@ -324,7 +327,7 @@ def _from_file(task: GymnasiumTask, num_envs: int, kwargs: dict[str, Any]) -> gy
     def make() -> gymnasium.Env:
         env = found(**kwargs)
         if not isinstance(env, gymnasium.Env):
-            raise ConfigError(f"task={task.name} gives {type(env).__name__}, which is no gymnasium.Env")
+            raise ConfigError(f"task={task.name} makes {type(env).__name__}, which is not a gymnasium.Env")
         if task.episode_steps:
             env = gymnasium.wrappers.TimeLimit(env, task.episode_steps)
         return env
@@ -332,7 +335,7 @@ def _from_file(task: GymnasiumTask, num_envs: int, kwargs: dict[str, Any]) -> gy
     kind = (
         gymnasium.vector.AsyncVectorEnv if task.vectorization == "async" else gymnasium.vector.SyncVectorEnv
     )
-    with _deaf():
+    with _signals_ignored():
         return kind([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
@@ -343,15 +346,15 @@ def _mode_of(vector: gymnasium.vector.VectorEnv, name: str) -> AutoresetMode:
     except ValueError:
         known = listing([f"AutoresetMode.{m.name}" for m in AutoresetMode])
         raise ConfigError(
-            f"task={name}: its metadata['autoreset_mode'] is {mode!r}, so when it resets is not known; set it to one "
-            f"of {known}"
+            f"task={name}: its metadata['autoreset_mode'] is {mode!r}, not a gymnasium.vector.AutoresetMode; set it to "
+            f"one of {known}"
         ) from None
 
 
 def _period(vector: gymnasium.vector.VectorEnv) -> float:
-    """Control period [s] as the environment tells it: `dt`, or pictures a second; 0 where it does neither."""
+    """Control period [s] of the environment: its `dt`, or one over its `render_fps`; 0 where it has neither."""
     for name in ("dt", "step_dt"):
-        value = _told(vector, name)
+        value = _attribute(vector, name)
         if _is_number(value) and value > 0:
             return float(value)
     rate: Any = (vector.metadata or {}).get("render_fps")
@@ -363,22 +366,22 @@ def _is_number(value: Any) -> bool:
 
 
 def _follow(vector: gymnasium.vector.VectorEnv) -> None:
-    """Look through the camera that goes along, where gymnasium's MuJoCo renderer has one: its own view stays behind."""
-    renderer = _told(vector, "mujoco_renderer")
+    """Render with the camera `track`, if gymnasium's MuJoCo renderer has it: the default view does not follow."""
+    renderer = _attribute(vector, "mujoco_renderer")
     if renderer is not None:
         camera = [renderer.model.camera(i).name for i in range(renderer.model.ncam)]
         renderer.camera_id = camera.index("track") if "track" in camera else renderer.camera_id
 
 
-def _told(vector: gymnasium.vector.VectorEnv, name: str) -> Any:
-    """An attribute of the first environment; None where it has none."""
+def _attribute(vector: gymnasium.vector.VectorEnv, name: str) -> Any:
+    """An attribute of the first environment, or None."""
     inner = vector.unwrapped
     if isinstance(inner, gymnasium.vector.AsyncVectorEnv):
-        asked = inner.env_fns[0]()  # the others live in processes of their own
+        probe = inner.env_fns[0]()  # the environments themselves are in other processes
         try:
-            return getattr(asked.unwrapped, name, None)
+            return getattr(probe.unwrapped, name, None)
         finally:
-            asked.close()
+            probe.close()
     if isinstance(inner, gymnasium.vector.SyncVectorEnv):
         return getattr(inner.envs[0].unwrapped, name, None)
     return getattr(inner, name, None)

@@ -1,7 +1,7 @@
 """The door to Isaac Lab 3: any registered task, direct or manager-based, on Newton's physics without Isaac Sim.
 
-The only file that knows the names of Isaac Lab's tasks and environments; `robolearn.envs.isaaclab` is another thing,
-the simulator alone under tasks of ours.
+The only file that uses Isaac Lab's tasks and environments; `robolearn.envs.isaaclab` is the simulator alone, as a
+backend for RoboLearn's tasks.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from robolearn.external.spaces import require_actions
 from robolearn.external.tensor_env import TensorEnv, TensorTask, mixed, quiet
 
 ENTRY = "env_cfg_entry_point"
-"""What gymnasium's registry holds of each Isaac Lab task, and of no other environment."""
+"""Key that every Isaac Lab task, and no other environment, has in gymnasium's registry."""
 
 PREFIX = "Isaac-"
 
 NEWTON = "newton_mjwarp"
-"""What Isaac Lab's tasks call their settings for MuJoCo Warp in Newton."""
+"""Name that Isaac Lab's tasks give to their settings for MuJoCo Warp in Newton."""
 
 ELSEWHERE = {
     "scene.num_envs": "num_envs=",
     "sim.device": "device=",
     "seed": "seed=",
     "sim.physics": "task.physics=",
-    "compute_final_obs": "RoboLearn: the state that an episode ended in must be known",
+    "compute_final_obs": "RoboLearn, which needs the state that an episode ended in",
 }
-"""Parts of a task's configuration that are not set in `task.cfg`, and what decides them."""
+"""Parts of a task's configuration that `task.cfg` may not set, and what decides them."""
 
 
 @dataclass
@@ -47,13 +47,13 @@ class IsaacLabTask(TensorTask):
     door: ClassVar[str] = "isaaclab"
 
     physics: str = "auto"
-    """The task's own settings for a physics engine, by their name; auto: newton_mjwarp where it has them."""
+    """Name of the task's settings for a physics engine; auto: newton_mjwarp where the task has them."""
     presets: list[str] = field(default_factory=list)
-    """Others of the task's named variants, as Isaac Lab's own presets=NAME."""
+    """More of the task's named variants, as presets=NAME of Isaac Lab."""
 
     @classmethod
     def named(cls, id: str) -> type[Self]:
-        """See `ExternalTask.named`; `id` is a registered one (`Isaac-` may be left out), or module:ID."""
+        """See `ExternalTask.named`; `id` is a registered id (`Isaac-` may be omitted), or module:ID."""
         module, _, word = id.rpartition(":")
         _register(module, id)
         known = [name for name, spec in gymnasium.registry.items() if ENTRY in (spec.kwargs or {})]
@@ -75,7 +75,7 @@ class IsaacLabTask(TensorTask):
     def make(
         self, num_envs: int, device: torch.device, seed: int, rank: int = 0, render: bool = False
     ) -> IsaacLabEnv:
-        """See `ExternalTask.make`. Isaac Lab simulates one thing at a time in a process: close one Env first."""
+        """See `ExternalTask.make`. Isaac Lab allows one Env per process at a time: close it before the next."""
         with _quiet():
             config = self._configured()
             config.scene.num_envs = num_envs
@@ -86,19 +86,19 @@ class IsaacLabTask(TensorTask):
                 inner = gymnasium.make(self.registered, cfg=config, disable_env_checker=True).unwrapped
             except FileNotFoundError as error:
                 raise ConfigError(
-                    f"task={self.name} needs a file that cannot be had: {one_line(str(error), 200)}; give a local "
-                    "one, task.cfg.scene.NAME.spawn.usd_path=FILE, or all of them, ISAACSIM_ASSET_ROOT=FOLDER"
+                    f"task={self.name} needs a file that is not available: {one_line(str(error), 200)}; set a local "
+                    "file, task.cfg.scene.NAME.spawn.usd_path=FILE, or a folder of all, ISAACSIM_ASSET_ROOT=FOLDER"
                 ) from error
-            except Exception as error:  # whatever somebody else's constructor raises
+            except Exception as error:  # a constructor of another library may raise anything
                 what = one_line(f"{type(error).__name__}: {error}", 240)
                 raise ConfigError(f"task={self.name} cannot be made: {what}") from error
             return IsaacLabEnv(self, inner, device)
 
     def _configured(self) -> Any:
-        """The task's configuration object on Newton's physics, with what the user has changed in it.
+        """The task's configuration object on Newton's physics, with the user's `task.cfg` applied.
 
         Raises:
-            ConfigError: it does not load, runs on another engine only, is of several agents, or has no such part.
+            ConfigError: it does not load, needs another physics engine, has several agents, or lacks a part.
         """
         try:
             declared = _physics_presets(self.registered)
@@ -114,17 +114,17 @@ class IsaacLabTask(TensorTask):
             )
         except ConfigError:
             raise
-        except Exception as error:  # its module may need packages of its own, its presets may not fit
+        except Exception as error:  # its module may need other packages, its presets may not fit
             what = one_line(f"{type(error).__name__}: {error}", 240)
             raise ConfigError(f"the configuration of task={self.name} cannot be loaded: {what}") from error
         if hasattr(config, "possible_agents"):
-            raise ConfigError(f"task={self.name} is of several agents, and learners here train one")
+            raise ConfigError(f"task={self.name} has several agents, and RoboLearn's learners train one")
         newton = importlib.import_module("isaaclab_newton.physics")
         if not isinstance(config.sim.physics, newton.NewtonCfg):
             if self.physics != "auto":
                 raise ConfigError(
-                    f"task.physics={self.physics} needs Isaac Sim, which is not started here; task.physics=auto takes "
-                    "Newton"
+                    f"task.physics={self.physics} needs Isaac Sim, which RoboLearn does not start; use "
+                    "task.physics=auto for Newton"
                 )
             config.sim.physics = newton.NewtonCfg(solver_cfg=newton.MJWarpSolverCfg())
         lay_over(config, self.cfg, "task.cfg", ELSEWHERE)
@@ -132,13 +132,13 @@ class IsaacLabTask(TensorTask):
 
 
 class IsaacLabEnv(TensorEnv):
-    """N environments of an Isaac Lab task. They reset in the step that ends an episode, and tell its last state."""
+    """N environments of an Isaac Lab task, which reset in the step that ends an episode."""
 
     joints: ClassVar[str] = "_joint_names"
 
     def __init__(self, task: TensorTask, inner: Any, device: torch.device) -> None:
         """See `TensorEnv`."""
-        self._told: dict[str, Any] = {}
+        self._logged_last: dict[str, Any] = {}
         super().__init__(task, inner, device)
 
     def _actions(self, task: TensorTask, device: torch.device) -> Actions:
@@ -148,37 +148,37 @@ class IsaacLabEnv(TensorEnv):
 
     def _start(self, stagger: bool) -> dict[str, Tensor]:
         rows = super()._start(stagger)
-        self._news(self.inner.extras)  # of no episode
+        self._new_log(self.inner.extras)  # logged by the reset, of no episode
         return rows
 
     def _advance(self, actions: Tensor) -> Transition:
         observed, reward, terminated, truncated, extras = self.inner.step(actions)
         observations = terminal = self._rows(observed)
-        # Left in its dictionary it would be taken for that of a later step.
+        # Isaac Lab does not remove it; it must not be read again in a later step.
         final = extras.pop("final_obs", None)
         ended = (terminated | truncated).to(self.device)
         if bool(ended.any()):
             if final is None:
                 raise RunFailed(
-                    f"task={self.name} has ended episodes and gives no extras['final_obs'], although compute_final_obs "
-                    "is set: its class steps or resets in a way of its own, and the state they ended in is lost"
+                    f"task={self.name} gives no extras['final_obs'] for ended episodes, although compute_final_obs is "
+                    "set: its class overrides step or reset, and the state that the episodes ended in is lost"
                 )
             terminal = mixed(ended, self._rows(final), observations)
-        return self._transition(observations, terminal, reward, terminated, truncated, self._news(extras))
+        return self._transition(observations, terminal, reward, terminated, truncated, self._new_log(extras))
 
-    def _news(self, extras: dict[str, Any]) -> dict[str, Any]:
-        """What was logged in this step: what was logged earlier stays in the dictionary."""
+    def _new_log(self, extras: dict[str, Any]) -> dict[str, Any]:
+        """Entries logged in this step: Isaac Lab leaves older ones in the dictionary."""
         log = dict(extras.get("log") or {})
-        news = {key: value for key, value in log.items() if value is not self._told.get(key)}
-        self._told = log
-        return news
+        new = {key: value for key, value in log.items() if value is not self._logged_last.get(key)}
+        self._logged_last = log
+        return new
 
 
-# ---------------------------------------------------------------------------------------- Isaac Lab, asked
+# ---------------------------------------------------------------------------------------- Isaac Lab's registry
 
 
 def _register(module: str, id: str) -> None:
-    """Import what registers tasks: Isaac Lab's own, and the user's `module`."""
+    """Register Isaac Lab's tasks and those of the user's `module` by importing them."""
     with _quiet():
         importlib.import_module("isaaclab_tasks")
         if not module:
@@ -190,7 +190,7 @@ def _register(module: str, id: str) -> None:
 
 
 def _defaults(id: str) -> dict[str, Any]:
-    """The settings of rsl_rl's PPO that the task was published with; none where it was with none."""
+    """The settings of rsl_rl's PPO that the task was published with, if any."""
     entry = "rsl_rl_cfg_entry_point"
     if entry not in (gymnasium.spec(id).kwargs or {}):
         return {}
@@ -198,7 +198,7 @@ def _defaults(id: str) -> dict[str, Any]:
     try:
         with _quiet():
             return ppo_settings(utils.resolve_presets(utils.load_cfg_from_registry(id, entry)))
-    except Exception:  # they are a help, and its module may need packages that the task itself does not
+    except Exception:  # they are optional, and their module may need packages that the task does not
         return {}
 
 

@@ -20,9 +20,9 @@ PREFIX = "Mjlab-"
 ELSEWHERE = {
     "scene.num_envs": "num_envs=",
     "seed": "seed=",
-    "auto_reset": "RoboLearn: the state that an episode ended in must be known",
+    "auto_reset": "RoboLearn, which needs the state that an episode ended in",
 }
-"""Parts of a task's configuration that are not set in `task.cfg`, and what decides them."""
+"""Parts of a task's configuration that `task.cfg` may not set, and what decides them."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class MjlabTask(TensorTask):
 
     @classmethod
     def named(cls, id: str) -> type[Self]:
-        """See `ExternalTask.named`; `id` is a registered one (`Mjlab-` may be left out), or module:ID."""
+        """See `ExternalTask.named`; `id` is a registered id (`Mjlab-` may be omitted), or module:ID."""
         module, _, word = id.rpartition(":")
         registry = _registry(module, id)
         known = registry.list_tasks()
@@ -54,21 +54,21 @@ class MjlabTask(TensorTask):
         lay_over(config, self.cfg, "task.cfg", ELSEWHERE)
         config.scene.num_envs = num_envs
         config.seed = int(np.random.SeedSequence((seed, rank)).generate_state(1)[0]) >> 1
-        # Reset by us, after a look at the state that the episodes ended in.
+        # MjlabEnv resets, after it has read the state that the episodes ended in.
         config.auto_reset = False
         where = f"cuda:{device.index or 0}" if device.type == "cuda" else device.type
         with quiet():
             try:
                 made = importlib.import_module("mjlab.envs").ManagerBasedRlEnv
                 inner = made(cfg=config, device=where, render_mode="rgb_array" if render else None)
-            except Exception as error:  # whatever somebody else's constructor raises
+            except Exception as error:  # a constructor of another library may raise anything
                 what = one_line(f"{type(error).__name__}: {error}", 240)
                 raise ConfigError(f"task={self.name} cannot be made: {what}") from error
             return MjlabEnv(self, inner, device)
 
 
 class MjlabEnv(TensorEnv):
-    """N environments of an mjlab task, reset here as their episodes end."""
+    """N environments of an mjlab task, reset by this class when their episodes end."""
 
     joints: ClassVar[str] = "target_names"
 
@@ -80,7 +80,7 @@ class MjlabEnv(TensorEnv):
     def _advance(self, actions: Tensor) -> Transition:
         observed, reward, terminated, truncated, extras = self.inner.step(actions)
         observations = terminal = self._rows(observed)
-        # A reset clears the environment's own tensors: what came of the step is copied before.
+        # A reset overwrites the environment's tensors: the results of the step are copied before.
         now = self._transition(observations, terminal, reward, terminated, truncated, None)
         ended = now.terminated | now.truncated
         if bool(ended.any()):
@@ -92,15 +92,15 @@ class MjlabEnv(TensorEnv):
 
     def render(self) -> np.ndarray:
         """See `ExternalEnv.render`."""
-        picture = self.inner.render()
-        return super().render() if picture is None else np.array(picture)
+        image = self.inner.render()
+        return super().render() if image is None else np.array(image)
 
 
-# ---------------------------------------------------------------------------------------- mjlab, asked
+# ---------------------------------------------------------------------------------------- mjlab's registry
 
 
 def _registry(module: str, id: str) -> Any:
-    """mjlab's registry, with its own tasks in it and those of the user's `module`."""
+    """mjlab's registry, with mjlab's tasks and those of the user's `module`."""
     with quiet():
         importlib.import_module("mjlab.tasks")
         if module:

@@ -1,4 +1,4 @@
-"""Spaces: gymnasium's observation and action spaces as flat columns, or a refusal that names the space."""
+"""gymnasium's observation and action spaces as flat columns; a space that does not fit is refused by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from robolearn.errors import ConfigError
 
 GROUPS = ("policy", "critic")
-"""Keys of a dictionary of observations that are our groups: what the robot measures, and everything."""
+"""Keys of a Dict space that are observation groups: what the robot measures, and everything."""
 
 Box, Dict = gymnasium.spaces.Box, gymnasium.spaces.Dict
 
@@ -19,12 +19,12 @@ def require_actions(space: gymnasium.Space, name: str) -> gymnasium.spaces.Box:
     """The action space of one environment, which must be a Box of real numbers.
 
     Raises:
-        ConfigError: it is another one; it is named.
+        ConfigError: it is another space, which is named.
     """
     if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
         raise ConfigError(
-            f"task={name}: the action space {space} is not a Box of real numbers, and policies here move motors; "
-            "wrap the environment so that it takes a Box"
+            f"task={name}: the action space {space} is not a Box of real numbers, which policies need; wrap "
+            "the environment so that it takes a Box"
         )
     if not np.prod(space.shape):
         raise ConfigError(f"task={name}: the action space {space} is empty: there is nothing to learn")
@@ -34,11 +34,11 @@ def require_actions(space: gymnasium.Space, name: str) -> gymnasium.spaces.Box:
 def observation_columns(space: gymnasium.Space, name: str) -> dict[str, list[str]]:
     """Names of the columns of each observation group.
 
-    A Box is one row of columns, a Dict of Boxes theirs in its own order. A Dict with `policy` and `critic` gives each
-    group its own part; otherwise both see the same.
+    A Dict of Boxes has its Boxes' columns in the order of its keys. In a Dict with the keys `policy` and `critic` each
+    is a group; otherwise both groups are the whole space.
 
     Raises:
-        ConfigError: a space in it is no Box of numbers in a row; it is named.
+        ConfigError: a space in it is not a Box of at most two dimensions; it is named.
     """
     if isinstance(space, Dict) and set(GROUPS) <= set(space):
         found = {group: _columns(space[group], name, group) for group in GROUPS}
@@ -47,7 +47,7 @@ def observation_columns(space: gymnasium.Space, name: str) -> dict[str, list[str
     for columns in found.values():
         twice = next((column for column in columns if columns.count(column) > 1), None)
         if twice is not None or not columns:
-            what = "is empty" if twice is None else f"has two columns that would be called {twice}"
+            what = "is empty" if twice is None else f"has two columns of the name {twice}"
             raise ConfigError(f"task={name}: the observation space {space} {what}; change its keys or shapes")
     return found
 
@@ -63,12 +63,12 @@ def _columns(space: gymnasium.Space, name: str, path: str) -> list[str]:
     if not isinstance(space, Box):
         raise ConfigError(
             f"task={name}: the observation space {space}{where} is not a Box; wrap the environment with "
-            "gymnasium.wrappers.FlattenObservation, or so that it observes numbers"
+            "gymnasium.wrappers.FlattenObservation, or so that it observes a Box"
         )
     if len(space.shape) > 2:
         raise ConfigError(
-            f"task={name}: the observation space {_short(space)}{where} is a picture, and the networks here take rows "
-            "of numbers; wrap the environment so that it observes those"
+            f"task={name}: the observation space {_short(space)}{where} is an image, but policies take flat "
+            "observations; wrap the environment so that it gives those"
         )
     width = int(np.prod(space.shape))
     return [f"{path or 'observation'}[{i}]" for i in range(width)]
@@ -79,7 +79,7 @@ def _short(space: gymnasium.spaces.Box) -> str:
 
 
 def flatten(space: gymnasium.Space, batch: Any, num_envs: int) -> dict[str, np.ndarray]:
-    """A batch of observations of N environments in `space`, as (N, D) float32 a group; copies."""
+    """A batch of observations of N environments in `space`, as (N, D) float32 per group; copies."""
     if isinstance(space, Dict) and set(GROUPS) <= set(space):
         return {group: _flat(space[group], batch[group], num_envs) for group in GROUPS}
     rows = _flat(space, batch, num_envs)

@@ -1,4 +1,4 @@
-"""ExternalTask: the settings of somebody else's environment, chosen with `task=DOOR:ID`."""
+"""ExternalTask: the settings of an environment of another library, chosen with `task=DOOR:ID`."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from robolearn.external.env import ExternalEnv
 
 @dataclass
 class ExternalTask:
-    """What can be set about an environment that is not ours: rewards, episodes and simulation are its own."""
+    """Settings of an external environment, which brings its rewards, episodes and simulation."""
 
     door: ClassVar[str] = ""
-    """The word before the colon."""
+    """The word before the colon in `task=DOOR:ID`."""
     id: ClassVar[str] = ""
-    """The word after it: which environment."""
+    """The word after the colon: the environment."""
     brings_simulator: ClassVar[bool] = True
-    """No backend is chosen for it; see `robolearn.config`."""
+    """`backend=` cannot be chosen; see `robolearn.config`."""
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
-    """Where `device=auto` may let it run, the best first."""
+    """Devices that `device=auto` chooses from, the best first."""
     defaults: ClassVar[dict[str, Any]] = {}
     learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {}
     noise: ClassVar[dict[str, float]] = {}
-    """None is added to what its policy observes."""
+    """RoboLearn adds no observation noise."""
 
     actions: Literal["scaled", "clipped"] = "scaled"
-    """scaled: a policy's -1 to 1 spans the action space; clipped: its numbers are the environment's. Either way they
+    """scaled: -1 to 1 of the policy's actions span the action space; clipped: they are the environment's actions. Both
     are clipped to the space."""
     control_dt: float = field(default=0.0, metadata={"min": 0.0, "max": 10.0})
-    """Control period [s], where the environment does not tell its own; 0 asks the environment."""
+    """Control period [s], for an environment that does not state it; 0: the environment's."""
 
     @classmethod
     def named(cls, id: str) -> type[Self]:
-        """The class of this door's task `id`, with settings of its own.
+        """The task class of environment `id`.
 
         Raises:
             ConfigError: there is no such environment.
@@ -46,16 +46,16 @@ class ExternalTask:
 
     @property
     def name(self) -> str:
-        """As the user writes it."""
+        """As written on the command line: DOOR:ID."""
         return f"{self.door}:{self.id}"
 
     @abstractmethod
     def make(
         self, num_envs: int, device: torch.device, seed: int, rank: int = 0, render: bool = False
     ) -> ExternalEnv:
-        """`num_envs` of the environment, seeded; with `render` able to draw the first.
+        """Make `num_envs` seeded environments; with `render` the first can be rendered.
 
         Raises:
-            ConfigError: it cannot be made so, or its spaces do not fit a policy; the space is named.
+            ConfigError: the environment cannot be made, or a space, which is named, does not fit a policy.
         """
         raise NotImplementedError

@@ -20,28 +20,28 @@ from robolearn.external.env import NO_LIMIT, Actions, ExternalEnv, Transition
 from robolearn.external.task import ExternalTask
 
 POLICY = ("policy", "actor")
-"""Names of the observation group that is the policy's, the usual one first."""
+"""Names under which the policy's observation group is looked up, in this order."""
 
 CRITIC = ("critic", "state", "states", "privileged")
-"""Names of the one that is the critic's; where there is none it sees what the policy sees."""
+"""Names of the critic's group; without one the critic observes the policy's."""
 
 
 @dataclass
 class TensorTask(ExternalTask):
-    """A task with a configuration object of its own, whose environments observe in named groups."""
+    """A task with a configuration object, whose environments have named observation groups."""
 
     devices: ClassVar[tuple[str, ...]] = ("cuda", "cpu")
 
     cfg: dict[str, Any] = field(default_factory=dict, metadata={"open": True})
-    """Parts of the task's own configuration object, by dotted key: task.cfg.episode_length_s=5."""
+    """Settings of the task's configuration object by dotted key: task.cfg.episode_length_s=5."""
     policy_groups: list[str] = field(default_factory=list)
-    """Observation groups that the policy sees, one after the other; none: the group `policy` or `actor`."""
+    """Observation groups of the policy, side by side; empty: the group `policy` or `actor`."""
     critic_groups: list[str] = field(default_factory=list)
-    """Those that the critic sees; none: the group `critic`, else what the policy sees."""
+    """Observation groups of the critic; empty: the group `critic`, else the policy's."""
 
 
 class Groups:
-    """Which of an environment's observation groups policy and critic see, as rows of numbers."""
+    """The environment's observation groups that policy and critic observe, as flat rows."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class Groups:
     ) -> None:
         """
         Args:
-            task: names groups, or leaves them to their names.
-            first: what the environment observed first, a group a key.
-            terms: for groups whose terms are known, their names and widths in order.
+            task: its `policy_groups` and `critic_groups` choose groups.
+            first: the environment's first observations by group.
+            terms: names and widths of a group's terms, in order, where they are known.
 
         Raises:
-            ConfigError: it is not told which group is the policy's, a group is not there, or it is a picture.
+            ConfigError: the policy's group is not determined, a group does not exist, or it is an image.
         """
         if not isinstance(first, Mapping):
             raise ConfigError(
@@ -69,10 +69,10 @@ class Groups:
             ours: [column for part in parts for column in _columns(first[part], part, terms.get(part, ()))]
             for ours, parts in self._parts.items()
         }
-        """What each column is called, by our group."""
+        """Names of the columns of `policy` and `critic`."""
 
     def rows(self, observed: Mapping[str, Any]) -> dict[str, Tensor]:
-        """(N, D) float32 a group: copies, for an environment goes on writing into its own."""
+        """(N, D) float32 per group; copies, because the environment overwrites its tensors."""
         made: dict[tuple[str, ...], Tensor] = {}
         for parts in self._parts.values():
             if parts not in made:
@@ -85,7 +85,7 @@ def _chosen(task: TensorTask, there: list[str]) -> dict[str, tuple[str, ...]]:
         for group in wanted:
             if group not in there:
                 raise ConfigError(
-                    f"task.{setting}: task={task.name} observes no group {group!r}; it has {listing(there)}"
+                    f"task.{setting}: task={task.name} has no observation group {group!r}; valid: {listing(there)}"
                 )
         return tuple(wanted)
 
@@ -94,7 +94,7 @@ def _chosen(task: TensorTask, there: list[str]) -> dict[str, tuple[str, ...]]:
         policy = (there[0],)
     if not policy:
         raise ConfigError(
-            f"task={task.name} observes the groups {listing(there)}: say which the policy sees, "
+            f"task={task.name} has the observation groups {listing(there)}: choose the policy's, "
             f"task.policy_groups=[{there[0] if there else 'GROUP'}]"
         )
     critic = named(task.critic_groups, "critic_groups") or tuple(g for g in CRITIC if g in there)[:1]
@@ -111,8 +111,8 @@ def _require_rows(values: Any, name: str, path: str) -> None:
     if values.ndim > 3 or values.dtype == torch.uint8:
         shape = "x".join(str(size) for size in values.shape[1:])
         raise ConfigError(
-            f"task={name}: the observation group {path} is a picture ({shape}), and the networks here take rows of "
-            "numbers; choose other groups with task.policy_groups and task.critic_groups"
+            f"task={name}: the observation group {path} is an image ({shape}), but policies take flat "
+            "observations; choose other groups with task.policy_groups and task.critic_groups"
         )
 
 
@@ -133,23 +133,23 @@ def _columns(values: Any, path: str, terms: Sequence[tuple[str, int]]) -> list[s
 
 
 class TensorEnv(ExternalEnv):
-    """Environments of one object that steps them all: `reset`, `step`, managers where it has them.
+    """Environments simulated by one object with `reset`, `step` and, in some cases, managers.
 
-    A door derives from it and says in `_advance` how its episodes end and where their last observations are.
+    A door derives from it and implements `_advance`: how episodes end, and where their terminal observations are.
     """
 
     joints: ClassVar[str] = "joint_names"
-    """The attribute of an action term that names what it moves."""
+    """The attribute of an action term with the names of its joints."""
 
     def __init__(self, task: TensorTask, inner: Any, device: torch.device) -> None:
         """
         Args:
             task: its settings.
-            inner: somebody else's environments, all of them; closed if they are refused.
-            device: of the tensors that come and go.
+            inner: the object with all environments; closed if this constructor raises.
+            device: of actions, observations and rewards.
 
         Raises:
-            ConfigError: what they observe or take does not fit a policy.
+            ConfigError: its observations or actions do not fit a policy.
         """
         self.inner = inner
         try:
@@ -159,24 +159,24 @@ class TensorEnv(ExternalEnv):
         except BaseException:
             self.close()
             raise
-        # One that has no time limit is not of length 0.
+        # 0 means no time limit.
         limit = int(inner.max_episode_length) or NO_LIMIT
         dt = task.control_dt or float(inner.step_dt)
         super().__init__(task.name, inner.num_envs, device, dt, limit, actions, self._groups.columns)
-        # An end in time that is part of the task is one for good: nothing comes after it.
+        # With a finite horizon a time-out is a termination: it is not bootstrapped.
         self._finite = bool(getattr(inner.cfg, "is_finite_horizon", False))
         self.reset()
 
     @abstractmethod
     def _actions(self, task: TensorTask, device: torch.device) -> Actions:
-        """What the environments take. Raises ConfigError where no policy here can give that."""
+        """The mapping of actions. Raises ConfigError if the action space does not fit a policy."""
         raise NotImplementedError
 
     def _start(self, stagger: bool) -> dict[str, Tensor]:
         observed, _ = self.inner.reset()
         rows = self._rows(observed)
         if stagger:
-            # Spread over the whole episode, or all of them would run out of time in the same step, for ever.
+            # Spread ages over the episode; otherwise all environments would time out in the same step, again and again.
             ages = torch.randint_like(self.inner.episode_length_buf, self.max_episode_steps)
             self.inner.episode_length_buf[:] = ages
         return rows
@@ -190,7 +190,7 @@ class TensorEnv(ExternalEnv):
         truncated: Tensor,
         log: Mapping[str, Any] | None,
     ) -> Transition:
-        """A Transition of the environments' own tensors, copied where they are live."""
+        """A Transition of the environments' tensors, copied where the environments overwrite them."""
         truncated = truncated.to(self.device, torch.bool, copy=True)
         terminated = terminated.to(self.device, torch.bool, copy=True)
         if self._finite:
@@ -205,15 +205,15 @@ class TensorEnv(ExternalEnv):
         )
 
     def _log(self, log: Mapping[str, Any] | None) -> dict[str, float]:
-        """The numbers among what an environment logs, means of those that are tensors."""
-        told = {key: _number(value) for key, value in (log or {}).items()}
-        return {key: value for key, value in told.items() if value is not None}
+        """The numbers that an environment logs; of tensors, their mean."""
+        numbers = {key: _number(value) for key, value in (log or {}).items()}
+        return {key: value for key, value in numbers.items() if value is not None}
 
     def _rows(self, observed: Mapping[str, Any]) -> dict[str, Tensor]:
         return {group: rows.to(self.device) for group, rows in self._groups.rows(observed).items()}
 
     def _action_names(self, width: int) -> tuple[str, ...]:
-        """Names of the columns of an action: term and joint, or term and number; none where nobody tells."""
+        """Names of the columns of an action: term and joint, or term and number; () without an action manager."""
         manager = getattr(self.inner, "action_manager", None)
         if manager is None:
             return ()
@@ -233,9 +233,9 @@ class TensorEnv(ExternalEnv):
 
 @contextlib.contextmanager
 def quiet(*loggers: str) -> Iterator[None]:
-    """Without the pages that simulators and Warp print while they start, nor those `loggers`' warnings from then on.
+    """Suppress what simulators and Warp print while they start, and from then on the warnings of `loggers`.
 
-    Exceptions and logged errors come through.
+    Exceptions and logged errors are not suppressed.
     """
     importlib.import_module("robolearn.envs.warp_graphs").quiet()
     for name in loggers:
@@ -246,7 +246,7 @@ def quiet(*loggers: str) -> Iterator[None]:
 
 
 def terms_of(inner: Any) -> dict[str, list[tuple[str, int]]]:
-    """Names and widths of the terms of each observation group; none where no manager tells them."""
+    """Names and widths of the terms of each observation group; empty without an observation manager."""
     manager = getattr(inner, "observation_manager", None)
     if manager is None:
         return {}
@@ -258,7 +258,7 @@ def terms_of(inner: Any) -> dict[str, list[tuple[str, int]]]:
 
 
 def mixed(ended: Tensor, there: Mapping[str, Tensor], elsewhere: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """(N, D) a group: `there` of the environments that `ended` (N,), `elsewhere` of the others."""
+    """(N, D) per group: `there` for environments in `ended` (N,), `elsewhere` for the others."""
     return {group: torch.where(ended[:, None], there[group], elsewhere[group]) for group in elsewhere}
 
 

@@ -1,6 +1,6 @@
-"""Our environments going out: gymnasium, stable-baselines3, rsl_rl.
+"""RoboLearn's environments for other libraries: gymnasium, stable-baselines3, rsl_rl.
 
-May import: commands (to draw pictures) and what stands below it. Read `gymnasium.py` first.
+May import: commands (to render) and the layers below it. Read `gymnasium.py` first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MODULES = {"as_gymnasium": "robolearn.views.gymnasium", "as_rsl_rl": "robolearn
 
 
 def __getattr__(name: str) -> Any:
-    """Import a view where it is asked for: `robolearn.gymnasium_ids` lives here too and must stay light."""
+    """Import a view at its first use: `gymnasium_ids` is in this package too and must import fast."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""An Env as gymnasium wants to see it: a single Env or a VectorEnv."""
+"""An Env as a gymnasium Env or VectorEnv."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.task import Ratio
 
 ACTION_BOUND = 5.0
-"""Actions are unbounded here; gymnasium wants a box. A policy that starts at std 0.5 stays well within."""
+"""Half-width of the declared action space: gymnasium needs a Box, RoboLearn's actions are unbounded. Actions of a
+policy that starts at standard deviation 0.5 are well inside."""
 
 
 def as_gymnasium(env: Env, action_bound: float = ACTION_BOUND) -> gymnasium.Env | gymnasium.vector.VectorEnv:
-    """`env` as a gymnasium Env where it holds one environment, else as a VectorEnv. Only the `policy`
-    group is shown; the critic's is in `info["critic"]`.
+    """`env` as a gymnasium Env if it holds one environment, else as a VectorEnv. Observations are the group
+    `policy`; the critic's are in `info["critic"]`.
 
-    `action_bound` is the half-width of the box of actions that is declared; what is outside is not clipped here.
+    `action_bound` is the half-width of the declared action space; actions outside are not clipped.
     """
     return (GymnasiumView if env.num_envs == 1 else GymnasiumVectorView)(env, action_bound)
 
 
 def _spaces(env: Env, bound: float) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Box]:
     if not 0 < bound < np.inf:
-        raise ConfigError(f"action_bound={bound:g} is the half-width of a box: a number above 0")
+        raise ConfigError(f"action_bound={bound:g} must be a finite number above 0")
     observations = gymnasium.spaces.Box(-np.inf, np.inf, (env.observations["policy"].shape[1],), np.float32)
     actions = gymnasium.spaces.Box(-bound, bound, (env.num_actions,), np.float32)
     return observations, actions
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor of any device as an array of its own."""
+    """A tensor on any device as a copied array."""
     return tensor.detach().cpu().numpy().copy()
 
 
 def _step(env: Env, actions: np.ndarray) -> StepResult:
-    """One control period, and what went wrong in it: a GPU keeps that to itself until it is asked."""
+    """One control period; raises its errors at once, which a GPU otherwise reports in `drain`."""
     given = np.array(actions, np.float32)
     if given.shape != (env.num_envs, env.num_actions):
         shape = given.shape[1:] if env.num_envs == 1 else given.shape
         wanted = (env.num_actions,) if env.num_envs == 1 else (env.num_envs, env.num_actions)
-        raise ConfigError(f"the action has shape {shape}, and {wanted} is expected")
+        raise ConfigError(f"the action has shape {shape}; expected {wanted}")
     result = env.step(torch.as_tensor(given, device=env.device))
     env.check()
     return result
@@ -54,8 +55,8 @@ def _step(env: Env, actions: np.ndarray) -> StepResult:
 
 def _restart(env: Env, seed: int | None, options: dict | None) -> dict[str, torch.Tensor]:
     if options:
-        # Silently starting everything anew would not be what was asked for with, say, `reset_mask`.
-        raise ConfigError(f"reset takes no options, and was given {', '.join(map(str, options))}")
+        # Ignoring an option such as `reset_mask` would reset all environments.
+        raise ConfigError(f"reset takes no options, but was given {', '.join(map(str, options))}")
     if seed is not None:
         env.random.generator.manual_seed(int(seed))
     observations = env.reset()
@@ -64,7 +65,7 @@ def _restart(env: Env, seed: int | None, options: dict | None) -> dict[str, torc
 
 
 class GymnasiumView(gymnasium.Env):
-    """One environment; the step that ends an episode returns the state it ended in."""
+    """One environment; the step that ends an episode returns the observations of the state it ended in."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
@@ -75,9 +76,9 @@ class GymnasiumView(gymnasium.Env):
         self._begun = False
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
-        """Start an episode; a seed makes everything after it repeatable. There are no options."""
+        """Start an episode; a seed makes everything after it reproducible. There are no options."""
         super().reset(seed=seed)
-        # The step that ended an episode has begun the next one already; a second reset would be work for nothing.
+        # The step that ended an episode has already started the next one; a second reset would be wasted.
         begun = self._begun and seed is None and not options
         observations = self.env.observations if begun else _restart(self.env, seed, options)
         self._begun = False
@@ -103,9 +104,9 @@ class GymnasiumView(gymnasium.Env):
 
 
 class GymnasiumVectorView(gymnasium.vector.VectorEnv):
-    """N environments that reset in the step that ends them. All that is returned is laid out as gymnasium's own
-    vector environments do it in that mode: where episodes ended, `info["final_obs"]` and `info["final_info"]`
-    tell what they ended with, and `info["_NAME"]` (N,) says of which rows `info["NAME"]` holds.
+    """N environments with same-step autoreset, with the return values of gymnasium's vector environments in that
+    mode: where episodes ended, `info["final_obs"]` and `info["final_info"]` hold observations and infos of the state
+    they ended in, and `info["_NAME"]` (N,) marks the rows for which `info["NAME"]` is valid.
     """
 
     def __init__(self, env: Env, action_bound: float = ACTION_BOUND) -> None:
@@ -116,9 +117,11 @@ class GymnasiumVectorView(gymnasium.vector.VectorEnv):
         self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
-        """Start an episode everywhere; a seed, one for all, makes everything after it repeatable. No options."""
+        """Start an episode in all environments; one seed for all makes everything after it reproducible. No options."""
         if seed is not None and not isinstance(seed, int | np.integer):
-            raise ConfigError("one generator draws for all environments: reset(seed=) takes one whole number")
+            raise ConfigError(
+                "reset(seed=) takes one whole number: all environments share one random generator"
+            )
         super().reset(seed=seed)
         observations = _restart(self.env, seed, options)
         everywhere = np.ones(self.num_envs, bool)
@@ -128,7 +131,7 @@ class GymnasiumVectorView(gymnasium.vector.VectorEnv):
         """One control period for all; `actions` (N, A)."""
         result = _step(self.env, actions)
         done = _array(result.done)
-        # A row that has begun anew tells of its new episode, in which nothing was measured yet.
+        # Rows that were reset have no metrics yet in their new episode.
         info = _rows_info(result.metrics, result.observations["critic"], ~done, np.ones_like(done))
         if done.any():
             final = _array(result.terminal_observations["policy"])
@@ -155,8 +158,8 @@ class GymnasiumVectorView(gymnasium.vector.VectorEnv):
 def _rows_info(
     metrics: dict[str, Ratio], critic: torch.Tensor, measured: np.ndarray, seen: np.ndarray
 ) -> dict[str, Any]:
-    """The infos of N environments as one: metrics of the rows `measured` (N,) that count, and what the critic
-    sees of the rows `seen` (N,); zeros elsewhere."""
+    """The info of N environments: metrics of the rows `measured` (N,) where their weight is not 0, and the critic's
+    observations of the rows `seen` (N,); zeros elsewhere."""
     info: dict[str, Any] = {}
     for name, metric in metrics.items():
         there = measured & (_array(metric.weight) != 0)

@@ -1,4 +1,4 @@
-"""What is behind our gymnasium ids: a task by its name, with settings, as a gymnasium Env or VectorEnv."""
+"""The environments of the gymnasium ids: a task by its name, with settings, as a gymnasium Env or VectorEnv."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from robolearn.training.build import make_env
 from robolearn.views.gymnasium import ACTION_BOUND, GymnasiumVectorView, GymnasiumView
 
 KEYWORDS = ("backend", "device", "seed")
-"""Settings that are keyword arguments as well."""
+"""Settings that are keyword arguments too."""
 HEADS = ("task", *KEYWORDS)
-"""What a setting may begin with: the others belong to a training run of ours."""
+"""First parts of the keys of valid settings: all others concern training runs only."""
 SIZE = (640, 480)
-"""Width and height of a rendered picture [pixels]."""
+"""Width and height of a rendered image [pixels]."""
 
 Settings = Mapping[str, Any] | Sequence[str]
 """`{"task.rewards.alive": 0.5}`, or words as on the command line: `["task.rewards.alive=0.5"]`."""
 
 
 class TaskEnv(GymnasiumView):
-    """One environment of a task; what `gymnasium.make("robolearn/...")` makes."""
+    """One environment of a task, as made by `gymnasium.make("robolearn/...")`."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
@@ -44,37 +44,36 @@ class TaskEnv(GymnasiumView):
         action_bound: float = ACTION_BOUND,
         **keywords: Any,
     ) -> None:
-        """The task's name, settings of it, of `backend`, `device` or `seed`, and the half-width of the box of actions.
+        """The task's name, settings of the task, backend, device or seed, and the half-width of the action space.
 
-        `keywords` are `backend`, `device` and `seed`. Without a seed each environment draws its own.
+        `keywords` are `backend`, `device` and `seed`. Without a seed each environment gets a random one.
 
         Raises:
-            ConfigError: the settings cannot be used, or name what is not theirs.
+            ConfigError: a setting is invalid or does not concern an environment.
             MissingError: no simulator is installed.
         """
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ConfigError(
-                f"render_mode={render_mode!r}: this environment renders as 'rgb_array' or not at all"
-            )
+            raise ConfigError(f"unknown render_mode={render_mode!r}; valid: None, 'rgb_array'")
         super().__init__(_make(task, 1, settings, keywords), action_bound)
         self.render_mode = render_mode
         self.metadata = {**self.metadata, "render_fps": 1 / self.env.ctx.dt}
         self._renderer: Renderer | None = None
 
     def render(self) -> np.ndarray | None:
-        """The robot as it stands, (480, 640, 3) uint8; None without a render mode.
+        """An image (480, 640, 3) uint8 of the current state; None without a render mode.
 
-        After the last step of an episode that is where the next one starts.
+        After the last step of an episode it shows the start of the next one.
 
         Raises:
-            MissingError: nothing on this machine renders.
+            MissingError: no renderer works on this machine.
         """
         if self.render_mode is None:
             return None
-        if self._renderer is None:  # not before: many a learner asks for pictures and never looks at one
+        if self._renderer is None:  # at first use: learners often set a render mode and never render
             name = self.env.backend.capabilities.name
             self._renderer = Renderer(self.env.robot, *SIZE, backend=name)
-            # For who forgets to close: at exit OpenGL must go before its library does, which has registered just now.
+            # If close() is not called: at exit the OpenGL context must be freed before its library, which has just
+            # registered its exit handler.
             atexit.register(_close, weakref.ref(self))
         return np.ascontiguousarray(self._renderer.draw(self.env.backend.state))
 
@@ -93,7 +92,7 @@ def _close(left: weakref.ref[TaskEnv]) -> None:
 
 
 class TaskVectorEnv(GymnasiumVectorView):
-    """N environments of a task in one simulation; what `gymnasium.make_vec("robolearn/...")` makes."""
+    """N environments of a task in one simulation, as made by `gymnasium.make_vec("robolearn/...")`."""
 
     def __init__(
         self,
@@ -104,15 +103,15 @@ class TaskVectorEnv(GymnasiumVectorView):
         action_bound: float = ACTION_BOUND,
         **keywords: Any,
     ) -> None:
-        """As of TaskEnv, for `num_envs` environments. They do not render.
+        """Arguments of TaskEnv, and `num_envs`. These environments do not render.
 
         Raises:
-            ConfigError: the settings cannot be used, or the environments do not fit into memory.
+            ConfigError: a setting is invalid, or the environments do not fit into host or GPU memory.
             MissingError: no simulator is installed.
         """
         if render_mode is not None:
             raise ConfigError(
-                "many environments in one simulation do not render; gymnasium.make(...) gives one that does"
+                "environments of gymnasium.make_vec do not render; one of gymnasium.make(...) does"
             )
         super().__init__(_make(task, num_envs, settings, keywords), action_bound)
 
@@ -121,14 +120,12 @@ def _make(task: str, num_envs: int, settings: Settings, keywords: Mapping[str, A
     for name in keywords:
         if name not in KEYWORDS:
             valid = ("settings", "action_bound", *KEYWORDS)
-            fix = (
-                did_you_mean(name, valid) or '; what belongs to the task goes into settings={"task...": ...}'
-            )
+            fix = did_you_mean(name, valid) or '; give settings of the task as settings={"task...": ...}'
             raise ConfigError(f"there is no keyword argument {quote(name)}{fix}. Valid: {listing(valid)}")
     words = [_word(name, value) for name, value in keywords.items() if value is not None]
     words += _words(settings)
     if not any(word.startswith("seed=") for word in words):
-        # The usual seed of a training run is always the same, and environments made one by one would be copies.
+        # With the default seed of a training run, environments made one by one would all be equal.
         words.append(f"seed={np.random.SeedSequence().generate_state(1)[0]}")
     run = config.resolve([f"task={task}", *words, f"num_envs={num_envs}"])
     with _generators_kept():
@@ -147,11 +144,13 @@ def _words(settings: Settings) -> list[str]:
         key = word.partition("=")[0]
         head, _, _ = key.partition(".")
         if key == "num_envs":
-            raise ConfigError("num_envs is given to gymnasium.make_vec; gymnasium.make makes one environment")
-        if head not in HEADS or key == "task":
-            wanted = "is the id's" if key == "task" else "is not a setting of an environment"
             raise ConfigError(
-                f"{quote(word)}: {key} {wanted}; settings begin with task., backend, device or seed"
+                "num_envs is an argument of gymnasium.make_vec; gymnasium.make makes one environment"
+            )
+        if head not in HEADS or key == "task":
+            wanted = "is set by the id" if key == "task" else "is not a setting of an environment"
+            raise ConfigError(
+                f"{quote(word)}: {key} {wanted}; valid settings begin with task., backend, device or seed"
             )
     return words
 
@@ -179,7 +178,7 @@ def _text(value: Any) -> str:
 
 @contextmanager
 def _generators_kept() -> Iterator[None]:
-    """Building an Env seeds the generators of the process, which belong to the learner that has asked for it."""
+    """Restore the global random generators: building an Env seeds them, but they are the caller's."""
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else []):
@@ -189,4 +188,4 @@ def _generators_kept() -> Iterator[None]:
             random.setstate(python)
             np.random.set_state(legacy)  # noqa: NPY002
     if torch.cuda.is_available() and not cuda:
-        torch.cuda.manual_seed_all(torch.initial_seed())  # what a GPU that was not in use yet will begin with
+        torch.cuda.manual_seed_all(torch.initial_seed())  # seeds a GPU that is not in use yet

@@ -1,4 +1,4 @@
-"""An Env as rsl_rl's runners want to see it."""
+"""An Env as rsl_rl's VecEnv."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def as_rsl_rl(env: Env) -> RslRlView:
 
 class RslRlView(VecEnv):
     """rsl_rl's VecEnv. Time-outs are in `extras["time_outs"]`; rsl_rl bootstraps them from the value of
-    the observation *before* the step, so the true one, `extras["terminal_observations"]`, is there for
-    who wants it.
+    the observation *before* the step; the observations of the state that the step ended in are in
+    `extras["terminal_observations"]`.
     """
 
     def __init__(self, env: Env) -> None:
@@ -41,7 +41,7 @@ class RslRlView(VecEnv):
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict]:
         """(observations, rewards (N,), dones (N,), extras), see rsl_rl."""
-        # rsl_rl collects in inference mode; tensors born there could not be written to afterwards.
+        # rsl_rl collects in inference mode; tensors created in it cannot be changed later outside of it.
         with torch.inference_mode(False):
             result = self.env.step(actions.to(self.device, copy=True))
             self.env.check()  # `log` below waits for a GPU anyway

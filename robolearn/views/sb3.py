@@ -1,4 +1,4 @@
-"""Our vector environments for stable-baselines3, which has an interface of its own for many environments."""
+"""Vector environments for stable-baselines3, which has its own interface for them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from robolearn.errors import ConfigError
 
 
 def as_sb3(envs: gymnasium.vector.VectorEnv) -> VecMonitor:
-    """`envs` for stable-baselines3's learners, which then log returns and lengths of episodes.
+    """`envs` for stable-baselines3's learners, with logging of episode returns and lengths.
 
     Raises:
         ConfigError: the environments do not reset in the step that ends them (AutoresetMode.SAME_STEP).
     """
     if envs.metadata.get("autoreset_mode") is not AutoresetMode.SAME_STEP:
         raise ConfigError(
-            f"{envs} does not reset in the step that ends an episode, as stable-baselines3 expects"
+            f"{envs} does not reset in the step that ends an episode; stable-baselines3 needs AutoresetMode.SAME_STEP"
         )
     return VecMonitor(SB3View(envs))
 
@@ -34,18 +34,18 @@ class SB3View(VecEnv):
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
 
     def reset(self) -> np.ndarray:
-        """(N, D) the first observations; a seed that was set is used once."""
+        """(N, D) the first observations; a seed set with `seed()` is used once."""
         observations, _ = self.envs.reset(seed=self._seeds[0], options=self._options[0] or None)
         self._reset_seeds()
         self._reset_options()
         return observations
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Take note of the actions (N, A)."""
+        """Store the actions (N, A) for `step_wait`."""
         self._actions = actions
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        """Observations (N, D), rewards (N,), dones (N,), and what an episode ended with."""
+        """Observations (N, D), rewards (N,), dones (N,), and infos with the terminal observations."""
         observations, rewards, terminated, truncated, info = self.envs.step(self._actions)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         done = terminated | truncated
@@ -59,7 +59,7 @@ class SB3View(VecEnv):
         self.envs.close()
 
     def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
-        """An attribute of all environments, once for each that is asked for."""
+        """An attribute of all environments, repeated for each of `indices`."""
         return [getattr(self.envs, attr_name)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
@@ -69,9 +69,9 @@ class SB3View(VecEnv):
     def env_method(
         self, method_name: str, *args: Any, indices: int | Iterable[int] | None = None, **named: Any
     ) -> Any:
-        """There are no single environments to call a method of."""
+        """Not available: there are no single environments."""
         raise NotImplementedError(f"{method_name}: the environments are simulated together")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: int | Iterable[int] | None = None) -> list[bool]:
-        """None is wrapped."""
+        """False for each: there are no wrappers around single environments."""
         return [False] * len(list(self._get_indices(indices)))

@@ -112,9 +112,10 @@ def test_a_fall_in_the_last_moment_is_a_fall_and_no_time_out(make):
 def test_every_autoreset_counts_the_same_episodes(make, mode):
     env = make(mode)
 
-    def act(observations: torch.Tensor) -> torch.Tensor:
+    def act(observations: dict[str, torch.Tensor]) -> torch.Tensor:
         # The first environment falls in its second step, the second never.
-        falls = (observations[:, 0] < 1000) & (observations[:, 1] == 1)
+        obs = observations["policy"]
+        falls = (obs[:, 0] < 1000) & (obs[:, 1] == 1)
         return torch.where(falls, 0.5, 0.0)[:, None]
 
     counted = tally(env, act, episodes_each=2)
@@ -127,7 +128,7 @@ def test_every_autoreset_counts_the_same_episodes(make, mode):
     env.reset()
     env.drain()
     for _ in range(20):
-        env.step(act(env.observations["policy"]))
+        env.step(act(env.observations))
     drained = env.drain()
     assert drained["episode/fall_rate"] == pytest.approx(0.6, abs=0.05)
     assert drained["episode/length"] == pytest.approx(0.25 * 2.4, abs=0.05)
@@ -290,13 +291,13 @@ def test_observations_in_a_dictionary_become_columns_and_groups(make):
     [
         ("Discrete", "the action space Discrete(3) is not a Box of real numbers"),
         ("Whole", "the action space Box(0, 5, (1,), int64) is not a Box of real numbers"),
-        ("Picture", "the observation space Box(8, 8, 3) of uint8 is a picture"),
+        ("Picture", "the observation space Box(8, 8, 3) of uint8 is an image"),
         ("Pair", "the observation space Tuple(Box"),
         ("Silent", "its metadata['autoreset_mode'] is None"),
         ("Nowhere", "has no Nowhere"),
         ("NoAction", "the action space Box([], [], (0,), float32) is empty"),
         ("NoSight", "is empty; change its keys or shapes"),
-        ("Twice", "has two columns that would be called a.b[0]"),
+        ("Twice", "has two columns of the name a.b[0]"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(name, said, capsys, tmp_path):
@@ -329,7 +330,7 @@ def test_a_time_limit_can_be_given_to_what_has_none(make):
     assert make("Mute", "task.control_dt=0.1").dt == 0.1
     assert make("Counter").dt == 0.25
     assert make("Numpy").dt == 0.5
-    with pytest.raises(ConfigError, match=r"task.episode_steps: .* keeps its own time"):
+    with pytest.raises(ConfigError, match=r"task.episode_steps: .* is a vector environment"):
         make("SameStep", "task.episode_steps=2")
 
 
@@ -370,7 +371,7 @@ def test_it_brings_its_own_simulator_and_no_gradients(capsys):
     assert "task=gymnasium:Pendulum-v1 brings its own simulator; leave backend=mujoco out" in line
     line = refusal(capsys, "task=gymnasium:Pendulum-v1", "learner=shac")
     assert "learner=shac needs gradients; task=gymnasium:Pendulum-v1 has none; use learner=ppo" in line
-    assert "backend=own is" in refusal(capsys, "task=cartpole_balance", "backend=own")
+    assert "backend=external is" in refusal(capsys, "task=cartpole_balance", "backend=external")
     assert main(["grad-check", "task=gymnasium:Pendulum-v1"]) == 2
     assert "brings its own simulator" in capsys.readouterr().err
 

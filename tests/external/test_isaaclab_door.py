@@ -163,14 +163,14 @@ def test_terms_that_do_not_add_up_to_the_group_name_nothing():
 @pytest.mark.parametrize(
     ("observed", "settings", "words"),
     [
-        ({"policy": torch.zeros(2, 8, 8, 3)}, {}, "group policy is a picture (8x8x3)"),
-        ({"policy": {"eye": torch.zeros(2, 8, 8, dtype=torch.uint8)}}, {}, "group policy.eye is a picture"),
+        ({"policy": torch.zeros(2, 8, 8, 3)}, {}, "group policy is an image (8x8x3)"),
+        ({"policy": {"eye": torch.zeros(2, 8, 8, dtype=torch.uint8)}}, {}, "group policy.eye is an image"),
         (
             {"policy": torch.zeros(2, 1), "eye": torch.zeros(2, 8, 8, 3)},
             {"critic_groups": ["eye"]},
             "group eye",
         ),
-        ({"a": torch.zeros(2, 1), "b": torch.zeros(2, 1)}, {}, "groups a, b: say which the policy sees"),
+        ({"a": torch.zeros(2, 1), "b": torch.zeros(2, 1)}, {}, "groups a, b: choose the policy"),
         ({"policy": torch.zeros(2, 1)}, {"policy_groups": ["polcy"]}, "task.policy_groups"),
         (torch.zeros(2, 1), {}, "not a dictionary of groups"),
     ],

@@ -180,7 +180,7 @@ def test_a_task_of_several_agents_is_refused(lab):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (FileNotFoundError("https://far/away.usd"), "https://far/away.usd; give a local"),
+        (FileNotFoundError("https://far/away.usd"), "https://far/away.usd; set a local"),
         (
             RuntimeError("Simulation context\nalready exists."),
             "RuntimeError: Simulation context already exists.",

@@ -166,7 +166,7 @@ def test_groups_names_and_pictures_come_from_it(mjlab):
     assert {group: len(names) for group, names in env.columns.items()} == {"policy": 2, "critic": 4}
     assert env.contract().actions[0]["joint"] == "motor.hinge"
     assert env.render().shape == (4, 6, 3)
-    with pytest.raises(ConfigError, match="draws no pictures"):
+    with pytest.raises(ConfigError, match="does not render images"):
         built().render()
 
 

@@ -73,7 +73,7 @@ def test_small_pictures_grow_and_stay_where_they_were():
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("Blank", "draws no pictures"), ("Crooked", "which is no picture")]
+    ("name", "why"), [("Blank", "does not render images"), ("Crooked", "which is no picture")]
 )
 def test_an_environment_that_draws_nothing_is_code_2_in_one_line(name, why, tmp_path, capfd):
     run = trained(tmp_path / "run", f"gymnasium:{ACTORS}:{name}")
@@ -113,8 +113,8 @@ class Silent(Undrawn):
 @pytest.mark.parametrize(
     ("name", "code", "ends"),
     [
-        ("Undrawn", 2, "Undrawn draws no pictures"),
-        ("Telling", 2, "Telling draws no pictures: ask the author"),
+        ("Undrawn", 2, "Undrawn does not render images"),
+        ("Telling", 2, "Telling does not render images: ask the author"),
         ("Silent", 3, "Silent does not draw on this machine: RuntimeError"),
     ],
 )
@@ -145,7 +145,8 @@ def test_mujoco_environments_are_drawn_without_a_display(tmp_path, capfd, monkey
     frames = []
     monkeypatch.setattr(films, "caption", lambda picture, lines: frames.append(picture) or picture)
     code, said = play(capfd, run, "", "--video", str(tmp_path / "a.mp4"), "--seconds", "0.15")
-    assert (code, said) == (0, [])
+    # MuJoCo 3.17 warns of an attribute in gymnasium's model.
+    assert (code, [line for line in said if line and "settotalmass" not in line]) == (0, [])
     assert read(tmp_path / "a.mp4") == ((480, 480), 20.0, 3)
     assert frames[0].std() > 10  # there is something to see
     assert "MUJOCO_GL" not in os.environ
