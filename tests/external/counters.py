@@ -1,4 +1,4 @@
-"""Environments to count with: what an episode of each is can be written down by hand.
+"""Environments that count steps, so that their episodes can be worked out by hand.
 
 Environment number `start` observes [start, steps taken], and begins its next episode at 10 more. A step pays 1 + the
 action. An action of 1 or more ends the episode for good; without one its time is up after three steps.
@@ -172,7 +172,7 @@ class InProcesses(_Vector):
 
 
 class Everybody(Disabled):
-    """Resets all, whoever is asked for."""
+    """Resets all environments, whatever the mask."""
 
     def reset(self, *, seed=None, options=None):
         return self.env.reset(seed=seed)

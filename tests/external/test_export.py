@@ -1,4 +1,4 @@
-"""`export` and `deploy` of policies from somebody else's environments."""
+"""`export` and `deploy` of policies trained in external environments."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def quick(monkeypatch):
 # ---------------------------------------------------------------------------------------- the bundle
 
 
-def test_the_bundle_has_the_same_parts_as_one_of_ours_and_checks_itself_alone(exported):
+def test_the_bundle_has_the_usual_parts_and_checks_itself(exported):
     parts = {
         "policy.onnx",
         "manifest.json",
@@ -93,7 +93,7 @@ def test_the_bundle_has_the_same_parts_as_one_of_ours_and_checks_itself_alone(ex
     assert "Nm" not in json.dumps(manifest)
 
 
-def test_the_runtime_gives_what_the_environment_would_be_given(exported, pendulum):
+def test_the_runtime_gives_the_environments_actions(exported, pendulum):
     bundle = Bundle.load(exported)
     robot = Runtime(bundle, OnnxSession(bundle.graph))
     found = open_run(str(pendulum))
@@ -108,7 +108,7 @@ def test_the_runtime_gives_what_the_environment_would_be_given(exported, pendulu
     env.close()
 
 
-def test_what_it_gives_is_clipped_to_the_ends_of_the_action_space(exported):
+def test_actions_are_clipped_to_the_action_space(exported):
     bundle = Bundle.load(exported)
 
     class Far(OnnxSession):
@@ -121,7 +121,7 @@ def test_what_it_gives_is_clipped_to_the_ends_of_the_action_space(exported):
     assert robot.step({"given": [-1, 0, 0]}).tolist() == [-2.0]
 
 
-def test_an_observation_that_is_no_numbers_is_refused_by_column_and_a_large_one_is_not(exported):
+def test_a_nan_observation_is_refused_by_column_and_a_large_one_is_not(exported):
     bundle = Bundle.load(exported)
     robot = Runtime(bundle, OnnxSession(bundle.graph))
     with pytest.raises(ValueError, match=r"column observation\[2\] is nan"):
@@ -133,7 +133,7 @@ def test_an_observation_that_is_no_numbers_is_refused_by_column_and_a_large_one_
     assert np.isfinite(robot.step({"given": [5e6, 0, 0]})).all()
 
 
-def test_a_wrong_order_of_the_observation_is_noticed_by_the_golden_check(exported):
+def test_the_golden_check_finds_a_wrong_order_of_columns(exported):
     bundle = Bundle.load(exported)
     bundle.golden["given"] = bundle.golden["given"][:, [1, 0, 2]]
     with pytest.raises(Refused, match=r"observations given\[0\] is"):
@@ -157,7 +157,7 @@ def test_a_wrong_order_of_the_observation_is_noticed_by_the_golden_check(exporte
         (lambda c: c["actions"].append(c["actions"][0]), "drive the same joint"),
     ],
 )
-def test_a_contract_that_does_not_hold_together_is_refused(change, where, exported):
+def test_an_inconsistent_contract_is_refused(change, where, exported):
     contract = copy.deepcopy(Bundle.load(exported).contract)
     checked_contract(contract, "here")
     change(contract)
@@ -181,7 +181,7 @@ def test_a_contract_that_does_not_hold_together_is_refused(change, where, export
         (lambda c: c.update(control_dt=0.02), "control_dt: 0.02 and 0.05"),
     ],
 )
-def test_a_manifest_that_is_not_the_environments_is_refused_by_name(change, where, exported):
+def test_a_manifest_that_differs_from_the_environment_is_refused_by_name(change, where, exported):
     contract = copy.deepcopy(Bundle.load(exported).contract)
     env = build_external(config.resolve(["task=gymnasium:Pendulum-v1"]), 9)
     external.require_consistent(SimpleNamespace(contract=contract), env)
@@ -202,9 +202,7 @@ def wrong_scale(monkeypatch):
     monkeypatch.setattr(bundles, "contract_entry", wrong)
 
 
-def test_a_wrong_scale_wherever_it_is_written_is_code_3_and_leaves_nothing(
-    pendulum, capfd, monkeypatch, quick
-):
+def test_a_wrong_scale_is_code_3_and_leaves_no_bundle(pendulum, capfd, monkeypatch, quick):
     wrong_scale(monkeypatch)
     code, _, said = export(capfd, pendulum)
     assert (code, "the manifest differs from the environment: scale of action[0]: 1.9 and 2.0" in said) == (
@@ -214,7 +212,7 @@ def test_a_wrong_scale_wherever_it_is_written_is_code_3_and_leaves_nothing(
     assert nothing_left(pendulum)
 
 
-def test_a_wrong_scale_that_no_list_tells_is_caught_by_running_it(pendulum, capfd, monkeypatch, quick):
+def test_the_closed_loop_finds_a_wrong_scale_that_no_field_shows(pendulum, capfd, monkeypatch, quick):
     wrong_scale(monkeypatch)
     monkeypatch.setattr(external, "require_consistent", lambda *_: None)
     monkeypatch.setattr(stages, "replay", lambda *_: {"observations": 0.0, "actions": 0.0, "targets": 0.0})
@@ -226,7 +224,7 @@ def test_a_wrong_scale_that_no_list_tells_is_caught_by_running_it(pendulum, capf
     ), said
 
 
-def test_another_network_is_caught_step_by_step_whatever_it_earns(pendulum, capfd, monkeypatch, quick):
+def test_the_closed_loop_finds_another_network_whatever_its_return(pendulum, capfd, monkeypatch, quick):
     parity = SimpleNamespace(observations=1, recorded=0.0, zeros=0.0, extremes=0.0, limit=1.0)
     monkeypatch.setattr(stages, "check_parity", lambda *_: parity)
     monkeypatch.setattr(stages, "build_graph", without_normalizer)
@@ -239,7 +237,7 @@ def test_another_network_is_caught_step_by_step_whatever_it_earns(pendulum, capf
     ), said
 
 
-def test_an_environment_that_was_changed_since_training_is_refused_and_one_that_moved_is_not(tmp_path, capfd):
+def test_an_environment_changed_since_training_is_refused_and_a_moved_file_is_not(tmp_path, capfd):
     places = [tmp_path / name / "actors.py" for name in ("first", "changed", "moved")]
     for place in places:
         place.parent.mkdir()
@@ -267,13 +265,13 @@ def test_an_environment_that_was_changed_since_training_is_refused_and_one_that_
         (["--rate", "50"], "--rate 50 Hz: the policy was trained at 20 Hz"),
     ],
 )
-def test_what_would_be_another_policy_is_refused_before_any_work(words, said, pendulum, capfd):
+def test_settings_that_change_the_policy_are_refused_first(words, said, pendulum, capfd):
     code, _, line = export(capfd, pendulum, *words)
     assert (code, said in line) == (2, True), line
     assert nothing_left(pendulum)
 
 
-def test_a_control_period_that_nobody_knows_is_asked_for_and_taken(tmp_path, capfd, quick):
+def test_an_unknown_control_period_must_be_set(tmp_path, capfd, quick):
     named = f"task=gymnasium:{ACTORS}:Timeless"
     run = trained(tmp_path / "run", named.removeprefix("task="))
     for words in ([], ["--rate", "50"]):
@@ -286,7 +284,7 @@ def test_a_control_period_that_nobody_knows_is_asked_for_and_taken(tmp_path, cap
 # ---------------------------------------------------------------------------------------- closed loop and report
 
 
-def test_an_environment_that_does_not_repeat_is_said_to_and_not_refused(tmp_path, capfd, quick):
+def test_an_environment_that_is_not_reproducible_is_reported_not_refused(tmp_path, capfd, quick):
     named = f"task=gymnasium:{ACTORS}:Dice"
     run = trained(tmp_path / "run", named.removeprefix("task="))
     code, said, _ = export(capfd, run, named, "--output", tmp_path / "b")
@@ -294,7 +292,7 @@ def test_an_environment_that_does_not_repeat_is_said_to_and_not_refused(tmp_path
     assert "not repeatable under a seed" in (tmp_path / "b" / "REPORT.md").read_text()
 
 
-def test_a_policy_with_memory_is_exported(tmp_path, capfd, quick):
+def test_a_recurrent_policy_is_exported(tmp_path, capfd, quick):
     named = f"gymnasium:{ACTORS}:Push"
     run = trained(tmp_path / "run", named, "learner.rnn=gru", "learner.rnn_hidden=8")
     code, said, _ = export(capfd, run, f"task={named}", "--output", tmp_path / "b")
@@ -302,7 +300,7 @@ def test_a_policy_with_memory_is_exported(tmp_path, capfd, quick):
     assert "to clear the recurrent state" in (tmp_path / "b" / "REPORT.md").read_text()
 
 
-def test_a_step_that_only_resets_belongs_to_no_episode_of_the_recording(tmp_path, capfd, quick):
+def test_the_recording_omits_steps_that_only_reset(tmp_path, capfd, quick):
     named = f"gymnasium:{Path(__file__).with_name('counters.py')}:NextStep"
     run = trained(tmp_path / "run", named, "task.actions=clipped")
     assert export(capfd, run, f"task={named}", "--output", tmp_path / "b")[0] == 0
@@ -329,7 +327,7 @@ def test_a_return_of_0_everywhere_is_a_warning(tmp_path, capfd, quick):
     )
 
 
-def test_a_time_limit_is_told_only_where_the_environment_tells_one(exported, tmp_path, capfd, quick):
+def test_a_time_limit_is_reported_only_where_the_environment_has_one(exported, tmp_path, capfd, quick):
     assert "| an episode | at most 10 s |" in (exported / "REPORT.md").read_text()
     named = f"task=gymnasium:{ACTORS}:Push"
     run = trained(tmp_path / "run", named.removeprefix("task="))
@@ -342,7 +340,7 @@ def test_a_time_limit_is_told_only_where_the_environment_tells_one(exported, tmp
     assert re.search(r"episode length +1\.00 s of 1 s\n", capfd.readouterr().out)
 
 
-def test_the_report_tells_columns_and_actions_and_nothing_of_a_robot(exported):
+def test_the_report_lists_columns_and_actions_and_no_joints(exported):
     text = (exported / "REPORT.md").read_text()
     assert "| 2 | `observation[2]` |" in text
     assert "| action[0] | 0 | 2 | -2 | 2 |" in text
@@ -353,7 +351,7 @@ def test_the_report_tells_columns_and_actions_and_nothing_of_a_robot(exported):
     assert text.startswith("# gymnasium:Pendulum-v1, for Jetson Thor")
 
 
-def test_returns_that_are_no_pairs_are_compared_by_both_their_spreads():
+def test_unpaired_returns_are_compared_with_both_variances():
     """9, 10, 11 and 10, 11, 12: means 1 apart, standard errors sqrt(1/3) each; t of 2 degrees of freedom is 4.303."""
     stood = np.ones(3, bool)
     gap = unpaired(np.array([9.0, 10, 11]), np.array([10.0, 11, 12]), stood, stood, 1.0, 1.0)
@@ -370,7 +368,7 @@ def test_returns_that_are_no_pairs_are_compared_by_both_their_spreads():
         (0.006, 0.001, True, False),
     ],
 )
-def test_only_a_gap_that_no_chance_explains_is_a_difference(mean, half, inside, differs):
+def test_only_a_significant_gap_is_a_difference(mean, half, inside, differs):
     gap = ExternalGap(mean, mean - half, mean + half, 512, 10.0, 1.0, 1.0, 1.0, 1.0)
     assert (gap.inside, gap.significant) == (inside, differs)
     assert ("not shown to be within 1 %" in str(gap)) is not inside
@@ -391,7 +389,7 @@ def test_settings_of_another_task_are_refused_by_deploy(exported, capsys):
     assert "contract.actions[0].scale: 2.0 and 1.0" in capsys.readouterr().err
 
 
-def test_terminated_episodes_are_counted_and_no_failure_of_deploy(tmp_path, capfd, quick):
+def test_deploy_counts_terminated_episodes_without_failing(tmp_path, capfd, quick):
     named = f"task=gymnasium:{ACTORS}:Short"
     run = trained(tmp_path / "run", named.removeprefix("task="))
     code, said, _ = export(capfd, run, named, "--output", tmp_path / "b")

@@ -1,4 +1,4 @@
-"""task=gymnasium:ID: spaces, actions, ends of episodes under every autoreset, settings, and what is refused."""
+"""task=gymnasium:ID: spaces, actions, ends of episodes in every autoreset mode, settings and refusals."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def steps(env, *actions: tuple[float, float]):
 
 
 @pytest.mark.parametrize("mode", ["SameStep", "Disabled", "InProcesses"])
-def test_an_episode_that_ends_tells_the_state_it_ended_in_and_goes_on_with_the_next_one(make, mode):
+def test_the_end_of_an_episode_gives_terminal_observations_and_the_next_first_ones(make, mode):
     env = make(mode)
     assert env.observations["policy"].tolist() == [[0, 0], [1000, 0]]
     one, two, three = steps(env, (0, 0.5), (2, 0), (0, 0))
@@ -85,7 +85,7 @@ def test_an_episode_that_ends_tells_the_state_it_ended_in_and_goes_on_with_the_n
     assert one["valid"] == two["valid"] == three["valid"] == [True, True]
 
 
-def test_with_next_step_autoreset_the_step_that_only_resets_is_no_step_of_the_policy(make):
+def test_with_next_step_autoreset_the_step_that_only_resets_is_invalid(make):
     env = make("NextStep")
     one, two, three, four = steps(env, (0, 0), (2, 0), (3, 0), (0, 0))
     assert two["terminated"] == [True, False]
@@ -101,7 +101,7 @@ def test_with_next_step_autoreset_the_step_that_only_resets_is_no_step_of_the_po
     assert one["valid"] == two["valid"] == [True, True]
 
 
-def test_a_fall_in_the_last_moment_is_a_fall_and_no_time_out(make):
+def test_a_fall_in_the_last_step_is_not_a_time_out(make):
     env = make("SameStep")
     *_, last = steps(env, (0, 0), (0, 0), (1, 0))
     assert last["terminated"] == [True, False]
@@ -134,7 +134,7 @@ def test_every_autoreset_counts_the_same_episodes(make, mode):
     assert drained["episode/length"] == pytest.approx(0.25 * 2.4, abs=0.05)
 
 
-def test_ppo_learns_from_no_step_that_only_resets():
+def test_ppo_does_not_learn_from_steps_that_only_reset():
     run = config.resolve([f"task=gymnasium:{COUNTERS}:NextStep", *SMALL])
     env = build_external(run, 2)
     learner = PPO(env, run.learner)
@@ -165,7 +165,7 @@ def test_episodes_are_counted_in_full_where_a_reset_takes_a_step(make, monkeypat
     assert counted.steps.tolist() == [3] * 6
 
 
-def test_episodes_that_never_end_are_not_left_out_of_an_evaluation(make, monkeypatch):
+def test_an_evaluation_fails_where_episodes_never_end(make, monkeypatch):
     env = make("Mute")
     monkeypatch.setattr(env, "max_episode_steps", 20)
 
@@ -176,13 +176,13 @@ def test_episodes_that_never_end_are_not_left_out_of_an_evaluation(make, monkeyp
         tally(env, act)
 
 
-def test_a_mode_that_is_not_the_one_it_says_is_found_out(make):
+def test_a_wrong_autoreset_mode_in_the_metadata_is_detected(make):
     env = make("Liar")
     with pytest.raises(RunFailed, match=r"NEXT_STEP in its metadata.*correct its metadata"):
         list(steps(env, (2, 0)))
 
 
-def test_what_the_environment_raises_is_one_line_with_its_place(make, capsys, tmp_path):
+def test_an_exception_of_the_environment_is_one_line_with_its_place(make, capsys, tmp_path):
     env = make("Motor")
     with pytest.raises(
         RunFailed, match=r"step of task=.* raised RuntimeError: motor on fire \(counters.py:\d+\)"
@@ -213,7 +213,7 @@ def ctrl_c_is_heard():
 
 
 @pytest.mark.usefixtures("ctrl_c_is_heard")
-def test_processes_of_their_own_do_not_hear_ctrl_c(make):
+def test_child_processes_ignore_ctrl_c(make):
     env = make("Counter", "task.vectorization=async")
     for process in env.vector.processes:
         os.kill(process.pid, signal.SIGINT)
@@ -223,7 +223,7 @@ def test_processes_of_their_own_do_not_hear_ctrl_c(make):
         signal.raise_signal(signal.SIGINT)  # here it is heard
 
 
-def test_a_memory_is_refused_where_steps_only_reset():
+def test_recurrent_layers_are_refused_with_next_step_autoreset():
     run = config.resolve([f"task=gymnasium:{COUNTERS}:NextStep", *SMALL, "learner.rnn=gru"])
     env = build_external(run, 2)
     with pytest.raises(ConfigError, match=r"learner.rnn=gru.*same-step autoreset"):
@@ -234,13 +234,13 @@ def test_a_memory_is_refused_where_steps_only_reset():
     env.close()
 
 
-def test_a_vector_environment_that_resets_everybody_is_found_out(make):
+def test_a_vector_environment_that_ignores_reset_mask_is_detected(make):
     env = make("Everybody")
     with pytest.raises(RunFailed, match="reset_mask"):
         list(steps(env, (2, 0)))
 
 
-def test_a_vector_environment_that_hides_its_final_observations_is_found_out(make):
+def test_a_vector_environment_without_final_obs_is_detected(make):
     env = make("Forgetful")
     with pytest.raises(RunFailed, match="final_obs"):
         list(steps(env, (2, 0)))
@@ -256,20 +256,20 @@ def test_actions_span_the_space_or_are_clipped_to_it(make):
     assert env.step(torch.tensor([[0.2], [-5.0]])).reward.tolist() == pytest.approx([1 + 0.2, 1 - 4.0])
 
 
-def test_no_action_leaves_a_space_whose_ends_float32_does_not_know(make):
+def test_no_action_leaves_a_space_whose_bounds_float32_rounds(make):
     # float32(0.4) is 0.4000000059: past the end of a float64 Box.
     env = make("Strict")
     env.step(torch.tensor([[1.0], [-1.0]]))
     env.step(torch.tensor([[9.0], [-9.0]]))
 
 
-def test_a_space_as_wide_as_numbers_go_is_no_range_to_span(make):
+def test_a_space_as_wide_as_float32_counts_as_unbounded(make):
     env = make("Wide")
     assert env.actions.scale.tolist() == [1.0]
     assert env.step(torch.tensor([[0.5], [0.25]])).reward.tolist() == [1.5, 1.25]
 
 
-def test_the_contract_tells_how_actions_become_the_environments(make):
+def test_the_contract_has_the_mapping_of_actions(make):
     said = make("gymnasium:Pendulum-v1").contract()
     action = {k: said.actions[0][k] for k in ("offset", "scale", "lower", "upper")}
     assert action == {"offset": 0.0, "scale": 2.0, "lower": -2.0, "upper": 2.0}
@@ -300,7 +300,7 @@ def test_observations_in_a_dictionary_become_columns_and_groups(make):
         ("Twice", "has two columns of the name a.b[0]"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(name, said, capsys, tmp_path):
+def test_spaces_that_do_not_fit_are_refused_by_name(name, said, capsys, tmp_path):
     line = refusal(capsys, f"task=gymnasium:{COUNTERS}:{name}", f"output={tmp_path / 'run'}")
     assert said in line
     assert not (tmp_path / "run").exists()
@@ -309,7 +309,7 @@ def test_what_does_not_fit_is_refused_by_name(name, said, capsys, tmp_path):
 # ---------------------------------------------------------------------- settings
 
 
-def test_arguments_of_the_constructor_are_settings_of_any_name(make):
+def test_arguments_of_the_constructor_are_settings(make):
     env = make("Counter", "task.kwargs.start=7", "task.kwargs.limit=1")
     assert env.observations["policy"].tolist() == [[7, 0], [7, 0]]
     assert env.step(torch.zeros(2, 1)).truncated.tolist() == [True, True]
@@ -321,7 +321,7 @@ def test_an_argument_that_the_constructor_does_not_take_is_one_line(capsys):
     assert "strat" in line
 
 
-def test_a_time_limit_can_be_given_to_what_has_none(make):
+def test_a_time_limit_can_be_set_where_there_is_none(make):
     env = make("Mute", "task.episode_steps=2")
     env.step(torch.zeros(2, 1))
     assert env.step(torch.zeros(2, 1)).truncated.tolist() == [True, True]
@@ -334,7 +334,7 @@ def test_a_time_limit_can_be_given_to_what_has_none(make):
         make("SameStep", "task.episode_steps=2")
 
 
-def test_the_seed_decides_what_is_drawn(make):
+def test_the_seed_determines_all_random_numbers(make):
     def drawn(*words: str, rank: int = 0) -> list:
         env = make("Noisy", *words, rank=rank)
         for _ in range(5):
@@ -349,7 +349,7 @@ def test_the_seed_decides_what_is_drawn(make):
     assert drawn("seed=3", rank=1) != first
 
 
-def test_what_is_not_a_number_is_told_by_name(make):
+def test_nan_observations_and_actions_raise_by_name(make):
     env = make("Broken")
     env.step(torch.zeros(2, 1))
     with pytest.raises(
@@ -360,13 +360,13 @@ def test_what_is_not_a_number_is_told_by_name(make):
         make("Counter").step(torch.tensor([[0.0], [float("nan")]]))
 
 
-def test_a_misspelt_id_is_answered_with_the_right_one(capsys):
+def test_a_misspelt_id_gets_a_suggestion(capsys):
     assert "did you mean Pendulum-v1" in refusal(capsys, "task=gymnasium:Pendulm-v1")
     assert "there is no module 'no_such_module'" in refusal(capsys, "task=gymnasium:no_such_module:A-v0")
     assert "gymnasium" in refusal(capsys, "task=gymnasum:Pendulum-v1")
 
 
-def test_it_brings_its_own_simulator_and_no_gradients(capsys):
+def test_a_backend_and_learners_with_gradients_are_refused(capsys):
     line = refusal(capsys, "task=gymnasium:Pendulum-v1", "backend=mujoco")
     assert "task=gymnasium:Pendulum-v1 brings its own simulator; leave backend=mujoco out" in line
     line = refusal(capsys, "task=gymnasium:Pendulum-v1", "learner=shac")

@@ -1,4 +1,4 @@
-"""task=isaaclab:ID without Isaac Lab: its manners, observations and names, by an environment written by hand."""
+"""task=isaaclab:ID without Isaac Lab: steps, observations and names, with a fake environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def actions(*numbers):
 # ---------------------------------------------------------------------------------------- a step
 
 
-def test_a_time_out_and_a_fall_are_told_apart_and_both_show_the_state_they_ended_in():
+def test_a_time_out_and_a_fall_differ_and_both_have_terminal_observations():
     env = door()
     begun = env.reset()["policy"].clone()
     env.step(actions(0.0, 0.0))
@@ -40,7 +40,7 @@ def test_a_time_out_and_a_fall_are_told_apart_and_both_show_the_state_they_ended
     assert result.reward.tolist() == [1.0, 2.0]
 
 
-def test_the_last_state_of_an_earlier_step_is_not_taken_for_that_of_a_later_one():
+def test_terminal_observations_are_those_of_the_same_step():
     env = door()
     env.reset()
     env.step(actions(1.0, 0.0))
@@ -49,7 +49,7 @@ def test_the_last_state_of_an_earlier_step_is_not_taken_for_that_of_a_later_one(
     assert env.inner.extras.get("final_obs") is None
 
 
-def test_what_a_step_gave_stays_when_the_environment_writes_on():
+def test_results_of_a_step_are_copies():
     env = door()
     env.reset()
     first = env.step(actions(0.25, 0.5))
@@ -60,7 +60,7 @@ def test_what_a_step_gave_stays_when_the_environment_writes_on():
     assert torch.equal(first.terminated, kept[2])
 
 
-def test_a_task_with_a_finite_horizon_ends_for_good_when_its_time_is_up():
+def test_with_a_finite_horizon_a_time_out_is_a_termination():
     cfg = Config()
     cfg.is_finite_horizon = True
     env = door(inner=Lab(cfg))
@@ -71,7 +71,7 @@ def test_a_task_with_a_finite_horizon_ends_for_good_when_its_time_is_up():
     assert not result.truncated.any()
 
 
-def test_an_environment_that_does_not_tell_the_state_its_episodes_ended_in_is_given_up():
+def test_an_environment_without_final_obs_raises():
     env = door()
     env.reset()
     env.inner.cfg.compute_final_obs = False
@@ -79,7 +79,7 @@ def test_an_environment_that_does_not_tell_the_state_its_episodes_ended_in_is_gi
         env.step(actions(1.0, 0.0))
 
 
-def test_first_episodes_are_of_all_ages_where_that_is_asked_for():
+def test_stagger_spreads_the_ages_of_the_first_episodes():
     torch.manual_seed(0)
     env = IsaacLabEnv(IsaacLabTask(), Lab(num_envs=64), CPU)
     env.reset(stagger=True)
@@ -88,7 +88,7 @@ def test_first_episodes_are_of_all_ages_where_that_is_asked_for():
     assert set(env.inner.episode_length_buf.tolist()) == {0}
 
 
-def test_what_the_environment_logs_counts_once_and_only_numbers_do():
+def test_numbers_that_the_environment_logs_count_once():
     env = door()
     env.reset()
     env.step(actions(0.0, 0.0))
@@ -112,12 +112,12 @@ def test_period_length_and_bounds_come_from_the_environment():
 # ---------------------------------------------------------------------------------------- observations and names
 
 
-def test_without_a_critics_group_the_critic_sees_what_the_policy_sees():
+def test_without_a_critics_group_the_critic_observes_the_policys():
     env = door()
     assert env.observations["critic"] is env.observations["policy"]
 
 
-def test_groups_are_found_by_their_usual_names_and_others_are_left_alone():
+def test_groups_are_found_by_their_usual_names():
     inner = Lab(groups=("policy", "critic", "extra"))
     inner.observe = lambda: {
         "policy": torch.zeros(2, 2),
@@ -128,7 +128,7 @@ def test_groups_are_found_by_their_usual_names_and_others_are_left_alone():
     assert {group: rows.shape[1] for group, rows in env.observations.items()} == {"policy": 2, "critic": 3}
 
 
-def test_groups_that_are_named_come_one_after_the_other():
+def test_chosen_groups_are_concatenated_in_order():
     inner = Lab()
     inner.observe = lambda: {"a": torch.zeros(2, 1), "b": torch.ones(2, 2)}
     env = door(inner=inner, policy_groups=["b", "a"], critic_groups=["a"])
@@ -136,7 +136,7 @@ def test_groups_that_are_named_come_one_after_the_other():
     assert env.columns == {"policy": ["b[0]", "b[1]", "a[0]"], "critic": ["a[0]"]}
 
 
-def test_a_group_of_single_terms_is_put_together_in_their_order():
+def test_the_terms_of_a_group_are_concatenated_in_order():
     inner = Lab()
     inner.observe = lambda: {"policy": {"height": torch.ones(2), "scan": torch.arange(8.0).reshape(2, 2, 2)}}
     env = door(inner=inner)
@@ -144,7 +144,7 @@ def test_a_group_of_single_terms_is_put_together_in_their_order():
     assert env.columns["policy"] == ["height[0]", "scan[0]", "scan[1]", "scan[2]", "scan[3]"]
 
 
-def test_columns_and_actions_carry_the_names_of_terms_and_joints():
+def test_columns_and_actions_are_named_after_terms_and_joints():
     inner = Lab()
     inner.observation_manager = Terms({"policy": ["place", "age"]}, {"policy": [(1,), (1,)]})
     inner.action_manager = Terms(["legs", "grip"], [2, 1])
@@ -154,7 +154,7 @@ def test_columns_and_actions_carry_the_names_of_terms_and_joints():
     assert [action["joint"] for action in contract.actions] == ["legs.hip", "legs.knee", "grip[0]"]
 
 
-def test_terms_that_do_not_add_up_to_the_group_name_nothing():
+def test_terms_that_do_not_add_up_to_the_group_name_no_columns():
     inner = Lab()
     inner.observation_manager = Terms({"policy": ["place"]}, {"policy": [(1,)]})
     assert door(inner=inner).columns["policy"] == ["policy[0]", "policy[1]"]
@@ -175,7 +175,7 @@ def test_terms_that_do_not_add_up_to_the_group_name_nothing():
         (torch.zeros(2, 1), {}, "not a dictionary of groups"),
     ],
 )
-def test_observations_that_are_no_rows_of_numbers_are_refused_by_name(observed, settings, words):
+def test_observations_that_are_not_flat_are_refused_by_name(observed, settings, words):
     inner = Lab()
     inner.observe = lambda: observed
     with pytest.raises(ConfigError, match=re.escape(words)):
@@ -183,7 +183,7 @@ def test_observations_that_are_no_rows_of_numbers_are_refused_by_name(observed, 
     assert inner.closed
 
 
-def test_actions_that_are_choices_are_refused():
+def test_discrete_actions_are_refused():
     inner = Lab()
     inner.single_action_space = gymnasium.spaces.Discrete(2)
     with pytest.raises(ConfigError, match="not a Box"):

@@ -1,4 +1,4 @@
-"""task=isaaclab:ID without Isaac Lab: ids, configuration, physics, defaults and what is refused, by fake modules."""
+"""task=isaaclab:ID without Isaac Lab: ids, configuration, physics, defaults and refusals, with fake modules."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_task_gets_its_number_of_robots_its_device_and_its_own_settings_for_ne
     assert lab.made.closed
 
 
-def test_a_task_that_knows_physx_alone_is_put_on_plain_newton(lab):
+def test_a_task_with_physx_only_gets_default_newton(lab):
     lab.presets = None
     built()
     assert lab.overrides == []
@@ -106,7 +106,7 @@ def test_physics_that_needs_isaac_sim_is_refused(lab):
         built("task.physics=newton")
 
 
-def test_the_users_changes_reach_the_tasks_configuration_as_the_kinds_they_were(lab):
+def test_settings_are_applied_with_the_types_of_the_tasks_configuration(lab):
     built(
         "task.cfg.episode_length_s=7",
         "task.cfg.scene.robot.usd_path=here.usd",
@@ -122,7 +122,7 @@ def test_the_users_changes_reach_the_tasks_configuration_as_the_kinds_they_were(
     assert (cfg.frame, cfg.terminations.fell) == (Frame.BASE, None)
 
 
-def test_changes_made_now_are_added_to_the_ones_a_run_was_saved_with(lab, tmp_path):
+def test_new_settings_are_added_to_the_saved_ones(lab, tmp_path):
     run = config.resolve(
         ["task=isaaclab:Isaac-Fake-Cart", "device=cpu", "task.cfg.scene.robot.usd_path=here.usd"]
     )
@@ -150,7 +150,7 @@ def test_a_change_that_does_not_fit_the_configuration_is_refused_in_one_line(lab
         built(word)
 
 
-def test_the_settings_it_was_published_with_are_the_learners_defaults(lab):
+def test_the_published_settings_are_the_learners_defaults(lab):
     run = config.resolve(["task=isaaclab:Isaac-Fake-Cart", "device=cpu"])
     assert (run.learner.num_steps, run.learner.gamma, run.learner.actor_hidden) == (16, 0.98, (32, 32))
     assert run.learner.minibatch_size == 16 * 1024 // 4
@@ -159,7 +159,7 @@ def test_the_settings_it_was_published_with_are_the_learners_defaults(lab):
     assert (run.learner.activation, run.learner.learning_rate) == ("elu", PPOConfig().learning_rate)
 
 
-def test_the_usual_prefix_may_be_left_out_and_a_misspelt_id_is_named(lab):
+def test_the_prefix_may_be_omitted_and_a_misspelt_id_gets_a_suggestion(lab):
     assert registry.load("tasks", "isaaclab:Fake-Cart")().name == "isaaclab:Isaac-Fake-Cart"
     with pytest.raises(
         ConfigError, match=r"no Isaac Lab task 'Isaac-Fake-Crat': did you mean Isaac-Fake-Cart"
@@ -187,13 +187,13 @@ def test_a_task_of_several_agents_is_refused(lab):
         ),
     ],
 )
-def test_what_its_constructor_raises_is_one_line_with_the_fix(lab, error, words):
+def test_an_exception_of_the_constructor_is_one_line_with_the_fix(lab, error, words):
     lab.refuse = error
     with pytest.raises(ConfigError, match=re.escape(words)):
         built()
 
 
-def test_evaluations_draw_other_numbers_than_training(lab):
+def test_evaluations_have_another_seed_than_training(lab):
     run = config.resolve(["task=isaaclab:Isaac-Fake-Cart", "device=cpu"])
     build_external(run, 1)
     first = lab.made.cfg.seed
@@ -207,7 +207,7 @@ def test_without_isaac_lab_the_answer_is_how_to_install_it(monkeypatch):
         registry.load("tasks", "isaaclab:Isaac-Cartpole")
 
 
-def test_isaac_lab_2_is_told_apart_by_what_it_lacks(monkeypatch):
+def test_isaac_lab_2_is_refused(monkeypatch):
     monkeypatch.setattr(registry, "_installed", lambda name: name != "isaaclab_newton")
     with pytest.raises(MissingError, match=r"needs isaaclab_newton: .*version 2"):
         registry.load("tasks", "isaaclab:Isaac-Cartpole")

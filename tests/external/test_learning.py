@@ -1,4 +1,4 @@
-"""What our learner makes of other people's environments."""
+"""PPO learns in external environments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from robolearn.cli import main
 
 
 def test_ppo_swings_the_pendulum_up_with_the_default_settings(tmp_path):
-    """Lying still pays about -1200 an episode, a random policy gets that too; the best there is, about -150."""
+    """Returns: about -1200 at rest or with random actions, about -150 at best."""
     out = tmp_path / "run"
     assert main(["train", "task=gymnasium:Pendulum-v1", "max_iterations=90", f"output={out}"]) == 0
     assert main(["eval", str(out), "--episodes", "64"]) == 0

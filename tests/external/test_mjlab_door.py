@@ -1,4 +1,4 @@
-"""task=mjlab:ID without mjlab: a hand-written environment with its manners, and modules in its packages' place.
+"""task=mjlab:ID without mjlab: a fake environment and fake modules.
 
 Robot number `at` observes [at, steps taken]; after a reset it is at 10 more. A step pays 1 + the action. An action of 1
 or more ends the episode for good; without one its time is up after three steps.
@@ -121,7 +121,7 @@ def actions(*numbers):
     return torch.tensor(numbers)[:, None]
 
 
-def test_what_has_ended_shows_its_last_state_and_only_that_begins_anew(mjlab):
+def test_only_ended_environments_are_reset_and_have_terminal_observations(mjlab):
     env = built()
     begun = env.reset()["policy"].clone()
     result = env.step(actions(1.5, 0.5))
@@ -132,7 +132,7 @@ def test_what_has_ended_shows_its_last_state_and_only_that_begins_anew(mjlab):
     assert result.observations["critic"].shape == (2, 4)
 
 
-def test_a_time_out_is_no_failure(mjlab):
+def test_a_time_out_is_not_a_termination(mjlab):
     env = built()
     env.reset()
     for _ in range(LIMIT):
@@ -142,7 +142,7 @@ def test_a_time_out_is_no_failure(mjlab):
     assert env.step(actions(0.0, 0.0)).observations["policy"][:, 1].tolist() == [1, 1]
 
 
-def test_what_a_reset_logs_is_heard(mjlab):
+def test_numbers_logged_by_a_reset_are_reported(mjlab):
     env = built()
     env.reset()
     env.drain()
@@ -151,7 +151,7 @@ def test_what_a_reset_logs_is_heard(mjlab):
     assert env.drain()["metric/Episode_Termination/count"] == 2.0
 
 
-def test_number_and_seed_of_the_robots_are_ours_to_set_and_the_rest_is_the_users(mjlab):
+def test_num_envs_and_seed_are_set_by_robolearn_and_the_rest_by_task_cfg(mjlab):
     env = built("task.cfg.episode_length_s=5", num_envs=3)
     assert (env.num_envs, mjlab.cfg.auto_reset, mjlab.cfg.episode_length_s) == (3, False, 5.0)
     assert mjlab.cfg.seed != 42
@@ -161,7 +161,7 @@ def test_number_and_seed_of_the_robots_are_ours_to_set_and_the_rest_is_the_users
         built("task.cfg.episode_length=3")
 
 
-def test_groups_names_and_pictures_come_from_it(mjlab):
+def test_groups_names_and_images_come_from_mjlab(mjlab):
     env = built(render=True)
     assert {group: len(names) for group, names in env.columns.items()} == {"policy": 2, "critic": 4}
     assert env.contract().actions[0]["joint"] == "motor.hinge"
@@ -170,13 +170,13 @@ def test_groups_names_and_pictures_come_from_it(mjlab):
         built().render()
 
 
-def test_ids_are_looked_up_and_near_ones_named(mjlab):
+def test_a_misspelt_id_gets_a_suggestion_of_mjlab(mjlab):
     assert registry.load("tasks", "mjlab:Fake-Pole")().name == "mjlab:Mjlab-Fake-Pole"
     with pytest.raises(ConfigError, match="no mjlab task 'Mjlab-Fake-Pool': did you mean Mjlab-Fake-Pole"):
         registry.load("tasks", "mjlab:Mjlab-Fake-Pool")
 
 
-def test_what_its_constructor_raises_is_one_line(mjlab):
+def test_an_exception_of_the_constructor_is_one_line(mjlab):
     mjlab.refuse = RuntimeError("no\nmesh")
     with pytest.raises(ConfigError, match="cannot be made: RuntimeError: no mesh"):
         built()

@@ -1,4 +1,4 @@
-"""`play` of somebody else's environments: what is filmed, and what is refused in one line."""
+"""`play` of external environments: the video, and errors in one line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def play(capfd, run: Path, name: str, *words: str) -> tuple[int, list[str]]:
     return code, capfd.readouterr().err.splitlines()
 
 
-def test_the_video_has_a_frame_a_step_and_tells_time_episode_and_return(push, tmp_path, capfd, monkeypatch):
+def test_the_video_has_a_frame_per_step_with_time_episode_and_return(push, tmp_path, capfd, monkeypatch):
     told = []
     monkeypatch.setattr(films, "caption", lambda picture, lines: told.extend(lines) or picture)
     video = tmp_path / "push.mp4"
@@ -54,7 +54,7 @@ def test_the_video_has_a_frame_a_step_and_tells_time_episode_and_return(push, tm
     assert (told[21].split()[0], len(told)) == ("0.10", 23)
 
 
-def test_without_a_control_period_it_counts_steps(tmp_path, capfd, monkeypatch):
+def test_without_a_control_period_the_caption_counts_steps(tmp_path, capfd, monkeypatch):
     run = trained(tmp_path / "run", f"gymnasium:{ACTORS}:Timeless")
     told = []
     monkeypatch.setattr(films, "caption", lambda picture, lines: told.extend(lines) or picture)
@@ -62,7 +62,7 @@ def test_without_a_control_period_it_counts_steps(tmp_path, capfd, monkeypatch):
     assert [line.partition("   ")[0] for line in told] == ["step 0", "step 1", "step 2"]
 
 
-def test_small_pictures_grow_and_stay_where_they_were():
+def test_small_images_are_enlarged_and_centered():
     picture = np.arange(3 * 200 * 300, dtype=np.uint8).reshape(200, 300, 3)
     out = films.framed(picture)
     assert out.shape == (400, 608, 3)
@@ -75,7 +75,7 @@ def test_small_pictures_grow_and_stay_where_they_were():
 @pytest.mark.parametrize(
     ("name", "why"), [("Blank", "does not render images"), ("Crooked", "which is no picture")]
 )
-def test_an_environment_that_draws_nothing_is_code_2_in_one_line(name, why, tmp_path, capfd):
+def test_an_environment_that_does_not_render_is_code_2_in_one_line(name, why, tmp_path, capfd):
     run = trained(tmp_path / "run", f"gymnasium:{ACTORS}:{name}")
     code, said = play(capfd, run, name, "--video", str(tmp_path / "a.mp4"))
     assert (code, len(said), why in said[-1]) == (2, 1, True), said
@@ -118,7 +118,7 @@ class Silent(Undrawn):
         ("Silent", 3, "Silent does not draw on this machine: RuntimeError"),
     ],
 )
-def test_no_picture_is_code_2_and_no_line_ends_in_a_colon(name, code, ends, tmp_path, capfd):
+def test_errors_of_rendering_are_one_line_without_a_trailing_colon(name, code, ends, tmp_path, capfd):
     (tmp_path / "envs.py").write_text(UNDRAWN)
     task = f"gymnasium:{tmp_path}/envs.py:{name}"
     run = trained(tmp_path / "run", task)
@@ -127,7 +127,7 @@ def test_no_picture_is_code_2_and_no_line_ends_in_a_colon(name, code, ends, tmp_
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pygame") is not None, reason="pygame is installed")
-def test_a_package_that_it_draws_with_and_that_is_missing_is_code_3_in_one_line(tmp_path, capfd):
+def test_a_missing_package_for_rendering_is_code_3_in_one_line(tmp_path, capfd):
     run = trained(tmp_path / "run", "gymnasium:Pendulum-v1")
     code, said = play(capfd, run, "", "--video", str(tmp_path / "a.mp4"))
     assert (code, len(said), "pygame" in said[-1]) == (3, 1, True), said

@@ -1,4 +1,4 @@
-"""`sim` of somebody else's environments: which gates there are, and what they tell apart."""
+"""`sim` of external environments: its gates and checksum."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checksum(said: str) -> str:
     return said.rpartition("sha256:")[2].split()[0]
 
 
-def test_the_gates_that_make_sense_are_checked_and_reported(tmp_path, capsys):
+def test_the_gates_are_checked_and_reported(tmp_path, capsys):
     report = tmp_path / "out.xml"
     code, gates, said = sim(
         capsys, "--task", "gymnasium:Pendulum-v1", "--steps", "50", "--junit", str(report)
@@ -43,7 +43,7 @@ def test_the_gates_that_make_sense_are_checked_and_reported(tmp_path, capsys):
     assert (told["task"], told["checksum"]) == ("gymnasium:Pendulum-v1", checksum(said))
 
 
-def test_the_checksum_tells_policies_apart_even_where_every_episode_has_just_begun(capsys):
+def test_the_checksum_differs_between_policies_even_at_the_start_of_all_episodes(capsys):
     """400 steps are two whole episodes: what is seen then depends on the seed alone."""
     words = ["--task", "gymnasium:Pendulum-v1", "--steps", "400"]
     zero, again, other = (
@@ -53,7 +53,7 @@ def test_the_checksum_tells_policies_apart_even_where_every_episode_has_just_beg
     assert zero != other
 
 
-def test_an_environment_that_does_not_repeat_under_its_seed_fails(capsys):
+def test_an_environment_that_is_not_reproducible_fails(capsys):
     code, gates, said = sim(capsys, "--task", f"gymnasium:{ACTORS}:Dice", "--steps", "10")
     assert (code, gates["deterministic"], gates["finite"]) == (1, "FAIL", "PASS")
     assert "the checksum of the observations is" in said
@@ -62,7 +62,7 @@ def test_an_environment_that_does_not_repeat_under_its_seed_fails(capsys):
 @pytest.mark.parametrize(
     ("name", "share", "verdict"), [("Push", "1.000", "PASS"), ("Short", "0.000", "FAIL")]
 )
-def test_to_be_terminated_is_a_failure_only_where_the_user_says_so(name, share, verdict, tmp_path, capsys):
+def test_a_termination_is_a_failure_only_with_min_survival(name, share, verdict, tmp_path, capsys):
     task = f"gymnasium:{ACTORS}:{name}"
     run = trained(tmp_path / "run", task)
     words = ["--task", task, "--policy", str(run), "--steps", "30"]
@@ -75,20 +75,20 @@ def test_to_be_terminated_is_a_failure_only_where_the_user_says_so(name, share, 
     assert (code, gates["survival"]) == (int(verdict == "FAIL"), verdict)
 
 
-def test_what_is_not_finite_fails_and_is_named(capsys):
+def test_a_non_finite_observation_fails_and_is_named(capsys):
     code, gates, said = sim(capsys, "--task", f"gymnasium:{COUNTERS}:Broken", "--steps", "5")
     assert (code, gates["finite"], gates["deterministic"]) == (1, "FAIL", "SKIP")
     assert "observation 'observation[0]'" in said
 
 
-def test_speed_is_not_judged_where_nobody_knows_how_long_a_step_is(capsys):
+def test_speed_is_not_checked_with_an_unknown_control_period(capsys):
     words = ["--task", f"gymnasium:{ACTORS}:Timeless", "--steps", "10"]
     assert sim(capsys, *words)[1]["real_time_factor"] == "SKIP"
     assert sim(capsys, *words, "task.control_dt=0.02")[1]["real_time_factor"] == "PASS"
 
 
 @pytest.mark.parametrize("command", ["bench", "grad-check"])
-def test_commands_that_need_a_task_of_ours_say_so_in_one_line(command, capsys):
+def test_commands_that_need_a_robolearn_task_refuse_in_one_line(command, capsys):
     assert main([command, "task=gymnasium:Pendulum-v1"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "brings its own simulator" in line

@@ -1,4 +1,4 @@
-"""An environment that plays a script, on any device: what a learner needs of an Env and nothing that waits."""
+"""An environment with scripted observations on any device: what a learner needs of an Env, without syncs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ACTIONS = 2
 
 
 def symmetry(device: torch.device | str = "cpu", clock: bool = False) -> Symmetry:
-    """Left and right change places, a third column its sign; with `clock` the fifth and sixth are a gait's."""
+    """Left and right are swapped, a third column changes its sign; with `clock` the fifth and sixth are a gait's."""
 
     def reflection(width: int) -> Reflection:
         permutation, sign = torch.arange(width), torch.ones(width)

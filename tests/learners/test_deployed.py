@@ -1,4 +1,4 @@
-"""A recurrent policy as the robot runs it, and everything here that runs one: each episode begins afresh."""
+"""Recurrent policies as deployed: state, ONNX, rsl_rl, and a reset of the state at the end of each episode."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def made(spec: PolicySpec) -> Policy:
 
 
 @pytest.mark.parametrize("kind", ["none", *KINDS])
-def test_a_policy_says_what_it_carries_and_keeps_nothing_inside(kind):
+def test_a_policy_names_its_recurrent_state_and_stores_none(kind):
     policy = made(PolicySpec({"policy": 4}, 2, (8,), "elu", rnn=kind, rnn_hidden=6, rnn_layers=2))
     assert policy.state_names == {"none": (), "gru": ("h",), "lstm": ("h", "c")}[kind]
     state = policy.initial_state(3)
@@ -55,7 +55,7 @@ def test_a_policy_says_what_it_carries_and_keeps_nothing_inside(kind):
         assert not torch.equal(policy(obs, *first[1:])[0], first[0])
 
 
-def test_a_player_remembers_each_robot_and_forgets_those_it_is_told_to():
+def test_policy_runner_keeps_the_state_of_each_robot_and_resets_the_given_ones():
     policy = made(PolicySpec({"policy": 4}, 2, (8,), "elu", rnn="lstm", rnn_hidden=6))
     player, obs = PolicyRunner(policy), torch.randn(4, 3, 4)
     action, *state = policy(obs[0], *policy.initial_state(3))
@@ -68,7 +68,7 @@ def test_a_player_remembers_each_robot_and_forgets_those_it_is_told_to():
     assert torch.equal(player({"policy": obs[3][:2]}), policy(obs[3][:2], *policy.initial_state(2))[0])
 
 
-def test_a_mirrored_robot_with_memory_acts_as_the_mirror_image(make_env):
+def test_a_recurrent_policy_acts_mirrored_for_a_mirrored_robot(make_env):
     env = make_env(HumanoidWalk(), num_envs=32)
     policy, symmetry = PPO(env, small("gru")).policy, env.symmetry()
     torch.nn.init.normal_(policy.actor.mlp[-1].weight, std=0.5)  # a first policy acts almost nothing
@@ -90,7 +90,7 @@ def test_a_mirrored_robot_with_memory_acts_as_the_mirror_image(make_env):
 
 @pytest.mark.filterwarnings("ignore")  # of the exporter, about itself
 @pytest.mark.parametrize("kind", KINDS)
-def test_onnx_runtime_plays_it_as_torch_does_over_200_steps_and_a_reset(make_env, kind):
+def test_onnx_runtime_equals_torch_over_200_steps_and_a_reset(make_env, kind):
     env = make_env(HumanoidWalk(), num_envs=1)
     symmetry = env.symmetry()
     column = symmetry.cycle["policy"]
@@ -117,7 +117,7 @@ def test_onnx_runtime_plays_it_as_torch_does_over_200_steps_and_a_reset(make_env
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_travel_to_rsl_rl_and_back(make_env, kind):
+def test_weights_load_into_rsl_rl_and_back(make_env, kind):
     env = make_env(CartpoleBalance(), num_envs=8)
     learner = PPO(env, small(kind))
     learner.iterate(env)
@@ -153,7 +153,7 @@ def test_weights_travel_to_rsl_rl_and_back(make_env, kind):
 
 
 class Counting:
-    """A policy that counts for each robot how often it was asked since its state was reset."""
+    """A policy that counts for each robot its calls since the last reset."""
 
     def __init__(self) -> None:
         self.env: Env | None = None
@@ -176,15 +176,15 @@ class Counting:
             self.ended += int(done.sum())
 
 
-def test_an_evaluation_remembers_for_an_episode_and_no_longer(make_env):
+def test_an_evaluation_resets_the_recurrent_state_at_the_end_of_each_episode(make_env):
     counting = Counting()
     counting.env = env = make_env(CartpoleBalance(), num_envs=4)
-    counting(env.observations)  # it has played before
+    counting(env.observations)  # it has acted before
     tally(env, counting, episodes_each=3)
     assert counting.ended >= 12
 
 
-def test_a_simulation_remembers_for_an_episode_and_each_begins_afresh():
+def test_a_simulation_resets_the_recurrent_state_at_the_end_of_each_episode():
     counting = Counting()
 
     def make_policy(env: Env) -> Counting:
@@ -198,7 +198,7 @@ def test_a_simulation_remembers_for_an_episode_and_each_begins_afresh():
     assert counting.ended >= 12
 
 
-def test_a_film_remembers_for_an_episode_and_no_longer(make_env, monkeypatch):
+def test_a_video_resets_the_recurrent_state_at_the_end_of_each_episode(make_env, monkeypatch):
     class Blank:
         def __init__(self, *args, **kwargs) -> None:
             pass
@@ -219,7 +219,7 @@ def test_a_film_remembers_for_an_episode_and_no_longer(make_env, monkeypatch):
     assert counting.ended == 2  # 12 steps of episodes of 5
 
 
-def test_the_policy_of_a_run_is_evaluated_alike_twice(tmp_path):
+def test_two_evaluations_with_one_policy_are_equal(tmp_path):
     small = ["num_envs=8", "learner.num_steps=8", "learner.rnn=gru", "learner.rnn_hidden=6"]
     short = ["max_iterations=2", "task.episode_length_s=0.5", f"output={tmp_path / 'run'}"]
     folder = train(config.resolve(["task=cartpole_balance", *small, *short]))
@@ -232,7 +232,7 @@ def test_the_policy_of_a_run_is_evaluated_alike_twice(tmp_path):
         returns.append(tally(env, policy, 2).returns)
         env.close()
     assert torch.equal(*returns)
-    # One that never forgets does not: the second time it remembers the first.
+    # A policy that is never reset does not: its second evaluation starts from the state after the first.
     env = open_env(found.config, num_envs=4)
     assert not torch.equal(tally(env, policy.__call__, 2).returns, returns[0])
     env.close()

@@ -1,4 +1,4 @@
-"""PPO as it runs on a GPU: recorded, without a look before the end of an iteration; on a tape, and on CUDA itself."""
+"""PPO as on a GPU: captured graphs and no sync before the end of an iteration; on a tape, and on CUDA."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def parameters(learner: PPO) -> torch.Tensor:
 
 
 def compare(kind: str, device: str, iterations: int = 7) -> None:
-    """Recorded and one by one, from the same start."""
+    """Captured and eager, from the same start."""
     results = []
     for make_graph in (lambda device: None, graphs.make_graph if device == "cuda" else tape):
         with mock.patch.object(graphs, "make_graph", make_graph):
@@ -69,12 +69,12 @@ def compare(kind: str, device: str, iterations: int = 7) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_recorded_learner_comes_to_the_same_parameters(kind):
+def test_a_learner_with_captured_graphs_reaches_the_same_parameters(kind):
     compare(kind, "cpu")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_from_the_first_action_to_the_last_step_nothing_is_read_back_or_sent(kind):
+def test_rollout_and_update_never_sync_with_the_host(kind):
     learner, env = make(kind)
     for _ in range(2):
         with no_host_sync():
@@ -88,7 +88,7 @@ def test_from_the_first_action_to_the_last_step_nothing_is_read_back_or_sent(kin
 
 @pytest.mark.parametrize("kind", ["plain", "clock"])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_values_of_time_outs_in_one_pass_are_those_of_each_step_by_itself(kind, at_once):
+def test_values_of_time_outs_in_one_pass_equal_those_of_single_steps(kind, at_once):
     learner, env = make(kind)
     learner.update.read_at_once = at_once
     learner.collect(env)
@@ -106,7 +106,7 @@ def test_values_of_time_outs_in_one_pass_are_those_of_each_step_by_itself(kind, 
     assert not torch.allclose(reward, batch.reward, atol=1e-3)
 
 
-def test_what_was_never_a_time_out_does_not_count_even_if_it_is_not_a_number():
+def test_a_nan_terminal_observation_without_a_time_out_is_ignored():
     learner, env = make("plain")
     env.truncated[3, 5] = False
     env.terminal["critic"][3, 5] = float("nan")  # of a robot that fell, say
@@ -114,7 +114,7 @@ def test_what_was_never_a_time_out_does_not_count_even_if_it_is_not_a_number():
     assert torch.isfinite(learner._evaluate()[1]).all()
 
 
-def test_looking_after_each_step_or_at_the_end_makes_no_difference():
+def test_reading_after_each_step_or_at_the_end_gives_the_same_weights():
     results = []
     for at_once in (True, False):
         learner, env = make("plain")
@@ -133,7 +133,7 @@ def test_looking_after_each_step_or_at_the_end_makes_no_difference():
 
 
 @pytest.mark.parametrize("kind", ["plain", "gru"])
-def test_a_recorded_learner_goes_on_from_a_checkpoint_as_if_nothing_had_happened(kind):
+def test_a_learner_with_captured_graphs_resumes_exactly(kind):
     with mock.patch.object(graphs, "make_graph", tape):
         learner, env = make(kind)
         for _ in range(6):
@@ -154,7 +154,7 @@ def test_a_recorded_learner_goes_on_from_a_checkpoint_as_if_nothing_had_happened
         assert torch.equal(go_on(fresh), expected)
 
 
-def test_an_error_found_at_the_end_names_its_tensor_and_leaves_the_weights():
+def test_an_error_read_at_the_end_names_its_tensor_and_keeps_the_weights():
     learner, env = make("plain")
     learner.iterate(env)
     env.wish[(env.now + 2) % len(env.wish), 3] = float("inf")
@@ -164,12 +164,12 @@ def test_an_error_found_at_the_end_names_its_tensor_and_leaves_the_weights():
     assert torch.equal(parameters(learner), before)
 
 
-# ---------------------------------------------------------------------------------------- on CUDA itself
+# ---------------------------------------------------------------------------------------- on CUDA
 
 
 @needs_cuda
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "bf16"])
-def test_on_cuda_a_recorded_learner_comes_to_the_same_parameters(kind):
+def test_on_cuda_a_learner_with_captured_graphs_reaches_the_same_parameters(kind):
     compare(kind, "cuda")
 
 

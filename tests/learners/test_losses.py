@@ -1,4 +1,4 @@
-"""What a gradient step lowers, by hand."""
+"""PPO's losses, by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_log_density_of_two_actions():
     assert log_prob(action, mean, std).tolist() == pytest.approx([-0.5 - 2.5310, -2.0 - 2.5310], abs=5e-5)
 
 
-def test_divergence_is_zero_of_the_same_and_grows_with_the_square_of_the_distance():
+def test_divergence_is_zero_for_equal_gaussians_and_quadratic_in_the_distance():
     mean, std = torch.tensor([[0.3, -1.0], [0.0, 2.0]]), torch.tensor([0.5, 2.0])
     assert divergence(mean, std, mean, std).item() == 0.0
     # One of the two samples moves by .5 in the first action, a whole deviation: 1/2 there, 1/4 in the mean.
@@ -53,14 +53,14 @@ def test_entropy_of_two_dimensions():
     assert entropy(torch.tensor([1.0, 2.0])).item() == pytest.approx(2 * 1.41894 + 0.69315, abs=2e-5)
 
 
-def test_value_loss_clipped_takes_the_worse_of_both():
+def test_clipped_value_loss_takes_the_larger_error():
     value, returns, old = torch.tensor([1.0, 1.0]), torch.tensor([0.0, 2.0]), torch.tensor([0.0, 0.0])
     assert value_loss(value, returns, None, 0.2).item() == 1.0
     # From 0 a value may move to .2: errors .2 and 1.8; the worse of 1 and .04 is 1, of 1 and 3.24 is 3.24.
     assert value_loss(value, returns, old, 0.2).item() == pytest.approx((1.0 + 3.24) / 2)
 
 
-def test_a_mean_that_moved_is_pushed_up_the_gradient_of_its_density():
+def test_gradients_of_the_log_density_by_mean_and_deviation():
     mean = torch.tensor([[1.0]], requires_grad=True)
     std = torch.tensor([2.0], requires_grad=True)
     log_prob(torch.tensor([[4.0]]), mean, std).sum().backward()

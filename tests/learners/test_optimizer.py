@@ -1,4 +1,4 @@
-"""Adam that decides on the device: clipped as torch does, skipped whole, saved as plain numbers."""
+"""DeviceAdam: clipping, skipped steps and its saved state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def everything(adam: DeviceAdam) -> list[torch.Tensor]:
     return [x.detach().clone() for x in (*adam.parameters, *moments)]
 
 
-def test_each_network_is_clipped_to_a_norm_of_its_own():
+def test_each_network_is_clipped_by_its_own_norm():
     adam = DeviceAdam(
         {"actor": nn.Linear(1, 2, bias=False), "critic": nn.Linear(1, 1, bias=False)}, 1e-3, 1.0
     )
@@ -46,7 +46,7 @@ def test_each_network_is_clipped_to_a_norm_of_its_own():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_one_number_that_is_not_finite_is_told_with_the_parameter_it_is_in(bad):
+def test_a_non_finite_gradient_is_found_with_its_parameter(bad):
     adam = DeviceAdam(networks(), 1e-3, 1.0)
     assert adam.names[:2] == ["actor.weight", "actor.bias"]
     given = gradients(adam, 0)
@@ -57,7 +57,7 @@ def test_one_number_that_is_not_finite_is_told_with_the_parameter_it_is_in(bad):
     assert torch.isfinite(norms).tolist() == [True, False, True, True, True, True]
 
 
-def test_it_steps_as_adam_does_after_clipping():
+def test_a_step_equals_torchs_adam_after_clipping():
     ours, theirs = networks(), networks()
     adam = DeviceAdam(ours, 3e-3, 1.0)
     plain = torch.optim.Adam([p for m in theirs.values() for p in m.parameters()], lr=3e-3)
@@ -72,7 +72,7 @@ def test_it_steps_as_adam_does_after_clipping():
         assert torch.allclose(p, q, atol=1e-6)
 
 
-def test_a_skipped_step_leaves_weights_moments_and_the_count_of_steps_to_the_bit():
+def test_a_skipped_step_keeps_weights_moments_and_step_count_bit_for_bit():
     skipping, straight = DeviceAdam(networks(), 1e-3, 1.0), DeviceAdam(networks(), 1e-3, 1.0)
     step(skipping, 0)
     step(straight, 0)
@@ -86,7 +86,7 @@ def test_a_skipped_step_leaves_weights_moments_and_the_count_of_steps_to_the_bit
     assert not torch.equal(everything(skipping)[0], before[0])
 
 
-def test_another_rate_counts_from_the_next_step_on():
+def test_a_new_rate_is_used_from_the_next_step_on():
     adam = DeviceAdam({"actor": nn.Linear(1, 1, bias=False)}, 0.5, 100.0)
     weight = adam.parameters[0]
     for rate, given in ((0.5, 0.5), (0.25, 0.25), (0.125, torch.tensor(0.125, dtype=torch.float64))):
@@ -98,7 +98,7 @@ def test_another_rate_counts_from_the_next_step_on():
         assert before - weight.item() == pytest.approx(rate, rel=1e-5)
 
 
-def test_what_is_saved_holds_plain_numbers_and_any_adam_takes_it():
+def test_the_saved_state_has_plain_numbers_and_loads_into_any_adam():
     adam = DeviceAdam(networks(), 1e-3, 1.0)
     step(adam, 0)
     adam.set_rate(2e-3)
@@ -117,7 +117,7 @@ def test_what_is_saved_holds_plain_numbers_and_any_adam_takes_it():
     plain.step()
 
 
-def test_it_takes_the_state_of_an_older_checkpoint_and_of_an_adam_of_another_kind():
+def test_it_loads_older_checkpoints_and_states_of_other_adams():
     ours, theirs = networks(), networks()
     adam = DeviceAdam(ours, 7e-3, 1.0)
     plain = torch.optim.Adam([p for m in theirs.values() for p in m.parameters()], lr=1e-4)
@@ -128,7 +128,7 @@ def test_it_takes_the_state_of_an_older_checkpoint_and_of_an_adam_of_another_kin
     state = plain.state_dict()
     assert state["param_groups"][0]["fused"] is None
     adam.load_state_dict(state)
-    assert float(adam.rate) == 7e-3  # the rate is the learner's affair
+    assert float(adam.rate) == 7e-3  # the learner sets the rate
     group = adam.adam.param_groups[0]
     assert group["lr"] is adam.rate
     assert group["fused"] is True
@@ -145,7 +145,7 @@ def test_it_takes_the_state_of_an_older_checkpoint_and_of_an_adam_of_another_kin
         assert torch.allclose(p, q, atol=1e-7)
 
 
-def test_what_was_loaded_is_its_own():
+def test_the_loaded_state_is_a_copy():
     first, second = DeviceAdam(networks(), 1e-3, 1.0), DeviceAdam(networks(), 1e-3, 1.0)
     step(first, 0)
     saved = first.state_dict()

@@ -1,4 +1,4 @@
-"""A Policy stands alone: it loads without its learner, an Env or a simulator, and takes groups by name."""
+"""Policy: loads without its learner, an Env or a simulator, and takes observation groups by name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ assert Policy.load("pretrained:humanoid_walk").spec.actions == 21
     subprocess.run([sys.executable, "-c", code, str(run)], check=True)
 
 
-def test_a_loaded_policy_acts_as_the_learner_that_was_saved(make_env, tmp_path):
+def test_a_loaded_policy_acts_as_the_saved_learner(make_env, tmp_path):
     env = make_env(HumanoidWalk(), num_envs=8)
     learner = PPO(env, SMALL)
     torch.nn.init.normal_(learner.actor.mlp[-1].weight, std=0.5)  # a first policy acts almost nothing
@@ -134,7 +134,7 @@ def test_a_run_is_used_without_the_package_that_its_learner_came_from(run, tmp_p
 
 @dataclass
 class Told(CartpoleBalance):
-    """A made-up observation group: what a teacher would be told."""
+    """A made-up observation group, as for a teacher."""
 
     observations: ClassVar = {**CartpoleBalance.observations, "told": ("joint_torque", "physics")}
 
@@ -155,7 +155,7 @@ def test_a_made_up_observation_group_reaches_networks_batch_and_checkpoint(make_
     assert torch.equal(policy.act(env.observations), learner.policy.act(env.observations))
 
 
-def test_a_group_that_is_not_there_and_one_of_another_width_are_named(make_env):
+def test_a_missing_group_and_one_of_another_width_are_named(make_env):
     env = make_env(CartpoleBalance(), num_envs=2)
     with pytest.raises(ConfigError, match="'teacher'"):
         PPO(env, PPOConfig(critic_groups=("teacher",)))
@@ -211,7 +211,7 @@ def test_a_made_up_learner_loads_the_policy_of_another_run_as_its_teacher(make_e
 @pytest.mark.parametrize(
     ("head", "expected"), [("gaussian", 2.0), ("squashed", 0.96402758), ("deterministic", 2.0)]
 )
-def test_every_head_is_exported_as_it_acts(head, expected):
+def test_every_head_acts_the_same_in_onnx(head, expected):
     policy = made(PolicySpec({"policy": 3}, 2, (4,), "elu", head=head))
     last = policy.actor.mlp[-1]
     torch.nn.init.zeros_(last.weight)

@@ -1,4 +1,4 @@
-"""The products of a gradient step are those of torch's own layers, whichever library computes them."""
+"""Matrix products of a gradient step equal those of torch's layers, with either library."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_product_and_its_gradients_by_hand():
 
 
 @needs_onednn
-def test_a_network_learns_the_same_but_for_rounding(monkeypatch):
+def test_onednn_gives_the_same_gradients_up_to_rounding(monkeypatch):
     torch.manual_seed(0)
     mlp = nn.Sequential(nn.Linear(75, 64), nn.ReLU(), nn.Linear(64, 32), nn.ELU(), nn.Linear(32, 21))
     x, wanted = torch.randn(333, 75), torch.randn(333, 21)
@@ -41,12 +41,12 @@ def test_a_network_learns_the_same_but_for_rounding(monkeypatch):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-7)
 
 
-def test_what_is_not_fp32_goes_the_usual_way(monkeypatch):
+def test_inputs_other_than_fp32_use_torchs_layers(monkeypatch):
     monkeypatch.setattr(products, "onednn_is_faster", lambda: pytest.fail("asked for nothing"))
     mlp = nn.Sequential(nn.Linear(3, 2)).bfloat16()
     assert forward(mlp, torch.ones(1, 3, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
-def test_no_rows_are_no_error(monkeypatch):
+def test_zero_rows_are_accepted(monkeypatch):
     monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
     assert forward(nn.Sequential(nn.Linear(3, 2)), torch.zeros(0, 3)).shape == (0, 2)

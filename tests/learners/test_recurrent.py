@@ -1,4 +1,4 @@
-"""Recurrent policies: learned through time, resumed with their state, refused without it."""
+"""Recurrent policies: backpropagation through time, exact resume, and checkpoints that do not fit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def small(rnn: str = "gru", **settings) -> PPOConfig:
 
 
 def loud(learner: PPO) -> PPO:
-    """A first policy acts almost nothing; this one acts by what it remembers."""
+    """Larger last weights: the first actions would be near zero, here they depend on the recurrent state."""
     torch.nn.init.normal_(learner.actor.mlp[-1].weight, std=0.5, generator=torch.Generator().manual_seed(0))
     return learner
 
@@ -64,39 +64,39 @@ def test_a_sequence_equals_single_steps_with_a_reset_where_an_episode_ends(kind)
     inputs = torch.randn(9, 4, 3, generator=random)
     done = torch.rand(9, 4, generator=random) < 0.3
     assert 0 < done.sum() < 36
-    memory = tuple(torch.randn(x.shape, generator=random) for x in blank_state(rnn, 4))
+    state = tuple(torch.randn(x.shape, generator=random) for x in blank_state(rnn, 4))
     theirs = RNN(3, 5, 2, kind)  # rsl_rl's, which keeps its state inside
     theirs.rnn.load_state_dict(rnn.state_dict())
-    theirs.hidden_state = memory if kind == "lstm" else memory[0]
+    theirs.hidden_state = state if kind == "lstm" else state[0]
     with torch.no_grad():
         singly = []
         for t in range(9):
             singly.append(theirs(inputs[t]).squeeze(0))
             theirs.reset(done[t])
-        assert torch.allclose(unroll(rnn, inputs, memory, done), torch.stack(singly), atol=1e-6)
+        assert torch.allclose(unroll(rnn, inputs, state, done), torch.stack(singly), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_flow_from_the_last_step_to_the_first_but_not_across_the_end_of_an_episode(kind):
     rnn = layers(kind)
     inputs = torch.randn(6, 2, 3, requires_grad=True)
-    memory = tuple(torch.randn_like(x).requires_grad_() for x in blank_state(rnn, 2))
+    state = tuple(torch.randn_like(x).requires_grad_() for x in blank_state(rnn, 2))
     done = torch.zeros(6, 2, dtype=torch.bool)
     done[2, 1] = True  # the second environment's episode ends with step 2
-    unroll(rnn, inputs, memory, done)[5].sum().backward()
+    unroll(rnn, inputs, state, done)[5].sum().backward()
     reached = inputs.grad.abs().sum(dim=2) > 0
     assert reached.T.tolist() == [[True] * 6, [False] * 3 + [True] * 3]
-    for part in memory:
+    for part in state:
         assert (part.grad.abs().sum(dim=(0, 2)) > 0).tolist() == [True, False]
 
 
-def test_a_minibatch_is_some_environments_with_all_their_steps_and_where_they_began():
-    memory = ActorRecurrence(layers("gru", hidden=1, layers=1), num_envs=3)
-    memory.start = (torch.tensor([[[10.0], [20.0], [30.0]]]),)
+def test_a_minibatch_has_whole_environments_and_their_initial_recurrent_state():
+    recurrence = ActorRecurrence(layers("gru", hidden=1, layers=1), num_envs=3)
+    recurrence.start = (torch.tensor([[[10.0], [20.0], [30.0]]]),)
     returns = torch.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])  # T = 2, N = 3
     done = torch.tensor([[True, False, False], [False, False, True]])
-    tables = memory.tables({"returns": returns, "actor": returns[..., None]}, done)
-    minibatch = Minibatch(tables, 2, memory)
+    tables = recurrence.tables({"returns": returns, "actor": returns[..., None]}, done)
+    minibatch = Minibatch(tables, 2, recurrence)
     minibatch.gather(tables, torch.tensor([2, 0]))
     part = minibatch.part
     assert part["returns"].tolist() == [2, 0, 5, 3]
@@ -107,29 +107,29 @@ def test_a_minibatch_is_some_environments_with_all_their_steps_and_where_they_be
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("task", [CartpoleBalance, HumanoidWalk], ids=["cartpole", "mirrored_clock"])
-def test_learning_replays_just_what_was_decided_while_collecting(make_env, monkeypatch, task, kind):
+def test_replay_gives_the_means_of_the_rollout(make_env, monkeypatch, task, kind):
     env = make_env(task(episode_length_s=0.14), num_envs=6)  # episodes of 7 steps, batches of 10
     learner = loud(PPO(env, small(kind, num_steps=10, precision="fp32", learning_rate=1e-5)))
     assert (learner.fold is not None) == (task is HumanoidWalk)
     learner.iterate(env)
-    memory, batch, envs = learner.recurrence, learner.batch, torch.tensor([4, 1, 3])
+    recurrence, batch, envs = learner.recurrence, learner.batch, torch.tensor([4, 1, 3])
 
     @torch.no_grad()
     def replayed() -> tuple[torch.Tensor, torch.Tensor]:
         data = {"actor": learner.actor.obs_normalizer(batch.observations["policy"][:-1]), "mean": batch.mean}
-        tables = memory.tables(data, batch.done)
-        minibatch = Minibatch(tables, 3, memory)
+        tables = recurrence.tables(data, batch.done)
+        minibatch = Minibatch(tables, 3, recurrence)
         minibatch.gather(tables, envs)
-        return learner.actor.mlp(memory.replay(minibatch.part)), minibatch.part["mean"]
+        return learner.actor.mlp(recurrence.replay(minibatch.part)), minibatch.part["mean"]
 
     def check(*_) -> None:
         assert batch.done.any()
-        assert all((x != 0).any() for x in memory.start)  # it begins in the middle of episodes
+        assert all((x != 0).any() for x in recurrence.start)  # it begins in the middle of episodes
         ours, collected = replayed()
         assert collected.std() > 0.05
         assert torch.allclose(ours, collected, atol=1e-5)
         # ... which takes what it remembered from the batch before.
-        for x in memory.start:
+        for x in recurrence.start:
             x.zero_()
         ours, _ = replayed()
         assert not torch.allclose(ours, collected, atol=1e-3)
@@ -157,28 +157,28 @@ def test_every_epoch_sees_every_environment_once(make_env, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_remembered_stays_in_its_place(kind):
-    memory = ActorRecurrence(layers(kind), num_envs=3)
-    places = [x.data_ptr() for x in (*memory.now, *memory.start)]
+def test_the_recurrent_state_stays_at_its_addresses(kind):
+    recurrence = ActorRecurrence(layers(kind), num_envs=3)
+    places = [x.data_ptr() for x in (*recurrence.now, *recurrence.start)]
     with torch.no_grad():
-        memory.step(torch.randn(3, 3))
-        memory.begin()
-        memory.step(torch.randn(3, 3))
-    kept = [x[:, 0].clone() for x in memory.now]
-    assert all((x != y).any() for x, y in zip(memory.now, memory.start, strict=True))
-    memory.now[0][:, 1] = float("nan")
-    memory.reset(torch.tensor([False, True, True]))
-    for x, before in zip(memory.now, kept, strict=True):
+        recurrence.step(torch.randn(3, 3))
+        recurrence.begin()
+        recurrence.step(torch.randn(3, 3))
+    kept = [x[:, 0].clone() for x in recurrence.now]
+    assert all((x != y).any() for x, y in zip(recurrence.now, recurrence.start, strict=True))
+    recurrence.now[0][:, 1] = float("nan")
+    recurrence.reset(torch.tensor([False, True, True]))
+    for x, before in zip(recurrence.now, kept, strict=True):
         assert torch.equal(x[:, 0], before)
         assert not x[:, 1:].any()
-    memory.restore(memory.start)
-    assert all(map(torch.equal, memory.now, memory.start))
-    memory.restore(None)
-    assert not any(x.any() for x in memory.now)
-    assert [x.data_ptr() for x in (*memory.now, *memory.start)] == places
+    recurrence.restore(recurrence.start)
+    assert all(map(torch.equal, recurrence.now, recurrence.start))
+    recurrence.restore(None)
+    assert not any(x.any() for x in recurrence.now)
+    assert [x.data_ptr() for x in (*recurrence.now, *recurrence.start)] == places
 
 
-def test_the_memory_learns_in_fp32_whatever_the_other_layers_do(make_env):
+def test_recurrent_layers_learn_in_fp32_under_bf16(make_env):
     env = make_env(CartpoleBalance(), num_envs=8)
     learner = PPO(env, small("lstm", precision="bf16"))
     report = learner.iterate(env)
@@ -196,7 +196,7 @@ def resume(run: Path, *words: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_with_memory_trains_stops_and_goes_on_to_the_same_bits(tmp_path, kind):
+def test_a_recurrent_run_resumes_bit_for_bit(tmp_path, kind):
     words = [*SMALL, f"learner.rnn={kind}"]
     whole = train(config.resolve([*words, "max_iterations=4", f"output={tmp_path / 'whole'}"]))
     half = train(config.resolve([*words, "max_iterations=2", f"output={tmp_path / 'half'}"]))
@@ -213,7 +213,7 @@ def test_a_run_with_memory_trains_stops_and_goes_on_to_the_same_bits(tmp_path, k
     resume(half, "max_iterations=5", "num_envs=4", f"output={tmp_path / 'other'}")
 
 
-def test_the_memory_of_a_checkpoint_counts_only_with_its_simulation(make_env, tmp_path):
+def test_a_saved_recurrent_state_is_restored_only_with_its_simulation(make_env, tmp_path):
     env = make_env(CartpoleBalance(), num_envs=4)
     learner = PPO(env, small())
     learner.iterate(env)
@@ -239,7 +239,7 @@ def test_the_memory_of_a_checkpoint_counts_only_with_its_simulation(make_env, tm
         (small("gru", rnn_layers=3), small("gru"), r"learner\.rnn_hidden=6 learner\.rnn_layers=3$"),
     ],
 )
-def test_a_checkpoint_with_another_memory_is_refused_in_one_line_with_the_fix(make_env, learned, asked, fix):
+def test_a_checkpoint_with_other_recurrent_layers_is_refused_with_the_fix(make_env, learned, asked, fix):
     env = make_env(CartpoleBalance(), num_envs=2)
     content = {**PPO(env, learned).state_dict(), "iter": 1}
     with pytest.raises(ConfigError, match=fix) as error:
@@ -247,7 +247,7 @@ def test_a_checkpoint_with_another_memory_is_refused_in_one_line_with_the_fix(ma
     assert "\n" not in str(error.value)
 
 
-def test_learning_from_mirror_images_is_refused_with_memory(make_env):
+def test_augmentation_is_refused_with_recurrent_layers(make_env):
     with pytest.raises(ValueError, match=r"symmetry=none .or cycle, for a gait. with learner\.rnn=gru"):
         PPO(make_env(HumanoidWalk(), num_envs=2), small("gru", symmetry="augment"))
 
@@ -263,7 +263,7 @@ class PositionsOnly(CartpoleBalance):
 
 
 @pytest.mark.slow
-def test_memory_balances_a_pole_whose_speed_is_not_seen(make_env):
+def test_a_recurrent_policy_balances_a_pole_without_observing_velocities(make_env):
     torch.set_num_threads(1)  # networks so small are no faster with more
     angle = {}
     sizes = {"actor_hidden": (64,), "critic_hidden": (64, 64), "rnn_hidden": 32, "minibatch_size": 1024}
@@ -277,6 +277,6 @@ def test_memory_balances_a_pole_whose_speed_is_not_seen(make_env):
         angle[kind] = counted.metrics["pole_angle"]
         if kind == "gru":
             assert counted.survived.double().mean() >= 0.9
-    # Without memory the pole swings to and fro as long as it is up at all [rad].
+    # Without a recurrent state the pole swings to and fro as long as it is up at all [rad].
     assert angle["gru"] < 0.05
     assert angle["none"] > 0.1

@@ -1,4 +1,4 @@
-"""task=mjlab:ID with mjlab itself: its cartpole, and a few robots of its G1 velocity task."""
+"""task=mjlab:ID with mjlab: its cartpole, and a few robots of its G1 velocity task."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make():
         env.close()
 
 
-def test_where_time_is_up_the_last_state_follows_from_the_one_before_and_the_next_is_a_new_start(make):
+def test_at_a_time_out_the_terminal_observations_follow_from_the_last_step_and_a_new_episode_starts(make):
     env = make(POLE, "task.cfg.episode_length_s=0.2")
     assert env.max_episode_steps == 4
     place, speed = env.columns["policy"].index("cart_pos[0]"), env.columns["policy"].index("cart_vel[0]")
@@ -50,7 +50,7 @@ def test_where_time_is_up_the_last_state_follows_from_the_one_before_and_the_nex
     assert all((jump > 0.01) == (step % 4 == 0) for step, jump in enumerate(jumps, 1))
 
 
-def test_only_what_has_ended_begins_anew(make):
+def test_only_ended_environments_are_reset(make):
     env = make(POLE, "task.cfg.episode_length_s=0.2")
     env.reset()
     env.inner.episode_length_buf[:] = torch.tensor([3, 0, 0, 0, 0, 0, 0, 0])
@@ -61,7 +61,7 @@ def test_only_what_has_ended_begins_anew(make):
     assert env.inner.episode_length_buf.tolist() == [0] + [1] * 7
 
 
-def test_a_seed_is_a_run_and_an_evaluation_starts_elsewhere(make):
+def test_a_seed_is_reproducible_and_an_evaluation_starts_elsewhere(make):
     def walk(*more, rank=0):
         env = make(POLE, *more, rank=rank)
         for _ in range(5):
@@ -74,7 +74,7 @@ def test_a_seed_is_a_run_and_an_evaluation_starts_elsewhere(make):
     assert not torch.equal(walk(rank=1_000_000), first)
 
 
-def test_what_does_not_fit_is_refused_in_one_line(make):
+def test_invalid_settings_are_refused_in_one_line(make):
     with pytest.raises(ConfigError, match=r"'task\.cfg\.rewards\.smoth_reward': did you mean smooth_reward"):
         make(POLE, "task.cfg.rewards.smoth_reward.weight=2")
     with pytest.raises(ConfigError, match="did you mean Mjlab-Cartpole-Balance"):
@@ -94,7 +94,7 @@ def test_ppo_learns_the_cartpole(tmp_path):
     assert metrics["episode_length_s"] == pytest.approx(5.0)
 
 
-def test_a_humanoid_trains_and_is_evaluated_without_a_page_of_tables(tmp_path, capfd):
+def test_a_humanoid_trains_and_is_evaluated_without_mjlabs_tables(tmp_path, capfd):
     run = str(tmp_path / "run")
     words = ["num_envs=16", "max_iterations=2", "task.cfg.episode_length_s=1", f"output={run}"]
     assert main(["train", "task=mjlab:Velocity-Flat-Unitree-G1", *ON_CPU, *words]) == 0

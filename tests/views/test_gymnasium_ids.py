@@ -1,4 +1,4 @@
-"""Our tasks under gymnasium's ids, as gymnasium and stable-baselines3 use them."""
+"""Tasks as gymnasium ids, used by gymnasium and stable-baselines3."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def ids_kept() -> Iterator[None]:
 # ---------------------------------------------------------------------------------------- ids
 
 
-def test_every_task_of_ours_has_an_id() -> None:
+def test_every_task_has_an_id() -> None:
     ours = {name for name, entry in registry.entries("tasks").items() if entry.source == registry.OURS}
     found = gymnasium_ids.register()
     assert ours <= set(found.values())
@@ -74,7 +74,7 @@ def test_every_task_of_ours_has_an_id() -> None:
     assert set(found) <= set(gymnasium.registry)
 
 
-def test_an_id_that_names_the_module_needs_no_import_and_ids_cost_no_torch() -> None:
+def test_an_id_with_the_module_needs_no_import_and_registering_imports_no_torch() -> None:
     light = (
         "import sys, robolearn.gymnasium_ids\n"
         f"heavy = [m for m in {HEAVY!r} if m in sys.modules]; assert not heavy, heavy\n"
@@ -94,7 +94,7 @@ def test_tasks_of_other_packages_have_ids_too(outside: dict[str, str]) -> None:
     assert run_python(code, outside) == "(4,)\n"
 
 
-def test_broken_packages_keep_their_troubles_to_themselves(
+def test_a_broken_package_does_not_affect_other_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids_kept: None, made: Any
 ) -> None:
     project = tmp_path / "project"
@@ -120,7 +120,7 @@ def test_broken_packages_keep_their_troubles_to_themselves(
         registry.refresh()
 
 
-def test_a_spec_that_went_through_json_makes_the_same_environment(made: Any) -> None:
+def test_a_spec_saved_as_json_makes_the_same_environment(made: Any) -> None:
     env = made(CARTPOLE, settings={"task.force": 10.0})
     again = made(gymnasium.envs.registration.EnvSpec.from_json(env.spec.to_json()))
     assert again.unwrapped.env.task.force == 10.0
@@ -129,7 +129,7 @@ def test_a_spec_that_went_through_json_makes_the_same_environment(made: Any) -> 
 # ---------------------------------------------------------------------------------------- settings
 
 
-def test_settings_are_a_dictionary_or_the_command_lines_words(made: Any) -> None:
+def test_settings_are_a_dictionary_or_key_value_words(made: Any) -> None:
     rewards = {"upright": 1.0, "centred": 0.0, "effort": 0.0, "alive": np.float64(2.0)}
     envs = [
         made(CARTPOLE, backend="mujoco", settings={"task.start_angle": 0, "task.rewards": rewards}),
@@ -143,7 +143,7 @@ def test_settings_are_a_dictionary_or_the_command_lines_words(made: Any) -> None
         assert env.unwrapped.env.backend.capabilities.name == "mujoco"
 
 
-def test_settings_can_be_of_every_type_a_task_has(made: Any) -> None:
+def test_settings_of_every_type_are_accepted(made: Any) -> None:
     settings = {
         "task.pushes": {"speed": [0, 0]},
         "task.action_delay": (0, 2),
@@ -181,14 +181,14 @@ def test_settings_can_be_of_every_type_a_task_has(made: Any) -> None:
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )
-def test_what_cannot_be_is_refused_in_one_line(keywords: dict[str, Any], says: str) -> None:
+def test_invalid_arguments_are_refused_in_one_line(keywords: dict[str, Any], says: str) -> None:
     for make in (gymnasium.make, gymnasium.make_vec):
         with pytest.raises(ConfigError, match=says) as refused:
             make(CARTPOLE, **keywords)
         assert "\n" not in str(refused.value)
 
 
-def test_what_gymnasium_offers_and_an_environment_cannot_do_is_refused(made: Any) -> None:
+def test_unsupported_features_of_gymnasium_are_refused(made: Any) -> None:
     with pytest.raises(ConfigError, match="do not render"):
         gymnasium.make_vec(CARTPOLE, num_envs=2, render_mode="rgb_array")
     with pytest.raises(ConfigError, match="task"):  # our Env owns the time limits
@@ -208,7 +208,7 @@ def test_what_gymnasium_offers_and_an_environment_cannot_do_is_refused(made: Any
 # ---------------------------------------------------------------------------------------- episodes
 
 
-def test_time_limits_are_the_tasks_alone(made: Any) -> None:
+def test_time_limits_are_the_tasks(made: Any) -> None:
     env = made(CARTPOLE, settings={"task.episode_length_s": 0.06})
     assert "TimeLimit" not in repr(env)
     env.reset(seed=1)
@@ -221,7 +221,7 @@ def test_time_limits_are_the_tasks_alone(made: Any) -> None:
 
 @pytest.mark.parametrize("name", [CARTPOLE, HUMANOID])
 @pytest.mark.parametrize("size", [{}, {"num_envs": 3}], ids=["one", "many"])
-def test_after_a_seed_everything_repeats_whatever_was_before(name: str, size: dict, made: Any) -> None:
+def test_a_seed_makes_everything_after_it_reproducible(name: str, size: dict, made: Any) -> None:
     first, second = (made(name, settings={"task.episode_length_s": 0.5}, **size) for _ in range(2))
     shape = first.action_space.shape
     second.reset()  # `second` has a past that `first` has not
@@ -251,7 +251,7 @@ def test_environments_without_a_seed_differ_and_with_one_agree(made: Any) -> Non
     assert np.array_equal(start(seed=3), start(settings={"seed": 3}))
 
 
-def test_making_an_environment_leaves_the_learners_generators_alone(made: Any) -> None:
+def test_making_an_environment_keeps_the_global_generators(made: Any) -> None:
     def drawn() -> tuple[float, ...]:
         return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002
 
@@ -290,9 +290,7 @@ def layout(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", [CARTPOLE, HUMANOID])
-def test_one_row_is_to_the_bit_what_gymnasiums_own_vector_environment_makes_of_one(
-    name: str, made: Any
-) -> None:
+def test_one_row_equals_gymnasiums_vector_environment_bit_for_bit(name: str, made: Any) -> None:
     settings = {"task.episode_length_s": 0.3}
     theirs = SyncVectorEnv([lambda: made(name, settings=settings)], autoreset_mode=AutoresetMode.SAME_STEP)
     ours = made(name, num_envs=1, settings=settings)
@@ -312,7 +310,7 @@ def test_one_row_is_to_the_bit_what_gymnasiums_own_vector_environment_makes_of_o
     assert ends == 2  # after 15 and 30 steps
 
 
-def test_rows_that_end_and_rows_that_go_on_are_laid_out_as_by_gymnasium(made: Any) -> None:
+def test_ended_and_running_rows_are_laid_out_as_by_gymnasium(made: Any) -> None:
     theirs = SyncVectorEnv([lambda: made(CARTPOLE)] * 3, autoreset_mode=AutoresetMode.SAME_STEP)
     ours = made(CARTPOLE, num_envs=3)
     seen = {}
@@ -337,12 +335,12 @@ def test_rows_that_end_and_rows_that_go_on_are_laid_out_as_by_gymnasium(made: An
 # ---------------------------------------------------------------------------------------- checkers and pictures
 
 ADVICE = ("symmetric and normalized", "minimum value is -infinity", "maximum value is infinity")
-"""What the checkers advise and we do not follow: sensors have no bounds, and the box of actions is 5 wide."""
+"""Warnings of the checkers that do not apply: sensors have no bounds, and actions have the bound 5."""
 
 
 @pytest.mark.parametrize("name", [CARTPOLE, HUMANOID])
 @pytest.mark.parametrize("bound", [5.0, 1.0])
-def test_both_checkers_are_content(name: str, bound: float, made: Any) -> None:
+def test_both_checkers_pass(name: str, bound: float, made: Any) -> None:
     env = made(name, action_bound=bound)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -388,7 +386,7 @@ def test_ppo_of_stable_baselines3_learns_to_balance(made: Any) -> None:
     assert len(ppo.ep_info_buffer) > 0  # returns and lengths are logged
 
 
-def test_stable_baselines3_is_told_what_an_episode_ended_with(made: Any) -> None:
+def test_stable_baselines3_gets_terminal_observations(made: Any) -> None:
     envs = as_sb3(made(CARTPOLE, num_envs=2, settings={"task.episode_length_s": 0.04, "task.start_angle": 0}))
     envs.seed(1)
     envs.reset()
@@ -417,7 +415,7 @@ def test_a_seed_for_stable_baselines3_is_used_once(made: Any) -> None:
     assert not np.array_equal(starts[0], starts[1])
 
 
-def test_environments_that_reset_later_are_not_taken_for_ours(made: Any) -> None:
+def test_environments_without_same_step_autoreset_are_refused(made: Any) -> None:
     with pytest.raises(ConfigError, match="does not reset in the step that ends"):
         as_sb3(SyncVectorEnv([lambda: made(CARTPOLE)]))
 

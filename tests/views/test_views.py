@@ -1,4 +1,4 @@
-"""Other people's interfaces over an Env, and weights that travel to rsl_rl and back."""
+"""An Env with the interfaces of other libraries, and weights that load into rsl_rl and back."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ RSL_RL = {
 
 @pytest.mark.filterwarnings("ignore:.*Box")  # advice on bounds that a robot's sensors do not have
 @pytest.mark.parametrize("task", [CartpoleBalance(), HumanoidWalk()], ids=["cartpole", "humanoid"])
-def test_the_single_view_passes_gymnasiums_own_checker(make_env, task):
+def test_the_single_view_passes_gymnasiums_checker(make_env, task):
     check_env(as_gymnasium(make_env(task, num_envs=1)), skip_render_check=True)
 
 
-def test_the_single_view_returns_the_state_an_episode_ended_in(make_env):
+def test_the_single_view_returns_terminal_observations(make_env):
     view = as_gymnasium(make_env(CartpoleBalance(episode_length_s=0.06, start_angle=0.3), num_envs=1))
     view.reset(seed=0)
     for step in range(3):
@@ -58,7 +58,7 @@ def test_the_single_view_returns_the_state_an_episode_ended_in(make_env):
     assert np.array_equal(fresh, again)
 
 
-def test_the_vector_view_gives_final_observations_where_episodes_end_and_only_there(make_env):
+def test_the_vector_view_gives_final_observations_only_where_episodes_end(make_env):
     view = as_gymnasium(make_env(CartpoleBalance(), num_envs=8))
     assert isinstance(view, gymnasium.vector.VectorEnv)
     obs, _ = view.reset(seed=1)
@@ -81,7 +81,7 @@ def test_the_vector_view_gives_final_observations_where_episodes_end_and_only_th
     assert "final_obs" not in view.step(np.zeros((8, 1)))[4] or done.any()
 
 
-def test_the_vector_view_repeats_itself_from_a_seed(make_env):
+def test_the_vector_view_is_reproducible_from_a_seed(make_env):
     view = as_gymnasium(make_env(HumanoidWalk(), num_envs=4))
 
     def episode() -> list[np.ndarray]:
@@ -91,7 +91,7 @@ def test_the_vector_view_repeats_itself_from_a_seed(make_env):
     assert all(np.array_equal(a, b) for a, b in zip(episode(), episode(), strict=True))
 
 
-def test_rsl_rl_trains_on_the_view_and_weights_go_both_ways(make_env, tmp_path):
+def test_rsl_rl_trains_on_the_view_and_weights_load_both_ways(make_env, tmp_path):
     env = make_env(CartpoleBalance(), num_envs=16)
     runner = OnPolicyRunner(as_rsl_rl(env), {**RSL_RL, "run_name": "x", "logger": "tensorboard"}, None, "cpu")
     runner.learn(2, init_at_random_ep_len=True)
@@ -114,7 +114,7 @@ def test_rsl_rl_trains_on_the_view_and_weights_go_both_ways(make_env, tmp_path):
         assert torch.allclose(ours.policy(obs), runner.get_inference_policy()({"policy": obs}), atol=1e-6)
 
 
-def test_the_rsl_rl_view_tells_time_outs_apart_from_falls(make_env):
+def test_the_rsl_rl_view_separates_time_outs_from_falls(make_env):
     view = as_rsl_rl(make_env(CartpoleBalance(episode_length_s=0.04, start_angle=0.0), num_envs=4))
     view.step(torch.zeros(4, 1))
     observations, _, dones, extras = view.step(torch.zeros(4, 1))
@@ -124,7 +124,7 @@ def test_the_rsl_rl_view_tells_time_outs_apart_from_falls(make_env):
     assert not torch.equal(extras["terminal_observations"]["policy"], observations["policy"])
 
 
-def test_the_gymnasium_views_show_a_gpus_tensors():
+def test_the_gymnasium_views_copy_tensors_from_a_gpu():
     for num_envs in (1, 3):
         view = as_gymnasium(warp_env("cartpole_balance", num_envs, "task.episode_length_s=0.04"))
         actions = np.zeros((num_envs, 1)) if num_envs > 1 else np.zeros(1)
@@ -150,7 +150,7 @@ def stepper(view_of, env):
     [(as_gymnasium, 1), (as_gymnasium, 3), (as_rsl_rl, 3)],
     ids=["one", "many", "rsl_rl"],
 )
-def test_every_view_tells_what_a_gpu_found_not_finite_or_dropped(view_of, num_envs):
+def test_every_view_raises_on_non_finite_or_dropped_physics_of_a_gpu(view_of, num_envs):
     env = warp_env("cartpole_balance", num_envs)
     env._reward_terms = {**env._reward_terms, "effort": lambda state, ctx: ctx.action[:, 0] / 0.0}
     step = stepper(view_of, env)

@@ -37,7 +37,7 @@ def test_gae_bootstraps_from_the_value_after_the_last_step(lam, expected):
     assert advantage[:, 0].tolist() == pytest.approx(expected, abs=5e-5)
 
 
-def test_gae_lets_nothing_flow_across_the_end_of_an_episode():
+def test_gae_does_not_cross_the_end_of_an_episode():
     done = torch.tensor([[False], [True], [False]])
     first, _ = gae(column(1, 0, 1), column(*VALUES[:3]), column(0.8)[0], done, 0.99, 0.95)
     second, _ = gae(column(1, 0, 100), column(*VALUES[:2], -50), column(7.0)[0], done, 0.99, 0.95)

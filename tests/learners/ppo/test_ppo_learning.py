@@ -1,4 +1,4 @@
-"""PPO as a whole: what it reads, what it keeps, what it refuses, and that it learns."""
+"""PPO: inputs, bootstrapping, symmetry, ranks, refusals and learning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parameters(learner: PPO) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for m in (learner.actor, learner.critic) for p in m.parameters()])
 
 
-def test_the_policy_reads_nothing_of_the_critics_group(make_env):
+def test_the_policy_does_not_depend_on_the_critics_group(make_env):
     env = make_env(HumanoidWalk(), num_envs=8)
     learner = PPO(env, PPOConfig())
     assert learner.actor.mlp[0].in_features == env.observations["policy"].shape[1]
@@ -69,7 +69,7 @@ def test_folding_makes_policy_and_value_exactly_symmetric(make_env):
     assert torch.allclose(value, mirrored_value, atol=1e-5)
 
 
-def test_a_clock_resting_at_the_half_cycle_is_folded_whichever_way_its_sine_was_rounded(make_env):
+def test_a_phase_at_rest_is_folded_independently_of_rounding(make_env):
     env = make_env(HumanoidWalk(), num_envs=4)
     learner = PPO(env, PPOConfig())
     column = env.symmetry().cycle["policy"]
@@ -81,7 +81,7 @@ def test_a_clock_resting_at_the_half_cycle_is_folded_whichever_way_its_sine_was_
     assert learner.fold.flipped({"policy": obs})[:, 0].tolist() == [True, True, False, True]
 
 
-def test_weights_learned_with_a_mirrored_clock_are_not_taken_without_and_the_reverse(make_env):
+def test_weights_trained_with_and_without_mirroring_are_not_mixed(make_env):
     env = make_env(HumanoidWalk(), num_envs=4)
     folded, plain = PPO(env, PPOConfig()), PPO(env, PPOConfig(symmetry="none"))
     with pytest.raises(ValueError, match="symmetry=cycle"):
@@ -93,7 +93,7 @@ def test_weights_learned_with_a_mirrored_clock_are_not_taken_without_and_the_rev
         folded.load_state_dict(rsl_rl)
 
 
-def test_reflecting_twice_is_nothing(make_env):
+def test_reflecting_twice_is_the_identity(make_env):
     env = make_env(HumanoidWalk(), num_envs=4)
     symmetry = env.symmetry()
     for name, reflection in symmetry.groups.items():
@@ -143,7 +143,7 @@ def test_a_fixed_schedule_keeps_its_rate(make_env):
     assert report.losses["gradient_steps"] == 4 * 6  # 64 x 24 samples in parts of 256, four times
 
 
-def test_every_epoch_has_a_fresh_order_of_all_samples_and_no_stop_changes_what_is_drawn_next(make_env):
+def test_every_epoch_has_a_new_permutation_and_an_early_stop_does_not_change_later_draws(make_env):
     env = make_env(CartpoleBalance(), num_envs=8)
     learner = PPO(env, PPOConfig(num_epochs=2, minibatch_size=48, max_kl=100.0))
     first, second = learner.orders()
@@ -159,7 +159,7 @@ def test_every_epoch_has_a_fresh_order_of_all_samples_and_no_stop_changes_what_i
     assert torch.equal(drawn[0][1], drawn[1][1])
 
 
-def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched(make_env):
+def test_a_non_finite_gradient_raises_before_the_weights_change(make_env):
     env = make_env(CartpoleBalance(), num_envs=8)
     learner = PPO(env, PPOConfig())
     learner.critic.mlp[-1].bias.data[:] = float("inf")
@@ -181,7 +181,7 @@ def test_the_normalizer_has_the_moments_of_everything_it_absorbed():
     assert int(normalizer.count) == 1500
 
 
-def test_gradients_and_moments_pass_through_the_given_reduction(make_env):
+def test_gradients_and_moments_are_averaged_over_ranks(make_env):
     env = make_env(CartpoleBalance(), num_envs=8)
     seen = []
 

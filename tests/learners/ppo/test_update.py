@@ -1,4 +1,4 @@
-"""Gradient steps that are recorded, stopped and refused on the device: the same as one by one, looked at."""
+"""Gradient steps that are captured, stopped and skipped on the device equal eager steps that are read one by one."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def make(
     device: str = "cpu",
     **settings,
 ) -> Update:
-    """An update of small networks; minibatches of about 16 samples unless told otherwise."""
+    """An update of small networks with minibatches of about 16 samples by default."""
     settings = {"minibatch_size": 16, "max_kl": math.inf, **settings}
     actor, critic = models(rnn, device)
     layers = rnn_of(actor)
-    memory = None
+    recurrence = None
     if layers is not None:
-        memory = ActorRecurrence(layers, ENVS)
-        for x in memory.start:
+        recurrence = ActorRecurrence(layers, ENVS)
+        for x in recurrence.start:
             x.copy_(torch.randn(x.shape, generator=torch.Generator().manual_seed(1)))
     return Update(
         actor,
         critic,
         PPOConfig(**settings),
         precision,
-        memory,
+        recurrence,
         symmetry(device) if mirrored else None,
         all_reduce_mean or (lambda tensor: tensor),
     )
@@ -103,7 +103,7 @@ KINDS = {
 
 @contextmanager
 def on_tape(tapes: list[Tape]) -> Iterator[None]:
-    """What is made here is recorded, and its tapes are kept."""
+    """Capture what is made in this context, and collect the tapes."""
 
     def make_graph(device: torch.device) -> Tape:
         tapes.append(Tape())
@@ -114,7 +114,7 @@ def on_tape(tapes: list[Tape]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_recorded_steps_give_the_same_parameters_and_losses_as_steps_one_by_one(kind):
+def test_captured_steps_give_the_same_parameters_and_losses_as_eager_steps(kind):
     tapes = []
     eager = make(**KINDS[kind])
     with on_tape(tapes):
@@ -140,7 +140,7 @@ def test_recorded_steps_give_the_same_parameters_and_losses_as_steps_one_by_one(
     assert min(tape.replays for tape in tapes) > 0
 
 
-def test_a_checkpoint_that_is_loaded_between_has_the_steps_recorded_anew():
+def test_steps_are_captured_again_after_loading_a_checkpoint():
     eager = make()
     with on_tape([]):
         recorded = make()
@@ -157,7 +157,7 @@ def test_a_checkpoint_that_is_loaded_between_has_the_steps_recorded_anew():
 
 
 @pytest.mark.parametrize("kind", ["plain", "mirror_image", "gru", "bf16", "stopping"])
-def test_an_update_reads_nothing_back_and_sends_nothing(kind):
+def test_an_update_never_syncs_with_the_host(kind):
     update = make(**KINDS[kind])
     update.read_at_once = False
     batch = collected(update, 0)
@@ -173,7 +173,7 @@ def test_an_update_reads_nothing_back_and_sends_nothing(kind):
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_policy_that_moved_too_far_takes_no_step_more(at_once):
+def test_no_step_is_taken_beyond_max_kl(at_once):
     drawn = orders(8)
     whole = {"minibatch_size": SAMPLES, "learning_rate": 1e-2}
     stopped = make(max_kl=0.02, **whole)
@@ -199,7 +199,7 @@ def test_a_policy_that_moved_too_far_takes_no_step_more(at_once):
     assert stopped.read()["gradient_steps"] == 1
 
 
-def test_an_iteration_that_may_take_no_step_at_all_reports_no_losses():
+def test_an_iteration_without_a_step_reports_no_losses():
     update = make(max_kl=1e-9, desired_kl=1e-9)
     before = weights(update)
     update.learn(*random_batch(STEPS, ENVS, seed=0), orders(2))  # whose means are not this actor's
@@ -213,7 +213,7 @@ def test_an_iteration_that_may_take_no_step_at_all_reports_no_losses():
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_an_advantage_that_is_not_a_number_skips_its_step_and_all_after_it_and_is_named(at_once):
+def test_a_nan_advantage_skips_its_step_and_all_after_it_and_is_named(at_once):
     update, sound = make(), make(minibatch_size=SAMPLES)
     batch, advantage, returns, value = collected(update, 0)
     order = torch.arange(SAMPLES)
@@ -263,7 +263,7 @@ def too_large(update, batch, returns):
     ],
 )
 @pytest.mark.parametrize("at_once", [True, False])
-def test_the_first_tensor_that_is_not_finite_is_named(spoil, name, at_once):
+def test_the_first_non_finite_tensor_is_named(spoil, name, at_once):
     update = make()
     update.read_at_once = at_once
     batch, advantage, returns, value = collected(update, 0)
@@ -303,7 +303,7 @@ def test_the_rate_follows_the_divergence_of_the_last_epoch(rate, kl, stopped, ex
     assert float(update.adam.adam.param_groups[0]["lr"]) == float(update.adam.rate)
 
 
-def test_a_fixed_rate_stays_whatever_happens():
+def test_a_fixed_rate_never_changes():
     update = make(schedule="fixed", learning_rate=2e-3)
     update._stopped.fill_(True)
     update._adapt_rate()
@@ -335,7 +335,7 @@ def spy_on(update: Update) -> list[torch.Tensor]:
     return seen
 
 
-def test_a_batch_is_cut_into_equal_parts_and_what_is_left_over_is_learned_too():
+def test_a_batch_is_split_into_equal_parts_that_contain_all_samples():
     update = make(minibatch_size=10)
     seen = spy_on(update)
     batch, advantage, returns, value = collected(update, 0)
@@ -346,7 +346,7 @@ def test_a_batch_is_cut_into_equal_parts_and_what_is_left_over_is_learned_too():
     assert not torch.equal(torch.cat(seen[:5]), torch.cat(seen[5:]))
 
 
-def test_the_permutations_given_are_the_ones_that_are_used():
+def test_the_given_permutations_are_used():
     update = make()
     seen = spy_on(update)
     batch, advantage, returns, value = collected(update, 0)
@@ -354,7 +354,7 @@ def test_the_permutations_given_are_the_ones_that_are_used():
     assert torch.equal(torch.cat(seen), returns.flatten().flip(0))
 
 
-def test_a_minibatch_is_learned_with_its_mirror_image_of_what_was_observed():
+def test_a_minibatch_is_learned_with_the_mirror_image_of_raw_observations():
     update = make(mirrored=True)
     normalizer = update.actor.obs_normalizer
     normalizer._mean[:] = torch.linspace(-1.0, 1.0, WIDTHS["policy"])
@@ -374,7 +374,7 @@ def test_a_minibatch_is_learned_with_its_mirror_image_of_what_was_observed():
     assert torch.allclose(seen[0][16:], normalizer(symmetry().groups["policy"](raw)), atol=1e-5)
 
 
-def test_ranks_average_all_gradients_and_the_divergence_in_one_go():
+def test_ranks_average_gradients_and_divergence_in_one_operation():
     seen = []
 
     def all_reduce_mean(tensor):
@@ -394,7 +394,7 @@ def test_ranks_average_all_gradients_and_the_divergence_in_one_go():
     assert torch.equal(weights(update), before)
 
 
-def test_all_that_a_step_depends_on_lies_in_one_tensor():
+def test_gradients_and_divergence_share_one_tensor():
     adam = DeviceAdam(dict(zip(("actor", "critic"), models(), strict=True)), 1e-3, 1.0)
     span = range(adam.shared.data_ptr(), adam.shared.data_ptr() + 4 * adam.shared.numel())
     assert all(

@@ -1,4 +1,4 @@
-"""SHAC on points that move by x' = x + 0.1 a (see `tests.toy`): its formulas by hand, its guard, its bookkeeping."""
+"""SHAC on points that move by x' = x + 0.1 a (see `tests.toy`): formulas by hand, gradient guard, state and reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def improve(learner: SHAC, env: Any) -> Tensor:
 # Formulas -------------------------------------------------------------------------------------------------
 
 
-def test_the_discount_starts_again_after_an_episodes_end_and_the_ends_are_bootstrapped():
+def test_the_discount_restarts_after_an_episode_and_ends_are_bootstrapped():
     reward = torch.cat((column(1, 2, 4, 8), column(1, 1, 1, 1)), dim=1)
     done = torch.tensor([[0, 0], [1, 0], [0, 1], [0, 0]], dtype=torch.bool)
     # The first times out after step 1 in a state worth 10 and stands at 20 in the end; the second falls in step 2.
@@ -77,7 +77,7 @@ def test_td_lambda_by_hand(lam, expected):
     assert target[:, 0].tolist() == pytest.approx(expected)
 
 
-def test_td_lambda_is_what_generalized_advantages_imply():
+def test_td_lambda_equals_generalized_advantages_plus_values():
     random = torch.Generator().manual_seed(0)
     reward, value = (torch.randn(9, 5, generator=random, dtype=torch.float64) for _ in range(2))
     last, done = (
@@ -89,7 +89,7 @@ def test_td_lambda_is_what_generalized_advantages_imply():
     torch.testing.assert_close(td_lambda(reward, following, done, 0.9, 0.7), returns)
 
 
-def test_time_outs_and_the_horizons_end_are_worth_what_the_target_critic_says_and_falls_nothing():
+def test_time_outs_and_the_horizons_end_have_the_target_critics_value_and_falls_0():
     env, toy = toy_env(num_envs=3)
     learner = learner_on(env, init_std=0.05)
     env.reset()
@@ -118,8 +118,8 @@ def test_time_outs_and_the_horizons_end_are_worth_what_the_target_critic_says_an
         torch.testing.assert_close(value(seen[2])[0], expected[2, 0])
 
 
-def test_the_actors_gradient_is_that_of_its_return_worked_out_by_hand():
-    # A critic that says 0, one step: the return is -0.1 (x + 0.1 a)^2, and a = bias + weights * 1 + std * noise.
+def test_the_actors_gradient_by_hand():
+    # The critic's value is 0, one step: the return is -0.1 (x + 0.1 a)^2, and a = bias + weights * 1 + std * noise.
     env, _ = toy_env(num_envs=2)
     learner = learner_on(env, num_steps=1, max_grad_norm=1e6, init_std=0.5)
     for parameter in (*learner.target_critic.parameters(), *learner.actor.mlp.parameters()):
@@ -138,7 +138,7 @@ def test_the_actors_gradient_is_that_of_its_return_worked_out_by_hand():
     assert torch.count_nonzero(gradient) == 2  # the layers before see weights of zero
 
 
-def test_the_entropy_bonus_pulls_at_the_logarithm_of_the_deviation_by_its_weight():
+def test_the_entropy_bonus_has_its_weight_as_gradient_of_the_log_deviation():
     gradients = []
     for coef in (0.0, 0.03):
         env, _ = toy_env()
@@ -175,7 +175,7 @@ def test_the_rates_fall_linearly_to_their_share():
 # The guard ------------------------------------------------------------------------------------------------
 
 
-def test_rows_that_are_not_finite_are_dropped_and_large_ones_scaled_down():
+def test_non_finite_rows_are_dropped_and_large_ones_scaled_down():
     env, _ = toy_env(num_envs=5)
     learner = learner_on(env, num_steps=1, max_row_grad_norm=125.0)  # 25 for the mean over 5 samples
     gradient = torch.tensor([[3.0, 4.0], [30.0, 40.0], [torch.nan, 1.0], [1.0, torch.inf], [0.0, 0.0]])
@@ -215,7 +215,7 @@ def horizon(fault: float | None, step: int = 4, **settings: Any) -> tuple[SHAC, 
     return learner, before, arrived, losses
 
 
-def test_a_gradient_that_is_not_finite_is_dropped_with_those_before_it_and_touches_no_other_environment():
+def test_a_non_finite_gradient_is_dropped_and_affects_no_other_environment():
     _, _, clean, _ = horizon(None)
     learner, before, arrived, losses = horizon(torch.nan)
     for t, (ours, theirs) in enumerate(zip(arrived, clean, strict=True)):
@@ -229,7 +229,7 @@ def test_a_gradient_that_is_not_finite_is_dropped_with_those_before_it_and_touch
     assert not torch.equal(before, after)
 
 
-def test_an_exploding_gradient_is_scaled_down_in_its_own_rows():
+def test_an_exploding_gradient_is_scaled_down_in_its_rows_only():
     _, _, clean, _ = horizon(None)
     _, _, arrived, losses = horizon(1e6, max_row_grad_norm=2.0)
     assert losses["clipped_gradients"] == pytest.approx(5 / 48)
@@ -239,7 +239,7 @@ def test_an_exploding_gradient_is_scaled_down_in_its_own_rows():
     assert all(torch.equal(g[others], c[others]) for g, c in zip(arrived, clean, strict=True))
 
 
-def test_a_step_whose_whole_gradient_is_not_finite_is_left_out_and_counted():
+def test_a_step_with_a_non_finite_gradient_is_skipped_and_counted():
     # Rows below 1e37 pass a guard as wide as this; their sums over the layers' inputs overflow.
     learner, before, _, losses = horizon(1e37, max_row_grad_norm=1e39)
     assert losses["skipped_steps"] == 1.0
@@ -248,7 +248,7 @@ def test_a_step_whose_whole_gradient_is_not_finite_is_left_out_and_counted():
     assert "grad_norm" in horizon(None)[3]
 
 
-def test_a_critic_that_is_not_finite_is_told_by_the_tensor_where_it_began():
+def test_a_non_finite_critic_raises_with_the_first_non_finite_tensor():
     env, _ = toy_env()
     learner = learner_on(env)
     with torch.no_grad():
@@ -260,7 +260,7 @@ def test_a_critic_that_is_not_finite_is_told_by_the_tensor_where_it_began():
 # Bookkeeping ----------------------------------------------------------------------------------------------
 
 
-def test_an_iteration_leaves_no_graph_behind():
+def test_an_iteration_leaves_no_autograd_graph():
     env, toy = toy_env(num_envs=4)
     learner = learner_on(env)
     for i in range(3):
@@ -270,7 +270,7 @@ def test_an_iteration_leaves_no_graph_behind():
     assert not env.observations["policy"].requires_grad
 
 
-def test_a_resumed_learner_goes_on_to_the_same_bits():
+def test_a_resumed_learner_continues_bit_for_bit():
     task = Home(spread=0.5, episode_length_s=0.7, action_delay=(0, 2), observation_delay=(0, 1))
 
     def made() -> tuple[Any, SHAC]:
@@ -303,7 +303,7 @@ def test_a_resumed_learner_goes_on_to_the_same_bits():
         assert moments[0][1] == moments[1][1]
 
 
-def test_the_weights_of_a_ppo_run_can_be_gone_on_from():
+def test_shac_continues_from_the_weights_of_a_ppo_run():
     env, _ = toy_env()
     ppo = PPO(env, PPOConfig(actor_hidden=(8,), critic_hidden=(8,), activation=TINY.activation), seed=9)
     learner = learner_on(env)
@@ -316,7 +316,7 @@ def test_the_weights_of_a_ppo_run_can_be_gone_on_from():
         learner.load_state_dict({**ppo.state_dict(), "folded": True})
 
 
-def test_gradients_and_moments_pass_through_the_given_reduction():
+def test_gradients_and_moments_are_averaged_over_ranks():
     env, _ = toy_env()
     seen = []
 
@@ -361,7 +361,7 @@ def test_a_policy_can_be_made_for_a_backend_without_gradients_and_only_training_
         ("actor_hidden=[]", r"learner\.actor_hidden=\[\]"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(setting, message):
+def test_settings_out_of_range_are_refused(setting, message):
     words = ["task=cartpole_balance", "learner=shac", "backend=mujoco", f"learner.{setting}"]
     with pytest.raises(ConfigError, match=message):
         config.resolve(words)
@@ -391,7 +391,7 @@ def test_shac_learns_on_a_gpu():
     assert toy.living_steps == 0
 
 
-def test_two_hundred_iterations_on_the_real_simulator_take_no_more_memory():
+def test_200_iterations_on_the_simulator_do_not_grow_host_memory():
     pytest.importorskip("warp", reason="the extra 'differentiable' is not installed")
     statm = Path("/proc/self/statm")
     if not statm.exists():
