@@ -27,6 +27,7 @@ from robolearn.runtime.measure import statistics, ticks
 from robolearn.runtime.observe import GIVEN
 from robolearn.runtime.robot import Runtime
 from robolearn.training.build import build_external, make_env, make_learner_env
+from robolearn.training.runs import load_config
 from robolearn.training.train import set_threads
 
 FELL = 1
@@ -143,7 +144,7 @@ def deploy(
     if not 0 <= max_missed <= 1:
         raise ConfigError(f"--max-missed {max_missed:g} is not within 0..1")
     bundle = Bundle.load(folder)
-    saved = config.load(folder / config.FILE_NAME, overrides)
+    saved = load_config(folder, overrides)
     _require_its_robot(saved, bundle)
     external = saved.backend_name == config.EXTERNAL
     run = replace(saved if external else on_robot(saved), num_envs=1, torch_threads=1)
