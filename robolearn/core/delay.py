@@ -20,6 +20,11 @@ class DelayLine:
         """`steps` is the range that lags are drawn from [control steps]."""
         self.steps = steps
 
+    @property
+    def delays(self) -> bool:
+        """Whether any lag can be drawn but 0."""
+        return self.steps[1] > 0
+
     def empty(self, num_envs: int, width: int, device: torch.device) -> Named:
         """A line of lag 0 that holds zeros."""
         lag = torch.zeros(num_envs, dtype=torch.long, device=device)

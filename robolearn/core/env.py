@@ -19,7 +19,7 @@ from robolearn.core.finite_check import NonFiniteTerm as NonFiniteTerm
 from robolearn.core.graphs import Graph
 from robolearn.core.rows import Rows
 from robolearn.core.step_result import StepResult as StepResult
-from robolearn.core.task_check import check_parts, require_shape
+from robolearn.core.task_check import check_parts, require_shape, takes_rows
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
@@ -91,6 +91,8 @@ class Env:
         self.columns = check_parts(task, backend.state, self.ctx, self.num_actions)
         """Items of each observation group with their widths, in the order of the columns."""
         self._noise = self._noise_row()
+        self._takes_rows = not self.gradients and takes_rows(task, backend.state, self.ctx)
+        """Whether a reset may observe the new episodes only."""
         metrics = list(task.metrics(backend.state, self.ctx))
         self._stats = EpisodeStats(list(self._reward_terms), metrics, self._weights, self.dt)
         self.read_at_once = self.device.type == "cpu"
@@ -163,7 +165,7 @@ class Env:
         """The same; with `share`, terms share what they compute, see `once`. Gradients are summed in another order
         where terms share, so with gradients they do not."""
         episode = self.state.episode
-        return Context(
+        ctx = Context(
             self._constants,
             self.dt,
             action=episode.action,
@@ -174,8 +176,8 @@ class Env:
             push_time=episode.push_time,
             task_state=episode.task,
             per_env_state=self.state.per_env,
-            shared={} if share and not self.gradients else None,
         )
+        return ctx.sharing() if share and not self.gradients else ctx
 
     @property
     def observations(self) -> dict[str, Tensor]:
@@ -212,7 +214,7 @@ class Env:
         """
         self.detach()
         rows = self._rows(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
-        self.backend.reset(rows.mask, self._new_episodes(rows))
+        self.backend.reset(rows.mask, self._new_episodes(rows.mask))
         episode = self.state.episode
         if stagger:
             ages = self.random.uniform(0.0, 1.0, self.num_envs) * self.max_episode_steps
@@ -263,7 +265,7 @@ class Env:
         )
 
     def _rows(self, mask: Tensor) -> Rows:
-        return Rows.of(mask, by_index=self.read_at_once and not self.gradients)
+        return Rows.of(mask, by_index=self.read_at_once and self._takes_rows)
 
     def _send(self, given: Tensor | None = None) -> None:
         """Delay the action, compute the joint targets (or take those `given`), and push."""
@@ -274,7 +276,7 @@ class Env:
         self._finite.look(episode.action, joints, "action of")
         arriving, episode.action_delay = self._action_delay.push(episode.action_delay, episode.action)
         transit["joint_targets"] = self.task.joint_targets(arriving, self.ctx) if given is None else given
-        self._finite.look(transit["joint_targets"], joints, "target of")
+        self._finite.look(transit["joint_targets"], joints, "joint target of")
         self._push()
 
     def _assess(self) -> None:
@@ -322,8 +324,9 @@ class Env:
             "done": done,
         }
         if self.state.per_env:
+            # The State of a diverged environment means nothing, and a NaN here would survive every reset.
             self.state.per_env = env_state.where(
-                done, task.advance_per_env(state, ctx, done), self.state.per_env
+                done & ~diverged, task.advance_per_env(state, ctx, done), self.state.per_env
             )
 
         self._redraw_commands()
@@ -339,7 +342,7 @@ class Env:
 
     def _restart(self) -> None:
         """Draw new episodes where the old ones ended: parameters, commands, task state and initial states."""
-        self._initial = self._new_episodes(self._rows(self.state.outcome["done"]))
+        self._initial = self._new_episodes(self.state.outcome["done"])
 
     def _look_again(self) -> None:
         """Observe the first state of the new episodes."""
@@ -347,9 +350,11 @@ class Env:
         first = self._observe(rows)
         if self._noise is not None:
             first["policy"] = first["policy"] + rows.take(self.state.transit["noise"])
-        line = rows.take(episode.observation_delay)
-        drawn = self._observation_delay.draw(line, rows.random(self.random), first["policy"])
-        episode.observation_delay = rows.put(drawn, episode.observation_delay)
+        line = episode.observation_delay
+        if self._observation_delay.delays:
+            arriving = rows.spread(first["policy"])
+            drawn = self._observation_delay.draw(line, self.random, arriving)
+            episode.observation_delay = env_state.where(rows.mask, drawn, line)
         self.state.observations = rows.put(first, self.state.observations)
 
     def capture(self, make: Callable[[torch.device], Graph | None] | None = None) -> None:
@@ -374,7 +379,10 @@ class Env:
         out = {}
         for name, value in self.task.metrics(self.backend.state, ctx).items():
             total, weight = value if isinstance(value, Ratio) else (value, torch.ones_like(value))
-            out[name] = Ratio(_without(lost, total), _without(lost, weight))
+            # Copies: the reset of this step overwrites the State, of which a metric may be a view.
+            out[name] = Ratio(
+                *(part.clone() if lost is None else _without(lost, part) for part in (total, weight))
+            )
         return out
 
     def _look_at_terms(self, raw: Tensor, metrics: dict[str, Ratio]) -> None:
@@ -412,24 +420,21 @@ class Env:
             groups[name] = obs
         return groups
 
-    def _new_episodes(self, rows: Rows) -> InitialState:
-        """Draw new episodes for `rows`. Random numbers are drawn for all rows: those of an environment do not depend on
-        which others start anew.
+    def _new_episodes(self, mask: Tensor) -> InitialState:
+        """Draw new episodes for every row and keep those of `mask` (N,): the random numbers of an environment do not
+        depend on which others start anew.
 
         Returns:
             The initial states that the backend is to set, (N, ...) each.
         """
-        task, n, random = self.task, len(rows), rows.random(self.random)
-        old = rows.take(self.state.episode)
+        task, old, n = self.task, self.state.episode, self.num_envs
         if task.randomize:
-            params = {
-                k: self.random.uniform(*bounds, self.num_envs) for k, bounds in sorted(task.randomize.items())
-            }
-            self.backend.set_params(rows.mask, params)
+            params = {k: self.random.uniform(*bounds, n) for k, bounds in sorted(task.randomize.items())}
+            self.backend.set_params(mask, params)
         zeros, none = torch.zeros_like(old.time), torch.zeros_like(old.action)
         command, seconds = old.command, old.command_left
         if task.commands is not None:
-            command, seconds = task.commands.sample(n, random)
+            command, seconds = task.commands.sample(n, self.random)
         new = EpisodeState(
             step=torch.zeros_like(old.step),
             total_return=zeros,
@@ -440,19 +445,19 @@ class Env:
             command_time=zeros if task.commands else old.command_time,
             command_left=seconds,
             push_time=zeros + torch.inf,
-            push_left=old.push_left if task.pushes is None else task.pushes.sample(n, random)[1],
-            task=task.task_state(n, random),
-            action_delay=self._action_delay.draw(old.action_delay, random, none),
+            push_left=old.push_left if task.pushes is None else task.pushes.sample(n, self.random)[1],
+            task=task.task_state(n, self.random),
+            action_delay=self._action_delay.draw(old.action_delay, self.random, none),
             observation_delay=old.observation_delay,  # drawn with the first observation
         )
-        self.state.episode = rows.put(new, self.state.episode)
+        self.state.episode = env_state.where(mask, new, old)
         with torch.no_grad():  # no gradient flows from an initial state to the episode before
-            initial = task.initial_state(n, rows.context(self.ctx), random)
+            initial = task.initial_state(n, self.ctx, self.random)
         widths = {"base_quat": 4, "joint_pos": len(self.robot.joints), "joint_vel": len(self.robot.joints)}
         for name, value in vars(initial).items():
             require_shape(f"initial_state().{name}", value, (n, widths.get(name, 3)), "a row an environment")
-            self._finite.look(value, [name] * value.shape[-1], "initial state", rows)
-        return InitialState(**rows.spread(vars(initial)))
+            self._finite.look(value, [name] * value.shape[-1], "initial state")
+        return initial
 
     def _redraw_commands(self) -> None:
         if self.task.commands is None:

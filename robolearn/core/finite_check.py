@@ -10,7 +10,7 @@ from robolearn.core.rows import Rows
 from robolearn.envs.state import State, Tensor
 from robolearn.errors import RunFailed
 
-ORDER = ("action of", "target of", "reward", "metric", "initial state", "observation")
+ORDER = ("action of", "joint target of", "reward", "metric", "initial state", "observation")
 """Kinds of values, in their order in a step."""
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from robolearn.core import env_state
 from robolearn.core.env_state import tree_map
 from robolearn.envs.state import State, Tensor
-from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.context import Context
 
 Tree = TypeVar("Tree")
 
@@ -61,10 +61,6 @@ class Rows:
     def context(self, ctx: Context) -> Context:
         """The Context of these environments."""
         return ctx if self.ids is None else ctx.rows(self.ids)
-
-    def random(self, random: Random) -> Random:
-        """Random numbers for these environments: the same whether by index or not."""
-        return random if self.ids is None else random.rows(self.ids, len(self.mask))
 
     def env(self, row: int) -> int:
         """The environment that a row belongs to."""

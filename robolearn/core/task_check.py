@@ -64,10 +64,27 @@ def check_parts(
     return columns
 
 
+def takes_rows(task: Task, state: State, ctx: Context) -> bool:
+    """Whether the observations can be computed for some of the environments: not where the task holds tensors with a
+    row for each."""
+    n = len(ctx.episode_time)
+    if n <= 2:
+        return False
+    ids = torch.tensor([0, n - 1], device=ctx.episode_time.device)
+    some, few = state.rows(ids), ctx.rows(ids)
+    try:
+        values = [item.compute(some, few) for group in task.observations for item in task.items(group)]
+    except Exception:
+        return False
+    return all(len(value) == 2 for value in values)
+
+
 def _require_same_tree(
     what: str, functions: str, state: State, starts: dict[str, Tensor], following: dict[str, Tensor]
 ) -> None:
     """Refuse tensors of which two functions give different shapes or types, or that the next step overwrites."""
+    if not isinstance(starts, dict) or not isinstance(following, dict):
+        raise ConfigError(f"{what}: {functions} must each return a dictionary of tensors by name")
     taken = {t.untyped_storage().data_ptr() for t in state.robot.tensors().values()}
     n = len(state.robot.base_pos)
     for name in {**starts, **following}:

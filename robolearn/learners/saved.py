@@ -105,9 +105,9 @@ def load(path: Path, folder: Path | None = None) -> dict[str, Any]:
         raise ConfigError(
             f"{shown} is a damaged checkpoint ({first}); use an older one from checkpoints/"
         ) from None
-    if not isinstance(content, dict) or "actor_state_dict" not in content:
-        raise ConfigError(f"{shown} is not a checkpoint: it has no actor_state_dict")
-    iteration, actor = content.get("iter", 0), content["actor_state_dict"]
+    if not isinstance(content, dict) or not {"actor_state_dict", "policy"} & set(content):
+        raise ConfigError(f"{shown} is not a checkpoint: it has neither actor_state_dict nor policy")
+    iteration, actor = content.get("iter", 0), content.get("actor_state_dict", {})
     if not (isinstance(iteration, int) and iteration >= 0 and isinstance(actor, dict)) or not all(
         isinstance(value, torch.Tensor) and value.layout == torch.strided for value in actor.values()
     ):

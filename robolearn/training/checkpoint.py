@@ -78,9 +78,15 @@ def save(folder: Path, iteration: int, learner: Any, env: Any, infos: dict[str, 
     Returns:
         The file under checkpoints/.
     """
+    saved = learner.state_dict()
+    if reserved := {"schema", "iter", "infos", "policy", "env", "global_random"} & set(saved):
+        raise ConfigError(
+            f"{type(learner).__name__}.state_dict() has the entry {min(reserved)!r}, which checkpoints use for "
+            "something else; rename it"
+        )
     policy = learner.policy
     alone = {"policy": policy.entry()} if isinstance(policy, Policy) else {}
-    weights = {"schema": SCHEMA, "iter": iteration, "infos": infos, **learner.state_dict(), **alone}
+    weights = {"schema": SCHEMA, "iter": iteration, "infos": infos, **saved, **alone}
     path = folder / "checkpoints" / f"iteration_{iteration:06d}.pt"
     _write({name: value for name, value in weights.items() if name not in SIMULATED}, path)
     _write({**weights, "env": env.snapshot(), "global_random": _global_random()}, folder / LATEST)
@@ -118,6 +124,7 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
     simulated = simulated and len(saved["random"]) == len(env.random.generator.get_state())
     if not simulated:
         state = {name: value for name, value in state.items() if name not in SIMULATED}
+    _require_same_inputs(content.get("policy"), learner.policy)
     try:
         learner.load_state_dict(state)
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
@@ -137,6 +144,22 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
         ) from error
     set_global_random(content["global_random"])
     return True
+
+
+def _require_same_inputs(saved: Any, policy: Any) -> None:
+    """Refuse the same observation groups in another order, whose widths may fit by accident."""
+    if not isinstance(saved, dict) or not isinstance(policy, Policy):
+        return
+    before, now = list(saved["spec"]["inputs"].items()), list(policy.spec.inputs.items())
+    if before != now and sorted(before) == sorted(now):
+        raise ConfigError(
+            f"the checkpoint does not fit this configuration: learner.actor_groups were {_listed(before)} and are now "
+            f"{_listed(now)} (columns in brackets)"
+        )
+
+
+def _listed(inputs: list[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} ({width})" for name, width in inputs)
 
 
 def require_newest(folder: Path, content: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -108,7 +109,9 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack) -> Path:
                 f"resumed at iteration {start}, " + ("exactly" if exact else f"not bit for bit: {why}")
             )
         for iteration in range(start + 1, run.max_iterations + 1):
+            began = time.perf_counter()
             report = _iterate(learner, env, folder)
+            report.seconds.setdefault("total", time.perf_counter() - began)
             steps += report.steps
             seconds += report.seconds["total"]
             row = _row(iteration, steps, seconds, report)

@@ -101,41 +101,15 @@ class Random:
         return Random(0, self.device)
 
     def uniform(self, low: Bounds, high: Bounds, *shape: int) -> Tensor:
-        """Uniform numbers between `low` and `high`, of `shape`, or (*shape, k) for bounds that are tuples of k.
-
-        The first dimension of `shape` is the number of environments.
-        """
+        """Uniform numbers between `low` and `high`, of `shape`, or (*shape, k) for bounds that are tuples of k."""
         # Bounds are sent to the device once: each transfer would wait for everything queued there.
         key = tuple(tuple(side) if isinstance(side, list) else side for side in (low, high))
         if key not in self._bounds:
             bounds = torch.as_tensor(key, dtype=torch.float32, device=self.device)
             self._bounds[key] = bounds[0], bounds[1] - bounds[0]
         start, span = self._bounds[key]
-        return start + span * self._unit((*shape, *start.shape))
-
-    def _unit(self, shape: tuple[int, ...]) -> Tensor:
-        return torch.rand(shape, generator=self.generator, device=self.device)
-
-    def rows(self, ids: Tensor, num_envs: int) -> Random:
-        """A view that draws numbers for `num_envs` environments and returns those of `ids` (K,).
-
-        A caller that asks for K rows gets the numbers that these environments would get in a draw for all, so no
-        environment's numbers depend on which others are drawn for.
-        """
-        return _RowsOfRandom(self, ids, num_envs)
-
-
-class _RowsOfRandom(Random):
-    """See `Random.rows`."""
-
-    def __init__(self, whole: Random, ids: Tensor, num_envs: int) -> None:
-        self.device, self.generator, self._bounds = whole.device, whole.generator, whole._bounds
-        self._ids, self._num_envs = ids, num_envs
-
-    def _unit(self, shape: tuple[int, ...]) -> Tensor:
-        if shape[:1] != (len(self._ids),):
-            return super()._unit(shape)
-        return super()._unit((self._num_envs, *shape[1:]))[self._ids]
+        unit = torch.rand((*shape, *start.shape), generator=self.generator, device=self.device)
+        return start + span * unit
 
 
 @dataclass
@@ -161,8 +135,8 @@ class Context:
     """Task state of the episode, by name, (N, ...) each; see `Task.advance`."""
     per_env_state: dict[str, Tensor] = field(default_factory=dict)
     """State of each environment that survives resets, by name, (N, ...) each; see `Task.per_env_state`."""
-    shared: dict[Any, Tensor] | None = None
-    """Values of `once` functions for this Context, where State and Context do not change while it is used."""
+    shared: dict[Any, tuple[State, Tensor]] | None = field(default=None, init=False, repr=False)
+    """Values of `once` functions of one State and this Context; Env provides the dictionary, a copy has none."""
 
     @property
     def memory(self) -> dict[str, Tensor]:
@@ -172,28 +146,42 @@ class Context:
     def rows(self, index: Tensor | slice) -> Context:
         """The Context of some of the environments."""
         fields = ("action", "previous_action", "command", "episode_time", "command_time", "push_time")
-        return replace(
+        some = replace(
             self,
             **{name: getattr(self, name)[index] for name in fields},
             task_state={name: value[index] for name, value in self.task_state.items()},
             per_env_state={name: value[index] for name, value in self.per_env_state.items()},
-            shared=None if self.shared is None else {},
         )
+        return some if self.shared is None else some.sharing()
+
+    def sharing(self) -> Context:
+        """This Context, in which the values of `once` functions are kept from now on."""
+        self.shared = {}
+        return self
 
 
 def once(term: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function of (state, ctx) that Env computes once, however many terms and observations call it.
+    """A function of (state, ctx) that Env computes once a step, however many terms and observations call it.
 
-    Its other arguments are given by keyword and are numbers.
+    Its other arguments are given by keyword. As everywhere in terms, the returned tensor is not changed in place.
     """
 
     @wraps(term)
     def shared(state: State, ctx: Context, **parameters: float) -> Tensor:
-        if ctx.shared is None:
-            return term(state, ctx, **parameters)
         key = (term, *parameters.items())
+        if ctx.shared is None or not _hashable(key):
+            return term(state, ctx, **parameters)
         if key not in ctx.shared:
-            ctx.shared[key] = term(state, ctx, **parameters)
-        return ctx.shared[key]
+            ctx.shared[key] = state, term(state, ctx, **parameters)
+        computed_of, value = ctx.shared[key]
+        return value if computed_of is state else term(state, ctx, **parameters)
 
     return shared
+
+
+def _hashable(key: object) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True

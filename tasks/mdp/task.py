@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_args
 
 from robolearn.envs.backend import PARAMETERS
 from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.errors import did_you_mean, listing
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random
-from robolearn.tasks.mdp.observations import MEASURABLE, VOCABULARY, Observation
+from robolearn.tasks.mdp.observations import MEASURABLE, VOCABULARY, Mirror, Observation
 
 BOUNDS = {"friction": (1e-3, 10.0), "mass_scale": (0.01, 100.0), "gain_scale": (0.01, 100.0)}
 """Smallest and largest value that `randomize` may draw for each physical parameter."""
@@ -119,7 +119,22 @@ class Task:
                 raise ValueError(
                     f"observations has no group {group!r}; a task needs the groups policy and critic"
                 )
-            for item in self.observations[group]:
+        for group, items in self.observations.items():
+            if isinstance(items, str) or not isinstance(items, Sequence):
+                raise ValueError(
+                    f"observations.{group}={items!r} must be a tuple of items, such as ({items!r},)"
+                )
+            for item in items:
+                if not isinstance(item, str | Observation):
+                    raise ValueError(
+                        f"observations.{group}: {getattr(item, '__name__', item)!r} is neither a name nor an "
+                        'Observation; wrap a function as Observation("its_name", function, "same")'
+                    )
+                if isinstance(item, Observation) and item.mirror not in get_args(Mirror):
+                    valid = ", ".join(get_args(Mirror))
+                    raise ValueError(
+                        f"observations.{group}: {item.name}.mirror={item.mirror!r}; valid: {valid}"
+                    )
                 if isinstance(item, str) and item not in VOCABULARY:
                     hint = did_you_mean(item, VOCABULARY) or f"; there are {listing(VOCABULARY, 30)}"
                     raise ValueError(f"observations.{group}: no item is called {item!r}{hint}")
@@ -159,8 +174,7 @@ class Task:
                 part.validate()
 
     def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
-        """Task state at the start of an episode, by name, (N, ...) each; see `advance`. On a CPU Env asks for the new
-        episodes only, so `num_envs` varies."""
+        """Task state at the start of an episode, by name, (N, ...) each, drawn for every environment; see `advance`."""
         return {}
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
@@ -174,7 +188,8 @@ class Task:
 
     def advance_per_env(self, state: State, ctx: Context, done: Tensor) -> dict[str, Tensor]:
         """Per-env state after the episodes in `done` (N,) bool have ended, as new tensors. `state` and `ctx` are those
-        of the last step of these episodes. Rows that are not done keep their values, whatever is returned."""
+        of the last step of these episodes. Rows that are not done, or that diverged, keep their values, whatever is
+        returned."""
         return ctx.per_env_state
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
@@ -182,8 +197,7 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__}.joint_targets")
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
-        """State of the robot after a reset, one row an environment. On a CPU Env asks for the new episodes only, so
-        `num_envs` varies; `ctx` holds the same rows."""
+        """State of the robot after a reset, one row for every environment."""
         raise NotImplementedError(f"{type(self).__name__}.initial_state")
 
     def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:

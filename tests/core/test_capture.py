@@ -78,7 +78,7 @@ def test_a_part_that_cannot_be_recorded_runs_in_python_and_warns():
 
 
 def warp_env(task: str, num_envs: int, *settings: str) -> Env:
-    """An Env that behaves as on a GPU: it resets nobody rather than look whether there is somebody."""
+    """An Env that behaves as on a GPU: it never reads whether an environment is done."""
     pytest.importorskip("mujoco_warp")
     from robolearn.envs.mujoco_warp.backend import MujocoWarpBackend
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from robolearn.core.delay import DelayLine
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.envs.state import State
+from robolearn.errors import ConfigError
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
 from robolearn.tasks.mdp import terms
@@ -214,14 +216,6 @@ def test_without_pushes_nothing_is_drawn_and_no_robot_is_pushed(make_env):
     run(env, 3)
 
 
-def test_random_numbers_for_some_rows_are_those_of_a_draw_for_all():
-    ids = torch.tensor([4, 1])
-    whole, some = Random(3, torch.device("cpu")), Random(3, torch.device("cpu"))
-    low, high = (-1.0, 0.0), (1.0, 2.0)
-    assert torch.equal(some.rows(ids, 6).uniform(low, high, 2, 3), whole.uniform(low, high, 6, 3)[ids])
-    assert torch.equal(some.uniform(0.0, 1.0, 6), whole.uniform(0.0, 1.0, 6))
-
-
 def test_a_function_marked_once_is_computed_once_for_all_terms_of_a_step(make_env):
     calls = []
 
@@ -244,6 +238,71 @@ def test_a_function_marked_once_is_computed_once_for_all_terms_of_a_step(make_en
     assert torch.equal(
         angle(env.backend.state, env.ctx, scale=2.0), env.backend.state.robot.joint_pos[:, 1] * 2
     )
+
+
+def test_a_metric_that_is_a_view_of_the_state_keeps_its_value_of_before_the_reset(make_env, monkeypatch):
+    monkeypatch.setattr(
+        CartpoleBalance,
+        "metrics",
+        lambda self, state, ctx: {
+            "pole_angle": state.robot.joint_pos[:, 1],
+            "cart_distance": state.robot.joint_pos[:, 0],
+        },
+    )
+    env = make_env(CartpoleBalance(episode_length_s=0.02))  # every step ends every episode
+    result = env.step(torch.ones(16, 1))
+    assert result.done.all()
+    assert not torch.equal(result.metrics["pole_angle"].total, env.backend.state.robot.joint_pos[:, 1])
+
+
+def test_a_shared_function_is_computed_anew_for_another_state_and_another_context(make_env):
+    env = make_env(CartpoleBalance())
+    env.step(torch.full((16, 1), 0.5))
+    ctx, state = env._context(), env.backend.state
+
+    @once
+    def lean(state, ctx):
+        return state.robot.joint_pos[:, 1] * ctx.action[:, 0]
+
+    value = lean(state, ctx).clone()
+    mirrored = state.clone()
+    mirrored.robot.joint_pos[:] *= -1
+    assert torch.equal(lean(mirrored, ctx), -value)
+    assert torch.equal(lean(state, replace(ctx, action=-ctx.action)), -value)
+    assert lean(state, ctx) is lean(state, ctx)
+
+
+def test_an_observation_that_holds_a_tensor_of_all_environments_is_right_after_resets(make_env):
+    held = torch.arange(16.0)[:, None]
+
+    @dataclass
+    class Holding(CartpoleBalance):
+        observations: ClassVar = {
+            **CartpoleBalance.observations,
+            "held": (Observation("held", lambda s, c: held * (s.robot.joint_pos[:, :1] * 0 + 1), "same"),),
+        }
+
+    env = make_env(Holding(episode_length_s=0.1))
+    env.reset(stagger=True)
+    for _ in range(6):  # every episode of 5 steps ends once, some at a time
+        observations = env.step(torch.zeros(16, 1)).observations
+    assert torch.equal(observations["held"], held)
+
+
+def test_the_per_env_state_of_a_diverged_environment_stays(make_env):
+    @dataclass
+    class Level(CartpoleBalance):
+        def per_env_state(self, num_envs, random):
+            return {"level": torch.zeros(num_envs)}
+
+        def advance_per_env(self, state, ctx, done):
+            return {"level": state.robot.joint_pos[:, 1] * float("nan")}
+
+    env = make_env(Level())
+    env.backend.state.diverged[3] = True
+    env.backend.step = lambda targets, substeps: None
+    env.step(torch.zeros(16, 1))
+    assert env.ctx.per_env_state["level"].tolist() == [0.0] * 16
 
 
 def test_a_command_ages_until_the_next_one(make_env):
@@ -373,6 +432,31 @@ def test_a_value_that_is_not_finite_is_named_whatever_its_kind(make_env, monkeyp
     monkeypatch.setattr(CartpoleBalance, "joint_targets", lambda self, action, ctx: bad)
     with pytest.raises(NonFiniteTerm, match="target of 'slider'"):
         env.step(torch.zeros(16, 1))
+
+
+@pytest.mark.parametrize(
+    ("items", "offender"),
+    [
+        ("joint_pos_rel", "observations.teacher"),
+        ((act,), "'act'"),
+        ((Observation("lean", lambda s, c: s.robot.joint_pos, "sideways"),), "lean.mirror='sideways'"),
+    ],
+)
+def test_an_observation_group_that_is_not_a_tuple_of_items_is_refused_by_name(items, offender):
+    @dataclass
+    class Wrong(CartpoleBalance):
+        observations: ClassVar = {**CartpoleBalance.observations, "teacher": items}
+
+    with pytest.raises(ValueError, match=offender):
+        Wrong().validate()
+
+
+def test_a_per_env_state_that_is_no_dictionary_is_refused_by_name(make_env, monkeypatch):
+    monkeypatch.setattr(
+        CartpoleBalance, "per_env_state", lambda self, num_envs, random: torch.zeros(num_envs)
+    )
+    with pytest.raises(ConfigError, match="per_env_state"):
+        make_env(CartpoleBalance())
 
 
 def test_an_initial_state_of_the_wrong_shape_is_refused_by_name(make_env, monkeypatch):

@@ -209,5 +209,5 @@ def test_without_isaac_lab_the_answer_is_how_to_install_it(monkeypatch):
 
 def test_isaac_lab_2_is_refused(monkeypatch):
     monkeypatch.setattr(registry, "_installed", lambda name: name != "isaaclab_newton")
-    with pytest.raises(MissingError, match=r"needs isaaclab_newton: .*version 2"):
+    with pytest.raises(MissingError, match="needs isaaclab_newton"):
         registry.load("tasks", "isaaclab:Isaac-Cartpole")

@@ -121,9 +121,9 @@ def test_a_nan_reward_ends_the_run_with_exit_code_4_and_names_the_term(tmp_path,
     monkeypatch.chdir(tmp_path)
     rewards = Env._rewards
 
-    def broken(self, diverged):
+    def broken(self, ctx, lost):
         self._reward_terms["centred"] = lambda state, ctx: ctx.episode_time * float("nan")
-        return rewards(self, diverged)
+        return rewards(self, ctx, lost)
 
     monkeypatch.setattr(Env, "_rewards", broken)
     assert main([*SMALL, "max_iterations=5"]) == 4
