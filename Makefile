@@ -1,7 +1,8 @@
 # RoboLearn from a fresh clone; needs Python 3.11, 3.12 or 3.13 and make.
 #
 #   make walk      install, then train the humanoid to walk
-#   make test      install, then run every check and test
+#   make test      install, then run every check and the tests, without those marked slow
+#   make slow      install, then run the tests marked slow
 #   make isaaclab  install Isaac Lab 3 without a GPU, into a separate environment, then run its tests
 #   make lint      style and type checks only
 #   make install   installation only, into .venv
@@ -18,17 +19,20 @@ STAMP  := $(VENV)/.installed
 ISAACLAB ?= .venv-isaaclab
 KNOWN  := python3 python3.13 python3.12 python3.11 python
 
-.PHONY: walk test isaaclab lint install clean
+.PHONY: walk test slow isaaclab lint install clean
 
 walk: install
 	$(BIN)/robolearn train task=humanoid_walk num_envs=4096 $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 	rm -rf build/walk
 	$(MAKE) walk ARGS='num_envs=64 max_iterations=1 output=build/walk'
 	$(BIN)/robolearn sim --task humanoid_walk --policy zero --steps 200 --num-envs 16 \
 	  --min-real-time-factor 0.1 --junit build/sim.xml
+
+slow: install
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
 # One thread: Isaac Lab steps from Python, where a second thread of torch would only wait for the first.
 isaaclab: $(ISAACLAB)/.installed

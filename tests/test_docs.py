@@ -232,6 +232,7 @@ def test_no_placeholders_are_left(page: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(page: Path) -> None:
     for block in fences(page.read_text(encoding="utf-8"), "python"):

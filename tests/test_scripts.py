@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from robolearn.cli import main
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
@@ -18,6 +20,7 @@ def test_plot_run_writes_the_curves_of_a_run_as_png(tmp_path, monkeypatch):
     assert (tmp_path / "docs" / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_walking_reports_the_curve_and_conditions_of_a_robot_that_falls(tmp_path):
     run = tmp_path / "run"
     assert main(["train", "task=humanoid_walk", "num_envs=16", "max_iterations=1", f"output={run}"]) == 0

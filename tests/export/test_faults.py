@@ -93,6 +93,7 @@ def test_a_contract_that_differs_from_the_simulated_robot_is_code_3(
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "where"),
     [

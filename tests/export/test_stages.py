@@ -94,6 +94,7 @@ def test_a_recurrent_policy_is_exported_in_every_precision(recurrent, precision,
     assert golden["reset"].sum() >= 3
 
 
+@pytest.mark.slow
 def test_an_export_replaces_a_bundle_but_no_other_folder(run, capfd, tmp_path):
     assert export(capfd, run, "--output", tmp_path / "b")[0] == 0
     before = (tmp_path / "b" / "manifest.json").stat().st_ino
@@ -122,6 +123,7 @@ def test_a_failed_export_keeps_the_existing_bundle(run, capfd, tmp_path, monkeyp
     assert (tmp_path / "b" / "manifest.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_ctrl_c_between_the_two_renames_keeps_the_existing_bundle(run, capfd, tmp_path, monkeypatch):
     assert export(capfd, run, "--output", tmp_path / "b")[0] == 0
     before = (tmp_path / "b" / "manifest.json").read_bytes()

@@ -45,6 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_policy_loads_where_no_simulator_can_be_imported(run):
     code = """
 import sys

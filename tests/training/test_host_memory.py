@@ -133,6 +133,7 @@ def test_make_env_measures_1_and_1024_environments(built, monkeypatch):
     assert built == [(1, 0), (1024, 0), (2000, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_envs", [1, 2, 3, 300])
 def test_at_most_max_2_num_envs_environments_are_measured(num_envs, meter):
     meter.free = 1000

@@ -34,6 +34,7 @@ def test_the_pretrained_policy_was_trained_with_the_current_default_settings():
     assert set(config.changed(saved, today)) <= {"max_iterations"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["mujoco", "mujoco_warp"])
 def test_the_pretrained_policy_walks_and_survives_pushes_in_two_simulators(backend, tmp_path):
     words = [
@@ -59,6 +60,7 @@ def test_the_pretrained_policy_passes_the_gates_of_sim(tmp_path, monkeypatch):
     assert main(["sim", *words, "--min-real-time-factor", "0.01"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("extra", "code"), [((), 0), (("--set", "task.min_upright=0.9999"), 1)])
 def test_walking_gates_pass_and_a_failed_one_is_named_with_exit_code_1(extra, code, tmp_path):
     command = ["gates", "pretrained:humanoid_walk", "--episodes", "8", "--json", str(tmp_path / "out.json")]

@@ -136,6 +136,7 @@ def uninterrupted(tmp_path_factory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", KILL_DURING)
 def test_a_killed_run_resumes_to_the_same_bits(uninterrupted, tmp_path, moment):
     killed = command(tmp_path, *RUN, "output=run", patch=KILL_DURING[moment])
@@ -153,6 +154,7 @@ def test_a_killed_run_resumes_to_the_same_bits(uninterrupted, tmp_path, moment):
     assert rows[-1]["steps"] == whole[-1]["steps"] == 8 * 24 * 24
 
 
+@pytest.mark.slow
 def test_a_finished_run_resumes_with_more_iterations_and_is_refused_without(uninterrupted, tmp_path):
     short = command(tmp_path, *RUN, "output=run", "max_iterations=5")
     assert short.returncode == 0
@@ -180,6 +182,7 @@ def test_a_shac_run_on_a_differentiable_backend_resumes_to_the_same_bits(tmp_pat
     assert_equal(final(Path("whole")), final(Path("run")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["SIGINT", "SIGTERM"])
 def test_a_signal_ends_the_run_after_the_iteration_with_a_checkpoint_that_resumes_exactly(
     uninterrupted, tmp_path, which
@@ -252,6 +255,7 @@ def holder(tmp_path):
         process.kill()
 
 
+@pytest.mark.slow
 def test_a_second_training_in_a_run_folder_is_exit_code_2_and_names_the_process(holder, tmp_path):
     second = command(tmp_path, "resume=run")
     assert (second.returncode, len(second.stderr.splitlines())) == (2, 1), second.stderr
@@ -299,6 +303,7 @@ def test_a_changed_task_setting_or_seed_resumes_the_weights_but_not_the_simulati
     assert f"not bit for bit: {change.partition('=')[0]} differ" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_resume_killed_before_its_first_checkpoint_leaves_the_run_unchanged(tmp_path):
     assert command(tmp_path, *RUN, "output=run", "max_iterations=3").returncode == 0
     words = ["resume=run", "max_iterations=8", "task.step_frequency=1.2"]

@@ -21,6 +21,7 @@ from robolearn.training.metrics import read_metrics
 SMALL = ["train", "task=cartpole_balance", "num_envs=16", "output=run"]
 
 
+@pytest.mark.slow
 def test_humanoid_walk_with_4096_environments_takes_less_than_6_gigabytes(tmp_path):
     words = ["train", "task=humanoid_walk", "num_envs=4096", "max_iterations=1", "output=run"]
     process = subprocess.Popen(

@@ -372,6 +372,7 @@ def test_one_environment_draws_its_robot(made: Any) -> None:
 # ---------------------------------------------------------------------------------------- stable-baselines3
 
 
+@pytest.mark.slow
 def test_ppo_of_stable_baselines3_learns_to_balance(made: Any) -> None:
     torch.set_num_threads(1)
     envs = as_sb3(made(CARTPOLE, num_envs=64))

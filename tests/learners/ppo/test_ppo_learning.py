@@ -212,6 +212,7 @@ def test_two_learners_with_one_seed_learn_the_same_bits(make_env):
     assert torch.equal(*runs)
 
 
+@pytest.mark.slow
 def test_ppo_balances_the_cartpole_with_the_default_settings(make_env):
     task = CartpoleBalance()
     env = make_env(task, num_envs=task.defaults["num_envs"])

@@ -391,6 +391,7 @@ def test_shac_learns_on_a_gpu():
     assert toy.living_steps == 0
 
 
+@pytest.mark.slow
 def test_200_iterations_on_the_simulator_do_not_grow_host_memory():
     pytest.importorskip("warp", reason="the extra 'differentiable' is not installed")
     statm = Path("/proc/self/statm")
