@@ -206,7 +206,7 @@ def _require_finite(found: Run) -> None:
     entry = found.content.get("policy")
     state = entry.get("state") if isinstance(entry, dict) else None
     for name, value in {
-        **found.content["actor_state_dict"],
+        **found.content.get("actor_state_dict", {}),
         **(state if isinstance(state, dict) else {}),
     }.items():
         if isinstance(value, torch.Tensor) and not bool(torch.isfinite(value.float()).all()):

@@ -180,7 +180,10 @@ def _prepare(policy: str, words: list[str]) -> tuple[Config, Callable[[LearnerEn
         trained = load_policy(found)
         return found.config, lambda env: trained
     if not any(word.startswith("task=") for word in words):
-        raise ConfigError(f"no task is named: add --task NAME; valid: {listing(registry.names('tasks'))}")
+        raise ConfigError(
+            "no task is named: add --policy RUN to simulate a trained policy, or --task NAME; valid: "
+            f"{listing(registry.names('tasks'))}"
+        )
     run = config.resolve(words)
     if policy == "random":
         return run, lambda env: random_policy(env, run.seed)

@@ -25,7 +25,7 @@ from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import InitialState, Tensor
 from robolearn.errors import RunFailed
-from robolearn.tasks.mdp.context import Context, Random, RobotConstants, once
+from robolearn.tasks.mdp.context import Context, Random, RobotConstants, computed_once
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Ratio, Task
 
@@ -413,7 +413,7 @@ class Env:
             state, ctx = rows.state(state), rows.context(ctx)
         groups = {}
         for name, columns in self.columns.items():
-            obs = torch.cat([once(item.compute)(state, ctx) for item, _ in columns], dim=1)
+            obs = torch.cat([computed_once(item.compute, state, ctx) for item, _ in columns], dim=1)
             obs = _without(lost, obs)
             names = [item.name for item, width in columns for _ in range(width)]
             self._finite.look(obs, names, f"{name} observation", rows)
@@ -482,7 +482,7 @@ class Env:
     def _draw_noise(self) -> Tensor | float:
         if self._noise is None:
             return 0.0
-        return self._noise * self.random.uniform(-1.0, 1.0, self.num_envs, len(self._noise))
+        return self.random.uniform(-1.0, 1.0, self.num_envs, len(self._noise)).mul_(self._noise)
 
     # ------------------------------------------------------------------ the rest
 

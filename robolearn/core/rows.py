@@ -30,9 +30,6 @@ class Rows:
         """The rows of `mask`; with `by_index` as indices."""
         return cls(mask, mask.nonzero().squeeze(-1) if by_index else None)
 
-    def __len__(self) -> int:
-        return len(self.mask if self.ids is None else self.ids)
-
     def take(self, tree: Tree) -> Tree:
         """Rows of every tensor of a tree."""
         ids = self.ids
@@ -48,11 +45,9 @@ class Rows:
     def spread(self, tree: Tree) -> Tree:
         """`tree` with a row for each of the N environments; rows outside of the mask hold no meaning."""
         ids, n = self.ids, len(self.mask)
-        return (
-            tree
-            if ids is None
-            else tree_map(lambda t: t.new_zeros(n, *t.shape[1:]).index_put((ids,), t), tree)
-        )
+        if ids is None:
+            return tree
+        return tree_map(lambda t: t.new_zeros(n, *t.shape[1:]).index_put((ids,), t), tree)
 
     def state(self, state: State) -> State:
         """The State of these environments."""

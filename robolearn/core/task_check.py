@@ -65,18 +65,21 @@ def check_parts(
 
 
 def takes_rows(task: Task, state: State, ctx: Context) -> bool:
-    """Whether the observations can be computed for some of the environments: not where the task holds tensors with a
-    row for each."""
+    """Whether the observations of some environments are those rows of the observations of all: not where the task holds
+    tensors with a row for each, or counts rows."""
     n = len(ctx.episode_time)
     if n <= 2:
         return False
     ids = torch.tensor([0, n - 1], device=ctx.episode_time.device)
     some, few = state.rows(ids), ctx.rows(ids)
-    try:
-        values = [item.compute(some, few) for group in task.observations for item in task.items(group)]
-    except Exception:
-        return False
-    return all(len(value) == 2 for value in values)
+    for item in (item for group in task.observations for item in task.items(group)):
+        try:
+            value = item.compute(some, few)
+        except (RuntimeError, IndexError):
+            return False  # shapes that do not fit
+        if not torch.equal(value, item.compute(state, ctx)[ids]):
+            return False
+    return True
 
 
 def _require_same_tree(

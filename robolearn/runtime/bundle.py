@@ -85,7 +85,8 @@ class Bundle:
         try:
             manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
-            raise Refused(f"{folder} is not a bundle: it has no manifest.json", BAD_INPUT) from None
+            why = "it has no manifest.json; robolearn export writes one"
+            raise Refused(f"{folder} is not a bundle: {why}", BAD_INPUT) from None
         except (OSError, ValueError, RecursionError) as error:
             raise Refused(f"manifest.json cannot be read: {error}", BAD_INPUT) from None
         schema = manifest.get("schema") if isinstance(manifest, dict) else None

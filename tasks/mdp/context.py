@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
@@ -109,7 +109,7 @@ class Random:
             self._bounds[key] = bounds[0], bounds[1] - bounds[0]
         start, span = self._bounds[key]
         unit = torch.rand((*shape, *start.shape), generator=self.generator, device=self.device)
-        return start + span * unit
+        return unit.mul_(span).add_(start)
 
 
 @dataclass
@@ -168,20 +168,17 @@ def once(term: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(term)
     def shared(state: State, ctx: Context, **parameters: float) -> Tensor:
-        key = (term, *parameters.items())
-        if ctx.shared is None or not _hashable(key):
-            return term(state, ctx, **parameters)
-        if key not in ctx.shared:
-            ctx.shared[key] = state, term(state, ctx, **parameters)
-        computed_of, value = ctx.shared[key]
-        return value if computed_of is state else term(state, ctx, **parameters)
+        return computed_once(term, state, ctx, **parameters)
 
     return shared
 
 
-def _hashable(key: object) -> bool:
-    try:
-        hash(key)
-    except TypeError:
-        return False
-    return True
+def computed_once(term: Callable[..., Tensor], state: State, ctx: Context, **parameters: float) -> Tensor:
+    """`term(state, ctx, **parameters)`, or its value from an earlier call with the very same State and Context."""
+    if ctx.shared is None or not isinstance(term, Hashable):
+        return term(state, ctx, **parameters)
+    key = (term, *parameters.items())
+    if key not in ctx.shared:
+        ctx.shared[key] = state, term(state, ctx, **parameters)
+    computed_of, value = ctx.shared[key]
+    return value if computed_of is state else term(state, ctx, **parameters)

@@ -80,7 +80,7 @@ def measure(state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
     torque = robot.joint_torque[:, ctx.robot.actuated]
     saturated = (torque.abs() >= SATURATED * ctx.robot.effort).float().mean(dim=1)
     power = (robot.joint_torque * robot.joint_vel).clamp(min=0).sum(dim=1)
-    velocity = level_velocity(state)
+    velocity, yaw_rate = level_velocities(state)
     asked = ctx.command[:, :2].norm(dim=1)
     # Only motion along the command is progress; sway and side steps are not.
     progress = (velocity * ctx.command[:, :2]).sum(dim=1) / asked.clamp(min=1e-6)
@@ -89,7 +89,7 @@ def measure(state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
     feet = stance.shape[1]
     return {
         "linear_velocity_error": Ratio(settled * (velocity - ctx.command[:, :2]).norm(dim=1), settled),
-        "yaw_rate_error": Ratio(settled * (level_yaw_rate(state) - ctx.command[:, 2]).abs(), settled),
+        "yaw_rate_error": Ratio(settled * (yaw_rate - ctx.command[:, 2]).abs(), settled),
         "foot_slip": Ratio(
             (stance * robot.foot_lin_vel[:, :, :2].norm(dim=-1)).sum(dim=1), stance.sum(dim=1)
         ),
@@ -104,17 +104,16 @@ def measure(state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
     }
 
 
-def level_velocity(state: State) -> Tensor:
-    """Horizontal base velocity (N, 2) [m/s], forward and left of where the base faces: its frame turned
-    upright about its own place, so that a lean does not mix in vertical speed."""
+def level_velocities(state: State) -> tuple[Tensor, Tensor]:
+    """Velocity of the base as seen in its frame turned upright, so that a lean does not mix in vertical speed.
+
+    Returns:
+        (N, 2) [m/s] forward and to the left, and (N,) [rad/s] turning rate about the vertical.
+    """
     robot = state.robot
-    world = quat_rotate(robot.base_quat, robot.base_lin_vel)
+    both = torch.stack((robot.base_lin_vel, robot.base_ang_vel), dim=1)
+    linear, angular = quat_rotate(robot.base_quat[:, None].expand(-1, 2, -1), both).unbind(dim=1)
     facing = terms.heading(robot.base_quat)
-    forward = (facing * world[:, :2]).sum(dim=1)
-    left = facing[:, 0] * world[:, 1] - facing[:, 1] * world[:, 0]
-    return torch.stack((forward, left), dim=1)
-
-
-def level_yaw_rate(state: State) -> Tensor:
-    """Turning rate of the base about the vertical (N,) [rad/s]."""
-    return quat_rotate(state.robot.base_quat, state.robot.base_ang_vel)[:, 2]
+    forward = (facing * linear[:, :2]).sum(dim=1)
+    left = facing[:, 0] * linear[:, 1] - facing[:, 1] * linear[:, 0]
+    return torch.stack((forward, left), dim=1), angular[:, 2]

@@ -272,21 +272,27 @@ def test_a_shared_function_is_computed_anew_for_another_state_and_another_contex
     assert lean(state, ctx) is lean(state, ctx)
 
 
-def test_an_observation_that_holds_a_tensor_of_all_environments_is_right_after_resets(make_env):
-    held = torch.arange(16.0)[:, None]
-
+@pytest.mark.parametrize(
+    "column",
+    [
+        lambda state: torch.arange(16.0)[:, None] + 0 * state.robot.joint_pos[:, :1],
+        lambda state: torch.arange(float(len(state.robot.joint_pos)))[:, None],
+    ],
+    ids=["holds a tensor of all", "counts rows"],
+)
+def test_an_observation_that_depends_on_the_row_is_right_after_resets(column, make_env):
     @dataclass
-    class Holding(CartpoleBalance):
+    class RowWise(CartpoleBalance):
         observations: ClassVar = {
             **CartpoleBalance.observations,
-            "held": (Observation("held", lambda s, c: held * (s.robot.joint_pos[:, :1] * 0 + 1), "same"),),
+            "row": (Observation("row", lambda state, ctx: column(state), "same"),),
         }
 
-    env = make_env(Holding(episode_length_s=0.1))
+    env = make_env(RowWise(episode_length_s=0.1))
     env.reset(stagger=True)
     for _ in range(6):  # every episode of 5 steps ends once, some at a time
         observations = env.step(torch.zeros(16, 1)).observations
-    assert torch.equal(observations["held"], held)
+    assert observations["row"][:, 0].tolist() == list(range(16))
 
 
 def test_the_per_env_state_of_a_diverged_environment_stays(make_env):

@@ -121,6 +121,52 @@ def test_a_run_is_used_without_the_file_that_its_learner_came_from(tmp_path, mon
     assert config.to_dict(found.config)["learner"] == saved_settings
 
 
+POLICY_ALONE = """
+from dataclasses import dataclass
+import torch
+from robolearn.learners.learner import Report
+from robolearn.learners.policy import Policy, PolicySpec
+
+@dataclass
+class Settings:
+    pass
+
+class Constant:
+    config_class, requires = Settings, frozenset()
+
+    def __init__(self, env, config, seed=1, all_reduce_mean=None):
+        spec = PolicySpec({"policy": 4}, env.num_actions, (8,), "elu", head="deterministic")
+        self.policy = Policy(spec, spec.build())
+
+    def iterate(self, env):
+        with torch.no_grad():
+            env.step(self.policy.act(env.observations))
+        return Report(env.num_envs, {}, env.drain())
+
+    def state_dict(self):
+        return {"net": self.policy.actor.state_dict()}
+
+    def load_state_dict(self, state):
+        self.policy.actor.load_state_dict(state["net"])
+"""
+
+
+def test_a_learner_that_saves_only_its_policy_and_times_nothing_is_trained_resumed_and_exported(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("constant.py").write_text(POLICY_ALONE)
+    learner = "learner=constant.py:Constant"
+    assert (
+        main(["train", "task=cartpole_balance", "num_envs=4", "max_iterations=1", learner, "output=run"]) == 0
+    )
+    assert main(["train", "resume=run", "max_iterations=2", learner]) == 0
+    assert "actor_state_dict" not in saved.load(Path("run/latest.pt"))
+    assert main(["eval", "run", "--episodes", "4"]) == 0
+    quick = ["--starts", "4", "--seconds", "0.1", "--measure-seconds", "0"]
+    assert main(["export", "run", "--target", "host", *quick, "--output", "bundle"]) == 0
+
+
 def test_a_run_is_used_without_the_package_that_its_learner_came_from(run, tmp_path):
     folder = shutil.copytree(run, tmp_path / "run")
     text = (folder / "config.yaml").read_text().replace("name: ppo", "name: learner_not_installed")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -45,6 +47,33 @@ def test_a_malicious_checkpoint_is_refused_and_runs_nothing(tmp_path, how):
     assert not mark.exists()
     torch.load(path, weights_only=False) if how == "torch" else pickle.loads(path.read_bytes())  # noqa: S301
     assert mark.exists()  # an unsafe loader runs it
+
+
+@dataclass
+class TwoGroups(CartpoleBalance):
+    observations: ClassVar = {**CartpoleBalance.observations, "speeds": ("joint_vel_rel", "joint_torque")}
+
+
+def test_the_same_groups_in_another_order_are_refused_though_their_widths_fit(make_env, tmp_path):
+    env = make_env(TwoGroups(), num_envs=4)
+    assert env.observations["speeds"].shape == env.observations["policy"].shape
+    checkpoint.save(tmp_path, 1, PPO(env, PPOConfig(actor_groups=("policy", "speeds"))), env)
+    content = checkpoint.load(tmp_path / "latest.pt")
+    with pytest.raises(
+        ConfigError, match=r"were policy \(4\), speeds \(4\) and are now speeds \(4\), policy"
+    ):
+        checkpoint.restore(content, PPO(env, PPOConfig(actor_groups=("speeds", "policy"))), env)
+    assert checkpoint.restore(content, PPO(env, PPOConfig(actor_groups=("policy", "speeds"))), env)
+
+
+def test_an_entry_of_a_learner_with_a_reserved_name_is_refused_and_named(make_env, tmp_path, monkeypatch):
+    env = make_env(CartpoleBalance(), num_envs=4)
+    learner = PPO(env, PPOConfig())
+    monkeypatch.setattr(learner, "state_dict", lambda: {"actor_state_dict": {}, "policy": {}})
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ConfigError, match=r"PPO.*'policy'"):
+        checkpoint.save(tmp_path, 1, learner, env)
+    assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
 def test_a_truncated_checkpoint_is_refused(make_env, tmp_path):

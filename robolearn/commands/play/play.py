@@ -133,4 +133,6 @@ def velocity_of(state: State) -> np.ndarray:
 
 def _velocity(label: str, values: np.ndarray) -> str:
     forward, sideways, yaw = values
+    # Adding 0 to the rounded value turns -0.00 into +0.00.
+    forward, sideways, yaw = (round(value, 2) + 0.0 for value in (forward, sideways, yaw))
     return f"{label:<8} forward {forward:+.2f} m/s   sideways {sideways:+.2f} m/s   yaw {yaw:+.2f} rad/s"
