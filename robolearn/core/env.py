@@ -20,6 +20,7 @@ from robolearn.core.graphs import Graph
 from robolearn.core.rows import Rows
 from robolearn.core.step_result import StepResult as StepResult
 from robolearn.core.task_check import check_parts, require_shape, takes_rows
+from robolearn.core.threads import step_threads
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
@@ -237,6 +238,20 @@ class Env:
         Raises:
             NonFiniteTerm: the action, a term or an initial state is not finite; it is named. On a GPU `drain` raises.
         """
+        with step_threads(self.num_envs, self.device):
+            self._step(action, joint_targets)
+        state, outcome = self.state, self.state.outcome
+        return StepResult(
+            state.observations,
+            outcome["reward"],
+            outcome["terminated"],
+            outcome["truncated"],
+            state.terminal_observations,
+            outcome["diverged"],
+            metrics=self._metrics,
+        )
+
+    def _step(self, action: Tensor, joint_targets: Tensor | None) -> None:
         transit = self.state.transit
         if self.gradients:
             transit["action"] = action.to(transit["action"]).clone()
@@ -253,16 +268,6 @@ class Env:
             self._renew()
             self.backend.reset(self.state.outcome["done"], self._initial)
             self._begin()
-        state, outcome = self.state, self.state.outcome
-        return StepResult(
-            state.observations,
-            outcome["reward"],
-            outcome["terminated"],
-            outcome["truncated"],
-            state.terminal_observations,
-            outcome["diverged"],
-            metrics=self._metrics,
-        )
 
     def _rows(self, mask: Tensor) -> Rows:
         return Rows.of(mask, by_index=self.read_at_once and self._takes_rows)

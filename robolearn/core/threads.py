@@ -1,0 +1,28 @@
+"""Limits PyTorch's threads while an Env computes on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+ONE_THREAD_ENVS = 8192
+"""Up to this many environments an operation of a term is shorter than waking the other threads for it."""
+
+
+@contextmanager
+def step_threads(num_envs: int, device: torch.device) -> Iterator[None]:
+    """One thread for PyTorch's operations within, for up to ONE_THREAD_ENVS environments on a CPU.
+
+    The threads of a simulator are its own and stay as they are. docs/performance.md has the measurement.
+    """
+    before = torch.get_num_threads()
+    if device.type != "cpu" or num_envs > ONE_THREAD_ENVS or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
