@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import mujoco
 import numpy as np
 
+from robolearn.envs import model_file
 from robolearn.envs.robot import Actuator, Robot
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
 
@@ -37,19 +38,22 @@ _COMPLIANCE = ("contact_stiffness", "contact_damping", "contact_friction_speed")
 def build_spec(robot: Robot, backend: str = "mujoco", visual: bool = False) -> mujoco.MjSpec:
     """The scene of one robot, not yet compiled.
 
-    Adds to the robot's MJCF: a plane "floor" under a robot with a free base or feet; for each actuated joint, in the
-    robot's order, an actuator with the joint's name; for each foot the sensors `<foot>_pos` [m], `<foot>_vel` [m/s],
-    `<foot>_quat` (wxyz) of the site on its sole and `<foot>_force`, the net contact force on the foot in world axes
-    [N]; the options of `robot.solver[backend]`. With `visual` it adds sky, lights, materials and a camera "track";
+    Takes the bodies of the robot's MJCF or URDF, without its actuators, sensors and floor (`model_file.read`), and adds:
+    a free joint where the file has none for the robot's free base; a plane "floor" under a robot with a free base or feet; for each actuated joint, in the
+    robot's order, an actuator with the joint's name; for each foot a site on its sole unless the file has one, the sensors
+    `<foot>_pos` [m], `<foot>_vel` [m/s], `<foot>_quat` (wxyz) of that site and `<foot>_force`, the net contact force on
+    the foot in world axes [N]; the solver options of `options`. With `visual` it adds sky, lights, materials and a camera "track";
     without, it drops everything that is only visual. The physics is the same.
 
     Raises:
         ConfigError: robot.yaml and the MJCF disagree, or an option does not exist.
     """
-    try:
-        spec = mujoco.MjSpec.from_file(str(robot.mjcf))
-    except ValueError as error:
-        raise ConfigError(f"{robot.mjcf}: {error}") from None
+    spec = model_file.read(robot.mjcf).spec.copy()
+    _free_base(spec, robot)
+    for foot, (position, orientation) in robot.soles.items():
+        spec.body(foot).add_site(name=foot, pos=position, quat=orientation)
+    for one, other in robot.apart:
+        spec.add_exclude(bodyname1=one, bodyname2=other)
     _check_names(robot, spec)
     _add_solver_options(spec, robot, backend)
     if robot.base is not None or robot.feet:
@@ -95,7 +99,7 @@ def home_qpos(robot: Robot, model: mujoco.MjModel) -> np.ndarray:
 
 
 def _fail(robot: Robot, message: str) -> NoReturn:
-    raise ConfigError(f"{robot.path / 'robot.yaml'}: {message}")
+    raise ConfigError(f"{robot.source}: {message}")
 
 
 def _fail_name(robot: Robot, problem: str, name: object, valid: Iterable[str]) -> NoReturn:
@@ -142,14 +146,46 @@ def _check_names(robot: Robot, spec: mujoco.MjSpec) -> None:
         raise ConfigError(
             f"{robot.mjcf}: joints come before {robot.base}; its free joint must be the first joint"
         )
-    if spec.actuators or spec.sensors:
-        raise ConfigError(f"{robot.mjcf}: has actuators or sensors; remove them: robot.yaml describes them")
+
+
+_EXPLICIT: dict[str, dict[str, Any]] = {
+    "differentiable": {"timestep": 0.005, "integrator": "implicitfast"},
+    "newton": {"timestep": 0.001, "integrator": "Euler", "disable": ["eulerdamp"]},
+}
+"""Options of the backends that have an integrator of their own, for a robot that states none."""
+
+
+def options(robot: Robot, backend: str) -> dict[str, Any]:
+    """Solver options of a robot on a backend: those of robot.yaml, where it has none those of the MJCF's <option>, with
+    MuJoCo's implicitfast integrator instead of Euler. A backend without PGS then takes Newton, and the differentiable ones
+    have their own."""
+    if backend in robot.solver:
+        return robot.solver[backend]
+    if backend in _EXPLICIT:
+        return dict(_EXPLICIT[backend])
+    option = model_file.read(robot.mjcf).spec.option
+    found: dict[str, Any] = {"timestep": float(option.timestep)}
+    if option.integrator == mujoco.mjtIntegrator.mjINT_EULER:  # the default; the damping of a servo would be explicit
+        found["integrator"] = "implicitfast"
+    if backend != "mujoco" and option.solver == mujoco.mjtSolver.mjSOL_PGS:
+        found["solver"] = "Newton"
+    return found
+
+
+def _free_base(spec: mujoco.MjSpec, robot: Robot) -> None:
+    """Add a free joint to a free base that lacks it: a URDF never has one."""
+    if robot.base is None or any(joint.type == mujoco.mjtJoint.mjJNT_FREE for joint in spec.joints):
+        return
+    body = spec.body(robot.base)
+    if body is None or body.parent.name != spec.worldbody.name:
+        _fail(robot, f"base is {robot.base}, but only a body of the world can be free; name the root body")
+    if list(body.joints):
+        _fail(robot, f"base is {robot.base}, but it already has joints; leave base out, or name another body")
+    body.add_freejoint()
 
 
 def _add_solver_options(spec: mujoco.MjSpec, robot: Robot, backend: str) -> None:
-    if backend not in robot.solver:
-        _fail_name(robot, "solver has no options for the backend", backend, robot.solver)
-    for key, value in robot.solver[backend].items():
+    for key, value in options(robot, backend).items():
         where = f"solver.{backend}.{key}"
         if key in _ENUMS:
             setattr(spec.option, key, _member(robot, where, value, *_ENUMS[key]))
@@ -184,9 +220,13 @@ def _member(robot: Robot, where: str, value: object, prefix: str, enum: Any) -> 
 
 
 def _add_floor(spec: mujoco.MjSpec, collides: bool = True) -> None:
+    # Whatever collides with anything collides with the floor.
+    bits = 0
+    for geom in spec.geoms:
+        bits |= int(geom.contype) | int(geom.conaffinity)
     spec.worldbody.add_geom(
         name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05], pos=[0, 0, 0], quat=[1, 0, 0, 0],
-        contype=int(collides), conaffinity=int(collides), condim=3, friction=[FLOOR_FRICTION, 0.005, 0.0001],
+        contype=(bits | 1) * collides, conaffinity=(bits | 1) * collides, condim=3, friction=[FLOOR_FRICTION, 0.005, 0.0001],
         solref=[0.02, 1], solimp=[0.9, 0.95, 0.001, 0.5, 2], margin=0, gap=0, priority=0,
         group=0, material="", rgba=[0.5, 0.5, 0.5, 1],
     )  # fmt: skip
@@ -307,7 +347,7 @@ def _corners(model: mujoco.MjModel) -> np.ndarray:
 
 def joint_limits(robot: Robot) -> tuple[list[float], list[float]]:
     """Lower and upper limits of the joints in the robot's order, (J,) each [rad or m]; infinite without a limit."""
-    model = build_model(robot, next(iter(robot.solver)))
+    model = build_model(robot)
     joints = [model.joint(name).id for name in robot.joints]
     ranges = [model.jnt_range[j] if model.jnt_limited[j] else (-np.inf, np.inf) for j in joints]
     return [float(low) for low, _ in ranges], [float(high) for _, high in ranges]

@@ -1,18 +1,26 @@
-"""Robot: names, joint order, home pose and actuators, read from robot.yaml. Imports no simulator."""
+"""Robot: names, joint order, home pose and actuators, read from robot.yaml and the robot's MJCF or URDF."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
 from robolearn.config.yaml_file import PlainLoader, parse
+from robolearn.config.catalog import PACKAGE, locate
+from robolearn.envs.mirror import Mirror as Mirror
+from robolearn.envs.mirror import without_side
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
 
-SCHEMA = 1
+SCHEMA = 2
+"""Version of robot.yaml. Of a file of schema 2, whatever it leaves out is derived from the MJCF or URDF; one of schema 1
+is complete."""
+MODELS = (".xml", ".urdf", ".mjcf")
+"""Endings of the files that describe a robot's bodies."""
 KINDS = ("position", "force")
 LARGEST = 1e12
 """The largest number accepted in a robot.yaml; infinity is refused."""
@@ -39,33 +47,6 @@ class Actuator:
 
 
 @dataclass(frozen=True)
-class Mirror:
-    """The robot's reflection across its sagittal (x-z) plane, given by names."""
-
-    left: str
-    """Prefix of names on the left side, such as "l_"."""
-    right: str
-    """Prefix of names on the right side."""
-    flip: tuple[str, ...]
-    """Joints, without prefix, whose sign changes: those that turn about x or z, or slide along y."""
-
-    def base(self, name: str) -> str:
-        """The name without its side's prefix."""
-        for prefix in (self.left, self.right):
-            if name.startswith(prefix):
-                return name[len(prefix) :]
-        return name
-
-    def twin(self, name: str) -> str:
-        """The name on the other side; a name without a side is its own twin."""
-        if name.startswith(self.left):
-            return self.right + name[len(self.left) :]
-        if name.startswith(self.right):
-            return self.left + name[len(self.right) :]
-        return name
-
-
-@dataclass(frozen=True)
 class Robot:
     """A robot, as backends, tasks and exported policies use it.
 
@@ -77,16 +58,16 @@ class Robot:
     """Name of the robot's folder."""
     description: str
     """One line of text."""
-    path: Path
-    """The robot's folder."""
+    source: Path
+    """The file that describes it, which error messages name: robot.yaml, or the MJCF or URDF itself."""
     mjcf: Path
-    """Its MJCF file: bodies, joints, geoms and sites. `build_spec` adds floor, actuators, sensors and options."""
+    """Its MJCF or URDF file: bodies, joints, geoms and sites. `build_spec` adds floor, actuators, sensors and options."""
     base: str | None
     """The free-floating body; None for a robot fixed to the world."""
     home_height: float
     """z of the base [m] at which the soles just touch the ground in the home pose; 0 without a free base."""
     feet: tuple[str, ...]
-    """Bodies that stand on the ground; each holds a site of the same name at the centre of its sole."""
+    """Bodies that stand on the ground. The centre of a foot's sole is the MJCF's site of the same name, or in `soles`."""
     bodies: tuple[str, ...]
     """Bodies whose positions are in State."""
     joints: tuple[str, ...]
@@ -96,7 +77,12 @@ class Robot:
     actuators: tuple[Actuator, ...]
     """One for each actuated joint, in the order of `joints`."""
     solver: dict[str, dict[str, Any]] = field(hash=False)
-    """Simulator options by backend name; each has `timestep` [s]."""
+    """Simulator options by backend name; for a backend without any, those of the MJCF hold (`robolearn.envs.mjcf`)."""
+    soles: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = field(default_factory=dict, hash=False)
+    """Position (3,) [m] and orientation (4,) wxyz of each sole's centre in the frame of its foot, for feet without a site
+    of their name."""
+    apart: tuple[tuple[str, str], ...] = ()
+    """Pairs of bodies that do not collide with one another."""
     mirror: Mirror | None = None
     """Left-right symmetry; None for a robot without it."""
 
@@ -123,19 +109,31 @@ class Robot:
         if self.mirror is None:
             return None
         permutation = [names.index(self.mirror.twin(name)) for name in names]
-        return permutation, [-1.0 if self.mirror.base(name) in self.mirror.flip else 1.0 for name in names]
+        return permutation, [-1.0 if self.mirror.flips(name) else 1.0 for name in names]
 
     @classmethod
-    def load(cls, folder: str | Path) -> Robot:
-        """Read and check `folder`/robot.yaml.
+    def load(cls, path: str | Path, changes: Mapping[str, Any] | None = None, name: str = "") -> Robot:
+        """Read a robot: a folder with a robot.yaml, that file, or an MJCF or URDF file.
 
-        Names are checked against the MJCF when the scene is built (`robolearn.envs.mjcf`).
+        What robot.yaml leaves out is derived from the MJCF or URDF. Beside such a file, the robot.yaml that names it
+        holds.
+
+        Args:
+            path: the folder or file.
+            changes: keys of robot.yaml with other values, nested as there.
+            name: the robot's name; that of the folder or file where empty.
 
         Raises:
-            ConfigError: the file is invalid; one line with the file, the offender, the valid choices and the fix.
+            ConfigError: a file is invalid; one line with the file, the offender, the valid choices and the fix.
         """
-        folder = Path(folder).resolve()
-        return _Reader(folder / "robot.yaml").robot()
+        path = Path(path).resolve()
+        if path.suffix.lower() in MODELS:
+            beside = path.parent / "robot.yaml"
+            if beside.is_file() and _Reader(beside).names_model(path):
+                path = beside
+            else:
+                return _Reader(path, {"schema": SCHEMA, "mjcf": str(path)}, changes, name).robot()
+        return _Reader(path if path.suffix == ".yaml" else path / "robot.yaml", None, changes, name).robot()
 
 
 class _UniqueKeys(PlainLoader):
@@ -152,8 +150,16 @@ class _UniqueKeys(PlainLoader):
 class _Reader:
     """Parses one robot.yaml into a Robot; every error is one line that begins with the file."""
 
-    def __init__(self, file: Path):
-        self.file = file
+    def __init__(
+        self, file: Path, content: Mapping[str, Any] | None = None, changes: Mapping[str, Any] | None = None, name: str = ""
+    ) -> None:
+        """`content` stands for the file's."""
+        self.file, self.content, self.changes, self.name = file, content, changes or {}, name
+
+    def names_model(self, path: Path) -> bool:
+        """Whether this robot.yaml is about the MJCF or URDF file `path`."""
+        mjcf = self.document().get("mjcf")
+        return isinstance(mjcf, str) and (self.file.parent / mjcf).resolve() == path
 
     def fail(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.file}: {message}")
@@ -165,50 +171,157 @@ class _Reader:
         self.fail(f"{problem} {quote(name)}{near} (valid: {listing(valid, 24)})")
 
     def robot(self) -> Robot:
-        raw = self.document()
-        if raw.get("schema") != SCHEMA:
+        raw = _merged(self.document(), self.changes)
+        schema = raw.get("schema")
+        if schema not in (1, SCHEMA) or isinstance(schema, bool):
             self.fail(
-                f"schema is {quote(raw.get('schema'))}, this version of RoboLearn reads schema {SCHEMA}; "
+                f"schema is {quote(schema)}, this version of RoboLearn reads schema 1 and {SCHEMA}; "
                 "convert the file, or use the version of RoboLearn it was written for"
             )
-        self.keys(
-            "the file",
-            raw,
-            required=("schema", "description", "mjcf", "joints", "solver"),
-            optional=("base", "home_height", "feet", "bodies", "actuators", "mirror"),
-        )
+        complete = schema == 1
+        required = ("schema", "description", "mjcf", "joints", "solver") if complete else ("schema", "mjcf")
+        every = ("schema", "description", "mjcf", "base", "home_height", "joints", "actuators", "feet", "bodies", "mirror",
+                 "solver")  # fmt: skip
+        self.keys("the file", raw, required, [key for key in every if key not in required])
+        mjcf = self.model_path(raw["mjcf"])
+        about = {
+            "name": self.name or _name_of(self.file),
+            "description": self.text("description", raw.get("description") or f"the robot of {mjcf.name}"),
+            "source": self.file,
+            "mjcf": mjcf,
+            "solver": self.solver(raw.get("solver", {}), complete),
+        }
+        return self.stated(raw, about) if complete else self.derived(raw, about)
+
+    def stated(self, raw: Mapping[str, Any], about: dict[str, Any]) -> Robot:
+        """The robot of a complete file, of schema 1."""
         base = self.text("base", raw["base"]) if raw.get("base") is not None else None
         if base is not None and "home_height" not in raw:
             self.fail(f"home_height is missing; give the z of {base} [m] at which the soles touch the ground")
-        if base is None and "home_height" in raw:
-            self.fail("home_height is only for a robot with a free base; remove it, or name the body in base")
-        mjcf = self.file.parent / self.text("mjcf", raw["mjcf"])
-        if not mjcf.is_file():
-            self.fail(
-                f"mjcf names {quote(raw['mjcf'])}, which is not a file in {self.file.parent}; correct the name"
-            )
         joints, home, actuators = self.joints(raw["joints"], raw.get("actuators", {}))
         feet = self.names("feet", raw.get("feet", []))
         return Robot(
-            name=self.file.parent.name,
-            description=self.text("description", raw["description"]),
-            path=self.file.parent,
-            mjcf=mjcf,
+            **about,
             base=base,
-            home_height=self.number("home_height", raw.get("home_height", 0.0)),
+            home_height=self.height(base, raw),
             feet=feet,
             bodies=self.names("bodies", raw.get("bodies", [])),
             joints=joints,
             home=home,
             actuators=actuators,
-            solver=self.solver(raw["solver"]),
             mirror=self.mirror(raw.get("mirror"), joints, [a.joint for a in actuators], feet),
         )
 
+    def derived(self, raw: Mapping[str, Any], about: dict[str, Any]) -> Robot:
+        """The robot of a file that may leave out what the MJCF or URDF tells."""
+        from robolearn.envs import derive, model_file  # they import MuJoCo
+
+        file = model_file.read(about["mjcf"])
+        found = derive.joints(file)
+        base = derive.base(file) if "base" not in raw else raw["base"]
+        if base is not None:
+            base = self.known("base names", self.text("base", base), [body.name for body in file.spec.bodies])
+        given = self.mapping("joints", raw.get("joints", {}))
+        for name in given:
+            self.known("joints names", name, found)
+            self.keys(f"joints.{name}", self.mapping(f"joints.{name}", given[name]), (), ("home", "actuator"))
+        joints = tuple(given) if set(given) == set(found) else found
+        stated = {n: self.number(f"joints.{n}.home", j["home"]) for n, j in given.items() if "home" in j}
+        home = derive.home(file, base is not None, stated)
+        feet = self.names("feet", raw["feet"]) if "feet" in raw else derive.feet(file, base is not None, home)
+        for foot in feet:
+            self.known("feet names", foot, [body.name for body in file.spec.bodies])
+        sites = {site.name for site in file.spec.sites}
+        if "mirror" in raw:
+            mirror = self.mirror(raw["mirror"], joints, [], feet)
+        else:
+            mirror = derive.mirror(file, base, feet)
+        actuators = self.actuators(raw, given, joints, mirror, derive.drives(file, base is not None, home))
+        if mirror is not None:
+            driven = {actuator.joint for actuator in actuators}
+            for name in driven:
+                if mirror.twin(name) not in driven:
+                    self.fail(f"joint {name} has an actuator, its mirror image {mirror.twin(name)} has none; set mirror: null")
+        height = self.height(base, raw) if "home_height" in raw else None
+        if height is None:
+            height = derive.home_height(file, base, home, feet) if base else 0.0
+        return Robot(
+            **about,
+            base=base,
+            home_height=height,
+            feet=feet,
+            bodies=self.names("bodies", raw["bodies"]) if "bodies" in raw else derive.bodies(file, feet),
+            joints=joints,
+            home=tuple(home[name] for name in joints),
+            actuators=actuators,
+            soles={foot: derive.sole(file, home, foot) for foot in feet if foot not in sites},
+            apart=tuple(derive.touching(file, home)),
+            mirror=mirror,
+        )
+
+    def actuators(
+        self,
+        raw: Mapping[str, Any],
+        given: Mapping[str, Any],
+        joints: tuple[str, ...],
+        mirror: Mirror | None,
+        drives: Mapping[str, Any],
+    ) -> tuple[Actuator, ...]:
+        """One for each joint with a motor, in the order of `joints`: what the file says, changed by `actuators:`."""
+        models = self.mapping("actuators", raw.get("actuators", {}))
+        for name, model in models.items():
+            self.keys(f"actuators.{name}", self.mapping(f"actuators.{name}", model), (), ("kind", "kp", "kd", "effort"))
+        used = set()
+        out = []
+        for joint in joints:
+            chosen = given.get(joint, {}).get("actuator", joint)
+            if chosen is None:  # passive
+                continue
+            if "actuator" in given.get(joint, {}) and chosen not in models:
+                self.fail_name(f"joints.{joint} names the undefined actuator", chosen, models)
+            names = {joint, mirror.base(joint) if mirror else joint, without_side(joint), chosen}
+            matching = [m for m in models if m in names or fnmatchcase(joint, m)]
+            used.update(matching)
+            if joint not in drives and not matching:
+                continue
+            start = drives.get(joint)
+            now = {"kind": "position"} | ({"kp": start.kp, "kd": start.kd, "effort": start.effort} if start else {})
+            for name in matching:
+                now |= models[name]
+            if now["kind"] == "force":
+                now = {key: value for key, value in now.items() if key not in ("kp", "kd")}
+            out.append(self.actuator(matching[-1] if matching else joint, joint, now))
+        for name in models:
+            if name not in used:
+                valid = {*joints, *(without_side(joint) for joint in joints)}
+                self.fail_name("actuators names no joint, nor several with *,", name, sorted(valid))
+        return tuple(out)
+
+    def height(self, base: str | None, raw: Mapping[str, Any]) -> float:
+        if base is None and "home_height" in raw:
+            self.fail("home_height is only for a robot with a free base; remove it, or name the body in base")
+        return self.number("home_height", raw.get("home_height", 0.0))
+
+    def model_path(self, raw: object) -> Path:
+        name = self.text("mjcf", raw)
+        found = locate(name) if name.startswith(PACKAGE) else self.file.parent / name
+        if not found.is_file():
+            where = "" if found.is_absolute() and str(found) == name else f" in {self.file.parent}"
+            self.fail(f"mjcf names {quote(name)}, which is not a file{where}; correct the name")
+        return found
+
+    def known(self, problem: str, name: str, valid: Iterable[str]) -> str:
+        valid = tuple(valid)
+        if name not in valid:
+            self.fail_name(problem, name, valid)
+        return name
+
     def document(self) -> Mapping[str, Any]:
         """The parsed file, which must be a mapping."""
+        if self.content is not None:
+            return self.content
         if not self.file.is_file():
-            self.fail("no such file; a robot is a folder with a robot.yaml and an MJCF file")
+            self.fail("no such file; a robot is a folder with a robot.yaml, or an MJCF or URDF file")
         try:
             raw = parse(self.file.read_text(encoding="utf-8"), _UniqueKeys)
         except OSError as error:
@@ -258,14 +371,16 @@ class _Reader:
             self.fail(f"{where} has kp {kp:g}, kd {kd:g}, effort {effort:g}; gains are >= 0, effort is > 0")
         return Actuator(joint, kind, kp, kd, effort)
 
-    def solver(self, raw: object) -> dict[str, dict[str, Any]]:
+    def solver(self, raw: object, complete: bool) -> dict[str, dict[str, Any]]:
         solver = {
             name: dict(self.mapping(f"solver.{name}", o)) for name, o in self.mapping("solver", raw).items()
         }
-        if not solver:
+        if complete and not solver:
             self.fail("solver is empty; give each backend its options, at least mujoco: {timestep: 0.005}")
         for name, options in solver.items():
             where = f"solver.{name}.timestep"
+            if not complete and "timestep" not in options:
+                continue
             if "timestep" not in options or self.number(where, options["timestep"]) <= 0:
                 self.fail(f"{where} is missing or not > 0; give the physics step in seconds, such as 0.005")
         return solver
@@ -278,13 +393,14 @@ class _Reader:
         raw = self.mapping("mirror", raw)
         self.keys("mirror", raw, required=("left", "right", "flip"))
         left, right = (self.text(f"mirror.{side}", raw[side]) for side in ("left", "right"))
-        mirror = Mirror(left, right, self.names("mirror.flip", raw["flip"]))
+        flip = self.names("mirror.flip", raw["flip"])
+        mirror = Mirror.by_prefix(left, right, flip, (*joints, *feet))
         for kind, names in (("joint", joints), ("actuated joint", actuated), ("foot", feet)):
             for name in names:
                 if mirror.twin(name) not in names:
                     self.fail_name(f"mirror: {kind} {name} has no mirror image", mirror.twin(name), names)
         bases = {mirror.base(name): None for name in joints}
-        for name in mirror.flip:
+        for name in flip:
             if name not in bases:
                 self.fail_name("mirror.flip names the unknown joint", name, bases)
         return mirror
@@ -329,3 +445,19 @@ class _Reader:
         if len(set(raw)) != len(raw):
             self.fail(f"{where} is {quote(raw)}; list each name once")
         return tuple(raw)
+
+
+def _merged(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`content` with the values of `changes`, which is nested alike."""
+    merged = dict(content)
+    for key, value in changes.items():
+        old = merged.get(key)
+        nested = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(old, value) if nested else value
+    return merged
+
+
+def _name_of(file: Path) -> str:
+    """A robot's name: that of its file, or of the folder where the file's says nothing."""
+    plain = file.stem.lower() in ("robot", "scene", "model", "urdf", "mjcf")
+    return file.resolve().parent.name if plain or not file.stem else file.stem

@@ -132,6 +132,32 @@ def list_(
     return OK
 
 
+@app.command("robot", epilog=EPILOG, context_settings=WIDTH)
+def robot_(
+    name: Annotated[str, typer.Argument(metavar="NAME|PATH", help="A robot's name, folder, MJCF or URDF file.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="robot.KEY=VALUE", help="Changes, as in robot.yaml.", show_default=False),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Write a picture of the home pose here (PNG).", show_default=False)
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="Write a robot.yaml to edit to this folder.", show_default=False)
+    ] = None,
+) -> int:
+    """Show what is derived from a robot's file, and check its model; exit code 1 where it has an error.
+
+    \b
+    robolearn robot my_robot.xml --picture home.png
+    robolearn robot unitree_go1 robot.actuators.calf_joint.kp=60
+    robolearn robot my_robot.urdf --write my_robot
+    """
+    from robolearn.commands.robot import robot as show
+
+    return OK if show(name, settings or [], picture, write) else CHECK_FAILED
+
+
 @app.command("eval", epilog=EPILOG, context_settings=WIDTH)
 def eval_(
     words: Words = None,

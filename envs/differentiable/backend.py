@@ -56,7 +56,7 @@ class DifferentiableBackend:
         self._options = "newton" if config.engine == "newton" else "differentiable"
         model = mjcf.build_model(robot, self._options)
         mjcf.override_options(model, config.timestep, "robot", 0)
-        options = dict(robot.solver[self._options])
+        options = dict(mjcf.options(robot, self._options))
         if config.contact_stiffness:
             options["contact_stiffness"] = config.contact_stiffness
         self._engine = self._make_engine(model, config.engine, options)

@@ -85,7 +85,7 @@ class IsaacLabBackend:
             exact_restore=self.device.type == "cpu",  # on a GPU the order of summation varies
             params=settable(robot),
         )
-        sizes = robot.solver["isaaclab"]
+        sizes = mjcf.options(robot, "isaaclab")
         self._array_sizes = array_sizes(
             self.model, config.nconmax or sizes.get("nconmax", 0), config.njmax or sizes.get("njmax", 0)
         )
@@ -372,15 +372,15 @@ class IsaacLabBackend:
 def _model(robot: Robot, config: IsaacLabConfig) -> mujoco.MjModel:
     """The robot's MuJoCo scene with the options of Isaac Lab's solver."""
     model = mjcf.build_model(robot, "isaaclab")
-    for name in robot.solver["isaaclab"]:
+    for name in mjcf.options(robot, "isaaclab"):
         if name not in SETTABLE:
             raise ConfigError(
-                f"{robot.path / 'robot.yaml'}: solver.isaaclab.{name} cannot be set in Isaac Lab; remove it (valid: "
+                f"{robot.source}: solver.isaaclab.{name} cannot be set in Isaac Lab; remove it (valid: "
                 f"{', '.join(SETTABLE)})"
             )
     mjcf.override_options(model, config.timestep, config.solver, config.iterations)
     if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
         raise ConfigError(
-            f"{robot.path / 'robot.yaml'}: solver.isaaclab.solver is PGS, which Isaac Lab lacks (valid: Newton, CG)"
+            f"{robot.source}: solver.isaaclab.solver is PGS, which Isaac Lab lacks (valid: Newton, CG)"
         )
     return model

@@ -78,7 +78,7 @@ class MujocoWarpBackend:
             exact_restore=self.device.type == "cpu",  # on a GPU the order of summation varies
             params=settable(robot),
         )
-        sizes = robot.solver["mujoco_warp"]
+        sizes = mjcf.options(robot, "mujoco_warp")
         self._array_sizes = array_sizes(
             self.model, config.nconmax or sizes.get("nconmax", 0), config.njmax or sizes.get("njmax", 0)
         )

@@ -22,11 +22,13 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from robolearn.config import discovery
+from robolearn.config import catalog, discovery
 from robolearn.config.tables import BACKENDS, DOORS, LEARNERS, Row
 from robolearn.errors import ConfigError, MissingError, did_you_mean, listing, one_line, quote
 
 KINDS = ("tasks", "robots", "backends", "learners")
+ROBOT_FILES = (".xml", ".urdf", ".mjcf", ".yaml")
+"""Endings of the files that a robot may be named by."""
 OURS = "robolearn"
 _HERE = Path(__file__).parent.parent
 _FILE = re.compile(r"(?P<path>.*\.py):(?P<name>[A-Za-z_]\w*)\Z", re.DOTALL)
@@ -58,6 +60,8 @@ class Entry:
     """See `Row.install`."""
     problem: str = ""
     """Why it cannot be used at all; empty where it can."""
+    absent: str = ""
+    """Robots: why its file is not here, and how to get it; empty where it is."""
 
     @property
     def missing(self) -> list[str]:
@@ -67,8 +71,8 @@ class Entry:
     @property
     def hint(self) -> str:
         """Why it cannot be used, and the fix; empty where it can."""
-        if self.problem or not self.missing:
-            return self.problem
+        if self.problem or self.absent or not self.missing:
+            return self.problem or self.absent
         fix = self.install or (f"pip install 'robolearn[{self.extra}]'" if self.extra else "")
         return f"needs {', '.join(self.missing)}{': ' if fix else ''}{fix}"
 
@@ -119,7 +123,8 @@ def refresh() -> None:
 
 
 def load(kind: str, name: str) -> Any:
-    """Import the class of that name; for a robot, its folder or a Robot. `name` may be `path.py:Name`.
+    """Import the class of that name; for a robot, its folder, MJCF or URDF file, or a Robot. `name` may be `path.py:Name`,
+    or of a robot a path.
 
     Raises:
         ConfigError: the name does not exist (similar ones are named), or what it names cannot be used.
@@ -129,8 +134,10 @@ def load(kind: str, name: str) -> Any:
         return _load_entry(door).named(name.partition(":")[2])
     if is_file(name):
         found = _load_file(kind, name)
-    elif _is_robot_folder(kind, name):
-        return Path(name).resolve()
+    elif kind == "robots" and name.startswith(catalog.PACKAGE):
+        return catalog.locate(name)
+    elif _is_robot_path(kind, name):
+        return Path(name).expanduser().resolve()
     else:
         found = _load_entry(require(kind, name))
     return _checked(kind, name, found)
@@ -145,12 +152,15 @@ def require(kind: str, name: str, where: str = "") -> Entry | None:
     one = kind.removesuffix("s")
     if door := _door(kind, name):
         return door
-    if is_file(name) or _is_robot_folder(kind, name):
+    if is_file(name) or _is_robot_path(kind, name):
+        return None
+    if kind == "robots" and name.startswith(catalog.PACKAGE):
+        catalog.locate(name)
         return None
     entry = entries(kind).get(name)
     if entry is None:
         path = Path(name)
-        if path.suffix == ".py" or "/" in name:
+        if path.suffix == ".py" or "/" in name or (kind == "robots" and path.suffix in ROBOT_FILES):
             _bad_path(one, path)
         at = f"{where}: " if where else ""
         word = name.partition(":")[0]
@@ -186,7 +196,7 @@ def canonical(kind: str, name: str) -> str:
     try:
         if match := _FILE.match(name):
             return f"{Path(match['path']).expanduser().resolve()}:{match['name']}"
-        return str(Path(name).resolve()) if _is_robot_folder(kind, name) else name
+        return str(Path(name).expanduser().resolve()) if _is_robot_path(kind, name) else name
     except (OSError, ValueError, RuntimeError):
         return name  # no such path; `load` reports it
 
@@ -236,8 +246,17 @@ def devices(backend: str) -> tuple[str, ...]:
     return tuple(getattr(load("backends", backend), "devices", ("cpu",)))
 
 
-def _is_robot_folder(kind: str, name: str) -> bool:
-    return kind == "robots" and "/" in name and (Path(name) / "robot.yaml").is_file()
+def _is_robot_path(kind: str, name: str) -> bool:
+    """Whether a name is the path of a folder with a robot.yaml, or of a robot.yaml, an MJCF or a URDF file."""
+    if kind != "robots":
+        return False
+    try:
+        path = Path(name).expanduser()
+        if path.suffix.lower() in ROBOT_FILES:
+            return path.is_file()
+        return "/" in name and (path / "robot.yaml").is_file()
+    except (OSError, ValueError, RuntimeError):
+        return False
 
 
 def _doors(kind: str) -> Mapping[str, Row]:
@@ -282,12 +301,24 @@ def _builtin(kind: str) -> list[Entry]:
         found = (
             discovery.robots(robots) if kind == "robots" else discovery.tasks(_HERE / kind, "robolearn.tasks")
         )
-        return [Entry(kind, d.name, d.location, OURS, d.description, problem=d.problem) for d in found]
+        own = [Entry(kind, d.name, d.location, OURS, d.description, problem=d.problem) for d in found]
+        return own + (_robots_of_others() if kind == "robots" else [])
     rows = {"backends": BACKENDS, "learners": LEARNERS}[kind]
     return [
         Entry(kind, name, r.location, OURS, r.description, r.requires, r.extra, r.devices, r.gives, r.install)
         for name, r in rows.items()
     ]
+
+
+def _robots_of_others() -> list[Entry]:
+    """The robots of `catalog.ROBOTS`, with the package that has the file here or would."""
+    out = []
+    for name, (about, sources) in catalog.ROBOTS.items():
+        found = catalog.find(name)
+        source = next((s.package for s in sources if s.package), "menagerie")
+        absent = "" if found else catalog.hint(name)
+        out.append(Entry("robots", name, str(found or ""), source, about, absent=absent))
+    return out
 
 
 def _installed_packages(kind: str) -> list[Entry]:
@@ -323,7 +354,7 @@ def _load_entry(entry: Entry | None) -> Any:
     if entry.hint:
         raise MissingError(f"{one} {entry.name} {entry.hint}")
     module_name, _, attribute = entry.location.partition(":")
-    if entry.source == OURS and entry.kind == "robots":
+    if entry.kind == "robots" and (entry.source == OURS or entry.name in catalog.ROBOTS):
         return Path(entry.location)
     try:
         found: Any = importlib.import_module(module_name)
@@ -399,6 +430,9 @@ def _bad_path(one: str, path: Path) -> NoReturn:
             raise ConfigError(f"{one} from a file: {shown} does not exist")
         inside = listing(discovery.classes(path.expanduser()))
         raise ConfigError(f"{one} from a file needs a name in the file: {path}:NAME; it has {inside}")
+    if one == "robot":
+        what = "is no folder with a robot.yaml" if path.suffix.lower() not in ROBOT_FILES else "does not exist"
+        raise ConfigError(f"robot {shown} {what}; a robot is named by such a folder, an MJCF or a URDF file, or a name")
     raise ConfigError(
         f"unknown {one} {shown}: a file is named as path.py:Name. Valid: {listing(names(one + 's'))}"
     )
@@ -412,7 +446,12 @@ def _checked(kind: str, name: str, found: Any) -> Any:
     """
     one, shown = kind.removesuffix("s"), quote(name, 120)
     if kind == "robots":
-        return Path(found) if isinstance(found, str) else found
+        # By name, not identity: the config layer does not import the envs layer.
+        if isinstance(found, (str, Path)) or type(found).__name__ == "Robot":
+            return Path(found) if isinstance(found, str) else found
+        raise ConfigError(
+            f"robot {shown} is no robot but {type(found).__name__}: name a Robot, or the path of a folder, MJCF or URDF file"
+        )
     if not isinstance(found, type):
         raise ConfigError(f"{one} {shown} is not a class but {type(found).__name__}")
     if kind == "tasks":

@@ -71,7 +71,8 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
         given = [plain_settings(preset.trees.pop("", {}), preset.where) for preset in presets]
         scalars = {key: value for settings in (*given, scalars) for key, value in settings.items()}
     else:
-        scalars = {**{key: getattr(base, key) for key in SCALARS}, **scalars}
+        changes = fields.apply(base.robot, dict, scalars.pop("robot", fields.KEEP), "robot", {"open": True})
+        scalars = {**{key: getattr(base, key) for key in SCALARS}, **scalars, "robot": changes}
 
     built: dict[str, Any] = {}
     device = scalars.get("device", "auto")
@@ -140,7 +141,14 @@ def _sort(items: Iterable[Override]) -> tuple[dict[str, str], dict[str, Any]]:
         head, rest = item.key[0], item.key[1:]
         if head == "schema":
             raise ConfigError(f"{quote(item.text)}: RoboLearn writes schema; it cannot be set")
-        if head in SECTIONS and not rest:
+        if head == "robot" and not rest:
+            name = item.value.text if isinstance(item.value, Scalar) else item.value
+            if not isinstance(name, str) or not name.strip():
+                raise ConfigError(f"{quote(item.text)}: robot takes the name or path of a robot; see robolearn list robots")
+            _put(trees.setdefault("task", {}), ("robot",), name)
+        elif head == "robot":
+            _put(trees.setdefault("", {}).setdefault("robot", {}), rest, item.value)
+        elif head in SECTIONS and not rest:
             name = item.value.text if isinstance(item.value, Scalar) else item.value
             if not isinstance(name, str) or not name.strip():
                 raise ConfigError(f"{quote(item.text)}: {head} takes a name; {_names_of(head)}")
@@ -156,6 +164,20 @@ def _sort(items: Iterable[Override]) -> tuple[dict[str, str], dict[str, Any]]:
         else:
             _unknown(item, items)
     return chosen, trees
+
+
+def robot_changes(items: Iterable[Override]) -> dict[str, Any]:
+    """The changes to a robot that overrides such as `robot.actuators.knee.kp=80` make, nested.
+
+    Raises:
+        ConfigError: one of them is of something else.
+    """
+    tree: dict[str, Any] = {}
+    for item in items:
+        if item.key[0] != "robot" or len(item.key) < 2:
+            raise ConfigError(f"{quote(item.text)} is no change of the robot; write robot.KEY=VALUE")
+        _put(tree, item.key[1:], item.value)
+    return dict(plain_settings({"robot": tree})["robot"]) if tree else {}
 
 
 def _put(tree: dict[str, Any], key: tuple[str, ...], value: Any) -> None:

@@ -80,8 +80,7 @@ def build_env(run: Config, num_envs: int, rank: int = 0) -> Env:
     """
     _seed_globals(run.seed)
     try:
-        found = registry.load("robots", run.task.robot)
-        robot = found if isinstance(found, Robot) else Robot.load(found)
+        robot = make_robot(run)
         backend_class = registry.load("backends", run.backend_name)
         try:
             backend = backend_class(robot, num_envs, str(device_of(run)), run.backend)
@@ -93,6 +92,21 @@ def build_env(run: Config, num_envs: int, rank: int = 0) -> Env:
         return Env(run.task, robot, backend, seed=run.seed, rank=rank)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def make_robot(run: Config) -> Robot:
+    """The robot of a configuration, with its changes `robot.<key>=...`.
+
+    Raises:
+        ConfigError, MissingError: there is no such robot, its file is not here, or it or a change is invalid.
+    """
+    name = run.task.robot
+    found = registry.load("robots", name)
+    if isinstance(found, Robot):
+        if run.robot:
+            raise ConfigError(f"robot.{next(iter(run.robot))}: robot {name} is made by Python code; change it there")
+        return found
+    return Robot.load(found, run.robot, name if registry.entries("robots").get(name) else "")
 
 
 def require_robolearn_task(run: Config, what: str = "this command") -> None:

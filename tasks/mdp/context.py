@@ -30,6 +30,8 @@ class RobotConstants:
     """(A,) index of each actuator's joint."""
     effort: Tensor
     """(A,) largest torque or force of each actuator [Nm or N]."""
+    kp: Tensor
+    """(A,) stiffness of each actuator [Nm/rad or N/m]; 0 of one that is given a torque or force."""
     limited: Tensor
     """(K,) index of each joint that has limits."""
     turning: Tensor
@@ -56,6 +58,7 @@ class RobotConstants:
             torch.tensor(upper, device=device),
             torch.tensor(robot.actuated, dtype=torch.long, device=device),
             torch.tensor([actuator.effort for actuator in robot.actuators], device=device),
+            torch.tensor([actuator.kp for actuator in robot.actuators], device=device),
             indices(bounded),
             indices(not yes for yes in bounded),
         )

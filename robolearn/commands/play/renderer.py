@@ -43,8 +43,7 @@ class Renderer:
             from robolearn.envs import mjcf
         except ImportError as error:
             raise MissingError(f"a video needs MuJoCo ({error}): pip install 'robolearn[mujoco]'") from error
-        options = backend if backend in robot.solver else next(iter(robot.solver))
-        self.model = model = mjcf.build_model(robot, options, visual=True)
+        self.model = model = mjcf.build_model(robot, backend, visual=True)
         self.data = mujoco.MjData(model)
         self._base = int(model.jnt_qposadr[model.body(robot.base).jntadr[0]]) if robot.base else None
         self._joints = [int(model.joint(name).qposadr[0]) for name in robot.joints]

@@ -1,0 +1,198 @@
+"""Checks a robot's model for what makes a simulation wrong, slow or unable to learn, and says how to mend it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import mujoco
+import numpy as np
+
+from robolearn.envs import derive, mjcf, model_file
+from robolearn.envs.robot import Robot
+from robolearn.errors import listing
+
+HOLD_TIME = 2.0
+"""How long a robot must hold its home pose with its joint targets there [s]."""
+SUNK, LEANT, BENT = 0.2, 0.9, 0.35
+"""It holds it where the base sinks by less than this share of its height, the cosine of its lean stays above, and no joint
+is further off [rad, or a third of a slide's range]."""
+DEEP = 0.002
+"""Penetration at the start from which it is reported [m]."""
+STIFF = 4.0
+"""Natural frequency of a servo times the physics step from which even implicit damping does not hold it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something about a robot's model."""
+
+    level: Literal["error", "warning"]
+    """An error keeps the robot from working; a warning is worth knowing."""
+    check: str
+    """Name of the check."""
+    text: str
+    """What is wrong and the fix, in one line."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """What became of a robot whose joint targets were its home pose for `HOLD_TIME`."""
+
+    held: bool
+    text: str
+    """In one line, as in "stands; the base sinks by 4 mm"."""
+
+
+def check(robot: Robot) -> list[Finding]:
+    """Every finding about a robot on the backend `mujoco`, errors first.
+
+    Raises:
+        ConfigError: the robot cannot be built.
+    """
+    found = [*_checks(robot), *_doctor(robot)]
+    return sorted(found, key=lambda finding: finding.level != "error")
+
+
+def hold(robot: Robot) -> Hold:
+    """Simulate the home pose for `HOLD_TIME`."""
+    model = mjcf.build_model(robot)
+    data = mujoco.MjData(model)
+    data.qpos[:] = mjcf.home_qpos(robot, model)
+    start = data.qpos.copy()
+    data.ctrl[:] = [
+        robot.home[joint] if actuator.kind == "position" else 0.0
+        for joint, actuator in zip(robot.actuated, robot.actuators, strict=True)
+    ]
+    for _ in range(round(HOLD_TIME / model.opt.timestep)):
+        mujoco.mj_step(model, data)
+        bad = data.warning[int(mujoco.mjtWarning.mjWARN_BADQACC)]
+        if bad.number or data.warning[int(mujoco.mjtWarning.mjWARN_BADQPOS)].number:
+            return Hold(False, f"the simulation diverges after {data.time or bad.lastinfo * 0:.2f} s")
+    actuated = [robot.joints[joint] for joint in robot.actuated]
+    offs = {}
+    for name in actuated:
+        joint = model.joint(name)
+        slide = model.jnt_type[joint.id] == int(mujoco.mjtJoint.mjJNT_SLIDE)
+        off = abs(float(data.qpos[joint.qposadr[0]] - start[joint.qposadr[0]]))
+        offs[name] = off / max(float(np.ptp(joint.range)), 1e-3) * 3 * BENT if slide else off
+    worst = max(offs, key=lambda name: offs[name])
+    where = f"; {worst} is {offs[worst]:.2f} rad off"
+    if robot.base is None:
+        return Hold(offs[worst] < BENT, ("holds its pose" if offs[worst] < BENT else "does not hold its pose") + where)
+    sunk = float(start[2] - data.qpos[2])
+    up = 1 - 2 * float(data.qpos[4] ** 2 + data.qpos[5] ** 2)
+    held = sunk < SUNK * robot.home_height and up > LEANT and offs[worst] < BENT
+    lean = float(np.degrees(np.arccos(np.clip(up, -1, 1))))
+    said = "stands" if held else "falls" if up <= LEANT or sunk >= 0.5 * robot.home_height else "sinks"
+    return Hold(held, f"{said}; the base is {1000 * sunk:.0f} mm lower and leans {lean:.0f} degrees{where}")
+
+
+def _checks(robot: Robot) -> Iterator[Finding]:
+    file = model_file.read(robot.mjcf)
+    model = mjcf.build_model(robot)
+    data = mujoco.MjData(model)
+    data.qpos[:] = mjcf.home_qpos(robot, model)
+    mujoco.mj_forward(model, data)
+    for note in file.notes:
+        yield Finding("warning", "actuators", note)
+    if robot.base is not None and not robot.feet:
+        yield Finding(
+            "error", "feet", "no geom that collides is at the end of a limb and as low as any: name the feet in feet:, and "
+            "give them colliding geoms",
+        )  # fmt: skip
+    for foot in robot.feet:
+        body = model.body(foot).id
+        if not any(_collides(model, g) for g in range(model.ngeom) if model.geom_bodyid[g] == body):
+            yield Finding("error", "feet", f"foot {foot} has no geom that collides: give it one")
+    bare = [a.joint for a in robot.actuators if model.dof_armature[model.joint(a.joint).dofadr[0]] <= 0]
+    if bare:
+        yield Finding(
+            "warning", "armature", f"{len(bare)} of {len(robot.actuators)} actuated joints have no armature ({listing(bare, 4)}): "
+            "add the motor's rotor inertia times its gear ratio squared; without it joints are lighter than the robot's",
+        )  # fmt: skip
+    free = derive.unlimited(file)
+    free = [a.joint for a in robot.actuators if a.joint in free]
+    if free:
+        yield Finding(
+            "warning", "effort", f"the file limits no torque at {len(free)} joints ({listing(free, 4)}): an estimate is used; "
+            "state actuators.<joint>.effort",
+        )  # fmt: skip
+    light = [
+        model.body(b).name
+        for b in range(1, model.nbody)
+        if model.body_jntnum[b] and (model.body_subtreemass[b] < 1e-4 or model.body_inertia[b].max() < 1e-8)
+    ]
+    if light:
+        yield Finding("warning", "inertia", f"bodies with almost no mass or inertia: {listing(light, 4)}; give them theirs")
+    for name, home in zip(robot.joints, robot.home, strict=True):
+        joint = model.joint(name)
+        if model.jnt_limited[joint.id] and not joint.range[0] <= home <= joint.range[1]:
+            yield Finding("error", "limits", f"joint {name}: home {home:.3g} is outside {joint.range[0]:.3g} to {joint.range[1]:.3g}")
+    deep = [c for c in data.contact if c.dist < -DEEP]
+    if deep:
+        worst = min(deep, key=lambda c: c.dist)
+        bodies = [model.body(model.geom_bodyid[g]).name for g in worst.geom]
+        yield Finding(
+            "warning", "penetration", f"{bodies[0]} and {bodies[1]} are {-1000 * worst.dist:.1f} mm inside one another at the "
+            "start: exclude the pair in the file, or change home",
+        )  # fmt: skip
+    if robot.apart:
+        shown = listing((f"{one} and {other}" for one, other in robot.apart), 3)
+        yield Finding("warning", "collisions", f"{len(robot.apart)} pairs of bodies overlap at home and do not collide: {shown}")
+    for name, ratio in _stiffness(robot, model, data):
+        if ratio > STIFF:
+            yield Finding(
+                "error", "gains", f"joint {name}: kp is too stiff for the time step (natural frequency x step {ratio:.1f}, at "
+                f"most {STIFF:g}): lower kp, add armature, or take a shorter timestep",
+            )  # fmt: skip
+    if robot.base is not None and robot.mirror is not None:
+        bent = derive.crooked(file, robot.base, robot.mirror)
+        if bent:
+            yield Finding("warning", "mirror", f"joints that are not where their mirror image is: {listing(bent, 4)}")
+    if robot.base is not None and robot.mirror is None:
+        yield Finding("warning", "mirror", "no mirror pairs were found: learners use no symmetry; state mirror: if it has one")
+    done = hold(robot)
+    if not done.held:
+        level: Literal["error", "warning"] = "error" if "diverges" in done.text else "warning"
+        yield Finding(level, "hold", f"does not hold its home pose for {HOLD_TIME:g} s under its gains: {done.text}")
+
+
+def _collides(model: mujoco.MjModel, geom: int) -> bool:
+    return bool(model.geom_contype[geom] or model.geom_conaffinity[geom])
+
+
+def _stiffness(robot: Robot, model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[tuple[str, float]]:
+    """Natural frequency of each servo, times the physics step, with all other joints free."""
+    inertia = np.zeros((model.nv, model.nv))
+    mujoco.mj_fullM(model, data, inertia)
+    free = np.linalg.inv(inertia + 1e-12 * np.eye(model.nv))
+    for actuator in robot.actuators:
+        dof = int(model.joint(actuator.joint).dofadr[0])
+        yield actuator.joint, float(np.sqrt(actuator.kp * free[dof, dof]) * model.opt.timestep)
+
+
+def moved_inertia(robot: Robot) -> dict[str, float]:
+    """Inertia that each joint moves in the home pose, with all others locked [kg m^2, or kg]."""
+    model = mjcf.build_model(robot)
+    data = mujoco.MjData(model)
+    data.qpos[:] = mjcf.home_qpos(robot, model)
+    mujoco.mj_forward(model, data)
+    inertia = np.zeros((model.nv, model.nv))
+    mujoco.mj_fullM(model, data, inertia)
+    dofs = {name: int(model.joint(name).dofadr[0]) for name in robot.joints}
+    return {name: float(inertia[dof, dof]) for name, dof in dofs.items()}
+
+
+def _doctor(robot: Robot) -> Iterator[Finding]:
+    """The findings of mjcf-doctor's static checks, where it is installed; ours cover the start and the hold."""
+    if importlib.util.find_spec("mjcf_doctor") is None:
+        return
+    from mjcf_doctor import Level, run_static
+
+    for found in run_static(mjcf.build_model(robot)):
+        if found.level >= Level.WARN:
+            said = " ".join(f"{found.subject}: {found.message}{'; ' + found.fix if found.fix else ''}".split())
+            yield Finding("warning", f"mjcf-doctor {found.code}", said)

@@ -1,0 +1,116 @@
+"""Left and right: which joints and feet of a robot mirror one another, from their names or from where they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+_SIDES = {"left": ("right", ""), "l": ("r", ""), "fl": ("fr", "f"), "rl": ("rr", "r"), "hl": ("hr", "h"), "bl": ("br", "b"),
+          "ml": ("mr", "m"), "lf": ("rf", "f"), "lh": ("rh", "h"), "lb": ("rb", "b"), "lm": ("rm", "m")}  # fmt: skip
+"""Words for the left side: the word for the right one, and what is left of both without a side (which end of it)."""
+_OTHER = {a: (b, end) for left, (right, end) in _SIDES.items() for a, b in ((left, right), (right, left))}
+_PARTS = re.compile(r"([_./ -]+)")
+_CAMEL = re.compile(r"(?:(?<=[a-z0-9])|(?<![A-Za-z]))(?P<side>[Ll]eft|[Rr]ight|LEFT|RIGHT)(?![a-z])")
+_RUN_TOGETHER = re.compile(r"\A(?P<side>[LR])(?=[A-Z][a-z])|\A(?P<word>left|right|Left|Right)(?=[A-Z_0-9])")
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """The robot's reflection across its sagittal (x-z) plane, given by names."""
+
+    twins: Mapping[str, str] = field(hash=False)
+    """The name on the other side of every name that has a side, both ways."""
+    flip: tuple[str, ...]
+    """Joints whose sign changes: those that turn about x or z, or slide along y, in the same sense on both sides."""
+    bases: Mapping[str, str] = field(hash=False)
+    """Every name that has a side, without it."""
+
+    def base(self, name: str) -> str:
+        """The name without its side."""
+        return self.bases.get(name, name)
+
+    def twin(self, name: str) -> str:
+        """The name on the other side; a name without a side is its own twin."""
+        return self.twins.get(name, name)
+
+    def flips(self, name: str) -> bool:
+        """Whether the sign of a joint changes."""
+        return name in self.flip
+
+    @classmethod
+    def by_prefix(cls, left: str, right: str, flip: Iterable[str], names: Iterable[str]) -> Mirror:
+        """The mirror of names with prefixes such as "l_" and "r_"; `flip` has joints without their prefix."""
+        twins, bases = {}, {}
+        for name in names:
+            for one, other in ((left, right), (right, left)):
+                if name.startswith(one):
+                    twins[name], bases[name] = other + name[len(one) :], name[len(one) :]
+                    break
+        flipped = set(flip)
+        return cls(twins, tuple(name for name in names if bases.get(name, name) in flipped), bases)
+
+
+def other_side(name: str) -> tuple[str, str] | None:
+    """(the name on the other side, the name without a side), by the field's ways to write one; None without a side.
+
+    `left_knee`, `knee_l`, `FL_hip`, `LF_HAA`, `LeftKnee` and `LKnee` have a side.
+    """
+    parts = _PARTS.split(name)
+    for i, part in enumerate(parts):
+        if part.lower() in _OTHER:
+            other, end = _OTHER[part.lower()]
+            rest = [*parts[:i], _like(end, part), *parts[i + 1 :]]
+            return "".join([*parts[:i], _like(other, part), *parts[i + 1 :]]), _joined(rest)
+    for pattern in (_CAMEL, _RUN_TOGETHER):
+        if match := pattern.search(name):
+            start, end_of_side = match.span()
+            side = match.group(0)
+            swapped = _like(_OTHER[side.lower()][0], side)
+            return name[:start] + swapped + name[end_of_side:], _joined([name[:start], name[end_of_side:]])
+    return None
+
+
+def without_side(name: str) -> str:
+    """The name without the part that says where a limb is: `FL_calf_joint` and `RR_calf_joint` are `calf_joint`."""
+    parts = _PARTS.split(name)
+    for i, part in enumerate(parts):
+        if part.lower() in _OTHER:
+            return _joined([*parts[:i], *parts[i + 1 :]])
+    found = other_side(name)
+    return found[1] if found else name
+
+
+def is_left(name: str) -> bool:
+    """Whether a name with a side is of the left one."""
+    for part in _PARTS.split(name):
+        if part.lower() in _OTHER:
+            return part.lower() in _SIDES
+    match = _CAMEL.search(name) or _RUN_TOGETHER.search(name)
+    return match is not None and match.group(0).lower() in _SIDES
+
+
+def _like(word: str, model: str) -> str:
+    """`word` in the letter case of `model`."""
+    if model.isupper():
+        return word.upper()
+    return word.capitalize() if model[0].isupper() else word
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """What is left of a name, without doubled or dangling separators."""
+    text = re.sub(r"([_./ -])[_./ -]+", r"\1", "".join(parts))
+    return text.strip("_./ -")
+
+
+def by_names(names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]] | None:
+    """(twins, names without side) of a robot's joints or feet; None where no name has a side, or one lacks its twin."""
+    twins, bases = {}, {}
+    for name in names:
+        found = other_side(name)
+        if found is None:
+            continue
+        if found[0] not in names:
+            return None
+        twins[name], bases[name] = found
+    return (twins, bases) if twins else None

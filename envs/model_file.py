@@ -1,0 +1,340 @@
+"""Reads a robot's MJCF or URDF file: what it says about motors, poses and options, and its bodies without these.
+
+`read` returns a MuJoCo spec of bodies, joints, geoms and sites, in which every body and joint has a name. Actuators,
+sensors, keyframes, floor, lights and cameras of the file are taken out: RoboLearn adds its own. What the actuators and
+keyframes say is kept as facts, from which `robolearn.envs.derive` describes the robot.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import mujoco
+import numpy as np
+
+from robolearn.errors import ConfigError, one_line, quote
+
+LARGEST_MESH = 100_000_000
+"""Largest mesh file accepted [bytes]; MuJoCo computes a convex hull of each, which takes minutes for a larger one."""
+LARGEST_FILE = 50_000_000
+"""Largest MJCF or URDF file accepted [bytes]."""
+_MESHES = (".stl", ".obj", ".msh")
+_ONE_AXIS = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
+
+
+@dataclass(frozen=True)
+class Drive:
+    """What a file says about the motor of one joint, in units of the joint."""
+
+    kp: float
+    """Stiffness [Nm/rad or N/m]; 0 for a motor that is given a torque."""
+    kd: float
+    """Damping [Nm s/rad or N s/m]."""
+    effort: float
+    """Largest torque or force [Nm or N]; inf without a limit."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A robot's file, parsed and compiled."""
+
+    path: Path
+    spec: mujoco.MjSpec
+    """Bodies, joints, geoms and sites, all named where RoboLearn needs a name. Copy it before changing it."""
+    model: mujoco.MjModel
+    """The file as it is, compiled, actuators and keyframes included."""
+    drives: dict[str, Drive]
+    """By joint; empty where the file has no actuators."""
+    has_actuators: bool
+    """Whether the file describes actuators at all."""
+    urdf: bool
+    """Whether the file is a URDF, which never says whether its base is free."""
+    notes: tuple[str, ...] = field(default=())
+    """What of the file is not used, a line each."""
+
+    def fail(self, message: str) -> NoReturn:
+        """Raise a ConfigError that begins with the file."""
+        raise ConfigError(f"{self.path}: {message}")
+
+
+def read(path: Path) -> ModelFile:
+    """The parsed file; read once as long as it does not change.
+
+    Raises:
+        ConfigError: it cannot be read or compiled; one line that names the file and the element.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    return _read(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: Path, changed: int, size: int) -> ModelFile:
+    if size > LARGEST_FILE:
+        raise ConfigError(f"{path}: is {size / 1e6:.0f} MB; a robot's file has at most {LARGEST_FILE / 1e6:.0f} MB")
+    root = _xml(path)
+    urdf = root.tag == "robot"
+    if root.tag not in ("robot", "mujoco"):
+        raise ConfigError(f"{path}: its root element is <{root.tag}>, not <mujoco> (MJCF) or <robot> (URDF)")
+    try:
+        if urdf:
+            _check_tree(path, root)
+            spec = mujoco.MjSpec.from_string(_urdf_for_mujoco(path, root))
+        else:
+            spec = mujoco.MjSpec.from_file(str(path))
+        _check_meshes(path, spec)
+        _name_all(spec)
+        _free_floor_pairs(spec)
+        model = spec.copy().compile()
+    except ConfigError:
+        raise
+    except (ValueError, RuntimeError, OSError, mujoco.FatalError) as error:
+        raise ConfigError(f"{path}: {one_line(str(error))}") from None
+    _check_numbers(path, model)
+    drives, notes = _drives(model)
+    has_actuators = model.nu > 0
+    for elements in (spec.actuators, spec.sensors, spec.keys, spec.cameras, spec.lights, spec.tuples):
+        for element in list(elements):
+            spec.delete(element)
+    for geom in list(spec.worldbody.geoms):
+        if geom.type == mujoco.mjtGeom.mjGEOM_PLANE:
+            spec.delete(geom)
+    for joint in spec.joints:  # part of the motor's effort from here on, which every backend clips
+        joint.actfrclimited = int(mujoco.mjtLimited.mjLIMITED_FALSE)
+    return ModelFile(path, spec, model, drives, has_actuators, urdf, tuple(notes))
+
+
+def _xml(path: Path) -> ET.Element:
+    text = path.read_bytes()
+    if b"<!ENTITY" in text:
+        raise ConfigError(f"{path}: defines XML entities, which are not read; write the text out")
+    try:
+        return ET.fromstring(text)  # noqa: S314 (entities are refused above)
+    except ET.ParseError as error:
+        raise ConfigError(f"{path}: is not valid XML: {error}") from None
+
+
+def _check_tree(path: Path, root: ET.Element) -> None:
+    """Check that the links and joints of a URDF form one tree."""
+    links = [link.get("name", "") for link in root.iter("link") if link.get("name")]
+    parent: dict[str, str] = {}
+    for joint in root.findall("joint"):
+        up, down = joint.find("parent"), joint.find("child")
+        name = joint.get("name", "")
+        if up is None or down is None:
+            raise ConfigError(f"{path}: joint {quote(name)} lacks its <parent> or <child>")
+        for link in (up.get("link", ""), down.get("link", "")):
+            if link not in links:
+                raise ConfigError(f"{path}: joint {quote(name)} names the link {quote(link)}, which does not exist")
+        child = down.get("link", "")
+        if child in parent:
+            raise ConfigError(f"{path}: link {quote(child)} has two parents; a robot is a tree of links")
+        parent[child] = up.get("link", "")
+    roots = [link for link in links if link not in parent]
+    if len(roots) > 1:
+        raise ConfigError(f"{path}: has {len(roots)} roots, {', '.join(roots[:4])}; a robot is one tree: join them")
+    for link in links:
+        seen = [link]
+        while (up_link := parent.get(seen[-1])) is not None:
+            if up_link in seen:
+                raise ConfigError(f"{path}: links {', '.join(seen[:4])} form a loop; a robot is a tree of links")
+            seen.append(up_link)
+
+
+def _urdf_for_mujoco(path: Path, root: ET.Element) -> str:
+    """A URDF's text with the mesh files that MuJoCo can read at absolute paths, and the visuals that it cannot left
+    out."""
+    for link in root.iter("link"):
+        for kind in ("visual", "collision"):
+            for shape in link.findall(kind):
+                mesh = shape.find("geometry/mesh")
+                if mesh is None:
+                    continue
+                name = mesh.get("filename", "")
+                found = _mesh_file(path, name)
+                if kind == "visual" and (found is None or found.suffix.lower() not in _MESHES):
+                    link.remove(shape)  # a picture then shows the collision shapes
+                    continue
+                where = f"link {quote(link.get('name', ''))}: {kind} mesh {quote(name, 160)}"
+                if found is None:
+                    raise ConfigError(
+                        f"{path}: {where} is not found; a package:// path is looked up in the folders above the file"
+                    )
+                if found.suffix.lower() not in _MESHES:
+                    twin = next((found.with_suffix(s) for s in _MESHES if found.with_suffix(s).is_file()), None)
+                    if twin is None:
+                        raise ConfigError(f"{path}: {where} is of a kind that MuJoCo cannot read; convert it to .stl")
+                    found = twin
+                mesh.set("filename", str(found))
+    for link in root.iter("link"):
+        _sound_inertia(path, link)
+    for old in root.findall("mujoco"):
+        root.remove(old)
+    options = ET.SubElement(root, "mujoco")
+    ET.SubElement(
+        options, "compiler", strippath="false", fusestatic="false", discardvisual="false", balanceinertia="true",
+        boundmass="1e-6", boundinertia="1e-9",
+    )  # fmt: skip
+    _unique_mesh_names(root)
+    return ET.tostring(root, encoding="unicode")
+
+
+def _sound_inertia(path: Path, link: ET.Element) -> None:
+    """Give a link whose inertia no body can have the smallest one that MuJoCo accepts."""
+    inertial = link.find("inertial")
+    if inertial is None:
+        return
+    mass, inertia = inertial.find("mass"), inertial.find("inertia")
+    try:
+        values = [float(inertia.get(k, 0)) for k in ("ixx", "ixy", "ixz", "iyy", "iyz", "izz")] if inertia is not None else []
+        weight = float(mass.get("value", 0)) if mass is not None else 0.0
+    except ValueError:
+        raise ConfigError(f"{path}: link {quote(link.get('name', ''))} has a mass or inertia that is no number") from None
+    if not np.isfinite([*values, weight]).all():
+        raise ConfigError(f"{path}: link {quote(link.get('name', ''))} has a mass or inertia that is not finite")
+    if inertia is None or not values:
+        return
+    xx, xy, xz, yy, yz, zz = values
+    principal = np.linalg.eigvalsh([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+    if principal[0] <= 0:
+        size = max(1e-9, 1e-4 * weight)
+        for key in ("ixx", "ixy", "ixz", "iyy", "iyz", "izz"):
+            inertia.set(key, str(size if key[1] == key[2] else 0.0))
+
+
+def _unique_mesh_names(root: ET.Element) -> None:
+    """Drop visual shapes whose mesh has the name of another file: MuJoCo names a mesh by its file alone."""
+    first: dict[str, str] = {}
+    for kind in ("collision", "visual"):
+        for link in root.iter("link"):
+            for shape in link.findall(kind):
+                mesh = shape.find("geometry/mesh")
+                if mesh is None:
+                    continue
+                file = mesh.get("filename", "")
+                if first.setdefault(Path(file).stem, file) != file and kind == "visual":
+                    link.remove(shape)
+
+
+def _mesh_file(urdf: Path, name: str) -> Path | None:
+    """The file of a URDF's mesh; None where it does not exist."""
+    if name.startswith("file://"):
+        places = [Path(name.removeprefix("file://"))]
+    elif match := re.match(r"(?:package|model)://([^/]+)/(.+)", name):
+        package, rest = match.groups()
+        places = [folder / part for folder in urdf.parents for part in (f"{package}/{rest}", rest)]
+    else:
+        places = [urdf.parent / name]
+    return next((place for place in places if place.is_file()), None)
+
+
+def _check_meshes(path: Path, spec: mujoco.MjSpec) -> None:
+    """Check that every mesh file exists and is not too large."""
+    folder = path.parent / spec.meshdir
+    for mesh in spec.meshes:
+        if not mesh.file:
+            continue
+        file = Path(mesh.file) if Path(mesh.file).is_absolute() else folder / mesh.file
+        name = mesh.name or Path(mesh.file).stem
+        if not file.is_file():
+            file = path.parent / mesh.file  # an included file's own folder is checked by MuJoCo
+            if not file.is_file():
+                continue
+        if file.stat().st_size > LARGEST_MESH:
+            raise ConfigError(
+                f"{path}: mesh {name} has {file.stat().st_size / 1e6:.0f} MB ({file.name}); the largest is "
+                f"{LARGEST_MESH / 1e6:.0f} MB: reduce its number of triangles"
+            )
+
+
+def _name_all(spec: mujoco.MjSpec) -> None:
+    """Give names to the bodies and one-axis joints that lack them."""
+    bodies = {body.name for body in spec.bodies}
+    for i, body in enumerate(spec.bodies):
+        if not body.name:
+            body.name = _free_name(f"body_{i}", bodies)
+    joints = {joint.name for joint in spec.joints}
+    for joint in spec.joints:
+        if not joint.name and joint.type in _ONE_AXIS:
+            joint.name = _free_name(f"{joint.parent.name}_joint", joints)
+
+
+def _free_floor_pairs(spec: mujoco.MjSpec) -> None:
+    """Let geoms that the file pairs with its floor collide with any floor: its own is taken out."""
+    floors = {g.name for g in spec.worldbody.geoms if g.type == mujoco.mjtGeom.mjGEOM_PLANE and g.name}
+    for pair in list(spec.pairs):
+        names = {pair.geomname1, pair.geomname2}
+        for name in names - floors if names & floors else ():
+            geom = spec.geom(name)
+            geom.contype = int(geom.contype) | 1
+        if names & floors:
+            spec.delete(pair)
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    number = 1
+    free = name
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    taken.add(free)
+    return free
+
+
+def _check_numbers(path: Path, model: mujoco.MjModel) -> None:
+    for what, values, names in (
+        ("mass", model.body_mass, lambda i: f"body {model.body(i).name}"),
+        ("inertia", model.body_inertia, lambda i: f"body {model.body(i).name}"),
+        ("position", model.body_pos, lambda i: f"body {model.body(i).name}"),
+        ("range", model.jnt_range, lambda i: f"joint {model.joint(i).name}"),
+        ("damping", model.dof_damping, lambda i: f"degree of freedom {i}"),
+    ):
+        bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1) if len(values) else np.zeros(0, bool)
+        if bad.any():
+            raise ConfigError(f"{path}: {names(int(np.argmax(bad)))} has a {what} that is not finite")
+
+
+def _drives(model: mujoco.MjModel) -> tuple[dict[str, Drive], list[str]]:
+    """What the actuators of a model say, by joint, and notes on those that are not used."""
+    drives: dict[str, Drive] = {}
+    notes = []
+    affine, fixed = int(mujoco.mjtBias.mjBIAS_AFFINE), int(mujoco.mjtGain.mjGAIN_FIXED)
+    for i in range(model.nu):
+        name = model.actuator(i).name or f"number {i}"
+        if model.actuator_trntype[i] not in (
+            int(mujoco.mjtTrn.mjTRN_JOINT),
+            int(mujoco.mjtTrn.mjTRN_JOINTINPARENT),
+        ):
+            notes.append(f"actuator {name} drives no single joint and is left out")
+            continue
+        joint = int(model.actuator_trnid[i, 0])
+        if model.jnt_type[joint] not in (int(t) for t in _ONE_AXIS):
+            notes.append(f"actuator {name} drives a free or ball joint and is left out")
+            continue
+        bias = model.actuator_biasprm[i, :3] if model.actuator_biastype[i] == affine else np.zeros(3)
+        if model.actuator_gaintype[i] != fixed or model.actuator_biastype[i] not in (0, affine):
+            notes.append(f"actuator {name} is no motor or servo (a muscle, for example); it is read as a motor")
+        gear = float(model.actuator_gear[i, 0])
+        limits = [math.inf]
+        if model.actuator_forcelimited[i]:
+            limits.append(float(np.abs(model.actuator_forcerange[i]).max()) * abs(gear))
+        if model.actuator_ctrllimited[i] and not bias.any():
+            gain = float(model.actuator_gainprm[i, 0]) if model.actuator_gaintype[i] == fixed else 1.0
+            limits.append(float(np.abs(model.actuator_ctrlrange[i]).max()) * abs(gain * gear))
+        if model.jnt_actfrclimited[joint]:
+            limits.append(float(np.abs(model.jnt_actfrcrange[joint]).max()))
+        drive = Drive(max(0.0, -float(bias[1]) * gear**2), max(0.0, -float(bias[2]) * gear**2), min(limits))
+        named = model.joint(joint).name
+        if named in drives:  # a position servo and a velocity servo on one joint act together
+            old = drives[named]
+            drive = Drive(old.kp + drive.kp, old.kd + drive.kd, max(old.effort, drive.effort))
+        drives[named] = drive
+    return drives, notes
