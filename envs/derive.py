@@ -60,7 +60,9 @@ def base(file: ModelFile) -> str | None:
     free = [int(model.jnt_bodyid[j]) for j in range(model.njnt) if model.jnt_type[j] == _FREE]
     if len(free) > 1:
         names = listing(model.body(b).name for b in free)
-        file.fail(f"has {len(free)} free joints, at {names}; a robot's file has one free base, objects belong elsewhere")
+        file.fail(
+            f"has {len(free)} free joints, at {names}; a robot's file has one free base, objects belong elsewhere"
+        )
     if free:
         return str(model.body(free[0]).name)
     if not file.urdf:
@@ -111,7 +113,9 @@ def bodies(file: ModelFile, feet: Sequence[str]) -> tuple[str, ...]:
     return tuple(str(model.body(b).name) for b in ends if b not in stand)
 
 
-def sole(file: ModelFile, home: Mapping[str, float], foot: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def sole(
+    file: ModelFile, home: Mapping[str, float], foot: str
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Position (3,) [m] and orientation (4,) wxyz of the centre of a foot's sole in the frame of its body: level, and
     facing forward, in the home pose."""
     model = file.model
@@ -173,7 +177,9 @@ def drives(file: ModelFile, floating: bool, home: Mapping[str, float]) -> dict[s
         if told and told.kp > 0:
             low, high = joint.range
             width = high - low if model.jnt_limited[joint.id] else 2 * math.pi
-            limit = effort if 0 < effort < ABSURD_EFFORT * usual else min(told.kp * width, ABSURD_EFFORT * usual)
+            limit = (
+                effort if 0 < effort < ABSURD_EFFORT * usual else min(told.kp * width, ABSURD_EFFORT * usual)
+            )
             found[name] = Drive(told.kp, told.kd, limit)
             continue
         if not 0 < effort < ABSURD_EFFORT * usual:
@@ -356,7 +362,17 @@ def _stance(file: ModelFile, start: np.ndarray, fixed: frozenset[str], rounds: i
                 data.qpos[:] = qpos
                 mujoco.mj_kinematics(model, data)
                 hips[foot] = float(_sole_centre(model, data, foot)[0] - data.xanchor[leg[0], 0]) + ahead
-            qpos = _placed(model, data, qpos, foot, leg[0], free, *zero[foot], np.array([hips.get(foot, 0.0), aside[foot]]), rounds)
+            qpos = _placed(
+                model,
+                data,
+                qpos,
+                foot,
+                leg[0],
+                free,
+                *zero[foot],
+                np.array([hips.get(foot, 0.0), aside[foot]]),
+                rounds,
+            )
     return qpos
 
 
@@ -531,7 +547,9 @@ def _is_base(model: mujoco.MjModel, body: int) -> bool:
 def _driven(model: mujoco.MjModel) -> set[str]:
     """Joints that follow another one by an equality constraint (URDF: mimic)."""
     of_joints = int(mujoco.mjtEq.mjEQ_JOINT)
-    return {model.joint(int(model.eq_obj1id[e])).name for e in range(model.neq) if model.eq_type[e] == of_joints}
+    return {
+        model.joint(int(model.eq_obj1id[e])).name for e in range(model.neq) if model.eq_type[e] == of_joints
+    }
 
 
 def _standing_load(file: ModelFile, data: mujoco.MjData, home: Mapping[str, float]) -> np.ndarray:
@@ -550,9 +568,13 @@ def _standing_load(file: ModelFile, data: mujoco.MjData, home: Mapping[str, floa
             level = float(np.linalg.norm(data.xaxis[joint][:2]))  # an upright axis carries no weight
             reach = float(np.linalg.norm(place - data.xanchor[joint]))
             least[model.jnt_dofadr[joint]] = LEAST_LEVER * share * reach * level
-            if len(feet) <= 2:  # balances on its ankles: a pendulum that falls unless its spring is stiff enough
+            if (
+                len(feet) <= 2
+            ):  # balances on its ankles: a pendulum that falls unless its spring is stiff enough
                 above = float(data.subtree_com[0, 2] - place[2])
-                least[model.jnt_dofadr[joint]] = max(least[model.jnt_dofadr[joint]], UPRIGHT * share * above * level * SAG)
+                least[model.jnt_dofadr[joint]] = max(
+                    least[model.jnt_dofadr[joint]], UPRIGHT * share * above * level * SAG
+                )
     return np.maximum(np.abs(load), least)
 
 
@@ -577,7 +599,10 @@ def _usual_effort(file: ModelFile, data: mujoco.MjData, name: str, floating: boo
     joint = model.joint(name)
     body = int(model.jnt_bodyid[joint.id])
     if floating:
-        lowest = min((float(_lowest(model, data, g)[:, 2].min()) for g in range(model.ngeom) if _collides(model, g)), default=0.0)
+        lowest = min(
+            (float(_lowest(model, data, g)[:, 2].min()) for g in range(model.ngeom) if _collides(model, g)),
+            default=0.0,
+        )
         root = min(b for b in range(1, model.nbody) if model.body_parentid[b] == 0)
         effort = 0.5 * float(model.body_mass.sum()) * 9.81 * max(float(data.xpos[root, 2]) - lowest, 0.05)
     else:

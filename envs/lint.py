@@ -81,7 +81,9 @@ def hold(robot: Robot) -> Hold:
     worst = max(offs, key=lambda name: offs[name])
     where = f"; {worst} is {offs[worst]:.2f} rad off"
     if robot.base is None:
-        return Hold(offs[worst] < BENT, ("holds its pose" if offs[worst] < BENT else "does not hold its pose") + where)
+        return Hold(
+            offs[worst] < BENT, ("holds its pose" if offs[worst] < BENT else "does not hold its pose") + where
+        )
     sunk = float(start[2] - data.qpos[2])
     up = 1 - 2 * float(data.qpos[4] ** 2 + data.qpos[5] ** 2)
     held = sunk < SUNK * robot.home_height and up > LEANT and offs[worst] < BENT
@@ -126,11 +128,19 @@ def _checks(robot: Robot) -> Iterator[Finding]:
         if model.body_jntnum[b] and (model.body_subtreemass[b] < 1e-4 or model.body_inertia[b].max() < 1e-8)
     ]
     if light:
-        yield Finding("warning", "inertia", f"bodies with almost no mass or inertia: {listing(light, 4)}; give them theirs")
+        yield Finding(
+            "warning",
+            "inertia",
+            f"bodies with almost no mass or inertia: {listing(light, 4)}; give them theirs",
+        )
     for name, home in zip(robot.joints, robot.home, strict=True):
         joint = model.joint(name)
         if model.jnt_limited[joint.id] and not joint.range[0] <= home <= joint.range[1]:
-            yield Finding("error", "limits", f"joint {name}: home {home:.3g} is outside {joint.range[0]:.3g} to {joint.range[1]:.3g}")
+            yield Finding(
+                "error",
+                "limits",
+                f"joint {name}: home {home:.3g} is outside {joint.range[0]:.3g} to {joint.range[1]:.3g}",
+            )
     deep = [c for c in data.contact if c.dist < -DEEP]
     if deep:
         worst = min(deep, key=lambda c: c.dist)
@@ -141,7 +151,11 @@ def _checks(robot: Robot) -> Iterator[Finding]:
         )  # fmt: skip
     if robot.apart:
         shown = listing((f"{one} and {other}" for one, other in robot.apart), 3)
-        yield Finding("warning", "collisions", f"{len(robot.apart)} pairs of bodies overlap at home and do not collide: {shown}")
+        yield Finding(
+            "warning",
+            "collisions",
+            f"{len(robot.apart)} pairs of bodies overlap at home and do not collide: {shown}",
+        )
     for name, ratio in _stiffness(robot, model, data):
         if ratio > STIFF:
             yield Finding(
@@ -151,13 +165,21 @@ def _checks(robot: Robot) -> Iterator[Finding]:
     if robot.base is not None and robot.mirror is not None:
         bent = derive.crooked(file, robot.base, robot.mirror)
         if bent:
-            yield Finding("warning", "mirror", f"joints that are not where their mirror image is: {listing(bent, 4)}")
+            yield Finding(
+                "warning", "mirror", f"joints that are not where their mirror image is: {listing(bent, 4)}"
+            )
     if robot.base is not None and robot.mirror is None:
-        yield Finding("warning", "mirror", "no mirror pairs were found: learners use no symmetry; state mirror: if it has one")
+        yield Finding(
+            "warning",
+            "mirror",
+            "no mirror pairs were found: learners use no symmetry; state mirror: if it has one",
+        )
     done = hold(robot)
     if not done.held:
         level: Literal["error", "warning"] = "error" if "diverges" in done.text else "warning"
-        yield Finding(level, "hold", f"does not hold its home pose for {HOLD_TIME:g} s under its gains: {done.text}")
+        yield Finding(
+            level, "hold", f"does not hold its home pose for {HOLD_TIME:g} s under its gains: {done.text}"
+        )
 
 
 def _collides(model: mujoco.MjModel, geom: int) -> bool:
@@ -194,5 +216,7 @@ def _doctor(robot: Robot) -> Iterator[Finding]:
 
     for found in run_static(mjcf.build_model(robot)):
         if found.level >= Level.WARN:
-            said = " ".join(f"{found.subject}: {found.message}{'; ' + found.fix if found.fix else ''}".split())
+            said = " ".join(
+                f"{found.subject}: {found.message}{'; ' + found.fix if found.fix else ''}".split()
+            )
             yield Finding("warning", f"mjcf-doctor {found.code}", said)

@@ -32,7 +32,10 @@ class Mirror:
 
     def twin(self, name: str) -> str:
         """The name on the other side; a name without a side is its own twin."""
-        return self.twins.get(name, name)
+        if name in self.twins:
+            return self.twins[name]
+        found = other_side(name)  # a body's, for example
+        return found[0] if found else name
 
     def flips(self, name: str) -> bool:
         """Whether the sign of a joint changes."""

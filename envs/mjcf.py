@@ -165,7 +165,9 @@ def options(robot: Robot, backend: str) -> dict[str, Any]:
         return dict(_EXPLICIT[backend])
     option = model_file.read(robot.mjcf).spec.option
     found: dict[str, Any] = {"timestep": float(option.timestep)}
-    if option.integrator == mujoco.mjtIntegrator.mjINT_EULER:  # the default; the damping of a servo would be explicit
+    if (
+        option.integrator == mujoco.mjtIntegrator.mjINT_EULER
+    ):  # the default; the damping of a servo would be explicit
         found["integrator"] = "implicitfast"
     if backend != "mujoco" and option.solver == mujoco.mjtSolver.mjSOL_PGS:
         found["solver"] = "Newton"

@@ -79,7 +79,9 @@ def read(path: Path) -> ModelFile:
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, changed: int, size: int) -> ModelFile:
     if size > LARGEST_FILE:
-        raise ConfigError(f"{path}: is {size / 1e6:.0f} MB; a robot's file has at most {LARGEST_FILE / 1e6:.0f} MB")
+        raise ConfigError(
+            f"{path}: is {size / 1e6:.0f} MB; a robot's file has at most {LARGEST_FILE / 1e6:.0f} MB"
+        )
     root = _xml(path)
     urdf = root.tag == "robot"
     if root.tag not in ("robot", "mujoco"):
@@ -133,19 +135,25 @@ def _check_tree(path: Path, root: ET.Element) -> None:
             raise ConfigError(f"{path}: joint {quote(name)} lacks its <parent> or <child>")
         for link in (up.get("link", ""), down.get("link", "")):
             if link not in links:
-                raise ConfigError(f"{path}: joint {quote(name)} names the link {quote(link)}, which does not exist")
+                raise ConfigError(
+                    f"{path}: joint {quote(name)} names the link {quote(link)}, which does not exist"
+                )
         child = down.get("link", "")
         if child in parent:
             raise ConfigError(f"{path}: link {quote(child)} has two parents; a robot is a tree of links")
         parent[child] = up.get("link", "")
     roots = [link for link in links if link not in parent]
     if len(roots) > 1:
-        raise ConfigError(f"{path}: has {len(roots)} roots, {', '.join(roots[:4])}; a robot is one tree: join them")
+        raise ConfigError(
+            f"{path}: has {len(roots)} roots, {', '.join(roots[:4])}; a robot is one tree: join them"
+        )
     for link in links:
         seen = [link]
         while (up_link := parent.get(seen[-1])) is not None:
             if up_link in seen:
-                raise ConfigError(f"{path}: links {', '.join(seen[:4])} form a loop; a robot is a tree of links")
+                raise ConfigError(
+                    f"{path}: links {', '.join(seen[:4])} form a loop; a robot is a tree of links"
+                )
             seen.append(up_link)
 
 
@@ -169,9 +177,13 @@ def _urdf_for_mujoco(path: Path, root: ET.Element) -> str:
                         f"{path}: {where} is not found; a package:// path is looked up in the folders above the file"
                     )
                 if found.suffix.lower() not in _MESHES:
-                    twin = next((found.with_suffix(s) for s in _MESHES if found.with_suffix(s).is_file()), None)
+                    twin = next(
+                        (found.with_suffix(s) for s in _MESHES if found.with_suffix(s).is_file()), None
+                    )
                     if twin is None:
-                        raise ConfigError(f"{path}: {where} is of a kind that MuJoCo cannot read; convert it to .stl")
+                        raise ConfigError(
+                            f"{path}: {where} is of a kind that MuJoCo cannot read; convert it to .stl"
+                        )
                     found = twin
                 mesh.set("filename", str(found))
     for link in root.iter("link"):
@@ -194,12 +206,20 @@ def _sound_inertia(path: Path, link: ET.Element) -> None:
         return
     mass, inertia = inertial.find("mass"), inertial.find("inertia")
     try:
-        values = [float(inertia.get(k, 0)) for k in ("ixx", "ixy", "ixz", "iyy", "iyz", "izz")] if inertia is not None else []
+        values = (
+            [float(inertia.get(k, 0)) for k in ("ixx", "ixy", "ixz", "iyy", "iyz", "izz")]
+            if inertia is not None
+            else []
+        )
         weight = float(mass.get("value", 0)) if mass is not None else 0.0
     except ValueError:
-        raise ConfigError(f"{path}: link {quote(link.get('name', ''))} has a mass or inertia that is no number") from None
+        raise ConfigError(
+            f"{path}: link {quote(link.get('name', ''))} has a mass or inertia that is no number"
+        ) from None
     if not np.isfinite([*values, weight]).all():
-        raise ConfigError(f"{path}: link {quote(link.get('name', ''))} has a mass or inertia that is not finite")
+        raise ConfigError(
+            f"{path}: link {quote(link.get('name', ''))} has a mass or inertia that is not finite"
+        )
     if inertia is None or not values:
         return
     xx, xy, xz, yy, yz, zz = values
@@ -321,7 +341,9 @@ def _drives(model: mujoco.MjModel) -> tuple[dict[str, Drive], list[str]]:
             continue
         bias = model.actuator_biasprm[i, :3] if model.actuator_biastype[i] == affine else np.zeros(3)
         if model.actuator_gaintype[i] != fixed or model.actuator_biastype[i] not in (0, affine):
-            notes.append(f"actuator {name} is no motor or servo (a muscle, for example); it is read as a motor")
+            notes.append(
+                f"actuator {name} is no motor or servo (a muscle, for example); it is read as a motor"
+            )
         gear = float(model.actuator_gear[i, 0])
         limits = [math.inf]
         if model.actuator_forcelimited[i]:

@@ -151,7 +151,11 @@ class _Reader:
     """Parses one robot.yaml into a Robot; every error is one line that begins with the file."""
 
     def __init__(
-        self, file: Path, content: Mapping[str, Any] | None = None, changes: Mapping[str, Any] | None = None, name: str = ""
+        self,
+        file: Path,
+        content: Mapping[str, Any] | None = None,
+        changes: Mapping[str, Any] | None = None,
+        name: str = "",
     ) -> None:
         """`content` stands for the file's."""
         self.file, self.content, self.changes, self.name = file, content, changes or {}, name
@@ -241,7 +245,9 @@ class _Reader:
             driven = {actuator.joint for actuator in actuators}
             for name in driven:
                 if mirror.twin(name) not in driven:
-                    self.fail(f"joint {name} has an actuator, its mirror image {mirror.twin(name)} has none; set mirror: null")
+                    self.fail(
+                        f"joint {name} has an actuator, its mirror image {mirror.twin(name)} has none; set mirror: null"
+                    )
         height = self.height(base, raw) if "home_height" in raw else None
         if height is None:
             height = derive.home_height(file, base, home, feet) if base else 0.0
@@ -270,7 +276,12 @@ class _Reader:
         """One for each joint with a motor, in the order of `joints`: what the file says, changed by `actuators:`."""
         models = self.mapping("actuators", raw.get("actuators", {}))
         for name, model in models.items():
-            self.keys(f"actuators.{name}", self.mapping(f"actuators.{name}", model), (), ("kind", "kp", "kd", "effort"))
+            self.keys(
+                f"actuators.{name}",
+                self.mapping(f"actuators.{name}", model),
+                (),
+                ("kind", "kp", "kd", "effort"),
+            )
         used = set()
         out = []
         for joint in joints:
@@ -285,7 +296,9 @@ class _Reader:
             if joint not in drives and not matching:
                 continue
             start = drives.get(joint)
-            now = {"kind": "position"} | ({"kp": start.kp, "kd": start.kd, "effort": start.effort} if start else {})
+            now = {"kind": "position"} | (
+                {"kp": start.kp, "kd": start.kd, "effort": start.effort} if start else {}
+            )
             for name in matching:
                 now |= models[name]
             if now["kind"] == "force":
@@ -452,8 +465,9 @@ def _merged(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     merged = dict(content)
     for key, value in changes.items():
         old = merged.get(key)
-        nested = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merged(old, value) if nested else value
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = _merged(old, value)
+        merged[key] = value
     return merged
 
 

@@ -134,7 +134,9 @@ def list_(
 
 @app.command("robot", epilog=EPILOG, context_settings=WIDTH)
 def robot_(
-    name: Annotated[str, typer.Argument(metavar="NAME|PATH", help="A robot's name, folder, MJCF or URDF file.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|PATH", help="A robot's name, folder, MJCF or URDF file.")
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Argument(metavar="robot.KEY=VALUE", help="Changes, as in robot.yaml.", show_default=False),

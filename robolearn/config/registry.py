@@ -431,8 +431,12 @@ def _bad_path(one: str, path: Path) -> NoReturn:
         inside = listing(discovery.classes(path.expanduser()))
         raise ConfigError(f"{one} from a file needs a name in the file: {path}:NAME; it has {inside}")
     if one == "robot":
-        what = "is no folder with a robot.yaml" if path.suffix.lower() not in ROBOT_FILES else "does not exist"
-        raise ConfigError(f"robot {shown} {what}; a robot is named by such a folder, an MJCF or a URDF file, or a name")
+        what = (
+            "is no folder with a robot.yaml" if path.suffix.lower() not in ROBOT_FILES else "does not exist"
+        )
+        raise ConfigError(
+            f"robot {shown} {what}; a robot is named by such a folder, an MJCF or a URDF file, or a name"
+        )
     raise ConfigError(
         f"unknown {one} {shown}: a file is named as path.py:Name. Valid: {listing(names(one + 's'))}"
     )

@@ -144,7 +144,9 @@ def _sort(items: Iterable[Override]) -> tuple[dict[str, str], dict[str, Any]]:
         if head == "robot" and not rest:
             name = item.value.text if isinstance(item.value, Scalar) else item.value
             if not isinstance(name, str) or not name.strip():
-                raise ConfigError(f"{quote(item.text)}: robot takes the name or path of a robot; see robolearn list robots")
+                raise ConfigError(
+                    f"{quote(item.text)}: robot takes the name or path of a robot; see robolearn list robots"
+                )
             _put(trees.setdefault("task", {}), ("robot",), name)
         elif head == "robot":
             _put(trees.setdefault("", {}).setdefault("robot", {}), rest, item.value)
@@ -390,7 +392,8 @@ def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
         start = _instance(_settings_of(section, name), section, name)
         built[section] = fields.apply(start, type(start), tree, section, {}, whole=True)
         built[f"{section}_name"] = name
-    config = Config(**plain_settings({key: content[key] for key in SCALARS if key in content}), **built)
+    given = {key: content[key] for key in SCALARS if key in content and (key != "robot" or content[key])}
+    config = Config(**plain_settings(given), **built)
     validate(config)
     return config
 

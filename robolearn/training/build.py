@@ -104,7 +104,9 @@ def make_robot(run: Config) -> Robot:
     found = registry.load("robots", name)
     if isinstance(found, Robot):
         if run.robot:
-            raise ConfigError(f"robot.{next(iter(run.robot))}: robot {name} is made by Python code; change it there")
+            raise ConfigError(
+                f"robot.{next(iter(run.robot))}: robot {name} is made by Python code; change it there"
+            )
         return found
     return Robot.load(found, run.robot, name if registry.entries("robots").get(name) else "")
 

@@ -16,21 +16,15 @@ from tests.factories import ROBOTS, load_robot
         (("bodies: [trunk]", "bodies: [trunc]"), ("", ""), ["bodies", "'trunc'", "did you mean trunk?"]),
         (("base: trunk", "base: body"), ("", ""), ["base", "'body'", "valid: trunk"]),
         (("base: trunk", "base: l_leg"), ("", ""), ["base is l_leg", "trunk", "must agree"]),
-        (("", ""), ("<freejoint/>", ""), ["base is trunk", "none"]),
         (("", ""), ('<site name="r_leg"', '<site name="r_sole"'), ["feet", "site", "'r_leg'"]),
         (("", ""), ('joint name="r_leg"', 'joint name="r_lag"'), ["joints", "'r_leg'", "did you mean"]),
-        (("", ""), ('joint name="r_leg"', "joint"), ["without a name"]),
+        (("", ""), ('joint name="r_leg"', "joint"), ["'r_leg'", "r_leg_joint"]),
         (
             ("", ""),
-            ('<site name="l_leg"', '<body><joint name="toe"/></body><site name="l_leg"'),
+            ('<site name="l_leg"', '<body><joint name="toe"/><geom size=".01"/></body><site name="l_leg"'),
             ["joints lacks toe"],
         ),
         (("", ""), ('joint name="r_leg" type="slide"', 'joint name="r_leg" type="ball"'), ["r_leg"]),
-        (
-            ("", ""),
-            ("</mujoco>", '<sensor><gyro site="l_leg"/></sensor></mujoco>'),
-            ["sensors", "remove them"],
-        ),
         (("", ""), ("</mujoco>", ""), ["hopper.xml", "XML"]),
         (("", ""), ('size=".1 .1 .1"', 'size="-1 1 1"'), ["hopper.xml", "size"]),
         (("l_leg: {home: 0,", "l_leg: {home: 0.3,"), ("", ""), ["l_leg.home is 0.3", "-0.2 to 0.2"]),
@@ -42,7 +36,6 @@ from tests.factories import ROBOTS, load_robot
         ),
         (("iterations: 10", "iterations: 10.5"), ("", ""), ["'10.5'", "whole number"]),
         (("[eulerdamp]", "[eulerdump]"), ("", ""), ["solver.mujoco.disable", "did you mean eulerdamp?"]),
-        (("  mujoco: {", "  newton: {"), ("", ""), ["no options for the backend 'mujoco'", "valid: newton"]),
     ],
 )
 def test_a_robot_that_disagrees_with_its_mjcf_is_refused_in_one_line(
@@ -55,6 +48,35 @@ def test_a_robot_that_disagrees_with_its_mjcf_is_refused_in_one_line(
     assert "\n" not in message
     for word in words:
         assert word in message, message
+
+
+def test_what_a_file_says_of_motors_sensors_poses_and_its_floor_is_taken_out(tmp_path):
+    extra = (
+        '<actuator><motor joint="l_leg"/></actuator><sensor><gyro site="l_leg"/></sensor>'
+        '<keyframe><key name="home"/></keyframe></mujoco>'
+    )
+    folder = hopper(tmp_path, xml_change=("</mujoco>", extra))
+    xml = (folder / "hopper.xml").read_text()
+    floor = '<worldbody><geom name="ground" type="plane" size="1 1 1"/><light name="sun" pos="0 0 3"/>'
+    (folder / "hopper.xml").write_text(xml.replace("<worldbody>", floor, 1))
+    model = mjcf.build_model(Robot.load(folder))
+    assert (model.nu, model.nkey, model.nlight) == (2, 0, 0)  # the two motors of robot.yaml
+    assert [model.geom(g).name for g in range(model.ngeom) if model.geom_bodyid[g] == 0] == ["floor"]
+    assert "gyro" not in {model.sensor(s).name for s in range(model.nsensor)}
+
+
+def test_a_free_base_without_a_free_joint_in_the_file_gets_one(tmp_path):
+    model = mjcf.build_model(Robot.load(hopper(tmp_path, xml_change=("<freejoint/>", ""))))
+    assert model.jnt_type[model.body("trunk").jntadr[0]] == int(mujoco.mjtJoint.mjJNT_FREE)
+
+
+def test_a_backend_without_options_in_robot_yaml_takes_those_of_the_file(tmp_path):
+    folder = hopper(
+        tmp_path, ("  mujoco: {", "  newton: {"), ("<worldbody>", '<option timestep="0.004"/><worldbody>')
+    )
+    option = mjcf.build_model(Robot.load(folder)).opt
+    assert option.timestep == 0.004
+    assert option.integrator == int(mujoco.mjtIntegrator.mjINT_IMPLICITFAST)  # instead of Euler, the default
 
 
 def test_added_elements_do_not_inherit_the_robots_defaults(tmp_path):

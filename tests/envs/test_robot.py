@@ -51,7 +51,7 @@ def test_mirror_swaps_sides_and_negates_the_flipped_joints(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("schema: 1", "schema: 2", ["schema is '2'", "schema 1"]),
+        ("schema: 1", "schema: 3", ["schema is '3'", "schema 1 and 2"]),
         ("schema: 1\n", "", ["schema is 'None'"]),
         ("base: trunk", "basis: trunk", ["unknown key 'basis'", "did you mean base?", "home_height"]),
         ("home_height: 0.45", "", ["home_height is missing", "trunk"]),

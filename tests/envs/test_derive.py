@@ -1,0 +1,207 @@
+"""What is derived from a robot's file: base, home, feet, soles, motors, mirror."""
+
+import math
+
+import numpy as np
+import pytest
+
+from robolearn.envs import lint, mjcf
+from robolearn.envs.robot import Robot
+from robolearn.errors import ConfigError
+from tests.envs.scenes import at_home
+
+LEG = """
+<body name="{s}_thigh" pos="0 {y} 0">
+  <joint name="{s}_hip_roll" axis="1 0 0" range="-.5 .5"/>
+  <joint name="{s}_hip_pitch" axis="0 1 0" range="-1.5 1.5"/>
+  <geom type="capsule" fromto="0 0 0 0 0 -.3" size=".03" contype="0" conaffinity="0"/>
+  <body name="{s}_shin" pos="0 0 -.3">
+    <joint name="{s}_knee" axis="0 1 0" range="0 2"/>
+    <geom type="capsule" fromto="0 0 0 0 0 -.3" size=".03" contype="0" conaffinity="0"/>
+    <body name="{s}_foot" pos="0 0 -.3">
+      <joint name="{s}_ankle" axis="0 1 0" range="-1 1"/>
+      <geom type="box" size=".1 .05 .02" pos=".03 0 -.05"/>
+    </body>
+  </body>
+</body>
+"""
+BIPED = """
+<mujoco model="biped">
+  <compiler angle="radian"/>
+  <option timestep="0.004"/>
+  <worldbody>
+    <geom name="ground" type="plane" size="5 5 1"/>
+    <body name="trunk" pos="0 0 2">
+      <freejoint/>
+      <geom type="box" size=".1 .1 .1" pos="0 0 .1" contype="0" conaffinity="0"/>
+      {legs}
+    </body>
+  </worldbody>
+  {more}
+</mujoco>
+"""
+
+
+def biped(folder, more="", left="l", right="r", change=("", "")):
+    """Write a robot of 8 joints on two flat feet; returns its file."""
+    legs = LEG.format(s=left, y=".1") + LEG.format(s=right, y="-.1")
+    text = BIPED.format(legs=legs, more=more)
+    assert change[0] in text
+    path = folder / "biped.xml"
+    path.write_text(text.replace(*change))
+    return path
+
+
+def test_base_feet_soles_and_height_come_from_the_geometry(tmp_path):
+    robot = Robot.load(biped(tmp_path))
+    assert (robot.name, robot.base, robot.feet) == ("biped", "trunk", ("l_foot", "r_foot"))
+    assert len(robot.joints) == len(robot.actuators) == 8
+    position, orientation = robot.soles["l_foot"]
+    # The box is 0.05 + 0.02 m below the ankle and 0.03 m ahead of it; in the home pose its sole is level.
+    np.testing.assert_allclose(position, [0.03, 0, -0.07], atol=2e-3)
+    np.testing.assert_allclose(orientation, [1, 0, 0, 0], atol=0.02)
+    data = at_home(robot, mjcf.build_model(robot))
+    lowest = min(data.geom_xpos[g, 2] - 0.02 for g in range(data.model.ngeom) if data.model.geom_bodyid[g] and data.model.geom_contype[g])
+    assert abs(lowest) < 1e-3
+
+
+def test_the_stance_bends_the_knees_and_puts_the_mass_above_the_feet(tmp_path):
+    robot = Robot.load(biped(tmp_path))
+    home = dict(zip(robot.joints, robot.home, strict=True))
+    assert home["l_knee"] > 0.1  # 0 is its limit
+    assert home["l_hip_pitch"] + home["l_knee"] + home["l_ankle"] == pytest.approx(0, abs=0.02)  # a level sole
+    data = at_home(robot, mjcf.build_model(robot))
+    soles = [data.site(foot).xpos[0] for foot in robot.feet]
+    assert np.mean(soles) == pytest.approx(data.subtree_com[0, 0], abs=0.01)
+    assert lint.hold(robot).held
+
+
+def test_a_keyframe_named_home_is_the_home_pose(tmp_path):
+    keys = '<keyframe><key name="crouch"/><key name="home" qpos="0 0 1 1 0 0 0 0 -.3 .6 -.3 0 -.3 .6 -.3"/></keyframe>'
+    robot = Robot.load(biped(tmp_path, keys))
+    assert robot.home == (0, -0.3, 0.6, -0.3) * 2
+
+
+def test_servos_of_the_file_keep_their_gains_and_motors_their_limit(tmp_path):
+    motors = """<actuator>
+      <position joint="l_knee" kp="50" kv="3" forcerange="-20 20"/>
+      <motor joint="r_knee" gear="5" ctrlrange="-2 2"/>
+    </actuator>"""
+    actuators = {a.joint: a for a in Robot.load(biped(tmp_path, motors)).actuators}
+    assert set(actuators) == {"l_knee", "r_knee"}  # a file with actuators says which joints have one
+    assert (actuators["l_knee"].kp, actuators["l_knee"].kd, actuators["l_knee"].effort) == (50, 3, 20)
+    assert actuators["r_knee"].effort == 10  # 5 x 2 Nm
+
+
+def test_gains_without_a_servo_come_from_the_armature(tmp_path):
+    armature = ('<joint name="l_hip_roll"', '<joint armature="0.2" name="l_hip_roll"')
+    hip = next(a for a in Robot.load(biped(tmp_path, change=armature)).actuators if a.joint == "l_hip_roll")
+    w = 20 * math.pi  # 10 Hz, at a damping ratio of 2
+    assert hip.kp == pytest.approx(0.2 * w**2, rel=1e-6)
+    assert hip.kd == pytest.approx(4 * 0.2 * w, rel=1e-6)
+
+
+@pytest.mark.parametrize(("left", "right"), [("l", "r"), ("left", "right"), ("LF", "RF"), ("FL", "FR")])
+def test_left_and_right_are_known_by_their_names(tmp_path, left, right):
+    mirror = Robot.load(biped(tmp_path, left=left, right=right)).mirror
+    assert mirror.twin(f"{left}_knee") == f"{right}_knee"
+    assert mirror.twin(f"{right}_foot") == f"{left}_foot"
+    assert set(mirror.flip) == {f"{left}_hip_roll", f"{right}_hip_roll"}
+
+
+def test_left_and_right_without_such_names_are_known_by_where_they_are(tmp_path):
+    robot = Robot.load(biped(tmp_path, left="a", right="b"))
+    assert robot.mirror.twin("a_knee") == "b_knee"
+    assert robot.mirror.twin("b_foot") == "a_foot"
+    assert robot.mirror_feet() == [1, 0]
+
+
+def test_an_axis_that_points_the_other_way_on_one_side_changes_no_sign(tmp_path):
+    path = biped(tmp_path)
+    path.write_text(path.read_text().replace('name="r_hip_roll" axis="1 0 0"', 'name="r_hip_roll" axis="-1 0 0"'))
+    assert Robot.load(path).mirror.flip == ()
+
+
+def test_changes_apply_to_both_sides_by_the_name_without_one(tmp_path):
+    robot = Robot.load(biped(tmp_path), {"actuators": {"knee": {"kp": 70}, "l_ankle": {"effort": 9}}, "joints": {"l_knee": {"home": 0.5}}})
+    actuators = {a.joint: a for a in robot.actuators}
+    assert actuators["l_knee"].kp == actuators["r_knee"].kp == 70
+    assert actuators["l_ankle"].effort == 9 != actuators["r_ankle"].effort
+    assert dict(zip(robot.joints, robot.home, strict=True))["l_knee"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"actuators": {"kne": {"kp": 1}}}, ["'kne'", "knee"]),
+        ({"actuators": {"knee": {"kpp": 1}}}, ["kpp", "kp"]),
+        ({"joints": {"l_kne": {"home": 0}}}, ["'l_kne'", "l_knee"]),
+        ({"feet": ["l_fot"]}, ["'l_fot'", "l_foot"]),
+        ({"base": "trunc"}, ["'trunc'", "trunk"]),
+        ({"fet": []}, ["'fet'", "feet"]),
+    ],
+)
+def test_a_change_of_what_the_robot_lacks_is_refused_by_name(tmp_path, changes, words):
+    path = biped(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        Robot.load(path, changes)
+    assert str(error.value).startswith(str(path))
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_robot_yaml_beside_the_file_states_what_differs(tmp_path):
+    path = biped(tmp_path)
+    (tmp_path / "robot.yaml").write_text("schema: 2\nmjcf: biped.xml\ndescription: mine\nfeet: [r_foot]\nmirror: null\n")
+    robot = Robot.load(path)
+    assert (robot.description, robot.feet, robot.mirror) == ("mine", ("r_foot",), None)
+
+
+def test_bodies_that_overlap_at_home_do_not_push_one_another(tmp_path):
+    inside = ('<body name="l_shin"', '<geom name="extra" size=".05" pos="0 0 -.6"/><body name="l_shin"')
+    robot = Robot.load(biped(tmp_path, change=inside), {"home_height": 1.0})
+    assert ("l_thigh", "l_foot") in robot.apart
+    model = mjcf.build_model(robot)
+    assert model.nexclude == len(robot.apart)
+
+
+URDF = """
+<robot name="walker">
+  <link name="trunk"><inertial><mass value="5"/><inertia ixx=".1" iyy=".1" izz=".1" ixy="0" ixz="0" iyz="0"/></inertial></link>
+  {legs}
+</robot>
+"""
+URDF_LEG = """
+<link name="{s}_thigh"><inertial><origin xyz="0 0 -.1"/><mass value="1"/>
+  <inertia ixx=".01" iyy=".01" izz=".01" ixy="0" ixz="0" iyz="0"/></inertial></link>
+<link name="{s}_foot"><collision><geometry><sphere radius=".03"/></geometry></collision></link>
+<joint name="{s}_hip" type="revolute"><parent link="trunk"/><child link="{s}_thigh"/><origin xyz="{x} {y} 0"/>
+  <axis xyz="0 1 0"/><limit lower="-1" upper="1" effort="12" velocity="9"/></joint>
+<joint name="{s}_tip" type="fixed"><parent link="{s}_thigh"/><child link="{s}_foot"/><origin xyz="0 0 -.3"/></joint>
+"""
+
+
+def urdf(folder, change=("", "")):
+    """Write a URDF of four one-joint legs whose feet are fixed links; returns its file."""
+    legs = "".join(URDF_LEG.format(s=f"{x}{y}".upper(), x=a, y=b) for x, a in (("f", 0.2), ("r", -0.2)) for y, b in (("l", 0.1), ("r", -0.1)))
+    text = URDF.format(legs=legs)
+    assert change[0] in text
+    path = folder / "walker.urdf"
+    path.write_text(text.replace(*change))
+    return path
+
+
+def test_a_urdf_on_legs_has_a_free_base_and_its_limits(tmp_path):
+    robot = Robot.load(urdf(tmp_path))
+    assert (robot.base, robot.feet) == ("trunk", ("FL_foot", "FR_foot", "RL_foot", "RR_foot"))
+    assert {a.effort for a in robot.actuators} == {12}
+    assert robot.home_height == pytest.approx(0.33, abs=0.01)
+    assert lint.hold(robot).held
+
+
+def test_a_urdf_without_legs_is_fixed(tmp_path):
+    text = urdf(tmp_path).read_text()
+    one = text[: text.index('<link name="FR_thigh">')] + "</robot>"
+    (tmp_path / "arm.urdf").write_text(one)
+    robot = Robot.load(tmp_path / "arm.urdf")
+    assert (robot.base, robot.feet, robot.home_height) == (None, (), 0.0)

@@ -1,0 +1,90 @@
+"""Robots of other packages: what is derived from their files, checked by hand against the files; `make robots`."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from robolearn.config import catalog
+from robolearn.envs import lint, mjcf
+from robolearn.envs.robot import Robot
+
+QUADRUPED = {"FL": "FR", "RL": "RR"}
+HIPS = ("FL_hip_joint", "FR_hip_joint", "RL_hip_joint", "RR_hip_joint")
+"""The joints of a quadruped that turn about x, which is the only way left and right differ in sense."""
+
+EXPECTED = {
+    # name: (base, feet, number of actuated joints, one pair, joints that change sign)
+    "unitree_g1": (
+        "pelvis",
+        ("left_ankle_roll_link", "right_ankle_roll_link"),
+        29,
+        ("left_knee_joint", "right_knee_joint"),
+        {f"{s}_{j}_joint" for s in ("left", "right") for j in ("hip_roll", "hip_yaw", "ankle_roll", "shoulder_roll", "shoulder_yaw", "wrist_roll", "wrist_yaw")} | {"waist_yaw_joint", "waist_roll_joint"},
+    ),
+    "unitree_go1": ("trunk", ("FR_calf", "FL_calf", "RR_calf", "RL_calf"), 12, ("FL_calf", "FR_calf"), set(HIPS)),
+    "unitree_go2": ("base", ("FL_foot", "FR_foot", "RL_foot", "RR_foot"), 12, ("RL_foot", "RR_foot"), set(HIPS)),
+    "unitree_b2": ("base", ("FL_foot", "FR_foot", "RL_foot", "RR_foot"), 12, ("RL_foot", "RR_foot"), set(HIPS)),
+    "unitree_aliengo": ("base", ("FL_foot", "FR_foot", "RL_foot", "RR_foot"), 12, ("FL_calf_joint", "FR_calf_joint"), set(HIPS)),
+    "spot": ("body", ("FL_foot", "FR_foot", "RL_foot", "RR_foot"), 12, ("FL_thigh_joint", "FR_thigh_joint"), set(HIPS)),
+    "unitree_a1": ("base", ("FR_foot", "FL_foot", "RR_foot", "RL_foot"), 12, ("FL_foot", "FR_foot"), set(HIPS)),
+    "anymal_b": ("base", ("LF_FOOT", "RF_FOOT", "LH_FOOT", "RH_FOOT"), 12, ("LH_KFE", "RH_KFE"), {"LF_HAA", "RF_HAA", "LH_HAA", "RH_HAA"}),
+    "solo12": ("base_link", ("FL_FOOT", "FR_FOOT", "HL_FOOT", "HR_FOOT"), 12, ("HL_KFE", "HR_KFE"), {"FL_HAA", "FR_HAA", "HL_HAA", "HR_HAA"}),
+    "talos": ("base_link", ("leg_left_6_link", "leg_right_6_link"), 32, ("leg_left_4_joint", "leg_right_4_joint"), None),
+    "ur5": (None, (), 6, None, None),
+    "yam": (None, (), 7, None, None),
+}  # fmt: skip
+
+
+@pytest.fixture(params=EXPECTED, scope="module")
+def named(request):
+    found = catalog.find(request.param)
+    if found is None:
+        pytest.skip(f"{request.param} {catalog.hint(request.param)}")
+    return request.param, Robot.load(found, name=request.param)
+
+
+def test_base_feet_motors_and_mirror_are_those_of_the_robot(named):
+    name, robot = named
+    base, feet, motors, pair, flip = EXPECTED[name]
+    assert (robot.base, robot.feet, len(robot.actuators)) == (base, feet, motors)
+    if pair:
+        assert robot.mirror.twin(pair[0]) == pair[1]
+        assert robot.mirror.twin(pair[1]) == pair[0]
+    if flip is not None:
+        assert set(robot.mirror.flip) == flip
+
+
+def test_the_home_pose_is_its_mirror_image_and_within_the_limits(named):
+    _, robot = named
+    model = mjcf.build_model(robot)
+    for joint, home in zip(robot.joints, robot.home, strict=True):
+        low, high = model.joint(joint).range
+        assert not model.jnt_limited[model.joint(joint).id] or low <= home <= high, joint
+    if robot.mirror is not None:
+        permutation, sign = robot.mirror_joints()
+        mirrored = np.array(sign) * np.array(robot.home)[permutation]
+        np.testing.assert_allclose(mirrored, robot.home, atol=0.02)
+
+
+def test_it_holds_its_home_pose_for_two_seconds(named):
+    _, robot = named
+    held = lint.hold(robot)
+    assert held.held, held.text
+
+
+def test_robolearn_robot_pictures_it_and_finds_no_error_and_two_iterations_train(named, tmp_path):
+    name, _ = named
+    shown = subprocess.run(
+        [sys.executable, "-m", "robolearn.cli", "robot", name, "--picture", "home.png", "--write", "mine"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert np.asarray(Image.open(tmp_path / "home.png")).std() > 10  # not a blank picture
+    train = ["train", "task=stand", f"robot={tmp_path / 'mine'}", "num_envs=16", "max_iterations=2", "output=run"]
+    trained = subprocess.run(
+        [sys.executable, "-m", "robolearn.cli", *train], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert trained.returncode == 0, trained.stderr
