@@ -150,8 +150,10 @@ def drives(file: ModelFile, floating: bool, home: Mapping[str, float]) -> dict[s
     """The position servo of each actuated joint, in the file's order of joints.
 
     Gains are the file's. Without them kp = I w^2 and kd = 2 z I w from the joint's armature I (w = 2 pi 10/s, z = 2, as
-    mjlab chooses them), stiffer where the load of the home pose would bend it by more than `SAG`; without an armature, full torque acts at `DEFLECTION` and kd is critical for the inertia that
-    the joint moves in the home pose. A file without actuators has one at every joint that no equality constraint drives.
+    mjlab chooses them), stiffer where the load of the home pose would bend it by more than `SAG`; without an armature,
+    full torque acts at `DEFLECTION` and kd is critical for the inertia that the joint moves in the home pose. kp is no
+    larger than the physics step allows (`STABLE`), and two feet need stiff ankles (`UPRIGHT`). A file without actuators
+    has one at every joint that no equality constraint drives.
     """
     model = file.model
     data = _data(file, _qpos(file, home))
@@ -553,8 +555,8 @@ def _driven(model: mujoco.MjModel) -> set[str]:
 
 
 def _standing_load(file: ModelFile, data: mujoco.MjData, home: Mapping[str, float]) -> np.ndarray:
-    """Torque (nv,) that holds each joint in the home pose while the feet carry equal parts of the weight; for the joints of
-    a leg at least that of its part with a lever of `LEAST_LEVER` times their distance to the foot."""
+    """Torque (nv,) that holds each joint in the home pose while the feet carry equal parts of the weight; for the
+    joints of a leg at least that of its part with a lever of `LEAST_LEVER` times their distance to the foot."""
     model = file.model
     feet = _feet(file, _qpos(file, home), floating=True)
     load, least = data.qfrc_bias.copy(), np.zeros(model.nv)
@@ -579,8 +581,8 @@ def _standing_load(file: ModelFile, data: mujoco.MjData, home: Mapping[str, floa
 
 
 def touching(file: ModelFile, home: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Pairs of bodies of the robot that are inside one another in the home pose: their shapes are coarser than the robot,
-    and would push its joints apart."""
+    """Pairs of bodies of the robot that are inside one another in the home pose: their shapes are coarser than the
+    robot, and would push its joints apart."""
     model = file.model
     data = _data(file, _qpos(file, home))
     mujoco.mj_forward(model, data)
@@ -593,8 +595,8 @@ def touching(file: ModelFile, home: Mapping[str, float]) -> list[tuple[str, str]
 
 
 def _usual_effort(file: ModelFile, data: mujoco.MjData, name: str, floating: bool) -> float:
-    """An effort for a joint without a limit: half the robot's weight at the height of a free base; for a fixed base, three
-    times what holds the outstretched limb."""
+    """An effort for a joint without a limit: half the robot's weight at the height of a free base; for a fixed base,
+    three times what holds the outstretched limb."""
     model = file.model
     joint = model.joint(name)
     body = int(model.jnt_bodyid[joint.id])

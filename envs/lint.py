@@ -17,8 +17,8 @@ from robolearn.errors import listing
 HOLD_TIME = 2.0
 """How long a robot must hold its home pose with its joint targets there [s]."""
 SUNK, LEANT, BENT = 0.2, 0.9, 0.35
-"""It holds it where the base sinks by less than this share of its height, the cosine of its lean stays above, and no joint
-is further off [rad, or a third of a slide's range]."""
+"""It holds it where the base sinks by less than this share of its height, the cosine of its lean stays above, and no
+joint is further off [rad, or a third of a slide's range]."""
 DEEP = 0.002
 """Penetration at the start from which it is reported [m]."""
 STIFF = 4.0
@@ -102,9 +102,11 @@ def _checks(robot: Robot) -> Iterator[Finding]:
         yield Finding("warning", "actuators", note)
     if robot.base is not None and not robot.feet:
         yield Finding(
-            "error", "feet", "no geom that collides is at the end of a limb and as low as any: name the feet in feet:, and "
+            "error",
+            "feet",
+            "no geom that collides is at the end of a limb and as low as any: name the feet in feet:, and "
             "give them colliding geoms",
-        )  # fmt: skip
+        )
     for foot in robot.feet:
         body = model.body(foot).id
         if not any(_collides(model, g) for g in range(model.ngeom) if model.geom_bodyid[g] == body):
@@ -112,16 +114,21 @@ def _checks(robot: Robot) -> Iterator[Finding]:
     bare = [a.joint for a in robot.actuators if model.dof_armature[model.joint(a.joint).dofadr[0]] <= 0]
     if bare:
         yield Finding(
-            "warning", "armature", f"{len(bare)} of {len(robot.actuators)} actuated joints have no armature ({listing(bare, 4)}): "
-            "add the motor's rotor inertia times its gear ratio squared; without it joints are lighter than the robot's",
-        )  # fmt: skip
+            "warning",
+            "armature",
+            f"{len(bare)} of {len(robot.actuators)} actuated joints have no armature ({listing(bare, 4)}): add the "
+            "motor's rotor inertia times its gear ratio squared; without it joints are lighter than the robot's",
+        )
     free = derive.unlimited(file)
-    free = [a.joint for a in robot.actuators if a.joint in free]
+    estimates = derive.drives(file, robot.base is not None, dict(zip(robot.joints, robot.home, strict=True)))
+    free = [a.joint for a in robot.actuators if a.joint in free and a.effort == estimates[a.joint].effort]
     if free:
         yield Finding(
-            "warning", "effort", f"the file limits no torque at {len(free)} joints ({listing(free, 4)}): an estimate is used; "
+            "warning",
+            "effort",
+            f"the file limits no torque at {len(free)} joints ({listing(free, 4)}): an estimate is used; "
             "state actuators.<joint>.effort",
-        )  # fmt: skip
+        )
     light = [
         model.body(b).name
         for b in range(1, model.nbody)
@@ -146,9 +153,11 @@ def _checks(robot: Robot) -> Iterator[Finding]:
         worst = min(deep, key=lambda c: c.dist)
         bodies = [model.body(model.geom_bodyid[g]).name for g in worst.geom]
         yield Finding(
-            "warning", "penetration", f"{bodies[0]} and {bodies[1]} are {-1000 * worst.dist:.1f} mm inside one another at the "
-            "start: exclude the pair in the file, or change home",
-        )  # fmt: skip
+            "warning",
+            "penetration",
+            f"{bodies[0]} and {bodies[1]} are {-1000 * worst.dist:.1f} mm inside one another at "
+            "the start: exclude the pair in the file, or change home",
+        )
     if robot.apart:
         shown = listing((f"{one} and {other}" for one, other in robot.apart), 3)
         yield Finding(
@@ -159,9 +168,11 @@ def _checks(robot: Robot) -> Iterator[Finding]:
     for name, ratio in _stiffness(robot, model, data):
         if ratio > STIFF:
             yield Finding(
-                "error", "gains", f"joint {name}: kp is too stiff for the time step (natural frequency x step {ratio:.1f}, at "
+                "error",
+                "gains",
+                f"joint {name}: kp is too stiff for the time step (natural frequency x step {ratio:.1f}, at "
                 f"most {STIFF:g}): lower kp, add armature, or take a shorter timestep",
-            )  # fmt: skip
+            )
     if robot.base is not None and robot.mirror is not None:
         bent = derive.crooked(file, robot.base, robot.mirror)
         if bent:
@@ -215,7 +226,8 @@ def _doctor(robot: Robot) -> Iterator[Finding]:
     from mjcf_doctor import Level, run_static
 
     for found in run_static(mjcf.build_model(robot)):
-        if found.level >= Level.WARN:
+        # It asks for steps of half a millisecond, which training does not take; `_stiffness` judges the step.
+        if found.level >= Level.WARN and found.code != "timestep_large":
             said = " ".join(
                 f"{found.subject}: {found.message}{'; ' + found.fix if found.fix else ''}".split()
             )

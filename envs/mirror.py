@@ -6,8 +6,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-_SIDES = {"left": ("right", ""), "l": ("r", ""), "fl": ("fr", "f"), "rl": ("rr", "r"), "hl": ("hr", "h"), "bl": ("br", "b"),
-          "ml": ("mr", "m"), "lf": ("rf", "f"), "lh": ("rh", "h"), "lb": ("rb", "b"), "lm": ("rm", "m")}  # fmt: skip
+_ENDS = "frhbm"
+"""Which end of a robot a limb is at: front, rear, hind, back, middle."""
+_SIDES = {
+    "left": ("right", ""),
+    "l": ("r", ""),
+    **{f"{end}l": (f"{end}r", end) for end in _ENDS},
+    **{f"l{end}": (f"r{end}", end) for end in _ENDS if end != "r"},
+}
 """Words for the left side: the word for the right one, and what is left of both without a side (which end of it)."""
 _OTHER = {a: (b, end) for left, (right, end) in _SIDES.items() for a, b in ((left, right), (right, left))}
 _PARTS = re.compile(r"([_./ -]+)")

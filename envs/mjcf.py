@@ -38,12 +38,13 @@ _COMPLIANCE = ("contact_stiffness", "contact_damping", "contact_friction_speed")
 def build_spec(robot: Robot, backend: str = "mujoco", visual: bool = False) -> mujoco.MjSpec:
     """The scene of one robot, not yet compiled.
 
-    Takes the bodies of the robot's MJCF or URDF, without its actuators, sensors and floor (`model_file.read`), and adds:
-    a free joint where the file has none for the robot's free base; a plane "floor" under a robot with a free base or feet; for each actuated joint, in the
-    robot's order, an actuator with the joint's name; for each foot a site on its sole unless the file has one, the sensors
-    `<foot>_pos` [m], `<foot>_vel` [m/s], `<foot>_quat` (wxyz) of that site and `<foot>_force`, the net contact force on
-    the foot in world axes [N]; the solver options of `options`. With `visual` it adds sky, lights, materials and a camera "track";
-    without, it drops everything that is only visual. The physics is the same.
+    Takes the bodies of the robot's MJCF or URDF, without its actuators, sensors and floor (`model_file.read`), and
+    adds: a free joint where the file has none for the robot's free base; a plane "floor" under a robot with a free base
+    or feet; for each actuated joint, in the robot's order, an actuator with the joint's name; for each foot a site on
+    its sole unless the file has one, the sensors `<foot>_pos` [m], `<foot>_vel` [m/s], `<foot>_quat` (wxyz) of that
+    site and `<foot>_force`, the net contact force on the foot in world axes [N]; the solver options of `options`. With
+    `visual` it adds sky, lights, materials and a camera "track"; without, it drops everything that is only visual. The
+    physics is the same.
 
     Raises:
         ConfigError: robot.yaml and the MJCF disagree, or an option does not exist.
@@ -157,8 +158,8 @@ _EXPLICIT: dict[str, dict[str, Any]] = {
 
 def options(robot: Robot, backend: str) -> dict[str, Any]:
     """Solver options of a robot on a backend: those of robot.yaml, where it has none those of the MJCF's <option>, with
-    MuJoCo's implicitfast integrator instead of Euler. A backend without PGS then takes Newton, and the differentiable ones
-    have their own."""
+    MuJoCo's implicitfast integrator instead of Euler. A backend without PGS then takes Newton, and the differentiable
+    ones have their own."""
     if backend in robot.solver:
         return robot.solver[backend]
     if backend in _EXPLICIT:
@@ -228,7 +229,8 @@ def _add_floor(spec: mujoco.MjSpec, collides: bool = True) -> None:
         bits |= int(geom.contype) | int(geom.conaffinity)
     spec.worldbody.add_geom(
         name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05], pos=[0, 0, 0], quat=[1, 0, 0, 0],
-        contype=(bits | 1) * collides, conaffinity=(bits | 1) * collides, condim=3, friction=[FLOOR_FRICTION, 0.005, 0.0001],
+        contype=(bits | 1) * collides, conaffinity=(bits | 1) * collides, condim=3,
+        friction=[FLOOR_FRICTION, 0.005, 0.0001],
         solref=[0.02, 1], solimp=[0.9, 0.95, 0.001, 0.5, 2], margin=0, gap=0, priority=0,
         group=0, material="", rgba=[0.5, 0.5, 0.5, 1],
     )  # fmt: skip

@@ -10,15 +10,29 @@ from typing import Any, NoReturn
 
 import yaml
 
-from robolearn.config.yaml_file import PlainLoader, parse
 from robolearn.config.catalog import PACKAGE, locate
+from robolearn.config.yaml_file import PlainLoader, parse
 from robolearn.envs.mirror import Mirror as Mirror
 from robolearn.envs.mirror import without_side
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
 
 SCHEMA = 2
-"""Version of robot.yaml. Of a file of schema 2, whatever it leaves out is derived from the MJCF or URDF; one of schema 1
-is complete."""
+"""Version of robot.yaml. Of a file of schema 2, whatever it leaves out is derived from the MJCF or URDF; one of schema
+1 is complete."""
+KEYS = (
+    "schema",
+    "description",
+    "mjcf",
+    "base",
+    "home_height",
+    "feet",
+    "bodies",
+    "joints",
+    "actuators",
+    "mirror",
+    "solver",
+)
+"""Keys of robot.yaml."""
 MODELS = (".xml", ".urdf", ".mjcf")
 """Endings of the files that describe a robot's bodies."""
 KINDS = ("position", "force")
@@ -61,13 +75,15 @@ class Robot:
     source: Path
     """The file that describes it, which error messages name: robot.yaml, or the MJCF or URDF itself."""
     mjcf: Path
-    """Its MJCF or URDF file: bodies, joints, geoms and sites. `build_spec` adds floor, actuators, sensors and options."""
+    """Its MJCF or URDF file: bodies, joints, geoms and sites. `build_spec` adds floor, actuators, sensors and
+    options."""
     base: str | None
     """The free-floating body; None for a robot fixed to the world."""
     home_height: float
     """z of the base [m] at which the soles just touch the ground in the home pose; 0 without a free base."""
     feet: tuple[str, ...]
-    """Bodies that stand on the ground. The centre of a foot's sole is the MJCF's site of the same name, or in `soles`."""
+    """Bodies that stand on the ground. The centre of a foot's sole is the MJCF's site of the same name, or in
+    `soles`."""
     bodies: tuple[str, ...]
     """Bodies whose positions are in State."""
     joints: tuple[str, ...]
@@ -79,8 +95,8 @@ class Robot:
     solver: dict[str, dict[str, Any]] = field(hash=False)
     """Simulator options by backend name; for a backend without any, those of the MJCF hold (`robolearn.envs.mjcf`)."""
     soles: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = field(default_factory=dict, hash=False)
-    """Position (3,) [m] and orientation (4,) wxyz of each sole's centre in the frame of its foot, for feet without a site
-    of their name."""
+    """Position (3,) [m] and orientation (4,) wxyz of each sole's centre in the frame of its foot, for feet without a
+    site of their name."""
     apart: tuple[tuple[str, str], ...] = ()
     """Pairs of bodies that do not collide with one another."""
     mirror: Mirror | None = None
@@ -184,9 +200,7 @@ class _Reader:
             )
         complete = schema == 1
         required = ("schema", "description", "mjcf", "joints", "solver") if complete else ("schema", "mjcf")
-        every = ("schema", "description", "mjcf", "base", "home_height", "joints", "actuators", "feet", "bodies", "mirror",
-                 "solver")  # fmt: skip
-        self.keys("the file", raw, required, [key for key in every if key not in required])
+        self.keys("the file", raw, required, [key for key in KEYS if key not in required])
         mjcf = self.model_path(raw["mjcf"])
         about = {
             "name": self.name or _name_of(self.file),
@@ -236,10 +250,10 @@ class _Reader:
         for foot in feet:
             self.known("feet names", foot, [body.name for body in file.spec.bodies])
         sites = {site.name for site in file.spec.sites}
-        if "mirror" in raw:
-            mirror = self.mirror(raw["mirror"], joints, [], feet)
-        else:
-            mirror = derive.mirror(file, base, feet)
+        stated_mirror = "mirror" in raw
+        mirror = (
+            self.mirror(raw["mirror"], joints, [], feet) if stated_mirror else derive.mirror(file, base, feet)
+        )
         actuators = self.actuators(raw, given, joints, mirror, derive.drives(file, base is not None, home))
         if mirror is not None:
             driven = {actuator.joint for actuator in actuators}

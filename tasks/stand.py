@@ -119,8 +119,8 @@ class Stand(Task):
         return (state.robot.base_pos[:, 2] < least) | (-down < self.min_upright)
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
-        """Home plus the action times `action_scale`, as a share of each motor's largest torque (N, A): the offset that asks
-        for it of a servo, the torque itself of a motor."""
+        """Home plus the action times `action_scale`, as a share of each motor's largest torque (N, A): the offset that
+        asks for it of a servo, the torque itself of a motor."""
         robot = ctx.robot
         servo = robot.kp > 0
         unit = robot.effort / torch.where(servo, robot.kp, 1.0)

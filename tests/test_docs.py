@@ -16,6 +16,7 @@ import typer
 
 from robolearn import cli
 from robolearn.commands import exits
+from tests.envs.test_derive import biped
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -36,6 +37,7 @@ EXPECTED = {
     "sim": (exits.OK, exits.CHECK_FAILED),
     "deploy": (exits.OK, exits.CHECK_FAILED),
     "play": (exits.OK, exits.MISSING),
+    "robot": (exits.OK, exits.MISSING),
     "grad-check": (exits.OK, exits.MISSING),
 }
 """Exit codes allowed besides 0: an untrained policy falls, and some machines lack a renderer or Warp."""
@@ -156,6 +158,17 @@ def test_the_commands_of_the_distillation_example_run(
         assert code == exits.OK, f"robolearn {shlex.join(words)}: exit {code}\n{capfd.readouterr().err}"
 
 
+def test_the_first_commands_for_a_robot_of_your_own_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    biped(tmp_path).rename(tmp_path / "my_robot.xml")
+    monkeypatch.chdir(tmp_path)
+    first = fences((ROOT / "docs" / "robots.md").read_text(encoding="utf-8"), "bash")[0]
+    for words in commands(f"```bash\n{first}```\n"):
+        code = cli.main([*words[1:], *TINY.get(words[1], ())])
+        assert code in EXPECTED.get(words[1], (exits.OK,)), f"{shlex.join(words)}: {capfd.readouterr().err}"
+
+
 SEPARATE = ("task=isaaclab:", "task=mjlab:", "backend=isaaclab")
 """Prefixes of arguments that need a separate virtual environment; tests/isaaclab resolves these commands there."""
 
@@ -163,12 +176,15 @@ SEPARATE = ("task=isaaclab:", "task=mjlab:", "backend=isaaclab")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    biped(tmp_path).rename(tmp_path / "my_robot.xml")
+    (tmp_path / "my_go1").mkdir()
+    (tmp_path / "my_go1" / "robot.yaml").write_text("schema: 2\nmjcf: ../my_robot.xml\n")
     for words in robolearn_commands(page):
         parse(words)
         from_file = any(".py:" in word for word in words)  # tests above run these
         if words[0] == "train" and not from_file and not any(word.startswith("resume=") for word in words):
             show = [] if "--show" in words else ["--show"]
-            separate = any(word.startswith(SEPARATE) for word in words)
+            separate = any(word.startswith((*SEPARATE, "robot=unitree")) for word in words)
             allowed = (exits.OK, exits.MISSING) if separate else (exits.OK,)
             assert cli.main([*words, *show]) in allowed, shlex.join(words)
 

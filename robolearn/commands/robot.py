@@ -1,4 +1,5 @@
-"""`robolearn robot`: what is derived from a robot's file, whether its model is sound, a picture, a robot.yaml to edit."""
+"""`robolearn robot`: what is derived from a robot's file, whether its model is sound, a picture, a robot.yaml to
+edit."""
 
 from __future__ import annotations
 
@@ -147,7 +148,7 @@ def stated(made: Robot) -> str:
     if made.solver:
         content["solver"] = made.solver
     head = (
-        "# Written by `robolearn robot`. Every key but schema and mjcf may be left out; it is then derived from the file.\n"
+        "# Written by `robolearn robot`. Every key but schema and mjcf may be left out; it is then derived.\n"
         "# Mirror pairs are derived from names and axes: state `mirror: null` for none, or {left, right, flip}.\n"
     )
     return head + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110)

@@ -123,8 +123,8 @@ def refresh() -> None:
 
 
 def load(kind: str, name: str) -> Any:
-    """Import the class of that name; for a robot, its folder, MJCF or URDF file, or a Robot. `name` may be `path.py:Name`,
-    or of a robot a path.
+    """Import the class of that name; for a robot, its folder, MJCF or URDF file, or a Robot. `name` may be
+    `path.py:Name`, or of a robot a path.
 
     Raises:
         ConfigError: the name does not exist (similar ones are named), or what it names cannot be used.
@@ -454,7 +454,8 @@ def _checked(kind: str, name: str, found: Any) -> Any:
         if isinstance(found, (str, Path)) or type(found).__name__ == "Robot":
             return Path(found) if isinstance(found, str) else found
         raise ConfigError(
-            f"robot {shown} is no robot but {type(found).__name__}: name a Robot, or the path of a folder, MJCF or URDF file"
+            f"robot {shown} is no robot but {type(found).__name__}: name a Robot, or the path of a folder, MJCF or URDF"
+            " file"
         )
     if not isinstance(found, type):
         raise ConfigError(f"{one} {shown} is not a class but {type(found).__name__}")

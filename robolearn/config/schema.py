@@ -64,8 +64,8 @@ class Config:
     torch_threads: int = field(default=0, metadata={"min": 0, "max": 1024})
     """Number of PyTorch's CPU threads; 0: as many as the process may use."""
     robot: dict[str, Any] = field(default_factory=dict, metadata={"open": True})
-    """Changes to the robot's description, as in robot.yaml, for example robot.actuators.knee.kp=80. robot=NAME chooses the
-    robot (task.robot)."""
+    """Changes to the robot's description, as in robot.yaml, for example robot.actuators.knee.kp=80. robot=NAME chooses
+    the robot (task.robot)."""
     task: Any
     """The task; chosen with task=NAME, changed with, for example, task.rewards.alive=0.5."""
     backend: Any

@@ -61,7 +61,11 @@ def test_base_feet_soles_and_height_come_from_the_geometry(tmp_path):
     np.testing.assert_allclose(position, [0.03, 0, -0.07], atol=2e-3)
     np.testing.assert_allclose(orientation, [1, 0, 0, 0], atol=0.02)
     data = at_home(robot, mjcf.build_model(robot))
-    lowest = min(data.geom_xpos[g, 2] - 0.02 for g in range(data.model.ngeom) if data.model.geom_bodyid[g] and data.model.geom_contype[g])
+    lowest = min(
+        data.geom_xpos[g, 2] - 0.02
+        for g in range(data.model.ngeom)
+        if data.model.geom_bodyid[g] and data.model.geom_contype[g]
+    )
     assert abs(lowest) < 1e-3
 
 
@@ -69,7 +73,9 @@ def test_the_stance_bends_the_knees_and_puts_the_mass_above_the_feet(tmp_path):
     robot = Robot.load(biped(tmp_path))
     home = dict(zip(robot.joints, robot.home, strict=True))
     assert home["l_knee"] > 0.1  # 0 is its limit
-    assert home["l_hip_pitch"] + home["l_knee"] + home["l_ankle"] == pytest.approx(0, abs=0.02)  # a level sole
+    assert home["l_hip_pitch"] + home["l_knee"] + home["l_ankle"] == pytest.approx(
+        0, abs=0.02
+    )  # a level sole
     data = at_home(robot, mjcf.build_model(robot))
     soles = [data.site(foot).xpos[0] for foot in robot.feet]
     assert np.mean(soles) == pytest.approx(data.subtree_com[0, 0], abs=0.01)
@@ -118,12 +124,17 @@ def test_left_and_right_without_such_names_are_known_by_where_they_are(tmp_path)
 
 def test_an_axis_that_points_the_other_way_on_one_side_changes_no_sign(tmp_path):
     path = biped(tmp_path)
-    path.write_text(path.read_text().replace('name="r_hip_roll" axis="1 0 0"', 'name="r_hip_roll" axis="-1 0 0"'))
+    path.write_text(
+        path.read_text().replace('name="r_hip_roll" axis="1 0 0"', 'name="r_hip_roll" axis="-1 0 0"')
+    )
     assert Robot.load(path).mirror.flip == ()
 
 
 def test_changes_apply_to_both_sides_by_the_name_without_one(tmp_path):
-    robot = Robot.load(biped(tmp_path), {"actuators": {"knee": {"kp": 70}, "l_ankle": {"effort": 9}}, "joints": {"l_knee": {"home": 0.5}}})
+    robot = Robot.load(
+        biped(tmp_path),
+        {"actuators": {"knee": {"kp": 70}, "l_ankle": {"effort": 9}}, "joints": {"l_knee": {"home": 0.5}}},
+    )
     actuators = {a.joint: a for a in robot.actuators}
     assert actuators["l_knee"].kp == actuators["r_knee"].kp == 70
     assert actuators["l_ankle"].effort == 9 != actuators["r_ankle"].effort
@@ -152,7 +163,9 @@ def test_a_change_of_what_the_robot_lacks_is_refused_by_name(tmp_path, changes, 
 
 def test_a_robot_yaml_beside_the_file_states_what_differs(tmp_path):
     path = biped(tmp_path)
-    (tmp_path / "robot.yaml").write_text("schema: 2\nmjcf: biped.xml\ndescription: mine\nfeet: [r_foot]\nmirror: null\n")
+    (tmp_path / "robot.yaml").write_text(
+        "schema: 2\nmjcf: biped.xml\ndescription: mine\nfeet: [r_foot]\nmirror: null\n"
+    )
     robot = Robot.load(path)
     assert (robot.description, robot.feet, robot.mirror) == ("mine", ("r_foot",), None)
 
@@ -167,7 +180,8 @@ def test_bodies_that_overlap_at_home_do_not_push_one_another(tmp_path):
 
 URDF = """
 <robot name="walker">
-  <link name="trunk"><inertial><mass value="5"/><inertia ixx=".1" iyy=".1" izz=".1" ixy="0" ixz="0" iyz="0"/></inertial></link>
+  <link name="trunk"><inertial><mass value="5"/>
+    <inertia ixx=".1" iyy=".1" izz=".1" ixy="0" ixz="0" iyz="0"/></inertial></link>
   {legs}
 </robot>
 """
@@ -183,7 +197,11 @@ URDF_LEG = """
 
 def urdf(folder, change=("", "")):
     """Write a URDF of four one-joint legs whose feet are fixed links; returns its file."""
-    legs = "".join(URDF_LEG.format(s=f"{x}{y}".upper(), x=a, y=b) for x, a in (("f", 0.2), ("r", -0.2)) for y, b in (("l", 0.1), ("r", -0.1)))
+    legs = "".join(
+        URDF_LEG.format(s=f"{x}{y}".upper(), x=a, y=b)
+        for x, a in (("f", 0.2), ("r", -0.2))
+        for y, b in (("l", 0.1), ("r", -0.1))
+    )
     text = URDF.format(legs=legs)
     assert change[0] in text
     path = folder / "walker.urdf"

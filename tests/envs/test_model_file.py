@@ -8,6 +8,7 @@ from tests.envs.test_derive import biped, urdf
 
 FREE = "<freejoint/>"
 ASSET = '</worldbody>\n  <asset><mesh name="hull" file="{}"/></asset>'
+MESH = '<collision><geometry><mesh filename="package://none/x.stl"/></geometry></collision>'
 LINK = '<link name="FL_foot">'
 
 
@@ -38,14 +39,14 @@ def test_a_broken_mjcf_is_refused_by_name(tmp_path, change, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ((LINK, LINK + '<collision><geometry><mesh filename="package://none/x.stl"/></geometry></collision>'), ["FL_foot", "package://none/x.stl"]),
+        ((LINK, LINK + MESH), ["FL_foot", "package://none/x.stl"]),
         (("</robot>", '<link name="lone"/></robot>'), ["2 roots", "lone"]),
         (('<child link="FL_foot"/>', '<child link="trunk"/>'), ["trunk"]),
         (('<parent link="FL_thigh"/>', '<parent link="thigh"/>'), ["thigh"]),
         (('<mass value="5"/>', '<mass value="inf"/>'), ["trunk", "finite"]),
         (('<mass value="5"/>', '<mass value="heavy"/>'), ["trunk"]),
     ],
-)  # fmt: skip
+)
 def test_a_broken_urdf_is_refused_by_name(tmp_path, change, words):
     path = urdf(tmp_path, change)
     with pytest.raises(ConfigError) as error:
@@ -59,7 +60,11 @@ def test_a_file_that_changes_is_read_again(tmp_path):
     path = biped(tmp_path)
     assert model_file.read(path) is model_file.read(path)
     before = model_file.read(path).model.nbody
-    path.write_text(path.read_text().replace('<body name="l_foot"', '<body name="extra"><geom size=".01"/></body><body name="l_foot"'))
+    path.write_text(
+        path.read_text().replace(
+            '<body name="l_foot"', '<body name="extra"><geom size=".01"/></body><body name="l_foot"'
+        )
+    )
     assert model_file.read(path).model.nbody == before + 1
 
 
@@ -68,5 +73,7 @@ def test_meshes_of_a_urdf_are_found_in_the_folders_above_it(tmp_path):
     folder = tmp_path / "walker_description"
     (folder / "meshes").mkdir(parents=True)
     (folder / "urdf").mkdir()
-    (folder / "meshes" / "toe.obj").write_text("v 0 0 0\nv .1 0 0\nv 0 .1 0\nv 0 0 .1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n")
+    (folder / "meshes" / "toe.obj").write_text(
+        "v 0 0 0\nv .1 0 0\nv 0 .1 0\nv 0 0 .1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+    )
     assert model_file.read(urdf(folder / "urdf", (LINK, LINK + shape))).model.nmesh == 1

@@ -22,20 +22,87 @@ EXPECTED = {
         ("left_ankle_roll_link", "right_ankle_roll_link"),
         29,
         ("left_knee_joint", "right_knee_joint"),
-        {f"{s}_{j}_joint" for s in ("left", "right") for j in ("hip_roll", "hip_yaw", "ankle_roll", "shoulder_roll", "shoulder_yaw", "wrist_roll", "wrist_yaw")} | {"waist_yaw_joint", "waist_roll_joint"},
+        {
+            f"{s}_{j}_joint"
+            for s in ("left", "right")
+            for j in (
+                "hip_roll",
+                "hip_yaw",
+                "ankle_roll",
+                "shoulder_roll",
+                "shoulder_yaw",
+                "wrist_roll",
+                "wrist_yaw",
+            )
+        }
+        | {"waist_yaw_joint", "waist_roll_joint"},
     ),
-    "unitree_go1": ("trunk", ("FR_calf", "FL_calf", "RR_calf", "RL_calf"), 12, ("FL_calf", "FR_calf"), set(HIPS)),
-    "unitree_go2": ("base", ("FL_foot", "FR_foot", "RL_foot", "RR_foot"), 12, ("RL_foot", "RR_foot"), set(HIPS)),
-    "unitree_b2": ("base", ("FL_foot", "FR_foot", "RL_foot", "RR_foot"), 12, ("RL_foot", "RR_foot"), set(HIPS)),
-    "unitree_aliengo": ("base", ("FL_foot", "FR_foot", "RL_foot", "RR_foot"), 12, ("FL_calf_joint", "FR_calf_joint"), set(HIPS)),
-    "spot": ("body", ("FL_foot", "FR_foot", "RL_foot", "RR_foot"), 12, ("FL_thigh_joint", "FR_thigh_joint"), set(HIPS)),
-    "unitree_a1": ("base", ("FR_foot", "FL_foot", "RR_foot", "RL_foot"), 12, ("FL_foot", "FR_foot"), set(HIPS)),
-    "anymal_b": ("base", ("LF_FOOT", "RF_FOOT", "LH_FOOT", "RH_FOOT"), 12, ("LH_KFE", "RH_KFE"), {"LF_HAA", "RF_HAA", "LH_HAA", "RH_HAA"}),
-    "solo12": ("base_link", ("FL_FOOT", "FR_FOOT", "HL_FOOT", "HR_FOOT"), 12, ("HL_KFE", "HR_KFE"), {"FL_HAA", "FR_HAA", "HL_HAA", "HR_HAA"}),
-    "talos": ("base_link", ("leg_left_6_link", "leg_right_6_link"), 32, ("leg_left_4_joint", "leg_right_4_joint"), None),
+    "unitree_go1": (
+        "trunk",
+        ("FR_calf", "FL_calf", "RR_calf", "RL_calf"),
+        12,
+        ("FL_calf", "FR_calf"),
+        set(HIPS),
+    ),
+    "unitree_go2": (
+        "base",
+        ("FL_foot", "FR_foot", "RL_foot", "RR_foot"),
+        12,
+        ("RL_foot", "RR_foot"),
+        set(HIPS),
+    ),
+    "unitree_b2": (
+        "base",
+        ("FL_foot", "FR_foot", "RL_foot", "RR_foot"),
+        12,
+        ("RL_foot", "RR_foot"),
+        set(HIPS),
+    ),
+    "unitree_aliengo": (
+        "base",
+        ("FL_foot", "FR_foot", "RL_foot", "RR_foot"),
+        12,
+        ("FL_calf_joint", "FR_calf_joint"),
+        set(HIPS),
+    ),
+    "spot": (
+        "body",
+        ("FL_foot", "FR_foot", "RL_foot", "RR_foot"),
+        12,
+        ("FL_thigh_joint", "FR_thigh_joint"),
+        set(HIPS),
+    ),
+    "unitree_a1": (
+        "base",
+        ("FR_foot", "FL_foot", "RR_foot", "RL_foot"),
+        12,
+        ("FL_foot", "FR_foot"),
+        set(HIPS),
+    ),
+    "anymal_b": (
+        "base",
+        ("LF_FOOT", "RF_FOOT", "LH_FOOT", "RH_FOOT"),
+        12,
+        ("LH_KFE", "RH_KFE"),
+        {"LF_HAA", "RF_HAA", "LH_HAA", "RH_HAA"},
+    ),
+    "solo12": (
+        "base_link",
+        ("FL_FOOT", "FR_FOOT", "HL_FOOT", "HR_FOOT"),
+        12,
+        ("HL_KFE", "HR_KFE"),
+        {"FL_HAA", "FR_HAA", "HL_HAA", "HR_HAA"},
+    ),
+    "talos": (
+        "base_link",
+        ("leg_left_6_link", "leg_right_6_link"),
+        32,
+        ("leg_left_4_joint", "leg_right_4_joint"),
+        None,
+    ),
     "ur5": (None, (), 6, None, None),
     "yam": (None, (), 7, None, None),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(params=EXPECTED, scope="module")
@@ -83,8 +150,19 @@ def test_robolearn_robot_pictures_it_and_finds_no_error_and_two_iterations_train
     )  # fmt: skip
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert np.asarray(Image.open(tmp_path / "home.png")).std() > 10  # not a blank picture
-    train = ["train", "task=stand", f"robot={tmp_path / 'mine'}", "num_envs=16", "max_iterations=2", "output=run"]
+    train = [
+        "train",
+        "task=stand",
+        f"robot={tmp_path / 'mine'}",
+        "num_envs=16",
+        "max_iterations=2",
+        "output=run",
+    ]
     trained = subprocess.run(
-        [sys.executable, "-m", "robolearn.cli", *train], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "robolearn.cli", *train],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert trained.returncode == 0, trained.stderr

