@@ -14,6 +14,24 @@ import numpy as np
 
 from robolearn.envs.mirror import Mirror, by_names, is_left
 from robolearn.envs.model_file import Drive, ModelFile
+from robolearn.envs.shapes import (
+    FREE,
+    ONE_AXIS,
+    PATCH,
+    bottom,
+    bounding_points,
+    carries,
+    collides,
+    is_base,
+    leg_joints,
+    lowest_points,
+    pose,
+    posed,
+    sole_centre,
+    standing_bodies,
+)
+from robolearn.envs.stance import bent_pose
+from robolearn.envs.stance import home as home
 from robolearn.errors import listing
 
 FREQUENCY, DAMPING_RATIO = 10.0, 2.0
@@ -32,13 +50,6 @@ ABSURD_EFFORT = 20.0
 """An effort so many times the usual one is taken as no limit; files write 20000 Nm for "any"."""
 SLIDE_DEFLECTION = 0.02
 """The same for a slide [m]."""
-SAME_HEIGHT = 0.03
-"""Feet are the bodies whose lowest point is this close to the lowest of all, as a share of the robot's height."""
-PATCH = 0.01
-"""A sole is what lies at most this far above a foot's lowest point [m]."""
-_ONE_AXIS = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
-_FREE = int(mujoco.mjtJoint.mjJNT_FREE)
-_G = mujoco.mjtGeom
 
 
 def joints(file: ModelFile) -> tuple[str, ...]:
@@ -48,7 +59,7 @@ def joints(file: ModelFile) -> tuple[str, ...]:
         if model.jnt_type[j] == int(mujoco.mjtJoint.mjJNT_BALL):
             name = model.joint(j).name or f"of body {model.body(model.jnt_bodyid[j]).name}"
             file.fail(f"joint {name} is a ball joint, which is not supported; use three hinges")
-    found = tuple(model.joint(j).name for j in range(model.njnt) if model.jnt_type[j] in _ONE_AXIS)
+    found = tuple(model.joint(j).name for j in range(model.njnt) if model.jnt_type[j] in ONE_AXIS)
     if not found:
         file.fail("has no hinge or slide joint, so it is no robot")
     return found
@@ -57,7 +68,7 @@ def joints(file: ModelFile) -> tuple[str, ...]:
 def base(file: ModelFile) -> str | None:
     """The body with the free joint; of a URDF, which has none, the root link of a robot with at least two legs."""
     model = file.model
-    free = [int(model.jnt_bodyid[j]) for j in range(model.njnt) if model.jnt_type[j] == _FREE]
+    free = [int(model.jnt_bodyid[j]) for j in range(model.njnt) if model.jnt_type[j] == FREE]
     if len(free) > 1:
         names = listing(model.body(b).name for b in free)
         file.fail(
@@ -70,45 +81,23 @@ def base(file: ModelFile) -> str | None:
     roots = [b for b in range(1, model.nbody) if model.body_parentid[b] == 0]
     if len(roots) != 1 or model.body(roots[0]).name == "world":
         return None
-    low = _feet(file, _bent(file), floating=True)
-    above = all(_bottom_of(file, _bent(file), b) < _data(file, _bent(file)).xpos[roots[0], 2] for b in low)
+    low = standing_bodies(file, bent_pose(file), floating=True)
+    above = all(
+        bottom(file, bent_pose(file), b) < posed(file, bent_pose(file)).xpos[roots[0], 2] for b in low
+    )
     return str(model.body(roots[0]).name) if len(low) >= 2 and above else None
-
-
-def home(file: ModelFile, floating: bool, given: Mapping[str, float]) -> dict[str, float]:
-    """Home position of each joint [rad or m]: the file's keyframe; without one, a stance with the feet under the hips.
-
-    `given` positions hold as they are.
-    """
-    model = file.model
-    names = joints(file)
-    key = _keyframe(model)
-    if key is not None and not (floating and _is_no_stance(file, key)):
-        qpos = model.key_qpos[key].copy()
-        found = {name: float(qpos[model.joint(name).qposadr[0]]) for name in names}
-        for name, value in found.items():  # a keyframe is often rounded beyond a limit
-            joint = model.joint(name)
-            if model.jnt_limited[joint.id]:
-                found[name] = float(np.clip(value, *joint.range))
-        return {**found, **given}
-    qpos = _bent(file)
-    for name, value in given.items():
-        qpos[model.joint(name).qposadr[0]] = value
-    if floating:
-        qpos = _stance(file, qpos, frozenset(given))
-    return {name: float(round(qpos[model.joint(name).qposadr[0]], 6)) + 0.0 for name in names}
 
 
 def feet(file: ModelFile, floating: bool, home: Mapping[str, float]) -> tuple[str, ...]:
     """The bodies that stand on the ground in the home pose: ends of limbs with a geom as low as any."""
-    return tuple(str(file.model.body(b).name) for b in _feet(file, _qpos(file, home), floating))
+    return tuple(str(file.model.body(b).name) for b in standing_bodies(file, pose(file, home), floating))
 
 
 def bodies(file: ModelFile, feet: Sequence[str]) -> tuple[str, ...]:
     """The bodies whose positions are worth knowing: the ends of the limbs that are not feet."""
     model = file.model
     moving = [b for b in range(1, model.nbody) if model.body_weldid[b] == b]
-    ends = [b for b in moving if not _carries(model, b) and not _is_base(model, b)]
+    ends = [b for b in moving if not carries(model, b) and not is_base(model, b)]
     stand = {int(model.body_weldid[model.body(foot).id]) for foot in feet}
     return tuple(str(model.body(b).name) for b in ends if b not in stand)
 
@@ -119,9 +108,9 @@ def sole(
     """Position (3,) [m] and orientation (4,) wxyz of the centre of a foot's sole in the frame of its body: level, and
     facing forward, in the home pose."""
     model = file.model
-    data = _data(file, _qpos(file, home))
+    data = posed(file, pose(file, home))
     body = int(model.body(foot).id)
-    points = _points(model, data, body)
+    points = bounding_points(model, data, body)
     if len(points):
         low = points[points[:, 2] <= points[:, 2].min() + PATCH]
         centre = np.array([*(low[:, :2].min(axis=0) + low[:, :2].max(axis=0)) / 2, points[:, 2].min()])
@@ -138,9 +127,11 @@ def home_height(file: ModelFile, base: str, home: Mapping[str, float], low_bodie
     """z of the base [m] at which the lowest colliding point of these bodies (of all, where there are none) touches the
     ground."""
     model = file.model
-    data = _data(file, _qpos(file, home))
+    data = posed(file, pose(file, home))
     bodies = [int(model.body(name).id) for name in low_bodies] or list(range(1, model.nbody))
-    lowest = [_points(model, data, b)[:, 2].min() for b in bodies if len(_points(model, data, b))]
+    lowest = [
+        bounding_points(model, data, b)[:, 2].min() for b in bodies if len(bounding_points(model, data, b))
+    ]
     if not lowest:
         return 0.0
     return float(round(data.xpos[int(model.body(base).id), 2] - min(lowest), 6))
@@ -156,7 +147,7 @@ def drives(file: ModelFile, floating: bool, home: Mapping[str, float]) -> dict[s
     has one at every joint that no equality constraint drives.
     """
     model = file.model
-    data = _data(file, _qpos(file, home))
+    data = posed(file, pose(file, home))
     mujoco.mj_forward(model, data)
     inertia = np.zeros((model.nv, model.nv))
     mujoco.mj_fullM(model, data, inertia)
@@ -263,289 +254,6 @@ def crooked(file: ModelFile, base: str, pairs: Mirror) -> list[str]:
     return [n for n in where if np.abs(where[n] * [1, -1, 1] - where[pairs.twin(n)]).max() > 0.05 * size]
 
 
-# ------------------------------------------------------------------ poses
-
-
-def _keyframe(model: mujoco.MjModel) -> int | None:
-    """The keyframe of the home pose: one named home, else one to stand, else the first."""
-    names = [model.key(k).name.lower() for k in range(model.nkey)]
-    for wanted in ("home", "stand", "default", "init"):
-        for k, name in enumerate(names):
-            if wanted in name:
-                return k
-    return 0 if names else None
-
-
-def _is_no_stance(file: ModelFile, key: int) -> bool:
-    """Whether fewer feet are down in a keyframe than in a stance: some files have the legs in another order there."""
-    there, model = _level(file), file.model
-    for name in joints(file):
-        adr = model.joint(name).qposadr[0]
-        there[adr] = model.key_qpos[key, adr]
-    return len(_feet(file, there, True)) < len(_feet(file, _stance(file, _bent(file), frozenset()), True))
-
-
-def _qpos(file: ModelFile, home: Mapping[str, float]) -> np.ndarray:
-    """qpos (nq,) with these joint positions."""
-    qpos = _level(file)
-    for name, value in home.items():
-        qpos[file.model.joint(name).qposadr[0]] = value
-    return qpos
-
-
-def _level(file: ModelFile) -> np.ndarray:
-    model = file.model
-    qpos = model.qpos0.copy()
-    for j in range(model.njnt):
-        if model.jnt_type[j] == _FREE:
-            first = model.jnt_qposadr[j]
-            qpos[first : first + 7] = [0, 0, 0, 1, 0, 0, 0]
-    return qpos
-
-
-def _bent(file: ModelFile) -> np.ndarray:
-    """The zero pose, with hinges near or beyond a limit bent: by 15 % of their range, by 40 % where 0 is beyond it."""
-    model = file.model
-    qpos = _level(file)
-    for j in range(model.njnt):
-        if model.jnt_type[j] in _ONE_AXIS and model.jnt_limited[j]:
-            low, high = model.jnt_range[j]
-            first = model.jnt_qposadr[j]
-            # A joint that cannot be at 0, such as a quadruped's knee, is meant to be bent.
-            margin = (0.15 if low <= qpos[first] <= high else 0.4) * (high - low)
-            near = qpos[first] < low + 0.05 * (high - low) or qpos[first] > high - 0.05 * (high - low)
-            if near and model.jnt_type[j] == int(mujoco.mjtJoint.mjJNT_HINGE):
-                qpos[first] = np.clip(qpos[first], low + margin, high - margin)
-            qpos[first] = np.clip(qpos[first], low, high)
-    return qpos
-
-
-def _data(file: ModelFile, qpos: np.ndarray) -> mujoco.MjData:
-    data = mujoco.MjData(file.model)
-    data.qpos[:] = qpos
-    mujoco.mj_kinematics(file.model, data)
-    mujoco.mj_comPos(file.model, data)
-    return data
-
-
-def _stance(file: ModelFile, start: np.ndarray, fixed: frozenset[str], rounds: int = 40) -> np.ndarray:
-    """A pose near `start` with level soles and every foot under the first joint of its leg, all shifted so that the
-    centre of mass is above the middle of the feet: damped least squares with numerical derivatives, leg by leg."""
-    model = file.model
-    feet = _feet(file, start, floating=True)
-    data = mujoco.MjData(model)
-    mujoco.mj_resetData(model, data)
-    data.qpos[:] = _level(file)
-    mujoco.mj_kinematics(model, data)
-    zero = {foot: (data.xmat[foot].reshape(3, 3)[2].copy(), _is_flat(model, data, foot)) for foot in feet}
-    data.qpos[:] = start
-    mujoco.mj_kinematics(model, data)
-    aside = {}  # how far beside its hip a foot is with the legs straight down
-    for foot in feet:
-        leg = _chain(model, foot)
-        if leg:
-            aside[foot] = float(_sole_centre(model, data, foot)[1] - data.xanchor[leg[0], 1])
-    qpos = start.copy()
-    for shift in (False, True):
-        ahead = 0.0
-        if shift:  # forward: sideways the legs are each other's mirror image
-            data.qpos[:] = qpos
-            mujoco.mj_kinematics(model, data)
-            mujoco.mj_comPos(model, data)
-            soles = [_sole_centre(model, data, foot)[0] for foot in feet]
-            ahead = float(data.subtree_com[0, 0] - np.mean(soles)) if soles else 0.0
-        hips: dict[int, float] = {}
-        for foot in feet:
-            leg = _chain(model, foot)
-            free = [j for j in leg if model.joint(j).name not in fixed]
-            if len(leg) < 2 or not free:
-                continue
-            if shift:
-                data.qpos[:] = qpos
-                mujoco.mj_kinematics(model, data)
-                hips[foot] = float(_sole_centre(model, data, foot)[0] - data.xanchor[leg[0], 0]) + ahead
-            qpos = _placed(
-                model,
-                data,
-                qpos,
-                foot,
-                leg[0],
-                free,
-                *zero[foot],
-                np.array([hips.get(foot, 0.0), aside[foot]]),
-                rounds,
-            )
-    return qpos
-
-
-def _placed(
-    model: mujoco.MjModel,
-    data: mujoco.MjData,
-    start: np.ndarray,
-    foot: int,
-    hip: int,
-    free: Sequence[int],
-    up: np.ndarray,
-    flat: bool,
-    target: np.ndarray,
-    rounds: int,
-) -> np.ndarray:
-    """`start` with the joints `free` of one leg moved so that the foot is `target` (2,) [m] before and beside the joint
-    `hip`, its axis `up` vertical again if it is `flat`."""
-    adr = [int(model.jnt_qposadr[j]) for j in free]
-    lows = np.array([model.jnt_range[j, 0] if model.jnt_limited[j] else -np.pi for j in free])
-    highs = np.array([model.jnt_range[j, 1] if model.jnt_limited[j] else np.pi for j in free])
-    span = np.minimum(highs - lows, 2 * np.pi)
-    ideal = start[adr].copy()
-    data.qpos[:] = start
-
-    def error(x: np.ndarray) -> np.ndarray:
-        data.qpos[adr] = x
-        mujoco.mj_kinematics(model, data)
-        offset = _sole_centre(model, data, foot) - data.xanchor[hip, :2] - target
-        tilt = (data.xmat[foot].reshape(3, 3)[2] - up) * flat
-        return np.concatenate([3 * offset, tilt, 0.05 * (x - ideal) / span])
-
-    x = np.clip(ideal, lows, highs)
-    for _ in range(rounds):
-        now = error(x)
-        slope = np.stack([(error(x + 1e-5 * row) - now) / 1e-5 for row in np.eye(len(x))], axis=1)
-        step = np.linalg.solve(slope.T @ slope + 1e-6 * np.eye(len(x)), -slope.T @ now)
-        step *= min(1.0, 0.2 / max(float(np.abs(step).max()), 1e-9))
-        x = np.clip(x + step, lows + 0.02 * span, highs - 0.02 * span)
-        if np.abs(step).max() < 1e-4:
-            break
-    placed = start.copy()
-    placed[adr] = x
-    return placed
-
-
-def _sole_centre(model: mujoco.MjModel, data: mujoco.MjData, foot: int) -> np.ndarray:
-    """(2,) middle of the lowest points of a foot."""
-    points = _points(model, data, foot)
-    low = points[points[:, 2] <= points[:, 2].min() + PATCH, :2]
-    return np.asarray((low.min(axis=0) + low.max(axis=0)) / 2)
-
-
-def _chain(model: mujoco.MjModel, foot: int) -> list[int]:
-    """The joints between the last body with several limbs and a foot, from the hip down."""
-    chain: list[int] = []
-    body = foot
-    while body > 0:
-        own = range(model.body_jntadr[body], model.body_jntadr[body] + model.body_jntnum[body])
-        kinds = [model.jnt_type[j] for j in own]
-        if _FREE in kinds:
-            break
-        chain = [j for j, kind in zip(own, kinds, strict=True) if kind in _ONE_AXIS] + chain
-        body = int(model.body_parentid[body])
-        if sum(1 for b in range(1, model.nbody) if model.body_parentid[b] == body and _moves(model, b)) > 1:
-            break
-    return chain
-
-
-def _moves(model: mujoco.MjModel, body: int) -> bool:
-    """Whether a body or one below it has a joint."""
-    if model.body_jntnum[body]:
-        return True
-    return any(_moves(model, b) for b in range(body + 1, model.nbody) if model.body_parentid[b] == body)
-
-
-def _is_flat(model: mujoco.MjModel, data: mujoco.MjData, foot: int) -> bool:
-    """Whether a foot has a sole that can lie flat: several lowest points apart."""
-    points = _points(model, data, foot)
-    low = points[points[:, 2] <= points[:, 2].min() + PATCH, :2]
-    return bool(np.ptp(low, axis=0).max() > 0.06)
-
-
-# ------------------------------------------------------------------ shapes
-
-
-def _collides(model: mujoco.MjModel, geom: int) -> bool:
-    return bool(model.geom_contype[geom] or model.geom_conaffinity[geom]) and model.geom_bodyid[geom] > 0
-
-
-def _points(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> np.ndarray:
-    """Points (k, 3) in the world that bound the colliding geoms of a body from below."""
-    first = int(model.body_geomadr[body])
-    geoms = range(first, first + int(model.body_geomnum[body])) if model.body_geomnum[body] else ()
-    clouds = [_lowest(model, data, geom) for geom in geoms if _collides(model, geom)]
-    return np.concatenate(clouds) if clouds else np.zeros((0, 3))
-
-
-_CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], dtype=float)
-_RIM = np.array([[math.cos(a), math.sin(a)] for a in np.linspace(0, 2 * math.pi, 16, endpoint=False)])
-
-
-def _lowest(model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> np.ndarray:
-    """Points (k, 3) among which is the lowest of a geom."""
-    kind, size = model.geom_type[geom], model.geom_size[geom]
-    where, turn = data.geom_xpos[geom], data.geom_xmat[geom].reshape(3, 3)
-    if kind == _G.mjGEOM_SPHERE:
-        return (where - [0, 0, size[0]])[None]
-    if kind == _G.mjGEOM_CAPSULE:
-        ends = where + np.array([[0, 0, size[1]], [0, 0, -size[1]]]) @ turn.T
-        return ends - [0, 0, size[0]]
-    if kind == _G.mjGEOM_CYLINDER:
-        local = np.concatenate([np.c_[size[0] * _RIM, np.full(16, z)] for z in (-size[1], size[1])])
-    elif kind == _G.mjGEOM_ELLIPSOID:
-        down = -turn[2] * size[:3]
-        local = (size[:3] * down / max(float(np.linalg.norm(down)), 1e-12))[None]
-    elif kind == _G.mjGEOM_MESH:
-        mesh = model.geom_dataid[geom]
-        first, count = model.mesh_vertadr[mesh], model.mesh_vertnum[mesh]
-        local = model.mesh_vert[first : first + count].astype(float)
-    else:
-        local = _CORNERS * model.geom_aabb[geom, 3:] + model.geom_aabb[geom, :3]
-    return where + local @ turn.T
-
-
-def _bottom_of(file: ModelFile, qpos: np.ndarray, body: int) -> float:
-    points = _points(file.model, _data(file, qpos), body)
-    return float(points[:, 2].min()) if len(points) else math.inf
-
-
-def _feet(file: ModelFile, qpos: np.ndarray, floating: bool) -> list[int]:
-    """Bodies at the ends of limbs whose lowest colliding point is as low as any of the robot; none of a fixed base."""
-    if not floating:
-        return []
-    model, data = file.model, _data(file, qpos)
-    bottoms: dict[int, tuple[float, int]] = {}  # by moving body: the lowest point, and the body of its geom
-    tops = []
-    for geom in range(model.ngeom):
-        if not _collides(model, geom):
-            continue
-        body = int(model.geom_bodyid[geom])
-        points = _lowest(model, data, geom)
-        tops.append(float(points[:, 2].max()))
-        moving = int(model.body_weldid[body])
-        bottoms[moving] = min(bottoms.get(moving, (math.inf, 0)), (float(points[:, 2].min()), body))
-    if not bottoms:
-        return []
-    lowest = min(bottom for bottom, _ in bottoms.values())
-    tops.append(float(data.xpos[1:, 2].max()))
-    margin = SAME_HEIGHT * max(max(tops) - lowest, 0.1)
-    ends = [b for b in bottoms if b and not _carries(model, b) and not _is_base(model, b)]
-    return sorted(bottoms[b][1] for b in ends if bottoms[b][0] <= lowest + margin)
-
-
-def _carries(model: mujoco.MjModel, body: int) -> bool:
-    """Whether a moving body hangs below this one."""
-    return any(
-        model.body_parentid[b] != 0
-        and model.body_weldid[model.body_parentid[b]] == body
-        and model.body_weldid[b] != body
-        for b in range(1, model.nbody)
-    )
-
-
-def _is_base(model: mujoco.MjModel, body: int) -> bool:
-    own = range(model.body_jntadr[body], model.body_jntadr[body] + model.body_jntnum[body])
-    return any(model.jnt_type[j] == _FREE for j in own) or model.body_parentid[body] == 0
-
-
-# ------------------------------------------------------------------ motors and mirror
-
-
 def _driven(model: mujoco.MjModel) -> set[str]:
     """Joints that follow another one by an equality constraint (URDF: mimic)."""
     of_joints = int(mujoco.mjtEq.mjEQ_JOINT)
@@ -558,15 +266,15 @@ def _standing_load(file: ModelFile, data: mujoco.MjData, home: Mapping[str, floa
     """Torque (nv,) that holds each joint in the home pose while the feet carry equal parts of the weight; for the
     joints of a leg at least that of its part with a lever of `LEAST_LEVER` times their distance to the foot."""
     model = file.model
-    feet = _feet(file, _qpos(file, home), floating=True)
+    feet = standing_bodies(file, pose(file, home), floating=True)
     load, least = data.qfrc_bias.copy(), np.zeros(model.nv)
     for foot in feet:
         jacobian = np.zeros((3, model.nv))
-        place = np.append(_sole_centre(model, data, foot), _points(model, data, foot)[:, 2].min())
+        place = np.append(sole_centre(model, data, foot), bounding_points(model, data, foot)[:, 2].min())
         mujoco.mj_jac(model, data, jacobian, None, place, foot)
         share = float(model.body_mass.sum()) * 9.81 / len(feet)
         load -= jacobian[2] * share
-        for joint in _chain(model, foot):
+        for joint in leg_joints(model, foot):
             level = float(np.linalg.norm(data.xaxis[joint][:2]))  # an upright axis carries no weight
             reach = float(np.linalg.norm(place - data.xanchor[joint]))
             least[model.jnt_dofadr[joint]] = LEAST_LEVER * share * reach * level
@@ -584,7 +292,7 @@ def touching(file: ModelFile, home: Mapping[str, float]) -> list[tuple[str, str]
     """Pairs of bodies of the robot that are inside one another in the home pose: their shapes are coarser than the
     robot, and would push its joints apart."""
     model = file.model
-    data = _data(file, _qpos(file, home))
+    data = posed(file, pose(file, home))
     mujoco.mj_forward(model, data)
     found = set()
     for contact in data.contact:
@@ -602,7 +310,11 @@ def _usual_effort(file: ModelFile, data: mujoco.MjData, name: str, floating: boo
     body = int(model.jnt_bodyid[joint.id])
     if floating:
         lowest = min(
-            (float(_lowest(model, data, g)[:, 2].min()) for g in range(model.ngeom) if _collides(model, g)),
+            (
+                float(lowest_points(model, data, g)[:, 2].min())
+                for g in range(model.ngeom)
+                if collides(model, g)
+            ),
             default=0.0,
         )
         root = min(b for b in range(1, model.nbody) if model.body_parentid[b] == 0)
