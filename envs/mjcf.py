@@ -294,7 +294,7 @@ def _add_visuals(spec: mujoco.MjSpec, robot: Robot) -> None:
     if robot.base is None and not robot.feet:
         _add_floor(spec, collides=False)
     spec.geom("floor").material = "floor"
-    corners = _corners(_compile(robot, spec.copy()))
+    corners = _corners(robot, _compile(robot, spec.copy()))
     center = (corners.min(axis=0) + corners.max(axis=0)) / 2
     size = float(np.ptp(corners, axis=0).max())
     body, tracking = spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
@@ -337,9 +337,11 @@ def _root(spec: mujoco.MjSpec, robot: Robot) -> Any:
     return body
 
 
-def _corners(model: mujoco.MjModel) -> np.ndarray:
-    """Corners (8 n, 3), in the world, of the bounding boxes of the n geoms that are not planes; all joints at 0."""
+def _corners(robot: Robot, model: mujoco.MjModel) -> np.ndarray:
+    """Corners (8 n, 3), in the world, of the bounding boxes of the n geoms that are not planes; all joints at home."""
     data = mujoco.MjData(model)
+    for name, home in zip(robot.joints, robot.home, strict=True):
+        data.qpos[model.joint(name).qposadr[0]] = home
     mujoco.mj_kinematics(model, data)
     signs = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
     boxes = []

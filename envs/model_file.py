@@ -106,6 +106,9 @@ def _read(path: Path, changed: int, size: int) -> ModelFile:
     for elements in (spec.actuators, spec.sensors, spec.keys, spec.cameras, spec.lights, spec.tuples):
         for element in list(elements):
             spec.delete(element)
+    for texture in list(spec.textures):
+        if texture.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX:
+            spec.delete(texture)
     for geom in list(spec.worldbody.geoms):
         if geom.type == mujoco.mjtGeom.mjGEOM_PLANE:
             spec.delete(geom)
