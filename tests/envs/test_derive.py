@@ -4,11 +4,13 @@ import math
 
 import numpy as np
 import pytest
+import yaml
 
 from robolearn.envs import lint, mjcf
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError
 from tests.envs.scenes import at_home
+from tests.factories import load_robot
 
 LEG = """
 <body name="{s}_thigh" pos="0 {y} 0">
@@ -223,3 +225,18 @@ def test_a_urdf_without_legs_is_fixed(tmp_path):
     (tmp_path / "arm.urdf").write_text(one)
     robot = Robot.load(tmp_path / "arm.urdf")
     assert (robot.base, robot.feet, robot.home_height) == (None, (), 0.0)
+
+
+@pytest.mark.parametrize("name", ["humanoid", "ant"])
+def test_what_is_derived_of_our_robots_is_what_their_robot_yaml_states(tmp_path, name):
+    stated = load_robot(name)
+    rest = {"joints": {n: {"home": h} for n, h in zip(stated.joints, stated.home, strict=True)}}
+    content = {"schema": 2, "mjcf": str(stated.mjcf), **rest}
+    (tmp_path / "robot.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    derived = Robot.load(tmp_path)
+    assert (derived.base, derived.feet) == (stated.base, stated.feet)
+    assert derived.home_height == pytest.approx(stated.home_height, abs=1e-4)
+    assert derived.mirror_joints() == stated.mirror_joints()
+    assert derived.mirror_feet() == stated.mirror_feet()
+    assert derived.soles == {}  # their files have sites at the soles
+    assert derived.apart == ()
