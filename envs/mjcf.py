@@ -237,6 +237,9 @@ def _add_floor(spec: mujoco.MjSpec, collides: bool = True) -> None:
 
 
 def _add_actuator(spec: mujoco.MjSpec, actuator: Actuator) -> None:
+    joint = spec.joint(actuator.joint)
+    if joint.actfrclimited and actuator.effort <= min(-joint.actfrcrange[0], joint.actfrcrange[1]):
+        joint.actfrclimited = int(mujoco.mjtLimited.mjLIMITED_FALSE)  # the motor's own limit is as low
     limits = [-actuator.effort, actuator.effort]
     added = spec.add_actuator(
         name=actuator.joint, target=actuator.joint, trntype=mujoco.mjtTrn.mjTRN_JOINT, gear=[1, 0, 0, 0, 0, 0],

@@ -112,8 +112,6 @@ def _read(path: Path, changed: int, size: int) -> ModelFile:
     for geom in list(spec.worldbody.geoms):
         if geom.type == mujoco.mjtGeom.mjGEOM_PLANE:
             spec.delete(geom)
-    for joint in spec.joints:  # part of the motor's effort from here on, which every backend clips
-        joint.actfrclimited = int(mujoco.mjtLimited.mjLIMITED_FALSE)
     return ModelFile(path, spec, model, drives, has_actuators, urdf, tuple(notes))
 
 

@@ -103,6 +103,11 @@ class Robot:
     """Left-right symmetry; None for a robot without it."""
 
     @property
+    def path(self) -> Path:
+        """The folder of its robot.yaml, or of its file without one."""
+        return self.source.parent
+
+    @property
     def actuated(self) -> tuple[int, ...]:
         """For each actuator, the index of its joint in `joints`."""
         return tuple(self.joints.index(actuator.joint) for actuator in self.actuators)

@@ -107,9 +107,8 @@ def test_contacts_between_bodies_of_one_robot_are_listed_as_ignored():
     assert ignored_contacts(mjcf.build_model(load_robot("ant"), "mujoco")) == []
 
 
-def test_a_robot_without_options_for_the_backend_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="solver has no options for the backend 'differentiable'"):
-        DifferentiableBackend(Robot.load(hopper(tmp_path)), 1)
+def test_a_robot_without_options_for_the_backend_takes_the_backends(tmp_path):
+    assert DifferentiableBackend(Robot.load(hopper(tmp_path)), 1).capabilities.timestep == 0.005
 
 
 # ---------------------------------------------------------------------- gradients
