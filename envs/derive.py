@@ -29,6 +29,7 @@ from robolearn.envs.shapes import (
     posed,
     sole_centre,
     standing_bodies,
+    trunk,
 )
 from robolearn.envs.stance import bent_pose
 from robolearn.envs.stance import home as home
@@ -42,6 +43,8 @@ SAG = 0.1
 """Largest deflection of a joint under the robot's weight that derived gains accept [rad]."""
 LEAST_LEVER = 0.3
 """See `_standing_load`: a pose a little off home bends a leg's joints more than home does."""
+UPRIGHT_BASE = 0.9
+"""Least cosine of a free base's lean in its file: poses are those of a level base."""
 UPRIGHT = 3.0
 """Stiffness of the ankles of a robot on two feet, as a multiple of the least that keeps an upright pendulum upright."""
 STABLE = 2.0
@@ -75,17 +78,27 @@ def base(file: ModelFile) -> str | None:
             f"has {len(free)} free joints, at {names}; a robot's file has one free base, objects belong elsewhere"
         )
     if free:
-        return str(model.body(free[0]).name)
+        name = str(model.body(free[0]).name)
+        _, x, y, _ = model.body_quat[free[0]]
+        if 1 - 2 * (x * x + y * y) < UPRIGHT_BASE:
+            file.fail(
+                f"body {name}, the free base, is turned over in the file; its z axis must point up: turn what is in it"
+            )
+        return name
     if not file.urdf:
         return None
     roots = [b for b in range(1, model.nbody) if model.body_parentid[b] == 0]
-    if len(roots) != 1 or model.body(roots[0]).name == "world":
+    if len(roots) != 1 or file.on_world:
         return None
-    low = standing_bodies(file, bent_pose(file), floating=True)
-    above = all(
-        bottom(file, bent_pose(file), b) < posed(file, bent_pose(file)).xpos[roots[0], 2] for b in low
+    start = bent_pose(file)
+    data = posed(file, start)
+    low = standing_bodies(file, start, floating=True)
+    legs = [leg_joints(model, foot) for foot in low]
+    below = all(
+        leg and bottom(file, start, foot) < data.xanchor[leg[0], 2]
+        for leg, foot in zip(legs, low, strict=True)
     )
-    return str(model.body(roots[0]).name) if len(low) >= 2 and above else None
+    return str(model.body(roots[0]).name) if len(low) >= 2 and below else None
 
 
 def feet(file: ModelFile, floating: bool, home: Mapping[str, float]) -> tuple[str, ...]:
@@ -137,7 +150,7 @@ def home_height(file: ModelFile, base: str, home: Mapping[str, float], low_bodie
     return float(round(data.xpos[int(model.body(base).id), 2] - min(lowest), 6))
 
 
-def drives(file: ModelFile, floating: bool, home: Mapping[str, float]) -> dict[str, Drive]:
+def drives(file: ModelFile, floating: bool, home: Mapping[str, float], step: float) -> dict[str, Drive]:
     """The position servo of each actuated joint, in the file's order of joints.
 
     Gains are the file's. Without them kp = I w^2 and kd = 2 z I w from the joint's armature I (w = 2 pi 10/s, z = 2, as
@@ -145,6 +158,8 @@ def drives(file: ModelFile, floating: bool, home: Mapping[str, float]) -> dict[s
     full torque acts at `DEFLECTION` and kd is critical for the inertia that the joint moves in the home pose. kp is no
     larger than the physics step allows (`STABLE`), and two feet need stiff ankles (`UPRIGHT`). A file without actuators
     has one at every joint that no equality constraint drives.
+
+    `step` is the physics step [s].
     """
     model = file.model
     data = posed(file, pose(file, home))
@@ -152,7 +167,6 @@ def drives(file: ModelFile, floating: bool, home: Mapping[str, float]) -> dict[s
     inertia = np.zeros((model.nv, model.nv))
     mujoco.mj_fullM(model, data, inertia)
     free_inertia = 1 / np.diag(np.linalg.inv(inertia + 1e-12 * np.eye(model.nv)))
-    step = float(model.opt.timestep)
     load = _standing_load(file, data, home) if floating else np.abs(data.qfrc_bias)
     driven = _driven(model)
     found = {}
@@ -230,7 +244,7 @@ def mirror(file: ModelFile, base: str | None, feet: Sequence[str]) -> Mirror | N
         paired = by_place
     if not paired[0] or not all(foot in paired_feet[0] for foot in feet):
         paired_feet = _nearest_mirrored(spots)
-    twins = {**paired[0], **paired_feet[0]}
+    twins = {**{name: name for name in (*names, *feet)}, **paired[0], **paired_feet[0]}
     bases = {**paired[1], **paired_feet[1]}
     flip = []
     for name, joint in zip(names, ids, strict=True):
@@ -272,7 +286,7 @@ def _standing_load(file: ModelFile, data: mujoco.MjData, home: Mapping[str, floa
         jacobian = np.zeros((3, model.nv))
         place = np.append(sole_centre(model, data, foot), bounding_points(model, data, foot)[:, 2].min())
         mujoco.mj_jac(model, data, jacobian, None, place, foot)
-        share = float(model.body_mass.sum()) * 9.81 / len(feet)
+        share = float(model.body_subtreemass[trunk(model)]) * 9.81 / len(feet)
         load -= jacobian[2] * share
         for joint in leg_joints(model, foot):
             level = float(np.linalg.norm(data.xaxis[joint][:2]))  # an upright axis carries no weight
@@ -281,7 +295,7 @@ def _standing_load(file: ModelFile, data: mujoco.MjData, home: Mapping[str, floa
             if (
                 len(feet) <= 2
             ):  # balances on its ankles: a pendulum that falls unless its spring is stiff enough
-                above = float(data.subtree_com[0, 2] - place[2])
+                above = float(data.subtree_com[trunk(model), 2] - place[2])
                 least[model.jnt_dofadr[joint]] = max(
                     least[model.jnt_dofadr[joint]], UPRIGHT * share * above * level * SAG
                 )
@@ -317,8 +331,10 @@ def _usual_effort(file: ModelFile, data: mujoco.MjData, name: str, floating: boo
             ),
             default=0.0,
         )
-        root = min(b for b in range(1, model.nbody) if model.body_parentid[b] == 0)
-        effort = 0.5 * float(model.body_mass.sum()) * 9.81 * max(float(data.xpos[root, 2]) - lowest, 0.05)
+        root = trunk(model)
+        effort = (
+            0.5 * float(model.body_subtreemass[root]) * 9.81 * max(float(data.xpos[root, 2]) - lowest, 0.05)
+        )
     else:
         below = [b for b in range(body, model.nbody) if _is_below(model, b, body)]
         mass = float(model.body_mass[below].sum())

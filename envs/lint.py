@@ -85,6 +85,11 @@ def hold(robot: Robot) -> Hold:
             offs[worst] < BENT, ("holds its pose" if offs[worst] < BENT else "does not hold its pose") + where
         )
     sunk = float(start[2] - data.qpos[2])
+    if sunk < -0.05 * max(robot.home_height, 0.1):
+        return Hold(
+            False,
+            f"is thrown up by {-1000 * sunk:.0f} mm: its feet start in the ground, or gravity is not down",
+        )
     up = 1 - 2 * float(data.qpos[4] ** 2 + data.qpos[5] ** 2)
     held = sunk < SUNK * robot.home_height and up > LEANT and offs[worst] < BENT
     lean = float(np.degrees(np.arccos(np.clip(up, -1, 1))))
@@ -120,8 +125,17 @@ def _checks(robot: Robot) -> Iterator[Finding]:
             "motor's rotor inertia times its gear ratio squared; without it joints are lighter than the robot's",
         )
     free = derive.unlimited(file)
-    estimates = derive.drives(file, robot.base is not None, dict(zip(robot.joints, robot.home, strict=True)))
-    free = [a.joint for a in robot.actuators if a.joint in free and a.effort == estimates[a.joint].effort]
+    estimates = derive.drives(
+        file,
+        robot.base is not None,
+        dict(zip(robot.joints, robot.home, strict=True)),
+        float(model.opt.timestep),
+    )
+    free = [
+        a.joint
+        for a in robot.actuators
+        if a.joint in free and a.joint in estimates and a.effort == estimates[a.joint].effort
+    ]
     if free:
         yield Finding(
             "warning",
@@ -153,7 +167,7 @@ def _checks(robot: Robot) -> Iterator[Finding]:
         worst = min(deep, key=lambda c: c.dist)
         bodies = [model.body(model.geom_bodyid[g]).name for g in worst.geom]
         yield Finding(
-            "warning",
+            "error" if worst.dist < -0.05 else "warning",
             "penetration",
             f"{bodies[0]} and {bodies[1]} are {-1000 * worst.dist:.1f} mm inside one another at "
             "the start: exclude the pair in the file, or change home",

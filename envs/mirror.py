@@ -26,7 +26,7 @@ class Mirror:
     """The robot's reflection across its sagittal (x-z) plane, given by names."""
 
     twins: Mapping[str, str] = field(hash=False)
-    """The name on the other side of every name that has a side, both ways."""
+    """The name on the other side of every joint and foot; those without a side are their own."""
     flip: tuple[str, ...]
     """Joints whose sign changes: those that turn about x or z, or slide along y, in the same sense on both sides."""
     bases: Mapping[str, str] = field(hash=False)
@@ -43,6 +43,19 @@ class Mirror:
         found = other_side(name)  # a body's, for example
         return found[0] if found else name
 
+    def lone(self, joints: Sequence[str], feet: Sequence[str]) -> str | None:
+        """The first of these joints, or of the feet, whose twin is not among them; None where all have theirs."""
+        for names in (joints, feet):
+            for name in names:
+                if self.twin(name) not in names:
+                    return name
+        return None
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every pair of twins, once."""
+        return sorted({(min(a, b), max(a, b)) for a, b in self.twins.items() if a != b})
+
     def flips(self, name: str) -> bool:
         """Whether the sign of a joint changes."""
         return name in self.flip
@@ -50,7 +63,8 @@ class Mirror:
     @classmethod
     def by_prefix(cls, left: str, right: str, flip: Iterable[str], names: Iterable[str]) -> Mirror:
         """The mirror of names with prefixes such as "l_" and "r_"; `flip` has joints without their prefix."""
-        twins, bases = {}, {}
+        names = tuple(names)
+        twins, bases = {name: name for name in names}, {}
         for name in names:
             for one, other in ((left, right), (right, left)):
                 if name.startswith(one):

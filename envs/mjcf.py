@@ -160,10 +160,11 @@ def options(robot: Robot, backend: str) -> dict[str, Any]:
     """Solver options of a robot on a backend: those of robot.yaml, where it has none those of the MJCF's <option>, with
     MuJoCo's implicitfast integrator instead of Euler. A backend without PGS then takes Newton, and the differentiable
     ones have their own."""
-    if backend in robot.solver:
-        return robot.solver[backend]
+    stated = robot.solver.get(backend, {})
+    if stated and not robot.derived:
+        return stated
     if backend in _EXPLICIT:
-        return dict(_EXPLICIT[backend])
+        return {**_EXPLICIT[backend], **stated}
     option = model_file.read(robot.mjcf).spec.option
     found: dict[str, Any] = {"timestep": float(option.timestep)}
     if (
@@ -172,7 +173,7 @@ def options(robot: Robot, backend: str) -> dict[str, Any]:
         found["integrator"] = "implicitfast"
     if backend != "mujoco" and option.solver == mujoco.mjtSolver.mjSOL_PGS:
         found["solver"] = "Newton"
-    return found
+    return {**found, **stated}
 
 
 def _free_base(spec: mujoco.MjSpec, robot: Robot) -> None:
@@ -204,7 +205,10 @@ def _add_solver_options(spec: mujoco.MjSpec, robot: Robot, backend: str) -> None
             if isinstance(value, bool) or not isinstance(value, kind) or not 0 <= value < 1e6:
                 _fail(robot, f"{where} is {quote(value)}; it must be {expected}, 0 or more")
             setattr(spec.option, key, value)
-        elif key not in (*_BACKEND_SIZES, *_COMPLIANCE):
+        elif key in (*_BACKEND_SIZES, *_COMPLIANCE):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+                _fail(robot, f"{where} is {quote(value)}; it must be a number, 0 or more")
+        else:
             valid = (*_ENUMS, *_FLAGS, *_COUNTS, *_NUMBERS, *_BACKEND_SIZES, *_COMPLIANCE)
             _fail_name(robot, f"solver.{backend} has the unknown option", key, valid)
     # Recording which bounding volumes are active only serves a viewer and costs time in every collision pass.
@@ -283,20 +287,22 @@ def _add_visuals(spec: mujoco.MjSpec, robot: Robot) -> None:
     visual.rgba.haze = [*HORIZON, 1]
     visual.map.haze = 0.35
     spec.add_texture(
-        name="sky", type=mujoco.mjtTexture.mjTEXTURE_SKYBOX, builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
+        name="robolearn_sky", type=mujoco.mjtTexture.mjTEXTURE_SKYBOX, builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
         rgb1=[0.16, 0.20, 0.27], rgb2=HORIZON, width=512, height=3072,
     )  # fmt: skip
     spec.add_texture(
-        name="floor", type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+        name="robolearn_floor", type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
         mark=mujoco.mjtMark.mjMARK_EDGE, rgb1=[0.36, 0.39, 0.43], rgb2=[0.40, 0.43, 0.47],
         markrgb=[0.52, 0.55, 0.60], width=512, height=512,
     )  # fmt: skip
-    material = spec.add_material(name="floor", reflectance=0.05, specular=0.2, shininess=0.3, texuniform=True)
-    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
+    material = spec.add_material(
+        name="robolearn_floor", reflectance=0.05, specular=0.2, shininess=0.3, texuniform=True
+    )
+    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "robolearn_floor"
     material.texrepeat = [1, 1]
     if robot.base is None and not robot.feet:
         _add_floor(spec, collides=False)
-    spec.geom("floor").material = "floor"
+    spec.geom("floor").material = "robolearn_floor"
     corners = _corners(robot, _compile(robot, spec.copy()))
     center = (corners.min(axis=0) + corners.max(axis=0)) / 2
     size = float(np.ptp(corners, axis=0).max())

@@ -11,6 +11,7 @@ import functools
 import math
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -24,6 +25,8 @@ LARGEST_MESH = 100_000_000
 """Largest mesh file accepted [bytes]; MuJoCo computes a convex hull of each, which takes minutes for a larger one."""
 LARGEST_FILE = 50_000_000
 """Largest MJCF or URDF file accepted [bytes]."""
+SHORTEST_STEP, HEAVIEST = 1e-5, 1e6
+"""Limits of a file's physics step [s] and of the mass of a body [kg]."""
 _MESHES = (".stl", ".obj", ".msh")
 _ONE_AXIS = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
 
@@ -55,6 +58,8 @@ class ModelFile:
     """Whether the file describes actuators at all."""
     urdf: bool
     """Whether the file is a URDF, which never says whether its base is free."""
+    on_world: bool = False
+    """Of a URDF: whether its root is the link `world`, to which it is then fixed."""
     notes: tuple[str, ...] = field(default=())
     """What of the file is not used, a line each."""
 
@@ -87,12 +92,14 @@ def _read(path: Path, changed: int, size: int) -> ModelFile:
     if root.tag not in ("robot", "mujoco"):
         raise ConfigError(f"{path}: its root element is <{root.tag}>, not <mujoco> (MJCF) or <robot> (URDF)")
     try:
+        meshes: dict[str, bytes] = {}
         if urdf:
             _check_tree(path, root)
-            spec = mujoco.MjSpec.from_string(_urdf_for_mujoco(path, root))
+            text, meshes = _urdf_for_mujoco(path, root)
+            spec = mujoco.MjSpec.from_string(text, assets=meshes)
         else:
             spec = mujoco.MjSpec.from_file(str(path))
-        _check_meshes(path, spec)
+        _check_meshes(path, spec, next(root.iter("include"), None) is not None, meshes)
         _name_all(spec)
         _free_floor_pairs(spec)
         model = spec.copy().compile()
@@ -112,7 +119,14 @@ def _read(path: Path, changed: int, size: int) -> ModelFile:
     for geom in list(spec.worldbody.geoms):
         if geom.type == mujoco.mjtGeom.mjGEOM_PLANE:
             spec.delete(geom)
-    return ModelFile(path, spec, model, drives, has_actuators, urdf, tuple(notes))
+    for geom in spec.geoms:
+        if geom.name == "floor":  # the name of the floor that is added
+            geom.name = _free_name("floor_of_the_file", {g.name for g in spec.geoms})
+            for pair in spec.pairs:
+                pair.geomname1 = geom.name if pair.geomname1 == "floor" else pair.geomname1
+                pair.geomname2 = geom.name if pair.geomname2 == "floor" else pair.geomname2
+    on_world = urdf and "world" in {link.get("name") for link in root.findall("link")}
+    return ModelFile(path, spec, model, drives, has_actuators, urdf, on_world, tuple(notes))
 
 
 def _xml(path: Path) -> ET.Element:
@@ -121,13 +135,22 @@ def _xml(path: Path) -> ET.Element:
         raise ConfigError(f"{path}: defines XML entities, which are not read; write the text out")
     try:
         return ET.fromstring(text)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text: {error}") from None
     except ET.ParseError as error:
         raise ConfigError(f"{path}: is not valid XML: {error}") from None
 
 
 def _check_tree(path: Path, root: ET.Element) -> None:
     """Check that the links and joints of a URDF form one tree."""
-    links = [link.get("name", "") for link in root.iter("link") if link.get("name")]
+    links = [link.get("name", "") for link in root.findall("link")]
+    joints = [joint.get("name", "") for joint in root.findall("joint")]
+    for kind, names in (("link", links), ("joint", joints)):
+        for name in names:
+            if not name or names.count(name) > 1:
+                raise ConfigError(
+                    f"{path}: {kind} {quote(name)} {'appears twice' if name else 'has no name'}"
+                )
     parent: dict[str, str] = {}
     for joint in root.findall("joint"):
         up, down = joint.find("parent"), joint.find("child")
@@ -139,6 +162,10 @@ def _check_tree(path: Path, root: ET.Element) -> None:
                 raise ConfigError(
                     f"{path}: joint {quote(name)} names the link {quote(link)}, which does not exist"
                 )
+        mimic = joint.find("mimic")
+        if mimic is not None and mimic.get("joint", "") not in joints:
+            followed = mimic.get("joint", "")
+            raise ConfigError(f"{path}: joint {quote(name)} mimics {quote(followed)}, which does not exist")
         child = down.get("link", "")
         if child in parent:
             raise ConfigError(f"{path}: link {quote(child)} has two parents; a robot is a tree of links")
@@ -158,17 +185,19 @@ def _check_tree(path: Path, root: ET.Element) -> None:
             seen.append(up_link)
 
 
-def _urdf_for_mujoco(path: Path, root: ET.Element) -> str:
+def _urdf_for_mujoco(path: Path, root: ET.Element) -> tuple[str, dict[str, bytes]]:
     """A URDF's text with the mesh files that MuJoCo can read at absolute paths, and the visuals that it cannot left
-    out."""
-    for link in root.iter("link"):
+    out; and the content of the files that it cannot find by name."""
+    compiler = root.find("mujoco/compiler")
+    folder = compiler.get("meshdir", "") if compiler is not None else ""
+    for link in root.findall("link"):
         for kind in ("visual", "collision"):
             for shape in link.findall(kind):
                 mesh = shape.find("geometry/mesh")
                 if mesh is None:
                     continue
                 name = mesh.get("filename", "")
-                found = _mesh_file(path, name)
+                found = _mesh_file(path, name, folder)
                 if kind == "visual" and (found is None or found.suffix.lower() not in _MESHES):
                     link.remove(shape)  # a picture then shows the collision shapes
                     continue
@@ -187,7 +216,7 @@ def _urdf_for_mujoco(path: Path, root: ET.Element) -> str:
                         )
                     found = twin
                 mesh.set("filename", str(found))
-    for link in root.iter("link"):
+    for link in root.findall("link"):
         _sound_inertia(path, link)
     for old in root.findall("mujoco"):
         root.remove(old)
@@ -196,8 +225,8 @@ def _urdf_for_mujoco(path: Path, root: ET.Element) -> str:
         options, "compiler", strippath="false", fusestatic="false", discardvisual="false", balanceinertia="true",
         boundmass="1e-6", boundinertia="1e-9",
     )  # fmt: skip
-    _unique_mesh_names(root)
-    return ET.tostring(root, encoding="unicode")
+    content = _unique_mesh_names(root)
+    return ET.tostring(root, encoding="unicode"), content
 
 
 def _sound_inertia(path: Path, link: ET.Element) -> None:
@@ -231,44 +260,50 @@ def _sound_inertia(path: Path, link: ET.Element) -> None:
             inertia.set(key, str(size if key[1] == key[2] else 0.0))
 
 
-def _unique_mesh_names(root: ET.Element) -> None:
-    """Drop visual shapes whose mesh has the name of another file: MuJoCo names a mesh by its file alone."""
+def _unique_mesh_names(root: ET.Element) -> dict[str, bytes]:
+    """Rename mesh files that have the name of another one, and return their content by the new name: MuJoCo names a
+    mesh by the name of its file alone, and would take the first one for both."""
     first: dict[str, str] = {}
-    for kind in ("collision", "visual"):
-        for link in root.iter("link"):
-            for shape in link.findall(kind):
-                mesh = shape.find("geometry/mesh")
-                if mesh is None:
-                    continue
-                file = mesh.get("filename", "")
-                if first.setdefault(Path(file).stem, file) != file and kind == "visual":
-                    link.remove(shape)
+    renamed: dict[str, str] = {}
+    content: dict[str, bytes] = {}
+    for mesh in root.iter("mesh"):
+        file = mesh.get("filename", "")
+        name = Path(file).stem
+        if first.setdefault(name, file) == file:
+            continue
+        if file not in renamed:
+            renamed[file] = (
+                f"{_free_name(name, {*first, *(Path(new).stem for new in content)})}{Path(file).suffix}"
+            )
+            content[renamed[file]] = Path(file).read_bytes()
+        mesh.set("filename", renamed[file])
+    return content
 
 
-def _mesh_file(urdf: Path, name: str) -> Path | None:
-    """The file of a URDF's mesh; None where it does not exist."""
+def _mesh_file(urdf: Path, name: str, folder: str) -> Path | None:
+    """The file of a URDF's mesh, also in the `folder` that its MuJoCo extension names; None where it does not exist."""
     if name.startswith("file://"):
         places = [Path(name.removeprefix("file://"))]
     elif match := re.match(r"(?:package|model)://([^/]+)/(.+)", name):
         package, rest = match.groups()
         places = [folder / part for folder in urdf.parents for part in (f"{package}/{rest}", rest)]
     else:
-        places = [urdf.parent / name]
+        places = [urdf.parent / name, urdf.parent / folder / name, urdf.parent / folder / Path(name).name]
     return next((place for place in places if place.is_file()), None)
 
 
-def _check_meshes(path: Path, spec: mujoco.MjSpec) -> None:
+def _check_meshes(path: Path, spec: mujoco.MjSpec, included: bool, known: Collection[str]) -> None:
     """Check that every mesh file exists and is not too large."""
     folder = path.parent / spec.meshdir
     for mesh in spec.meshes:
-        if not mesh.file:
+        if not mesh.file or mesh.file in known:
             continue
         file = Path(mesh.file) if Path(mesh.file).is_absolute() else folder / mesh.file
         name = mesh.name or Path(mesh.file).stem
         if not file.is_file():
-            file = path.parent / mesh.file  # an included file's own folder is checked by MuJoCo
-            if not file.is_file():
-                continue
+            if not included:
+                raise ConfigError(f"{path}: mesh {name}: there is no file {quote(str(file), 160)}")
+            continue  # it may be in the folder of an included file, which MuJoCo looks up
         if file.stat().st_size > LARGEST_MESH:
             raise ConfigError(
                 f"{path}: mesh {name} has {file.stat().st_size / 1e6:.0f} MB ({file.name}); the largest is "
@@ -311,6 +346,16 @@ def _free_name(name: str, taken: set[str]) -> str:
 
 
 def _check_numbers(path: Path, model: mujoco.MjModel) -> None:
+    if not SHORTEST_STEP <= model.opt.timestep <= 0.1:
+        raise ConfigError(
+            f"{path}: option timestep is {model.opt.timestep:g} s; it must be between {SHORTEST_STEP:g} and 0.1"
+        )
+    heavy = np.flatnonzero(model.body_mass > HEAVIEST)
+    if len(heavy):
+        name = model.body(int(heavy[0])).name
+        raise ConfigError(
+            f"{path}: body {name} has a mass of {model.body_mass[heavy[0]]:g} kg, at most {HEAVIEST:g}"
+        )
     for what, values, names in (
         ("mass", model.body_mass, lambda i: f"body {model.body(i).name}"),
         ("inertia", model.body_inertia, lambda i: f"body {model.body(i).name}"),
@@ -358,6 +403,6 @@ def _drives(model: mujoco.MjModel) -> tuple[dict[str, Drive], list[str]]:
         named = model.joint(joint).name
         if named in drives:  # a position servo and a velocity servo on one joint act together
             old = drives[named]
-            drive = Drive(old.kp + drive.kp, old.kd + drive.kd, max(old.effort, drive.effort))
+            drive = Drive(old.kp + drive.kp, old.kd + drive.kd, old.effort + drive.effort)
         drives[named] = drive
     return drives, notes

@@ -14,7 +14,7 @@ from robolearn.config.catalog import PACKAGE, locate
 from robolearn.config.yaml_file import PlainLoader, parse
 from robolearn.envs.mirror import Mirror as Mirror
 from robolearn.envs.mirror import without_side
-from robolearn.errors import ConfigError, did_you_mean, listing, quote
+from robolearn.errors import ConfigError, did_you_mean, listing, near, quote
 
 SCHEMA = 2
 """Version of robot.yaml. Of a file of schema 2, whatever it leaves out is derived from the MJCF or URDF; one of schema
@@ -33,6 +33,8 @@ KEYS = (
     "solver",
 )
 """Keys of robot.yaml."""
+SOLVERS = ("mujoco", "mujoco_warp", "differentiable", "newton", "isaaclab")
+"""Backends of RoboLearn that `solver:` may have options for; those of other packages may have any name."""
 MODELS = (".xml", ".urdf", ".mjcf")
 """Endings of the files that describe a robot's bodies."""
 KINDS = ("position", "force")
@@ -99,6 +101,8 @@ class Robot:
     site of their name."""
     apart: tuple[tuple[str, str], ...] = ()
     """Pairs of bodies that do not collide with one another."""
+    derived: bool = False
+    """Whether what its robot.yaml leaves out is derived from its file."""
     mirror: Mirror | None = None
     """Left-right symmetry; None for a robot without it."""
 
@@ -259,14 +263,18 @@ class _Reader:
         mirror = (
             self.mirror(raw["mirror"], joints, [], feet) if stated_mirror else derive.mirror(file, base, feet)
         )
-        actuators = self.actuators(raw, given, joints, mirror, derive.drives(file, base is not None, home))
+        step = about["solver"].get("mujoco", {}).get("timestep", float(file.model.opt.timestep))
+        drives = derive.drives(file, base is not None, home, step)
+        actuators = self.actuators(raw, given, joints, mirror, drives)
+        if not actuators:
+            self.fail("no joint has an actuator, so nothing can move the robot; give one in actuators")
         if mirror is not None:
-            driven = {actuator.joint for actuator in actuators}
-            for name in driven:
-                if mirror.twin(name) not in driven:
-                    self.fail(
-                        f"joint {name} has an actuator, its mirror image {mirror.twin(name)} has none; set mirror: null"
-                    )
+            lone = mirror.lone([actuator.joint for actuator in actuators], feet)
+            if lone and stated_mirror:
+                self.fail(
+                    f"mirror: {lone} has no mirror image with an actuator, or among the feet; set mirror: null"
+                )
+            mirror = None if lone else mirror
         height = self.height(base, raw) if "home_height" in raw else None
         if height is None:
             height = derive.home_height(file, base, home, feet) if base else 0.0
@@ -281,6 +289,7 @@ class _Reader:
             actuators=actuators,
             soles={foot: derive.sole(file, home, foot) for foot in feet if foot not in sites},
             apart=tuple(derive.touching(file, home)),
+            derived=True,
             mirror=mirror,
         )
 
@@ -305,13 +314,21 @@ class _Reader:
         out = []
         for joint in joints:
             chosen = given.get(joint, {}).get("actuator", joint)
+            if (
+                chosen is not None
+                and chosen != joint
+                and (not isinstance(chosen, str) or chosen not in models)
+            ):
+                self.fail_name(f"joints.{joint} names the undefined actuator", chosen, models)
+            names = {mirror.base(joint) if mirror else joint, without_side(joint), chosen} - (
+                set(joints) - {joint}
+            )
+            # The name of a joint means that joint alone, and comes last.
+            matching = [m for m in models if m != joint and (m in names or fnmatchcase(joint, m))]
+            matching += [joint] if joint in models else []
+            used.update(matching)
             if chosen is None:  # passive
                 continue
-            if "actuator" in given.get(joint, {}) and chosen not in models:
-                self.fail_name(f"joints.{joint} names the undefined actuator", chosen, models)
-            names = {joint, mirror.base(joint) if mirror else joint, without_side(joint), chosen}
-            matching = [m for m in models if m in names or fnmatchcase(joint, m)]
-            used.update(matching)
             if joint not in drives and not matching:
                 continue
             start = drives.get(joint)
@@ -320,6 +337,8 @@ class _Reader:
             )
             for name in matching:
                 now |= models[name]
+                if models[name].get("kind") == "force" and {"kp", "kd"} & set(models[name]):
+                    self.fail(f"actuators.{name} is of kind force, which has no kp and kd; remove them")
             if now["kind"] == "force":
                 now = {key: value for key, value in now.items() if key not in ("kp", "kd")}
             out.append(self.actuator(matching[-1] if matching else joint, joint, now))
@@ -410,6 +429,8 @@ class _Reader:
         if complete and not solver:
             self.fail("solver is empty; give each backend its options, at least mujoco: {timestep: 0.005}")
         for name, options in solver.items():
+            if name not in SOLVERS and near(name, SOLVERS, cutoff=0.75):
+                self.fail_name("solver names the backend", name, SOLVERS)
             where = f"solver.{name}.timestep"
             if not complete and "timestep" not in options:
                 continue
@@ -425,6 +446,8 @@ class _Reader:
         raw = self.mapping("mirror", raw)
         self.keys("mirror", raw, required=("left", "right", "flip"))
         left, right = (self.text(f"mirror.{side}", raw[side]) for side in ("left", "right"))
+        if left == right:
+            self.fail(f"mirror.left and mirror.right are both {quote(left)}; give the prefix of each side")
         flip = self.names("mirror.flip", raw["flip"])
         mirror = Mirror.by_prefix(left, right, flip, (*joints, *feet))
         for kind, names in (("joint", joints), ("actuated joint", actuated), ("foot", feet)):

@@ -81,7 +81,7 @@ def standing_bodies(file: ModelFile, qpos: np.ndarray, floating: bool) -> list[i
         bottoms[moving] = min(bottoms.get(moving, (math.inf, 0)), (float(points[:, 2].min()), body))
     if not bottoms:
         return []
-    lowest = min(bottom for bottom, _ in bottoms.values())
+    lowest = min((low for moving, (low, _) in bottoms.items() if moving), default=0.0)  # 0: does not move
     tops.append(float(data.xpos[1:, 2].max()))
     margin = SAME_HEIGHT * max(max(tops) - lowest, 0.1)
     ends = [b for b in bottoms if b and not carries(model, b) and not is_base(model, b)]
@@ -96,6 +96,15 @@ def carries(model: mujoco.MjModel, body: int) -> bool:
         and model.body_weldid[b] != body
         for b in range(1, model.nbody)
     )
+
+
+def trunk(model: mujoco.MjModel) -> int:
+    """The body of the free joint; without one the heaviest body of the world with all that hangs on it."""
+    for joint in range(model.njnt):
+        if model.jnt_type[joint] == FREE:
+            return int(model.jnt_bodyid[joint])
+    roots = [body for body in range(1, model.nbody) if model.body_parentid[body] == 0]
+    return max(roots, key=lambda body: float(model.body_subtreemass[body]))
 
 
 def is_base(model: mujoco.MjModel, body: int) -> bool:

@@ -9,12 +9,14 @@ import numpy as np
 
 from robolearn.envs.model_file import ModelFile
 from robolearn.envs.shapes import (
+    FREE,
     ONE_AXIS,
     PATCH,
     bounding_points,
     leg_joints,
     sole_centre,
     standing_bodies,
+    trunk,
     zero_pose,
 )
 
@@ -54,8 +56,12 @@ def _keyframe(model: mujoco.MjModel) -> int | None:
 
 
 def _is_no_stance(file: ModelFile, key: int) -> bool:
-    """Whether fewer feet are down in a keyframe than in a stance: some files have the legs in another order there."""
+    """Whether a keyframe's base leans, or fewer feet are down than in a stance: some files have the legs in another
+    order there."""
     there, model = zero_pose(file), file.model
+    _, x, y, _ = model.key_qpos[key, 3:7]
+    if model.jnt_type[0] == FREE and 1 - 2 * (x * x + y * y) < 0.9:
+        return True  # it lies, or hangs head down
     for name in [model.joint(j).name for j in range(model.njnt) if model.jnt_type[j] in ONE_AXIS]:
         adr = model.joint(name).qposadr[0]
         there[adr] = model.key_qpos[key, adr]
@@ -106,7 +112,7 @@ def _stance(file: ModelFile, start: np.ndarray, fixed: frozenset[str], rounds: i
             mujoco.mj_kinematics(model, data)
             mujoco.mj_comPos(model, data)
             soles = [sole_centre(model, data, foot)[0] for foot in feet]
-            ahead = float(data.subtree_com[0, 0] - np.mean(soles)) if soles else 0.0
+            ahead = float(data.subtree_com[trunk(model), 0] - np.mean(soles)) if soles else 0.0
         hips: dict[int, float] = {}
         for foot in feet:
             leg = leg_joints(model, foot)

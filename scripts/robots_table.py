@@ -26,7 +26,7 @@ def row(name: str, folder: Path) -> str:
     model = model_file.read(robot.mjcf).model
     package = next(s.package for s in catalog.ROBOTS[name][1] if s.package and str(found).endswith(s.path))
     kind = "URDF" if robot.mjcf.suffix == ".urdf" else "MJCF"
-    pairs = len(robot.mirror.twins) // 2 if robot.mirror else 0
+    pairs = len(robot.mirror.pairs) if robot.mirror else 0
     held = lint.hold(robot)
     errors = [finding.text for finding in lint.check(robot) if finding.level == "error"]
     picture = _ran(["robot", name, "--picture", str(folder / f"{name}.png")], folder) or errors

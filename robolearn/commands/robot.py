@@ -44,6 +44,10 @@ def robot(name: str, settings: list[str], picture: Path | None, write: Path | No
     registry.require("robots", name)
     found = registry.load("robots", name)
     known = name if registry.entries("robots").get(name) else ""
+    if isinstance(found, Robot) and changes:
+        raise ConfigError(
+            f"robot.{next(iter(changes))}: robot {name} is made by Python code; change it there"
+        )
     made = found if isinstance(found, Robot) else Robot.load(found, changes, known)
     if write is not None and (write / "robot.yaml").exists():
         raise ConfigError(f"{quote(str(write / 'robot.yaml'), 120)} exists; name another folder with --write")
@@ -71,7 +75,7 @@ def describe(made: Robot, inertia: Mapping[str, float]) -> str:
     from robolearn.envs import mjcf
 
     model = mjcf.build_model(made)
-    pairs = sorted({tuple(sorted(pair)) for pair in made.mirror.twins.items()}) if made.mirror else []
+    pairs = made.mirror.pairs if made.mirror else []
     colliding = [
         g
         for g in range(model.ngeom)
@@ -105,7 +109,7 @@ def describe(made: Robot, inertia: Mapping[str, float]) -> str:
         motor = motors.get(name)
         if motor is None:
             rows.append((name, span, f"{home:.3f}", "passive", "", "", "", ""))
-        elif motor.kp:
+        elif motor.kp and inertia[name] > 0:
             w = math.sqrt(motor.kp / inertia[name])
             ratio = motor.kd / (2 * math.sqrt(motor.kp * inertia[name]))
             rows.append((name, span, f"{home:.3f}", f"{motor.kp:.4g}", f"{motor.kd:.3g}", f"{motor.effort:.4g}",
@@ -138,13 +142,19 @@ def stated(made: Robot) -> str:
         content["home_height"] = made.home_height
     content["feet"] = list(made.feet)
     content["bodies"] = list(made.bodies)
-    content["joints"] = {n: {"home": h} for n, h in zip(made.joints, made.home, strict=True)}
+    driven = {actuator.joint for actuator in made.actuators}
+    content["joints"] = {
+        name: {"home": home} if name in driven else {"home": home, "actuator": None}
+        for name, home in zip(made.joints, made.home, strict=True)
+    }
     content["actuators"] = {
         a.joint: {"kind": a.kind, "kp": a.kp, "kd": a.kd, "effort": a.effort}
         if a.kind == "position"
         else {"kind": a.kind, "effort": a.effort}
         for a in made.actuators
     }
+    if made.mirror is None:
+        content["mirror"] = None
     if made.solver:
         content["solver"] = made.solver
     head = (

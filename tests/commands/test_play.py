@@ -112,7 +112,9 @@ def test_without_a_camera_in_the_model_a_free_camera_follows_the_robot(monkeypat
 
     # Without what _add_looks adds: sky, lights, camera.
     build = mjcf.build_model
-    monkeypatch.setattr(mjcf, "build_model", lambda robot, backend="mujoco", visual=False: build(robot, backend))
+    monkeypatch.setattr(
+        mjcf, "build_model", lambda robot, backend="mujoco", visual=False: build(robot, backend)
+    )
     env = make_env(config.resolve(["task=humanoid_walk", "num_envs=1", "device=cpu"]))
     with renderers.Renderer(env.robot, 64, 48) as drawing:
         assert drawing.draw(env.backend.state).std() > 1

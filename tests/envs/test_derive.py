@@ -240,3 +240,74 @@ def test_what_is_derived_of_our_robots_is_what_their_robot_yaml_states(tmp_path,
     assert derived.mirror_feet() == stated.mirror_feet()
     assert derived.soles == {}  # their files have sites at the soles
     assert derived.apart == ()
+
+
+def test_one_stated_solver_option_leaves_the_others_of_the_file(tmp_path):
+    robot = Robot.load(biped(tmp_path), {"solver": {"mujoco": {"iterations": 7}}})
+    options = mjcf.options(robot, "mujoco")
+    assert options == {"timestep": 0.004, "integrator": "implicitfast", "iterations": 7}
+
+
+def test_a_misspelt_backend_in_the_solver_options_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="mujco"):
+        Robot.load(biped(tmp_path), {"solver": {"mujco": {"timestep": 0.001}}})
+
+
+def test_the_name_of_a_joint_means_that_joint_alone(tmp_path):
+    middle = ("<freejoint/>", '<freejoint/><body name="head"><joint name="knee"/><geom size=".02"/></body>')
+    robot = Robot.load(
+        biped(tmp_path, change=middle), {"actuators": {"knee": {"kp": 5}, "*_knee": {"kp": 70}}}
+    )
+    kp = {a.joint: a.kp for a in robot.actuators}
+    assert (kp["knee"], kp["l_knee"], kp["r_knee"]) == (5, 70, 70)
+
+
+def test_a_joint_on_no_side_whose_name_ends_like_one_is_its_own_twin(tmp_path):
+    middle = (
+        "<freejoint/>",
+        '<freejoint/><body name="head"><joint name="waist_r" axis="1 0 0"/><geom size=".02"/></body>',
+    )
+    mirror = Robot.load(biped(tmp_path, change=middle)).mirror
+    assert mirror.twin("waist_r") == "waist_r"
+    assert mirror.twin("l_knee") == "r_knee"
+    assert "waist_r" in mirror.flip
+
+
+def test_motors_on_one_side_only_leave_no_mirror(tmp_path):
+    robot = Robot.load(biped(tmp_path, '<actuator><motor joint="l_knee" ctrlrange="-1 1"/></actuator>'))
+    assert robot.mirror is None
+
+
+def test_a_base_turned_over_in_its_file_is_refused(tmp_path):
+    path = biped(tmp_path, change=('<body name="trunk" pos="0 0 2">', '<body name="trunk" euler="1.6 0 0">'))
+    with pytest.raises(ConfigError, match="trunk"):
+        Robot.load(path)
+
+
+def test_what_stands_beside_the_robot_in_its_file_does_not_move_its_stance(tmp_path):
+    (tmp_path / "plain").mkdir()
+    beside = (
+        '<body name="trunk"',
+        '<body name="post" pos="1 0 0"><geom size=".3" mass="99"/></body><body name="trunk"',
+    )
+    first, second = Robot.load(biped(tmp_path / "plain")), Robot.load(biped(tmp_path, change=beside))
+    assert second.home == pytest.approx(first.home, abs=1e-6)
+    assert second.home_height == first.home_height
+
+
+def test_servos_on_one_joint_add_up(tmp_path):
+    servo = '<position joint="l_knee" kp="50" forcerange="-20 20"/>'
+    knee = next(a for a in Robot.load(biped(tmp_path, f"<actuator>{servo}{servo}</actuator>")).actuators)
+    assert (knee.kp, knee.effort) == (100, 40)
+
+
+def test_a_robot_without_a_motor_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="actuator"):
+        Robot.load(
+            urdf(tmp_path), {"joints": {f"{leg}_hip": {"actuator": None} for leg in ("FL", "FR", "RL", "RR")}}
+        )
+
+
+def test_a_urdf_whose_root_is_the_link_world_is_fixed_to_it(tmp_path):
+    mount = '<link name="world"/><joint name="mount" type="fixed"><parent link="world"/><child link="trunk"/></joint>'
+    assert Robot.load(urdf(tmp_path, ('<link name="trunk">', f'{mount}<link name="trunk">'))).base is None

@@ -1,8 +1,10 @@
 """Broken MJCF and URDF files are refused in one line that names the file and the element."""
 
+import mujoco
 import pytest
 
-from robolearn.envs import model_file
+from robolearn.envs import mjcf, model_file
+from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError
 from tests.envs.test_derive import biped, urdf
 
@@ -77,3 +79,23 @@ def test_meshes_of_a_urdf_are_found_in_the_folders_above_it(tmp_path):
         "v 0 0 0\nv .1 0 0\nv 0 .1 0\nv 0 0 .1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
     )
     assert model_file.read(urdf(folder / "urdf", (LINK, LINK + shape))).model.nmesh == 1
+
+
+def test_meshes_of_one_name_in_two_folders_are_two_meshes(tmp_path):
+    text = "v 0 0 0\nv {0} 0 0\nv 0 {0} 0\nv 0 0 {0}\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+    for folder, size in (("a", 0.1), ("b", 0.4)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "toe.obj").write_text(text.format(size))
+    shape = '<collision><geometry><mesh filename="{}/toe.obj"/></geometry></collision>'
+    change = (LINK, LINK + shape.format("a") + shape.format("b"))
+    assert model_file.read(urdf(tmp_path, change)).model.nmesh == 2
+
+
+def test_names_of_the_file_that_are_those_of_added_elements_do_not_clash(tmp_path):
+    assets = '<asset><texture name="sky" type="2d" builtin="flat" width="4" height="4"/><material name="floor"/></asset>'
+    box = '<geom name="floor" type="box" size="1 1 .1" pos="0 0 -.1" material="floor"/>'
+    named = ("<worldbody>", f"{assets}<worldbody>{box}")
+    robot = Robot.load(biped(tmp_path, change=named))
+    model = mjcf.build_model(robot, visual=True)
+    assert model.geom("floor").type == int(mujoco.mjtGeom.mjGEOM_PLANE)
+    assert model.geom("floor_of_the_file").type == int(mujoco.mjtGeom.mjGEOM_BOX)
