@@ -92,7 +92,8 @@ def test_meshes_of_one_name_in_two_folders_are_two_meshes(tmp_path):
 
 
 def test_names_of_the_file_that_are_those_of_added_elements_do_not_clash(tmp_path):
-    assets = '<asset><texture name="sky" type="2d" builtin="flat" width="4" height="4"/><material name="floor"/></asset>'
+    sky = '<texture name="sky" type="2d" builtin="flat" width="4" height="4"/>'
+    assets = f'<asset>{sky}<material name="floor"/></asset>'
     box = '<geom name="floor" type="box" size="1 1 .1" pos="0 0 -.1" material="floor"/>'
     named = ("<worldbody>", f"{assets}<worldbody>{box}")
     robot = Robot.load(biped(tmp_path, change=named))
