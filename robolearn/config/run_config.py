@@ -280,6 +280,8 @@ def validate(config: Config) -> None:
     robot = getattr(config.task, "robot", None)
     if isinstance(robot, str):
         registry.require("robots", robot, "task.robot")
+    elif config.robot:
+        raise ConfigError(f"robot.{next(iter(config.robot))}: task={config.task_name} has no robot to change")
     for section in SECTIONS:
         node = getattr(config, section)
         if not hasattr(node, "validate"):

@@ -131,3 +131,8 @@ def test_the_picture_shows_the_robot(run, tmp_path):
     if code == exits.MISSING:
         pytest.skip(said)
     assert np.asarray(Image.open(tmp_path / "home.png")).std() > 5
+
+
+def test_a_change_of_a_robot_that_the_task_does_not_have_is_refused():
+    with pytest.raises(ConfigError, match="actuators"):
+        config.resolve(["task=gymnasium:Pendulum-v1", "robot.actuators.knee.kp=1"])
