@@ -11,14 +11,27 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from robolearn.envs.state import InitialState, State, Tensor
+from robolearn.envs.scene import Scene
+from robolearn.envs.state import Initial, State, Targets, Tensor
+from robolearn.errors import ConfigError
 
 PARAMETERS = {
     "friction": "sliding friction of the feet",
     "mass_scale": "mass and inertia of every body, as a factor",
     "gain_scale": "stiffness and damping of every position actuator, as a factor",
 }
-"""The per-environment physical parameters a backend may support, (N,) each."""
+"""The per-environment physical parameters a backend may support, (N,) each: of the whole scene by these names, of a
+part of it as `entity/field` or `entity/field/selector` (`robolearn.envs.randomize`)."""
+
+FEATURES = {
+    "objects": "objects besides the robot",
+    "robots": "several robots",
+    "frames": "frames",
+    "contacts": "contacts",
+    "self_contact": "contacts of a robot with itself",
+    "selected_masses": "the masses of some bodies of a robot as a parameter",
+}
+"""What of a scene a backend may lack."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,41 @@ class Capabilities:
     """Whether gradients flow through `step`; see `GradientBackend`."""
     params: frozenset[str] = frozenset()
     """Names that `set_params` accepts; see `PARAMETERS`."""
+    features: frozenset[str] = frozenset()
+    """What it can simulate besides one robot on the ground; see `FEATURES`."""
+
+
+def asked_features(scene: Scene) -> dict[str, str]:
+    """What a scene asks for of FEATURES, each with the place where it does."""
+    asked: dict[str, str] = {}
+    for name in [*scene.objects, *list(scene.robots)[1:]]:
+        asked.setdefault("objects" if name in scene.objects else "robots", f"entities.{name}")
+    for entity, frames in scene.frames.items():
+        for frame in frames:
+            asked.setdefault("frames", f"frames.{entity}: {frame}")
+    for entity, contacts in scene.contacts.items():
+        for label, contact in contacts.items():
+            own = contact.other.partition("/")[0] == entity
+            asked.setdefault("self_contact" if own else "contacts", f"contacts.{entity}.{label}")
+    for name in scene.params:
+        if name.count("/") == 2 and name.split("/")[1] == "mass_scale":
+            asked.setdefault("selected_masses", f"params: {name}")
+    return asked
+
+
+def require_features(scene: Scene, backend: str, features: frozenset[str]) -> None:
+    """Check that a backend can simulate a scene, before anything starts.
+
+    Raises:
+        ConfigError: it lacks a feature; the message names it, where the scene asks for it, and what the backend has.
+    """
+    for feature, where in asked_features(scene).items():
+        if feature not in features:
+            has = ", ".join(FEATURES[each] for each in FEATURES if each in features) or "one robot on the ground"
+            raise ConfigError(
+                f"backend={backend} does not support {FEATURES[feature]} (scene {where}); it supports {has}. "
+                "Choose another backend"
+            )
 
 
 Snapshot = dict[str, Any]
@@ -46,7 +94,8 @@ Snapshot = dict[str, Any]
 
 
 class Backend(Protocol):
-    """A simulator of N copies of one robot. The constructor loads the robot."""
+    """A simulator of N copies of one scene. The constructor, `(scene, num_envs, device, config)`, takes a
+    `robolearn.envs.scene.Scene`, or a Robot for a scene of it alone."""
 
     num_envs: int
     device: torch.device
@@ -56,22 +105,23 @@ class Backend(Protocol):
     def state(self) -> State:
         """The current State."""
 
-    def reset(self, mask: Tensor, initial: InitialState) -> None:
+    def reset(self, mask: Tensor, initial: Initial) -> None:
         """Reset the environments in `mask` (N,) bool to their rows of `initial`.
 
-        Clears warm starts and warnings, makes position actuators hold the initial joint positions, and updates every
+        An entity without an initial state starts where the scene has it, a robot in its home pose. Clears warm starts and warnings, makes position actuators hold the initial joint positions, and updates every
         field of their State. The other environments do not change.
         """
 
-    def step(self, joint_targets: Tensor, substeps: int) -> None:
-        """Hold `joint_targets` (N, A) for `substeps` physics steps.
+    def step(self, joint_targets: Targets, substeps: int) -> None:
+        """Hold `joint_targets` (N, A) for `substeps` physics steps. Robots without joint targets hold their last ones.
 
         Position actuators take joint positions [rad or m], force actuators torques [Nm] or forces [N], in the robot's
         actuator order.
         """
 
     def push(self, mask: Tensor, jump: Tensor) -> None:
-        """Add `jump` (N, 3), world axes [m/s], to the velocity of the free bases in `mask` (N,) bool.
+        """Add `jump` (N, 3), world axes [m/s], to the velocity of the first robot's free base in the environments in
+        `mask` (N,) bool.
 
         The State shows it after the next step.
         """

@@ -1,4 +1,4 @@
-"""From a Robot to a MuJoCo scene: its MJCF plus floor, actuators, sensors, solver options and, for videos, visuals."""
+"""From a Scene to a MuJoCo model: the robots' files, objects, floor, actuators, sensors, solver options and visuals."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import numpy as np
 
 from robolearn.envs import model_file
 from robolearn.envs.robot import Actuator, Robot
+from robolearn.envs.scene import GROUND, Contact, Object, Scene
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
 
 FLOOR_FRICTION = 0.8
-FIELD_OF_VIEW = 35  # of the camera, from top to bottom [degrees]
-HORIZON = (0.42, 0.46, 0.52)
 
 # Options in robot.yaml that are names in MJCF and enums in MuJoCo.
 _ENUMS = {
@@ -35,20 +34,59 @@ _BACKEND_SIZES = ("nconmax", "njmax")
 _COMPLIANCE = ("contact_stiffness", "contact_damping", "contact_friction_speed")
 
 
-def build_spec(robot: Robot, backend: str = "mujoco", visual: bool = False) -> mujoco.MjSpec:
-    """The scene of one robot, not yet compiled.
+def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = False) -> mujoco.MjSpec:
+    """The model of a scene, or of one robot alone, not yet compiled.
 
-    Takes the bodies of the robot's MJCF or URDF, without its actuators, sensors and floor (`model_file.read`), and
+    Takes the bodies of each robot's MJCF or URDF, without its actuators, sensors and floor (`model_file.read`), and
     adds: a free joint where the file has none for the robot's free base; a plane "floor" under a robot with a free base
     or feet; for each actuated joint, in the robot's order, an actuator with the joint's name; for each foot a site on
     its sole unless the file has one, the sensors `<foot>_pos` [m], `<foot>_vel` [m/s], `<foot>_quat` (wxyz) of that
-    site and `<foot>_force`, the net contact force on the foot in world axes [N]; the solver options of `options`. With
+    site and `<foot>_force`, the net contact force on the foot in world axes [N]; the solver options of `options` for
+    the first robot. Names of other entities begin with `<entity>/`; an object's body, joint and geom are called
+    `<entity>/object`. Frames and contacts of the scene have sensors, named by `frame_sensor` and `contact_sensor`. With
     `visual` it adds sky, lights, materials and a camera "track"; without, it drops everything that is only visual. The
     physics is the same.
 
     Raises:
-        ConfigError: robot.yaml and the MJCF disagree, or an option does not exist.
+        ConfigError: robot.yaml and the MJCF disagree, a name or an option does not exist.
     """
+    scene = Scene.of(what)
+    spec = _bodies(scene.robot)
+    for name, entity in scene.entities.items():
+        if isinstance(entity, Object):
+            _add_object(spec, name, entity)
+        elif name != scene.first:
+            place = scene.place(name)
+            frame = spec.worldbody.add_frame()
+            if not scene.moves(name):
+                frame.pos, frame.quat = place.position, place.quat
+            spec.attach(_bodies(entity), prefix=scene.prefix(name), frame=frame)
+    _add_solver_options(spec, scene.robot, backend)
+    if scene.grounded:
+        add_floor(spec)
+    for name, robot in scene.robots.items():
+        for actuator in robot.actuators:
+            _add_actuator(spec, actuator, scene.prefix(name))
+    for name, robot in scene.robots.items():
+        for foot in robot.feet:
+            _add_foot_sensors(spec, scene.prefix(name) + foot)
+    for name, frames in scene.frames.items():
+        for frame_name in frames:
+            _add_frame_sensors(spec, scene, name, frame_name)
+    for name, contacts in scene.contacts.items():
+        for label, contact in contacts.items():
+            _add_contact_sensors(spec, scene, name, label, contact)
+    if visual:
+        from robolearn.envs import visuals
+
+        visuals.add(spec, scene)
+    # Geoms without collision cost time in every kinematics pass; their mass, if any, stays with the body.
+    spec.compiler.discardvisual = not visual
+    return spec
+
+
+def _bodies(robot: Robot) -> mujoco.MjSpec:
+    """The bodies of one robot's file, with its free joint, the sites of its soles and its contact exclusions."""
     spec = model_file.read(robot.mjcf).spec.copy()
     _free_base(spec, robot)
     for foot, (position, orientation) in robot.soles.items():
@@ -56,47 +94,85 @@ def build_spec(robot: Robot, backend: str = "mujoco", visual: bool = False) -> m
     for one, other in robot.apart:
         spec.add_exclude(bodyname1=one, bodyname2=other)
     _check_names(robot, spec)
-    _add_solver_options(spec, robot, backend)
-    if robot.base is not None or robot.feet:
-        _add_floor(spec)
-    for actuator in robot.actuators:
-        _add_actuator(spec, actuator)
-    for foot in robot.feet:
-        _add_foot_sensors(spec, foot)
-    if visual:
-        _add_visuals(spec, robot)
-    # Geoms without collision cost time in every kinematics pass; their mass, if any, stays with the body.
-    spec.compiler.discardvisual = not visual
     return spec
 
 
-def build_model(robot: Robot, backend: str = "mujoco", visual: bool = False) -> mujoco.MjModel:
-    """The compiled scene of `build_spec`.
+def build_model(what: Robot | Scene, backend: str = "mujoco", visual: bool = False) -> mujoco.MjModel:
+    """The compiled model of `build_spec`.
 
     Raises:
         ConfigError: as `build_spec`, or the home position of a joint is outside its range.
     """
-    model = _compile(robot, build_spec(robot, backend, visual))
-    for name, home in zip(robot.joints, robot.home, strict=True):
-        joint = model.joint(name)
-        low, high = joint.range
-        if model.jnt_limited[joint.id] and not low <= home <= high:
-            _fail(
-                robot,
-                f"joints.{name}.home is {home:g}, outside its range {low:g} to {high:g} in "
-                f"{robot.mjcf.name}; change one of them",
-            )
+    scene = Scene.of(what)
+    model = compiled(scene.robot, build_spec(scene, backend, visual))
+    for entity, robot in scene.robots.items():
+        for name, home in zip(robot.joints, robot.home, strict=True):
+            joint = model.joint(scene.prefix(entity) + name)
+            low, high = joint.range
+            if model.jnt_limited[joint.id] and not low <= home <= high:
+                _fail(
+                    robot,
+                    f"joints.{name}.home is {home:g}, outside its range {low:g} to {high:g} in "
+                    f"{robot.mjcf.name}; change one of them",
+                )
     return model
 
 
-def home_qpos(robot: Robot, model: mujoco.MjModel) -> np.ndarray:
-    """MuJoCo's qpos (nq,) in the home pose; a free base is at x = y = 0 with its soles on the ground."""
-    qpos = model.qpos0.copy()
-    if robot.base is not None:
-        qpos[:7] = [0, 0, robot.home_height, 1, 0, 0, 0]
-    for name, home in zip(robot.joints, robot.home, strict=True):
-        qpos[model.joint(name).qposadr[0]] = home
+def home_qpos(what: Robot | Scene, model: mujoco.MjModel) -> np.ndarray:
+    """MuJoCo's qpos (nq,) with every robot in its home pose; a free base is at x = y = 0 with its soles on the
+    ground, an object where its scene has it."""
+    scene, qpos = Scene.of(what), model.qpos0.copy()
+    for entity, robot in scene.robots.items():
+        prefix = scene.prefix(entity)
+        if robot.base is not None:
+            first = root_joint(scene, entity, model).qposadr[0]
+            qpos[first : first + 7] = [0, 0, robot.home_height, 1, 0, 0, 0]
+        for name, home in zip(robot.joints, robot.home, strict=True):
+            qpos[model.joint(prefix + name).qposadr[0]] = home
     return qpos
+
+
+def root_body(scene: Scene, name: str) -> str:
+    """Name in the model of the body that an entity hangs on: a free base, or the one body that holds all others.
+
+    Raises:
+        ConfigError: a robot has several such bodies.
+    """
+    entity, prefix = scene.entities[name], scene.prefix(name)
+    if isinstance(entity, Object):
+        return f"{prefix}object"
+    if entity.base is not None:
+        return prefix + entity.base
+    spec = model_file.read(entity.mjcf).spec
+    roots = [body.name for body in spec.bodies if body.parent is not None and body.parent.name == "world"]
+    if len(roots) != 1:
+        _fail(
+            entity,
+            f"{entity.mjcf.name} has {len(roots)} bodies in the world ({listing(roots)}), so contacts with all of "
+            f"{name!r} cannot be asked for; ask for those with one body, {name}/BODY",
+        )
+    return prefix + roots[0]
+
+
+def root_joint(scene: Scene, name: str, model: mujoco.MjModel) -> Any:
+    """The free joint of an entity that moves freely."""
+    return model.joint(int(model.body(root_body(scene, name)).jntadr[0]))
+
+
+def frame_sensor(scene: Scene, entity: str, name: str, kind: str) -> str:
+    """Name of the sensor of a frame: `kind` is pos [m], quat (wxyz), vel [m/s] or angvel [rad/s], in world axes."""
+    return f"frame:{entity}/{name}:{kind}"
+
+
+def contact_sensor(scene: Scene, entity: str, label: str, body: str) -> str:
+    """Name of the sensor of a contact force on one body, in world axes [N]."""
+    return f"contact:{entity}/{label}:{body}"
+
+
+def contact_bodies(scene: Scene, entity: str, contact: Contact) -> tuple[str, ...]:
+    """Names in the model of the bodies on which a contact's forces are."""
+    prefix = scene.prefix(entity)
+    return tuple(prefix + body for body in contact.bodies) or (root_body(scene, entity),)
 
 
 def _fail(robot: Robot, message: str) -> NoReturn:
@@ -108,7 +184,8 @@ def _fail_name(robot: Robot, problem: str, name: object, valid: Iterable[str]) -
     _fail(robot, f"{problem} {quote(name)}{did_you_mean(str(name), valid)} (valid: {listing(valid, 24)})")
 
 
-def _compile(robot: Robot, spec: mujoco.MjSpec) -> mujoco.MjModel:
+def compiled(robot: Robot, spec: mujoco.MjSpec) -> mujoco.MjModel:
+    """The compiled spec; an error names the robot's file."""
     try:
         return spec.compile()
     except ValueError as error:
@@ -226,8 +303,8 @@ def _member(robot: Robot, where: str, value: object, prefix: str, enum: Any) -> 
 # Added elements set every relevant property: a missing one would come from the robot's default class.
 
 
-def _add_floor(spec: mujoco.MjSpec, collides: bool = True) -> None:
-    # Whatever collides with anything collides with the floor.
+def add_floor(spec: mujoco.MjSpec, collides: bool = True) -> None:
+    """Add the plane "floor"; with `collides` everything that collides with anything collides with it."""
     bits = 0
     for geom in spec.geoms:
         bits |= int(geom.contype) | int(geom.conaffinity)
@@ -240,13 +317,14 @@ def _add_floor(spec: mujoco.MjSpec, collides: bool = True) -> None:
     )  # fmt: skip
 
 
-def _add_actuator(spec: mujoco.MjSpec, actuator: Actuator) -> None:
-    joint = spec.joint(actuator.joint)
+def _add_actuator(spec: mujoco.MjSpec, actuator: Actuator, prefix: str = "") -> None:
+    name = prefix + actuator.joint
+    joint = spec.joint(name)
     if joint.actfrclimited and actuator.effort <= min(-joint.actfrcrange[0], joint.actfrcrange[1]):
         joint.actfrclimited = int(mujoco.mjtLimited.mjLIMITED_FALSE)  # the motor's own limit is as low
     limits = [-actuator.effort, actuator.effort]
     added = spec.add_actuator(
-        name=actuator.joint, target=actuator.joint, trntype=mujoco.mjtTrn.mjTRN_JOINT, gear=[1, 0, 0, 0, 0, 0],
+        name=name, target=name, trntype=mujoco.mjtTrn.mjTRN_JOINT, gear=[1, 0, 0, 0, 0, 0],
         dyntype=mujoco.mjtDyn.mjDYN_NONE, gaintype=mujoco.mjtGain.mjGAIN_FIXED,
         biastype=mujoco.mjtBias.mjBIAS_NONE, forcerange=limits, forcelimited=True,
     )  # fmt: skip
@@ -266,98 +344,102 @@ def _add_foot_sensors(spec: mujoco.MjSpec, foot: str) -> None:
     spec.add_sensor(name=f"{foot}_quat", type=mujoco.mjtSensor.mjSENS_FRAMEQUAT, **site)
     # The sensor reports the force that acts on the second side of a contact. So the foot is the second, and the first
     # is left open to match anything.
-    net_force = 3  # reduce="netforce": one sum, in world axes
     spec.add_sensor(
         name=f"{foot}_force", type=mujoco.mjtSensor.mjSENS_CONTACT, reftype=mujoco.mjtObj.mjOBJ_BODY, refname=foot,
-        intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), net_force, 1],
+        intprm=_NET_FORCE,
     )  # fmt: skip
 
 
-def _add_visuals(spec: mujoco.MjSpec, robot: Robot) -> None:
-    """Add sky, floor pattern, lights with shadows and a camera; none of them affects the physics."""
-    visual = spec.visual
-    visual.global_.offwidth, visual.global_.offheight = 1920, 1080
-    visual.global_.fovy = FIELD_OF_VIEW
-    visual.quality.shadowsize = 8192
-    visual.quality.offsamples = 8
-    visual.quality.numslices, visual.quality.numstacks = 48, 48
-    visual.map.shadowscale = 0.3
-    visual.headlight.ambient, visual.headlight.diffuse = [0.3] * 3, [0.12] * 3
-    visual.headlight.specular = [0.1] * 3
-    visual.rgba.haze = [*HORIZON, 1]
-    visual.map.haze = 0.35
-    spec.add_texture(
-        name="robolearn_sky", type=mujoco.mjtTexture.mjTEXTURE_SKYBOX, builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
-        rgb1=[0.16, 0.20, 0.27], rgb2=HORIZON, width=512, height=3072,
-    )  # fmt: skip
-    spec.add_texture(
-        name="robolearn_floor", type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-        mark=mujoco.mjtMark.mjMARK_EDGE, rgb1=[0.36, 0.39, 0.43], rgb2=[0.40, 0.43, 0.47],
-        markrgb=[0.52, 0.55, 0.60], width=512, height=512,
-    )  # fmt: skip
-    material = spec.add_material(
-        name="robolearn_floor", reflectance=0.05, specular=0.2, shininess=0.3, texuniform=True
-    )
-    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "robolearn_floor"
-    material.texrepeat = [1, 1]
-    if robot.base is None and not robot.feet:
-        _add_floor(spec, collides=False)
-    spec.geom("floor").material = "robolearn_floor"
-    corners = _corners(robot, _compile(robot, spec.copy()))
-    center = (corners.min(axis=0) + corners.max(axis=0)) / 2
-    size = float(np.ptp(corners, axis=0).max())
-    body, tracking = spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
-    if robot.base is not None or robot.feet:  # lights and camera follow the robot without turning with it
-        body, tracking = _root(spec, robot), mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
-    origin = body.pos
-    # The key light is a wide spot: unlike a directional light its shadow map leaves no speckles on the floor.
-    toward = np.array([0.62, 0.1, 1.0]) / np.linalg.norm([0.62, 0.1, 1.0])
-    body.add_light(
-        name="key", type=mujoco.mjtLightType.mjLIGHT_SPOT, mode=tracking, castshadow=True, cutoff=80, exponent=3,
-        attenuation=[1, 0, 0], pos=center - origin + 5 * size * toward, dir=-toward,
-        diffuse=[0.62, 0.61, 0.59], specular=[0.35] * 3, ambient=[0, 0, 0],
-    )  # fmt: skip
-    for name, direction, diffuse in (("fill", [-0.3, -1.0, -0.5], 0.2), ("rim", [1.0, 0.6, -0.7], 0.25)):
-        body.add_light(
-            name=name, type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, mode=tracking, castshadow=False, dir=direction,
-            pos=center - origin, diffuse=[diffuse] * 3, specular=[0.15] * 3, ambient=[0, 0, 0],
+_NET_FORCE = [1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 3, 1]
+"""Of a contact sensor: the force, reduce="netforce" (one sum, in world axes)."""
+
+
+def _add_frame_sensors(spec: mujoco.MjSpec, scene: Scene, entity: str, name: str) -> None:
+    prefix, sites = scene.prefix(entity), [site.name for site in spec.sites]
+    found = prefix + name if not isinstance(scene.entities[entity], Object) else root_body(scene, entity)
+    bodies = [body.name for body in spec.bodies]
+    if found not in sites and found not in bodies:
+        here = [n.removeprefix(prefix) for n in (*sites, *bodies) if n.startswith(prefix) and n != "world"]
+        _fail_scene(f"frames.{entity} names a site or body that it does not have,", name, here)
+    kind = mujoco.mjtObj.mjOBJ_SITE if found in sites else mujoco.mjtObj.mjOBJ_XBODY
+    for label, sensor in _FRAME_SENSORS.items():
+        spec.add_sensor(
+            name=frame_sensor(scene, entity, name, label), type=sensor, objtype=kind, objname=found
+        )
+
+
+_FRAME_SENSORS = {
+    "pos": mujoco.mjtSensor.mjSENS_FRAMEPOS,
+    "quat": mujoco.mjtSensor.mjSENS_FRAMEQUAT,
+    "vel": mujoco.mjtSensor.mjSENS_FRAMELINVEL,
+    "angvel": mujoco.mjtSensor.mjSENS_FRAMEANGVEL,
+}
+
+
+def _add_contact_sensors(
+    spec: mujoco.MjSpec, scene: Scene, entity: str, label: str, contact: Contact
+) -> None:
+    bodies = [body.name for body in spec.bodies]
+    where = f"contacts.{entity}.{label}"
+    other, _, other_body = contact.other.partition("/")
+    first: dict[str, Any] = {}
+    if other == GROUND:
+        if not scene.grounded:
+            raise ConfigError(f"scene: {where}.other is {GROUND}, and the scene has no floor; set floor=True")
+        first = {"objtype": mujoco.mjtObj.mjOBJ_GEOM, "objname": "floor"}
+    elif other_body:
+        name = scene.prefix(other) + other_body
+        _check_body(scene, other, other_body, bodies, f"{where}.other")
+        first = {"objtype": mujoco.mjtObj.mjOBJ_BODY, "objname": name}
+    elif other:  # every body of the entity
+        first = {"objtype": mujoco.mjtObj.mjOBJ_XBODY, "objname": root_body(scene, other)}
+    for body in contact.bodies:
+        _check_body(scene, entity, body, bodies, f"{where}.bodies")
+    for body in contact_bodies(scene, entity, contact):
+        spec.add_sensor(
+            name=contact_sensor(scene, entity, label, body), type=mujoco.mjtSensor.mjSENS_CONTACT, **first,
+            reftype=mujoco.mjtObj.mjOBJ_BODY, refname=body, intprm=_NET_FORCE,
         )  # fmt: skip
-    # From the front left; a robot without a free base from its side, because it mostly moves across the picture.
-    back = np.array([0.75, 0.62, 0.2] if robot.base else [0.3, -1.0, 0.22])
-    back /= np.linalg.norm(back)
-    right = np.cross([0, 0, 1], back) / np.linalg.norm(back[:2])
-    up = np.cross(back, right)
-    tangent = np.tan(np.radians(FIELD_OF_VIEW) / 2)
-    tall, wide = np.abs((corners - center) @ up), np.abs((corners - center) @ right) * 9 / 16
-    # The smallest distance that keeps the whole robot in a 16:9 picture, with a margin for its limbs.
-    distance = float(np.max((corners - center) @ back + 1.3 * np.maximum(tall, wide) / tangent))
-    eye = center - origin + distance * back
-    camera = body.add_camera(name="track", mode=tracking, fovy=FIELD_OF_VIEW, pos=eye)
-    camera.alt.type, camera.alt.xyaxes = mujoco.mjtOrientation.mjORIENTATION_XYAXES, [*right, *up]
 
 
-def _root(spec: mujoco.MjSpec, robot: Robot) -> Any:
-    """The root body of a robot that stands on the ground: its base, or the root of its first foot's chain."""
-    if robot.base is not None:
-        return spec.body(robot.base)
-    body = spec.body(robot.feet[0])
-    while body.parent.name != spec.worldbody.name:
-        body = body.parent
-    return body
+def _check_body(scene: Scene, entity: str, body: str, bodies: list[str], where: str) -> None:
+    prefix = scene.prefix(entity)
+    if prefix + body not in bodies:
+        here = [n.removeprefix(prefix) for n in bodies if n.startswith(prefix) and n not in ("", "world")]
+        here = [name for name in here if "/" not in name]
+        _fail_scene(f"{where} names a body that {entity!r} does not have,", body, here)
 
 
-def _corners(robot: Robot, model: mujoco.MjModel) -> np.ndarray:
-    """Corners (8 n, 3), in the world, of the bounding boxes of the n geoms that are not planes; all joints at home."""
-    data = mujoco.MjData(model)
-    for name, home in zip(robot.joints, robot.home, strict=True):
-        data.qpos[model.joint(name).qposadr[0]] = home
-    mujoco.mj_kinematics(model, data)
-    signs = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
-    boxes = []
-    for geom in np.flatnonzero(model.geom_type != mujoco.mjtGeom.mjGEOM_PLANE):
-        local = model.geom_aabb[geom, :3] + signs * model.geom_aabb[geom, 3:]
-        boxes.append(data.geom_xpos[geom] + local @ data.geom_xmat[geom].reshape(3, 3).T)
-    return np.concatenate(boxes)
+def _fail_scene(problem: str, name: str, valid: Iterable[str]) -> NoReturn:
+    valid = tuple(valid)
+    raise ConfigError(
+        f"scene: {problem} {quote(name)}{did_you_mean(name, valid)} (valid: {listing(valid, 24)})"
+    )
+
+
+_SHAPES = {
+    "box": mujoco.mjtGeom.mjGEOM_BOX,
+    "sphere": mujoco.mjtGeom.mjGEOM_SPHERE,
+    "cylinder": mujoco.mjtGeom.mjGEOM_CYLINDER,
+    "capsule": mujoco.mjtGeom.mjGEOM_CAPSULE,
+}
+
+
+def _add_object(spec: mujoco.MjSpec, name: str, thing: Object) -> None:
+    """Add an object, which collides with whatever collides with anything."""
+    bits = 1
+    for geom in spec.geoms:
+        bits |= int(geom.contype) | int(geom.conaffinity)
+    label = f"{name}/object"
+    body = spec.worldbody.add_body(name=label, pos=thing.position, quat=thing.quat)
+    if not thing.fixed:
+        body.add_freejoint(name=label)
+    body.add_geom(
+        name=label, type=_SHAPES[thing.shape], size=[*(length / 2 for length in thing.size), 0, 0][:3],
+        mass=thing.mass, contype=bits, conaffinity=bits, condim=4,
+        friction=[thing.friction, thing.torsion, 0.0001], solref=[0.02, 1], solimp=[0.9, 0.95, 0.001, 0.5, 2],
+        margin=0, gap=0, priority=0, group=0, material="", rgba=[*thing.color, 1],
+    )  # fmt: skip
 
 
 def joint_limits(robot: Robot) -> tuple[list[float], list[float]]:

@@ -1,21 +1,46 @@
-"""Domain randomization: which physical parameters a robot has, and what each one changes."""
+"""Domain randomization: which physical parameters a scene has, and what each one changes.
+
+A parameter is `field`, for the whole scene, or `entity/field`, or `entity/field/selector`: `friction`,
+`cube/mass_scale`, `robot/gain_scale/*_knee`. Of a robot, a selector is a pattern for the names of bodies (friction and
+mass_scale) or of joints (gain_scale), in its file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import mujoco
 import numpy as np
 
-from robolearn.envs.backend import Capabilities
+from robolearn.envs.backend import PARAMETERS, Capabilities
 from robolearn.envs.robot import Robot
-from robolearn.errors import ConfigError
+from robolearn.envs.scene import Object, Scene
+from robolearn.errors import ConfigError, did_you_mean, listing, quote
 
 
-def settable(robot: Robot) -> frozenset[str]:
-    """The parameters that apply to a robot; see `robolearn.envs.backend.PARAMETERS`."""
-    gains = {"gain_scale"} if any(a.kind == "position" for a in robot.actuators) else set()
-    return frozenset({"friction"} | gains | ({"mass_scale"} if robot.base else set()))
+@dataclass(frozen=True)
+class Parameter:
+    """What one physical parameter changes in the simulator's model."""
+
+    name: str
+    """As in `task.randomize`."""
+    field: str
+    """friction, mass_scale or gain_scale; see `PARAMETERS`."""
+    ids: np.ndarray
+    """Ids of the geoms (friction), bodies (mass_scale) or actuators (gain_scale) that it changes."""
+    everywhere: bool = False
+    """Whether it is for the whole scene."""
+
+
+def settable(what: Robot | Scene) -> frozenset[str]:
+    """The parameters that apply to a scene: up to three for all of it, and those that it names itself."""
+    scene = Scene.of(what)
+    drives = (a.kind == "position" for robot in scene.robots.values() for a in robot.actuators)
+    gains = {"gain_scale"} if any(drives) else set()
+    masses = {"mass_scale"} if any(map(scene.moves, scene.entities)) else set()
+    return frozenset({"friction"} | gains | masses | set(scene.params))
 
 
 def require_settable(names: Iterable[str], capabilities: Capabilities) -> None:
@@ -32,12 +57,89 @@ def require_settable(names: Iterable[str], capabilities: Capabilities) -> None:
             )
 
 
-def nominal(name: str, model: mujoco.MjModel) -> float:
-    """A parameter's value in the robot's model, before randomization."""
-    if name != "friction":
+def parameters(scene: Scene, model: mujoco.MjModel) -> dict[str, Parameter]:
+    """Every parameter of a scene by name: those of the whole scene first, then by entity, then by selector, so that a
+    later one may refine an earlier one.
+
+    Raises:
+        ConfigError: a name of `scene.params` has an entity, field or selector that does not exist.
+    """
+    found = [parameter(name, scene, model) for name in settable(scene)]
+    return {each.name: each for each in sorted(found, key=lambda each: (each.name.count("/"), each.name))}
+
+
+def parameter(name: str, scene: Scene, model: mujoco.MjModel) -> Parameter:
+    """One parameter by its name.
+
+    Raises:
+        ConfigError: its entity, field or selector does not exist.
+    """
+    where = f"randomize.{name}"
+    if name in PARAMETERS:
+        counts = {"friction": model.ngeom, "mass_scale": model.nbody, "gain_scale": model.nu}
+        ids = np.arange(counts[name])
+        if name == "gain_scale":
+            ids = ids[_servos(scene)]
+        return Parameter(name, name, ids, everywhere=True)
+    entity, _, rest = name.partition("/")
+    field_, _, selector = rest.partition("/")
+    thing = scene.known(where, entity)
+    if field_ not in PARAMETERS:
+        raise ConfigError(
+            f"{where}: {quote(field_)} is not a parameter{did_you_mean(field_, PARAMETERS)} (valid: {listing(PARAMETERS)})"
+        )
+    ids, names = _named(scene, entity, field_, model)
+    if isinstance(thing, Object) and selector:
+        raise ConfigError(f"{where}: the object {entity!r} has one body, so it takes no selector")
+    if selector:
+        chosen = [fnmatchcase(each, selector) for each in names]
+        if not any(chosen):
+            kind = "joint with a position actuator" if field_ == "gain_scale" else "body"
+            raise ConfigError(
+                f"{where}: no {kind} of {entity!r} is called {quote(selector)}{did_you_mean(selector, names)} "
+                f"(valid: {listing(sorted(set(names)), 24)})"
+            )
+        ids = ids[np.array(chosen)]
+    if not len(ids):
+        raise ConfigError(f"{where}: {entity!r} has nothing that {field_} could change")
+    return Parameter(name, field_, ids)
+
+
+def _servos(scene: Scene) -> np.ndarray:
+    """For every actuator of the model, whether it is a position actuator."""
+    return np.array(
+        [a.kind == "position" for robot in scene.robots.values() for a in robot.actuators], dtype=bool
+    )
+
+
+def _named(
+    scene: Scene, entity: str, field_: str, model: mujoco.MjModel
+) -> tuple[np.ndarray, list[str]]:
+    """Ids of everything of an entity that a field could change, and the name for each that a selector matches."""
+    prefix = scene.prefix(entity)
+
+    def belongs(name: str) -> bool:
+        return name.startswith(prefix) and ("/" not in name.removeprefix(prefix)) and name != "world"
+
+    if field_ == "gain_scale":
+        chosen = [i for i in np.flatnonzero(_servos(scene)) if belongs(model.actuator(int(i)).name)]
+        return np.array(chosen, dtype=int), [model.actuator(int(i)).name.removeprefix(prefix) for i in chosen]
+    bodies = [model.body(i).name for i in range(model.nbody)]
+    if field_ == "mass_scale":
+        chosen = [i for i, name in enumerate(bodies) if belongs(name)]
+        return np.array(chosen, dtype=int), [bodies[i].removeprefix(prefix) for i in chosen]
+    of_geom = [bodies[b] for b in model.geom_bodyid]
+    chosen = [i for i, name in enumerate(of_geom) if belongs(name)]
+    return np.array(chosen, dtype=int), [of_geom[i].removeprefix(prefix) for i in chosen]
+
+
+def nominal(parameter: Parameter, model: mujoco.MjModel) -> float:
+    """A parameter's value in the model, before randomization: 1 of a factor, the largest friction of its geoms."""
+    if parameter.field != "friction":
         return 1.0
-    colliding = model.geom_contype | model.geom_conaffinity
-    return float(model.geom_friction[colliding.astype(bool), 0].max(initial=0.0))
+    colliding = (model.geom_contype | model.geom_conaffinity).astype(bool)
+    friction = np.where(colliding, model.geom_friction[:, 0], 0.0)
+    return float(friction[parameter.ids].max(initial=0.0))
 
 
 class InverseWeights:

@@ -6,19 +6,48 @@ frame.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from robolearn.envs.robot import Robot
+from robolearn.envs.scene import ROBOT, Contact, Object, Scene
 
 Tensor = torch.Tensor
 
 
 @dataclass
+class Frame:
+    """A body or site in each of N environments, in the world and in its axes."""
+
+    pos: Tensor
+    """(N, 3) [m]."""
+    quat: Tensor
+    """(N, 4) wxyz."""
+    lin_vel: Tensor
+    """(N, 3) velocity of its origin [m/s]."""
+    ang_vel: Tensor
+    """(N, 3) [rad/s]."""
+
+
+@dataclass
+class ContactForces:
+    """The contact forces that a `robolearn.envs.scene.Contact` asked for."""
+
+    force: Tensor
+    """(N, K, 3) net force on each of its K bodies, world axes [N]."""
+
+    def touching(self, threshold: float = 0.01) -> Tensor:
+        """(N, K) bool: whether a force of more than `threshold` [N] acts. Forces that cancel, as on a body that is
+        squeezed, count as none; ask for each of them."""
+        return self.force.norm(dim=-1) > threshold
+
+
+@dataclass
 class Entity:
-    """One robot in each of N environments; J joints, B selected bodies, F feet.
+    """One robot or object in each of N environments; J joints, B selected bodies, F feet, none of them of an object.
 
     Base and joint positions and velocities are at time t. `Capabilities.derived_lag` says whether torque,
     body, foot and contact fields are at t too or one physics substep behind.
@@ -48,10 +77,31 @@ class Entity:
     """(N, F, 3) velocity of each sole centre, world axes [m/s]."""
     foot_force: Tensor
     """(N, F, 3) net contact force on each foot, world axes [N]."""
+    frames: dict[str, Frame] = field(default_factory=dict)
+    """The frames that the scene asks for, by name."""
+    contacts: dict[str, ContactForces] = field(default_factory=dict)
+    """The contacts that the scene asks for, by name."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every field by name, in declaration order."""
-        return dict(vars(self))
+        """Every tensor by name, in declaration order; of frames and contacts `frames.<name>.<field>`, and so on."""
+        out: dict[str, Tensor] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, dict):
+                out |= {f"{name}.{k}.{f}": x for k, part in value.items() for f, x in vars(part).items()}
+            else:
+                out[name] = value
+        return out
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> Entity:
+        """The same with `function` applied to every tensor."""
+        return Entity(
+            **{k: function(v) for k, v in vars(self).items() if not isinstance(v, dict)},
+            frames={
+                name: Frame(**{k: function(v) for k, v in vars(frame).items()})
+                for name, frame in self.frames.items()
+            },
+            contacts={name: ContactForces(function(c.force)) for name, c in self.contacts.items()},
+        )
 
 
 @dataclass
@@ -72,25 +122,32 @@ class State:
         """The entity named `robot`."""
         return self.entities["robot"]
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of every entity by name: those of `robot` as in `Entity.tensors`, of others `<entity>/<name>`."""
+        return {
+            name if entity == ROBOT else f"{entity}/{name}": tensor
+            for entity, value in self.entities.items()
+            for name, tensor in value.tensors().items()
+        }
+
     def clone(self) -> State:
         """A copy that survives the next step."""
-        return self._each(Tensor.clone)
+        return self.each(Tensor.clone)
 
     def rows(self, index: Tensor) -> State:
         """A copy of the environments with these indices (K,)."""
-        return self._each(lambda tensor: tensor[index])
+        return self.each(lambda tensor: tensor[index])
 
-    def _each(self, function: Callable[[Tensor], Tensor]) -> State:
-        entities = {
-            name: Entity(**{k: function(v) for k, v in e.tensors().items()})
-            for name, e in self.entities.items()
-        }
+    def each(self, function: Callable[[Tensor], Tensor]) -> State:
+        """The same with `function` applied to every tensor."""
+        entities = {name: entity.each(function) for name, entity in self.entities.items()}
         return State(entities, {k: function(v) for k, v in self.params.items()}, function(self.diverged))
 
 
 @dataclass
 class InitialState:
-    """The state that a reset sets: one row per environment, in State's convention; the mask selects the rows."""
+    """The state of one entity that a reset sets: one row per environment, in State's convention; the mask selects the
+    rows."""
 
     base_pos: Tensor
     base_quat: Tensor
@@ -98,6 +155,31 @@ class InitialState:
     base_ang_vel: Tensor
     joint_pos: Tensor
     joint_vel: Tensor
+
+    @classmethod
+    def at_rest(
+        cls, base_pos: Tensor, base_quat: Tensor | None = None, joint_pos: Tensor | None = None
+    ) -> InitialState:
+        """Without velocity: base at `base_pos` (N, 3), upright without `base_quat` (N, 4), joints at `joint_pos` (N, J),
+        none of an object."""
+        still = torch.zeros_like(base_pos)
+        if base_quat is None:
+            base_quat = base_pos.new_zeros(len(base_pos), 4)
+            base_quat[:, 0] = 1.0
+        if joint_pos is None:
+            joint_pos = base_pos.new_zeros(len(base_pos), 0)
+        return cls(base_pos, base_quat, still, still, joint_pos, torch.zeros_like(joint_pos))
+
+
+Initial = InitialState | Mapping[str, InitialState]
+"""The initial states of a scene by the names of its entities; one alone is that of `robot`."""
+Targets = Tensor | Mapping[str, Tensor]
+"""Joint targets (N, A) by the names of a scene's robots; one alone is that of `robot`."""
+
+
+def by_entity(value: Any) -> dict[str, Any]:
+    """Initial states or joint targets by the names of the entities."""
+    return dict(value) if isinstance(value, Mapping) else {ROBOT: value}
 
 
 def quat_rotate_inverse(quat: Tensor, vec: Tensor) -> Tensor:
@@ -118,8 +200,29 @@ def quat_rotate(quat: Tensor, vec: Tensor) -> Tensor:
 
 
 def robot_entity(robot: Robot, num_envs: int, device: torch.device) -> Entity:
-    """An Entity of zeros (unit quaternions) with this robot's shapes, for a backend to write into."""
-    sizes = {"joint": len(robot.joints), "body": len(robot.bodies), "foot": len(robot.feet)}
+    """An Entity of zeros (unit quaternions) with this robot's shapes."""
+    return scene_state(Scene.of(robot), num_envs, device)[ROBOT]
+
+
+def scene_state(scene: Scene, num_envs: int, device: torch.device) -> dict[str, Entity]:
+    """An Entity of zeros (unit quaternions) for each of a scene's, for a backend to write into. Roots that cannot move
+    are at their places already."""
+    out = {}
+    for name, entity in scene.entities.items():
+        out[name] = _entity(entity, scene, name, num_envs, device)
+        if not scene.moves(name):
+            place = scene.place(name)
+            out[name].base_pos[:] = torch.tensor(place.position, device=device)
+            out[name].base_quat[:] = torch.nn.functional.normalize(
+                torch.tensor(place.quat, device=device), dim=0
+            )
+    return out
+
+
+def _entity(
+    entity: Robot | Object, scene: Scene, name: str, num_envs: int, device: torch.device
+) -> Entity:
+    j, b, f = (0, 0, 0) if isinstance(entity, Object) else map(len, (entity.joints, entity.bodies, entity.feet))
 
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(num_envs, *shape, device=device)
@@ -129,7 +232,9 @@ def robot_entity(robot: Robot, num_envs: int, device: torch.device) -> Entity:
         quat[..., 0] = 1.0
         return quat
 
-    j, b, f = sizes["joint"], sizes["body"], sizes["foot"]
+    def contact_width(contact: Contact) -> int:
+        return max(1, len(contact.bodies))
+
     return Entity(
         base_pos=zeros(3),
         base_quat=unit_quat(),
@@ -143,4 +248,19 @@ def robot_entity(robot: Robot, num_envs: int, device: torch.device) -> Entity:
         foot_quat=unit_quat(f),
         foot_lin_vel=zeros(f, 3),
         foot_force=zeros(f, 3),
+        frames={k: Frame(zeros(3), unit_quat(), zeros(3), zeros(3)) for k in scene.frames.get(name, ())},
+        contacts={
+            k: ContactForces(zeros(contact_width(c), 3)) for k, c in scene.contacts.get(name, {}).items()
+        },
     )
+
+
+def home(scene: Scene, name: str, num_envs: int, device: torch.device) -> InitialState:
+    """One entity where its scene has it, at rest: a robot in its home pose, a free one with its soles on the ground."""
+    entity, place = scene.entities[name], scene.place(name)
+    joints = () if isinstance(entity, Object) else entity.home
+
+    def row(values: tuple[float, ...]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=device).repeat(num_envs, 1)
+
+    return InitialState.at_rest(row(place.position), row(place.quat), row(joints).view(num_envs, len(joints)))

@@ -16,6 +16,7 @@ import torch
 from robolearn.core.env import Env
 from robolearn.envs.backend import Capabilities
 from robolearn.envs.robot import Robot
+from robolearn.envs.scene import Scene
 from robolearn.envs.state import InitialState, State, Tensor, robot_entity
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import Observation
@@ -47,11 +48,16 @@ class Toy:
     """N points. `gradients=False` is the same simulator without gradients."""
 
     def __init__(
-        self, robot: Robot, num_envs: int, device: str = "cpu", config: Any = None, gradients: bool = True
+        self,
+        scene: Scene | Robot,
+        num_envs: int,
+        device: str = "cpu",
+        config: Any = None,
+        gradients: bool = True,
     ) -> None:
         self.num_envs, self.device = num_envs, torch.device(device)
         self.capabilities = Capabilities("toy", DT, 0, "explicit", exact_restore=True, gradients=gradients)
-        self.robot = robot
+        self.robot = Scene.of(scene).robot
         self.x, self.hinge = (torch.zeros(num_envs, 1, device=device) for _ in range(2))
         self.v = torch.zeros(num_envs, 1, device=device)
         self.tokens: list[weakref.ref[Token]] = []

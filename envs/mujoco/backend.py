@@ -1,4 +1,4 @@
-"""MuJoCo on the CPU: thousands of environments stepped by C threads (mujoco.batch) over one MJCF."""
+"""MuJoCo on the CPU: thousands of environments stepped by C threads (mujoco.batch) over one model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,22 @@ import torch
 from mujoco.batch import Batch, SimulationError
 
 from robolearn.envs import mjcf
-from robolearn.envs.backend import Capabilities, Snapshot
-from robolearn.envs.randomize import nominal, require_settable, settable
+from robolearn.envs.backend import FEATURES, Capabilities, Snapshot, require_features
+from robolearn.envs.mujoco.index import EntityIndex
+from robolearn.envs.randomize import nominal, parameters, require_settable, settable
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import InitialState, State, Tensor, quat_rotate, quat_rotate_inverse, robot_entity
+from robolearn.envs.scene import Scene
+from robolearn.envs.state import (
+    Initial,
+    State,
+    Targets,
+    Tensor,
+    by_entity,
+    home,
+    quat_rotate,
+    quat_rotate_inverse,
+    scene_state,
+)
 from robolearn.errors import RunFailed, one_line
 
 ABSURD_SPEED = 1000.0
@@ -58,15 +70,17 @@ class MujocoBackend:
     config_class: ClassVar[type] = MujocoConfig
 
     def __init__(
-        self, robot: Robot, num_envs: int, device: str = "cpu", config: MujocoConfig | None = None
+        self, scene: Scene | Robot, num_envs: int, device: str = "cpu", config: MujocoConfig | None = None
     ) -> None:
         config = config or MujocoConfig()
+        self.scene = scene = Scene.of(scene)
+        self.robot = scene.robot
+        require_features(scene, "mujoco", frozenset(FEATURES))
         if torch.device(device).type != "cpu":
             raise ValueError(f"backend=mujoco runs on the CPU, not on device={device}; use device=cpu")
         self.num_envs = num_envs
         self.device = torch.device("cpu")
-        self.robot = robot
-        self.model = mjcf.build_model(robot, "mujoco")
+        self.model = mjcf.build_model(scene, "mujoco")
         mjcf.override_options(self.model, config.timestep, config.solver, config.iterations)
         self.capabilities = Capabilities(
             name="mujoco",
@@ -74,7 +88,8 @@ class MujocoBackend:
             derived_lag=1,
             pd="implicit",
             exact_restore=True,
-            params=settable(robot),
+            params=settable(scene),
+            features=frozenset(FEATURES),
         )
         self._batch = Batch(self.model, num_envs, config.threads)
         self._rows = torch.from_numpy(self._batch.state)
@@ -84,14 +99,23 @@ class MujocoBackend:
         self._ctrl = self._field("ctrl")
         self._expanded: dict[str, np.ndarray] = {}
         self._told = False
-        self._entity = robot_entity(robot, num_envs, self.device)
-        self._index()
+        self._entities = scene_state(scene, num_envs, self.device)
+        self._indices = {
+            name: EntityIndex.of(scene, name, self.model) for name in scene.entities
+        }
+        self._shown: list[tuple[Tensor, Tensor]] = []
+        """Pairs of views: columns of the State's tensors, and the columns of MuJoCo's rows that they show."""
+        for name, index in self._indices.items():
+            for tensor, source, columns in index.published(self._entities[name]):
+                if columns:
+                    self._show(tensor, self._field(source), columns)
+        self._parameters = parameters(scene, self.model)
+        self._servos = torch.cat([index.servos for index in self._indices.values()]).numpy()
+        """(S,) columns of ctrl that take joint positions."""
+        self._nominal = {name: nominal(each, self.model) for name, each in self._parameters.items()}
         self._state = State(
-            {"robot": self._entity},
-            {
-                name: torch.full((num_envs,), nominal(name, self.model))
-                for name in sorted(self.capabilities.params)
-            },
+            self._entities,
+            {name: torch.full((num_envs,), value) for name, value in self._nominal.items()},
             torch.zeros(num_envs, dtype=torch.bool),
         )
         self._batch.reset()
@@ -103,35 +127,6 @@ class MujocoBackend:
         # The batch marks computed fields as read-only. We only read them; torch has no read-only tensors.
         array.flags.writeable = True
         return torch.from_numpy(array)
-
-    def _index(self) -> None:
-        """Set up the indices of the robot's joints, bodies and feet in MuJoCo's arrays, and the published columns."""
-        model, robot, entity = self.model, self.robot, self._entity
-        joints = [model.joint(name) for name in robot.joints]
-        self._joint_qpos = torch.tensor([int(j.qposadr[0]) for j in joints])
-        self._joint_dof = torch.tensor([int(j.dofadr[0]) for j in joints])
-        self._pd = [i for i, a in enumerate(robot.actuators) if a.kind == "position"]
-        self._pd_joints = [robot.actuated[i] for i in self._pd]
-        self._shown: list[tuple[Tensor, Tensor]] = []
-        """Pairs of views: columns of the State's tensors, and the columns of MuJoCo's rows that they show."""
-        self._show(entity.joint_pos, self._qpos, self._joint_qpos.tolist())
-        self._show(entity.joint_vel, self._qvel, self._joint_dof.tolist())
-        self._show(entity.joint_torque, self._field("qfrc_actuator"), self._joint_dof.tolist())
-        if robot.base:
-            self._show(entity.base_pos, self._qpos, [0, 1, 2])
-            self._show(entity.base_quat, self._qpos, [3, 4, 5, 6])
-            self._show(entity.base_ang_vel, self._qvel, [3, 4, 5])
-        if robot.bodies:
-            self._show(entity.body_pos, self._field("xpos"), [model.body(name).id for name in robot.bodies])
-        for f, foot in enumerate(robot.feet):
-            for kind, fields in (
-                ("pos", entity.foot_pos),
-                ("quat", entity.foot_quat),
-                ("vel", entity.foot_lin_vel),
-                ("force", entity.foot_force),
-            ):
-                first, size = int(model.sensor(f"{foot}_{kind}").adr[0]), fields.shape[-1]
-                self._show(fields[:, f], self._field("sensordata"), list(range(first, first + size)))
 
     def _show(self, shown: Tensor, source: Tensor, columns: list[int]) -> None:
         """Publish columns of `source` (N, K, ...) as `shown` (N, len(columns), ...).
@@ -150,28 +145,32 @@ class MujocoBackend:
         """The current State; its tensors are reused by the next step."""
         return self._state
 
-    def reset(self, mask: Tensor, initial: InitialState) -> None:
+    def reset(self, mask: Tensor, initial: Initial) -> None:
         """See `Backend.reset`."""
         ids = mask.nonzero().squeeze(-1)
         if not len(ids):
             return
         rows = ids.numpy()
+        given = by_entity(initial)
         # No forward pass yet: the initial state is not written, and its forces must not warm-start the solver.
         self._batch.reset(rows, stage=_NO_STAGE)
-        if self.robot.base:
-            quat = initial.base_quat[ids]
-            self._qpos[ids, :3] = initial.base_pos[ids].double()
-            self._qpos[ids, 3:7] = quat.double()
-            # MuJoCo's free joint: linear velocity in the world, angular in the body.
-            self._qvel[ids, :3] = quat_rotate(quat, initial.base_lin_vel[ids]).double()
-            self._qvel[ids, 3:6] = initial.base_ang_vel[ids].double()
         here = ids[:, None]
-        joint_pos = initial.joint_pos[ids].double()
-        self._qpos[here, self._joint_qpos] = joint_pos
-        self._qvel[here, self._joint_dof] = initial.joint_vel[ids].double()
-        # Hold the initial joint positions: with joint targets of 0 the first torques and contact forces would be
-        # those of a robot pulled to its zero position.
-        self._ctrl[here, torch.tensor(self._pd, dtype=torch.long)] = joint_pos[:, self._pd_joints]
+        for name, index in self._indices.items():
+            start = given.get(name) or home(self.scene, name, self.num_envs, self.device)
+            if index.root is not None:
+                qpos, dof = index.root
+                quat = start.base_quat[ids]
+                self._qpos[ids, qpos : qpos + 3] = start.base_pos[ids].double()
+                self._qpos[ids, qpos + 3 : qpos + 7] = quat.double()
+                # MuJoCo's free joint: linear velocity in the world, angular in the body.
+                self._qvel[ids, dof : dof + 3] = quat_rotate(quat, start.base_lin_vel[ids]).double()
+                self._qvel[ids, dof + 3 : dof + 6] = start.base_ang_vel[ids].double()
+            joint_pos = start.joint_pos[ids].double()
+            self._qpos[here, index.joint_qpos] = joint_pos
+            self._qvel[here, index.joint_dof] = start.joint_vel[ids].double()
+            # Hold the initial joint positions: with joint targets of 0 the first torques and contact forces would be
+            # those of a robot pulled to its zero position.
+            self._ctrl[here, index.servos] = joint_pos[:, index.servo_joints]
         self._state.diverged[ids] = False
         try:
             self._batch.forward(rows)
@@ -179,9 +178,10 @@ class MujocoBackend:
             self._give_up(error)
         self._publish(ids)
 
-    def step(self, joint_targets: Tensor, substeps: int) -> None:
+    def step(self, joint_targets: Targets, substeps: int) -> None:
         """See `Backend.step`."""
-        self._ctrl.copy_(joint_targets.detach())
+        for name, targets in by_entity(joint_targets).items():
+            self._ctrl[:, self._indices[name].actuators].copy_(targets.detach())
         failed = None
         try:
             self._batch.step(nstep=substeps)
@@ -209,8 +209,10 @@ class MujocoBackend:
     def push(self, mask: Tensor, jump: Tensor) -> None:
         """See `Backend.push`."""
         rows = mask.nonzero().squeeze(-1)
-        if self.robot.base and len(rows):
-            self._qvel[rows, :3] += jump[rows].double()  # a free joint's linear velocity is in world axes
+        root = self._indices[self.scene.first].root
+        if root is not None and len(rows):
+            dof = root[1]
+            self._qvel[rows, dof : dof + 3] += jump[rows].double()  # linear velocity of a free joint: world axes
 
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""
@@ -219,7 +221,7 @@ class MujocoBackend:
             "warning": self._warning.clone(),
             "diverged": self._state.diverged.clone(),
             "params": {k: v.clone() for k, v in self._state.params.items()},
-            "published": {k: v.clone() for k, v in self._entity.tensors().items()},
+            "published": {k: v.clone() for k, v in self._state.tensors().items()},
         }
 
     def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
@@ -236,7 +238,7 @@ class MujocoBackend:
         self._rows.copy_(snapshot["rows"][source])
         self._warning.copy_(snapshot["warning"][source])
         self._state.diverged.copy_(snapshot["diverged"][source])
-        for name, tensor in self._entity.tensors().items():
+        for name, tensor in self._state.tensors().items():
             tensor.copy_(snapshot["published"][name][source])
 
     def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
@@ -246,24 +248,46 @@ class MujocoBackend:
         if not len(rows):
             return
         for name, values in params.items():
-            value = values[mask].double().numpy()
-            if name == "friction":
-                # MuJoCo takes the larger of the two surfaces' friction, so both get it.
-                self._expand("geom_friction")[rows, :, 0] = value[:, None]
-            elif name == "gain_scale":
-                for column, model_field in (
-                    (slice(0, 1), "actuator_gainprm"),
-                    (slice(1, 3), "actuator_biasprm"),
-                ):
-                    nominal = getattr(self.model, model_field)[self._pd, column]
-                    self._expand(model_field)[rows[:, None], self._pd, column] = (
-                        nominal * value[:, None, None]
-                    )
-            elif name == "mass_scale":
-                self._expand("body_mass")[rows] = self.model.body_mass * value[:, None]
-                self._expand("body_inertia")[rows] = self.model.body_inertia * value[:, None, None]
-                self._batch.set_const(rows)
             self._state.params[name][mask] = values[mask]
+        for changed in {self._parameters[name].field for name in params}:
+            getattr(self, f"_set_{changed}")(rows)
+
+    def _set_friction(self, rows: np.ndarray) -> None:
+        sliding = self._expand("geom_friction")
+        sliding[rows, :, 0] = self.model.geom_friction[:, 0]
+        for name, parameter in self._parameters.items():
+            if parameter.field != "friction":
+                continue
+            value = self._values(name, rows)
+            # MuJoCo takes the larger of the two surfaces' friction, so that of the whole scene is set on both. At its
+            # nominal value, the largest of all geoms, it changes none of them.
+            here = np.flatnonzero(value != np.float32(self._nominal[name])) if parameter.everywhere else np.arange(len(rows))
+            sliding[rows[here][:, None], parameter.ids, 0] = value[here][:, None]
+
+    def _set_gain_scale(self, rows: np.ndarray) -> None:
+        scale, servos = self._scale("gain_scale", rows, self.model.nu), self._servos
+        for column, model_field in ((slice(0, 1), "actuator_gainprm"), (slice(1, 3), "actuator_biasprm")):
+            nominal_gains = getattr(self.model, model_field)[servos, column]
+            self._expand(model_field)[rows[:, None], servos, column] = nominal_gains * scale[:, servos, None]
+
+    def _set_mass_scale(self, rows: np.ndarray) -> None:
+        scale = self._scale("mass_scale", rows, self.model.nbody)
+        self._expand("body_mass")[rows] = self.model.body_mass * scale
+        self._expand("body_inertia")[rows] = self.model.body_inertia * scale[:, :, None]
+        self._batch.set_const(rows)
+
+    def _values(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """The values of a parameter in these environments, (K,) float64."""
+        values: np.ndarray = self._state.params[name].numpy()[rows].astype(np.float64)
+        return values
+
+    def _scale(self, changed: str, rows: np.ndarray, count: int) -> np.ndarray:
+        """(K, count) the product of the factors that each body or actuator has in these environments."""
+        scale = np.ones((len(rows), count))
+        for name, parameter in self._parameters.items():
+            if parameter.field == changed:
+                scale[:, parameter.ids] *= self._values(name, rows)[:, None]
+        return scale
 
     def check(self) -> None:
         """See `Backend.check`."""
@@ -292,7 +316,9 @@ class MujocoBackend:
                 shown.copy_(source)
             else:
                 shown[rows] = source[rows].float()
-        if self.robot.base:
-            robot, here = self._entity, slice(None) if rows is None else rows
-            velocity = self._qvel[here, :3].float()
-            robot.base_lin_vel[here] = quat_rotate_inverse(robot.base_quat[here], velocity)
+        here = slice(None) if rows is None else rows
+        for name, index in self._indices.items():
+            if index.root is not None:
+                entity, dof = self._entities[name], index.root[1]
+                velocity = self._qvel[here, dof : dof + 3].float()
+                entity.base_lin_vel[here] = quat_rotate_inverse(entity.base_quat[here], velocity)

@@ -24,8 +24,9 @@ from robolearn.core.threads import step_threads
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import InitialState, Tensor
-from robolearn.errors import RunFailed
+from robolearn.envs.scene import ROBOT
+from robolearn.envs.state import Initial, Tensor, by_entity
+from robolearn.errors import ConfigError, RunFailed, listing
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants, computed_once
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Ratio, Task
@@ -62,6 +63,7 @@ class Env:
         self.num_envs, self.device = backend.num_envs, backend.device
         self.gradients = backend.capabilities.gradients
         """Whether gradients flow through a step."""
+        self.scene = task.scene(robot)
         self.num_actions = len(robot.actuators)
         timestep = backend.capabilities.timestep
         self.substeps = round(task.control_dt / timestep)
@@ -425,7 +427,7 @@ class Env:
             groups[name] = obs
         return groups
 
-    def _new_episodes(self, mask: Tensor) -> InitialState:
+    def _new_episodes(self, mask: Tensor) -> Initial:
         """Draw new episodes for every row and keep those of `mask` (N,): the random numbers of an environment do not
         depend on which others start anew.
 
@@ -458,10 +460,18 @@ class Env:
         self.state.episode = env_state.where(mask, new, old)
         with torch.no_grad():  # no gradient flows from an initial state to the episode before
             initial = task.initial_state(n, self.ctx, self.random)
-        widths = {"base_quat": 4, "joint_pos": len(self.robot.joints), "joint_vel": len(self.robot.joints)}
-        for name, value in vars(initial).items():
-            require_shape(f"initial_state().{name}", value, (n, widths.get(name, 3)), "a row an environment")
-            self._finite.look(value, [name] * value.shape[-1], "initial state")
+        for entity, start in by_entity(initial).items():
+            if entity not in self.backend.state.entities:
+                raise ConfigError(
+                    f"initial_state() names {entity!r}; the scene has {listing(self.backend.state.entities)}"
+                )
+            joints = self.backend.state.entities[entity].joint_pos.shape[1]
+            widths = {"base_quat": 4, "joint_pos": joints, "joint_vel": joints}
+            what = "initial_state()" if entity == ROBOT else f"initial_state()[{entity!r}]"
+            for name, value in vars(start).items():
+                require_shape(f"{what}.{name}", value, (n, widths.get(name, 3)), "a row an environment")
+                label = name if entity == ROBOT else f"{entity}.{name}"
+                self._finite.look(value, [label] * value.shape[-1], "initial state")
         return initial
 
     def _redraw_commands(self) -> None:

@@ -88,7 +88,7 @@ def _require_same_tree(
     """Refuse tensors of which two functions give different shapes or types, or that the next step overwrites."""
     if not isinstance(starts, dict) or not isinstance(following, dict):
         raise ConfigError(f"{what}: {functions} must each return a dictionary of tensors by name")
-    taken = {t.untyped_storage().data_ptr() for t in state.robot.tensors().values()}
+    taken = {t.untyped_storage().data_ptr() for t in state.tensors().values()}
     n = len(state.robot.base_pos)
     for name in {**starts, **following}:
         value, start = following.get(name), starts.get(name)

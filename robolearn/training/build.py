@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.envs.backend import Backend
 from robolearn.envs.robot import Robot
+from robolearn.envs.scene import Scene
 from robolearn.errors import ConfigError
 from robolearn.training.host_memory import enough_memory, require_room
 
@@ -83,7 +85,7 @@ def build_env(run: Config, num_envs: int, rank: int = 0) -> Env:
         robot = make_robot(run)
         backend_class = registry.load("backends", run.backend_name)
         try:
-            backend = backend_class(robot, num_envs, str(device_of(run)), run.backend)
+            backend = backend_class(make_scene(run, robot), num_envs, str(device_of(run)), run.backend)
         except NotImplementedError as error:  # raised by MuJoCo Warp for an unsupported feature of the robot
             raise ConfigError(
                 f"backend={run.backend_name} cannot simulate robot {robot.name}: {error}; change its robot.yaml or "
@@ -109,6 +111,17 @@ def make_robot(run: Config) -> Robot:
             )
         return found
     return Robot.load(found, run.robot, name if registry.entries("robots").get(name) else "")
+
+
+def make_scene(run: Config, robot: Robot) -> Scene:
+    """The scene of a configuration's task with this robot, and with the parts that `task.randomize` names.
+
+    Raises:
+        ConfigError: a name in it does not exist.
+    """
+    scene: Scene = run.task.scene(robot)
+    parts = tuple(name for name in run.task.randomize if "/" in name and name not in scene.params)
+    return replace(scene, params=(*scene.params, *parts))
 
 
 def require_robolearn_task(run: Config, what: str = "this command") -> None:

@@ -71,7 +71,7 @@ class TaskEnv(GymnasiumView):
             return None
         if self._renderer is None:  # at first use: learners often set a render mode and never render
             name = self.env.backend.capabilities.name
-            self._renderer = Renderer(self.env.robot, *SIZE, backend=name)
+            self._renderer = Renderer(self.env.scene, *SIZE, backend=name)
             # If close() is not called: at exit the OpenGL context must be freed before its library, which has just
             # registered its exit handler.
             atexit.register(_close, weakref.ref(self))

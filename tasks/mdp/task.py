@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, get_args
 
 from robolearn.envs.backend import PARAMETERS
-from robolearn.envs.state import InitialState, State, Tensor
+from robolearn.envs.robot import Robot
+from robolearn.envs.scene import Scene
+from robolearn.envs.state import Initial, State, Tensor
 from robolearn.errors import did_you_mean, listing
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random
@@ -81,6 +83,10 @@ class Task:
     """Fields with another value on the robot than in training; exports use these."""
     symmetric: ClassVar[bool] = False
     """Whether the task is the same for the robot and its mirror image, which learners may exploit."""
+
+    def scene(self, robot: Robot) -> Scene:
+        """The scene of the task: the robot, what else is in it, and which frames and contacts terms read."""
+        return Scene.of(robot)
 
     def reward_terms(self) -> dict[str, Term]:
         """The functions behind `rewards`, one for each weight; (N,) each."""
@@ -196,8 +202,9 @@ class Task:
         """Joint targets (N, A) for actions (N, A): positions [rad, m] or forces [N, Nm], as the actuators take."""
         raise NotImplementedError(f"{type(self).__name__}.joint_targets")
 
-    def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
-        """State of the robot after a reset, one row for every environment."""
+    def initial_state(self, num_envs: int, ctx: Context, random: Random) -> Initial:
+        """State after a reset, one row for every environment: of the robot, or of several entities by name. Entities
+        that are left out start where the scene has them."""
         raise NotImplementedError(f"{type(self).__name__}.initial_state")
 
     def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:

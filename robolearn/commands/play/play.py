@@ -96,7 +96,7 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
     reset_state(policy)
     episode = 1
     smooth: np.ndarray | None = None
-    with Renderer(env.robot, *SIZE, backend=env.backend.capabilities.name) as renderer:
+    with Renderer(env.scene, *SIZE, backend=env.backend.capabilities.name) as renderer:
         for frame in range(frames):
             env.check()  # on a GPU, errors are raised only here
             state = env.backend.state

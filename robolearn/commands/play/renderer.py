@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from robolearn.envs.robot import Robot
+from robolearn.envs.scene import Scene
 from robolearn.envs.state import State
 from robolearn.errors import MissingError, one_line
 
@@ -31,8 +32,8 @@ class Renderer:
     the OpenGL context is created here, on the first platform that works.
     """
 
-    def __init__(self, robot: Robot, width: int, height: int, backend: str = "mujoco") -> None:
-        """Load the robot's visual model; `backend` names the solver options of robot.yaml, which do not affect drawing.
+    def __init__(self, scene: Scene | Robot, width: int, height: int, backend: str = "mujoco") -> None:
+        """Load the visual model of a scene; `backend` names the solver options of robot.yaml, which do not affect drawing.
 
         Raises:
             MissingError: no OpenGL platform works; the message says what to install.
@@ -43,10 +44,20 @@ class Renderer:
             from robolearn.envs import mjcf
         except ImportError as error:
             raise MissingError(f"a video needs MuJoCo ({error}): pip install 'robolearn[mujoco]'") from error
-        self.model = model = mjcf.build_model(robot, backend, visual=True)
+        scene = Scene.of(scene)
+        self.model = model = mjcf.build_model(scene, backend, visual=True)
         self.data = mujoco.MjData(model)
-        self._base = int(model.jnt_qposadr[model.body(robot.base).jntadr[0]]) if robot.base else None
-        self._joints = [int(model.joint(name).qposadr[0]) for name in robot.joints]
+        self._roots = {
+            name: int(mjcf.root_joint(scene, name, model).qposadr[0])
+            for name in scene.entities
+            if scene.moves(name)
+        }
+        """First index in qpos of each free root."""
+        self._joints = {
+            name: [int(model.joint(scene.prefix(name) + joint).qposadr[0]) for joint in robot.joints]
+            for name, robot in scene.robots.items()
+        }
+        self._follows = scene.robot.base is not None
         self._drawn: Any = None
         self.context, on_cpu = open_context(width, height)
         try:
@@ -91,30 +102,76 @@ class Renderer:
             self.context.free()
             self.context = None
 
-    def draw(self, state: State, arrows: dict[str, np.ndarray] | None = None) -> np.ndarray:
-        """Environment 0 of `state` as (H, W, 3) uint8, with arrows of velocities (2,) [m/s] in base axes."""
+    def draw(
+        self,
+        state: State,
+        arrows: dict[str, np.ndarray] | None = None,
+        goal: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Environment 0 of `state` as (H, W, 3) uint8, with arrows of velocities (2,) [m/s] in base axes, and the pose
+        that a command asks for: `goal` (3,) position or (7,) with its orientation, in the world."""
         import mujoco
 
-        robot, qpos = state.robot, self.data.qpos
-        if self._base is not None:
-            qpos[self._base : self._base + 3] = row(robot.base_pos)
-            qpos[self._base + 3 : self._base + 7] = row(robot.base_quat)
-        qpos[self._joints] = row(robot.joint_pos)
+        qpos = self.data.qpos
+        for name, entity in state.entities.items():
+            if name in self._roots:
+                first = self._roots[name]
+                qpos[first : first + 3], qpos[first + 3 : first + 7] = (
+                    row(entity.base_pos),
+                    row(entity.base_quat),
+                )
+            if name in self._joints:
+                qpos[self._joints[name]] = row(entity.joint_pos)
         # The parts of mj_forward that drawing needs, without dynamics.
         mujoco.mj_kinematics(self.model, self.data)
         mujoco.mj_comPos(self.model, self.data)
         mujoco.mj_camlight(self.model, self.data)
-        if self._base is not None and self.camera.type == mujoco.mjtCamera.mjCAMERA_FREE.value:
-            self.camera.lookat[:] = row(robot.base_pos)
+        if self._follows and self.camera.type == mujoco.mjtCamera.mjCAMERA_FREE.value:
+            self.camera.lookat[:] = row(state.robot.base_pos)
         every = mujoco.mjtCatBit.mjCAT_ALL.value
         mujoco.mjv_updateScene(self.model, self.data, self.options, None, self.camera, every, self.scene)
         for name, velocity in (arrows or {}).items():
             self._arrow(state, velocity, ARROWS[name])
+        if goal is not None:
+            self._mark(goal)
         pixels = np.empty((self.rectangle.height, self.rectangle.width, 3), np.uint8)
         self.context.make_current()
         mujoco.mjr_render(self.rectangle, self.scene, self._drawn)
         mujoco.mjr_readPixels(pixels, None, self.rectangle, self._drawn)
         return pixels[::-1]  # OpenGL's first row is at the bottom
+
+    def _mark(self, goal: np.ndarray) -> None:
+        """Draw a ball at a position, with three short axes where the goal has an orientation."""
+        import mujoco
+
+        shapes = mujoco.mjtGeom
+        self._add(shapes.mjGEOM_SPHERE, np.full(3, 0.015), goal[:3], np.eye(3), (0.2, 0.55, 1.0, 0.6))
+        if len(goal) < 7:
+            return
+        turn = np.zeros(9)
+        mujoco.mju_quat2Mat(turn, goal[3:7])
+        axes = turn.reshape(3, 3)
+        for axis in range(3):
+            # A capsule lies along its z axis: turn that onto the axis to be drawn.
+            along = np.roll(axes, 2 - axis, axis=1)
+            colour = tuple(0.9 if i == axis else 0.15 for i in range(3))
+            self._add(
+                shapes.mjGEOM_CAPSULE,
+                np.array([0.004, 0.004, 0.03]),
+                goal[:3] + 0.03 * axes[:, axis],
+                along,
+                (*colour, 0.8),
+            )
+
+    def _add(
+        self, shape: Any, size: np.ndarray, pos: np.ndarray, axes: np.ndarray, colour: tuple[float, ...]
+    ) -> None:
+        import mujoco
+
+        if self.scene.ngeom < self.scene.maxgeom:
+            geom = self.scene.geoms[self.scene.ngeom]
+            mujoco.mjv_initGeom(geom, shape, size, pos, axes.flatten(), np.array(colour, np.float32))
+            self.scene.ngeom += 1
 
     def _arrow(self, state: State, velocity: np.ndarray, colour: tuple[float, ...]) -> None:
         import mujoco

@@ -1,0 +1,105 @@
+"""What pictures need and physics does not: sky, lights, a patterned floor and a camera."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from robolearn.envs import mjcf
+from robolearn.envs.robot import Robot
+from robolearn.envs.scene import Scene
+
+FIELD_OF_VIEW = 35
+"""Of the camera, from top to bottom [degrees]."""
+HORIZON = (0.42, 0.46, 0.52)
+
+
+def add(spec: mujoco.MjSpec, scene: Scene) -> None:
+    """Add sky, floor pattern, lights with shadows and a camera; none of them affects the physics."""
+    robot = scene.robot
+    visual = spec.visual
+    visual.global_.offwidth, visual.global_.offheight = 1920, 1080
+    visual.global_.fovy = FIELD_OF_VIEW
+    visual.quality.shadowsize = 8192
+    visual.quality.offsamples = 8
+    visual.quality.numslices, visual.quality.numstacks = 48, 48
+    visual.map.shadowscale = 0.3
+    visual.headlight.ambient, visual.headlight.diffuse = [0.3] * 3, [0.12] * 3
+    visual.headlight.specular = [0.1] * 3
+    visual.rgba.haze = [*HORIZON, 1]
+    visual.map.haze = 0.35
+    spec.add_texture(
+        name="robolearn_sky", type=mujoco.mjtTexture.mjTEXTURE_SKYBOX, builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
+        rgb1=[0.16, 0.20, 0.27], rgb2=HORIZON, width=512, height=3072,
+    )  # fmt: skip
+    spec.add_texture(
+        name="robolearn_floor", type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+        mark=mujoco.mjtMark.mjMARK_EDGE, rgb1=[0.36, 0.39, 0.43], rgb2=[0.40, 0.43, 0.47],
+        markrgb=[0.52, 0.55, 0.60], width=512, height=512,
+    )  # fmt: skip
+    material = spec.add_material(
+        name="robolearn_floor", reflectance=0.05, specular=0.2, shininess=0.3, texuniform=True
+    )
+    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "robolearn_floor"
+    material.texrepeat = [1, 1]
+    if not scene.grounded:
+        mjcf.add_floor(spec, collides=False)
+    spec.geom("floor").material = "robolearn_floor"
+    corners = _corners(scene, mjcf.compiled(robot, spec.copy()))
+    center = (corners.min(axis=0) + corners.max(axis=0)) / 2
+    size = float(np.ptp(corners, axis=0).max())
+    body, tracking = spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
+    if robot.base is not None or robot.feet:  # lights and camera follow the robot without turning with it
+        body, tracking = _root(spec, robot), mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
+    origin = body.pos
+    # The key light is a wide spot: unlike a directional light its shadow map leaves no speckles on the floor.
+    toward = np.array([0.62, 0.1, 1.0]) / np.linalg.norm([0.62, 0.1, 1.0])
+    body.add_light(
+        name="key", type=mujoco.mjtLightType.mjLIGHT_SPOT, mode=tracking, castshadow=True, cutoff=80, exponent=3,
+        attenuation=[1, 0, 0], pos=center - origin + 5 * size * toward, dir=-toward,
+        diffuse=[0.62, 0.61, 0.59], specular=[0.35] * 3, ambient=[0, 0, 0],
+    )  # fmt: skip
+    for name, direction, diffuse in (("fill", [-0.3, -1.0, -0.5], 0.2), ("rim", [1.0, 0.6, -0.7], 0.25)):
+        body.add_light(
+            name=name, type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, mode=tracking, castshadow=False, dir=direction,
+            pos=center - origin, diffuse=[diffuse] * 3, specular=[0.15] * 3, ambient=[0, 0, 0],
+        )  # fmt: skip
+    # From the front left; a robot without a free base from its side, because it mostly moves across the picture.
+    back = np.array([0.75, 0.62, 0.2] if robot.base else [0.3, -1.0, 0.22])
+    back /= np.linalg.norm(back)
+    right = np.cross([0, 0, 1], back) / np.linalg.norm(back[:2])
+    up = np.cross(back, right)
+    tangent = np.tan(np.radians(FIELD_OF_VIEW) / 2)
+    tall, wide = np.abs((corners - center) @ up), np.abs((corners - center) @ right) * 9 / 16
+    # The smallest distance that keeps the whole robot in a 16:9 picture, with a margin for its limbs.
+    distance = float(np.max((corners - center) @ back + 1.3 * np.maximum(tall, wide) / tangent))
+    eye = center - origin + distance * back
+    camera = body.add_camera(name="track", mode=tracking, fovy=FIELD_OF_VIEW, pos=eye)
+    camera.alt.type, camera.alt.xyaxes = mujoco.mjtOrientation.mjORIENTATION_XYAXES, [*right, *up]
+
+
+def _root(spec: mujoco.MjSpec, robot: Robot) -> Any:
+    """The root body of a robot that stands on the ground: its base, or the root of its first foot's chain."""
+    if robot.base is not None:
+        return spec.body(robot.base)
+    body = spec.body(robot.feet[0])
+    while body.parent.name != spec.worldbody.name:
+        body = body.parent
+    return body
+
+
+def _corners(scene: Scene, model: mujoco.MjModel) -> np.ndarray:
+    """Corners (8 n, 3), in the world, of the bounding boxes of the n geoms that are not planes; all joints at home."""
+    data = mujoco.MjData(model)
+    for entity, robot in scene.robots.items():
+        for name, home in zip(robot.joints, robot.home, strict=True):
+            data.qpos[model.joint(scene.prefix(entity) + name).qposadr[0]] = home
+    mujoco.mj_kinematics(model, data)
+    signs = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
+    boxes = []
+    for geom in np.flatnonzero(model.geom_type != mujoco.mjtGeom.mjGEOM_PLANE):
+        local = model.geom_aabb[geom, :3] + signs * model.geom_aabb[geom, 3:]
+        boxes.append(data.geom_xpos[geom] + local @ data.geom_xmat[geom].reshape(3, 3).T)
+    return np.concatenate(boxes)
