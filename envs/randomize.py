@@ -143,12 +143,13 @@ def nominal(parameter: Parameter, model: mujoco.MjModel) -> float:
 
 
 class InverseWeights:
-    """MuJoCo's inverse weights (`dof_invweight0` and the like) as a function of a factor s on every mass and inertia.
+    """MuJoCo's inverse weights (`dof_invweight0` and the like) as a function of a factor s on every mass and inertia of
+    each kinematic tree.
 
     MuJoCo scales its constraints by the inverse inertia at the initial pose, J (s B + A)^-1 J' for bodies of
     inertia B and armatures A, and recomputes that (mj_setConst) when a mass changes. Here it is a closed form in s:
     with B = L L' and L^-1 A L^-T = Q diag(a) Q', the inverse is W diag(1 / (s + a)) W' for W = L^-T Q. One matrix
-    product on the device gives the weights of all environments.
+    product on the device gives the weights of all environments. Trees do not share inertia, so each has its s.
     """
 
     def __init__(self, model: mujoco.MjModel) -> None:
@@ -159,10 +160,16 @@ class InverseWeights:
         inertia = np.zeros((model.nv, model.nv))
         mujoco.mj_fullM(model, data, inertia)
         bodies = inertia - np.diag(model.dof_armature)
-        root = np.linalg.inv(np.linalg.cholesky(bodies))
-        self.poles, turn = np.linalg.eigh(root @ np.diag(model.dof_armature) @ root.T)
+        self.poles = np.zeros(model.nv)
         """(nv,) a."""
-        modes = root.T @ turn
+        self.body_of_mode = np.asarray(model.dof_bodyid).copy()
+        """(nv,) for each a a body of its tree."""
+        modes = np.zeros((model.nv, model.nv))
+        for first, count in zip(model.tree_dofadr, model.tree_dofnum, strict=True):
+            tree = slice(int(first), int(first + count))
+            root = np.linalg.inv(np.linalg.cholesky(bodies[tree, tree]))
+            self.poles[tree], turn = np.linalg.eigh(root @ np.diag(model.dof_armature[tree]) @ root.T)
+            modes[tree, tree] = root.T @ turn
         self.dofs = self._averaged(model, modes**2)
         """(nv, nv): dof_invweight0 = dofs @ (1 / (s + a))."""
         self.bodies = np.zeros((model.nbody, 2, model.nv))

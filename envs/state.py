@@ -125,7 +125,7 @@ class State:
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of every entity by name: those of `robot` as in `Entity.tensors`, of others `<entity>/<name>`."""
         return {
-            name if entity == ROBOT else f"{entity}/{name}": tensor
+            tensor_name(entity, name): tensor
             for entity, value in self.entities.items()
             for name, tensor in value.tensors().items()
         }
@@ -142,6 +142,11 @@ class State:
         """The same with `function` applied to every tensor."""
         entities = {name: entity.each(function) for name, entity in self.entities.items()}
         return State(entities, {k: function(v) for k, v in self.params.items()}, function(self.diverged))
+
+
+def tensor_name(entity: str, name: str) -> str:
+    """Name of an entity's tensor in `State.tensors`."""
+    return name if entity == ROBOT else f"{entity}/{name}"
 
 
 @dataclass
@@ -253,6 +258,30 @@ def _entity(
             k: ContactForces(zeros(contact_width(c), 3)) for k, c in scene.contacts.get(name, {}).items()
         },
     )
+
+
+def packed_state(
+    scene: Scene, num_envs: int, device: torch.device
+) -> tuple[dict[str, Entity], Tensor, dict[str, int]]:
+    """The entities of `scene_state`, whose tensors are parts of one tensor, for a kernel that writes all of them.
+
+    Returns:
+        The entities; that tensor, with the tensors (N, ...) one after the other; and by the name of each tensor, see
+        `State.tensors`, where it begins there, counted in numbers of one environment.
+    """
+    entities = scene_state(scene, num_envs, device)
+    tensors = State(entities).tensors()
+    starts, total = {}, 0
+    for name, tensor in tensors.items():
+        starts[name] = total
+        total += tensor[0].numel()
+    packed = torch.empty(num_envs * total, device=device)
+    views = {}
+    for name, tensor in tensors.items():
+        begin = num_envs * starts[name]
+        views[name] = packed[begin : begin + tensor.numel()].view(tensor.shape).copy_(tensor)
+    by_address = {id(tensor): views[name] for name, tensor in tensors.items()}
+    return {n: e.each(lambda tensor: by_address[id(tensor)]) for n, e in entities.items()}, packed, starts
 
 
 def home(scene: Scene, name: str, num_envs: int, device: torch.device) -> InitialState:

@@ -100,15 +100,15 @@ class MujocoBackend:
         self._expanded: dict[str, np.ndarray] = {}
         self._told = False
         self._entities = scene_state(scene, num_envs, self.device)
-        self._indices = {
-            name: EntityIndex.of(scene, name, self.model) for name in scene.entities
-        }
+        self._indices = {name: EntityIndex.of(scene, name, self.model) for name in scene.entities}
         self._shown: list[tuple[Tensor, Tensor]] = []
         """Pairs of views: columns of the State's tensors, and the columns of MuJoCo's rows that they show."""
         for name, index in self._indices.items():
-            for tensor, source, columns in index.published(self._entities[name]):
-                if columns:
-                    self._show(tensor, self._field(source), columns)
+            tensors = self._entities[name].tensors()
+            for each in index.published:
+                shown = tensors[each.path].flatten(1)[:, each.first : each.first + len(each.columns)]
+                source = self._field(each.source)
+                self._show(shown, source.view(num_envs, -1), each.columns)
         self._parameters = parameters(scene, self.model)
         self._servos = torch.cat([index.servos for index in self._indices.values()]).numpy()
         """(S,) columns of ctrl that take joint positions."""
@@ -129,7 +129,7 @@ class MujocoBackend:
         return torch.from_numpy(array)
 
     def _show(self, shown: Tensor, source: Tensor, columns: list[int]) -> None:
-        """Publish columns of `source` (N, K, ...) as `shown` (N, len(columns), ...).
+        """Publish columns of `source` (N, k) as `shown` (N, len(columns)).
 
         Each range of adjacent columns becomes one slice: slices are views, which copy several times faster than
         columns picked by index.

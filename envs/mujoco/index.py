@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import mujoco
@@ -10,10 +10,22 @@ import torch
 
 from robolearn.envs import mjcf
 from robolearn.envs.scene import Object, Scene
-from robolearn.envs.state import Entity, Tensor
+from robolearn.envs.state import Tensor
 
-Column = tuple[Tensor, str, list[int]]
-"""A tensor of an Entity (N, K, ...), the field of MjData that it shows, and the columns of that field."""
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns of MuJoCo's rows that a tensor of an Entity shows."""
+
+    path: str
+    """Name of the tensor, see `Entity.tensors`."""
+    first: int
+    """The first column of the tensor, flattened to (N, k), that they are shown in."""
+    source: str
+    """The field of MjData, flattened to (N, k)."""
+    columns: list[int]
+    """Columns of that field, in order."""
+
 
 
 @dataclass(frozen=True)
@@ -32,11 +44,8 @@ class EntityIndex:
     """Columns of ctrl that take joint positions."""
     servo_joints: Tensor
     """The joint of each of them, by its place among the joints."""
-    bodies: list[int]
-    """Ids of the bodies whose positions the State has."""
-    sensors: list[tuple[str, str, int, int]]
-    """For each sensor that the State shows: the path of the tensor in the Entity, the item of its second dimension as
-    text (empty for all), first column of sensordata, and number of columns."""
+    published: list[Columns]
+    """What its Entity shows; the linear velocity of a free root, in its own axes, is not among them."""
 
     @classmethod
     def of(cls, scene: Scene, name: str, model: mujoco.MjModel) -> EntityIndex:
@@ -46,53 +55,52 @@ class EntityIndex:
         if scene.moves(name):
             joint = mjcf.root_joint(scene, name, model)
             root = int(joint.qposadr[0]), int(joint.dofadr[0])
-        sensors: list[tuple[str, str, int, int]] = []
+        published: list[Columns] = []
 
-        def show(path: str, item: str, sensor: str) -> None:
+        def show(path: str, source: str, columns: Iterable[int], first: int = 0) -> None:
+            if found := list(columns):
+                published.append(Columns(path, first, source, found))
+
+        def sense(path: str, sensor: str, number: int = 0) -> None:
             found = model.sensor(sensor)
-            sensors.append((path, item, int(found.adr[0]), int(found.dim[0])))
+            start, size = int(found.adr[0]), int(found.dim[0])
+            show(path, "sensordata", range(start, start + size), number * size)
 
         robot = None if isinstance(entity, Object) else entity
-        for number, foot in enumerate(robot.feet if robot else ()):
-            for kind, field in (("pos", "pos"), ("quat", "quat"), ("vel", "lin_vel"), ("force", "force")):
-                show(f"foot_{field}", str(number), f"{prefix}{foot}_{kind}")
-        for frame in scene.frames.get(name, ()):
-            for kind, field in (("pos", "pos"), ("quat", "quat"), ("vel", "lin_vel"), ("angvel", "ang_vel")):
-                show(f"frames.{frame}.{field}", "", mjcf.frame_sensor(scene, name, frame, kind))
-        for label, contact in scene.contacts.get(name, {}).items():
-            for number, body in enumerate(mjcf.contact_bodies(scene, name, contact)):
-                show(f"contacts.{label}.force", str(number), mjcf.contact_sensor(scene, name, label, body))
         joints = [model.joint(prefix + joint) for joint in robot.joints] if robot else []
         first = model.actuator(prefix + robot.actuators[0].joint).id if robot and robot.actuators else 0
         drives = robot.actuators if robot else ()
         servos = [i for i, actuator in enumerate(drives) if actuator.kind == "position"]
+
+        qpos, dofs = ([int(getattr(joint, a)[0]) for joint in joints] for a in ("qposadr", "dofadr"))
+        show("joint_pos", "qpos", qpos)
+        show("joint_vel", "qvel", dofs)
+        show("joint_torque", "qfrc_actuator", dofs)
+        if root is not None:
+            show("base_pos", "qpos", range(root[0], root[0] + 3))
+            show("base_quat", "qpos", range(root[0] + 3, root[0] + 7))
+            show("base_ang_vel", "qvel", range(root[1] + 3, root[1] + 6))
+        bodies = [model.body(prefix + body).id for body in robot.bodies] if robot else []
+        show("body_pos", "xpos", [3 * body + axis for body in bodies for axis in range(3)])
+        for number, foot in enumerate(robot.feet if robot else ()):
+            for kind, field in (("pos", "pos"), ("quat", "quat"), ("vel", "lin_vel"), ("force", "force")):
+                sense(f"foot_{field}", f"{prefix}{foot}_{kind}", number)
+        for frame in scene.frames.get(name, ()):
+            for kind, field in (("pos", "pos"), ("quat", "quat"), ("vel", "lin_vel"), ("angvel", "ang_vel")):
+                sense(f"frames.{frame}.{field}", mjcf.frame_sensor(scene, name, frame, kind))
+        for label, contact in scene.contacts.get(name, {}).items():
+            for number, body in enumerate(mjcf.contact_bodies(scene, name, contact)):
+                sense(f"contacts.{label}.force", mjcf.contact_sensor(scene, name, label, body), number)
 
         def indices(values: list[int]) -> Tensor:
             return torch.tensor(values, dtype=torch.long)
 
         return cls(
             root,
-            indices([int(joint.qposadr[0]) for joint in joints]),
-            indices([int(joint.dofadr[0]) for joint in joints]),
+            indices(qpos),
+            indices(dofs),
             slice(first, first + len(drives)),
             indices([first + i for i in servos]),
             indices([robot.actuated[i] for i in servos] if robot else []),
-            [model.body(prefix + body).id for body in robot.bodies] if robot else [],
-            sensors,
+            published,
         )
-
-    def published(self, entity: Entity) -> Iterator[Column]:
-        """The columns that an Entity shows; the linear velocity of a free root, in its own axes, is not among them."""
-        yield entity.joint_pos, "qpos", self.joint_qpos.tolist()
-        yield entity.joint_vel, "qvel", self.joint_dof.tolist()
-        yield entity.joint_torque, "qfrc_actuator", self.joint_dof.tolist()
-        if self.root is not None:
-            qpos, dof = self.root
-            yield entity.base_pos, "qpos", list(range(qpos, qpos + 3))
-            yield entity.base_quat, "qpos", list(range(qpos + 3, qpos + 7))
-            yield entity.base_ang_vel, "qvel", list(range(dof + 3, dof + 6))
-        yield entity.body_pos, "xpos", self.bodies
-        tensors = entity.tensors()
-        for path, item, first, size in self.sensors:
-            tensor = tensors[path][:, int(item)] if item else tensors[path]
-            yield tensor, "sensordata", list(range(first, first + size))

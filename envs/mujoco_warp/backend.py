@@ -11,19 +11,25 @@ import torch
 import warp as wp
 
 from robolearn.envs import mjcf
-from robolearn.envs.backend import Capabilities, Snapshot
+from robolearn.envs.backend import FEATURES, Capabilities, Snapshot, require_features
 from robolearn.envs.contacts import array_sizes, has_convex_pairs
+from robolearn.envs.mujoco.index import EntityIndex
 from robolearn.envs.mujoco_warp import kernels
 from robolearn.envs.mujoco_warp.simulation import Arena, Simulation
-from robolearn.envs.randomize import InverseWeights, nominal, require_settable, settable
+from robolearn.envs.mujoco_warp.tables import initial_tables, published_tables
+from robolearn.envs.randomize import InverseWeights, nominal, parameters, require_settable, settable
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import InitialState, State, Tensor, robot_entity
+from robolearn.envs.scene import Scene
+from robolearn.envs.state import Initial, InitialState, State, Targets, Tensor, by_entity, home, packed_state
 from robolearn.envs.warp_graphs import Recorder, patience, quiet, require_device
 from robolearn.errors import RunFailed
 
 _HARMLESS = (mjw.OverflowType.ITERATIONS, mjw.OverflowType.LS_ITERATIONS)
 LOST = mjw.OverflowType(sum(kind for kind in mjw.OverflowType if kind not in _HARMLESS))
 """Overflows that drop physics. Reaching the solver's iteration limit is not one."""
+
+FEATURES_HERE = frozenset(FEATURES) - {"selected_masses"}
+"""The masses of single bodies change inverse weights that have no closed form."""
 
 CONVEX_WORKSPACE = 80_000
 """Bytes per environment that colliding convex shapes take (measured: two boxes and cylinders 79 kB, a mesh 66 kB)."""
@@ -59,16 +65,18 @@ class MujocoWarpBackend:
     config_class: ClassVar[type] = MujocoWarpConfig
 
     def __init__(
-        self, robot: Robot, num_envs: int, device: str = "cpu", config: MujocoWarpConfig | None = None
+        self, scene: Scene | Robot, num_envs: int, device: str = "cpu", config: MujocoWarpConfig | None = None
     ) -> None:
         config = config or MujocoWarpConfig()
-        self.robot, self.num_envs = robot, num_envs
+        self.scene = scene = Scene.of(scene)
+        self.robot, self.num_envs = scene.robot, num_envs
+        require_features(scene, "mujoco_warp", FEATURES_HERE)
         quiet()
         self.device = require_device(device, "mujoco_warp")
         self.read_at_once = self.device.type == "cpu"
         """Whether each step and reset calls `check`; on a GPU that would force a sync."""
         self._recorder = Recorder(self.device)
-        self.model = mjcf.build_model(robot, "mujoco_warp")
+        self.model = mjcf.build_model(scene, "mujoco_warp")
         mjcf.override_options(self.model, config.timestep, config.solver, config.iterations)
         self.capabilities = Capabilities(
             name="mujoco_warp",
@@ -76,20 +84,21 @@ class MujocoWarpBackend:
             derived_lag=1,
             pd="implicit",
             exact_restore=self.device.type == "cpu",  # on a GPU the order of summation varies
-            params=settable(robot),
+            params=settable(scene),
+            features=FEATURES_HERE,
         )
-        sizes = mjcf.options(robot, "mujoco_warp")
+        sizes = mjcf.options(self.robot, "mujoco_warp")
         self._array_sizes = array_sizes(
             self.model, config.nconmax or sizes.get("nconmax", 0), config.njmax or sizes.get("njmax", 0)
         )
-        self._entity = robot_entity(robot, num_envs, self.device)
+        self._parameters = parameters(scene, self.model)
+        self._nominal = {name: nominal(each, self.model) for name, each in self._parameters.items()}
         params = {
-            name: torch.full((num_envs,), nominal(name, self.model), device=self.device)
-            for name in sorted(self.capabilities.params)
+            name: torch.full((num_envs,), value, device=self.device) for name, value in self._nominal.items()
         }
-        self._state = State(
-            {"robot": self._entity}, params, torch.zeros(num_envs, dtype=torch.bool, device=self.device)
-        )
+        entities, self._published, self._places = packed_state(scene, num_envs, self.device)
+        never = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
+        self._state = State(entities, params, never)
         with wp.ScopedDevice(self._recorder.warp), patience("MuJoCo Warp's kernels"):
             self._build()
             self._warm_up()
@@ -108,36 +117,33 @@ class MujocoWarpBackend:
         # After a reset all robots may stand on the ground: twice the average number of contacts.
         reset_sizes = replace(self._array_sizes, contacts=2 * self._array_sizes.contacts)
         self._reset_sim = Simulation(self.model, self._batch_size, reset_sizes, varied)
-        model, robot = self.model, self.robot
 
-        def ints(values: Any) -> Any:
-            return wp.array(np.array(values, dtype=np.int32), dtype=int)
+        def ints(values: Any, width: int = 0) -> Any:
+            array = np.array(values, dtype=np.int32)
+            return wp.array(array.reshape(-1, width) if width else array, dtype=int)
 
-        joints = [model.joint(name) for name in robot.joints]
-        starts = [
-            [model.sensor(f"{foot}_{kind}").adr[0] for kind in ("pos", "quat", "vel", "force")]
-            for foot in robot.feet
-        ]
-        self._joint_qpos = ints([j.qposadr[0] for j in joints])
-        self._joint_dof = ints([j.dofadr[0] for j in joints])
-        self._bodies = ints([model.body(name).id for name in robot.bodies])
-        self._foot_sensors = ints(np.array(starts).reshape(-1, 4))
-        self._has_gains = torch.tensor([a.kind == "position" for a in robot.actuators], device=self.device)
-        self._held = ints(
-            [robot.actuated[i] if a.kind == "position" else -1 for i, a in enumerate(robot.actuators)]
-        )
-        self._items = 1 + len(robot.joints) + len(robot.bodies) + len(robot.feet)
-
-        n, j = self.num_envs, len(robot.joints)
+        self._indices = {name: EntityIndex.of(self.scene, name, self.model) for name in self.scene.entities}
+        columns, moving = published_tables(self._indices, self._state, self._places)
+        self._columns, self._moving = ints(columns, 5), ints(moving, 3)
+        self._items = len(columns) + len(moving)
+        roots, joints, held, width = initial_tables(self._indices, self.model.nu)
+        self._roots, self._joints, self._held = ints(roots, 3), ints(joints, 4), ints(held)
+        self._home = {name: home(self.scene, name, self.num_envs, self.device) for name in self.scene.entities}
+        servos = [int(i) for index in self._indices.values() for i in index.servos]
+        self._has_gains = torch.zeros(self.model.nu, dtype=torch.bool, device=self.device)
+        self._has_gains[servos] = True
+        self._changed = {
+            name: torch.tensor(each.ids, dtype=torch.long, device=self.device)
+            for name, each in self._parameters.items()
+        }
+        """What each parameter changes; see `Parameter.ids`."""
+        n = self.num_envs
         self._every_row = ints(range(n))
         self._finite = wp.ones(n, dtype=wp.bool)
         self._overflows = torch.zeros(1, dtype=torch.int32, device=self.device)
         self._diverged = wp.from_torch(self._state.diverged)
         self._mask = torch.zeros(n, dtype=torch.bool, device=self.device)
-        self._initial = {
-            name: torch.zeros(n, width, device=self.device)
-            for name, width in (("base", 13), ("joint_pos", j), ("joint_vel", j))
-        }
+        self._initial = torch.zeros(n, width, device=self.device)
         self._ones, self._rank, self._masked = (wp.zeros(n, dtype=int) for _ in range(3))
         self._begin, self._count, self._remaining = (wp.zeros(1, dtype=int) for _ in range(3))
         self._rows = wp.full(self._batch_size, -1, dtype=int)
@@ -158,6 +164,7 @@ class MujocoWarpBackend:
                 return torch.as_tensor(array, dtype=torch.float32, device=self.device)
 
             self._poles = tensor(weights.poles)
+            self._mode_bodies = torch.as_tensor(weights.body_of_mode, dtype=torch.long, device=self.device)
             self._weights = {
                 "dof_invweight0": tensor(weights.dofs),
                 "body_invweight0": tensor(weights.bodies).flatten(0, 1),
@@ -169,14 +176,7 @@ class MujocoWarpBackend:
 
     def _warm_up(self) -> None:
         """Compile every kernel by running it, then reset all environments to the home pose."""
-        zeros = torch.zeros(self.num_envs, 3, device=self.device)
-        upright = torch.zeros(self.num_envs, 4, device=self.device)
-        upright[:, 0] = 1.0
-        home = torch.tensor(self.robot.home, device=self.device).expand(self.num_envs, -1)
-        everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        self._copy_inputs(
-            everywhere, InitialState(zeros, upright, zeros, zeros, home, torch.zeros_like(home))
-        )
+        self._copy_inputs(torch.ones(self.num_envs, dtype=torch.bool, device=self.device), {})
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # Warp's stream reads next what torch's stream has written
         self._reset_rows()
@@ -192,17 +192,18 @@ class MujocoWarpBackend:
         """The current State; its tensors are reused by the next step."""
         return self._state
 
-    def reset(self, mask: Tensor, initial: InitialState) -> None:
+    def reset(self, mask: Tensor, initial: Initial) -> None:
         """See `Backend.reset`."""
-        self._copy_inputs(mask, initial)
+        self._copy_inputs(mask, by_entity(initial))
         if self._reset_graph is None:
             self._reset_graph = self._recorder.record(self._reset_rows)
         self._recorder.launch(self._reset_graph)
         self._check_now()
 
-    def step(self, joint_targets: Tensor, substeps: int) -> None:
+    def step(self, joint_targets: Targets, substeps: int) -> None:
         """See `Backend.step`."""
-        self._sim.rows["ctrl"].copy_(joint_targets.detach())
+        for name, targets in by_entity(joint_targets).items():
+            self._sim.rows["ctrl"][:, self._indices[name].actuators].copy_(targets.detach())
         if substeps not in self._step_graphs:
             self._step_graphs[substeps] = self._recorder.record(lambda: self._physics(substeps))
         self._recorder.launch(self._step_graphs[substeps])
@@ -210,8 +211,9 @@ class MujocoWarpBackend:
 
     def push(self, mask: Tensor, jump: Tensor) -> None:
         """See `Backend.push`."""
-        if self.robot.base:
-            velocity = self._sim.rows["qvel"][:, :3]  # a free joint's linear velocity is in world axes
+        root = self._indices[self.scene.first].root
+        if root is not None:  # a free joint's linear velocity is in world axes
+            velocity = self._sim.rows["qvel"][:, root[1] : root[1] + 3]
             velocity += torch.where(mask[:, None], jump, 0.0)
 
     def snapshot(self) -> Snapshot:
@@ -222,7 +224,7 @@ class MujocoWarpBackend:
             "params": {k: v.clone() for k, v in self._state.params.items()},
             # The rows of the model that derive from the parameters; recomputing them could round differently.
             "model": {name: self._sim.inputs_torch[name].clone() for name in self._sim.model_rows},
-            "published": {k: v.clone() for k, v in self._entity.tensors().items()},
+            "published": {k: v.clone() for k, v in self._state.tensors().items()},
         }
 
     def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
@@ -235,7 +237,7 @@ class MujocoWarpBackend:
         for name, row in self._sim.rows.items():
             row.copy_(snapshot["rows"][name][source])
         self._state.diverged.copy_(snapshot["diverged"][source])
-        for name, tensor in self._entity.tensors().items():
+        for name, tensor in self._state.tensors().items():
             tensor.copy_(snapshot["published"][name][source])
 
     def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
@@ -244,7 +246,8 @@ class MujocoWarpBackend:
         for name, values in params.items():
             known = self._state.params[name]
             known.copy_(torch.where(mask, values, known))
-            getattr(self, f"_apply_{name}")(mask, values)
+        for changed in {self._parameters[name].field for name in params}:
+            getattr(self, f"_set_{changed}")(mask)
 
     def check(self) -> None:
         """See `Backend.check`."""
@@ -272,13 +275,16 @@ class MujocoWarpBackend:
 
     # ------------------------------------------------------------------ recorded in graphs
 
-    def _copy_inputs(self, mask: Tensor, initial: InitialState) -> None:
+    def _copy_inputs(self, mask: Tensor, initial: dict[str, InitialState]) -> None:
         """Copy the inputs of a reset to the tensors that its graph reads."""
         self._mask.copy_(mask)
-        base = (initial.base_pos, initial.base_quat, initial.base_lin_vel, initial.base_ang_vel)
-        torch.cat(base, dim=1, out=self._initial["base"])
-        self._initial["joint_pos"].copy_(initial.joint_pos)
-        self._initial["joint_vel"].copy_(initial.joint_vel)
+        parts: list[Tensor] = []
+        for name, index in self._indices.items():
+            start = initial.get(name) or self._home[name]
+            if index.root is not None:
+                parts += [start.base_pos, start.base_quat, start.base_lin_vel, start.base_ang_vel]
+            parts += [start.joint_pos, start.joint_vel]
+        torch.cat(parts, dim=1, out=self._initial)
 
     def _physics(self, substeps: int) -> None:
         for _ in range(substeps):
@@ -291,8 +297,7 @@ class MujocoWarpBackend:
         wp.launch(
             kernels.write_initial_state, dim=self.num_envs,
             inputs=[
-                wp.from_torch(self._mask), *(wp.from_torch(x) for x in self._initial.values()), bool(self.robot.base),
-                self._joint_qpos, self._joint_dof, self._held,
+                wp.from_torch(self._mask), wp.from_torch(self._initial), self._roots, self._joints, self._held,
             ],
             outputs=[rows["qpos"], rows["qvel"], rows["qacc_warmstart"], rows["ctrl"]],
         )  # fmt: skip
@@ -335,7 +340,7 @@ class MujocoWarpBackend:
         )
 
     def _publish(self, sim: Simulation, rows: wp.array) -> None:
-        data, state = sim.data, self._entity.tensors()
+        data = sim.data
         qpos, qvel = sim.warp_rows["qpos"], sim.warp_rows["qvel"]
         wp.launch(
             kernels.check_divergence, dim=len(rows),
@@ -348,10 +353,10 @@ class MujocoWarpBackend:
         wp.launch(
             kernels.publish, dim=(len(rows), self._items),
             inputs=[
-                rows, self._finite, bool(self.robot.base), self._joint_qpos, self._joint_dof, self._bodies,
-                self._foot_sensors, qpos, qvel, data.qfrc_actuator, data.xpos, data.sensordata,
+                rows, self._finite, self.num_envs, self._columns, self._moving, qpos, qvel, data.qfrc_actuator,
+                data.xpos, data.sensordata,
             ],
-            outputs=[wp.from_torch(tensor, dtype=wp.float32) for tensor in state.values()],
+            outputs=[wp.from_torch(self._published)],
         )  # fmt: skip
 
     # ------------------------------------------------------------------ physical parameters
@@ -360,25 +365,48 @@ class MujocoWarpBackend:
         if self.read_at_once:
             self.check()
 
-    def _apply_friction(self, mask: Tensor, value: Tensor) -> None:
-        # MuJoCo takes the larger of the two surfaces' friction, so both get it.
+    def _set_friction(self, mask: Tensor) -> None:
         sliding = self._sim.view("geom_friction", -1, 3)[:, :, 0]
-        sliding.copy_(torch.where(mask[:, None], value[:, None], sliding))
+        wanted = self._sim.nominal["geom_friction"].view(1, -1, 3)[:, :, 0].expand_as(sliding).clone()
+        for name, parameter in self._parameters.items():
+            if parameter.field != "friction":
+                continue
+            value, geoms = self._state.params[name][:, None], self._changed[name]
+            # MuJoCo takes the larger of the two surfaces' friction, so that of the whole scene is set on both. At its
+            # nominal value, the largest of all geoms, it changes none of them.
+            here = value != self._nominal_value(name) if parameter.everywhere else torch.ones_like(value).bool()
+            wanted[:, geoms] = torch.where(here, value, wanted[:, geoms])
+        sliding.copy_(torch.where(mask[:, None], wanted, sliding))
 
-    def _apply_gain_scale(self, mask: Tensor, value: Tensor) -> None:
+    def _nominal_value(self, name: str) -> float:
+        return float(np.float32(self._nominal[name]))
+
+    def _set_gain_scale(self, mask: Tensor) -> None:
         # Force actuators have no gains to scale.
         scaled = mask[:, None, None] & self._has_gains[None, :, None]
+        scale = self._scale("gain_scale", self.model.nu)
         for name, columns in (("actuator_gainprm", slice(0, 1)), ("actuator_biasprm", slice(1, 3))):
-            sizes = (len(self.robot.actuators), -1)
+            sizes = (self.model.nu, -1)
             nominal_gains = self._sim.nominal[name].view(1, *sizes)[:, :, columns]
             gains = self._sim.view(name, *sizes)[:, :, columns]
-            gains.copy_(torch.where(scaled, nominal_gains * value[:, None, None], gains))
+            gains.copy_(torch.where(scaled, nominal_gains * scale[:, :, None], gains))
 
-    def _apply_mass_scale(self, mask: Tensor, value: Tensor) -> None:
-        gains = 1.0 / (value[:, None] + self._poles)
+    def _set_mass_scale(self, mask: Tensor) -> None:
+        scale = self._scale("mass_scale", self.model.nbody)
+        gains = 1.0 / (scale[:, self._mode_bodies] + self._poles)
         rows = {name: gains @ weights.T for name, weights in self._weights.items()}
-        for name in ("body_mass", "body_inertia", "body_subtreemass"):
-            rows[name] = self._sim.nominal[name] * value[:, None]
+        for name, repeats in (("body_mass", 1), ("body_inertia", 3), ("body_subtreemass", 1)):
+            rows[name] = self._sim.nominal[name] * scale.repeat_interleave(repeats, dim=1)
+        if not self.scene.alone:  # the world's: the sum of those of the trees
+            rows["body_subtreemass"][:, 0] = rows["body_mass"].sum(dim=1)
         for name, scaled in rows.items():
             field_rows = self._sim.inputs_torch[name]
             field_rows.copy_(torch.where(mask[:, None], scaled, field_rows))
+
+    def _scale(self, changed: str, count: int) -> Tensor:
+        """(N, count) the product of the factors that each body or actuator has."""
+        scale = torch.ones(self.num_envs, count, device=self.device)
+        for name, parameter in self._parameters.items():
+            if parameter.field == changed:
+                scale[:, self._changed[name]] *= self._state.params[name][:, None]
+        return scale

@@ -18,12 +18,9 @@ ABSURD_SPEED = wp.constant(1000.0)
 @wp.kernel(enable_backward=False)
 def write_initial_state(
     mask: wp.array[wp.bool],
-    base: wp.array2d[float],
-    joint_pos: wp.array2d[float],
-    joint_vel: wp.array2d[float],
-    has_base: bool,
-    joint_qpos: wp.array[int],
-    joint_dof: wp.array[int],
+    values: wp.array2d[float],
+    roots: wp.array2d[int],
+    joints: wp.array2d[int],
     held: wp.array[int],
     # Written where the mask is set:
     qpos: wp.array2d[float],
@@ -33,8 +30,10 @@ def write_initial_state(
 ):
     """Write the initial state of the masked environments, without warm start; position actuators hold it.
 
-    `base` (N, 13): position, orientation wxyz, linear and angular velocity in base axes; `held` (A,): the joint index
-    of a position actuator, -1 for a force actuator.
+    `values` (N, W) holds the initial states of all entities side by side. `roots` (R, 3), for each free root: its first
+    column in `values`, of position, orientation wxyz, linear and angular velocity in base axes (13), and its first index
+    in qpos and in qvel. `joints` (J, 4): the columns of a joint's position and velocity, and its index in qpos and in
+    qvel. `held` (A,): the column of the position that a position actuator holds, -1 for a force actuator.
     """
     env = wp.tid()
     if not mask[env]:
@@ -42,23 +41,30 @@ def write_initial_state(
     for dof in range(qvel.shape[1]):
         qvel[env, dof] = 0.0
         warmstart[env, dof] = 0.0
-    if has_base:
+    for r in range(roots.shape[0]):
+        first = roots[r, 0]
+        at = roots[r, 1]
+        dof = roots[r, 2]
         for i in range(7):
-            qpos[env, i] = base[env, i]
+            qpos[env, at + i] = values[env, first + i]
         # MuJoCo's free joint: linear velocity in the world, angular in the body.
-        turn = wp.quat(base[env, 4], base[env, 5], base[env, 6], base[env, 3])
-        velocity = wp.quat_rotate(turn, wp.vec3(base[env, 7], base[env, 8], base[env, 9]))
+        turn = wp.quat(
+            values[env, first + 4], values[env, first + 5], values[env, first + 6], values[env, first + 3]
+        )
+        velocity = wp.quat_rotate(
+            turn, wp.vec3(values[env, first + 7], values[env, first + 8], values[env, first + 9])
+        )
         for i in range(3):
-            qvel[env, i] = velocity[i]
-            qvel[env, 3 + i] = base[env, 10 + i]
-    for j in range(joint_qpos.shape[0]):
-        qpos[env, joint_qpos[j]] = joint_pos[env, j]
-        qvel[env, joint_dof[j]] = joint_vel[env, j]
+            qvel[env, dof + i] = velocity[i]
+            qvel[env, dof + 3 + i] = values[env, first + 10 + i]
+    for j in range(joints.shape[0]):
+        qpos[env, joints[j, 2]] = values[env, joints[j, 0]]
+        qvel[env, joints[j, 3]] = values[env, joints[j, 1]]
     for a in range(held.shape[0]):
         # With joint targets of 0 the first torques would be those of a robot pulled to its zero position.
         ctrl[env, a] = 0.0
         if held[a] >= 0:
-            ctrl[env, a] = joint_pos[env, held[a]]
+            ctrl[env, a] = values[env, held[a]]
 
 
 @wp.kernel(enable_backward=False)
@@ -166,38 +172,33 @@ def check_divergence(
         wp.atomic_or(overflows, 0, lost)
 
 
+QPOS, QVEL, TORQUE, BODY, SENSOR = range(5)
+"""The arrays that `publish` copies from."""
+
+
 @wp.kernel(enable_backward=False)
 def publish(
     rows: wp.array[int],
     finite: wp.array[wp.bool],
-    has_base: bool,
-    joint_qpos: wp.array[int],
-    joint_dof: wp.array[int],
-    bodies: wp.array[int],
-    foot_sensors: wp.array2d[int],
+    num_envs: int,
+    columns: wp.array2d[int],
+    roots: wp.array2d[int],
     qpos: wp.array2d[float],
     qvel: wp.array2d[float],
     torque: wp.array2d[float],
     xpos: wp.array2d[wp.vec3],
     sensordata: wp.array2d[float],
     # Out:
-    base_pos: wp.array2d[float],
-    base_quat: wp.array2d[float],
-    base_lin_vel: wp.array2d[float],
-    base_ang_vel: wp.array2d[float],
-    joint_pos: wp.array2d[float],
-    joint_vel: wp.array2d[float],
-    joint_torque: wp.array2d[float],
-    body_pos: wp.array3d[float],
-    foot_pos: wp.array3d[float],
-    foot_quat: wp.array3d[float],
-    foot_lin_vel: wp.array3d[float],
-    foot_force: wp.array3d[float],
+    state: wp.array[float],
 ):
-    """Convert MuJoCo's rows to State's convention; one thread per joint, body, foot and base of each environment.
+    """Convert MuJoCo's rows to State's convention; one thread per column of the State, and per free root, of each
+    environment.
 
-    The State rows of an environment that is not finite keep their last values until the reset, so the State stays
-    finite. `foot_sensors` (F, 4): first index in `sensordata` of a foot's position, orientation, velocity and force.
+    `state` holds the State's tensors one after the other, (N, k) each. `columns` (C, 5): the array to copy from (QPOS,
+    ...), the index in it (of BODY 3 x body + axis), where the tensor begins in `state` for
+    one environment, its k, and the column in it. `roots` (R, 3): the first index in qpos and in qvel of a free root, and
+    where its linear velocity, in its own axes, begins. The State rows of an environment that is not finite keep their
+    last values until the reset, so the State stays finite.
     """
     r, item = wp.tid()
     env = rows[r]
@@ -205,33 +206,26 @@ def publish(
         return
     if not finite[env]:
         return
-    if item == 0:
-        if has_base:
-            for i in range(3):
-                base_pos[env, i] = qpos[r, i]
-                base_ang_vel[env, i] = qvel[r, 3 + i]
-            for i in range(4):
-                base_quat[env, i] = qpos[r, 3 + i]
-            turn = wp.quat(qpos[r, 4], qpos[r, 5], qpos[r, 6], qpos[r, 3])
-            velocity = wp.quat_rotate_inv(turn, wp.vec3(qvel[r, 0], qvel[r, 1], qvel[r, 2]))
-            for i in range(3):
-                base_lin_vel[env, i] = velocity[i]
+    if item < columns.shape[0]:
+        source = columns[item, 0]
+        index = columns[item, 1]
+        value = float(0.0)
+        if source == wp.static(QPOS):
+            value = qpos[r, index]
+        elif source == wp.static(QVEL):
+            value = qvel[r, index]
+        elif source == wp.static(TORQUE):
+            value = torque[r, index]
+        elif source == wp.static(BODY):
+            value = xpos[r, index // 3][index % 3]
+        else:
+            value = sensordata[r, index]
+        state[columns[item, 2] * num_envs + env * columns[item, 3] + columns[item, 4]] = value
         return
-    joint = item - 1
-    if joint < joint_qpos.shape[0]:
-        joint_pos[env, joint] = qpos[r, joint_qpos[joint]]
-        joint_vel[env, joint] = qvel[r, joint_dof[joint]]
-        joint_torque[env, joint] = torque[r, joint_dof[joint]]
-        return
-    body = joint - joint_qpos.shape[0]
-    if body < bodies.shape[0]:
-        for i in range(3):
-            body_pos[env, body, i] = xpos[r, bodies[body]][i]
-        return
-    foot = body - bodies.shape[0]
+    root = item - columns.shape[0]
+    at = roots[root, 0]
+    dof = roots[root, 1]
+    turn = wp.quat(qpos[r, at + 4], qpos[r, at + 5], qpos[r, at + 6], qpos[r, at + 3])
+    velocity = wp.quat_rotate_inv(turn, wp.vec3(qvel[r, dof], qvel[r, dof + 1], qvel[r, dof + 2]))
     for i in range(3):
-        foot_pos[env, foot, i] = sensordata[r, foot_sensors[foot, 0] + i]
-        foot_lin_vel[env, foot, i] = sensordata[r, foot_sensors[foot, 2] + i]
-        foot_force[env, foot, i] = sensordata[r, foot_sensors[foot, 3] + i]
-    for i in range(4):
-        foot_quat[env, foot, i] = sensordata[r, foot_sensors[foot, 1] + i]
+        state[roots[root, 2] * num_envs + env * 3 + i] = velocity[i]
