@@ -72,7 +72,7 @@ def _require_same_values(contract: dict[str, Any], env: Env, phases: np.ndarray)
         for a, actuator in zip(contract["actions"], robot.actuators, strict=True)
         for key in ("kind", "kp", "kd", "effort")
     ]
-    pairs.append(("command", contract["command"], ["forward", "sideways", "yaw"] if task.commands else []))
+    pairs.append(("command", contract["command"], list(task.commands.names) if task.commands else []))
     pairs.append(
         (
             "observations",

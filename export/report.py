@@ -39,7 +39,8 @@ MEASURED = {"paced": "whole step, paced", "network": "network alone, paced", "ho
 MEASURED["late"] = "start delay (depends on the operating system; not compared with the budget)"
 """Parts of a measurement: name in results -> name in the report."""
 
-COMMAND_UNITS = {"forward": "m/s", "sideways": "m/s, left is positive", "yaw": "rad/s, left is positive"}
+COMMANDS = ("velocity_commands", "pose_commands")
+"""Observations that pass the command on."""
 
 BY_HAND = {
     "base_ang_vel": "turning left: the third is positive; nose going down: the second; tipping to the right: the first",
@@ -49,6 +50,7 @@ BY_HAND = {
     "turning_joint_pos": "sines 0 and cosines 1 at 0; after a quarter turn counterclockwise: sine 1, cosine 0",
     "joint_vel_rel": "the same columns, positive while the position grows",
     "velocity_commands": "equal to the command",
+    "pose_commands": "equal to the command",
     "gait_phase": "(0, 1) or (0, -1) as long as the robot stands upright at command 0",
 }
 """Expected `robot.observation` while the robot is moved by hand; base axes x forward, y left, z up."""
@@ -249,16 +251,19 @@ def _met(out: Export) -> list[str]:
     rows = [(PARAMETERS.get(name, name), span(*ends)) for name, ends in task.randomize.items()]
     for name, half in task.noise.items():
         # Only the unit: `rad` of `rad (m for a slide), less the home position`.
-        unit = "" if name == "velocity_commands" else UNITS.get(name, "").partition(",")[0].partition(" (")[0]
+        unit = "" if name in COMMANDS else UNITS.get(name, "").partition(",")[0].partition(" (")[0]
         rows.append((f"noise on `{name}`, uniform", f"±{half:g} {unit.removeprefix('1')}".rstrip()))
     if _pushed(task):
         jump = f"the base's velocity jumps by {span(*task.pushes.speed)} m/s, in any direction"
         rows.append((f"pushes, every {span(*task.pushes.seconds)} s", jump))
-    for name, ends in out.manifest.get("command_ranges", {}).items():
-        rows.append((f"command `{name}`", f"{span(*ends)} {COMMAND_UNITS.get(name, '')}".rstrip()))
     if task.commands is not None:
-        standing = f"{100 * task.commands.standing:g} % of them to stand"
-        rows.append(("new commands", f"every {span(*task.commands.seconds)} s, {standing}"))
+        units = dict(zip(task.commands.names, task.commands.units, strict=True))
+        for name, ends in out.manifest.get("command_ranges", {}).items():
+            rows.append((f"command `{name}`", f"{span(*ends)} {units.get(name, '')}".rstrip()))
+        if times := getattr(task.commands, "seconds", None):
+            standing = getattr(task.commands, "standing", None)
+            share = "" if standing is None else f", {100 * standing:g} % of them to stand"
+            rows.append(("new commands", f"every {span(*times)} s{share}"))
     rows.append(("time from reset to reset", f"at most {task.episode_length_s:g} s"))
     delays = {name.replace("_", " "): contract[name] for name in ("action_delay", "observation_delay")}
     delayed = any(max(steps) for steps in delays.values())
@@ -285,7 +290,9 @@ def _before(out: Export) -> list[str]:
     seen = {item["name"]: f"`{item['name']}`, columns {columns(item)}" for item in contract["observations"]}
     looks = "\n".join(f"   - {seen[name]}: {BY_HAND[name]}." for name in seen if name in BY_HAND)
     base = not {"projected_gravity", "base_ang_vel"}.isdisjoint(seen)
-    first = ["on a gantry, rope slack, feet on the ground"] * base + ["command 0"] * bool(contract["command"])
+    first = ["on a gantry, rope slack, feet on the ground"] * base
+    if contract["command"]:
+        first.append("the pose of the end effector as command" if "pose_commands" in seen else "command 0")
     first.append("a hand on the emergency stop")
     clock = contract["extra"].get("gait_clock")
     keeps = (
@@ -332,7 +339,8 @@ def _use(out: Export) -> list[str]:
     runtime, needs = "onnxruntime", "onnxruntime or tensorrt"
     if out.manifest["graph"]["precision"] == "bf16":
         runtime = needs = "tensorrt"
-    command = ", ".join("0.0" for _ in out.manifest["contract"]["command"])
+    names = out.manifest["contract"]["command"]
+    command = ", ".join(names if "qw" in names else ["0.0"] * len(names))  # no quaternion is 0
     return [
         "## On the robot's computer",
         USE.format(needs=needs, runtime=runtime, period=1e3 / rate(out), command=command),

@@ -409,6 +409,6 @@ def run_entry(checked: Checked) -> dict[str, Any]:
 
 
 def ranges_of(config: Config) -> dict[str, Sequence[float]]:
-    """(low, high) of the velocity commands in training, by name; empty for a task without commands."""
+    """(low, high) of each column of the commands in training, by name; empty for a task without commands."""
     commands = config.task.commands
-    return {} if commands is None else {n: list(getattr(commands, n)) for n in ("forward", "sideways", "yaw")}
+    return {} if commands is None else {name: list(ends) for name, ends in commands.ranges().items()}

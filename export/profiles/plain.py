@@ -61,6 +61,9 @@ def _obstacles(
     items = {item["name"]: item for item in contract["observations"]}
     joints = [joint["name"] for joint in contract["joints"]]
     driven = [action["joint"] for action in contract["actions"]]
+    if "pose_commands" in items:
+        names = ", ".join(contract["command"])
+        yield f"it observes pose_commands ({names}); the readers have only velocity_commands", RUNTIME
     yield from _beside(contract)
     for name, item in items.items():
         if name not in terms:

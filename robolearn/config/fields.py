@@ -53,6 +53,10 @@ def apply(
     hint, optional = _without_none(hint)
     if optional and (update is None or (update is KEEP and current is None)):
         return None
+    if getattr(hint, "_is_protocol", False):  # the settings are those of the value that implements it
+        if not dataclasses.is_dataclass(current):
+            raise ConfigError(f"there is no {quote(where, 120)} here: the default of {where} is null")
+        hint = type(current)
     if dataclasses.is_dataclass(hint):
         return _apply_dataclass(current, hint, update, where, whole)
     if typing.get_origin(hint) is dict or hint is dict:

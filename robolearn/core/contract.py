@@ -114,7 +114,7 @@ def contract_of(env: LearnerEnv) -> Contract:
             {**asdict(actuator), "offset": o, "scale": s}
             for actuator, o, s in zip(robot.actuators, offset.tolist(), scale.tolist(), strict=True)
         ],
-        command=["forward", "sideways", "yaw"] if task.commands else [],
+        command=list(task.commands.names) if task.commands else [],
         action_delay=task.action_delay,
         observation_delay=task.observation_delay,
         extra=task.deployed(),

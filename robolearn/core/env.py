@@ -47,9 +47,9 @@ class Env:
     """N environments of one task, which reset themselves as their episodes end.
 
     Order of a step: delay the action; push; simulate; State; advance the task state; terminations and rewards; redraw
-    expired commands; observe (terminal observations); reset the environments that are done; observe these. Terms
-    see the state *after* the simulation and the command the robot was following; every random number (noise, commands,
-    initial states, delays) is drawn here, once.
+    expired commands and let commands follow the State; observe (terminal observations); reset the environments that
+    are done; observe these. Terms see the state *after* the simulation and the command the robot was following; every
+    random number (noise, commands, initial states, delays) is drawn here, once.
 
     Everything that a step changes, except the backend's rows, is in `state`. On a backend with gradients a step is
     differentiable: rewards and observations carry the autograd graph of every action since `detach`, or since the start
@@ -130,9 +130,10 @@ class Env:
             time=zeros(),
             action=zeros(self.num_actions),
             previous_action=zeros(self.num_actions),
-            command=zeros(3 if task.commands else 0),
+            command=zeros(task.commands.width if task.commands else 0),
             command_time=zeros(),
             command_left=zeros(),
+            aim=task.commands.sample(n, self.random.fork()).aim if task.commands else {},
             push_time=zeros() + torch.inf,
             push_left=zeros(),
             task=task.task_state(n, self.random),
@@ -222,6 +223,7 @@ class Env:
         if stagger:
             ages = self.random.uniform(0.0, 1.0, self.num_envs) * self.max_episode_steps
             episode.step = ages.long()
+        self._follow()
         first = self._observe(rows)
         policy = first["policy"] = first["policy"] + self._draw_noise()
         episode.observation_delay = self._observation_delay.draw(
@@ -354,6 +356,7 @@ class Env:
     def _look_again(self) -> None:
         """Observe the first state of the new episodes."""
         episode, rows = self.state.episode, self._rows(self.state.outcome["done"])
+        self._follow(rows.mask)
         first = self._observe(rows)
         if self._noise is not None:
             first["policy"] = first["policy"] + rows.take(self.state.transit["noise"])
@@ -439,9 +442,9 @@ class Env:
             params = {k: self.random.uniform(*bounds, n) for k, bounds in sorted(task.randomize.items())}
             self.backend.set_params(mask, params)
         zeros, none = torch.zeros_like(old.time), torch.zeros_like(old.action)
-        command, seconds = old.command, old.command_left
+        command, seconds, aim = old.command, old.command_left, old.aim
         if task.commands is not None:
-            command, seconds = task.commands.sample(n, self.random)
+            command, seconds, aim = task.commands.sample(n, self.random)
         new = EpisodeState(
             step=torch.zeros_like(old.step),
             total_return=zeros,
@@ -451,6 +454,7 @@ class Env:
             command=command,
             command_time=zeros if task.commands else old.command_time,
             command_left=seconds,
+            aim=aim,
             push_time=zeros + torch.inf,
             push_left=old.push_left if task.pushes is None else task.pushes.sample(n, self.random)[1],
             task=task.task_state(n, self.random),
@@ -480,10 +484,21 @@ class Env:
         episode = self.state.episode
         left = episode.command_left - self.dt
         expired = left <= 0
-        command, seconds = self.task.commands.sample(self.num_envs, self.random)
+        command, seconds, aim = self.task.commands.sample(self.num_envs, self.random)
         episode.command = torch.where(expired[:, None], command, episode.command)
         episode.command_time = torch.where(expired, 0.0, episode.command_time)
         episode.command_left = torch.where(expired, seconds, left)
+        episode.aim = env_state.where(expired, aim, episode.aim)
+        self._follow()
+
+    @torch.no_grad()
+    def _follow(self, mask: Tensor | None = None) -> None:
+        """Let the commands, of the rows `mask` (N,) or of all, follow the state of the robot."""
+        episode, commands = self.state.episode, self.task.commands
+        if commands is None:
+            return
+        values = commands.follow(episode.command, episode.aim, self.backend.state, self._context())
+        episode.command = values if mask is None else env_state.where(mask, values, episode.command)
 
     def _noise_row(self) -> Tensor | None:
         """Half-width of the noise on every column of the policy group."""

@@ -41,6 +41,8 @@ class EpisodeState:
     """(N,) time since the command was drawn [s]."""
     command_left: Tensor
     """(N,) time until the next one [s]."""
+    aim: Named
+    """What the command steers by, see `Command.follow`."""
     push_time: Tensor
     """(N,) time since the last push [s]; inf before the first."""
     push_left: Tensor

@@ -10,7 +10,7 @@ import torch
 
 from robolearn.envs.state import State, Tensor
 from robolearn.errors import ConfigError
-from robolearn.tasks.mdp.context import Context
+from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.task import Ratio, Task
 
@@ -48,6 +48,7 @@ def check_parts(
     _require_same_tree(
         "per-env state", "per_env_state() and advance_per_env()", state, ctx.per_env_state, following
     )
+    _check_commands(task, state, ctx)
     shape = (n, num_actions)
     targets = _tried("joint_targets()", task.joint_targets, torch.zeros(shape, device=device), ctx)
     require_shape("joint_targets()", targets, shape, "one an actuator")
@@ -62,6 +63,25 @@ def check_parts(
             )
             columns[group].append((item, width))
     return columns
+
+
+def _check_commands(task: Task, state: State, ctx: Context) -> None:
+    """Draw and follow the task's commands once, and check the shapes."""
+    commands, n = task.commands, len(ctx.episode_time)
+    if commands is None:
+        return
+    drawn = _tried("commands.sample()", commands.sample, n, Random(0, ctx.episode_time.device))
+    if not isinstance(drawn, tuple) or len(drawn) != 3:
+        raise ConfigError("commands.sample() must return Drawn(values, seconds, aim)")
+    values, seconds, aim = drawn
+    shape, meaning = (n, commands.width), "a row of values an environment"
+    require_shape("commands.sample(): values", values, shape, meaning)
+    require_shape("commands.sample(): seconds", seconds, (n,), "one number an environment")
+    for name, value in aim.items():
+        if not isinstance(value, Tensor) or value.shape[:1] != (n,):
+            raise ConfigError(f"commands.sample(): aim {name!r} must be a tensor ({n}, ...)")
+    following = _tried("commands.follow()", commands.follow, values, aim, state, ctx)
+    require_shape("commands.follow()", following, shape, meaning)
 
 
 def takes_rows(task: Task, state: State, ctx: Context) -> bool:

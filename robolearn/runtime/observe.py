@@ -23,6 +23,9 @@ GIVEN = "given"
 """The observation of a policy that was trained in an external environment: assembled by the robot's software and passed
 to the network unchanged, the only one in its contract. An action of this kind is in that environment's units."""
 
+POSE = ["x", "y", "z", "qw", "qx", "qy", "qz"]
+"""Columns of a pose command; the first three without orientation."""
+
 FULL_TURN = np.float32(2 * math.pi)
 
 
@@ -66,6 +69,7 @@ OBSERVATIONS: dict[str, Callable[[Sensors], np.ndarray]] = {
     "joint_vel_rel": reading("joint_vel"),
     "last_action": reading("last_action"),
     "velocity_commands": reading("command"),
+    "pose_commands": reading("command"),
     "gait_phase": gait_phase_of,
     GIVEN: reading(GIVEN),
 }
@@ -81,6 +85,7 @@ UNITS = {
     "joint_vel_rel": "rad/s (m/s for a slide)",
     "last_action": "1, the network's previous output",
     "velocity_commands": "m/s forward, m/s to the left, rad/s counterclockwise",
+    "pose_commands": "m, and 1 for the quaternion; x, y, z in the axes and from the origin of the base",
     "gait_phase": "1, sine and cosine of the gait clock",
     GIVEN: "each column's as in the environment it was trained in",
 }
@@ -235,6 +240,7 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
             "joint_vel_rel": len(joints),
             "last_action": len(actions),
             "velocity_commands": len(contract["command"]),
+            "pose_commands": len(contract["command"]) if contract["command"] in (POSE[:3], POSE) else 0,
             "gait_phase": 2,
             GIVEN: sum(len(item.get("columns", ())) for item in contract["observations"]),
         }

@@ -23,6 +23,7 @@ Mirror = Literal[
     "vector",
     "pseudovector",
     "command",
+    "pose",
     "joints",
     "limited_joints",
     "turning_joints",
@@ -33,7 +34,8 @@ Mirror = Literal[
 """How an item changes under reflection across the robot's sagittal (x-z) plane.
 
 `same`: not at all; `negate`: all signs flip; `vector`: y flips; `pseudovector` (rotations): x and z flip; `command`
-(vx, vy, yaw rate): the last two flip; `joints`, `actuators`, `feet`: left and right swap, with the joints' signs;
+(vx, vy, yaw rate): the last two flip; `pose` (a position, perhaps followed by a quaternion wxyz): y of the position, x
+and z of the quaternion flip; `joints`, `actuators`, `feet`: left and right swap, with the joints' signs;
 `foot_vectors`: feet swap and each foot's y flips. `limited_joints` and `turning_joints` hold some of the joints; their
 mirror image is known only where they hold all joints or none.
 """
@@ -102,6 +104,7 @@ VOCABULARY: dict[str, Observation] = {
         measured("joint_vel_rel", lambda s, c: s.robot.joint_vel, "joints"),
         measured("last_action", lambda s, c: c.action, "actuators"),
         measured("velocity_commands", lambda s, c: c.command, "command"),
+        measured("pose_commands", lambda s, c: c.command, "pose"),
         # Privileged: known to the simulator only.
         Observation("base_lin_vel", lambda s, c: s.robot.base_lin_vel, "vector"),
         Observation("base_height", lambda s, c: s.robot.base_pos[:, 2:], "same"),

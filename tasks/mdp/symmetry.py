@@ -14,6 +14,8 @@ from robolearn.tasks.mdp.observations import Observation
 
 SIGNS = {"vector": (1.0, -1.0, 1.0), "pseudovector": (-1.0, 1.0, -1.0), "command": (1.0, -1.0, -1.0)}
 """Sign of each component under the reflection, by kind of vector; see `Mirror`."""
+POSE_SIGNS = (1.0, -1.0, 1.0, 1.0, -1.0, 1.0, -1.0)
+"""The same of a position and a quaternion wxyz, whose vector part is the axis of a rotation."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ def sagittal(
             return feet, [1.0] * width
         if kind == "foot_vectors":
             return [3 * f + axis for f in feet for axis in range(3)], list(SIGNS["vector"]) * len(feet)
+        if kind == "pose":
+            return list(range(width)), list(POSE_SIGNS[:width])
         sign = SIGNS.get(kind, (-1.0 if kind == "negate" else 1.0,) * width)
         return list(range(width)), list(sign)
 

@@ -11,7 +11,7 @@ from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Scene
 from robolearn.envs.state import Initial, State, Tensor
 from robolearn.errors import did_you_mean, listing
-from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
+from robolearn.tasks.mdp.commands import POSE, VELOCITY, Command, Pushes
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import MEASURABLE, VOCABULARY, Mirror, Observation
 
@@ -65,7 +65,7 @@ class Task:
         default_factory=dict, metadata={"keys": tuple(PARAMETERS)}
     )
     """Range of each physical parameter (friction, mass_scale, gain_scale), drawn at each reset."""
-    commands: VelocityCommands | None = None
+    commands: Command | None = None
     """Commands to the robot, redrawn during an episode; none for a task without commands."""
     pushes: Pushes | None = None
     """Pushes of the robot's base; none for a task without pushes, such as with a fixed base."""
@@ -144,6 +144,7 @@ class Task:
                 if isinstance(item, str) and item not in VOCABULARY:
                     hint = did_you_mean(item, VOCABULARY) or f"; there are {listing(VOCABULARY, 30)}"
                     raise ValueError(f"observations.{group}: no item is called {item!r}{hint}")
+        self._check_commands()
         policy = {item.name for item in self.items("policy")}
         for name in self.noise:
             if name not in policy:
@@ -178,6 +179,22 @@ class Task:
         for part in (self.commands, self.pushes):
             if part is not None:
                 part.validate()
+
+    def _check_commands(self) -> None:
+        """Refuse observations of a command that the task does not have."""
+        names = () if self.commands is None else self.commands.names
+        if self.commands is not None and not len(names) == len(self.commands.units) == self.commands.width:
+            raise ValueError(
+                f"commands: {type(self.commands).__name__} has {len(names)} names, {len(self.commands.units)} "
+                f"units and width {self.commands.width}; each column has one name and one unit"
+            )
+        for group, items in self.observations.items():
+            for item, valid in (("velocity_commands", (VELOCITY,)), ("pose_commands", (POSE, POSE[:3]))):
+                if item in items and names not in valid:
+                    raise ValueError(
+                        f"observations.{group}: {item} needs commands with the columns {', '.join(valid[0])}; "
+                        f"those of the task are {', '.join(names) or 'none'}"
+                    )
 
     def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
         """Task state at the start of an episode, by name, (N, ...) each, drawn for every environment; see `advance`."""

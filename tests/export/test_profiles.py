@@ -349,6 +349,12 @@ def renamed(manifest: dict[str, Any]) -> None:
         manifest["contract"][part][0] |= {"name": "a,b", "joint": "a,b"}
 
 
+def posed(manifest: dict[str, Any]) -> None:
+    contract = manifest["contract"]
+    (item,) = [item for item in contract["observations"] if item["name"] == "velocity_commands"]
+    item["name"], contract["command"] = "pose_commands", ["x", "y", "z"]
+
+
 SEEN, DRIVEN, EXTRA = ("contract", "observations"), ("contract", "actions"), ("contract", "extra")
 MOTORS = manifest_of()["contract"]["actions"]
 CASES: list[tuple[str, Change, onnx.ModelProto, str]] = [
@@ -357,6 +363,7 @@ CASES: list[tuple[str, Change, onnx.ModelProto, str]] = [
     ("both", put(*DRIVEN, 2, "kind", to="force"), graph_of(), "hip has an actuator of kind force"),
     ("both", put(*SEEN, 1, "name", to="foot_height"), graph_of(), "observes foot_height"),
     ("both", put(*SEEN, 1, "name", to="gait_phase"), graph_of(), "has no gait_clock"),
+    ("both", posed, graph_of(), "observes pose_commands (x, y, z)"),
     ("both", put(*SEEN, 5, "history", to=3), graph_of(), "base_ang_vel has a history of 3"),
     ("both", put(*EXTRA, to={"mirror": 1}), graph_of(), "have no mirror"),
     ("both", put(*EXTRA, to={"step_pattern": {"knee": 0.7}}), graph_of(), "no stepping pattern"),

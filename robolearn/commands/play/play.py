@@ -18,6 +18,7 @@ from robolearn.core.env import Env
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError, quote
 from robolearn.learners.policy import Act, reset_state
+from robolearn.tasks.mdp.commands import VelocityCommands
 from robolearn.tasks.mdp.task import Ratio
 from robolearn.training.build import make_env
 from robolearn.training.runs import load_policy, open_run, require_writable
@@ -102,7 +103,7 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
             state = env.backend.state
             lines = [f"{float(env.ctx.episode_time[0]):.2f} s   episode {episode}"]
             arrows: dict[str, np.ndarray] = {}
-            if env.task.commands is not None:
+            if isinstance(env.task.commands, VelocityCommands):
                 wanted, actual = command_of(env), velocity_of(state)
                 # Smoothed: at 50 Hz, the sway of each step would make the number unreadable.
                 smooth = actual if smooth is None else smooth + 0.08 * (actual - smooth)

@@ -182,7 +182,7 @@ def test_every_measurable_observation_equals_its_numpy_twin():
     }
     assert sensors["limited"].tolist() == [False, True, False] + [True] * 18
     items = {**{name: VOCABULARY[name] for name in MEASURABLE}, "gait_phase": GAIT_PHASE}
-    assert len(items) == 9
+    assert len(items) == 10
     for name, item in items.items():
         ours, deployed = item.compute(state, ctx)[0].numpy(), item.deployed(sensors)
         assert deployed.dtype == np.float32
