@@ -212,7 +212,7 @@ def quat_of(angles: Tensor) -> Tensor:
     w, x = cr * cp * cy + sr * sp * sy, sr * cp * cy - cr * sp * sy
     y, z = cr * sp * cy + sr * cp * sy, cr * cp * sy - sr * sp * cy
     quat = torch.stack((w, x, y, z), dim=-1)
-    return torch.where(w[:, None] < 0, -quat, quat)
+    return quat
 
 
 @dataclass
