@@ -12,6 +12,8 @@ from robolearn.config.run_config import Config
 from robolearn.core.env import Env
 from robolearn.envs.state import State
 from robolearn.learners.policy import Act, reset_state
+from robolearn.runtime.observe import OBJECT
+from robolearn.tasks.mdp.observations import object_pos
 
 SEGMENTS, SEGMENT_STEPS = 3, 80
 """Part of the recording that goes into a bundle: number of robots, and of their first control steps."""
@@ -22,7 +24,7 @@ class Recording:
     """T control steps of N robots: sensor readings, observations, actions, joint targets."""
 
     sensors: dict[str, np.ndarray]
-    """`quat`, `gyro`, `joint_pos`, `joint_vel`, `command`: (T, N, k) each, float32, in the robot's joint order."""
+    """`quat`, `gyro`, `joint_pos`, `joint_vel`, `command`, and `object_pos` in a scene with objects: (T, N, k) each, float32, in the robot's joint order."""
     reset: np.ndarray
     """(T, N) bool: an episode starts at this step."""
     phase: np.ndarray
@@ -44,10 +46,12 @@ def on_robot(config: Config) -> Config:
 
 
 def raw_sensors(state: State) -> dict[str, np.ndarray]:
-    """Current sensor readings of the robots, (N, k) each; copies."""
+    """Current sensor readings of the robots, (N, k) each, and where the scene's objects are; copies."""
     robot = state.robot
     read = {"quat": robot.base_quat, "gyro": robot.base_ang_vel}
     read |= {"joint_pos": robot.joint_pos, "joint_vel": robot.joint_vel}
+    if len(state.entities) > 1:
+        read[OBJECT] = object_pos(state)
     return {name: value.cpu().numpy().copy() for name, value in read.items()}
 
 

@@ -14,7 +14,8 @@ Sensors = Mapping[str, Any]
 """Readings that observations are computed from. From the robot: `quat` (4,) wxyz, `gyro` (3,) [rad/s] in the base
 frame, `joint_pos` (J,) [rad or m], `joint_vel` (J,) [rad/s or m/s]. Added by the runtime: `last_action` (A,),
 `command` (C,), `phase` (scalar, cycles), `home` (J,), `limited` (J,) bool (the joint has limits), `gravity` (3,)
-where it is already computed.
+where it is already computed. Of a policy that observes objects, from the robot's camera or a tracker: `object_pos`
+(3 K,), the positions of the K objects in base axes [m].
 
 For a policy of an external environment: `given` (D,) and nothing else.
 """
@@ -25,6 +26,9 @@ to the network unchanged, the only one in its contract. An action of this kind i
 
 POSE = ["x", "y", "z", "qw", "qx", "qy", "qz"]
 """Columns of a pose command; the first three without orientation."""
+
+OBJECT = "object_pos"
+"""The observation, and the reading, of where objects are."""
 
 FULL_TURN = np.float32(2 * math.pi)
 
@@ -71,6 +75,7 @@ OBSERVATIONS: dict[str, Callable[[Sensors], np.ndarray]] = {
     "velocity_commands": reading("command"),
     "pose_commands": reading("command"),
     "gait_phase": gait_phase_of,
+    OBJECT: reading(OBJECT),
     GIVEN: reading(GIVEN),
 }
 """All observations by name: sensors -> (k,) float32. robolearn/tasks/mdp/observations.py holds their torch versions
@@ -87,6 +92,7 @@ UNITS = {
     "velocity_commands": "m/s forward, m/s to the left, rad/s counterclockwise",
     "pose_commands": "m, and 1 for the quaternion; x, y, z in the axes and from the origin of the base",
     "gait_phase": "1, sine and cosine of the gait clock",
+    OBJECT: "m, positions of the objects in base axes, in the order of the scene",
     GIVEN: "each column's as in the environment it was trained in",
 }
 """Unit of each observation, by name. Contracts contain these texts: a change makes `deploy` refuse older bundles."""
@@ -100,7 +106,8 @@ def sensors_of(contract: Mapping[str, Any]) -> dict[str, int]:
     first, joints = contract["observations"][0], len(contract["joints"])
     if first["name"] == GIVEN:
         return {GIVEN: first["width"]}
-    return {"quat": 4, "gyro": 3, "joint_pos": joints, "joint_vel": joints}
+    seen = {OBJECT: item["width"] for item in contract["observations"] if item["name"] == OBJECT}
+    return {"quat": 4, "gyro": 3, "joint_pos": joints, "joint_vel": joints, **seen}
 
 
 class GaitClock:
@@ -242,6 +249,7 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
             "velocity_commands": len(contract["command"]),
             "pose_commands": len(contract["command"]) if contract["command"] in (POSE[:3], POSE) else 0,
             "gait_phase": 2,
+            OBJECT: sum(item["width"] for item in contract["observations"] if item["name"] == OBJECT) // 3 * 3,
             GIVEN: sum(len(item.get("columns", ())) for item in contract["observations"]),
         }
         column = 0

@@ -122,7 +122,8 @@ class Runtime:
         """Compute the joint targets of one control step.
 
         Args:
-            sensors: `quat`, `gyro`, `joint_pos`, `joint_vel`, or `given` alone; see `SENSORS`.
+            sensors: `quat`, `gyro`, `joint_pos`, `joint_vel`, and `object_pos` where the policy observes objects; or
+                `given` alone; see `SENSORS`.
             command: (C,) from now on, in the order of the contract's `command`.
 
         Returns:

@@ -186,7 +186,7 @@ class PoseCommands(Command):
 
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Lowest and highest value of each column. Those of the quaternion are its bounds, whatever the angles."""
-        ends = {"x": self.x, "y": self.y, "z": self.z, "qw": (0.0, 1.0)}
+        ends = {"x": self.x, "y": self.y, "z": self.z}
         return {name: ends.get(name, (-1.0, 1.0)) for name in self.names}
 
     def validate(self) -> None:
@@ -195,7 +195,7 @@ class PoseCommands(Command):
         _require_lasting(self.seconds)
 
     def sample(self, num_envs: int, random: Random) -> Drawn:
-        """Draw positions [m] and, with `orientation`, quaternions wxyz whose w is not negative, (N, 3) or (N, 7)."""
+        """Draw positions [m] and, with `orientation`, quaternions wxyz, (N, 3) or (N, 7)."""
         low, high = zip(self.x, self.y, self.z, strict=True)
         pose = random.uniform(low, high, num_envs)
         if self.orientation:
@@ -206,7 +206,8 @@ class PoseCommands(Command):
 
 def quat_of(angles: Tensor) -> Tensor:
     """Quaternions wxyz (N, 4) of turns by roll, pitch and yaw (N, 3) [rad] about the fixed x, y and z axes, one after
-    the other: yaw * pitch * roll. Of the two that mean the same orientation, the one whose w is not negative."""
+    the other: yaw * pitch * roll. Continuous in the angles: a sign chosen by one component would jump where that component
+    is 0, as w is of a gripper that points down."""
     half = angles / 2
     (cr, cp, cy), (sr, sp, sy) = half.cos().unbind(-1), half.sin().unbind(-1)
     w, x = cr * cp * cy + sr * sp * sy, sr * cp * cy - cr * sp * sy

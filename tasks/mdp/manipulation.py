@@ -58,9 +58,3 @@ def near(distance: Tensor, width: float) -> Tensor:
 def joint_speed(state: State, ctx: Context) -> Tensor:
     """Squared joint velocities, summed (N,) [rad^2/s^2]."""
     return state.robot.joint_vel.square().sum(dim=1)
-
-
-def object_pos(state: State, ctx: Context) -> Tensor:
-    """Positions (N, 3 K) of the K objects of the scene that can move, in base axes [m]."""
-    found = [in_base(state, entity.base_pos) for name, entity in state.entities.items() if name != ROBOT]
-    return torch.cat(found, dim=1)

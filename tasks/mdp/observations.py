@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import State, Tensor, quat_rotate_inverse
 from robolearn.runtime.observe import OBSERVATIONS, Sensors
 from robolearn.tasks.mdp.context import Context
@@ -30,13 +31,14 @@ Mirror = Literal[
     "actuators",
     "feet",
     "foot_vectors",
+    "vectors",
 ]
 """How an item changes under reflection across the robot's sagittal (x-z) plane.
 
 `same`: not at all; `negate`: all signs flip; `vector`: y flips; `pseudovector` (rotations): x and z flip; `command`
 (vx, vy, yaw rate): the last two flip; `pose` (a position, perhaps followed by a quaternion wxyz): y of the position, x
 and z of the quaternion flip; `joints`, `actuators`, `feet`: left and right swap, with the joints' signs;
-`foot_vectors`: feet swap and each foot's y flips. `limited_joints` and `turning_joints` hold some of the joints; their
+`foot_vectors`: feet swap and each foot's y flips; `vectors`: y of each of several vectors flips. `limited_joints` and `turning_joints` hold some of the joints; their
 mirror image is known only where they hold all joints or none.
 """
 
@@ -81,6 +83,14 @@ def turning_joint_pos(state: State, ctx: Context) -> Tensor:
     return torch.cat((angle.sin(), angle.cos()), dim=1)
 
 
+def object_pos(state: State) -> Tensor:
+    """Positions (N, 3 K) of the K entities besides the robot, in its base axes and from its origin [m]."""
+    robot = state.robot
+    places = [entity.base_pos for name, entity in state.entities.items() if name != ROBOT]
+    found = [quat_rotate_inverse(robot.base_quat, place - robot.base_pos) for place in places]
+    return torch.cat(found, dim=1) if found else robot.base_pos[:, :0]
+
+
 def _params(state: State) -> Tensor:
     return torch.stack([state.params[name] for name in sorted(state.params)], dim=-1)
 
@@ -105,6 +115,7 @@ VOCABULARY: dict[str, Observation] = {
         measured("last_action", lambda s, c: c.action, "actuators"),
         measured("velocity_commands", lambda s, c: c.command, "command"),
         measured("pose_commands", lambda s, c: c.command, "pose"),
+        measured("object_pos", lambda s, c: object_pos(s), "vectors"),
         # Privileged: known to the simulator only.
         Observation("base_lin_vel", lambda s, c: s.robot.base_lin_vel, "vector"),
         Observation("base_height", lambda s, c: s.robot.base_pos[:, 2:], "same"),

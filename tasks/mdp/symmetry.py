@@ -79,6 +79,8 @@ def sagittal(
             return [3 * f + axis for f in feet for axis in range(3)], list(SIGNS["vector"]) * len(feet)
         if kind == "pose":
             return list(range(width)), list(POSE_SIGNS[:width])
+        if kind == "vectors":
+            return list(range(width)), list(SIGNS["vector"]) * (width // 3)
         sign = SIGNS.get(kind, (-1.0 if kind == "negate" else 1.0,) * width)
         return list(range(width)), list(sign)
 

@@ -110,15 +110,22 @@ def test_roll_pitch_and_yaw_become_a_quaternion_of_turns_about_the_fixed_axes():
         )
     )
     # sin and cos of 45 degrees are sqrt(1/2). Roll, then yaw: z * x = (h + h k)(h + h i) = 1/2 (1 + i + j + k).
-    # Yaw by 270 degrees: cos(135) = -h, sin(135) = h; the same orientation with w >= 0 is (h, 0, 0, -h).
+    # Yaw by 270 degrees: cos(135) = -h, sin(135) = h.
     expected = [
         [HALF, HALF, 0, 0],
         [HALF, 0, HALF, 0],
         [HALF, 0, 0, HALF],
         [0.5, 0.5, 0.5, 0.5],
-        [HALF, 0, 0, -HALF],
+        [-HALF, 0, 0, HALF],
     ]
     torch.testing.assert_close(quats, torch.tensor(expected), atol=1e-6, rtol=0)
+
+
+def test_the_quaternion_of_a_gripper_that_points_down_is_continuous_in_its_yaw():
+    angles = torch.tensor([[0.0, math.pi, yaw] for yaw in (-0.02, -0.01, 0.0, 0.01, 0.02)])
+    steps = quat_of(angles).diff(dim=0).norm(dim=1)
+    # 0.01 rad turn a unit quaternion by 0.005.
+    torch.testing.assert_close(steps, torch.full((4,), 0.005), atol=1e-6, rtol=0)
 
 
 def test_pose_commands_are_positions_within_their_ranges_and_unit_quaternions():

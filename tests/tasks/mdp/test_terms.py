@@ -177,12 +177,13 @@ def test_every_measurable_observation_equals_its_numpy_twin():
         "last_action": ctx.action[0].numpy(),
         "command": ctx.command[0].numpy(),
         "phase": 0.37,
+        "object_pos": np.zeros(0),
         "home": np.array(ctx.robot.spec.home),
         "limited": np.isfinite(ctx.robot.lower.numpy()),
     }
     assert sensors["limited"].tolist() == [False, True, False] + [True] * 18
     items = {**{name: VOCABULARY[name] for name in MEASURABLE}, "gait_phase": GAIT_PHASE}
-    assert len(items) == 10
+    assert len(items) == 11
     for name, item in items.items():
         ours, deployed = item.compute(state, ctx)[0].numpy(), item.deployed(sensors)
         assert deployed.dtype == np.float32
