@@ -24,7 +24,8 @@ PARAMETERS = {
 part of it as `entity/field` or `entity/field/selector` (`robolearn.envs.randomize`)."""
 
 FEATURES = {
-    "objects": "objects besides the robot",
+    "objects": "objects that can move",
+    "fixed_objects": "objects that are fixed",
     "robots": "several robots",
     "frames": "frames",
     "contacts": "contacts",
@@ -59,8 +60,10 @@ class Capabilities:
 def asked_features(scene: Scene) -> dict[str, str]:
     """What a scene asks for of FEATURES, each with the place where it does."""
     asked: dict[str, str] = {}
-    for name in [*scene.objects, *list(scene.robots)[1:]]:
-        asked.setdefault("objects" if name in scene.objects else "robots", f"entities.{name}")
+    for name, thing in scene.objects.items():
+        asked.setdefault("fixed_objects" if thing.fixed else "objects", f"entities.{name}")
+    for name in list(scene.robots)[1:]:
+        asked.setdefault("robots", f"entities.{name}")
     for entity, frames in scene.frames.items():
         for frame in frames:
             asked.setdefault("frames", f"frames.{entity}: {frame}")

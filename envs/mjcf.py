@@ -51,16 +51,16 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
         ConfigError: robot.yaml and the MJCF disagree, a name or an option does not exist.
     """
     scene = Scene.of(what)
-    spec = _bodies(scene.robot)
+    spec = robot_bodies(scene.robot)
     for name, entity in scene.entities.items():
         if isinstance(entity, Object):
-            _add_object(spec, name, entity)
+            add_object(spec, name, entity)
         elif name != scene.first:
             place = scene.place(name)
             frame = spec.worldbody.add_frame()
             if not scene.moves(name):
                 frame.pos, frame.quat = place.position, place.quat
-            spec.attach(_bodies(entity), prefix=scene.prefix(name), frame=frame)
+            spec.attach(robot_bodies(entity), prefix=scene.prefix(name), frame=frame)
     _add_solver_options(spec, scene.robot, backend)
     if scene.grounded:
         add_floor(spec)
@@ -85,7 +85,7 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
     return spec
 
 
-def _bodies(robot: Robot) -> mujoco.MjSpec:
+def robot_bodies(robot: Robot) -> mujoco.MjSpec:
     """The bodies of one robot's file, with its free joint, the sites of its soles and its contact exclusions."""
     spec = model_file.read(robot.mjcf).spec.copy()
     _free_base(spec, robot)
@@ -425,12 +425,12 @@ _SHAPES = {
 }
 
 
-def _add_object(spec: mujoco.MjSpec, name: str, thing: Object) -> None:
-    """Add an object, which collides with whatever collides with anything."""
+def add_object(spec: mujoco.MjSpec, name: str, thing: Object, label: str = "") -> None:
+    """Add an object, which collides with whatever collides with anything, as the body `<name>/object` or `label`."""
     bits = 1
     for geom in spec.geoms:
         bits |= int(geom.contype) | int(geom.conaffinity)
-    label = f"{name}/object"
+    label = label or f"{name}/object"
     body = spec.worldbody.add_body(name=label, pos=thing.position, quat=thing.quat)
     if not thing.fixed:
         body.add_freejoint(name=label)

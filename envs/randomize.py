@@ -182,8 +182,9 @@ class InverseWeights:
             self.bodies[body] = ((jacobians @ modes) ** 2).mean(axis=1)
         self.tendons = (_tendon_jacobian(model, data) @ modes) ** 2
         """(ntendon, nv): tendon_invweight0 likewise."""
-        self.mean_inertia = float(np.trace(bodies)) / model.nv, float(model.dof_armature.sum()) / model.nv
-        """(b, a): the mean of the inertia's diagonal, stat.meaninertia in Isaac Lab's MuJoCo Warp 3.12, is b s + a."""
+        self.mean_inertia = np.diag(bodies) / model.nv, np.asarray(model.dof_armature) / model.nv
+        """(nv,) b and a: the mean of the inertia's diagonal, stat.meaninertia in Isaac Lab's MuJoCo Warp 3.12, is the sum
+        of b s + a."""
 
     @staticmethod
     def _averaged(model: mujoco.MjModel, rows: np.ndarray) -> np.ndarray:

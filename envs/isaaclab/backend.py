@@ -7,16 +7,28 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import mujoco
+import numpy as np
 import torch
 
 from robolearn.envs import mjcf
-from robolearn.envs.backend import Capabilities, Snapshot
+from robolearn.envs.backend import FEATURES, Capabilities, Snapshot, require_features
 from robolearn.envs.contacts import array_sizes
-from robolearn.envs.isaaclab import convention
+from robolearn.envs.isaaclab.entities import IsaacEntity
 from robolearn.envs.isaaclab.fidelity import Match, differences
-from robolearn.envs.randomize import InverseWeights, nominal, require_settable, settable
+from robolearn.envs.randomize import InverseWeights, nominal, parameters, require_settable, settable
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import InitialState, State, Tensor, robot_entity
+from robolearn.envs.scene import Scene
+from robolearn.envs.state import (
+    Initial,
+    InitialState,
+    State,
+    Targets,
+    Tensor,
+    by_entity,
+    home,
+    scene_state,
+    tensor_name,
+)
 from robolearn.errors import ConfigError, RunFailed
 
 ABSURD_SPEED = 1000.0
@@ -27,6 +39,10 @@ SETTABLE = (
     "tolerance", "nconmax", "njmax",
 )  # fmt: skip
 """Options of `solver.isaaclab` that Isaac Lab accepts."""
+
+FEATURES_HERE = frozenset(FEATURES) - {"fixed_objects", "selected_masses"}
+"""A fixed object would become part of Newton's world; the masses of single bodies change inverse weights that have no
+closed form."""
 
 
 @dataclass
@@ -57,7 +73,7 @@ class IsaacLabBackend:
 
     def __init__(
         self,
-        robot: Robot,
+        scene: Scene | Robot,
         num_envs: int,
         device: str = "cpu",
         config: IsaacLabConfig | None = None,
@@ -65,8 +81,10 @@ class IsaacLabBackend:
     ) -> None:
         """`bridge` is for tests: a class to use instead of `robolearn.envs.isaaclab.bridge.Bridge`."""
         config = config or IsaacLabConfig()
-        self.robot, self.num_envs = robot, num_envs
-        self.model = _model(robot, config)
+        self.scene = scene = Scene.of(scene)
+        self.robot, self.num_envs = scene.robot, num_envs
+        require_features(scene, "isaaclab", FEATURES_HERE)
+        self.model = _model(scene, config)
         if bridge is None:
             from robolearn.envs.warp_graphs import quiet, require_device
 
@@ -83,13 +101,14 @@ class IsaacLabBackend:
             derived_lag=0,
             pd="implicit",
             exact_restore=self.device.type == "cpu",  # on a GPU the order of summation varies
-            params=settable(robot),
+            params=settable(scene),
+            features=FEATURES_HERE,
         )
-        sizes = mjcf.options(robot, "isaaclab")
+        sizes = mjcf.options(self.robot, "isaaclab")
         self._array_sizes = array_sizes(
             self.model, config.nconmax or sizes.get("nconmax", 0), config.njmax or sizes.get("njmax", 0)
         )
-        self._bridge = bridge(robot, self.model, num_envs, self.device, self._array_sizes)
+        self._bridge = bridge(scene, self.model, num_envs, self.device, self._array_sizes)
         try:
             self._start()
         except BaseException:
@@ -97,7 +116,7 @@ class IsaacLabBackend:
             raise
 
     def _start(self) -> None:
-        robot, n = self.robot, self.num_envs
+        robot, scene, n = self.robot, self.scene, self.num_envs
         try:
             match = Match(self.model, self._bridge.solver_model, self._bridge.solver_bodies)
         except ValueError as error:
@@ -108,60 +127,32 @@ class IsaacLabBackend:
                 f"{robot.mjcf}: its conversion to USD changes the robot, which backend=isaaclab does not support: "
                 + "; ".join(lost[:3])
             )
-        joint_id = {a.joint: self.model.joint(a.joint).id for a in robot.actuators if a.kind == "position"}
-        self._bridge.limit_drives(
-            {int(match.joints[joint_id[a.joint]]): a.effort for a in robot.actuators if a.joint in joint_id}
-        )
-        self._origins: Tensor = self._bridge.origins
-        self._joints = self._order(robot.joints, self._bridge.joint_names)
-        self._bodies = self._order(robot.bodies, self._bridge.body_names)
-        self._feet = self._order(robot.feet, self._bridge.body_names)
-        self._sensors = self._order(robot.feet, self._bridge.sensor_names)
-        self._base = self._bridge.body_names.index(robot.base) if robot.base else -1
-        self._actuated = list(robot.actuated)
-        self._soles = self._sole_sites()
-        drives = robot.actuators
-
-        def row(values: list[float]) -> Tensor:
-            return torch.tensor(values, device=self.device)
-
-        self._kp, self._kd = row([a.kp for a in drives]), row([a.kd for a in drives])
-        self._effort = row([a.effort for a in drives])
-        self._drives = torch.tensor([a.kind == "position" for a in drives], device=self.device)
-        self._entity = robot_entity(robot, n, self.device)
-        params = {
-            name: torch.full((n,), nominal(name, self.model), device=self.device)
-            for name in sorted(self.capabilities.params)
+        efforts = {
+            int(match.joints[self.model.joint(scene.prefix(name) + a.joint).id]): a.effort
+            for name, each in scene.robots.items()
+            for a in each.actuators
+            if a.kind == "position"
         }
-        self._state = State(
-            {"robot": self._entity}, params, torch.zeros(n, dtype=torch.bool, device=self.device)
-        )
-        self._joint_targets = torch.zeros(n, len(drives), device=self.device)
+        self._bridge.limit_drives(efforts)
+        self._origins: Tensor = self._bridge.origins
+        self._converters = {
+            name: IsaacEntity(scene, name, self.model, self._bridge, self.device) for name in scene.entities
+        }
+        self._named = parameters(scene, self.model)
+        self._nominal_values = {name: nominal(p, self.model) for name, p in self._named.items()}
+        self._entities = scene_state(scene, n, self.device)
+        params = {
+            name: torch.full((n,), value, device=self.device) for name, value in self._nominal_values.items()
+        }
+        self._state = State(self._entities, params, torch.zeros(n, dtype=torch.bool, device=self.device))
+        self._joint_targets = {
+            name: torch.zeros(n, len(each.actuators), device=self.device)
+            for name, each in scene.robots.items()
+        }
+        self._match = match
         self._varied = self._parameters(match)
-        zeros = torch.zeros(n, 3, device=self.device)
-        upright = torch.zeros(n, 4, device=self.device)
-        upright[:, 0] = 1.0
-        raised = zeros.clone()
-        raised[:, 2] = robot.home_height
-        home = torch.tensor(robot.home, device=self.device).repeat(n, 1)
-        everywhere = torch.ones(n, dtype=torch.bool, device=self.device)
-        self.reset(everywhere, InitialState(raised, upright, zeros, zeros, home, torch.zeros_like(home)))
-
-    def _order(self, names: tuple[str, ...], isaaclab_names: list[str]) -> convention.Order:
-        try:
-            return convention.Order(names, isaaclab_names, self.device)
-        except ValueError as error:
-            raise ConfigError(f"{self.robot.mjcf}: {error}") from None
-
-    def _sole_sites(self) -> convention.Soles:
-        sites = [self.model.site(foot) for foot in self.robot.feet]
-
-        def rows(values: list[Any], width: int) -> Tensor:
-            return torch.tensor(values, dtype=torch.float32, device=self.device).view(len(sites), width)
-
-        return convention.Soles(
-            rows([site.pos.tolist() for site in sites], 3), rows([site.quat.tolist() for site in sites], 4)
-        )
+        self._home = {name: home(scene, name, n, self.device) for name in scene.entities}
+        self.reset(torch.ones(n, dtype=torch.bool, device=self.device), {})
 
     # ------------------------------------------------------------------ the contract
 
@@ -170,42 +161,51 @@ class IsaacLabBackend:
         """The current State; its tensors are reused by the next step."""
         return self._state
 
-    def reset(self, mask: Tensor, initial: InitialState) -> None:
+    def reset(self, mask: Tensor, initial: Initial) -> None:
         """See `Backend.reset`."""
         if not bool(mask.any()):
             return
-        # Hold the initial joint positions; force actuators apply nothing.
-        held = torch.where(self._drives, initial.joint_pos[:, self._actuated], 0.0)
-        self._joint_targets = torch.where(mask[:, None], held, self._joint_targets)
+        given = by_entity(initial)
+        starts: dict[str, InitialState] = {name: given.get(name) or self._home[name] for name in self._home}
+        for name, targets in self._joint_targets.items():
+            held = self._converters[name].held(starts[name])
+            self._joint_targets[name] = torch.where(mask[:, None], held, targets)
         self._write_targets()
         self._bridge.write(
             mask,
-            convention.world_pose(initial.base_pos, initial.base_quat, self._origins),
-            convention.world_velocity(initial.base_quat, initial.base_lin_vel, initial.base_ang_vel),
-            self._joints.to_isaaclab(initial.joint_pos),
-            self._joints.to_isaaclab(initial.joint_vel),
+            {
+                name: self._converters[name].written(start, self._origins)
+                for name, start in starts.items()
+            },
         )
         self._publish(mask)
         self._state.diverged.masked_fill_(mask, False)
 
-    def step(self, joint_targets: Tensor, substeps: int) -> None:
+    def step(self, joint_targets: Targets, substeps: int) -> None:
         """See `Backend.step`."""
-        # Joint targets that are not finite count as divergence; that robot holds its last finite joint targets.
-        finite = joint_targets.isfinite().all(dim=1)
-        self._joint_targets = torch.where(finite[:, None], joint_targets.detach(), self._joint_targets)
+        finite = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        for name, targets in by_entity(joint_targets).items():
+            # Joint targets that are not finite count as divergence; that robot holds its last finite joint targets.
+            sound = targets.isfinite().all(dim=1)
+            last = self._joint_targets[name]
+            self._joint_targets[name] = torch.where(sound[:, None], targets.detach(), last)
+            finite &= sound
         self._write_targets()
         self._bridge.step(substeps)
         self._publish(None)
-        robot = self._entity
-        speeds = torch.cat([robot.base_lin_vel, robot.base_ang_vel, robot.joint_vel], dim=1).abs().amax(dim=1)
-        finite &= torch.cat([robot.base_pos, robot.joint_pos], dim=1).isfinite().all(dim=1)
+        entities = self._entities.values()
+        fast = [part for e in entities for part in (e.base_lin_vel, e.base_ang_vel, e.joint_vel)]
+        placed = [part for e in entities for part in (e.base_pos, e.joint_pos)]
+        speeds = torch.cat(fast, dim=1).abs().amax(dim=1)
+        finite &= torch.cat(placed, dim=1).isfinite().all(dim=1)
         self._state.diverged.copy_(~(speeds < ABSURD_SPEED) | ~finite)
 
     def push(self, mask: Tensor, jump: Tensor) -> None:
         """See `Backend.push`."""
         if self.robot.base:
             # The velocity of the centre of mass, which the same jump changes.
-            velocity = self._bridge.rows()["joint_qd"][:, :3]
+            dof = self._bridge.roots[self.scene.first][1]
+            velocity = self._bridge.rows()["joint_qd"][:, dof : dof + 3]
             velocity += torch.where(mask[:, None], jump, 0.0)
 
     def snapshot(self) -> Snapshot:
@@ -214,12 +214,12 @@ class IsaacLabBackend:
         self._shift_origins(rows["joint_q"], -1.0)
         return {
             "rows": rows,
-            "targets": self._joint_targets.clone(),
+            "targets": torch.cat(list(self._joint_targets.values()), dim=1),
             "diverged": self._state.diverged.clone(),
             "params": {k: v.clone() for k, v in self._state.params.items()},
             # The rows of the model that derive from the parameters; recomputing them could round differently.
             "model": {name: row.clone() for name, row in self._varied.items()},
-            "published": {k: v.clone() for k, v in self._entity.tensors().items()},
+            "published": {k: v.clone() for k, v in self._state.tensors().items()},
         }
 
     def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
@@ -232,9 +232,13 @@ class IsaacLabBackend:
             row.copy_(snapshot["model"][name][source])
         for name, known in self._state.params.items():
             known.copy_(snapshot["params"][name][source])
-        self._joint_targets = snapshot["targets"][source].clone()
+        widths = [targets.shape[1] for targets in self._joint_targets.values()]
+        parts = snapshot["targets"][source].split(widths, dim=1)
+        self._joint_targets = dict(
+            zip(self._joint_targets, (part.clone() for part in parts), strict=True)
+        )
         self._state.diverged.copy_(snapshot["diverged"][source])
-        for name, tensor in self._entity.tensors().items():
+        for name, tensor in self._state.tensors().items():
             tensor.copy_(snapshot["published"][name][source])
 
     def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
@@ -243,7 +247,8 @@ class IsaacLabBackend:
         for name, values in params.items():
             known = self._state.params[name]
             known.copy_(torch.where(mask, values, known))
-            for field_name, rows in getattr(self, f"_{name}_rows")(values).items():
+        for changed in {self._named[name].field for name in params}:
+            for field_name, rows in getattr(self, f"_{changed}_rows")().items():
                 varied = self._varied[field_name]
                 varied.copy_(torch.where(mask.view(-1, *[1] * (varied.dim() - 1)), rows, varied))
 
@@ -271,56 +276,33 @@ class IsaacLabBackend:
     # ------------------------------------------------------------------ conversion
 
     def _write_targets(self) -> None:
-        """Write positions for the drives, and forces, clipped here, for the force actuators."""
-        position = torch.where(self._drives, self._joint_targets, 0.0)
-        force = torch.where(self._drives, 0.0, self._joint_targets.clamp(-self._effort, self._effort))
-        self._bridge.command(self._to_joints(position), self._to_joints(force))
-
-    def _to_joints(self, values: Tensor) -> Tensor:
-        """Values (N, A) of actuators as (N, J) of joints in Isaac Lab's order, zero for passive joints."""
-        joints = values.new_zeros(self.num_envs, len(self.robot.joints))
-        joints[:, self._actuated] = values
-        return self._joints.to_isaaclab(joints)
+        """Write positions for the drives, and forces for the force actuators."""
+        self._bridge.command(
+            {name: self._converters[name].commands(targets) for name, targets in self._joint_targets.items()}
+        )
 
     def _shift_origins(self, joint_q: Tensor, sign: float) -> None:
-        """Add the environments' origins to a free base's position, or subtract them with `sign` -1."""
-        if self.robot.base:
-            joint_q[:, :3] += sign * self._origins
+        """Add the environments' origins to the positions of free roots, or subtract them with `sign` -1."""
+        for name in self.scene.entities:
+            if self.scene.moves(name):
+                first = self._bridge.roots[name][0]
+                joint_q[:, first : first + 3] += sign * self._origins
 
     def _publish(self, mask: Tensor | None) -> None:
         """Convert Isaac Lab's measurements to State, in all rows or those in `mask`."""
-        measured, robot = self._bridge.read(), self._entity
-        position = convention.without_origins(measured.body_pose[..., :3], self._origins)
-        found = {
-            "joint_pos": self._joints.from_isaaclab(measured.joint_pos),
-            "joint_vel": self._joints.from_isaaclab(measured.joint_vel),
-            "body_pos": self._bodies.from_isaaclab(position),
-            "foot_force": self._sensors.from_isaaclab(measured.contact_force),
-        }
-        if self._base >= 0:
-            pose, velocity = measured.body_pose[:, self._base], measured.body_vel[:, self._base]
-            found["base_pos"], found["base_quat"] = position[:, self._base], convention.to_wxyz(pose[:, 3:])
-            found["base_lin_vel"], found["base_ang_vel"] = convention.link_velocity(pose, velocity)
-        quat = convention.to_wxyz(self._feet.from_isaaclab(measured.body_pose)[..., 3:])
-        found["foot_pos"], found["foot_quat"], found["foot_lin_vel"] = self._soles.in_world(
-            self._feet.from_isaaclab(position), quat, self._feet.from_isaaclab(measured.body_vel)
-        )
-        found["joint_torque"] = self._torque(found["joint_pos"], found["joint_vel"])
-        for name, value in found.items():
-            published = getattr(robot, name)
-            if mask is not None:
-                value = torch.where(mask.view(-1, *[1] * (value.dim() - 1)), value, published)
-            published.copy_(value)
-
-    def _torque(self, joint_pos: Tensor, joint_vel: Tensor) -> Tensor:
-        """The torques (N, J) of the actuators at these joint positions and velocities."""
-        scale = self._state.params.get("gain_scale", torch.ones(1, device=self.device))[:, None]
-        error = self._joint_targets - joint_pos[:, self._actuated]
-        pd = scale * (self._kp * error - self._kd * joint_vel[:, self._actuated])
-        torque = torch.zeros_like(joint_pos)
-        commanded = torch.where(self._drives, pd, self._joint_targets)
-        torque[:, self._actuated] = commanded.clamp(-self._effort, self._effort)
-        return torque
+        shown = self._state.tensors()
+        scale = self._scale("gain_scale", self.model.nu)
+        none, first = torch.zeros(self.num_envs, 0, device=self.device), 0
+        for entity, measured in self._bridge.read().items():
+            targets = self._joint_targets.get(entity, none)
+            last = first + targets.shape[1]
+            found = self._converters[entity].state(measured, self._origins, targets, scale[:, first:last])
+            first = last
+            for name, value in found.items():
+                published = shown[tensor_name(entity, name)]
+                if mask is not None:
+                    value = torch.where(mask.view(-1, *[1] * (value.dim() - 1)), value, published)
+                published.copy_(value)
 
     # ------------------------------------------------------------------ parameters
 
@@ -337,7 +319,9 @@ class IsaacLabBackend:
             def tensor(array: Any) -> Tensor:
                 return torch.as_tensor(array, dtype=torch.float32, device=self.device)
 
-            self._poles, self._mean_inertia = tensor(weights.poles), weights.mean_inertia
+            self._poles = tensor(weights.poles)
+            self._mode_bodies = torch.as_tensor(weights.body_of_mode, device=self.device).long()
+            self._mean_inertia = [tensor(part) for part in weights.mean_inertia]
             # One row per degree of freedom and body of Newton's model, in its order.
             self._dof_weights = tensor(weights.dofs[match.dofs.argsort()])
             self._body_weights = tensor(weights.bodies[match.bodies.argsort()])
@@ -345,33 +329,63 @@ class IsaacLabBackend:
         self._nominal = {name: row.clone() for name, row in varied.items()}
         return varied
 
-    def _friction_rows(self, value: Tensor) -> dict[str, Tensor]:
-        # MuJoCo takes the larger of the two surfaces' friction, so both get it.
+    def _friction_rows(self) -> dict[str, Tensor]:
         rows = self._nominal["geom_friction"].clone()
-        rows[..., 0] = value[:, None]
+        for name, parameter in self._named.items():
+            if parameter.field != "friction":
+                continue
+            value = self._state.params[name][:, None]
+            if parameter.everywhere:
+                # MuJoCo takes the larger of the two surfaces' friction, so that of the whole scene is set on both. At
+                # its nominal value, the largest of all geoms, it changes none of them.
+                same = value == float(np.float32(self._nominal_values[name]))
+                rows[..., 0] = torch.where(same, rows[..., 0], value)
+            else:
+                bodies = np.unique(self._match.bodies[self.model.geom_bodyid[parameter.ids]])
+                here = np.isin(self._bridge.solver_model.geom_bodyid, bodies)
+                rows[:, np.flatnonzero(here).tolist(), 0] = value
         return {"geom_friction": rows}
 
-    def _gain_scale_rows(self, value: Tensor) -> dict[str, Tensor]:
+    def _gain_scale_rows(self) -> dict[str, Tensor]:
         # Every actuator in the solver is a position drive; forces bypass the solver's actuators.
+        solver = self._bridge.solver_model
+        scale = torch.ones(self.num_envs, solver.nu, device=self.device)
+        ours, driven = self._scale("gain_scale", self.model.nu), solver.actuator_trnid[:, 0]
+        for actuator in range(self.model.nu):
+            joint = int(self._match.joints[self.model.actuator_trnid[actuator, 0]])
+            scale[:, np.flatnonzero(driven == joint).tolist()] = ours[:, actuator, None]
         names = ("actuator_gainprm", "actuator_biasprm")
-        return {name: self._nominal[name] * value[:, None, None] for name in names}
+        return {name: self._nominal[name] * scale[:, :, None] for name in names}
 
-    def _mass_scale_rows(self, value: Tensor) -> dict[str, Tensor]:
-        gains = 1.0 / (value[:, None] + self._poles)
+    def _mass_scale_rows(self) -> dict[str, Tensor]:
+        scale = self._scale("mass_scale", self.model.nbody)
+        modes = scale[:, self._mode_bodies]
+        gains = 1.0 / (modes + self._poles)
         slope, rest = self._mean_inertia
         rows = {
-            "meaninertia": slope * value + rest,
+            "meaninertia": (modes * slope + rest).sum(dim=1),
             "dof_invweight0": gains @ self._dof_weights.T,
             "body_invweight0": torch.einsum("nv,bkv->nbk", gains, self._body_weights),
         }
+        theirs = scale[:, self._match.bodies.argsort().tolist()]
         for name in ("body_mass", "body_inertia", "body_subtreemass"):
-            rows[name] = self._nominal[name] * value.view(-1, *[1] * (self._nominal[name].dim() - 1))
+            rows[name] = self._nominal[name] * theirs.view(*theirs.shape, *[1] * (self._nominal[name].dim() - 2))
+        if not self.scene.alone:  # the world's: the sum of those of the trees
+            rows["body_subtreemass"][:, 0] = rows["body_mass"].sum(dim=1)
         return rows
 
+    def _scale(self, changed: str, count: int) -> Tensor:
+        """(N, count) the product of the factors that each of our bodies or actuators has."""
+        scale = torch.ones(self.num_envs, count, device=self.device)
+        for name, parameter in self._named.items():
+            if parameter.field == changed:
+                scale[:, parameter.ids.tolist()] *= self._state.params[name][:, None]
+        return scale
 
-def _model(robot: Robot, config: IsaacLabConfig) -> mujoco.MjModel:
-    """The robot's MuJoCo scene with the options of Isaac Lab's solver."""
-    model = mjcf.build_model(robot, "isaaclab")
+
+def _model(scene: Scene, config: IsaacLabConfig) -> mujoco.MjModel:
+    """The MuJoCo model of a scene with the options of Isaac Lab's solver."""
+    robot, model = scene.robot, mjcf.build_model(scene, "isaaclab")
     for name in mjcf.options(robot, "isaaclab"):
         if name not in SETTABLE:
             raise ConfigError(

@@ -1,10 +1,11 @@
-"""N copies of a robot on the ground in Isaac Lab 3.0.0, on Newton's MuJoCo Warp; no other file uses Isaac Lab's API."""
+"""N copies of a scene in Isaac Lab 3.0.0, on Newton's MuJoCo Warp; no other file uses Isaac Lab's API."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from enum import IntFlag
@@ -16,7 +17,7 @@ import mujoco_warp as mjw
 import torch
 import warp as wp
 from isaaclab.actuators import ImplicitActuatorCfg
-from isaaclab.assets import ArticulationCfg, AssetBaseCfg
+from isaaclab.assets import ArticulationCfg, AssetBaseCfg, RigidObjectCfg
 from isaaclab.physics import PhysicsManager
 from isaaclab.scene import InteractiveScene, InteractiveSceneCfg
 from isaaclab.sensors import ContactSensorCfg
@@ -27,14 +28,18 @@ from isaaclab_newton.physics import MJWarpSolverCfg, NewtonCfg, NewtonManager, N
 from isaaclab_newton.physics.mjwarp_manager import NewtonMJWarpManager
 
 from robolearn.envs.contacts import ArraySizes, colliding_pairs
-from robolearn.envs.isaaclab.convention import Measured
-from robolearn.envs.isaaclab.usd import ground_usd, mujoco_id, robot_usd, usd_name
+from robolearn.envs import mjcf
+from robolearn.envs.isaaclab.convention import Measured, Written
+from robolearn.envs.isaaclab.usd import ground_usd, mujoco_id, object_usd, robot_usd, usd_name
 from robolearn.envs.robot import Robot
+from robolearn.envs.scene import GROUND, Contact, Object, Scene
 from robolearn.envs.state import Tensor
 from robolearn.envs.warp_graphs import quiet
 from robolearn.errors import ConfigError
 
-_ROBOT = "{ENV_REGEX_NS}/Robot"
+_ENV = "{ENV_REGEX_NS}"
+_ENTITY = re.compile(r"/World/envs/env_\d+/([^/]+)")
+"""The name of an entity in the path of one of its prims."""
 _MANAGERS = (PhysicsManager, NewtonManager, NewtonMJWarpManager)
 _UNLIMITED = 1.0e6
 """Effort of a joint without a position actuator [Nm or N]; the backend has already clipped its forces."""
@@ -137,23 +142,22 @@ class Bridge:
     """
 
     def __init__(
-        self, robot: Robot, model: mujoco.MjModel, num_envs: int, device: torch.device, sizes: ArraySizes
+        self, scene: Scene, model: mujoco.MjModel, num_envs: int, device: torch.device, sizes: ArraySizes
     ) -> None:
-        """`model` is the robot's MuJoCo scene, whose options the solver takes."""
+        """`model` is the MuJoCo model of the scene, whose options the solver takes."""
         self._globals = Globals()
         self._globals.activate()
-        self._grounded, self._floating = bool(robot.feet), robot.base is not None
+        self._moves = {name: scene.moves(name) for name in scene.entities}
         try:
             with silence():
-                self._build(robot, model, num_envs, device, sizes)
+                self._build(scene, model, num_envs, device, sizes)
         except BaseException:
             self.close()
             raise
 
     def _build(
-        self, robot: Robot, model: mujoco.MjModel, n: int, device: torch.device, sizes: ArraySizes
+        self, scene: Scene, model: mujoco.MjModel, n: int, device: torch.device, sizes: ArraySizes
     ) -> None:
-        names = dof_names(model)
         self._sim = SimulationContext(
             SimulationCfg(
                 dt=float(model.opt.timestep),
@@ -167,42 +171,39 @@ class Bridge:
                 ),
             )
         )
-        scene = InteractiveSceneCfg(num_envs=n, env_spacing=0.0, replicate_physics=True)
-        drives = {a.joint: a for a in robot.actuators if a.kind == "position"}
-
-        def per_joint(value: str, default: float) -> dict[str, float]:
-            return {name: getattr(drives.get(joint), value, default) for name, joint in names.items()}
-
-        scene.robot = ArticulationCfg(
-            prim_path=_ROBOT,
-            spawn=sim_utils.UsdFileCfg(
-                usd_path=str(robot_usd(robot)),
-                activate_contact_sensors=bool(robot.feet),
-                articulation_props=sim_utils.ArticulationRootPropertiesCfg(
-                    enabled_self_collisions=touches_itself(model)
-                ),
-            ),
-            actuators={
-                "all": ImplicitActuatorCfg(
-                    joint_names_expr=[".*"],
-                    stiffness=per_joint("kp", 0.0),
-                    damping=per_joint("kd", 0.0),
-                    joint_effort_limit=per_joint("effort", _UNLIMITED),
-                )
-            },
-        )
-        if robot.base is not None or robot.feet:
-            scene.ground = AssetBaseCfg(
+        self._alone = {name: mjcf.build_model(robot, "isaaclab") for name, robot in scene.robots.items()}
+        """The MuJoCo model of each robot alone, whose ids are in the names of its USD file."""
+        config = InteractiveSceneCfg(num_envs=n, env_spacing=0.0, replicate_physics=True)
+        for name, entity in scene.entities.items():
+            made = (
+                _object(scene, name, entity)
+                if isinstance(entity, Object)
+                else _articulation(scene, name, entity, self._alone[name])
+            )
+            setattr(config, name, made)
+        if scene.grounded:
+            config.ground = AssetBaseCfg(
                 prim_path="/World/ground", spawn=sim_utils.UsdFileCfg(usd_path=str(ground_usd()))
             )
-        if robot.feet:
-            feet = "|".join(usd_name("body", model.body(foot).id) for foot in robot.feet)
-            scene.feet = ContactSensorCfg(prim_path=f"{_ROBOT}/.*/(?:{feet})[^/]*")
-        self._scene = InteractiveScene(scene)
+        for name, robot in scene.robots.items():
+            if robot.feet:
+                setattr(config, f"feet_{name}", ContactSensorCfg(prim_path=self._paths(name, robot.feet)))
+        for name, asked in scene.contacts.items():
+            for label, contact in asked.items():
+                setattr(config, f"contact_{name}_{label}", self._contact(scene, name, contact))
+        self._scene = InteractiveScene(config)
         self._sim.reset()
         self._scene.update(self._sim.get_physics_dt())
-        self._robot = self._scene["robot"]
-        self._feet = self._scene["feet"] if robot.feet else None
+        self._assets = {name: self._scene[name] for name in scene.entities}
+        self._feet = {
+            name: self._scene[f"feet_{name}"] for name, robot in scene.robots.items() if robot.feet
+        }
+        self._contacts = {
+            (name, label): self._scene[f"contact_{name}_{label}"]
+            for name, asked in scene.contacts.items()
+            for label in asked
+        }
+        self._sensors = [*self._feet.values(), *self._contacts.values()]
         self._solver, self._state = NewtonManager._solver, NewtonManager.get_state_0()
         self._solver.mjw_model.opt.warn_overflow = False
         # The first step copies what the articulation has set to the solver and overwrites its rows, so take that step
@@ -210,17 +211,75 @@ class Bridge:
         self._sim.step(render=False)
         self._scene.update(self._sim.get_physics_dt())
         self.overflow()
-        self.joint_names = [names.get(name, name) for name in self._robot.joint_names]
-        self.body_names = [model.body(mujoco_id(name)).name for name in self._robot.body_names]
-        found = self._feet.sensor_names if self._feet else []
-        self.sensor_names = [model.body(mujoco_id(name)).name for name in found]
+        self.joint_names: dict[str, list[str]] = dict.fromkeys(scene.objects, [])
+        """Names of the joints of each entity in its file, in Isaac Lab's order; likewise the following."""
+        self.body_names: dict[str, list[str]] = {}
+        for name, robot_model in self._alone.items():
+            names = dof_names(robot_model)
+            self.joint_names[name] = [names.get(each, each) for each in self._assets[name].joint_names]
+        for name, asset in self._assets.items():
+            self.body_names[name] = [self._body(name, each) for each in asset.body_names]
+        self.sensor_names = {
+            name: [self._body(name, each) for each in self._feet[name].sensor_names]
+            if name in self._feet
+            else []
+            for name in scene.entities
+        }
+        self.contact_names = {
+            key: [self._body(key[0], each) for each in sensor.sensor_names]
+            for key, sensor in self._contacts.items()
+        }
         self.origins: Tensor = self._scene.env_origins.to(device=device, dtype=torch.float32).clone()
         self.solver_model: mujoco.MjModel = self._solver.mj_model
         """Newton's version of the robot, as MuJoCo compiled it."""
-        labels = NewtonManager.get_model().body_label
+        newton = NewtonManager.get_model()
         indices = self._solver.mjc_body_to_newton.numpy()[0]
-        self.solver_bodies = [model.body(0 if b < 0 else mujoco_id(labels[b])).name for b in indices]
-        """Names of its bodies in the MJCF, in its order."""
+        self.solver_bodies = ["world" if b < 0 else self._named(scene, newton.body_label[b]) for b in indices]
+        """Names of its bodies in the model of the scene, in its order."""
+        self.roots = self._free_roots(newton)
+        """For each entity that moves freely, the first column of its root in `joint_q` and in `joint_qd`."""
+
+    def _body(self, entity: str, name: str) -> str:
+        """The name in its file of an entity's body with this USD path or name; of an object `object`."""
+        if entity not in self._alone:
+            return "object"
+        found: str = self._alone[entity].body(mujoco_id(name)).name
+        return found
+
+    def _named(self, scene: Scene, path: str) -> str:
+        """The name in the model of the scene of the body with this USD path."""
+        found = _ENTITY.match(path)
+        assert found, path
+        return scene.prefix(found[1]) + self._body(found[1], path)
+
+    def _paths(self, entity: str, bodies: tuple[str, ...]) -> str:
+        """A path expression for bodies of an entity, by their names in its file; without names for all of them."""
+        if entity not in self._alone:
+            return f"{_ENV}/{entity}/.*/{usd_name('body', 1)}"
+        model = self._alone[entity]
+        chosen = bodies or [model.body(number).name for number in range(1, model.nbody)]
+        names = "|".join(usd_name("body", model.body(body).id) for body in chosen)
+        return f"{_ENV}/{entity}/.*/(?:{names})"
+
+    def _contact(self, scene: Scene, name: str, contact: Contact) -> ContactSensorCfg:
+        config = ContactSensorCfg(prim_path=self._paths(name, contact.bodies))
+        other, _, body = contact.other.partition("/")
+        if other == GROUND:
+            config.filter_shape_prim_expr = ["/World/ground/.*"]
+        elif other:
+            config.filter_prim_paths_expr = [self._paths(other, (body,) if body else ())]
+        return config
+
+    def _free_roots(self, newton: Any) -> dict[str, tuple[int, int]]:
+        free = int(newton_joint_type("FREE"))
+        kinds, children = newton.joint_type.numpy(), newton.joint_child.numpy()
+        starts = newton.joint_q_start.numpy(), newton.joint_qd_start.numpy()
+        roots: dict[str, tuple[int, int]] = {}
+        for joint in range(len(kinds)):
+            found = _ENTITY.match(newton.body_label[int(children[joint])])
+            if kinds[joint] == free and found and found[1] not in roots:  # the first environment's
+                roots[found[1]] = int(starts[0][joint]), int(starts[1][joint])
+        return roots
 
     def limit_drives(self, efforts: dict[int, float]) -> None:
         """Make each drive one actuator, limited as MuJoCo limits a position actuator.
@@ -248,35 +307,54 @@ class Bridge:
                 limited[i] = True
                 ranges[:, i, 0], ranges[:, i, 1] = -effort, effort
 
-    def read(self) -> Measured:
-        """The current measurements: live views, which the caller copies."""
+    def read(self) -> dict[str, Measured]:
+        """The current measurements of each entity: live views, which the caller copies."""
         self._globals.activate()
-        data = self._robot.data
-        pose, joints = data.body_link_pose_w.torch, data.joint_pos.torch
-        force = self._feet.data.net_forces_w.torch if self._feet else joints.new_zeros(len(joints), 0, 3)
-        return Measured(joints, data.joint_vel.torch, pose, data.body_link_vel_w.torch, force)
+        return {name: self._read(name, asset) for name, asset in self._assets.items()}
 
-    def write(
-        self, mask: Tensor, base_pose: Tensor, base_vel: Tensor, joint_pos: Tensor, joint_vel: Tensor
-    ) -> None:
-        """Set the state of the environments in `mask` (N,) bool.
+    def _read(self, name: str, asset: Any) -> Measured:
+        data = asset.data
+        pose, velocity = data.body_link_pose_w.torch, data.body_link_vel_w.torch
+        none = pose.new_zeros(len(pose), 0)
+        jointed = name in self._alone
+        joints = (data.joint_pos.torch, data.joint_vel.torch) if jointed else (none, none)
+        feet = self._feet.get(name)
+        force = feet.data.net_forces_w.torch if feet else pose.new_zeros(len(pose), 0, 3)
+        contacts = {}
+        for (entity, label), sensor in self._contacts.items():
+            if entity == name:
+                found = sensor.data
+                by_other = found.force_matrix_w
+                contacts[label] = found.net_forces_w.torch if by_other is None else by_other.torch.sum(dim=2)
+        return Measured(*joints, pose, velocity, force, contacts)
 
-        Base pose (N, 7), xyzw, and velocity (N, 6) in world axes; joints (N, J) in Isaac Lab's order. Clears warm
-        starts and sensors, and updates what `read` returns for these environments, forces included.
+    def write(self, mask: Tensor, starts: dict[str, Written]) -> None:
+        """Set the state of each entity in the environments in `mask` (N,) bool.
+
+        Clears warm starts and sensors, and updates what `read` returns for these environments, forces included.
         """
         self._globals.activate()
-        robot, env_mask = self._robot, wp.from_torch(mask.contiguous(), dtype=wp.bool)
-        robot.reset(env_mask=env_mask)
-        if self._feet:
-            self._feet.reset(env_mask=env_mask)
-        if self._floating:
-            robot.write_root_link_pose_to_sim_mask(root_pose=base_pose.contiguous(), env_mask=env_mask)
-            robot.write_root_link_velocity_to_sim_mask(root_velocity=base_vel.contiguous(), env_mask=env_mask)
-        robot.write_joint_state_to_sim_mask(
-            position=joint_pos.contiguous(), velocity=joint_vel.contiguous(), env_mask=env_mask
-        )
+        env_mask = wp.from_torch(mask.contiguous(), dtype=wp.bool)
+        for sensor in self._sensors:
+            sensor.reset(env_mask=env_mask)
+        for name, asset in self._assets.items():
+            start = starts[name]
+            asset.reset(env_mask=env_mask)
+            if self._moves[name]:
+                asset.write_root_link_pose_to_sim_mask(
+                    root_pose=start.pose.contiguous(), env_mask=env_mask
+                )
+                asset.write_root_link_velocity_to_sim_mask(
+                    root_velocity=start.velocity.contiguous(), env_mask=env_mask
+                )
+            if name in self._alone:
+                asset.write_joint_state_to_sim_mask(
+                    position=start.joint_pos.contiguous(),
+                    velocity=start.joint_vel.contiguous(),
+                    env_mask=env_mask,
+                )
         NewtonManager.forward()
-        if self._feet:
+        if self._sensors:
             self._update_contacts()
 
     def _update_contacts(self) -> None:
@@ -287,15 +365,18 @@ class Bridge:
             solver._update_mjc_data(data, solver.model, self._state)
             mjw.forward(solver.mjw_model, data)
             NewtonManager._update_sensors(None)
-        assert self._feet is not None
-        # A sensor at time zero, as after its reset, reads zero.
-        self._feet.update(self._sim.get_physics_dt(), force_recompute=True)
+        for sensor in self._sensors:
+            # A sensor at time zero, as after its reset, reads zero.
+            sensor.update(self._sim.get_physics_dt(), force_recompute=True)
 
-    def command(self, position: Tensor, effort: Tensor) -> None:
-        """Hold positions (N, J) for the drives and forces (N, J), which are added, in Isaac Lab's order."""
+    def command(self, commands: dict[str, tuple[Tensor, Tensor]]) -> None:
+        """Hold, for each robot, positions (N, J) for the drives and forces (N, J), which are added, in Isaac Lab's
+        order."""
         self._globals.activate()
-        self._robot.actuators.target_command.set_position_mask(value=position.contiguous())
-        self._robot.actuators.target_command.set_effort_mask(value=effort.contiguous())
+        for name, (position, effort) in commands.items():
+            target = self._assets[name].actuators.target_command
+            target.set_position_mask(value=position.contiguous())
+            target.set_effort_mask(value=effort.contiguous())
         self._scene.write_data_to_sim()
 
     def step(self, substeps: int) -> None:
@@ -308,8 +389,8 @@ class Bridge:
     def rows(self) -> dict[str, Tensor]:
         """The simulation state, (N, ...) each: live views, to be read and written.
 
-        `joint_q` and `joint_qd` begin with a free base: its world position and xyzw; the linear velocity of its
-        centre of mass and its angular velocity, world axes.
+        In `joint_q` and `joint_qd` a free root has its world position and xyzw; the linear velocity of its centre of
+        mass and its angular velocity, world axes. `roots` says where.
         """
         state, n = self._state, len(self.origins)
         return {
@@ -344,7 +425,7 @@ class Bridge:
     def close(self) -> None:
         """Free the simulation."""
         self._globals.activate()
-        for name in ("_robot", "_feet", "_scene", "_solver", "_state"):
+        for name in ("_assets", "_feet", "_contacts", "_sensors", "_scene", "_solver", "_state"):
             self.__dict__.pop(name, None)
         try:
             with silence():
@@ -352,6 +433,64 @@ class Bridge:
         finally:
             self.__dict__.pop("_sim", None)
             self._globals.reset()
+
+
+def _articulation(scene: Scene, name: str, robot: Robot, model: mujoco.MjModel) -> ArticulationCfg:
+    """One robot; `model` is its MuJoCo model alone."""
+    names = dof_names(model)
+    drives = {a.joint: a for a in robot.actuators if a.kind == "position"}
+
+    def per_joint(value: str, default: float) -> dict[str, float]:
+        return {label: getattr(drives.get(joint), value, default) for label, joint in names.items()}
+
+    place = scene.place(name)
+    contacts = bool(robot.feet) or _touched(scene, name)
+    config = ArticulationCfg(
+        prim_path=f"{_ENV}/{name}",
+        spawn=sim_utils.UsdFileCfg(
+            usd_path=str(robot_usd(robot)),
+            activate_contact_sensors=contacts,
+            articulation_props=sim_utils.ArticulationRootPropertiesCfg(
+                enabled_self_collisions=touches_itself(model)
+            ),
+        ),
+        actuators={
+            "all": ImplicitActuatorCfg(
+                joint_names_expr=[".*"],
+                stiffness=per_joint("kp", 0.0),
+                damping=per_joint("kd", 0.0),
+                joint_effort_limit=per_joint("effort", _UNLIMITED),
+            )
+        },
+    )
+    if not scene.moves(name):
+        config.init_state.pos, config.init_state.rot = place.position, (*place.quat[1:], place.quat[0])
+    return config
+
+
+def _object(scene: Scene, name: str, thing: Object) -> RigidObjectCfg:
+    return RigidObjectCfg(
+        prim_path=f"{_ENV}/{name}",
+        spawn=sim_utils.UsdFileCfg(
+            usd_path=str(object_usd(thing)), activate_contact_sensors=_touched(scene, name)
+        ),
+        init_state=RigidObjectCfg.InitialStateCfg(
+            pos=thing.position, rot=(*thing.quat[1:], thing.quat[0])
+        ),
+    )
+
+
+def _touched(scene: Scene, name: str) -> bool:
+    """Whether a contact of the scene is about an entity."""
+    others = {c.other.partition("/")[0] for asked in scene.contacts.values() for c in asked.values()}
+    return bool(scene.contacts.get(name)) or name in others
+
+
+def newton_joint_type(name: str) -> int:
+    """Newton's number of a kind of joint."""
+    import newton
+
+    return int(getattr(newton.JointType, name))
 
 
 def solver_options(model: mujoco.MjModel, sizes: ArraySizes) -> MJWarpSolverCfg:

@@ -8,7 +8,7 @@ are in the robot's order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -17,7 +17,7 @@ from robolearn.envs.state import Tensor, quat_rotate, quat_rotate_inverse
 
 @dataclass
 class Measured:
-    """Measurements of N environments in Isaac Lab's conventions and order: J joints, B bodies, S contact sensors."""
+    """Measurements of one entity in N environments, in Isaac Lab's conventions and order: J joints, B bodies, S feet."""
 
     joint_pos: Tensor
     """(N, J) [rad or m]."""
@@ -28,7 +28,23 @@ class Measured:
     body_vel: Tensor
     """(N, B, 6) velocity of that origin, then angular velocity, world axes [m/s, rad/s]."""
     contact_force: Tensor
-    """(N, S, 3) net contact force on each sensor's body, world axes [N]."""
+    """(N, S, 3) net contact force on each foot, world axes [N]."""
+    contacts: dict[str, Tensor] = field(default_factory=dict)
+    """The contacts that the scene asks for, by name: (N, K, 3) forces on the sensor's bodies, world axes [N]."""
+
+
+@dataclass
+class Written:
+    """The initial state of one entity in Isaac Lab's conventions and order."""
+
+    pose: Tensor
+    """(N, 7) position of the root link in the world and orientation, xyzw."""
+    velocity: Tensor
+    """(N, 6) linear and angular velocity of the root link, world axes."""
+    joint_pos: Tensor
+    """(N, J)."""
+    joint_vel: Tensor
+    """(N, J)."""
 
 
 class Order:
@@ -105,20 +121,20 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Soles:
-    """The sites at the centres of the soles, fixed to the feet's bodies."""
+class Sites:
+    """Sites fixed to bodies: the centres of the soles, or frames."""
 
     offset: Tensor
-    """(F, 3) position relative to the body's origin, in its axes [m]."""
+    """(F, 3) position relative to the body's origin, in the body's axes [m]."""
     quat: Tensor
     """(F, 4) orientation relative to the body, wxyz."""
 
     def in_world(self, position: Tensor, quat: Tensor, velocity: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Position, orientation (wxyz) and velocity of each sole, world axes: (N, F, 3), (N, F, 4), (N, F, 3).
+        """Position, orientation (wxyz) and velocity of each site, world axes: (N, F, 3), (N, F, 4), (N, F, 3).
 
-        Arguments, of the feet's bodies: position (N, F, 3) of their origins, orientation (N, F, 4), wxyz, and velocity
+        Arguments, of the bodies: position (N, F, 3) of their origins, orientation (N, F, 4), wxyz, and velocity
         (N, F, 6). A point at r from the origin has the velocity v + omega x r.
         """
         arm = quat_rotate(quat, self.offset.expand_as(position))
-        sole_velocity = velocity[..., :3] + torch.linalg.cross(velocity[..., 3:], arm)
-        return position + arm, multiply(quat, self.quat.expand_as(quat)), sole_velocity
+        site_velocity = velocity[..., :3] + torch.linalg.cross(velocity[..., 3:], arm)
+        return position + arm, multiply(quat, self.quat.expand_as(quat)), site_velocity

@@ -210,7 +210,9 @@ def _inertia(model: mujoco.MjModel) -> np.ndarray:
 
 
 def _pairs(ours: mujoco.MjModel, theirs: mujoco.MjModel, match: Match) -> list[str]:
-    """Differences in which bodies can touch one another, and with how many pairs of geoms."""
+    """Differences in which bodies can touch one another, and with how many pairs of geoms; of two that are fixed, such as
+    the floor and the base of an arm, a contact moves nothing."""
+    fixed = {int(match.bodies[body]) for body in np.flatnonzero(ours.body_weldid == 0)}
     mine: Counter[tuple[int, ...]] = Counter(
         tuple(sorted(int(match.bodies[ours.geom_bodyid[geom]]) for geom in pair))
         for pair in colliding_pairs(ours)
@@ -218,6 +220,9 @@ def _pairs(ours: mujoco.MjModel, theirs: mujoco.MjModel, match: Match) -> list[s
     others = Counter(
         tuple(sorted(int(theirs.geom_bodyid[g]) for g in pair)) for pair in colliding_pairs(theirs)
     )
+    for counted in (mine, others):
+        for pair in [pair for pair in counted if fixed.issuperset(pair)]:
+            del counted[pair]
     if mine == others:
         return []
     first = min(pair for pair in mine | others if mine[pair] != others[pair])

@@ -1,4 +1,4 @@
-"""Converts a robot's MJCF to the USD file that Isaac Lab loads, and caches it."""
+"""Converts robots and objects to the USD files that Isaac Lab loads, and caches them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import re
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import mujoco
 
+from robolearn.envs import mjcf
 from robolearn.envs.mjcf import FLOOR_FRICTION
 from robolearn.envs.robot import Robot
+from robolearn.envs.scene import Object
 from robolearn.errors import ConfigError
 
 RECIPE = 2
@@ -60,7 +63,31 @@ def robot_usd(robot: Robot) -> Path:
     Raises:
         ConfigError: the MJCF has something that the conversion to USD would lose, or the cache cannot be written.
     """
-    spec = clean(robot)
+    return _converted(clean(robot), robot.name, str(robot.mjcf))
+
+
+def object_usd(thing: Object) -> Path:
+    """The path of the USD file of an object that can move, converted on first use; its body is `usd_name("body", 1)`.
+
+    Raises:
+        ConfigError: the cache cannot be written.
+    """
+    spec = mujoco.MjSpec()
+    spec.modelname = "robot"
+    mjcf.add_object(spec, "", replace(thing, position=(0.0, 0.0, 0.0), quat=(1.0, 0.0, 0.0, 0.0)), usd_name("body", 1))
+    spec.geoms[0].name = "geom0000"
+    spec.joints[0].name = ""
+    body = spec.bodies[1]
+    model = spec.copy().compile()
+    body.explicitinertial = True
+    body.mass, body.inertia, body.ipos, body.iquat = (
+        getattr(model, name)[1] for name in ("body_mass", "body_inertia", "body_ipos", "body_iquat")
+    )
+    return _converted(spec, thing.shape, f"object {thing}")
+
+
+def _converted(spec: mujoco.MjSpec, name: str, what: str) -> Path:
+    """The USD file of a cleaned spec, from the cache where it is there; `what` names it in errors."""
     xml = to_xml(spec)
 
     def make(folder: Path) -> Path:
@@ -71,13 +98,13 @@ def robot_usd(robot: Robot) -> Path:
         except (ImportError, OSError):
             raise
         except Exception as error:  # USD's errors, among others
-            raise ConfigError(f"{robot.mjcf}: cannot be converted to USD: {_reason(error)}") from error
+            raise ConfigError(f"{what}: cannot be converted to USD: {_reason(error)}") from error
         made = next(iter(sorted((folder / "robot").glob("*.usd*"))), None)
         if made is None or not _is_nonempty(made):
-            raise ConfigError(f"{robot.mjcf}: cannot be converted to USD: nothing was written")
+            raise ConfigError(f"{what}: cannot be converted to USD: nothing was written")
         return made
 
-    return _cached(f"{robot.name}-{digest(spec, xml)}.usdc", make)
+    return _cached(f"{name}-{digest(spec, xml)}.usdc", make)
 
 
 def ground_usd() -> Path:

@@ -67,19 +67,24 @@ class Overflow(IntFlag):
 class FakeBridge:
     """Joints, bodies and sensors are in other orders than the robot's, and environments far from one another."""
 
-    joint_names = ("turn", "drag", "swing")
-    body_names = ("left", "trunk", "right")
-    sensor_names = ("right", "left")
+    joints = ("turn", "drag", "swing")
+    bodies = ("left", "trunk", "right")
+    sensors = ("right", "left")
 
-    def __init__(self, robot, model, num_envs, device, sizes):
-        self.robot, self.device = robot, device
+    def __init__(self, scene, model, num_envs, device, sizes):
+        self.robot, self.device = scene.robot, device
+        self.joint_names = {"robot": list(self.joints)}
+        self.body_names = {"robot": list(self.bodies)}
+        self.sensor_names = {"robot": list(self.sensors)}
+        self.contact_names = {}
+        self.roots = {"robot": (0, 0)}
         self.solver_model, self.solver_bodies = model, ["world", "trunk", "left", "right"]
         self.model = model
         self.data = [mujoco.MjData(model) for _ in range(num_envs)]
         self.origins = torch.stack(
             [torch.tensor([10.0 * i, -7.0 * i - 3.0, 0.0]) for i in range(num_envs)]
         ).float()
-        n, joints = num_envs, len(self.joint_names)
+        n, joints = num_envs, len(self.joints)
         self._rows = {
             "joint_q": torch.zeros(n, 7 + joints),
             "joint_qd": torch.zeros(n, 6 + joints),
@@ -88,8 +93,8 @@ class FakeBridge:
         self._model_rows: dict[str, torch.Tensor] = {}
         self.position, self.effort = torch.zeros(n, joints), torch.zeros(n, joints)
         self.lost, self.closed = Overflow(0), False
-        self._qpos = [int(model.joint(name).qposadr[0]) for name in self.joint_names]
-        self._dofs = [int(model.joint(name).dofadr[0]) for name in self.joint_names]
+        self._qpos = [int(model.joint(name).qposadr[0]) for name in self.joints]
+        self._dofs = [int(model.joint(name).dofadr[0]) for name in self.joints]
 
     # ------------------------------------------------------------------ conversion to and from MuJoCo
 
@@ -121,10 +126,10 @@ class FakeBridge:
     def limit_drives(self, efforts):
         pass
 
-    def read(self) -> Measured:
+    def read(self) -> dict[str, Measured]:
         pose, velocity, force = [], [], []
         for data in self.data:
-            numbers = [self.model.body(name).id for name in self.body_names]
+            numbers = [self.model.body(name).id for name in self.bodies]
             pose.append(np.concatenate([data.xpos[numbers], data.xquat[numbers][:, [1, 2, 3, 0]]], axis=1))
             moving = []
             for number in numbers:
@@ -132,16 +137,18 @@ class FakeBridge:
                 mujoco.mj_objectVelocity(self.model, data, mujoco.mjtObj.mjOBJ_XBODY, number, both, 0)
                 moving.append(np.concatenate([both[3:], both[:3]]))
             velocity.append(moving)
-            force.append([data.sensor(f"{name}_force").data for name in self.sensor_names])
-        return Measured(
+            force.append([data.sensor(f"{name}_force").data for name in self.sensors])
+        measured = Measured(
             self._rows["joint_q"][:, 7:], self._rows["joint_qd"][:, 6:],
             *(torch.from_numpy(np.array(x, dtype=np.float32)) for x in (pose, velocity, force)),
         )  # fmt: skip
+        return {"robot": measured}
 
-    def write(self, mask, base_pose, base_vel, joint_pos, joint_vel):
+    def write(self, mask, starts):
+        start = starts["robot"]
         for i in mask.nonzero().flatten().tolist():
-            self._rows["joint_q"][i] = torch.cat([base_pose[i], joint_pos[i]])
-            self._rows["joint_qd"][i] = torch.cat([base_vel[i], joint_vel[i]])
+            self._rows["joint_q"][i] = torch.cat([start.pose[i], start.joint_pos[i]])
+            self._rows["joint_qd"][i] = torch.cat([start.velocity[i], start.joint_vel[i]])
             self._rows["warm_start"][i] = 0.0
             self._drive(i)
             mujoco.mj_forward(self.model, self._to_mujoco(i))
@@ -149,10 +156,10 @@ class FakeBridge:
     def _drive(self, i: int) -> None:
         for number, actuator in enumerate(self.robot.actuators):
             source = self.position if actuator.kind == "position" else self.effort
-            self.data[i].ctrl[number] = source[i, self.joint_names.index(actuator.joint)]
+            self.data[i].ctrl[number] = source[i, self.joints.index(actuator.joint)]
 
-    def command(self, position, effort):
-        self.position, self.effort = position.clone(), effort.clone()
+    def command(self, commands):
+        self.position, self.effort = (part.clone() for part in commands["robot"])
 
     def step(self, substeps):
         for i, data in enumerate(self.data):

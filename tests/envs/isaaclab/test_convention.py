@@ -99,7 +99,7 @@ def test_velocities_of_a_base_rotated_by_90_degrees_are_converted_to_link_axes_a
 def test_a_soles_velocity_includes_the_foots_rotation():
     # The foot at (5, 0, 1), rotated by 90 degrees about z, moves up with 1 m/s and rotates about z with 2 rad/s. The
     # sole 0.5 m ahead of it is at y = 0.5, and omega x r = (0, 0, 2) x (0, 0.5, 0) = (-1, 0, 0).
-    soles = convention.Soles(torch.tensor([[0.5, 0.0, 0.0]]), torch.tensor([[QUARTER, 0.0, 0.0, QUARTER]]))
+    soles = convention.Sites(torch.tensor([[0.5, 0.0, 0.0]]), torch.tensor([[QUARTER, 0.0, 0.0, QUARTER]]))
     position, quat, velocity = soles.in_world(
         torch.tensor([[[5.0, 0.0, 1.0]]]),
         torch.tensor([[[QUARTER, 0.0, 0.0, QUARTER]]]),
@@ -320,7 +320,7 @@ def test_a_joint_that_isaac_lab_does_not_have_is_refused_by_name(strider):
     class Renamed(FakeBridge):
         def __init__(self, *words):
             super().__init__(*words)
-            self.joint_names = ("turn", "drag", "wing")
+            self.joint_names = {"robot": ["turn", "drag", "wing"]}
 
     with pytest.raises(ConfigError, match="'swing' 0 times"):
         IsaacLabBackend(strider, 2, "cpu", bridge=Renamed)
