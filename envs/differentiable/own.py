@@ -50,8 +50,8 @@ class OwnEngine:
         self.num_envs, self.device = num_envs, device
         self._layout, self._motors = Layout(scene), len(robot.actuators)
         self._recorder = Recorder(device)
-        _warn_ignored(robot, ignored_contacts(model))
         mechanics = Mechanics(read_tree(scene, model, options), self.timestep)
+        _warn_ignored(robot, ignored_contacts(model))
         self._kernels = control_step_kernels(
             mechanics, self._layout.row, self._motors, self._layout.seen, self.params, number
         )
