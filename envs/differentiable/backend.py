@@ -10,16 +10,20 @@ import mujoco
 import torch
 
 from robolearn.envs import mjcf
-from robolearn.envs.backend import Capabilities, Snapshot
+from robolearn.envs.backend import Capabilities, Snapshot, require_features
 from robolearn.envs.differentiable.engine import ControlStep, Engine, Layout
-from robolearn.envs.randomize import nominal, require_settable
+from robolearn.envs.differentiable.parameters import Parameters
+from robolearn.envs.randomize import require_settable
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import InitialState, State, Tensor
+from robolearn.envs.scene import Scene
+from robolearn.envs.state import Initial, InitialState, State, Targets, Tensor, by_entity, home
 from robolearn.envs.warp_graphs import quiet, require_device
-from robolearn.errors import MissingError
+from robolearn.errors import MissingError, listing
 
 ABSURD_SPEED = 1000.0
 """A velocity component beyond this [m/s or rad/s] counts as divergence."""
+SUPPORTED = frozenset({"frames", "contacts"})
+"""Of `robolearn.envs.backend.FEATURES`. Both engines simulate one robot, and contact with the ground alone."""
 
 
 @dataclass
@@ -41,46 +45,62 @@ class DifferentiableBackend:
     graph. A reset is a `torch.where`, so gradients keep flowing through the environments that are not reset. The
     graph keeps only the input rows of each control step, and the backward pass simulates the step again: memory
     grows by a few hundred numbers per environment and step, until `detach`. All fields of the State are at time t.
+
+    A scene has one robot. Contact forces are those of the ground: bodies of the robot pass through each other.
     """
 
     config_class: ClassVar[type] = DifferentiableConfig
 
     def __init__(
-        self, robot: Robot, num_envs: int, device: str = "cpu", config: DifferentiableConfig | None = None
+        self,
+        scene: Scene | Robot,
+        num_envs: int,
+        device: str = "cpu",
+        config: DifferentiableConfig | None = None,
     ) -> None:
+        """Raises:
+        ConfigError: the scene or its robot has something that cannot be simulated; names it.
+        """
         config = config or DifferentiableConfig()
+        self.scene = scene = Scene.of(scene)
+        require_features(scene, "differentiable", SUPPORTED)
         quiet()
         self.device = require_device(device, "differentiable")
-        self.robot, self.num_envs = robot, num_envs
+        self.robot, self.num_envs = scene.robot, num_envs
         # The engines integrate differently, so robot.yaml has options for each.
         self._options = "newton" if config.engine == "newton" else "differentiable"
-        model = mjcf.build_model(robot, self._options)
+        model = mjcf.build_model(scene, self._options)
         mjcf.override_options(model, config.timestep, "robot", 0)
-        options = dict(mjcf.options(robot, self._options))
+        options = dict(mjcf.options(self.robot, self._options))
         if config.contact_stiffness:
             options["contact_stiffness"] = config.contact_stiffness
-        self._engine = self._make_engine(model, config.engine, options)
+        self._parameters = Parameters(scene, model)
         self.capabilities = Capabilities(
             name="differentiable",
-            timestep=self._engine.timestep,
+            timestep=float(model.opt.timestep),
             derived_lag=0,
             pd="implicit" if config.engine == "own" else "explicit",
             exact_restore=self.device.type == "cpu",
             gradients=True,
-            params=frozenset(self._engine.params),
+            params=frozenset(self._parameters.names),
+            features=SUPPORTED,
         )
-        self._layout = Layout(robot)
+        require_settable(scene.params, self.capabilities)
+        self._engine = self._make_engine(model, config.engine, options)
+        self._layout = Layout(scene)
         self._position_joints = [
-            robot.actuated[i] if a.kind == "position" else None for i, a in enumerate(robot.actuators)
+            self.robot.actuated[i] if a.kind == "position" else None
+            for i, a in enumerate(self.robot.actuators)
         ]
-        self._params = torch.zeros(num_envs, len(self._engine.params), device=self.device)
-        for column, name in enumerate(self._engine.params):
-            self._params[:, column] = nominal(name, model)
+        self._home = home(scene, scene.first, num_envs, self.device)
+        self._set_all_params(
+            torch.tensor([list(self._parameters.nominal.values())] * num_envs, device=self.device)
+        )
         every = torch.ones(num_envs, dtype=torch.bool, device=self.device)
         self._rows = torch.zeros(num_envs, self._layout.row, device=self.device)
         self._seen = torch.zeros(num_envs, self._layout.seen, device=self.device)
         self._diverged = ~every
-        self.reset(every, self._home())
+        self.reset(every, {})
 
     def _make_engine(self, model: mujoco.MjModel, name: str, options: dict[str, Any]) -> Engine:
         if name == "newton":
@@ -88,39 +108,45 @@ class DifferentiableBackend:
                 raise MissingError("backend.engine=newton needs newton: pip install 'robolearn[newton]'")
             from robolearn.envs.differentiable.newton import NewtonEngine
 
-            return NewtonEngine(self.robot, self.num_envs, self.device, model, options)
+            return NewtonEngine(self.scene, self.num_envs, self.device, model, options)
         from robolearn.envs.differentiable.own import OwnEngine
 
-        return OwnEngine(self.robot, self.num_envs, self.device, model, options)
-
-    def _home(self) -> InitialState:
-        zeros = torch.zeros(self.num_envs, 3, device=self.device)
-        upright = torch.zeros(self.num_envs, 4, device=self.device)
-        upright[:, 0] = 1.0
-        home = torch.tensor(self.robot.home, device=self.device).expand(self.num_envs, -1)
-        return InitialState(zeros, upright, zeros, zeros, home, torch.zeros_like(home))
+        return OwnEngine(self.scene, self.num_envs, self.device, model, options)
 
     @property
     def state(self) -> State:
         """The current State; the next step binds new tensors and leaves these as they are."""
         return self._state
 
-    def reset(self, mask: Tensor, initial: InitialState) -> None:
+    def reset(self, mask: Tensor, initial: Initial) -> None:
         """See `Backend.reset`. Gradients flow by the pose of the environments in `mask`, and on through the others."""
-        chosen = mask[:, None]
+        chosen, given = mask[:, None], by_entity(initial).get(self.scene.first, self._home)
         # Rows outside the mask may hold NaN, and a gradient of 0 times NaN is NaN: replace them before they are used.
-        home = vars(self._home())
-        initial = InitialState(
-            **{name: torch.where(chosen, value, home[name]) for name, value in vars(initial).items()}
+        start_state = InitialState(
+            **{
+                name: torch.where(chosen, value, getattr(self._home, name))
+                for name, value in vars(given).items()
+            }
         )
-        start = self._layout.rows(initial)
-        seen = self._advance(start, self._holding_targets(initial), 0)[1]
+        start = self._layout.rows(start_state)
+        seen = self._advance(start, self._holding_targets(start_state), 0)[1]
         self._rows, self._seen = torch.where(chosen, start, self._rows), torch.where(chosen, seen, self._seen)
         self._publish(self._diverged & ~mask)
 
-    def step(self, joint_targets: Tensor, substeps: int) -> None:
-        """See `Backend.step`. Gradients flow by `joint_targets` and by everything before."""
-        rows, seen = self._advance(self._rows, joint_targets, substeps)
+    def step(self, joint_targets: Targets, substeps: int) -> None:
+        """See `Backend.step`. Gradients flow by `joint_targets` and by everything before.
+
+        Raises:
+            ValueError: `joint_targets` has none of the robot.
+        """
+        given = by_entity(joint_targets)
+        if self.scene.first not in given:
+            raise ValueError(
+                f"backend=differentiable: step() got joint targets of {listing(given)}; those of its one robot, "
+                f"{self.scene.first!r}, are missing"
+            )
+        targets = given[self.scene.first]
+        rows, seen = self._advance(self._rows, targets, substeps)
         with torch.no_grad():
             speeds = torch.cat(
                 (rows[:, 7:13] if self.robot.base else rows[:, :0], rows[:, -len(self.robot.joints) :]), dim=1
@@ -128,7 +154,7 @@ class DifferentiableBackend:
             finite = torch.isfinite(rows).all(dim=1) & torch.isfinite(seen).all(dim=1)
             finite &= (speeds.abs() < ABSURD_SPEED).all(dim=1)
             # Clipping to the effort would hide a NaN target.
-            finite &= torch.isfinite(joint_targets).all(dim=1)
+            finite &= torch.isfinite(targets).all(dim=1)
         # A diverged environment keeps its last rows, detached: no gradient flows through the diverged step.
         kept = finite[:, None]
         self._rows, self._seen = (
@@ -158,7 +184,7 @@ class DifferentiableBackend:
         """See `Backend.restore`."""
         source = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
         self._rows, self._seen = snapshot["rows"][source], snapshot["seen"][source]
-        self._params = snapshot["params"][source]
+        self._set_all_params(snapshot["params"][source])
         self._publish(snapshot["diverged"][source])
 
     def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
@@ -166,9 +192,9 @@ class DifferentiableBackend:
         require_settable(params, self.capabilities)
         columns = [
             torch.where(mask, params[name], known) if name in params else known
-            for name, known in zip(self._engine.params, self._params.unbind(1), strict=True)
+            for name, known in zip(self._parameters.names, self._params.unbind(1), strict=True)
         ]
-        self._params = torch.stack(columns, dim=1)
+        self._set_all_params(torch.stack(columns, dim=1))
         self._publish(self._diverged)
 
     def check(self) -> None:
@@ -178,10 +204,14 @@ class DifferentiableBackend:
         """Free the engine's memory."""
         self._engine.close()
 
+    def _set_all_params(self, params: Tensor) -> None:
+        self._params = params
+        self._engine_params = self._parameters.of_engine(params, self._engine.params)
+
     def _advance(self, rows: Tensor, targets: Tensor, substeps: int) -> tuple[Tensor, Tensor]:
         if not torch.is_grad_enabled() or not (rows.requires_grad or targets.requires_grad):
-            return self._engine.forward(rows.detach(), targets.detach(), self._params, substeps)
-        result: Any = ControlStep.apply(self._engine, rows, targets, self._params, substeps)
+            return self._engine.forward(rows.detach(), targets.detach(), self._engine_params, substeps)
+        result: Any = ControlStep.apply(self._engine, rows, targets, self._engine_params, substeps)
         return result
 
     def _holding_targets(self, initial: InitialState) -> Tensor:
@@ -192,5 +222,5 @@ class DifferentiableBackend:
 
     def _publish(self, diverged: Tensor) -> None:
         self._diverged = diverged
-        params = dict(zip(self._engine.params, self._params.unbind(1), strict=True))
-        self._state = State({"robot": self._layout.entity(self._seen)}, params, diverged)
+        params = dict(zip(self._parameters.names, self._params.unbind(1), strict=True))
+        self._state = State({self.scene.first: self._layout.entity(self._seen)}, params, diverged)

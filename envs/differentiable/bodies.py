@@ -80,6 +80,9 @@ class Frame:
     """The last degree of freedom that moves the body; -1 for a fixed body."""
 
 
+WORLD = Frame(IDENTITY, [1.0, 0.0, 0.0, 0.0], ZERO, ZERO, ZERO, ZERO, -1)
+
+
 class Bodies:
     """The bodies of one tree. `row` is a list of scalars, with the columns of `Layout`."""
 
@@ -98,11 +101,10 @@ class Bodies:
 
     def frames(self, row: Sequence[Scalar]) -> tuple[list[Frame], list[Dof]]:
         """Frames of all bodies, parents first, and motions of all degrees of freedom."""
-        world = Frame(IDENTITY, [1.0, 0.0, 0.0, 0.0], ZERO, ZERO, ZERO, ZERO, -1)
         frames: list[Frame] = []
         dofs: list[Dof] = []
         for index, body in enumerate(self.tree.bodies):
-            parent = frames[body.parent] if body.parent >= 0 else world
+            parent = frames[body.parent] if body.parent >= 0 else WORLD
             rotation = matmul(parent.rotation, body.rotation)
             quat = quat_multiply(parent.quat, body.quat)
             if body.parent >= 0:

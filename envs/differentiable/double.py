@@ -19,4 +19,4 @@ class DoubleBackend(DifferentiableBackend):
 
     def _make_engine(self, model: mujoco.MjModel, name: str, options: dict[str, Any]) -> Engine:
         assert name == "own", name
-        return OwnEngine(self.robot, self.num_envs, self.device, model, options, number="float64")
+        return OwnEngine(self.scene, self.num_envs, self.device, model, options, number="float64")

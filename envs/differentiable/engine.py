@@ -7,8 +7,10 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.function import once_differentiable
 
+from robolearn.envs.randomize import settable
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Entity, InitialState, Tensor, quat_rotate
+from robolearn.envs.scene import Scene
+from robolearn.envs.state import Entity, InitialState, Tensor, quat_rotate, scene_state
 
 
 class Engine(Protocol):
@@ -51,38 +53,31 @@ class Layout:
     """Columns of a row (N, R) and of the outputs `seen` (N, L), with joints in the robot's order.
 
     A row is MuJoCo's state: for a free base its position (3), orientation wxyz (4), velocity in world axes (3) and
-    angular velocity in base axes (3); then joint positions (J) and velocities (J). `seen` has every field of
-    `Entity` in its order, flattened.
+    angular velocity in base axes (3); then joint positions (J) and velocities (J). `seen` has every tensor of the
+    robot's `Entity` in the order of `Entity.tensors`, flattened: frames and contacts of the scene last.
     """
 
-    def __init__(self, robot: Robot) -> None:
+    def __init__(self, what: Robot | Scene) -> None:
+        scene = Scene.of(what)
+        robot = scene.robot
         self.base = 13 if robot.base else 0
         self.joints = len(robot.joints)
         self.row = self.base + 2 * self.joints
-        b, f, j = len(robot.bodies), len(robot.feet), self.joints
-        self.shapes: dict[str, tuple[int, ...]] = {
-            "base_pos": (3,),
-            "base_quat": (4,),
-            "base_lin_vel": (3,),
-            "base_ang_vel": (3,),
-            "joint_pos": (j,),
-            "joint_vel": (j,),
-            "joint_torque": (j,),
-            "body_pos": (b, 3),
-            "foot_pos": (f, 3),
-            "foot_quat": (f, 4),
-            "foot_lin_vel": (f, 3),
-            "foot_force": (f, 3),
-        }
+        self._example = scene_state(scene, 1, torch.device("cpu"))[scene.first]
+        self.shapes = {name: tuple(tensor.shape[1:]) for name, tensor in self._example.tensors().items()}
+        """Of each tensor of the Entity, by its name, for one environment."""
+        self._names = {id(tensor): name for name, tensor in self._example.tensors().items()}
         self.widths = [int(torch.Size(shape).numel()) for shape in self.shapes.values()]
         self.seen = sum(self.widths)
 
     def entity(self, seen: Tensor) -> Entity:
-        """The fields of Entity as views of `seen` (N, L)."""
+        """The Entity whose tensors are views of `seen` (N, L)."""
         parts = seen.split(self.widths, dim=1)
-        return Entity(
-            **{k: part.view(len(seen), *self.shapes[k]) for k, part in zip(self.shapes, parts, strict=True)}
-        )
+        views = {
+            name: part.view(len(seen), *shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+        return self._example.each(lambda tensor: views[self._names[id(tensor)]])
 
     def rows(self, initial: InitialState) -> Tensor:
         """The rows (N, R) of an initial state."""
@@ -96,6 +91,11 @@ class Layout:
     def joint_pos(self, rows: Tensor) -> Tensor:
         """Joint positions (N, J) of rows."""
         return rows[:, self.base : self.base + self.joints]
+
+
+def engine_params(scene: Scene) -> tuple[str, ...]:
+    """Names of the physical parameters that an engine needs for those of a scene, sorted: see `Engine.params`."""
+    return tuple(sorted({name.split("/")[1] if "/" in name else name for name in settable(scene)}))
 
 
 class ControlStep(torch.autograd.Function):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from robolearn.envs.differentiable.bodies import Bodies, Dof, Frame, solve
+from robolearn.envs.differentiable.bodies import WORLD, Bodies, Dof, Frame, solve
 from robolearn.envs.differentiable.symbols import Scalar, maximum, minimum, sqrt, total, where_positive
 from robolearn.envs.differentiable.tree import Joint, Motor, Tree
 from robolearn.envs.differentiable.vectors import (
@@ -214,10 +214,23 @@ class Mechanics(Bodies):
             foot_pos += add(frame.root, sole)
             foot_quat += quat_multiply(frame.quat, foot.quat)
             foot_lin_vel += self.velocity(frame, sole)
-            forces = [c.force for c in contacts if c.body == foot.body]
-            foot_force += [total(f[axis] for f in forces) for axis in range(3)]
+            foot_force += _net_force(contacts, foot.body)
         feet = [*foot_pos, *foot_quat, *foot_lin_vel, *foot_force]
-        return [*base, *positions, *speeds, *torques, *bodies, *feet]
+        asked: list[Scalar] = []
+        for site in tree.frames:
+            frame = frames[site.body] if site.body >= 0 else WORLD
+            at = add(frame.position, rotate(frame.rotation, site.position))
+            turned = quat_multiply(frame.quat, site.quat)
+            asked += [*add(frame.root, at), *turned, *self.velocity(frame, at), *frame.angular]
+        for body in tree.touched:
+            asked += _net_force(contacts, body)
+        return [*base, *positions, *speeds, *torques, *bodies, *feet, *asked]
+
+
+def _net_force(contacts: list[Contact], body: int) -> Vector:
+    """The ground's force on a body, world axes."""
+    forces = [contact.force for contact in contacts if contact.body == body]
+    return [total(force[axis] for force in forces) for axis in range(3)]
 
 
 def _small_rotation(half: Vector) -> list[Scalar]:

@@ -11,11 +11,12 @@ import torch
 import warp as wp
 
 from robolearn.envs.differentiable import newton_kernels as kernels
-from robolearn.envs.differentiable.engine import Layout
+from robolearn.envs.differentiable.engine import Layout, engine_params
 from robolearn.envs.differentiable.newton_model import SINK, Description, Link
 from robolearn.envs.differentiable.supported import compliance
-from robolearn.envs.randomize import nominal, settable
+from robolearn.envs.randomize import nominal, parameter
 from robolearn.envs.robot import Robot
+from robolearn.envs.scene import Scene
 from robolearn.envs.state import Tensor
 from robolearn.envs.warp_graphs import Recorder, patience, quiet
 
@@ -51,7 +52,7 @@ class NewtonEngine:
 
     def __init__(
         self,
-        robot: Robot,
+        scene: Scene | Robot,
         num_envs: int,
         device: torch.device,
         model: mujoco.MjModel,
@@ -68,8 +69,9 @@ class NewtonEngine:
         """
         quiet()
         self.timestep = float(model.opt.timestep)
-        self.params = tuple(sorted(settable(robot)))
-        self._robot, self._count = robot, num_envs
+        self._scene = scene = Scene.of(scene)
+        self._robot, self._count = scene.robot, num_envs
+        self.params = engine_params(scene)
         self._recorder = Recorder(device)
         self._solver_each, self._restore_forces = _solver_each, _restore_forces
         self._graphs: dict[tuple[str, int], wp.Graph] = {}
@@ -77,10 +79,11 @@ class NewtonEngine:
         self._solver: Any = None
         self._model: Any = None  # Newton's types are incomplete
         self._start: Any = None
-        description = Description(robot, model)
+        description = Description(scene, model)
         with wp.ScopedDevice(self._recorder.warp):
             self._joints, self._places = description.joints(), description.places()
-            self._points = description.points(*compliance(robot, model, options, SINK, 1.0))
+            self._points = description.points(*compliance(self._robot, model, options, SINK, 1.0))
+            self._asked = description.asked()
             self._model = _newton_model(description, num_envs)
             self._allocate(description)
 
@@ -121,7 +124,7 @@ class NewtonEngine:
 
     def _allocate(self, description: Description) -> None:
         """Allocate the buffers that do not depend on the number of substeps."""
-        n, layout = self._count, Layout(self._robot)
+        n, layout = self._count, Layout(self._scene)
 
         def floats(width: int, requires_grad: bool = False) -> wp.array:
             return wp.zeros((n, width), dtype=float, requires_grad=requires_grad)
@@ -133,7 +136,10 @@ class NewtonEngine:
         column = [self.params.index(name) if name in self.params else -1 for name in PARAMETERS]
         self._columns = wp.vec3i(*column)
         self._frictions, self._gains, self._masses = (
-            wp.full(n, nominal(name, description.model), dtype=float) for name in PARAMETERS
+            wp.full(
+                n, nominal(parameter(name, self._scene, description.model), description.model), dtype=float
+            )
+            for name in PARAMETERS
         )
         inertia = np.zeros((len(description.links), 6, 6), dtype=np.float32)
         for i, link in enumerate(description.links):
@@ -190,6 +196,20 @@ class NewtonEngine:
                 ],
                 outputs=[self._rows_out, self._seen],
             )  # fmt: skip
+            frames, touched = len(self._asked.link), len(self._asked.touched)
+            if frames:
+                wp.launch(
+                    kernels.publish_frames, dim=(n, frames),
+                    inputs=[state.body_q, state.body_qd, self._com, self._asked], outputs=[self._seen],
+                )  # fmt: skip
+            if touched and points:
+                wp.launch(
+                    kernels.publish_contacts, dim=(n, touched, points),
+                    inputs=[
+                        state.body_q, state.body_qd, self._com, self._frictions, self._points, self._asked,
+                    ],
+                    outputs=[self._seen],
+                )  # fmt: skip
 
     def _substep(self, substep: _Substep, tape: wp.Tape) -> None:
         n, before, after = self._count, substep.before, substep.after

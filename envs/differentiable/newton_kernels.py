@@ -48,6 +48,8 @@ class Points:
     """Contact points (P,): spheres, with radius 0 for corners."""
 
     link: wp.array[int]
+    body: wp.array[int]
+    """MuJoCo's id of the body they are on."""
     foot: wp.array[int]
     """The foot they belong to, -1 for none."""
     center: wp.array[wp.vec3]
@@ -75,6 +77,20 @@ class Places:
     foot: wp.array[int]
     foot_at: wp.array[wp.vec3]
     foot_turn: wp.array[wp.quat]
+
+
+@wp.struct
+class Asked:
+    """What a scene asks for besides: F frames, and the contact forces on C bodies."""
+
+    first: int
+    """Column of `seen` where they begin."""
+    link: wp.array[int]
+    """(F,) the link of each frame, -1 for the world."""
+    at: wp.array[wp.vec3]
+    turn: wp.array[wp.quat]
+    touched: wp.array[int]
+    """(C,) MuJoCo's id of each body."""
 
 
 @wp.func
@@ -277,6 +293,64 @@ def publish(
     wrench = _ground(points, p, body_q[env, link], body_qd[env, link], body_com[env, link], frictions[env])
     for i in range(3):
         wp.atomic_add(seen, env, start + 10 * feet + 3 * points.foot[p] + i, wrench[i])
+
+
+@wp.kernel
+def publish_frames(
+    body_q: wp.array2d[wp.transform],
+    body_qd: wp.array2d[wp.spatial_vector],
+    body_com: wp.array2d[wp.vec3],
+    asked: Asked,
+    # Out:
+    seen: wp.array2d[float],
+):
+    """Position, orientation, linear and angular velocity of the frames, in world axes; the velocities of fixed ones
+    stay 0. One thread per environment and frame."""
+    env, f = wp.tid()
+    link = asked.link[f]
+    start = asked.first + 13 * f
+    if link < 0:
+        at = asked.at[f]
+        turn = asked.turn[f]
+        seen[env, start + 3] = turn[3]
+        for i in range(3):
+            seen[env, start + i] = at[i]
+            seen[env, start + 4 + i] = turn[i]
+        return
+    pose = body_q[env, link]
+    origin = wp.transform_point(pose, asked.at[f])
+    turned = wp.transform_get_rotation(pose) * asked.turn[f]
+    twist = body_qd[env, link]
+    spin = wp.spatial_bottom(twist)
+    arm = origin - wp.transform_point(pose, body_com[env, link])
+    velocity = wp.spatial_top(twist) + wp.cross(spin, arm)
+    seen[env, start + 3] = turned[3]
+    for i in range(3):
+        seen[env, start + i] = origin[i]
+        seen[env, start + 4 + i] = turned[i]
+        seen[env, start + 7 + i] = velocity[i]
+        seen[env, start + 10 + i] = spin[i]
+
+
+@wp.kernel
+def publish_contacts(
+    body_q: wp.array2d[wp.transform],
+    body_qd: wp.array2d[wp.spatial_vector],
+    body_com: wp.array2d[wp.vec3],
+    frictions: wp.array[float],
+    points: Points,
+    asked: Asked,
+    # Added to:
+    seen: wp.array2d[float],
+):
+    """The ground's force on the bodies that the scene asks for. One thread per environment, body and point."""
+    env, c, p = wp.tid()
+    if points.body[p] != asked.touched[c]:
+        return
+    link = points.link[p]
+    wrench = _ground(points, p, body_q[env, link], body_qd[env, link], body_com[env, link], frictions[env])
+    for i in range(3):
+        wp.atomic_add(seen, env, asked.first + 13 * asked.link.shape[0] + 3 * c + i, wrench[i])
 
 
 @wp.kernel(enable_backward=False)

@@ -13,9 +13,12 @@ import mujoco
 import numpy as np
 import warp as wp
 
+from robolearn.envs import mjcf
 from robolearn.envs.differentiable import newton_kernels as kernels
-from robolearn.envs.differentiable.supported import raise_unsupported, require_supported
+from robolearn.envs.differentiable.engine import Layout
+from robolearn.envs.differentiable.supported import raise_unsupported, require_supported, surroundings
 from robolearn.envs.robot import Robot
+from robolearn.envs.scene import Scene
 
 GEOM, JOINT = mujoco.mjtGeom, mujoco.mjtJoint
 
@@ -51,9 +54,10 @@ class Link:
 class Description:
     """The part of a MuJoCo model that the engine uses. Raises ConfigError for an unsupported feature."""
 
-    def __init__(self, robot: Robot, model: mujoco.MjModel) -> None:
-        self.robot, self.model = robot, model
-        require_supported(robot, model)
+    def __init__(self, scene: Scene | Robot, model: mujoco.MjModel) -> None:
+        self.scene, self.model = Scene.of(scene), model
+        self.robot = self.scene.robot
+        require_supported(self.robot, model)
         self._data = mujoco.MjData(model)
         mujoco.mj_kinematics(model, self._data)  # at qpos0: all joints at ref
         self.links: list[Link] = []
@@ -190,7 +194,8 @@ class Description:
         """
         model = self.model
         feet = [model.body(foot).id for foot in self.robot.feet]
-        rows: dict[str, list[Any]] = {"link": [], "foot": [], "center": [], "radius": []}
+        rows: dict[str, list[Any]] = {"link": [], "body": [], "foot": [], "center": [], "radius": []}
+        beside = surroundings(model)
         planes = [int(i) for i in np.flatnonzero(model.geom_type == GEOM.mjGEOM_PLANE)]
         for floor in planes:
             normal = _matrix(model.geom_quat[floor])[:, 2]
@@ -202,7 +207,7 @@ class Description:
             link = self.link_index(body)
             touches = any(self._can_collide(geom, floor) for floor in planes)
             if link < 0:
-                if self._collides(geom) and geom not in planes:
+                if self._collides(geom) and beside[geom] and geom not in planes:
                     self._fail(f"{self._name(geom)}, an obstacle", "one level floor", "set its contype to 0")
                 continue
             if not touches:
@@ -213,6 +218,7 @@ class Description:
             for center, radius in ends:
                 at, _ = self.in_link_frame(body, center, np.array([1.0, 0, 0, 0]))
                 rows["link"].append(link)
+                rows["body"].append(body)
                 rows["foot"].append(feet.index(body) if body in feet else -1)
                 rows["center"].append(at)
                 rows["radius"].append(radius)
@@ -308,6 +314,26 @@ class Description:
         places.base = int(robot.base is not None)
         places.com = wp.vec3(*self.links[0].com)
         return places
+
+    def asked(self) -> kernels.Asked:
+        """The frames and contacts that the scene asks for, which come last in `seen`."""
+        model, scene = self.model, self.scene
+        rows: dict[str, list[Any]] = {"link": [], "at": [], "turn": [], "touched": []}
+        for name in scene.frames.get(scene.first, ()):
+            site = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, name)
+            if site < 0:
+                body, pos, quat = model.body(name).id, np.zeros(3), np.array([1.0, 0, 0, 0])
+            else:
+                body, pos, quat = int(model.site_bodyid[site]), model.site_pos[site], model.site_quat[site]
+            at, turn = self.in_link_frame(body, pos, quat)
+            rows["link"].append(self.link_index(body))
+            rows["at"].append(at)
+            rows["turn"].append(turn[[1, 2, 3, 0]])
+        for contact in scene.contacts.get(scene.first, {}).values():
+            rows["touched"] += [model.body(n).id for n in mjcf.contact_bodies(scene, scene.first, contact)]
+        asked = _struct(kernels.Asked, rows)
+        asked.first = Layout(self.robot).seen
+        return asked
 
 
 def _matrix(quat: np.ndarray) -> np.ndarray:

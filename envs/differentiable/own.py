@@ -10,12 +10,12 @@ import mujoco
 import torch
 import warp as wp
 
-from robolearn.envs.differentiable.engine import Layout
+from robolearn.envs.differentiable.engine import Layout, engine_params
 from robolearn.envs.differentiable.kernel import SIZES, control_step_kernels
 from robolearn.envs.differentiable.mechanics import Mechanics
 from robolearn.envs.differentiable.tree import ignored_contacts, read_tree
-from robolearn.envs.randomize import settable
 from robolearn.envs.robot import Robot
+from robolearn.envs.scene import Scene
 from robolearn.envs.state import Tensor
 from robolearn.envs.warp_graphs import Recorder, patience
 
@@ -36,20 +36,22 @@ class OwnEngine:
 
     def __init__(
         self,
-        robot: Robot,
+        scene: Scene | Robot,
         num_envs: int,
         device: torch.device,
         model: mujoco.MjModel,
         options: Mapping[str, Any],
         number: Literal["float32", "float64"] = "float32",
     ) -> None:
+        scene = Scene.of(scene)
+        robot = scene.robot
         self.timestep = float(model.opt.timestep)
-        self.params = tuple(sorted(settable(robot)))
+        self.params = engine_params(scene)
         self.num_envs, self.device = num_envs, device
-        self._layout, self._motors = Layout(robot), len(robot.actuators)
+        self._layout, self._motors = Layout(scene), len(robot.actuators)
         self._recorder = Recorder(device)
+        mechanics = Mechanics(read_tree(scene, model, options), self.timestep)
         _warn_ignored(robot, ignored_contacts(model))
-        mechanics = Mechanics(read_tree(robot, model, options), self.timestep)
         self._kernels = control_step_kernels(
             mechanics, self._layout.row, self._motors, self._layout.seen, self.params, number
         )

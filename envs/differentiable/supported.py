@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import mujoco
+import numpy as np
 
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, quote
@@ -54,6 +55,18 @@ def require_supported(robot: Robot, model: mujoco.MjModel) -> None:
         short = name.removeprefix("mjDSBL_")
         if model.opt.disableflags & int(bit) and short not in _HARMLESS:
             fail(f"the option disable: {short.lower()} is set", "remove it")
+
+
+def surroundings(model: mujoco.MjModel) -> np.ndarray:
+    """(G,) bool: whether a geom is beside the robot, such as the floor or an obstacle. The geoms of a base that is
+    fixed to the world are the robot's."""
+    robots = {0}
+    for body in np.flatnonzero(model.body_jntnum):
+        while body not in robots:
+            robots.add(int(body))
+            body = model.body_parentid[body]
+    robots.remove(0)
+    return np.array([body not in robots for body in model.geom_bodyid], dtype=bool)
 
 
 def compliance(

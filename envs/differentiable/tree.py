@@ -9,9 +9,16 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from robolearn.envs import mjcf
 from robolearn.envs.contacts import colliding_pairs
-from robolearn.envs.differentiable.supported import compliance, raise_unsupported, require_supported
+from robolearn.envs.differentiable.supported import (
+    compliance,
+    raise_unsupported,
+    require_supported,
+    surroundings,
+)
 from robolearn.envs.robot import Robot
+from robolearn.envs.scene import Scene
 
 Numbers = list[float]
 
@@ -92,10 +99,11 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Foot:
-    """A foot's sole site, relative to its body."""
+class Site:
+    """A site or the origin of a body, relative to the body."""
 
     body: int
+    """-1 for the world."""
     position: Numbers
     quat: Numbers
 
@@ -120,7 +128,12 @@ class Tree:
     bodies: tuple[Body, ...]
     motors: tuple[Motor, ...]
     points: tuple[Point, ...]
-    feet: tuple[Foot, ...]
+    feet: tuple[Site, ...]
+    """The soles."""
+    frames: tuple[Site, ...]
+    """What the scene asks for, in its order."""
+    touched: tuple[int, ...]
+    """The bodies of the scene's contacts, one contact after the other."""
     seen_bodies: tuple[int, ...]
     position_columns: tuple[int, ...]
     velocity_columns: tuple[int, ...]
@@ -141,12 +154,14 @@ SAG = 0.002
 """Penetration of one point under the robot's weight [m], which sets the default stiffness of the ground."""
 
 
-def read_tree(robot: Robot, model: mujoco.MjModel, options: Mapping[str, Any]) -> Tree:
-    """The tree of a robot from its compiled scene.
+def read_tree(what: Robot | Scene, model: mujoco.MjModel, options: Mapping[str, Any]) -> Tree:
+    """The tree of a scene's robot from its compiled model.
 
     Raises:
         ConfigError: names the first feature that this engine does not simulate.
     """
+    scene = Scene.of(what)
+    robot = scene.robot
     require_simulable(robot, model)
     base = 13 if robot.base else 0
     count = len(robot.joints)
@@ -182,15 +197,17 @@ def read_tree(robot: Robot, model: mujoco.MjModel, options: Mapping[str, Any]) -
         )
         for a in robot.actuators
     ]
-    sites = [model.site(name).id for name in robot.feet]
     colliding = model.geom_contype | model.geom_conaffinity
     return Tree(
         bodies=tuple(bodies),
         motors=tuple(motors),
         points=tuple(_points(model)),
-        feet=tuple(
-            Foot(int(model.site_bodyid[s]) - 1, model.site_pos[s].tolist(), model.site_quat[s].tolist())
-            for s in sites
+        feet=tuple(_site(model, name) for name in robot.feet),
+        frames=tuple(_site(model, name) for name in scene.frames.get(scene.first, ())),
+        touched=tuple(
+            model.body(name).id - 1
+            for contact in scene.contacts.get(scene.first, {}).values()
+            for name in mjcf.contact_bodies(scene, scene.first, contact)
         ),
         seen_bodies=tuple(model.body(name).id - 1 for name in robot.bodies),
         position_columns=tuple(known[name][0] for name in robot.joints),
@@ -239,26 +256,32 @@ def require_simulable(robot: Robot, model: mujoco.MjModel) -> None:
 
 
 def _ground_pairs(model: mujoco.MjModel) -> list[tuple[int, int]]:
-    """Pairs of geoms that can touch: a fixed one and one of the robot."""
-    pairs = [
-        (a, b, model.body_weldid[model.geom_bodyid[a]], model.body_weldid[model.geom_bodyid[b]])
-        for a, b in colliding_pairs(model)
-    ]
-    return [(a, b) if not weld_a else (b, a) for a, b, weld_a, weld_b in pairs if not (weld_a and weld_b)]
+    """Pairs of geoms that can touch: one beside the robot and one of the robot."""
+    beside = surroundings(model)
+    return [(a, b) if beside[a] else (b, a) for a, b in colliding_pairs(model) if beside[a] != beside[b]]
 
 
 def ignored_contacts(model: mujoco.MjModel) -> list[str]:
     """Pairs of geoms of the robot that collide in MuJoCo and pass through each other in this engine."""
+    beside = surroundings(model)
     return [
         f"{_name(model, a)} and {_name(model, b)}"
         for a, b in colliding_pairs(model)
-        if all(model.body_weldid[model.geom_bodyid[g]] for g in (a, b))
+        if not beside[a] and not beside[b]
     ]
 
 
 def _name(model: mujoco.MjModel, geom: int) -> str:
     name, body = model.geom(geom).name, model.body(model.geom_bodyid[geom]).name
     return f"geom {name}" if name else f"a geom of body {body}"
+
+
+def _site(model: mujoco.MjModel, name: str) -> Site:
+    """The site of that name, or the body where there is no such site; as for the sensors of `mjcf.frame_sensor`."""
+    s = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, name)
+    if s < 0:
+        return Site(model.body(name).id - 1, [0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0])
+    return Site(int(model.site_bodyid[s]) - 1, model.site_pos[s].tolist(), model.site_quat[s].tolist())
 
 
 def _joint(model: mujoco.MjModel, j: int, known: dict[str, tuple[int, int]]) -> Joint:

@@ -27,7 +27,7 @@ from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.tasks.mdp.context import Context
 from robolearn.tasks.mdp.task import Task
-from robolearn.training.build import make_env
+from robolearn.training.build import make_env, make_scene
 from robolearn.training.train import set_threads
 
 STEPS = (1, 8)
@@ -159,7 +159,7 @@ def _in_float64(cfg: Config, env: Env) -> Env | None:
         return None
     from robolearn.envs.differentiable.double import DoubleBackend
 
-    double = DoubleBackend(env.robot, env.num_envs, str(env.device), cfg.backend)
+    double = DoubleBackend(make_scene(cfg, env.robot), env.num_envs, str(env.device), cfg.backend)
     twin = _DoubleEnv(cfg.task, env.robot, double, cfg.seed)
     twin.restore(env.snapshot())
     return twin

@@ -13,8 +13,9 @@ import torch
 
 from robolearn.envs import mjcf
 from robolearn.envs.differentiable.engine import ControlStep, Layout
-from robolearn.envs.randomize import nominal
+from robolearn.envs.randomize import nominal, parameter
 from robolearn.envs.robot import Robot
+from robolearn.envs.scene import Scene
 from robolearn.envs.state import InitialState
 from tests.envs.newton_robots import MIXED, write_robot
 from tests.factories import home_pose, home_targets, load_robot
@@ -29,12 +30,14 @@ Make = Callable[..., "Sim"]
 class Sim:
     """An engine with its layout, model and physical parameters."""
 
-    def __init__(self, robot: Robot, device: str = "cpu", **flags: bool) -> None:
-        self.robot, self.layout = robot, Layout(robot)
-        self.model = mjcf.build_model(robot, "newton")
-        options = robot.solver["newton"]
-        self.engine = NewtonEngine(robot, N, torch.device(device), self.model, options, **flags)
-        self.params = torch.tensor([[nominal(name, self.model) for name in self.engine.params]] * N)
+    def __init__(self, what: Robot | Scene, device: str = "cpu", **flags: bool) -> None:
+        scene = Scene.of(what)
+        self.robot, self.layout = scene.robot, Layout(scene)
+        self.model = mjcf.build_model(scene, "newton")
+        options = self.robot.solver["newton"]
+        self.engine = NewtonEngine(scene, N, torch.device(device), self.model, options, **flags)
+        known = [nominal(parameter(name, scene, self.model), self.model) for name in self.engine.params]
+        self.params = torch.tensor([known] * N)
 
     def forward(self, rows, targets, substeps):
         return self.engine.forward(rows, targets, self.params, substeps)
