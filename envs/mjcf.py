@@ -417,6 +417,8 @@ def _fail_scene(problem: str, name: str, valid: Iterable[str]) -> NoReturn:
     )
 
 
+_LEAST_FRICTION = 1e-5
+"""With less, MuJoCo's friction cones are singular."""
 _SHAPES = {
     "box": mujoco.mjtGeom.mjGEOM_BOX,
     "sphere": mujoco.mjtGeom.mjGEOM_SPHERE,
@@ -437,7 +439,7 @@ def add_object(spec: mujoco.MjSpec, name: str, thing: Object, label: str = "") -
     body.add_geom(
         name=label, type=_SHAPES[thing.shape], size=[*(length / 2 for length in thing.size), 0, 0][:3],
         mass=thing.mass, contype=bits, conaffinity=bits, condim=4,
-        friction=[thing.friction, thing.torsion, 0.0001], solref=[0.02, 1], solimp=[0.9, 0.95, 0.001, 0.5, 2],
+        friction=[max(value, _LEAST_FRICTION) for value in (thing.friction, thing.torsion, 0.0001)], solref=[0.02, 1], solimp=[0.9, 0.95, 0.001, 0.5, 2],
         margin=0, gap=0, priority=0, group=0, material="", rgba=[*thing.color, 1],
     )  # fmt: skip
 

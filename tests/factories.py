@@ -14,7 +14,8 @@ from robolearn.config import registry
 from robolearn.core.env import Env
 from robolearn.envs.backend import Backend
 from robolearn.envs.robot import Robot
-from robolearn.envs.state import Entity, InitialState, State
+from robolearn.envs.scene import Scene
+from robolearn.envs.state import InitialState, State
 from robolearn.tasks.mdp.task import Task
 from robolearn.training.train import train
 
@@ -102,9 +103,7 @@ class OnHost:
 
     @property
     def state(self) -> State:
-        state = self.backend.state
-        robot = Entity(**{name: x.cpu() for name, x in state.robot.tensors().items()})
-        return State({"robot": robot}, {k: v.cpu() for k, v in state.params.items()}, state.diverged.cpu())
+        return self.backend.state.each(torch.Tensor.cpu)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.backend, name)
@@ -125,13 +124,13 @@ def _backend_params() -> list[Any]:
 
 @pytest.fixture(params=_backend_params())
 def make_backend(request: pytest.FixtureRequest) -> Iterator[Callable[..., Backend | OnHost]]:
-    """(robot, num_envs) -> Backend, for every installed backend."""
+    """(robot or scene, num_envs) -> Backend, for every installed backend."""
     name, device = request.param
     cls = registry.load("backends", name)
     made: list[Backend | OnHost] = []
 
-    def make(robot: Robot, num_envs: int) -> Backend | OnHost:
-        backend = cls(robot, num_envs, device, cls.config_class())
+    def make(scene: Scene | Robot, num_envs: int) -> Backend | OnHost:
+        backend = cls(scene, num_envs, device, cls.config_class())
         made.append(backend if device == "cpu" else OnHost(backend))
         return made[-1]
 
