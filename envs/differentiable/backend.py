@@ -23,7 +23,7 @@ from robolearn.errors import MissingError, listing
 ABSURD_SPEED = 1000.0
 """A velocity component beyond this [m/s or rad/s] counts as divergence."""
 SUPPORTED = frozenset({"frames", "contacts"})
-"""Of `robolearn.envs.backend.FEATURES`. Both engines simulate one robot, and contact with the ground alone."""
+"""Of `robolearn.envs.backend.FEATURES`. Both engines simulate one robot, and only the ground touches it."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class DifferentiableBackend:
     graph keeps only the input rows of each control step, and the backward pass simulates the step again: memory
     grows by a few hundred numbers per environment and step, until `detach`. All fields of the State are at time t.
 
-    A scene has one robot. Contact forces are those of the ground: bodies of the robot pass through each other.
+    A scene has one robot. Contact forces are the ground's: bodies of the robot pass through each other.
     """
 
     config_class: ClassVar[type] = DifferentiableConfig
@@ -142,7 +142,7 @@ class DifferentiableBackend:
         given = by_entity(joint_targets)
         if self.scene.first not in given:
             raise ValueError(
-                f"backend=differentiable: step() got joint targets of {listing(given)}; those of its one robot, "
+                f"backend=differentiable: step() got joint targets of {listing(given)}; those of its robot, "
                 f"{self.scene.first!r}, are missing"
             )
         targets = given[self.scene.first]

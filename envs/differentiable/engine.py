@@ -53,8 +53,8 @@ class Layout:
     """Columns of a row (N, R) and of the outputs `seen` (N, L), with joints in the robot's order.
 
     A row is MuJoCo's state: for a free base its position (3), orientation wxyz (4), velocity in world axes (3) and
-    angular velocity in base axes (3); then joint positions (J) and velocities (J). `seen` has every tensor of the
-    robot's `Entity` in the order of `Entity.tensors`, flattened: frames and contacts of the scene last.
+    angular velocity in base axes (3); then joint positions (J) and velocities (J). `seen` has every tensor of
+    the robot's `Entity` in the order of `Entity.tensors`, flattened: frames and contacts of the scene last.
     """
 
     def __init__(self, what: Robot | Scene) -> None:
@@ -94,7 +94,7 @@ class Layout:
 
 
 def engine_params(scene: Scene) -> tuple[str, ...]:
-    """Names of the physical parameters that an engine needs for those of a scene, sorted: see `Engine.params`."""
+    """Names of the parameters that an engine needs for those of a scene, sorted: see `Engine.params`."""
     return tuple(sorted({name.split("/")[1] if "/" in name else name for name in settable(scene)}))
 
 

@@ -304,8 +304,8 @@ def publish_frames(
     # Out:
     seen: wp.array2d[float],
 ):
-    """Position, orientation, linear and angular velocity of the frames, in world axes; the velocities of fixed ones
-    stay 0. One thread per environment and frame."""
+    """Position, orientation, linear and angular velocity of the frames, in world axes; the velocities of
+    fixed ones stay 0. One thread per environment and frame."""
     env, f = wp.tid()
     link = asked.link[f]
     start = asked.first + 13 * f
@@ -343,7 +343,7 @@ def publish_contacts(
     # Added to:
     seen: wp.array2d[float],
 ):
-    """The ground's force on the bodies that the scene asks for. One thread per environment, body and point."""
+    """The ground's force on the asked bodies. One thread per environment, body and contact point."""
     env, c, p = wp.tid()
     if points.body[p] != asked.touched[c]:
         return

@@ -1,4 +1,4 @@
-"""The physical parameters of a scene of one robot, and those of the engine, which knows none of a single entity."""
+"""From the physical parameters of a scene and of its one robot to those of the engine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Parameters:
             return next(each for each in (whole, robot) if each is not None)
         if name != "friction":
             return whole * robot
-        # As in MuJoCo: of two surfaces the larger friction counts, and that of the whole scene, which is the floor's
-        # too, changes nothing at its nominal value.
+        # As in MuJoCo: of two surfaces the larger friction counts; that of the whole scene, the floor's too,
+        # changes nothing at its nominal value.
         floor = torch.where(whole == self.nominal[name], self._floor, whole)
         return torch.maximum(robot, floor)

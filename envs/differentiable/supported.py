@@ -58,8 +58,8 @@ def require_supported(robot: Robot, model: mujoco.MjModel) -> None:
 
 
 def surroundings(model: mujoco.MjModel) -> np.ndarray:
-    """(G,) bool: whether a geom is beside the robot, such as the floor or an obstacle. The geoms of a base that is
-    fixed to the world are the robot's."""
+    """(G,) bool: whether a geom is beside the robot, such as the floor or an obstacle. A fixed base is
+    the robot's."""
     robots = {0}
     for body in np.flatnonzero(model.body_jntnum):
         while body not in robots:

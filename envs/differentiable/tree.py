@@ -277,7 +277,7 @@ def _name(model: mujoco.MjModel, geom: int) -> str:
 
 
 def _site(model: mujoco.MjModel, name: str) -> Site:
-    """The site of that name, or the body where there is no such site; as for the sensors of `mjcf.frame_sensor`."""
+    """The site of that name, or the body where there is none; as for `mjcf.frame_sensor`."""
     s = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, name)
     if s < 0:
         return Site(model.body(name).id - 1, [0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0])

@@ -1,4 +1,4 @@
-"""Scenes on the differentiable backend: frames and contacts of one robot on both engines, and what is refused."""
+"""Scenes on the differentiable backend: frames and contacts on both engines, and what is refused."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_gradients_of_frames_and_contacts_by_joint_targets_equal_differences(mak
     turn = torch.tensor([1.0, -2.0, 0.5, 1.5])
 
     def results(targets: torch.Tensor) -> torch.Tensor:
-        """(N, 3) an orientation and a velocity of the site, its position along z, or the forces on both feet."""
+        """(N, 3) position, orientation, velocity of the site; or its position and the forces on the feet."""
         backend.restore(start)
         for _ in range(3):
             backend.step(targets, substeps)
