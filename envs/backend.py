@@ -7,7 +7,7 @@ the *robot's* order, velocities of the link frame.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 
@@ -85,7 +85,10 @@ def require_features(scene: Scene, backend: str, features: frozenset[str]) -> No
     """
     for feature, where in asked_features(scene).items():
         if feature not in features:
-            has = ", ".join(FEATURES[each] for each in FEATURES if each in features) or "one robot on the ground"
+            has = (
+                ", ".join(FEATURES[each] for each in FEATURES if each in features)
+                or "one robot on the ground"
+            )
             raise ConfigError(
                 f"backend={backend} does not support {FEATURES[feature]} (scene {where}); it supports {has}. "
                 "Choose another backend"
@@ -100,6 +103,8 @@ class Backend(Protocol):
     """A simulator of N copies of one scene. The constructor, `(scene, num_envs, device, config)`, takes a
     `robolearn.envs.scene.Scene`, or a Robot for a scene of it alone."""
 
+    features: ClassVar[frozenset[str]]
+    """What of FEATURES it has."""
     num_envs: int
     device: torch.device
     capabilities: Capabilities
@@ -111,8 +116,9 @@ class Backend(Protocol):
     def reset(self, mask: Tensor, initial: Initial) -> None:
         """Reset the environments in `mask` (N,) bool to their rows of `initial`.
 
-        An entity without an initial state starts where the scene has it, a robot in its home pose. Clears warm starts and warnings, makes position actuators hold the initial joint positions, and updates every
-        field of their State. The other environments do not change.
+        An entity without an initial state starts where the scene has it, a robot in its home pose. Clears warm starts
+        and warnings, makes position actuators hold the initial joint positions, and updates every field of their State.
+        The other environments do not change.
         """
 
     def step(self, joint_targets: Targets, substeps: int) -> None:

@@ -59,7 +59,9 @@ def inverse(
             data.qpos[address] = np.clip(data.qpos[address] + np.clip(step, -0.3, 0.3), low, high)
         if np.abs(error).max() > tolerance:
             where = ", ".join(f"{x:.2f}" for x in position)
-            raise ConfigError(f"robot {robot.name!r} does not reach {where} m with {frame!r} in that orientation")
+            raise ConfigError(
+                f"robot {robot.name!r} does not reach {where} m with {frame!r} in that orientation"
+            )
         found[k] = data.qpos[address]
     return found
 

@@ -8,12 +8,18 @@ from typing import Any, NoReturn
 import mujoco
 import numpy as np
 
-from robolearn.envs import model_file
-from robolearn.envs.robot import Actuator, Robot
+from robolearn.envs import model_file, visuals
+from robolearn.envs.elements import (
+    NET_FORCE,
+    add_actuator,
+    add_floor,
+    add_foot_sensors,
+    add_object,
+    compiled,
+)
+from robolearn.envs.robot import Robot
 from robolearn.envs.scene import GROUND, Contact, Object, Scene
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
-
-FLOOR_FRICTION = 0.8
 
 # Options in robot.yaml that are names in MJCF and enums in MuJoCo.
 _ENUMS = {
@@ -66,10 +72,10 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
         add_floor(spec)
     for name, robot in scene.robots.items():
         for actuator in robot.actuators:
-            _add_actuator(spec, actuator, scene.prefix(name))
+            add_actuator(spec, actuator, scene.prefix(name))
     for name, robot in scene.robots.items():
         for foot in robot.feet:
-            _add_foot_sensors(spec, scene.prefix(name) + foot)
+            add_foot_sensors(spec, scene.prefix(name) + foot)
     for name, frames in scene.frames.items():
         for frame_name in frames:
             _add_frame_sensors(spec, scene, name, frame_name)
@@ -77,8 +83,6 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
         for label, contact in contacts.items():
             _add_contact_sensors(spec, scene, name, label, contact)
     if visual:
-        from robolearn.envs import visuals
-
         visuals.add(spec, scene)
     # Geoms without collision cost time in every kinematics pass; their mass, if any, stays with the body.
     spec.compiler.discardvisual = not visual
@@ -182,14 +186,6 @@ def _fail(robot: Robot, message: str) -> NoReturn:
 def _fail_name(robot: Robot, problem: str, name: object, valid: Iterable[str]) -> NoReturn:
     valid = tuple(valid)
     _fail(robot, f"{problem} {quote(name)}{did_you_mean(str(name), valid)} (valid: {listing(valid, 24)})")
-
-
-def compiled(robot: Robot, spec: mujoco.MjSpec) -> mujoco.MjModel:
-    """The compiled spec; an error names the robot's file."""
-    try:
-        return spec.compile()
-    except ValueError as error:
-        raise ConfigError(f"{robot.mjcf}: {error}") from None
 
 
 def _check_names(robot: Robot, spec: mujoco.MjSpec) -> None:
@@ -300,60 +296,6 @@ def _member(robot: Robot, where: str, value: object, prefix: str, enum: Any) -> 
     return members[str(value).lower()]
 
 
-# Added elements set every relevant property: a missing one would come from the robot's default class.
-
-
-def add_floor(spec: mujoco.MjSpec, collides: bool = True) -> None:
-    """Add the plane "floor"; with `collides` everything that collides with anything collides with it."""
-    bits = 0
-    for geom in spec.geoms:
-        bits |= int(geom.contype) | int(geom.conaffinity)
-    spec.worldbody.add_geom(
-        name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05], pos=[0, 0, 0], quat=[1, 0, 0, 0],
-        contype=(bits | 1) * collides, conaffinity=(bits | 1) * collides, condim=3,
-        friction=[FLOOR_FRICTION, 0.005, 0.0001],
-        solref=[0.02, 1], solimp=[0.9, 0.95, 0.001, 0.5, 2], margin=0, gap=0, priority=0,
-        group=0, material="", rgba=[0.5, 0.5, 0.5, 1],
-    )  # fmt: skip
-
-
-def _add_actuator(spec: mujoco.MjSpec, actuator: Actuator, prefix: str = "") -> None:
-    name = prefix + actuator.joint
-    joint = spec.joint(name)
-    if joint.actfrclimited and actuator.effort <= min(-joint.actfrcrange[0], joint.actfrcrange[1]):
-        joint.actfrclimited = int(mujoco.mjtLimited.mjLIMITED_FALSE)  # the motor's own limit is as low
-    limits = [-actuator.effort, actuator.effort]
-    added = spec.add_actuator(
-        name=name, target=name, trntype=mujoco.mjtTrn.mjTRN_JOINT, gear=[1, 0, 0, 0, 0, 0],
-        dyntype=mujoco.mjtDyn.mjDYN_NONE, gaintype=mujoco.mjtGain.mjGAIN_FIXED,
-        biastype=mujoco.mjtBias.mjBIAS_NONE, forcerange=limits, forcelimited=True,
-    )  # fmt: skip
-    if actuator.kind == "position":
-        # Joint targets are not clipped: near a joint limit, full torque needs a target beyond the joint's range.
-        added.gainprm[0], added.ctrllimited = actuator.kp, False
-        added.biastype = mujoco.mjtBias.mjBIAS_AFFINE
-        added.biasprm[:3] = [0, -actuator.kp, -actuator.kd]
-    else:
-        added.gainprm[0], added.ctrllimited, added.ctrlrange = 1, True, limits
-
-
-def _add_foot_sensors(spec: mujoco.MjSpec, foot: str) -> None:
-    site = {"objtype": mujoco.mjtObj.mjOBJ_SITE, "objname": foot}
-    spec.add_sensor(name=f"{foot}_pos", type=mujoco.mjtSensor.mjSENS_FRAMEPOS, **site)
-    spec.add_sensor(name=f"{foot}_vel", type=mujoco.mjtSensor.mjSENS_FRAMELINVEL, **site)
-    spec.add_sensor(name=f"{foot}_quat", type=mujoco.mjtSensor.mjSENS_FRAMEQUAT, **site)
-    # The sensor reports the force that acts on the second side of a contact. So the foot is the second, and the first
-    # is left open to match anything.
-    spec.add_sensor(
-        name=f"{foot}_force", type=mujoco.mjtSensor.mjSENS_CONTACT, reftype=mujoco.mjtObj.mjOBJ_BODY, refname=foot,
-        intprm=_NET_FORCE,
-    )  # fmt: skip
-
-
-_NET_FORCE = [1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 3, 1]
-"""Of a contact sensor: the force, reduce="netforce" (one sum, in world axes)."""
-
-
 def _add_frame_sensors(spec: mujoco.MjSpec, scene: Scene, entity: str, name: str) -> None:
     prefix, sites = scene.prefix(entity), [site.name for site in spec.sites]
     found = prefix + name if not isinstance(scene.entities[entity], Object) else root_body(scene, entity)
@@ -398,7 +340,7 @@ def _add_contact_sensors(
     for body in contact_bodies(scene, entity, contact):
         spec.add_sensor(
             name=contact_sensor(scene, entity, label, body), type=mujoco.mjtSensor.mjSENS_CONTACT, **first,
-            reftype=mujoco.mjtObj.mjOBJ_BODY, refname=body, intprm=_NET_FORCE,
+            reftype=mujoco.mjtObj.mjOBJ_BODY, refname=body, intprm=NET_FORCE,
         )  # fmt: skip
 
 
@@ -415,33 +357,6 @@ def _fail_scene(problem: str, name: str, valid: Iterable[str]) -> NoReturn:
     raise ConfigError(
         f"scene: {problem} {quote(name)}{did_you_mean(name, valid)} (valid: {listing(valid, 24)})"
     )
-
-
-_LEAST_FRICTION = 1e-5
-"""With less, MuJoCo's friction cones are singular."""
-_SHAPES = {
-    "box": mujoco.mjtGeom.mjGEOM_BOX,
-    "sphere": mujoco.mjtGeom.mjGEOM_SPHERE,
-    "cylinder": mujoco.mjtGeom.mjGEOM_CYLINDER,
-    "capsule": mujoco.mjtGeom.mjGEOM_CAPSULE,
-}
-
-
-def add_object(spec: mujoco.MjSpec, name: str, thing: Object, label: str = "") -> None:
-    """Add an object, which collides with whatever collides with anything, as the body `<name>/object` or `label`."""
-    bits = 1
-    for geom in spec.geoms:
-        bits |= int(geom.contype) | int(geom.conaffinity)
-    label = label or f"{name}/object"
-    body = spec.worldbody.add_body(name=label, pos=thing.position, quat=thing.quat)
-    if not thing.fixed:
-        body.add_freejoint(name=label)
-    body.add_geom(
-        name=label, type=_SHAPES[thing.shape], size=[*(length / 2 for length in thing.size), 0, 0][:3],
-        mass=thing.mass, contype=bits, conaffinity=bits, condim=4,
-        friction=[max(value, _LEAST_FRICTION) for value in (thing.friction, thing.torsion, 0.0001)], solref=[0.02, 1], solimp=[0.9, 0.95, 0.001, 0.5, 2],
-        margin=0, gap=0, priority=0, group=0, material="", rgba=[*thing.color, 1],
-    )  # fmt: skip
 
 
 def joint_limits(robot: Robot) -> tuple[list[float], list[float]]:

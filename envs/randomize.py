@@ -86,7 +86,8 @@ def parameter(name: str, scene: Scene, model: mujoco.MjModel) -> Parameter:
     thing = scene.known(where, entity)
     if field_ not in PARAMETERS:
         raise ConfigError(
-            f"{where}: {quote(field_)} is not a parameter{did_you_mean(field_, PARAMETERS)} (valid: {listing(PARAMETERS)})"
+            f"{where}: {quote(field_)} is not a parameter{did_you_mean(field_, PARAMETERS)} "
+            f"(valid: {listing(PARAMETERS)})"
         )
     ids, names = _named(scene, entity, field_, model)
     if isinstance(thing, Object) and selector:
@@ -112,9 +113,7 @@ def _servos(scene: Scene) -> np.ndarray:
     )
 
 
-def _named(
-    scene: Scene, entity: str, field_: str, model: mujoco.MjModel
-) -> tuple[np.ndarray, list[str]]:
+def _named(scene: Scene, entity: str, field_: str, model: mujoco.MjModel) -> tuple[np.ndarray, list[str]]:
     """Ids of everything of an entity that a field could change, and the name for each that a selector matches."""
     prefix = scene.prefix(entity)
 
@@ -183,8 +182,8 @@ class InverseWeights:
         self.tendons = (_tendon_jacobian(model, data) @ modes) ** 2
         """(ntendon, nv): tendon_invweight0 likewise."""
         self.mean_inertia = np.diag(bodies) / model.nv, np.asarray(model.dof_armature) / model.nv
-        """(nv,) b and a: the mean of the inertia's diagonal, stat.meaninertia in Isaac Lab's MuJoCo Warp 3.12, is the sum
-        of b s + a."""
+        """(nv,) b and a: the mean of the inertia's diagonal, stat.meaninertia in Isaac Lab's MuJoCo Warp 3.12, is the
+        sum of b s + a."""
 
     @staticmethod
     def _averaged(model: mujoco.MjModel, rows: np.ndarray) -> np.ndarray:

@@ -116,9 +116,13 @@ class Scene:
         for name in self.places:
             robot = self.entities[name]
             if isinstance(robot, Object) or robot.base is not None:
-                raise ConfigError(f"scene: places has {name}, which is no fixed robot; it says itself where it is")
+                raise ConfigError(
+                    f"scene: places has {name}, which is no fixed robot; it says itself where it is"
+                )
             if name == self.first:
-                raise ConfigError(f"scene: places has {name}, the first robot; it stays at the origin, move the others")
+                raise ConfigError(
+                    f"scene: places has {name}, the first robot; it stays at the origin, move the others"
+                )
         for name, asked in self.contacts.items():
             for label, contact in asked.items():
                 where = f"contacts.{name}.{label}"

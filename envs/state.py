@@ -123,7 +123,7 @@ class State:
         return self.entities["robot"]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of every entity by name: those of `robot` as in `Entity.tensors`, of others `<entity>/<name>`."""
+        """Every tensor of every entity: those of `robot` by the names of `Entity.tensors`, others as `<entity>/<name>`."""
         return {
             tensor_name(entity, name): tensor
             for entity, value in self.entities.items()
@@ -165,8 +165,8 @@ class InitialState:
     def at_rest(
         cls, base_pos: Tensor, base_quat: Tensor | None = None, joint_pos: Tensor | None = None
     ) -> InitialState:
-        """Without velocity: base at `base_pos` (N, 3), upright without `base_quat` (N, 4), joints at `joint_pos` (N, J),
-        none of an object."""
+        """Without velocity: base at `base_pos` (N, 3), upright without `base_quat` (N, 4), joints at `joint_pos`
+        (N, J), none of an object."""
         still = torch.zeros_like(base_pos)
         if base_quat is None:
             base_quat = base_pos.new_zeros(len(base_pos), 4)
@@ -224,10 +224,10 @@ def scene_state(scene: Scene, num_envs: int, device: torch.device) -> dict[str, 
     return out
 
 
-def _entity(
-    entity: Robot | Object, scene: Scene, name: str, num_envs: int, device: torch.device
-) -> Entity:
-    j, b, f = (0, 0, 0) if isinstance(entity, Object) else map(len, (entity.joints, entity.bodies, entity.feet))
+def _entity(entity: Robot | Object, scene: Scene, name: str, num_envs: int, device: torch.device) -> Entity:
+    j, b, f = (
+        (0, 0, 0) if isinstance(entity, Object) else map(len, (entity.joints, entity.bodies, entity.feet))
+    )
 
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(num_envs, *shape, device=device)

@@ -7,7 +7,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from robolearn.envs import mjcf
+from robolearn.envs.elements import add_floor, compiled
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Scene
 
@@ -45,9 +45,9 @@ def add(spec: mujoco.MjSpec, scene: Scene) -> None:
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "robolearn_floor"
     material.texrepeat = [1, 1]
     if not scene.grounded:
-        mjcf.add_floor(spec, collides=False)
+        add_floor(spec, collides=False)
     spec.geom("floor").material = "robolearn_floor"
-    corners = _corners(scene, mjcf.compiled(robot, spec.copy()))
+    corners = _corners(scene, compiled(robot, spec.copy()))
     center = (corners.min(axis=0) + corners.max(axis=0)) / 2
     size = float(np.ptp(corners, axis=0).max())
     body, tracking = spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED

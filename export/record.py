@@ -24,7 +24,8 @@ class Recording:
     """T control steps of N robots: sensor readings, observations, actions, joint targets."""
 
     sensors: dict[str, np.ndarray]
-    """`quat`, `gyro`, `joint_pos`, `joint_vel`, `command`, and `object_pos` in a scene with objects: (T, N, k) each, float32, in the robot's joint order."""
+    """`quat`, `gyro`, `joint_pos`, `joint_vel`, `command`, and `object_pos` in a scene with objects: (T, N, k) each,
+    float32, in the robot's joint order."""
     reset: np.ndarray
     """(T, N) bool: an episode starts at this step."""
     phase: np.ndarray

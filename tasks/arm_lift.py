@@ -91,24 +91,45 @@ class ArmLift(Task):
     )
     rewards: dict[str, float] = field(
         default_factory=lambda: {
-            "reach": 1.0, "grasp": 2.0, "lift": 4.0, "goal": 8.0, "goal_exact": 6.0,
-            "action_rate": -0.005, "joint_speed": -0.002,
+            "reach": 1.0,
+            "grasp": 2.0,
+            "lift": 4.0,
+            "goal": 8.0,
+            "goal_exact": 6.0,
+            "action_rate": -0.005,
+            "joint_speed": -0.002,
         }
     )
 
     defaults: ClassVar[dict[str, Any]] = {
-        "num_envs": 4096, "max_iterations": 1000,
-        "learner.num_steps": 8, "learner.num_epochs": 3, "learner.minibatch_size": 4096, "learner.gamma": 0.97,
-        "learner.activation": "relu", "learner.desired_kl": 0.02, "learner.max_kl": 0.1,
+        "num_envs": 4096,
+        "max_iterations": 1000,
+        "learner.num_steps": 8,
+        "learner.num_epochs": 3,
+        "learner.minibatch_size": 4096,
+        "learner.gamma": 0.97,
+        "learner.activation": "relu",
+        "learner.desired_kl": 0.02,
+        "learner.max_kl": 0.1,
     }
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
         "policy": ("joint_pos_rel", "joint_vel_rel", "last_action", "object_pos", "pose_commands"),
         "critic": (
-            "joint_pos_rel", "joint_vel_rel", "last_action", "object_pos", "pose_commands",
-            Observation("grip_to_cube", lambda s, c: s.robot.frames[GRIP].pos - s.entities[CUBE].base_pos, "vector"),
-            Observation("cube_to_goal", lambda s, c: s.entities[CUBE].base_pos - arm.goal_position(s, c), "vector"),
+            "joint_pos_rel",
+            "joint_vel_rel",
+            "last_action",
+            "object_pos",
+            "pose_commands",
+            Observation(
+                "grip_to_cube", lambda s, c: s.robot.frames[GRIP].pos - s.entities[CUBE].base_pos, "vector"
+            ),
+            Observation(
+                "cube_to_goal", lambda s, c: s.entities[CUBE].base_pos - arm.goal_position(s, c), "vector"
+            ),
             Observation("cube_vel", lambda s, c: s.entities[CUBE].base_lin_vel, "vector"),
-            Observation("finger_force", lambda s, c: s.robot.contacts["cube"].force.norm(dim=-1) / 10, "same"),
+            Observation(
+                "finger_force", lambda s, c: s.robot.contacts["cube"].force.norm(dim=-1) / 10, "same"
+            ),
         ),
     }
 
@@ -122,8 +143,13 @@ class ArmLift(Task):
 
     def reward_terms(self) -> dict[str, Term]:
         return {
-            "reach": reach, "grasp": grasp, "lift": lift, "goal": goal, "goal_exact": goal_exact,
-            "action_rate": terms.action_rate, "joint_speed": arm.joint_speed,
+            "reach": reach,
+            "grasp": grasp,
+            "lift": lift,
+            "goal": goal,
+            "goal_exact": goal_exact,
+            "action_rate": terms.action_rate,
+            "joint_speed": arm.joint_speed,
         }
 
     def terminations(self) -> dict[str, Term]:
@@ -144,7 +170,9 @@ class ArmLift(Task):
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> Initial:
         robot, start = ctx.robot, ctx.task_state["start"][:, None]
         table = grips(robot.spec, robot.home.device)
-        chosen = (random.uniform(0.0, 1.0, num_envs) * len(table["yaw"])).long().clamp(max=len(table["yaw"]) - 1)
+        chosen = (
+            (random.uniform(0.0, 1.0, num_envs) * len(table["yaw"])).long().clamp(max=len(table["yaw"]) - 1)
+        )
         noise = random.uniform(-self.start_noise, self.start_noise, num_envs, len(robot.home))
         far = torch.minimum(torch.maximum(robot.home + noise, robot.lower), robot.upper)
         finger = robot.upper - robot.lower < 0.2
@@ -153,7 +181,9 @@ class ArmLift(Task):
         joints = torch.where(start == 2, held, torch.where(start == 1, near, far))
         place = random.uniform((0.32, -0.2, EDGE / 2), (0.5, 0.2, EDGE / 2), num_envs)
         offset = random.uniform((-0.01, -0.01, 0.0), (0.01, 0.01, 0.0), num_envs)
-        below = table["position"][chosen] * place.new_tensor((1.0, 1.0, 0.0)) + place.new_tensor((0.0, 0.0, EDGE / 2))
+        below = table["position"][chosen] * place.new_tensor((1.0, 1.0, 0.0)) + place.new_tensor(
+            (0.0, 0.0, EDGE / 2)
+        )
         place = torch.where(
             start == 2, table["position"][chosen], torch.where(start == 1, below + offset, place)
         )

@@ -26,7 +26,12 @@ GRIP = "grip"
 def down_to(yaw: float) -> PoseCommands:
     """Poses in front of the robot in which the gripper points down, turned by up to `yaw` [rad] either way."""
     return PoseCommands(
-        x=(0.28, 0.55), y=(-0.3, 0.3), z=(0.05, 0.45), pitch=(math.pi, math.pi), yaw=(-yaw, yaw), seconds=(3.0, 5.0)
+        x=(0.28, 0.55),
+        y=(-0.3, 0.3),
+        z=(0.05, 0.45),
+        pitch=(math.pi, math.pi),
+        yaw=(-yaw, yaw),
+        seconds=(3.0, 5.0),
     )
 
 
@@ -61,13 +66,21 @@ class ArmReach(Task):
     )
     rewards: dict[str, float] = field(
         default_factory=lambda: {
-            "near": 1.0, "exact": 2.0, "turned": 1.0, "action_rate": -0.01, "joint_speed": -0.002,
+            "near": 1.0,
+            "exact": 2.0,
+            "turned": 1.0,
+            "action_rate": -0.01,
+            "joint_speed": -0.002,
         }
     )
 
     defaults: ClassVar[dict[str, Any]] = {
-        "num_envs": 2048, "max_iterations": 300,
-        "learner.num_steps": 16, "learner.num_epochs": 4, "learner.minibatch_size": 8192, "learner.gamma": 0.97,
+        "num_envs": 2048,
+        "max_iterations": 300,
+        "learner.num_steps": 16,
+        "learner.num_epochs": 4,
+        "learner.minibatch_size": 8192,
+        "learner.gamma": 0.97,
     }
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
         "policy": ("joint_pos_rel", "joint_vel_rel", "last_action", "pose_commands"),
@@ -79,7 +92,10 @@ class ArmReach(Task):
 
     def reward_terms(self) -> dict[str, Term]:
         return {
-            "near": near, "exact": exact, "turned": turned, "action_rate": terms.action_rate,
+            "near": near,
+            "exact": exact,
+            "turned": turned,
+            "action_rate": terms.action_rate,
             "joint_speed": arm.joint_speed,
         }
 

@@ -135,6 +135,7 @@ def make_backend(request: pytest.FixtureRequest) -> Iterator[Callable[..., Backe
         return made[-1]
 
     # Robot with legs for this backend: the differentiable kernel of a humanoid takes a minute to compile.
+    make.features = cls.features
     make.walker = "ant" if name == "differentiable" else "humanoid"
     yield make
     for backend in made:

@@ -22,8 +22,6 @@ from robolearn.errors import MissingError, listing
 
 ABSURD_SPEED = 1000.0
 """A velocity component beyond this [m/s or rad/s] counts as divergence."""
-SUPPORTED = frozenset({"frames", "contacts"})
-"""Of `robolearn.envs.backend.FEATURES`. Both engines simulate one robot, and only the ground touches it."""
 
 
 @dataclass
@@ -50,6 +48,8 @@ class DifferentiableBackend:
     """
 
     config_class: ClassVar[type] = DifferentiableConfig
+    features: ClassVar[frozenset[str]] = frozenset({"frames", "contacts"})
+    """Of `robolearn.envs.backend.FEATURES`. Both engines simulate one robot, and only the ground touches it."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class DifferentiableBackend:
         """
         config = config or DifferentiableConfig()
         self.scene = scene = Scene.of(scene)
-        require_features(scene, "differentiable", SUPPORTED)
+        require_features(scene, "differentiable", self.features)
         quiet()
         self.device = require_device(device, "differentiable")
         self.robot, self.num_envs = scene.robot, num_envs
@@ -83,7 +83,7 @@ class DifferentiableBackend:
             exact_restore=self.device.type == "cpu",
             gradients=True,
             params=frozenset(self._parameters.names),
-            features=SUPPORTED,
+            features=self.features,
         )
         require_settable(scene.params, self.capabilities)
         self._engine = self._make_engine(model, config.engine, options)

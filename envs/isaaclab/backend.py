@@ -40,10 +40,6 @@ SETTABLE = (
 )  # fmt: skip
 """Options of `solver.isaaclab` that Isaac Lab accepts."""
 
-FEATURES_HERE = frozenset(FEATURES) - {"fixed_objects", "selected_masses"}
-"""A fixed object would become part of Newton's world; the masses of single bodies change inverse weights that have no
-closed form."""
-
 
 @dataclass
 class IsaacLabConfig:
@@ -70,6 +66,9 @@ class IsaacLabBackend:
     """
 
     config_class: ClassVar[type] = IsaacLabConfig
+    features: ClassVar[frozenset[str]] = frozenset(FEATURES) - {"fixed_objects", "selected_masses"}
+    """A fixed object would become part of Newton's world; the masses of single bodies change inverse weights that have
+    no closed form."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class IsaacLabBackend:
         config = config or IsaacLabConfig()
         self.scene = scene = Scene.of(scene)
         self.robot, self.num_envs = scene.robot, num_envs
-        require_features(scene, "isaaclab", FEATURES_HERE)
+        require_features(scene, "isaaclab", self.features)
         self.model = _model(scene, config)
         if bridge is None:
             from robolearn.envs.warp_graphs import quiet, require_device
@@ -102,7 +101,7 @@ class IsaacLabBackend:
             pd="implicit",
             exact_restore=self.device.type == "cpu",  # on a GPU the order of summation varies
             params=settable(scene),
-            features=FEATURES_HERE,
+            features=self.features,
         )
         sizes = mjcf.options(self.robot, "isaaclab")
         self._array_sizes = array_sizes(
@@ -173,10 +172,7 @@ class IsaacLabBackend:
         self._write_targets()
         self._bridge.write(
             mask,
-            {
-                name: self._converters[name].written(start, self._origins)
-                for name, start in starts.items()
-            },
+            {name: self._converters[name].written(start, self._origins) for name, start in starts.items()},
         )
         self._publish(mask)
         self._state.diverged.masked_fill_(mask, False)
@@ -234,9 +230,7 @@ class IsaacLabBackend:
             known.copy_(snapshot["params"][name][source])
         widths = [targets.shape[1] for targets in self._joint_targets.values()]
         parts = snapshot["targets"][source].split(widths, dim=1)
-        self._joint_targets = dict(
-            zip(self._joint_targets, (part.clone() for part in parts), strict=True)
-        )
+        self._joint_targets = dict(zip(self._joint_targets, (part.clone() for part in parts), strict=True))
         self._state.diverged.copy_(snapshot["diverged"][source])
         for name, tensor in self._state.tensors().items():
             tensor.copy_(snapshot["published"][name][source])
@@ -369,7 +363,9 @@ class IsaacLabBackend:
         }
         theirs = scale[:, self._match.bodies.argsort().tolist()]
         for name in ("body_mass", "body_inertia", "body_subtreemass"):
-            rows[name] = self._nominal[name] * theirs.view(*theirs.shape, *[1] * (self._nominal[name].dim() - 2))
+            rows[name] = self._nominal[name] * theirs.view(
+                *theirs.shape, *[1] * (self._nominal[name].dim() - 2)
+            )
         if not self.scene.alone:  # the world's: the sum of those of the trees
             rows["body_subtreemass"][:, 0] = rows["body_mass"].sum(dim=1)
         return rows

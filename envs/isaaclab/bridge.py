@@ -27,8 +27,8 @@ from isaaclab.utils.timer import Timer
 from isaaclab_newton.physics import MJWarpSolverCfg, NewtonCfg, NewtonManager, NewtonShapeCfg
 from isaaclab_newton.physics.mjwarp_manager import NewtonMJWarpManager
 
-from robolearn.envs.contacts import ArraySizes, colliding_pairs
 from robolearn.envs import mjcf
+from robolearn.envs.contacts import ArraySizes, colliding_pairs
 from robolearn.envs.isaaclab.convention import Measured, Written
 from robolearn.envs.isaaclab.usd import ground_usd, mujoco_id, object_usd, robot_usd, usd_name
 from robolearn.envs.robot import Robot
@@ -195,9 +195,7 @@ class Bridge:
         self._sim.reset()
         self._scene.update(self._sim.get_physics_dt())
         self._assets = {name: self._scene[name] for name in scene.entities}
-        self._feet = {
-            name: self._scene[f"feet_{name}"] for name, robot in scene.robots.items() if robot.feet
-        }
+        self._feet = {name: self._scene[f"feet_{name}"] for name, robot in scene.robots.items() if robot.feet}
         self._contacts = {
             (name, label): self._scene[f"contact_{name}_{label}"]
             for name, asked in scene.contacts.items()
@@ -211,7 +209,7 @@ class Bridge:
         self._sim.step(render=False)
         self._scene.update(self._sim.get_physics_dt())
         self.overflow()
-        self.joint_names: dict[str, list[str]] = dict.fromkeys(scene.objects, [])
+        self.joint_names: dict[str, list[str]] = {name: [] for name in scene.objects}
         """Names of the joints of each entity in its file, in Isaac Lab's order; likewise the following."""
         self.body_names: dict[str, list[str]] = {}
         for name, robot_model in self._alone.items():
@@ -341,9 +339,7 @@ class Bridge:
             start = starts[name]
             asset.reset(env_mask=env_mask)
             if self._moves[name]:
-                asset.write_root_link_pose_to_sim_mask(
-                    root_pose=start.pose.contiguous(), env_mask=env_mask
-                )
+                asset.write_root_link_pose_to_sim_mask(root_pose=start.pose.contiguous(), env_mask=env_mask)
                 asset.write_root_link_velocity_to_sim_mask(
                     root_velocity=start.velocity.contiguous(), env_mask=env_mask
                 )
@@ -474,9 +470,7 @@ def _object(scene: Scene, name: str, thing: Object) -> RigidObjectCfg:
         spawn=sim_utils.UsdFileCfg(
             usd_path=str(object_usd(thing)), activate_contact_sensors=_touched(scene, name)
         ),
-        init_state=RigidObjectCfg.InitialStateCfg(
-            pos=thing.position, rot=(*thing.quat[1:], thing.quat[0])
-        ),
+        init_state=RigidObjectCfg.InitialStateCfg(pos=thing.position, rot=(*thing.quat[1:], thing.quat[0])),
     )
 
 

@@ -17,7 +17,7 @@ from robolearn.envs.state import Tensor, quat_rotate, quat_rotate_inverse
 
 @dataclass
 class Measured:
-    """Measurements of one entity in N environments, in Isaac Lab's conventions and order: J joints, B bodies, S feet."""
+    """Measurements of one entity in N environments, in Isaac Lab's conventions: J joints, B bodies, S feet."""
 
     joint_pos: Tensor
     """(N, J) [rad or m]."""

@@ -65,9 +65,7 @@ class IsaacEntity:
         self.actuated = list(robot.actuated) if robot else []
         self.kp, self.kd = row([a.kp for a in drives]), row([a.kd for a in drives])
         self.effort = row([a.effort for a in drives])
-        self.drives = torch.tensor(
-            [a.kind == "position" for a in drives], dtype=torch.bool, device=device
-        )
+        self.drives = torch.tensor([a.kind == "position" for a in drives], dtype=torch.bool, device=device)
 
     def _order(self, names: tuple[str, ...], isaaclab_names: list[str]) -> Order:
         try:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import mujoco
 
 from robolearn.envs import mjcf
-from robolearn.envs.mjcf import FLOOR_FRICTION
+from robolearn.envs.elements import FLOOR_FRICTION, add_object
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Object
 from robolearn.errors import ConfigError
@@ -74,7 +74,9 @@ def object_usd(thing: Object) -> Path:
     """
     spec = mujoco.MjSpec()
     spec.modelname = "robot"
-    mjcf.add_object(spec, "", replace(thing, position=(0.0, 0.0, 0.0), quat=(1.0, 0.0, 0.0, 0.0)), usd_name("body", 1))
+    add_object(
+        spec, "", replace(thing, position=(0.0, 0.0, 0.0), quat=(1.0, 0.0, 0.0, 0.0)), usd_name("body", 1)
+    )
     spec.geoms[0].name = "geom0000"
     spec.joints[0].name = ""
     body = spec.bodies[1]
@@ -185,7 +187,7 @@ def clean(robot: Robot) -> mujoco.MjSpec:
             body whose joints have different anchors, a joint with an actuatorfrcrange or a ref, or a mesh without a
             file.
     """
-    spec = mujoco.MjSpec.from_file(str(robot.mjcf))
+    spec = mjcf.robot_bodies(robot)
     spec.modelname = "robot"  # the name of the file and of its root prim
     model = spec.copy().compile()
     _check_supported(robot, spec, model)

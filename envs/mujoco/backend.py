@@ -68,6 +68,7 @@ class MujocoBackend:
     """
 
     config_class: ClassVar[type] = MujocoConfig
+    features: ClassVar[frozenset[str]] = frozenset(FEATURES)
 
     def __init__(
         self, scene: Scene | Robot, num_envs: int, device: str = "cpu", config: MujocoConfig | None = None
@@ -75,7 +76,7 @@ class MujocoBackend:
         config = config or MujocoConfig()
         self.scene = scene = Scene.of(scene)
         self.robot = scene.robot
-        require_features(scene, "mujoco", frozenset(FEATURES))
+        require_features(scene, "mujoco", self.features)
         if torch.device(device).type != "cpu":
             raise ValueError(f"backend=mujoco runs on the CPU, not on device={device}; use device=cpu")
         self.num_envs = num_envs
@@ -89,7 +90,7 @@ class MujocoBackend:
             pd="implicit",
             exact_restore=True,
             params=settable(scene),
-            features=frozenset(FEATURES),
+            features=self.features,
         )
         self._batch = Batch(self.model, num_envs, config.threads)
         self._rows = torch.from_numpy(self._batch.state)
@@ -212,7 +213,9 @@ class MujocoBackend:
         root = self._indices[self.scene.first].root
         if root is not None and len(rows):
             dof = root[1]
-            self._qvel[rows, dof : dof + 3] += jump[rows].double()  # linear velocity of a free joint: world axes
+            self._qvel[rows, dof : dof + 3] += jump[
+                rows
+            ].double()  # linear velocity of a free joint: world axes
 
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""
@@ -261,7 +264,8 @@ class MujocoBackend:
             value = self._values(name, rows)
             # MuJoCo takes the larger of the two surfaces' friction, so that of the whole scene is set on both. At its
             # nominal value, the largest of all geoms, it changes none of them.
-            here = np.flatnonzero(value != np.float32(self._nominal[name])) if parameter.everywhere else np.arange(len(rows))
+            changed = value != np.float32(self._nominal[name])
+            here = np.flatnonzero(changed) if parameter.everywhere else np.arange(len(rows))
             sliding[rows[here][:, None], parameter.ids, 0] = value[here][:, None]
 
     def _set_gain_scale(self, rows: np.ndarray) -> None:

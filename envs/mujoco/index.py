@@ -27,7 +27,6 @@ class Columns:
     """Columns of that field, in order."""
 
 
-
 @dataclass(frozen=True)
 class EntityIndex:
     """The addresses of one entity, J joints and A actuators."""

@@ -28,9 +28,6 @@ _HARMLESS = (mjw.OverflowType.ITERATIONS, mjw.OverflowType.LS_ITERATIONS)
 LOST = mjw.OverflowType(sum(kind for kind in mjw.OverflowType if kind not in _HARMLESS))
 """Overflows that drop physics. Reaching the solver's iteration limit is not one."""
 
-FEATURES_HERE = frozenset(FEATURES) - {"selected_masses"}
-"""The masses of single bodies change inverse weights that have no closed form."""
-
 CONVEX_WORKSPACE = 80_000
 """Bytes per environment that colliding convex shapes take (measured: two boxes and cylinders 79 kB, a mesh 66 kB)."""
 
@@ -63,6 +60,8 @@ class MujocoWarpBackend:
     """
 
     config_class: ClassVar[type] = MujocoWarpConfig
+    features: ClassVar[frozenset[str]] = frozenset(FEATURES) - {"selected_masses"}
+    """The masses of single bodies change inverse weights that have no closed form."""
 
     def __init__(
         self, scene: Scene | Robot, num_envs: int, device: str = "cpu", config: MujocoWarpConfig | None = None
@@ -70,7 +69,7 @@ class MujocoWarpBackend:
         config = config or MujocoWarpConfig()
         self.scene = scene = Scene.of(scene)
         self.robot, self.num_envs = scene.robot, num_envs
-        require_features(scene, "mujoco_warp", FEATURES_HERE)
+        require_features(scene, "mujoco_warp", self.features)
         quiet()
         self.device = require_device(device, "mujoco_warp")
         self.read_at_once = self.device.type == "cpu"
@@ -85,7 +84,7 @@ class MujocoWarpBackend:
             pd="implicit",
             exact_restore=self.device.type == "cpu",  # on a GPU the order of summation varies
             params=settable(scene),
-            features=FEATURES_HERE,
+            features=self.features,
         )
         sizes = mjcf.options(self.robot, "mujoco_warp")
         self._array_sizes = array_sizes(
@@ -128,7 +127,9 @@ class MujocoWarpBackend:
         self._items = len(columns) + len(moving)
         roots, joints, held, width = initial_tables(self._indices, self.model.nu)
         self._roots, self._joints, self._held = ints(roots, 3), ints(joints, 4), ints(held)
-        self._home = {name: home(self.scene, name, self.num_envs, self.device) for name in self.scene.entities}
+        self._home = {
+            name: home(self.scene, name, self.num_envs, self.device) for name in self.scene.entities
+        }
         servos = [int(i) for index in self._indices.values() for i in index.servos]
         self._has_gains = torch.zeros(self.model.nu, dtype=torch.bool, device=self.device)
         self._has_gains[servos] = True
@@ -374,7 +375,9 @@ class MujocoWarpBackend:
             value, geoms = self._state.params[name][:, None], self._changed[name]
             # MuJoCo takes the larger of the two surfaces' friction, so that of the whole scene is set on both. At its
             # nominal value, the largest of all geoms, it changes none of them.
-            here = value != self._nominal_value(name) if parameter.everywhere else torch.ones_like(value).bool()
+            here = (
+                value != self._nominal_value(name) if parameter.everywhere else torch.ones_like(value).bool()
+            )
             wanted[:, geoms] = torch.where(here, value, wanted[:, geoms])
         sliding.copy_(torch.where(mask[:, None], wanted, sliding))
 

@@ -30,10 +30,10 @@ def write_initial_state(
 ):
     """Write the initial state of the masked environments, without warm start; position actuators hold it.
 
-    `values` (N, W) holds the initial states of all entities side by side. `roots` (R, 3), for each free root: its first
-    column in `values`, of position, orientation wxyz, linear and angular velocity in base axes (13), and its first index
-    in qpos and in qvel. `joints` (J, 4): the columns of a joint's position and velocity, and its index in qpos and in
-    qvel. `held` (A,): the column of the position that a position actuator holds, -1 for a force actuator.
+    `values` (N, W) holds the initial states of all entities side by side. `roots` (R, 3), for each free root: its
+    first column in `values`, of position, orientation wxyz, linear and angular velocity in base axes (13), and its
+    first index in qpos and in qvel. `joints` (J, 4): the columns of a joint's position and velocity, and its index in
+    qpos and in qvel. `held` (A,): the column of the position that a position actuator holds, -1 for a force actuator.
     """
     env = wp.tid()
     if not mask[env]:
@@ -196,8 +196,8 @@ def publish(
 
     `state` holds the State's tensors one after the other, (N, k) each. `columns` (C, 5): the array to copy from (QPOS,
     ...), the index in it (of BODY 3 x body + axis), where the tensor begins in `state` for
-    one environment, its k, and the column in it. `roots` (R, 3): the first index in qpos and in qvel of a free root, and
-    where its linear velocity, in its own axes, begins. The State rows of an environment that is not finite keep their
+    one environment, its k, and the column in it. `roots` (R, 3): the first index in qpos and in qvel of a free root,
+    and where its linear velocity, in its own axes, begins. The State rows of an environment that is not finite keep their
     last values until the reset, so the State stays finite.
     """
     r, item = wp.tid()

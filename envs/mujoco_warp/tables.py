@@ -22,8 +22,8 @@ def initial_tables(
             roots.append([column, *index.root])
             column += 13
         count = len(index.joint_qpos)
-        for j in range(count):
-            joints.append([column + j, column + count + j, int(index.joint_qpos[j]), int(index.joint_dof[j])])
+        places = zip(index.joint_qpos.tolist(), index.joint_dof.tolist(), strict=True)
+        joints += [[column + j, column + count + j, *place] for j, place in enumerate(places)]
         for actuator, joint in zip(index.servos.tolist(), index.servo_joints.tolist(), strict=True):
             held[actuator] = column + joint
         column += 2 * count

@@ -106,8 +106,10 @@ def sensors_of(contract: Mapping[str, Any]) -> dict[str, int]:
     first, joints = contract["observations"][0], len(contract["joints"])
     if first["name"] == GIVEN:
         return {GIVEN: first["width"]}
-    seen = {OBJECT: item["width"] for item in contract["observations"] if item["name"] == OBJECT}
-    return {"quat": 4, "gyro": 3, "joint_pos": joints, "joint_vel": joints, **seen}
+    sizes = {"quat": 4, "gyro": 3, "joint_pos": joints, "joint_vel": joints}
+    return sizes | {
+        item["name"]: item["width"] for item in contract["observations"] if item["name"] == OBJECT
+    }
 
 
 class GaitClock:
@@ -249,7 +251,9 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
             "velocity_commands": len(contract["command"]),
             "pose_commands": len(contract["command"]) if contract["command"] in (POSE[:3], POSE) else 0,
             "gait_phase": 2,
-            OBJECT: sum(item["width"] for item in contract["observations"] if item["name"] == OBJECT) // 3 * 3,
+            OBJECT: sum(item["width"] for item in contract["observations"] if item["name"] == OBJECT)
+            // 3
+            * 3,
             GIVEN: sum(len(item.get("columns", ())) for item in contract["observations"]),
         }
         column = 0

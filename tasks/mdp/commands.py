@@ -206,14 +206,13 @@ class PoseCommands(Command):
 
 def quat_of(angles: Tensor) -> Tensor:
     """Quaternions wxyz (N, 4) of turns by roll, pitch and yaw (N, 3) [rad] about the fixed x, y and z axes, one after
-    the other: yaw * pitch * roll. Continuous in the angles: a sign chosen by one component would jump where that component
-    is 0, as w is of a gripper that points down."""
+    the other: yaw * pitch * roll. Continuous in the angles: a sign chosen by one component would jump where that
+    component is 0, as w is of a gripper that points down."""
     half = angles / 2
     (cr, cp, cy), (sr, sp, sy) = half.cos().unbind(-1), half.sin().unbind(-1)
     w, x = cr * cp * cy + sr * sp * sy, sr * cp * cy - cr * sp * sy
     y, z = cr * sp * cy + sr * cp * sy, cr * cp * sy - sr * sp * cy
-    quat = torch.stack((w, x, y, z), dim=-1)
-    return quat
+    return torch.stack((w, x, y, z), dim=-1)
 
 
 @dataclass

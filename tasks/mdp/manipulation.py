@@ -1,14 +1,13 @@
 """Terms and observations of arms: an end effector, an object, a goal. Pure functions of State and Context.
 
-N environments. A goal is a pose command: columns x, y, z [m] and, with an orientation, a quaternion wxyz, in the axes and
-from the origin of the robot's base.
+N environments. A goal is a pose command: columns x, y, z [m] and, with an orientation, a quaternion wxyz, in the axes
+and from the origin of the robot's base.
 """
 
 from __future__ import annotations
 
 import torch
 
-from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import State, Tensor, quat_rotate, quat_rotate_inverse
 from robolearn.tasks.mdp.context import Context
 

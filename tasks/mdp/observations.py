@@ -38,8 +38,9 @@ Mirror = Literal[
 `same`: not at all; `negate`: all signs flip; `vector`: y flips; `pseudovector` (rotations): x and z flip; `command`
 (vx, vy, yaw rate): the last two flip; `pose` (a position, perhaps followed by a quaternion wxyz): y of the position, x
 and z of the quaternion flip; `joints`, `actuators`, `feet`: left and right swap, with the joints' signs;
-`foot_vectors`: feet swap and each foot's y flips; `vectors`: y of each of several vectors flips. `limited_joints` and `turning_joints` hold some of the joints; their
-mirror image is known only where they hold all joints or none.
+`foot_vectors`: feet swap and each foot's y flips; `vectors`: y of each of several vectors flips.
+`limited_joints` and `turning_joints` hold some of the joints; their mirror image is known only where they hold all
+joints or none.
 """
 
 

@@ -33,7 +33,7 @@ class Renderer:
     """
 
     def __init__(self, scene: Scene | Robot, width: int, height: int, backend: str = "mujoco") -> None:
-        """Load the visual model of a scene; `backend` names the solver options of robot.yaml, which do not affect drawing.
+        """Load the visual model of a scene; `backend` names solver options of robot.yaml, which do not affect drawing.
 
         Raises:
             MissingError: no OpenGL platform works; the message says what to install.
