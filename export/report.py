@@ -356,7 +356,7 @@ def returns(out: Export) -> str:
 
 
 def _fall(out: Export) -> str:
-    ends = ", ".join(f"`{name}`" for name in out.checked.found.config.task.terminations())
+    ends = ", ".join(f"`{name}`" for name in out.checked.found.config.task.termination_terms())
     return f"What counts as a fall: {ends or 'nothing'}."
 
 

@@ -96,7 +96,9 @@ def train(
 
     resolved = config.resolve(overrides or [])
     if show:
-        typer.echo(config.show(resolved), nl=False)
+        from robolearn.training.active import active, comments
+
+        typer.echo(config.show(resolved) + comments(active(resolved.task)), nl=False)
         return OK
     from robolearn.training.train import train as run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +11,8 @@ from robolearn.envs.state import InitialState, State, Tensor, quat_rotate
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import Observation
-from robolearn.tasks.mdp.task import Task, Term
+from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
+from robolearn.tasks.mdp.task import Task
 
 ACTION_SCALE = {"front_hip": 0.5, "front_knee": 0.6, "hind_hip": 0.5, "hind_knee": 0.6}
 """Change of a joint's target for a unit action [rad]."""
@@ -63,23 +63,27 @@ class AntRun(Task):
     """Name of the robot."""
     episode_length_s: float = field(default=10.0, metadata={"above": 0.0, "max": 3600.0})
     """Episode length [s]; running out of it is a time-out, not a failure."""
-    min_height: float = field(default=0.14, metadata={"min": 0.0})
-    """Lowest height of the torso; below it the episode ends [m]."""
-    min_upright: float = field(default=0.5, metadata={"min": -1.0, "max": 1.0})
-    """Smallest cosine of the torso's lean; below it the episode ends."""
-    rewards: dict[str, float] = field(
+    rewards: dict[str, Reward] = field(
         default_factory=lambda: {
-            "forward": 1.0,
-            "alive": 0.5,
-            "sideways": -0.5,
-            "turned_away": -1.0,
-            "turning": -0.05,
-            "tilt": -0.5,
-            "effort": -0.02,
-            "action_rate": -0.02,
+            "forward": reward(forward, 1.0),
+            "alive": reward(terms.alive, 0.5),
+            "sideways": reward(sideways, -0.5),
+            "turned_away": reward(turned_away, -1.0),
+            "turning": reward(turning, -0.05),
+            "tilt": reward(terms.tilt, -0.5),
+            "effort": reward(terms.effort, -0.02),
+            "action_rate": reward(terms.action_rate, -0.02),
         }
     )
-    """Weight of each reward term, per second."""
+    """Function, weight per second and parameters of each reward."""
+    terminations: dict[str, Termination] = field(
+        default_factory=lambda: {
+            "fallen": ends(terms.fallen, height=0.14, upright=0.5),
+            # Of the legs only the tips collide.
+            "body_below_ground": ends(terms.body_below_ground),
+        }
+    )
+    """Function and parameters of each condition that ends an episode without bootstrap."""
 
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 512,
@@ -123,27 +127,11 @@ class AntRun(Task):
             "foot_force",
         ),
     }
+    aliases: ClassVar[dict[str, str]] = {
+        "min_height": "terminations.fallen.height",
+        "min_upright": "terminations.fallen.upright",
+    }
     symmetric: ClassVar[bool] = True
-
-    def reward_terms(self) -> dict[str, Term]:
-        """The functions behind `rewards`."""
-        return {
-            "forward": forward,
-            "alive": terms.alive,
-            "sideways": sideways,
-            "turned_away": turned_away,
-            "turning": turning,
-            "tilt": terms.tilt,
-            "effort": terms.effort,
-            "action_rate": terms.action_rate,
-        }
-
-    def terminations(self) -> dict[str, Term]:
-        """A fall, or a knee below the floor: only the tips of the legs collide."""
-        return {
-            "fallen": partial(terms.fallen, height=self.min_height, upright=self.min_upright),
-            "body_below_ground": terms.body_below_ground,
-        }
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Joint targets (N, 8) [rad]: home + scale x action."""

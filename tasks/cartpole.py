@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 
@@ -11,7 +11,8 @@ from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import Observation
-from robolearn.tasks.mdp.task import Task, Term
+from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
+from robolearn.tasks.mdp.task import Task
 
 SLIDER, HINGE = 0, 1
 
@@ -26,14 +27,14 @@ def centred(state: State, ctx: Context) -> Tensor:
     return state.robot.joint_pos[:, SLIDER].square()
 
 
-def pole_down(state: State, ctx: Context) -> Tensor:
-    """The pole leans more than 0.8 rad (N,) bool."""
-    return state.robot.joint_pos[:, HINGE].abs() > 0.8
+def pole_down(state: State, ctx: Context, angle: Annotated[float, {"above": 0.0}] = 0.8) -> Tensor:
+    """The pole leans more than `angle` [rad] (N,) bool."""
+    return state.robot.joint_pos[:, HINGE].abs() > angle
 
 
-def off_the_rail(state: State, ctx: Context) -> Tensor:
-    """The cart is within 0.1 m of the rail's end or beyond (N,) bool."""
-    return state.robot.joint_pos[:, SLIDER].abs() > 2.3
+def off_the_rail(state: State, ctx: Context, distance: Annotated[float, {"above": 0.0}] = 2.3) -> Tensor:
+    """The cart is more than `distance` [m] from the middle of the rail (N,) bool, which ends at 2.4 m."""
+    return state.robot.joint_pos[:, SLIDER].abs() > distance
 
 
 @dataclass
@@ -48,24 +49,28 @@ class CartpoleBalance(Task):
     """Force on the cart for a unit action [N]."""
     start_angle: float = field(default=0.3, metadata={"min": 0.0, "max": 0.8})
     """Largest initial lean of the pole [rad]."""
-    rewards: dict[str, float] = field(
-        default_factory=lambda: {"upright": 1.0, "centred": -0.5, "effort": -0.01, "alive": 1.0}
+    rewards: dict[str, Reward] = field(
+        default_factory=lambda: {
+            "upright": reward(upright, 1.0),
+            "centred": reward(centred, -0.5),
+            "effort": reward(terms.effort, -0.01),
+            "alive": reward(terms.alive, 1.0),
+        }
     )
-    """Weight of each reward term, per second."""
+    """Function, weight per second and parameters of each reward."""
+    terminations: dict[str, Termination] = field(
+        default_factory=lambda: {
+            "pole_down": ends(pole_down, angle=0.8),
+            "off_the_rail": ends(off_the_rail, distance=2.3),
+        }
+    )
+    """Function and parameters of each condition that ends an episode without bootstrap."""
 
     defaults: ClassVar[dict[str, Any]] = {"num_envs": 256, "max_iterations": 60}
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
         "policy": ("joint_pos_rel", "joint_vel_rel"),
         "critic": ("joint_pos_rel", "joint_vel_rel", "last_action"),
     }
-
-    def reward_terms(self) -> dict[str, Term]:
-        """The functions behind `rewards`."""
-        return {"upright": upright, "centred": centred, "effort": terms.effort, "alive": terms.alive}
-
-    def terminations(self) -> dict[str, Term]:
-        """The pole leans too far, or the cart reaches the end of the rail."""
-        return {"pole_down": pole_down, "off_the_rail": off_the_rail}
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Force on the cart (N, 1) [N]."""

@@ -13,7 +13,8 @@ from robolearn.tasks.cartpole import HINGE, SLIDER, centred, off_the_rail, uprig
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import Observation
-from robolearn.tasks.mdp.task import Task, Term
+from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
+from robolearn.tasks.mdp.task import Task
 
 COS_UPRIGHT = math.cos(0.2)
 """A pole within 0.2 rad counts as upright."""
@@ -47,17 +48,22 @@ class CartpoleSwingup(Task):
     """Force on the cart for a unit action [N]."""
     start_spread: float = field(default=1.57, metadata={"min": 0.0, "max": 3.141592653589793})
     """Largest initial angle from hanging straight down [rad]; pi allows any angle."""
-    rewards: dict[str, float] = field(
+    rewards: dict[str, Reward] = field(
         default_factory=lambda: {
-            "upright": 1.0,
-            "alive": 1.0,
-            "centred": -0.1,
-            "cart_speed": -0.005,
-            "pole_speed": -0.002,
-            "effort": -0.02,
+            "upright": reward(upright, 1.0),
+            # Makes hanging earn 0 instead of -1: ending an episode early must never pay.
+            "alive": reward(terms.alive, 1.0),
+            "centred": reward(centred, -0.1),
+            "cart_speed": reward(cart_speed, -0.005),
+            "pole_speed": reward(pole_speed, -0.002),
+            "effort": reward(terms.effort, -0.02),
         }
     )
-    """Weight of each reward term, per second."""
+    """Function, weight per second and parameters of each reward."""
+    terminations: dict[str, Termination] = field(
+        default_factory=lambda: {"off_the_rail": ends(off_the_rail, distance=2.3)}
+    )
+    """Function and parameters of each condition that ends an episode without bootstrap."""
 
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 128,
@@ -90,22 +96,6 @@ class CartpoleSwingup(Task):
         "policy": ("limited_joint_pos", "turning_joint_pos", "joint_vel_rel"),
         "critic": ("limited_joint_pos", "turning_joint_pos", "joint_vel_rel", "last_action"),
     }
-
-    def reward_terms(self) -> dict[str, Term]:
-        """The functions behind `rewards`."""
-        return {
-            "upright": upright,
-            # Makes hanging earn 0 instead of -1: ending an episode early must never pay.
-            "alive": terms.alive,
-            "centred": centred,
-            "cart_speed": cart_speed,
-            "pole_speed": pole_speed,
-            "effort": terms.effort,
-        }
-
-    def terminations(self) -> dict[str, Term]:
-        """The cart reaches the end of the rail."""
-        return {"off_the_rail": off_the_rail}
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Force on the cart (N, 1) [N]."""

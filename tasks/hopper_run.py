@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 
@@ -12,7 +11,8 @@ from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import Observation
-from robolearn.tasks.mdp.task import Task, Term
+from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
+from robolearn.tasks.mdp.task import Task
 
 X, Z, PITCH = 0, 1, 2
 """The boom's joints: along x and z [m], and pitch [rad], positive with the nose down."""
@@ -20,7 +20,7 @@ ACTION_SCALE = {"hip": 0.6, "knee": 0.8, "ankle": 0.6}
 """Change of a joint's target for a unit action [rad]."""
 
 
-def forward(state: State, ctx: Context, speed: float) -> Tensor:
+def forward(state: State, ctx: Context, speed: Annotated[float, {"above": 0.0, "max": 20.0}]) -> Tensor:
     """How close the hip's velocity along x is to `speed` [m/s], (N,): a parabola, 0 at rest and 1 at `speed`.
 
     Its slope falls to 0 at `speed` without a kink. With a reward proportional to the speed the hopper sprints until it
@@ -44,9 +44,21 @@ def crouch(state: State, ctx: Context) -> Tensor:
     return torch.nn.functional.softplus(-20 * state.robot.joint_pos[:, Z]).square() / 400
 
 
+def fallen(
+    state: State,
+    ctx: Context,
+    drop: Annotated[float, {"min": 0.0, "max": 0.7}],
+    pitch: Annotated[float, {"above": 0.0, "max": 3.0}],
+) -> Tensor:
+    """The hip is more than `drop` [m] below its height in the home pose, or the torso pitches by more than `pitch`
+    [rad] (N,) bool."""
+    low = state.robot.joint_pos[:, Z] < -drop
+    return low | (state.robot.joint_pos[:, PITCH].abs() > pitch)
+
+
 @dataclass
 class HopperRun(Task):
-    """A one-legged hopper runs along x, up to `speed`, without falling.
+    """A one-legged hopper runs along x, up to 4 m/s, without falling.
 
     Solved: over whole episodes of the mean action, from standing, the metric `forward_speed` is at least 3 m/s and
     at least 90 % of the episodes run out of time instead of ending in a fall.
@@ -56,24 +68,22 @@ class HopperRun(Task):
     """Name of the robot."""
     episode_length_s: float = field(default=10.0, metadata={"above": 0.0, "max": 3600.0})
     """Episode length [s]; running out of it is a time-out, not a failure."""
-    speed: float = field(default=4.0, metadata={"above": 0.0, "max": 20.0})
-    """Forward speed with the largest reward `forward` [m/s]."""
-    max_drop: float = field(default=0.3, metadata={"min": 0.0, "max": 0.7})
-    """Largest drop of the hip below its height in the home pose; beyond it the episode ends [m]."""
-    max_pitch: float = field(default=1.0, metadata={"above": 0.0, "max": 3.0})
-    """Largest pitch of the torso; beyond it the episode ends [rad]."""
-    rewards: dict[str, float] = field(
+    rewards: dict[str, Reward] = field(
         default_factory=lambda: {
-            "forward": 2.0,
-            "alive": 1.0,
-            "lean": -2.0,
-            "pitch_rate": -0.02,
-            "crouch": -10.0,
-            "effort": -0.02,
-            "action_rate": -0.02,
+            "forward": reward(forward, 2.0, speed=4.0),
+            "alive": reward(terms.alive, 1.0),
+            "lean": reward(lean, -2.0),
+            "pitch_rate": reward(pitch_rate, -0.02),
+            "crouch": reward(crouch, -10.0),
+            "effort": reward(terms.effort, -0.02),
+            "action_rate": reward(terms.action_rate, -0.02),
         }
     )
-    """Weight of each reward term, per second."""
+    """Function, weight per second and parameters of each reward."""
+    terminations: dict[str, Termination] = field(
+        default_factory=lambda: {"fallen": ends(fallen, drop=0.3, pitch=1.0)}
+    )
+    """Function and parameters of each condition that ends an episode without bootstrap."""
 
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 256,
@@ -112,26 +122,11 @@ class HopperRun(Task):
         "critic": ("limited_joint_pos", "joint_vel_rel", "last_action", "foot_height", "foot_force"),
     }
 
-    def reward_terms(self) -> dict[str, Term]:
-        """The functions behind `rewards`."""
-        return {
-            "forward": partial(forward, speed=self.speed),
-            "alive": terms.alive,
-            "lean": lean,
-            "pitch_rate": pitch_rate,
-            "crouch": crouch,
-            "effort": terms.effort,
-            "action_rate": terms.action_rate,
-        }
-
-    def terminations(self) -> dict[str, Term]:
-        """A fall."""
-        return {"fallen": self.fallen}
-
-    def fallen(self, state: State, ctx: Context) -> Tensor:
-        """The hip is too low or the torso leans too far (N,) bool."""
-        low = state.robot.joint_pos[:, Z] < -self.max_drop
-        return low | (state.robot.joint_pos[:, PITCH].abs() > self.max_pitch)
+    aliases: ClassVar[dict[str, str]] = {
+        "speed": "rewards.forward.speed",
+        "max_drop": "terminations.fallen.drop",
+        "max_pitch": "terminations.fallen.pitch",
+    }
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Joint targets (N, 3) [rad]: home + scale x action."""

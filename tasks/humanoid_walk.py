@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 
@@ -21,11 +20,10 @@ from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random, once
 from robolearn.tasks.mdp.observations import MEASURABLE, Observation, measured, projected_gravity
-from robolearn.tasks.mdp.task import Ratio, Task, Term
+from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
+from robolearn.tasks.mdp.task import Ratio, Task
 
 LEGS = ("l_", "r_")
-SWING_HEIGHT = 0.08
-"""How high a sole should be at mid-swing [m]."""
 COMMAND_THRESHOLD = 0.01
 """A command of which no part is larger asks to stand [m/s, rad/s]."""
 FALL_TIME = 0.25
@@ -52,37 +50,35 @@ def leg_swing(ctx: Context) -> Tensor:
     return torch.stack((swing, -swing), dim=-1)
 
 
-@once
-def track_velocity(state: State, ctx: Context) -> Tensor:
-    """How well the base moves as commanded (N,), 1 at no error."""
-    return torch.exp(-terms.velocity_error(state, ctx).square() / 0.25)
-
-
-def track_yaw_rate(state: State, ctx: Context) -> Tensor:
-    """How well the base turns as commanded (N,), 1 at no error."""
-    return torch.exp(-terms.yaw_rate_error(state, ctx).square() / 0.25)
+Positive = Annotated[float, {"above": 0.0}]
 
 
 @once
-def gait(state: State, ctx: Context) -> Tensor:
-    """How well both feet keep the schedule (N,), 0 to 1: a swinging foot is lifted and unloaded, a
-    standing foot carries load and does not slip."""
+def track_velocity(state: State, ctx: Context, std: Positive = 0.5) -> Tensor:
+    """How well the base moves as commanded (N,): 1 at no error, exp(-1) at an error of `std` [m/s]."""
+    return torch.exp(-terms.velocity_error(state, ctx).square() / std**2)
+
+
+def track_yaw_rate(state: State, ctx: Context, std: Positive = 0.5) -> Tensor:
+    """How well the base turns as commanded (N,): 1 at no error, exp(-1) at an error of `std` [rad/s]."""
+    return torch.exp(-terms.yaw_rate_error(state, ctx).square() / std**2)
+
+
+@once
+def gait(state: State, ctx: Context, swing_height: Annotated[float, {"min": 0.0}] = 0.08) -> Tensor:
+    """How well both feet keep the schedule (N,), 0 to 1: a swinging foot is lifted, its sole to `swing_height` [m] at
+    mid-swing, and unloaded; a standing foot carries load and does not slip."""
     swing = leg_swing(ctx)
     force = state.robot.foot_force[:, :, 2]
     height = state.robot.foot_pos[:, :, 2]
     slip = state.robot.foot_lin_vel[:, :, :2].square().sum(dim=-1)
     lifted = torch.exp(
-        -force.clamp(min=0) / 20 - ((SWING_HEIGHT * swing - height).clamp(min=0) / 0.035).square()
+        -force.clamp(min=0) / 20 - ((swing_height * swing - height).clamp(min=0) / 0.035).square()
     )
     planted = (force > 5.0) * torch.exp(-slip / 0.05)
     # A ramp, not a switch: around touch-down and lift-off both count.
     share = (0.5 + 2 * swing).clamp(0, 1) * ctx.task_state["walking"][:, None]
     return (share * lifted + (1 - share) * planted).mean(dim=1)
-
-
-def walk(state: State, ctx: Context) -> Tensor:
-    """Keeping the gait *while* moving as commanded (N,): neither alone earns it."""
-    return gait(state, ctx) * track_velocity(state, ctx)
 
 
 def still(state: State, ctx: Context) -> Tensor:
@@ -170,10 +166,6 @@ class HumanoidWalk(Task):
     """How much of the stepping pattern the targets contain: 0 leaves all of the walk to the policy."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
     """Share of episodes that start with some of the commanded velocity."""
-    min_height: float = field(default=0.5, metadata={"min": 0.0})
-    """The episode ends when the base is lower than this [m]; a robot lost anyway teaches nothing on its way down."""
-    min_upright: float = field(default=0.75, metadata={"min": -1.0, "max": 1.0})
-    """The episode ends when the cosine of the base's lean is below this."""
     commands: VelocityCommands | None = field(default_factory=VelocityCommands)
     """What is asked of the robot, redrawn during an episode."""
     pushes: Pushes | None = field(default_factory=lambda: Pushes(speed=(0.0, 0.5)))
@@ -197,30 +189,39 @@ class HumanoidWalk(Task):
         metadata={"keys": (*MEASURABLE, GAIT_PHASE.name)},
     )
     """Half-width of the uniform noise on each item of the policy's observation."""
-    rewards: dict[str, float] = field(
+    rewards: dict[str, Reward] = field(
         default_factory=lambda: {
-            "track_velocity": 3.0,
-            "track_yaw_rate": 1.5,
-            "gait": 4.0,
-            "walk": 2.0,
-            "still": 1.5,
-            "pose": 1.0,
-            "alive": 0.6,
-            "fall": -200.0,
-            "tilt": -6.0,
-            "height": -40.0,
-            "vertical_speed": -1.0,
-            "roll_pitch_rate": -0.1,
-            "joint_limits": -4.0,
-            "action_rate": -0.02,
-            "landing": -0.6,
-            "torque": -4e-6,
-            "foot_tilt": -2.0,
-            "foot_yaw": -2.0,
-            "foot_spacing": -40.0,
+            "track_velocity": reward(track_velocity, 3.0, std=0.5),
+            "track_yaw_rate": reward(track_yaw_rate, 1.5, std=0.5),
+            "gait": reward(gait, 4.0, swing_height=0.08),
+            "walk": reward(HumanoidWalk.walk, 2.0),
+            "still": reward(still, 1.5),
+            "pose": reward(pose, 1.0),
+            "alive": reward(terms.alive, 0.6),
+            "fall": reward(HumanoidWalk.fall, -200.0),
+            "tilt": reward(terms.tilt, -6.0),
+            "height": reward(terms.height_error, -40.0),
+            "vertical_speed": reward(terms.vertical_speed, -1.0),
+            "roll_pitch_rate": reward(terms.roll_pitch_rate, -0.1),
+            "joint_limits": reward(terms.joint_limits, -4.0, margin=0.05),
+            "action_rate": reward(terms.action_rate, -0.02),
+            "landing": reward(landing, -0.6),
+            "torque": reward(terms.torque, -4e-6),
+            "foot_tilt": reward(terms.foot_tilt, -2.0),
+            "foot_yaw": reward(terms.foot_yaw, -2.0),
+            "foot_spacing": reward(terms.foot_spacing, -40.0, distance=0.14),
         }
     )
-    """Weight of each reward term, per second."""
+    """Function, weight per second and parameters of each reward."""
+    terminations: dict[str, Termination] = field(
+        default_factory=lambda: {
+            # Early: a robot that is lost anyway teaches nothing on its way down.
+            "fallen": ends(terms.fallen, height=0.5, upright=0.75),
+            # Only the feet collide.
+            "body_below_ground": ends(terms.body_below_ground),
+        }
+    )
+    """Function and parameters of each condition that ends an episode without bootstrap."""
 
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 4096,
@@ -263,42 +264,22 @@ class HumanoidWalk(Task):
         ),
     }
     on_robot: ClassVar[dict[str, Any]] = {"balance_window": 0.0}
+    aliases: ClassVar[dict[str, str]] = {
+        "min_height": "terminations.fallen.height",
+        "min_upright": "terminations.fallen.upright",
+    }
     symmetric: ClassVar[bool] = True
 
-    def reward_terms(self) -> dict[str, Term]:
-        """The functions behind `rewards`."""
-        return {
-            "track_velocity": track_velocity,
-            "track_yaw_rate": track_yaw_rate,
-            "gait": gait,
-            "walk": walk,
-            "still": still,
-            "pose": pose,
-            "alive": terms.alive,
-            "fall": self.fall,
-            "tilt": terms.tilt,
-            "height": terms.height_error,
-            "vertical_speed": terms.vertical_speed,
-            "roll_pitch_rate": terms.roll_pitch_rate,
-            "joint_limits": terms.joint_limits,
-            "action_rate": terms.action_rate,
-            "landing": landing,
-            "torque": terms.torque,
-            "foot_tilt": terms.foot_tilt,
-            "foot_yaw": terms.foot_yaw,
-            "foot_spacing": partial(terms.foot_spacing, distance=0.14),
-        }
-
-    def terminations(self) -> dict[str, Term]:
-        """A fall, or any limb through the floor: only the feet collide."""
-        return {
-            "fallen": partial(terms.fallen, height=self.min_height, upright=self.min_upright),
-            "body_below_ground": terms.body_below_ground,
-        }
+    def walk(self, state: State, ctx: Context) -> Tensor:
+        """Keeping the gait *while* moving as commanded (N,): neither alone earns it. The product of these two rewards,
+        with their parameters."""
+        both = self.reward_terms()
+        return both["gait"](state, ctx) * both["track_velocity"](state, ctx)
 
     def fall(self, state: State, ctx: Context) -> Tensor:
         """One in the step that ends an episode for good (N,)."""
-        return torch.stack([ends(state, ctx) for ends in self.terminations().values()]).any(dim=0).float()
+        fallen = [term(state, ctx) for term in self.termination_terms().values()]
+        return torch.stack(fallen).any(dim=0).float() if fallen else torch.zeros_like(ctx.episode_time)
 
     def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
         """The gait clock (cycles, whether it runs, times since a stop and at rest), sway and foot contacts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 
@@ -12,7 +12,8 @@ from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import MEASURABLE, Observation
-from robolearn.tasks.mdp.task import Task, Term
+from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
+from robolearn.tasks.mdp.task import Task
 
 
 def pose(state: State, ctx: Context) -> Tensor:
@@ -37,6 +38,19 @@ def drift(state: State, ctx: Context) -> Tensor:
     return state.robot.base_lin_vel[:, :2].square().sum(dim=1)
 
 
+def fallen(
+    state: State,
+    ctx: Context,
+    height: Annotated[float, {"min": 0.0, "max": 1.0}],
+    upright: Annotated[float, {"min": -1.0, "max": 1.0}],
+) -> Tensor:
+    """Base lower than the share `height` of its height in the home pose, or the cosine of its lean below `upright`
+    (N,) bool; never for a fixed base."""
+    least = height * ctx.robot.spec.home_height
+    down = terms.base_gravity(state, ctx)[:, 2]
+    return (state.robot.base_pos[:, 2] < least) | (-down < upright)
+
+
 @dataclass
 class Stand(Task):
     """Any robot holds its home pose; a robot on feet is pushed.
@@ -52,10 +66,6 @@ class Stand(Task):
     """Torque that a unit action asks for, as a share of the motor's largest."""
     start_noise: float = field(default=0.05, metadata={"min": 0.0, "max": 1.0})
     """Largest distance of a joint from home at the start [rad or m]."""
-    min_height: float = field(default=0.6, metadata={"min": 0.0, "max": 1.0})
-    """The episode ends when the base is lower than this share of its height in the home pose."""
-    min_upright: float = field(default=0.7, metadata={"min": -1.0, "max": 1.0})
-    """The episode ends when the cosine of the base's lean is below this."""
     pushes: Pushes | None = field(default_factory=lambda: Pushes(speed=(0.0, 0.5)))
     """Pushes of a free base."""
     noise: dict[str, float] = field(
@@ -68,18 +78,22 @@ class Stand(Task):
         metadata={"keys": MEASURABLE},
     )
     """Half-width of the noise on each item of the `policy` observations."""
-    rewards: dict[str, float] = field(
+    rewards: dict[str, Reward] = field(
         default_factory=lambda: {
-            "pose": 1.0,
-            "upright": 1.0,
-            "height": 1.0,
-            "alive": 1.0,
-            "drift": -1.0,
-            "joint_limits": -1.0,
-            "action_rate": -0.02,
+            "pose": reward(pose, 1.0),
+            "upright": reward(upright, 1.0),
+            "height": reward(height, 1.0),
+            "alive": reward(terms.alive, 1.0),
+            "drift": reward(drift, -1.0),
+            "joint_limits": reward(terms.joint_limits, -1.0, margin=0.05),
+            "action_rate": reward(terms.action_rate, -0.02),
         }
     )
-    """Weight of each reward term, per second."""
+    """Function, weight per second and parameters of each reward."""
+    terminations: dict[str, Termination] = field(
+        default_factory=lambda: {"fallen": ends(fallen, height=0.6, upright=0.7)}
+    )
+    """Function and parameters of each condition that ends an episode without bootstrap."""
 
     defaults: ClassVar[dict[str, Any]] = {"num_envs": 1024, "max_iterations": 200}
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
@@ -96,27 +110,10 @@ class Stand(Task):
         ),
     }
 
-    def reward_terms(self) -> dict[str, Term]:
-        """The functions behind `rewards`."""
-        return {
-            "pose": pose,
-            "upright": upright,
-            "height": height,
-            "alive": terms.alive,
-            "drift": drift,
-            "joint_limits": terms.joint_limits,
-            "action_rate": terms.action_rate,
-        }
-
-    def terminations(self) -> dict[str, Term]:
-        """A fall of a robot with a free base."""
-        return {"fallen": self.fallen}
-
-    def fallen(self, state: State, ctx: Context) -> Tensor:
-        """Base too low or too far from upright (N,) bool; never for a fixed base."""
-        least = self.min_height * ctx.robot.spec.home_height
-        down = terms.base_gravity(state, ctx)[:, 2]
-        return (state.robot.base_pos[:, 2] < least) | (-down < self.min_upright)
+    aliases: ClassVar[dict[str, str]] = {
+        "min_height": "terminations.fallen.height",
+        "min_upright": "terminations.fallen.upright",
+    }
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Home plus the action times `action_scale`, as a share of each motor's largest torque (N, A): the offset that

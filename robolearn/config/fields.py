@@ -7,6 +7,7 @@ and `open` allows any key.
 
 from __future__ import annotations
 
+import abc
 import ast
 import dataclasses
 import functools
@@ -18,13 +19,44 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, NoReturn, Union
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Union
 
 from robolearn.config.overrides import Scalar
 from robolearn.errors import ConfigError, did_you_mean, listing, near, quote
 
 KEEP: Any = object()
 """An update that keeps the current value."""
+
+
+class Setting(NamedTuple):
+    """One setting of a value that has several."""
+
+    hint: Any
+    """Its type."""
+    value: Any
+    """Its current value."""
+    meta: Mapping[str, Any]
+    """As a field's `metadata`."""
+
+
+class Parts(abc.ABC):
+    """A value with several settings, the first of which, `head`, may be given alone: `gait=2` is `gait.weight=2`."""
+
+    head: ClassVar[str]
+
+    @abc.abstractmethod
+    def settings(self) -> dict[str, Setting]:
+        """Its settings by name, `head` first."""
+
+    @abc.abstractmethod
+    def changed(self, values: Mapping[str, Any]) -> Parts:
+        """The same with other values, by name, of all settings."""
+
+    def plain(self) -> Any:
+        """As it is saved: a dictionary of its settings, or the first one where there is no other."""
+        values = {name: setting.value for name, setting in self.settings().items()}
+        return values if len(values) > 1 else values[self.head]
+
 
 _LARGEST = 2**63 - 1
 
@@ -50,6 +82,12 @@ def apply(
     Raises:
         ConfigError: a key does not exist, or a value has the wrong type or is out of range.
     """
+    if isinstance(current, Parts):
+        return _apply_parts(current, update, where, whole)
+    if isinstance(hint, type) and issubclass(hint, Parts):
+        if not _is_int(current) and not isinstance(current, float):
+            raise ConfigError(f"{where} must be a {hint.__name__}, not {type(current).__name__}")
+        hint = float  # the weight alone, as in the first version
     hint, optional = _without_none(hint)
     if optional and (update is None or (update is KEEP and current is None)):
         return None
@@ -67,6 +105,66 @@ def apply(
     return _leaf(current if update is KEEP else update, hint, where, meta)
 
 
+def _apply_parts(current: Parts, update: Any, where: str, whole: bool) -> Parts:
+    if update is KEEP:
+        return current
+    settings = current.settings()
+    if not isinstance(update, Mapping):
+        places, update = {current.head: where}, {current.head: update}
+    else:
+        places = {}
+        if not update and not whole:
+            raise ConfigError(
+                f"{where}={{}} changes nothing; set single keys, such as {where}.{current.head}=VALUE"
+            )
+        for key in update:
+            if key not in settings:
+                raise ConfigError(unknown(f"{where}.{key}", key, settings))
+    return current.changed(
+        {
+            name: apply(
+                old.value,
+                old.hint,
+                update.get(name, KEEP),
+                places.get(name, f"{where}.{name}"),
+                old.meta,
+                whole,
+            )
+            for name, old in settings.items()
+        }
+    )
+
+
+def _apply_aliases(
+    new: dict[str, Any], update: Mapping[str, Any], aliases: Mapping[str, str], where: str
+) -> None:
+    """Set in `new`, the fields of a dataclass, the settings that `update` gives by another name."""
+    for alias, target in aliases.items():
+        if alias not in update:
+            continue
+        name, key, setting = target.split(".")
+        entry = new[name].get(key)
+        if not isinstance(entry, Parts):
+            raise ConfigError(
+                f"{where}.{alias} is {where}.{target}, and there is no {where}.{name}.{key} here"
+            )
+        given = update.get(name)
+        if isinstance(given, Mapping) and isinstance(given.get(key), Mapping) and setting in given[key]:
+            raise ConfigError(f"{where}.{alias} and {where}.{target} are the same setting; give one of them")
+        old = entry.settings()
+        value = apply(
+            old[setting].value, old[setting].hint, update[alias], f"{where}.{alias}", old[setting].meta
+        )
+        values = {k: part.value for k, part in old.items()}
+        new[name] = {**new[name], key: entry.changed({**values, setting: value})}
+
+
+def other_names(cls: type) -> dict[str, str]:
+    """Further names of settings of a dataclass, each with the dotted key it stands for."""
+    aliases: Mapping[str, str] = getattr(cls, "aliases", {})
+    return {alias: target for alias, target in aliases.items() if alias not in hints(cls)}
+
+
 def _apply_dataclass(current: Any, hint: Any, update: Any, where: str, whole: bool) -> Any:
     cls: Any = type(current) if isinstance(current, hint) else hint
     types_ = hints(cls)
@@ -75,8 +173,9 @@ def _apply_dataclass(current: Any, hint: Any, update: Any, where: str, whole: bo
     if not isinstance(update, Mapping):
         first = next(iter(types_), "FIELD")
         raise ConfigError(f"{where} has parts ({listing(types_)}), set one by one: {where}.{first}=VALUE")
+    aliases = other_names(cls)
     for key in update:
-        if key not in types_:
+        if key not in types_ and key not in aliases:
             raise ConfigError(unknown(f"{where}.{key}", key, types_))
     metas = {f.name: f.metadata for f in dataclasses.fields(cls)}
     try:
@@ -87,6 +186,7 @@ def _apply_dataclass(current: Any, hint: Any, update: Any, where: str, whole: bo
             )
             for name, kind in types_.items()
         }
+        _apply_aliases(new, update, aliases, where)
         return cls(**new)
     except ConfigError:
         raise
@@ -247,13 +347,16 @@ def unknown(dotted: str, word: str, choices: Any) -> str:
 def paths(node: Any, prefix: str, meta: Mapping[str, Any] = types.MappingProxyType({})) -> Iterator[str]:
     """Every dotted key of a dataclass instance or dictionary, starting with `prefix` itself."""
     yield prefix
-    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+    if isinstance(node, Parts):
+        yield from (f"{prefix}.{name}" for name in node.settings())
+    elif dataclasses.is_dataclass(node) and not isinstance(node, type):
         kinds = hints(type(node))
         for f in dataclasses.fields(node):
             if f.name in kinds:
                 yield from paths(
                     _start(getattr(node, f.name), kinds[f.name]), f"{prefix}.{f.name}", f.metadata
                 )
+        yield from (f"{prefix}.{alias}" for alias in other_names(type(node)))
     elif isinstance(node, dict):
         for name in {**node, **dict.fromkeys(meta.get("keys", ()))}:
             yield from paths(node.get(name), f"{prefix}.{name}")

@@ -100,6 +100,9 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     for item in items:
         if item.key[0] in SECTIONS and item.dotted not in known and not item.dotted.startswith(anything):
             raise ConfigError(fields.missing_key(item.text, item.dotted, known | set(SCALARS)))
+    heads = _with_heads(items, built["task"])
+    if heads != items:
+        trees["task"] = _sort(heads)[1]["task"]
     robot = trees.get("task", {}).get("robot")
     if isinstance(robot, str):
         trees["task"]["robot"] = registry.canonical("robots", robot)
@@ -166,6 +169,25 @@ def _sort(items: Iterable[Override]) -> tuple[dict[str, str], dict[str, Any]]:
         else:
             _unknown(item, items)
     return chosen, trees
+
+
+def _with_heads(items: list[Override], task: Any) -> list[Override]:
+    """The overrides, `task.rewards.gait=2` as `task.rewards.gait.weight=2` where another one sets a parameter of the
+    same reward: each would replace the other."""
+
+    def head(item: Override) -> str:
+        node: Any = task
+        for part in item.key[1:] if item.key[0] == "task" else ():
+            node = node.get(part) if isinstance(node, dict) else getattr(node, part, None)
+        return node.head if isinstance(node, fields.Parts) and not isinstance(item.value, dict) else ""
+
+    def beside(item: Override) -> bool:
+        return any(len(o.key) > len(item.key) and o.key[: len(item.key)] == item.key for o in items)
+
+    return [
+        dataclasses.replace(item, key=(*item.key, name)) if (name := head(item)) and beside(item) else item
+        for item in items
+    ]
 
 
 def robot_changes(items: Iterable[Override]) -> dict[str, Any]:

@@ -102,6 +102,8 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, fields.Parts):
+        return _plain(value.plain())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: _plain(getattr(value, name)) for name in fields.hints(type(value))}
     if isinstance(value, dict):

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from robolearn.config.fields import field_docs
+from robolearn.config.fields import Parts, field_docs
 from robolearn.errors import ConfigError, quote
 from robolearn.files import replacing
 
@@ -109,9 +109,10 @@ def _rows(content: Mapping[str, Any], node: Any, indent: int, rows: list[tuple[s
     docs = field_docs(cls) if dataclasses.is_dataclass(node) else {}
     for key, value in content.items():
         name, doc = " " * indent + _flow(key), docs.get(key, "")
-        if isinstance(value, dict) and value:
+        inner = node[key] if isinstance(node, dict) else getattr(node, key, None)
+        if isinstance(value, dict) and value and not isinstance(inner, Parts):
             rows.append((f"{name}:", doc))
-            _rows(value, node[key] if isinstance(node, dict) else getattr(node, key), indent + 2, rows)
+            _rows(value, inner, indent + 2, rows)
         else:
             rows.append((f"{name}: {_flow(value)}", doc))
 

@@ -88,9 +88,10 @@ class Env:
         self.state = self._blank()
         """Everything that a step changes, see `EnvState`."""
         self._reward_terms = task.reward_terms()
-        weights = [task.rewards[name] for name in self._reward_terms]
+        stated = task.reward_weights()
+        weights = [stated[name] for name in self._reward_terms]
         self._weights = torch.tensor(weights, dtype=torch.float32, device=self.device)
-        self._terminations = task.terminations()
+        self._terminations = task.termination_terms()
         self.columns = check_parts(task, backend.state, self.ctx, self.num_actions)
         """Items of each observation group with their widths, in the order of the columns."""
         self._noise = self._noise_row()

@@ -29,7 +29,7 @@ def check_parts(
     n, device = len(ctx.episode_time), ctx.episode_time.device
     for kind, terms, dtype in (
         ("reward", task.reward_terms(), None),
-        ("termination", task.terminations(), torch.bool),
+        ("termination", task.termination_terms(), torch.bool),
     ):
         for name, term in terms.items():
             value = _tried(f"{kind} {name!r}", term, state, ctx)

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from robolearn.core.timers import PHASES
+from robolearn.training.active import Sections, table
 
 
 class Panel:
@@ -49,6 +50,11 @@ class Panel:
             self.console.print(message, highlight=False)
         else:
             self._print(message)
+
+    def print_active(self, sections: Sections) -> None:
+        """Print what is active in the run above the panel; not in a log, whose run folder has config.yaml."""
+        if self._live and sections:
+            self.console.print(table(sections), highlight=False)
 
     def show(self, row: dict[str, Any]) -> None:
         """Show the metrics of one iteration."""

@@ -29,6 +29,7 @@ from robolearn.errors import ConfigError
 from robolearn.files import locked, replacing
 from robolearn.learners.learner import Learner, Report
 from robolearn.training import checkpoint
+from robolearn.training.active import active
 from robolearn.training.build import build_env, build_external, device_of
 from robolearn.training.host_memory import PLENTY, enough_memory, require_room
 from robolearn.training.metrics import MetricsLog
@@ -104,6 +105,7 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack) -> Path:
     panel = Panel(title, run.max_iterations)
     with interruptible() as interrupted, closing(env), closing(log), panel:
         panel.note(f"run {folder}")
+        panel.print_active(active(run.task, getattr(env, "columns", None)))
         if start:
             panel.note(
                 f"resumed at iteration {start}, " + ("exactly" if exact else f"not bit for bit: {why}")

@@ -13,7 +13,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +25,8 @@ from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import Observation
-from robolearn.tasks.mdp.task import Task, Term
+from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
+from robolearn.tasks.mdp.task import Task
 
 TARGET_HEIGHT = 0.1
 """Desired height of a sole in its swing [m]."""
@@ -115,6 +115,11 @@ def unmeasured(sensors: Any) -> np.ndarray:
     )
 
 
+def tipped(state: State, ctx: Context, upright: float) -> Tensor:
+    """The cosine of the base's lean is below `upright` (N,) bool."""
+    return -terms.base_gravity(state, ctx)[:, 2] < upright
+
+
 LINEAR_VELOCITY = Observation("linear_velocity", lambda s, c: s.robot.base_lin_vel, "vector", unmeasured)
 POLICY = (
     LINEAR_VELOCITY,
@@ -158,49 +163,31 @@ class MjlabVelocity(Task):
         }
     )
     """Half-width of the uniform noise on each item of the policy's observation."""
-    rewards: dict[str, float] = field(
+    rewards: dict[str, Reward] = field(
         default_factory=lambda: {
-            "track_linear_velocity": 2.0,
-            "track_angular_velocity": 2.0,
-            "upright": 1.0,
-            "pose": 1.0,
-            "body_ang_vel": -0.05,
-            "dof_pos_limits": -1.0,
-            "action_rate_l2": -0.1,
-            "foot_clearance": -2.0,
-            "foot_swing_height": -0.25,
-            "foot_slip": -0.1,
-            "soft_landing": -1e-5,
+            "track_linear_velocity": reward(track_linear_velocity, 2.0),
+            "track_angular_velocity": reward(track_angular_velocity, 2.0),
+            "upright": reward(upright, 1.0),
+            "pose": reward(pose, 1.0),
+            "body_ang_vel": reward(terms.roll_pitch_rate, -0.05),
+            "dof_pos_limits": reward(terms.joint_limits, -1.0, margin=0.05),
+            "action_rate_l2": reward(terms.action_rate, -0.1),
+            "foot_clearance": reward(foot_clearance, -2.0),
+            "foot_swing_height": reward(swing_height, -0.25),
+            "foot_slip": reward(foot_slip, -0.1),
+            "soft_landing": reward(soft_landing, -1e-5),
             # These replace the rewards for angular momentum and self-collisions, which State does not have.
-            "torque": -1e-5,
-            "foot_spacing": -1.0,
+            "torque": reward(terms.torque, -1e-5),
+            "foot_spacing": reward(terms.foot_spacing, -1.0, distance=0.1),
         }
     )
-    """Weight of each reward term, per second."""
+    """Function, weight per second and parameters of each reward."""
+    terminations: dict[str, Termination] = field(
+        default_factory=lambda: {"fallen": ends(tipped, upright=math.cos(math.radians(70)))}
+    )
+    """Ends at a lean of more than 70 degrees, at any height."""
 
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {"policy": POLICY, "critic": CRITIC}
-
-    def reward_terms(self) -> dict[str, Term]:
-        """The functions behind `rewards`."""
-        return {
-            "track_linear_velocity": track_linear_velocity,
-            "track_angular_velocity": track_angular_velocity,
-            "upright": upright,
-            "pose": pose,
-            "body_ang_vel": terms.roll_pitch_rate,
-            "dof_pos_limits": terms.joint_limits,
-            "action_rate_l2": terms.action_rate,
-            "foot_clearance": foot_clearance,
-            "foot_swing_height": swing_height,
-            "foot_slip": foot_slip,
-            "soft_landing": soft_landing,
-            "torque": terms.torque,
-            "foot_spacing": partial(terms.foot_spacing, distance=0.1),
-        }
-
-    def terminations(self) -> dict[str, Term]:
-        """Terminates at a tilt of more than 70 degrees, at any height."""
-        return {"fallen": partial(terms.fallen, height=-math.inf, upright=math.cos(math.radians(70)))}
 
     def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
         """Of each foot: contact, touchdown in this step, time in the air [s], peak height of the swing [m]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, get_args
 
 from robolearn.envs.backend import PARAMETERS
@@ -13,7 +13,9 @@ from robolearn.envs.state import Initial, State, Tensor
 from robolearn.errors import did_you_mean, listing
 from robolearn.tasks.mdp.commands import POSE, VELOCITY, Command, Pushes
 from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.first_form import FieldOrMethod, inherited_rewards
 from robolearn.tasks.mdp.observations import MEASURABLE, VOCABULARY, Mirror, Observation
+from robolearn.tasks.mdp.stated import Reward, StatedTerm, Termination
 
 BOUNDS = {"friction": (1e-3, 10.0), "mass_scale": (0.01, 100.0), "gain_scale": (0.01, 100.0)}
 """Smallest and largest value that `randomize` may draw for each physical parameter."""
@@ -46,7 +48,7 @@ RENAMED = {"memory": "task_state", "pose": "initial_state", "targets": "joint_ta
 class Task:
     """Base of every task: a dataclass of numbers, in one file, with these functions.
 
-    `task.<field>=...` overrides a field; the reward weights are in `rewards`.
+    `task.<field>=...` overrides a field.
     """
 
     robot: str = ""
@@ -69,8 +71,11 @@ class Task:
     """Commands to the robot, redrawn during an episode; none for a task without commands."""
     pushes: Pushes | None = None
     """Pushes of the robot's base; none for a task without pushes, such as with a fixed base."""
-    rewards: dict[str, float] = field(default_factory=dict)
-    """Weight of each reward term, per second."""
+    rewards: dict[str, Reward] = field(default_factory=dict)
+    """Function, weight per second and parameters of each reward, stated with `reward`."""
+    terminations: dict[str, Termination] = field(default_factory=dict)
+    """Function and parameters of each condition that ends an episode without bootstrap, stated with `ends`; time-outs
+    are not among them."""
 
     defaults: ClassVar[dict[str, Any]] = {}
     """Overrides applied before the user's: sizes, iterations, settings of the task's default learner."""
@@ -81,20 +86,62 @@ class Task:
     `critic` are required; other groups may have any name (`learner.actor_groups`, `learner.critic_groups`)."""
     on_robot: ClassVar[dict[str, Any]] = {}
     """Fields with another value on the robot than in training; exports use these."""
+    aliases: ClassVar[dict[str, str]] = {}
+    """Further names of settings, each with the one it stands for: `{"min_height": "terminations.fallen.height"}`."""
     symmetric: ClassVar[bool] = False
     """Whether the task is the same for the robot and its mirror image, which learners may exploit."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = cls.__dict__.get("terminations")
+        if isinstance(own, Field):
+            cls._terminations = Task._stated_terminations
+        elif callable(own):  # a method, as in the first version
+            cls._terminations = own
+            cls.terminations = FieldOrMethod(own)  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        """The value of a setting by its further name, see `aliases`."""
+        if target := type(self).aliases.get(name):
+            part, key, parameter = target.split(".")
+            return getattr(self, part)[key].parameters[parameter]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def scene(self, robot: Robot) -> Scene:
         """The scene of the task: the robot, what else is in it, and which frames and contacts terms read."""
         return Scene.of(robot)
 
     def reward_terms(self) -> dict[str, Term]:
-        """The functions behind `rewards`, one for each weight; (N,) each."""
-        return {}
+        """The functions (state, ctx) -> (N,) of all rewards, by name.
 
-    def terminations(self) -> dict[str, Term]:
-        """Conditions that end an episode without bootstrap, (N,) bool each; time-outs are not among them."""
-        return {}
+        A task that states only weights in `rewards`, as in the first version, gives their functions here.
+        """
+        stated = {name: term for name, term in self.rewards.items() if isinstance(term, Reward)}
+        if len(stated) < len(self.rewards):
+            stated = inherited_rewards(type(self)) | stated
+        return {name: self._bound("rewards", name, term) for name, term in stated.items()}
+
+    def reward_weights(self) -> dict[str, float]:
+        """The weight of each reward, per second, by name."""
+        return {name: float(term) for name, term in self.rewards.items()}
+
+    def termination_terms(self) -> dict[str, Term]:
+        """The functions (state, ctx) -> (N,) bool of the active terminations, by name."""
+        return self._terminations()
+
+    def _stated_terminations(self) -> dict[str, Term]:
+        stated = self.__dict__["terminations"]
+        return {name: self._bound("terminations", name, term) for name, term in stated.items() if term.active}
+
+    _terminations = _stated_terminations
+
+    def _bound(self, part: str, name: str, term: StatedTerm) -> Term:
+        """The function of a reward or termination; a field of the name of an alias replaces the parameter."""
+        ours = {target: alias for alias, target in self.aliases.items() if alias in self.__dict__}
+        own = {
+            key: self.__dict__[ours[f]] for key in term.parameters if (f := f"{part}.{name}.{key}") in ours
+        }
+        return (replace(term, parameters={**term.parameters, **own}) if own else term).bound(self)
 
     def items(self, group: str) -> list[Observation]:
         """The observation items of a group, in column order."""
@@ -115,6 +162,12 @@ class Task:
         for old, new in RENAMED.items():
             if hasattr(self, old):
                 raise ValueError(f"the task defines {old}(), which is now called {new}(); rename it")
+        for name, term in self.rewards.items():
+            if not isinstance(term, (Reward, int, float)):
+                raise ValueError(f"rewards.{name} must be stated as reward(function, weight), not {term!r}")
+        for name, end in self.terminations.items():
+            if not isinstance(end, Termination):
+                raise ValueError(f"terminations.{name} must be stated as ends(function), not {end!r}")
         for name in ("joint_targets", "initial_state"):
             if getattr(type(self), name) is getattr(Task, name):
                 raise ValueError(
@@ -231,3 +284,7 @@ class Task:
     def deployed(self) -> dict[str, Any]:
         """What the robot's computer needs of this task besides names, scales and gains, as plain values."""
         return {}
+
+
+# After the dataclass is made, which would take it for the field's default.
+Task.terminations = FieldOrMethod(Task._stated_terminations)  # type: ignore[assignment]

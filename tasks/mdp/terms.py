@@ -5,6 +5,8 @@ N environments, J joints, F feet. A weight in the task turns a term into a rewar
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 
 from robolearn.envs.state import State, Tensor
@@ -64,7 +66,9 @@ def action_rate(state: State, ctx: Context) -> Tensor:
     return (ctx.action - ctx.previous_action).square().sum(dim=1)
 
 
-def joint_limits(state: State, ctx: Context, margin: float = 0.05) -> Tensor:
+def joint_limits(
+    state: State, ctx: Context, margin: Annotated[float, {"min": 0.0, "max": 1.0}] = 0.05
+) -> Tensor:
     """How far joints are inside the outer `margin` share of their range, summed (N,) [rad]; a joint
     without limits counts nothing."""
     centre = (ctx.robot.lower + ctx.robot.upper) / 2
@@ -104,7 +108,7 @@ def foot_yaw(state: State, ctx: Context) -> Tensor:
     return cross.square().sum(dim=1)
 
 
-def foot_spacing(state: State, ctx: Context, distance: float) -> Tensor:
+def foot_spacing(state: State, ctx: Context, distance: Annotated[float, {"min": 0.0}]) -> Tensor:
     """By how much two feet are closer than `distance` across the direction the base faces (N,) [m]."""
     between = state.robot.foot_pos[:, 0] - state.robot.foot_pos[:, 1]
     facing = forward_axis(state.robot.base_quat)
@@ -113,7 +117,12 @@ def foot_spacing(state: State, ctx: Context, distance: float) -> Tensor:
 
 
 @once
-def fallen(state: State, ctx: Context, height: float, upright: float) -> Tensor:
+def fallen(
+    state: State,
+    ctx: Context,
+    height: Annotated[float, {"min": 0.0}],
+    upright: Annotated[float, {"min": -1.0, "max": 1.0}],
+) -> Tensor:
     """Base lower than `height` [m], or its up axis' vertical part below `upright` (N,) bool."""
     down = base_gravity(state, ctx)[:, 2]
     return (state.robot.base_pos[:, 2] < height) | (-down < upright)

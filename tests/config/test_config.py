@@ -109,7 +109,7 @@ def test_overrides_reach_every_section_and_may_precede_the_task() -> None:
     run = config.resolve(
         ["task.rewards.alive=0.25", "learner.learning_rate=3e-4", *HUMANOID, "task.commands.forward=[0.5,1]"]
     )
-    assert run.task.rewards["alive"] == 0.25
+    assert run.task.rewards["alive"].weight == 0.25
     assert run.task.commands.forward == (0.5, 1.0)
     assert run.learner.learning_rate == 3e-4
 
@@ -117,7 +117,7 @@ def test_overrides_reach_every_section_and_may_precede_the_task() -> None:
 def test_two_configurations_share_no_state() -> None:
     first = config.resolve(HUMANOID)
     second = config.resolve([*HUMANOID, "task.rewards.alive=9"])
-    assert first.task.rewards["alive"] != 9
+    assert first.task.rewards["alive"].weight != 9
     assert first.task.rewards is not second.task.rewards
     with pytest.raises(dataclasses.FrozenInstanceError):
         first.seed = 3  # type: ignore[misc]

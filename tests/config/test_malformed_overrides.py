@@ -18,6 +18,7 @@ from robolearn.errors import LINE
 TASK = "task=humanoid_walk"
 INTEGERS = ["num_envs", "seed", "max_iterations", "checkpoint_interval", "torch_threads"]
 NUMBERS = ["learner.learning_rate", "learner.gamma", "task.rewards.alive", "task.control_dt"]
+NUMBERS += ["task.rewards.gait.swing_height", "task.terminations.fallen.height", "task.min_height"]
 PAIRS = ["task.commands.forward", "task.commands.yaw"]
 
 Case = tuple[str, list[str], str]

@@ -92,7 +92,7 @@ def test_terms_change_nothing_and_draw_nothing_when_evaluated_twice(make_env):
     env = make_env(HumanoidWalk(), num_envs=8)
     run(env, 3)
     state, before = env.backend.state, env.snapshot()
-    for term in [*env.task.reward_terms().values(), *env.task.terminations().values()]:
+    for term in [*env.task.reward_terms().values(), *env.task.termination_terms().values()]:
         first = term(state, env.ctx).clone()
         assert torch.equal(first, term(state, env.ctx))
     after = env.snapshot()

@@ -33,12 +33,14 @@ def rewards(task, state: State, ctx: Context) -> dict[str, float]:
 
 def ends(task, state: State, ctx: Context) -> list[str]:
     """Names of the terminations that are set."""
-    return [name for name, term in task.terminations().items() if term(state, ctx).item()]
+    return [name for name, term in task.termination_terms().items() if term(state, ctx).item()]
 
 
 def slopes(task, state: State, ctx: Context, field: str) -> torch.Tensor:
     """Gradient of the sum of all weighted reward terms with respect to a field of the robot's state."""
     x = getattr(state.robot, field).requires_grad_()
-    total = sum(task.rewards[name] * term(state, ctx).sum() for name, term in task.reward_terms().items())
+    total = sum(
+        task.reward_weights()[name] * term(state, ctx).sum() for name, term in task.reward_terms().items()
+    )
     (gradient,) = torch.autograd.grad(total, x)
     return gradient

@@ -36,7 +36,7 @@ def test_hanging_in_the_middle_earns_zero():
     task = CartpoleSwingup()
     state, ctx = standing("cartpole")
     state.robot.joint_pos[:, 1] = math.pi
-    earned = sum(task.rewards[name] * value for name, value in rewards(task, state, ctx).items())
+    earned = sum(task.reward_weights()[name] * value for name, value in rewards(task, state, ctx).items())
     assert earned == pytest.approx(0.0, abs=1e-6)
 
 

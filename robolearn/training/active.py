@@ -1,0 +1,132 @@
+"""What is active in a run: observations, rewards, terminations, commands and the differences between reality and model.
+
+The same rows are printed by `train --show` and at the start of a run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from robolearn.tasks.mdp.observations import Observation
+from robolearn.tasks.mdp.stated import StatedTerm
+from robolearn.tasks.mdp.task import Task
+
+Columns = Mapping[str, Sequence[tuple[Observation, int]]]
+"""Items of each observation group with their widths, as `Env.columns`."""
+Sections = dict[str, list[tuple[str, str]]]
+"""Rows (name, values) by the title of their section."""
+
+OFF = "off"
+"""Values of what the task has and the settings turn off."""
+
+
+def active(task: Any, columns: Columns | None = None) -> Sections:
+    """What is active in `task`; empty for a task of an external environment.
+
+    Args:
+        task: the task.
+        columns: widths of the observations, where they are known.
+    """
+    if not isinstance(task, Task):
+        return {}
+    sections = {
+        "observations": [_group(task, group, columns) for group in task.observations],
+        "rewards": [_reward(task, name) for name in task.rewards],
+        "terminations": _terminations(task),
+        "commands": _fields(task.commands),
+        "pushes": _fields(task.pushes, off=task.pushes is not None and not task.pushes.speed[1]),
+        "randomize": [(name, _value(ends)) for name, ends in task.randomize.items()],
+        "noise": [(name, _value(half) if half else OFF) for name, half in task.noise.items()],
+        "delays": [
+            (name, f"{_value(steps)} control steps" if max(steps) else OFF)
+            for name, steps in (("action", task.action_delay), ("observation", task.observation_delay))
+        ],
+    }
+    return {title: rows or [("none", "")] for title, rows in sections.items()}
+
+
+def table(sections: Sections) -> Table:
+    """The rows for a terminal."""
+    grid = Table.grid(padding=(0, 2))
+    for overflow in (False, False, True):
+        grid.add_column(no_wrap=not overflow)
+    for title, rows in sections.items():
+        for i, (name, values) in enumerate(rows):
+            style = "dim" if values == OFF else ""
+            grid.add_row(
+                Text("" if i else title, style="bold"), Text(name, style=style), Text(values, style=style)
+            )
+    return grid
+
+
+def comments(sections: Sections, width: int = 110) -> str:
+    """The rows as comments of a YAML file, an empty text without rows."""
+    if not sections:
+        return ""
+    left = max(len(title) for title in sections) + 2
+    middle = max(len(name) for rows in sections.values() for name, _ in rows) + 2
+    lines = ["# Active in this run:"]
+    for title, rows in sections.items():
+        for i, (name, values) in enumerate(rows):
+            head = f"# {'' if i else title:<{left}}{name:<{middle}}"
+            first, *rest = textwrap.wrap(values, width - len(head)) or [""]
+            lines.append(f"{head}{first}".rstrip())
+            lines += [f"#{'':<{len(head) - 1}}{more}" for more in rest]
+    return "\n".join(lines) + "\n"
+
+
+def _group(task: Task, group: str, columns: Columns | None) -> tuple[str, str]:
+    if columns is None:
+        return group, ", ".join(item.name for item in task.items(group))
+    widths = columns[group]
+    total = sum(width for _, width in widths)
+    return f"{group} ({total})", ", ".join(f"{item.name} {width}" for item, width in widths)
+
+
+def _reward(task: Task, name: str) -> tuple[str, str]:
+    term, weight = task.rewards[name], task.reward_weights()[name]
+    if not weight:
+        return name, OFF
+    return name, _listed([("weight", weight), *_parameters(term)])
+
+
+def _terminations(task: Task) -> list[tuple[str, str]]:
+    """The conditions, and the time-out."""
+    acting, stated = task.termination_terms(), task.terminations
+    names = dict.fromkeys((*stated, *acting)) if set(stated) >= set(acting) else dict.fromkeys(acting)
+    rows = [(name, _listed(_parameters(stated.get(name))) if name in acting else OFF) for name in names]
+    return [*rows, ("time-out", f"after {task.episode_length_s:g} s")]
+
+
+def _parameters(term: Any) -> Iterable[tuple[str, Any]]:
+    return term.parameters.items() if isinstance(term, StatedTerm) else ()
+
+
+def _fields(part: Any, off: bool = False) -> list[tuple[str, str]]:
+    """The settings of a dataclass in one row, by the name of its class."""
+    if part is None:
+        return []
+    values = (
+        [(f.name, getattr(part, f.name)) for f in dataclasses.fields(part)]
+        if dataclasses.is_dataclass(part)
+        else []
+    )
+    return [(type(part).__name__, OFF if off else _listed(values))]
+
+
+def _listed(values: Iterable[tuple[str, Any]]) -> str:
+    return ", ".join(f"{name} {_value(value)}" for name, value in values)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(_value(part) for part in value)}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)

@@ -1,0 +1,159 @@
+"""Rewards and terminations as a task states them, each once: a function, and its parameters, which are settings."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Self
+
+from robolearn.config.fields import Parts, Setting, apply
+from robolearn.envs.state import Tensor
+from robolearn.errors import ConfigError, did_you_mean, listing
+
+
+@dataclass(frozen=True)
+class StatedTerm(Parts):
+    """A function (state, ctx, **parameters) -> tensor, and the values of all its parameters."""
+
+    function: Callable[..., Tensor] = field(compare=False)
+    """The function, or a method of the task's class, such as `HumanoidWalk.fall`."""
+    parameters: Mapping[str, Any]
+    """Value of each parameter by name."""
+
+    def bound(self, task: object) -> Callable[..., Tensor]:
+        """(state, ctx) -> tensor; a method is that of `task`, so that a derived class may override it."""
+        function = self.function
+        if _is_method(function):
+            function = getattr(task, function.__name__)
+        return partial(function, **self.parameters) if self.parameters else function
+
+    def settings(self) -> dict[str, Setting]:
+        """The setting that stands for all, `head`, and the parameters."""
+        hints = _hints(self.function)
+        own = {}
+        for name, value in self.parameters.items():
+            hint, meta = _narrowed(hints.get(name, _type_of(value)))
+            own[name] = Setting(hint, value, meta)
+        return {self.head: self._head(), **own}
+
+    def _head(self) -> Setting:
+        raise NotImplementedError
+
+    def changed(self, values: Mapping[str, Any]) -> Self:
+        """The same function with other values of the settings."""
+        own = {name: values[name] for name in self.parameters}
+        return replace(self, parameters=own, **{self.head: values[self.head]})
+
+
+@dataclass(frozen=True)
+class Reward(StatedTerm):
+    """A reward: what a function returns (N,), times a weight per second. Made by `reward`."""
+
+    weight: float
+    """Weight, per second; a cost has a negative one."""
+    head: ClassVar[str] = "weight"
+
+    def _head(self) -> Setting:
+        return Setting(float, self.weight, {})
+
+    def __float__(self) -> float:
+        """The weight."""
+        return self.weight
+
+
+@dataclass(frozen=True)
+class Termination(StatedTerm):
+    """A condition (N,) bool that ends an episode without bootstrap. Made by `ends`."""
+
+    active: bool = True
+    """Whether it ends episodes."""
+    head: ClassVar[str] = "active"
+
+    def _head(self) -> Setting:
+        return Setting(bool, self.active, {})
+
+
+def reward(function: Callable[..., Tensor], weight: float, /, **parameters: Any) -> Reward:
+    """A reward of a task: `weight` per second times `function(state, ctx, **parameters)` (N,).
+
+    Raises:
+        ConfigError: the function lacks a parameter, has none of that name, or takes another type; it is named.
+    """
+    return Reward(function, _checked(function, parameters, Reward.head), float(weight))
+
+
+def ends(function: Callable[..., Tensor], /, **parameters: Any) -> Termination:
+    """A termination of a task: an episode ends where `function(state, ctx, **parameters)` (N,) bool is true.
+
+    Raises:
+        ConfigError: as for `reward`.
+    """
+    return Termination(function, _checked(function, parameters, Termination.head))
+
+
+def _checked(function: Callable[..., Tensor], given: Mapping[str, Any], head: str) -> dict[str, Any]:
+    """Every parameter of a function with its value: the one given, or the default.
+
+    Raises:
+        ConfigError: see `reward`.
+    """
+    name = getattr(function, "__name__", str(function))
+    try:
+        signature = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} is not a function (state, ctx) -> tensor") from None
+    own = signature[3 if _is_method(function) else 2 :]
+    named = {p.name: p for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    if head in named:
+        raise ConfigError(
+            f"{name}: the parameter {head} needs another name; {head} is a setting of every such term"
+        )
+    if not any(p.kind is p.VAR_KEYWORD for p in own):
+        for key in given:
+            if key not in named:
+                there = f"; it has {listing(named)}" if named else "; it has none"
+                raise ConfigError(f"{name} has no parameter {key!r}{did_you_mean(key, named) or there}")
+    values = {key: p.default for key, p in named.items() if p.default is not p.empty} | dict(given)
+    if missing := [key for key in named if key not in values]:
+        raise ConfigError(f"{name} needs a value of its parameter {missing[0]!r}")
+    hints = _hints(function)
+    checked = {}
+    for key, value in values.items():
+        hint, meta = _narrowed(hints.get(key, _type_of(value)))
+        checked[key] = apply(value, hint, value, f"{name}: {key}", meta)
+    return {key: checked[key] for key in (*named, *given) if key in checked}
+
+
+def _is_method(function: Callable[..., Tensor]) -> bool:
+    """Whether it is a function in a class's body, which takes the task first."""
+    try:
+        first = next(iter(inspect.signature(function).parameters), "")
+    except (TypeError, ValueError):
+        return False
+    return first == "self"
+
+
+def _hints(function: Callable[..., Tensor]) -> dict[str, Any]:
+    """Type of each parameter, where it is known."""
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _narrowed(hint: Any) -> tuple[Any, Mapping[str, Any]]:
+    """`Annotated[float, {"min": 0.0}]` as the type and its bounds."""
+    if typing.get_origin(hint) is typing.Annotated:
+        plain, *notes = typing.get_args(hint)
+        return plain, {
+            key: bound for note in notes if isinstance(note, Mapping) for key, bound in note.items()
+        }
+    return hint, {}
+
+
+def _type_of(value: Any) -> Any:
+    """The type of a parameter that has no annotation: that of its value."""
+    return float if type(value) is int else type(value) if isinstance(value, (bool, float, str)) else Any

@@ -1,0 +1,254 @@
+"""Rewards and terminations, each stated once: parameters are checked, set, saved and used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import torch
+import yaml
+
+from robolearn import config
+from robolearn.config import fields
+from robolearn.envs.state import State, Tensor
+from robolearn.errors import ConfigError
+from robolearn.tasks.cartpole import CartpoleBalance
+from robolearn.tasks.humanoid_walk import HumanoidWalk, gait
+from robolearn.tasks.mdp import terms
+from robolearn.tasks.mdp.context import Context
+from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
+from tests.tasks.scenes import standing
+
+
+def near(state: State, ctx: Context, std: Annotated[float, {"above": 0.0}] = 0.5, power: int = 2) -> Tensor:
+    return torch.exp(-((state.robot.joint_pos[:, 0].abs() / std) ** power))
+
+
+def low(state: State, ctx: Context, height: float) -> Tensor:
+    return state.robot.base_pos[:, 2] < height
+
+
+def test_a_reward_has_every_parameter_of_its_function():
+    assert reward(near, 2).parameters == {"std": 0.5, "power": 2}
+    assert reward(near, 2, power=4).parameters == {"std": 0.5, "power": 4}
+    assert reward(terms.alive, 1.0).parameters == {}
+    assert ends(low, height=1).parameters == {"height": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: reward(near, 1.0, stdd=0.1), ["near", "'stdd'", "did you mean std"]),
+        (lambda: reward(terms.alive, 1.0, std=0.1), ["alive", "'std'", "none"]),
+        (lambda: reward(near, 1.0, std="wide"), ["near: std", "wide"]),
+        (lambda: reward(near, 1.0, std=0.0), ["near: std", "above 0"]),
+        (lambda: reward(near, 1.0, power=2.5), ["near: power", "whole number"]),
+        (lambda: reward(near, 1.0, std=float("nan")), ["near: std", "finite"]),
+        (lambda: ends(low), ["low", "'height'"]),
+        (lambda: ends(low, heigth=0.3), ["low", "'heigth'", "did you mean height"]),
+        (lambda: reward(3, 1.0), ["3", "function"]),
+        (lambda: reward(lambda state, ctx, weight=1.0: weight, 1.0), ["weight"]),
+    ],
+)
+def test_parameters_are_checked_against_the_function_when_the_term_is_stated(make, named: list[str]):
+    with pytest.raises(ConfigError) as error:
+        make()
+    for word in named:
+        assert word in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def resolve(*words: str) -> config.Config:
+    return config.resolve(["task=humanoid_walk", *words])
+
+
+def test_weight_and_parameters_of_a_reward_are_settings():
+    run = resolve("task.rewards.gait.weight=2", "task.rewards.gait.swing_height=0.1")
+    assert run.task.rewards["gait"] == Reward(gait, {"swing_height": 0.1}, 2.0)
+    assert resolve("task.rewards.gait=2").task.rewards["gait"] == Reward(gait, {"swing_height": 0.08}, 2.0)
+    assert resolve("task.rewards={gait: {swing_height: 0.1}}").task.rewards["gait"].weight == 4.0
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_weight_alone_and_a_parameter_hold_together_in_any_order(order: int):
+    words = ["task.rewards.gait=2", "task.rewards.gait.swing_height=0.1"][::order]
+    assert resolve(*words).task.rewards["gait"] == Reward(gait, {"swing_height": 0.1}, 2.0)
+    words = ["task.terminations.fallen=false", "task.terminations.fallen.height=0.1"][::order]
+    fallen = resolve(*words).task.terminations["fallen"]
+    assert (fallen.active, fallen.parameters["height"]) == (False, 0.1)
+
+
+def test_a_termination_is_switched_off_and_on_again():
+    run = resolve("task.terminations.fallen=false")
+    assert list(run.task.termination_terms()) == ["body_below_ground"]
+    again = config.resolve(["task.terminations.fallen=true"], run)
+    assert list(again.task.termination_terms()) == ["fallen", "body_below_ground"]
+    assert config.changed(run, again) == ["task.terminations.fallen.active"]
+
+
+def test_a_task_without_an_active_termination_never_falls(make_env):
+    run = resolve("task.terminations={fallen: false, body_below_ground: false}", "task.robot=humanoid")
+    env = make_env(run.task, num_envs=4)
+    assert env.task.reward_terms()["fall"](env.backend.state, env.ctx).tolist() == [0.0] * 4
+    assert not env.step(torch.zeros(4, env.num_actions)).terminated.any()
+
+
+@pytest.mark.parametrize(
+    ("alias", "key"),
+    [
+        ("task.min_height=0.4", "task.terminations.fallen.height=0.4"),
+        ("task.min_upright=0.2", "task.terminations.fallen.upright=0.2"),
+    ],
+)
+def test_an_earlier_name_is_the_same_setting(alias: str, key: str):
+    assert resolve(alias) == resolve(key)
+    assert config.changed(resolve(), resolve(alias)) == [key.partition("=")[0]]
+
+
+def test_the_earlier_names_of_every_shipped_task_are_read_and_set():
+    for task, words in {
+        "humanoid_walk": {"min_height": 0.4, "min_upright": 0.5},
+        "ant_run": {"min_height": 0.1, "min_upright": 0.4},
+        "stand": {"min_height": 0.3, "min_upright": 0.6},
+        "hopper_run": {"speed": 2.0, "max_drop": 0.2, "max_pitch": 0.9},
+    }.items():
+        run = config.resolve([f"task={task}", *(f"task.{name}={value}" for name, value in words.items())])
+        assert {name: getattr(run.task, name) for name in words} == words
+
+
+def test_a_setting_given_by_both_of_its_names_is_refused():
+    with pytest.raises(ConfigError, match=r"task\.min_height and task\.terminations\.fallen\.height"):
+        resolve("task.min_height=0.4", "task.terminations.fallen.height=0.3")
+
+
+@pytest.mark.parametrize(
+    ("word", "named"),
+    [
+        ("task.min_height=-1", ["task.min_height", "at least 0"]),
+        ("task.min_height=high", ["task.min_height", "high"]),
+        ("task.min_hight=1", ["task.min_hight", "did you mean task.min_height"]),
+        ("task.rewards.gait=high", ["task.rewards.gait", "high"]),
+        ("task.rewards.gait.weight=null", ["task.rewards.gait.weight", "null"]),
+        ("task.rewards.gait.swing_hight=1", ["did you mean task.rewards.gait.swing_height"]),
+        ("task.rewards.gait.swing_height=-1", ["task.rewards.gait.swing_height", "at least 0"]),
+        ("task.rewards.gait.swing_height=[1]", ["task.rewards.gait.swing_height"]),
+        ("task.rewards.gait={}", ["task.rewards.gait"]),
+        ("task.rewards.gait={swing: 1}", ["task.rewards.gait.swing"]),
+        ("task.rewards.track_velocity.std=0", ["task.rewards.track_velocity.std", "above 0"]),
+        ("task.terminations.fallen=3", ["task.terminations.fallen", "true or false"]),
+        ("task.terminations.fallen=null", ["task.terminations.fallen", "true or false"]),
+        ("task.terminations.falen=false", ["did you mean task.terminations.fallen"]),
+        ("task.terminations.fallen.upright=2", ["task.terminations.fallen.upright", "1"]),
+        ("task.terminations=false", ["task.terminations"]),
+        ("task.terminations={fallen: {hight: 1}}", ["task.terminations.fallen.hight", "height"]),
+    ],
+)
+def test_a_bad_setting_of_a_term_is_refused_in_one_line_that_names_it(word: str, named: list[str]):
+    with pytest.raises(ConfigError) as error:
+        resolve(word)
+    for part in named:
+        assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_terms_are_saved_with_their_parameters_and_load_again(tmp_path: Path):
+    run = resolve(
+        "task.rewards.gait.swing_height=0.1", "task.terminations.fallen=false", "task.rewards.alive=-1"
+    )
+    config.save(run, tmp_path / "config.yaml")
+    saved = yaml.safe_load((tmp_path / "config.yaml").read_text())["task"]
+    assert saved["rewards"]["gait"] == {"weight": 4.0, "swing_height": 0.1}
+    assert saved["rewards"]["alive"] == -1.0
+    assert saved["terminations"] == {
+        "fallen": {"active": False, "height": 0.5, "upright": 0.75},
+        "body_below_ground": True,
+    }
+    assert config.load(tmp_path / "config.yaml") == run
+
+
+def test_a_run_saved_with_weights_alone_and_earlier_names_loads(tmp_path: Path):
+    config.save(resolve(), tmp_path / "config.yaml")
+    content = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    del content["task"]["terminations"]
+    content["task"]["rewards"] |= {"gait": 3.0, "track_velocity": 1.0}
+    content["task"] |= {"min_height": 0.3, "min_upright": 0.1}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
+    words = [
+        "task.rewards.gait=3",
+        "task.rewards.track_velocity=1",
+        "task.min_height=0.3",
+        "task.min_upright=0.1",
+    ]
+    assert config.load(tmp_path / "config.yaml") == resolve(*words, "backend=mujoco")
+
+
+def test_a_parameter_changes_the_value_of_its_term():
+    state, ctx = standing("cartpole")
+    state.robot.joint_pos[0, 1] = 0.5
+    task = CartpoleBalance()
+    assert "pole_down" in task.termination_terms()
+    assert not task.termination_terms()["pole_down"](state, ctx)
+    changed: Any = fields.apply(
+        task, CartpoleBalance, {"terminations": {"pole_down": {"angle": 0.4}}}, "task", {}
+    )
+    assert changed.termination_terms()["pole_down"](state, ctx)
+
+
+def test_the_reward_for_walking_takes_the_parameters_of_gait_and_tracking(make_env):
+    env = make_env(resolve("task.rewards.gait.swing_height=0.5", "task.rewards.track_velocity.std=0.1").task)
+    for _ in range(5):
+        env.step(0.3 * torch.ones(env.num_envs, env.num_actions))
+    values = {name: term(env.backend.state, env.ctx) for name, term in env.task.reward_terms().items()}
+    assert torch.equal(values["walk"], values["gait"] * values["track_velocity"])
+    assert not torch.equal(values["gait"], gait(env.backend.state, env.ctx))
+
+
+@dataclass
+class Mine(CartpoleBalance):
+    """Rewards may be methods of the task."""
+
+    goal: float = 0.25
+    rewards: dict[str, Reward] = field(
+        default_factory=lambda: {
+            "upright": CartpoleBalance().rewards["upright"],
+            "close": reward(Mine.close, 3.0, scale=2.0),
+        }
+    )
+
+    def close(self, state: State, ctx: Context, scale: float) -> Tensor:
+        return scale * (state.robot.joint_pos[:, 0] - self.goal)
+
+
+class Closer(Mine):
+    def close(self, state, ctx, scale):
+        return -super().close(state, ctx, scale)
+
+
+def test_a_method_of_the_task_is_a_term_and_may_be_overridden():
+    state, ctx = standing("cartpole")
+    state.robot.joint_pos[0, 0] = 1.25
+    assert Mine().reward_terms()["close"](state, ctx).tolist() == [2.0]
+    assert replace(Mine(), goal=0.75).reward_terms()["close"](state, ctx).tolist() == [1.0]
+    assert Closer().reward_terms()["close"](state, ctx).tolist() == [-2.0]
+    assert Mine().reward_weights() == {"upright": 1.0, "close": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"rewards": {"near": near}}, "rewards.near"),
+        ({"terminations": {"low": low}}, "terminations.low"),
+        ({"terminations": {"low": 1.0}}, "terminations.low"),
+    ],
+)
+def test_a_bare_function_as_a_term_is_refused_by_name(settings: dict, named: str):
+    with pytest.raises(ValueError, match=named):
+        replace(CartpoleBalance(), **settings).validate()
+
+
+def test_terms_of_two_tasks_are_equal_where_function_and_settings_are():
+    assert HumanoidWalk() == HumanoidWalk()
+    assert isinstance(HumanoidWalk().terminations["fallen"], Termination)
+    assert resolve("task.rewards.gait.swing_height=0.1").task != HumanoidWalk()

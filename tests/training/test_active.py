@@ -1,0 +1,83 @@
+"""The list of what is active in a run: complete, and true to the settings."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import yaml
+from rich.console import Console
+
+from robolearn import cli, config
+from robolearn.training.active import active, comments, table
+from robolearn.training.panel import Panel
+
+
+def rows(*words: str) -> dict[str, dict[str, str]]:
+    return {title: dict(found) for title, found in active(config.resolve(list(words)).task).items()}
+
+
+def test_every_part_of_a_task_is_listed_with_its_numbers():
+    found = rows("task=humanoid_walk", "task.action_delay=[0,2]")
+    assert found["rewards"]["gait"] == "weight 4, swing_height 0.08"
+    assert found["rewards"]["torque"] == "weight -4e-06"
+    assert found["terminations"] == {
+        "fallen": "height 0.5, upright 0.75",
+        "body_below_ground": "",
+        "time-out": "after 20 s",
+    }
+    assert "forward [-0.5, 1]" in found["commands"]["VelocityCommands"]
+    assert found["pushes"] == {"Pushes": "speed [0, 0.5], seconds [4, 8]"}
+    assert found["randomize"]["friction"] == "[0.5, 1.2]"
+    assert found["noise"]["joint_vel_rel"] == "0.5"
+    assert found["delays"] == {"action": "[0, 2] control steps", "observation": "off"}
+    assert found["observations"]["policy"].startswith("base_ang_vel, projected_gravity")
+
+
+def test_a_reward_of_weight_0_a_termination_and_pushes_that_are_switched_off_are_off():
+    words = ["task.rewards.gait=0", "task.terminations.fallen=false", "task.pushes.speed=[0,0]"]
+    found = rows("task=humanoid_walk", *words)
+    assert (found["rewards"]["gait"], found["terminations"]["fallen"], found["pushes"]["Pushes"]) == (
+        "off",
+    ) * 3
+
+
+def test_a_task_without_commands_noise_and_pushes_says_none():
+    found = rows("task=cartpole_balance")
+    assert [found[part] for part in ("commands", "pushes", "noise", "randomize")] == [{"none": ""}] * 4
+
+
+def test_widths_of_the_observations_are_listed_where_they_are_known(make_env):
+    env = make_env(config.resolve(["task=cartpole_balance"]).task)
+    found = dict(active(env.task, env.columns)["observations"])
+    assert found == {
+        "policy (4)": "joint_pos_rel 2, joint_vel_rel 2",
+        "critic (5)": "joint_pos_rel 2, joint_vel_rel 2, last_action 1",
+    }
+
+
+def test_a_task_of_an_external_environment_has_no_list():
+    assert active(object()) == {}
+    assert comments({}) == ""
+
+
+def test_show_lists_what_is_active_as_comments_of_the_settings(capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["train", "task=stand", "task.terminations.fallen=false", "--show"]) == 0
+    out = capsys.readouterr().out
+    listed = out.partition("# Active in this run:\n")[2].splitlines()
+    assert all(line.startswith("#") and len(line) <= 120 for line in listed)
+    assert any(line.split()[1:] == ["terminations", "fallen", "off"] for line in listed)
+    assert yaml.safe_load(out)["task"]["name"] == "stand"
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_the_table_is_printed_above_the_panel_on_a_terminal_alone(width: int):
+    sections = active(config.resolve(["task=cartpole_balance"]).task)
+    for terminal in (True, False):
+        text = io.StringIO()
+        with Panel("a run", 3, Console(file=text, force_terminal=terminal, width=width)) as panel:
+            panel.print_active(sections)
+        assert ("off_the_rail" in text.getvalue()) == terminal
+    text = io.StringIO()
+    Console(file=text, width=width).print(table(sections))
+    assert max(len(line) for line in text.getvalue().splitlines()) <= width
