@@ -121,8 +121,8 @@ def _named(scene: Scene, entity: str, field_: str, model: mujoco.MjModel) -> tup
         return name.startswith(prefix) and ("/" not in name.removeprefix(prefix)) and name != "world"
 
     if field_ == "gain_scale":
-        chosen = [i for i in np.flatnonzero(_servos(scene)) if belongs(model.actuator(int(i)).name)]
-        return np.array(chosen, dtype=int), [model.actuator(int(i)).name.removeprefix(prefix) for i in chosen]
+        chosen = [i for i in np.flatnonzero(_servos(scene)).tolist() if belongs(model.actuator(i).name)]
+        return np.array(chosen, dtype=int), [model.actuator(i).name.removeprefix(prefix) for i in chosen]
     bodies = [model.body(i).name for i in range(model.nbody)]
     if field_ == "mass_scale":
         chosen = [i for i, name in enumerate(bodies) if belongs(name)]

@@ -123,7 +123,7 @@ class State:
         return self.entities["robot"]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of every entity: those of `robot` by the names of `Entity.tensors`, others as `<entity>/<name>`."""
+        """Every tensor of every entity: of `robot` by the names of `Entity.tensors`, of others as `<entity>/<name>`."""
         return {
             tensor_name(entity, name): tensor
             for entity, value in self.entities.items()
@@ -202,6 +202,13 @@ def quat_rotate(quat: Tensor, vec: Tensor) -> Tensor:
     w, xyz = quat[..., :1], quat[..., 1:]
     cross = torch.linalg.cross(xyz, vec)
     return vec + 2.0 * w * cross + 2.0 * torch.linalg.cross(xyz, cross)
+
+
+def quat_multiply(a: Tensor, b: Tensor) -> Tensor:
+    """Product of quaternions (..., 4), wxyz: the rotation by b, then by a."""
+    aw, av, bw, bv = a[..., :1], a[..., 1:], b[..., :1], b[..., 1:]
+    vector = aw * bv + bw * av + torch.linalg.cross(av, bv)
+    return torch.cat([aw * bw - (av * bv).sum(-1, keepdim=True), vector], dim=-1)
 
 
 def robot_entity(robot: Robot, num_envs: int, device: torch.device) -> Entity:

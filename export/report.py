@@ -248,7 +248,7 @@ def not_shown(out: Export, always: str) -> list[str]:
 def _met(out: Export) -> list[str]:
     """What was randomized in training, and what was not."""
     task, contract = out.checked.trained.task, out.manifest["contract"]
-    rows = [(PARAMETERS.get(name, name), span(*ends)) for name, ends in task.randomize.items()]
+    rows = [(_parameter(name), span(*ends)) for name, ends in task.randomize.items()]
     for name, half in task.noise.items():
         # Only the unit: `rad` of `rad (m for a slide), less the home position`.
         unit = "" if name in COMMANDS else UNITS.get(name, "").partition(",")[0].partition(" (")[0]
@@ -282,6 +282,15 @@ def _met(out: Export) -> list[str]:
             about = f"{value} on the robot and in the closed loop, {before} in training"
             items.append(f"`{name}`: {about}. {field_docs(task.__class__).get(name, '')}".rstrip())
     return ["## Conditions in training", table(("What", "Range"), rows), bullets(items)]
+
+
+def _parameter(name: str) -> str:
+    """What a physical parameter is, in words."""
+    entity, _, rest = name.partition("/")
+    changed, _, selector = rest.partition("/")
+    if not rest:
+        return PARAMETERS.get(name, name)
+    return f"{PARAMETERS.get(changed, changed)}, of {entity}" + (f" ({selector})" if selector else "")
 
 
 def _before(out: Export) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from robolearn.envs.state import Tensor, quat_rotate, quat_rotate_inverse
+from robolearn.envs.state import Tensor, quat_multiply, quat_rotate, quat_rotate_inverse
 
 
 @dataclass
@@ -113,13 +113,6 @@ def world_velocity(quat: Tensor, linear: Tensor, angular: Tensor) -> Tensor:
     return torch.cat([quat_rotate(quat, linear), quat_rotate(quat, angular)], dim=1)
 
 
-def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """Product of quaternions (..., 4), wxyz: the rotation by b, then by a."""
-    aw, av, bw, bv = a[..., :1], a[..., 1:], b[..., :1], b[..., 1:]
-    vector = aw * bv + bw * av + torch.linalg.cross(av, bv)
-    return torch.cat([aw * bw - (av * bv).sum(-1, keepdim=True), vector], dim=-1)
-
-
 @dataclass(frozen=True)
 class Sites:
     """Sites fixed to bodies: the centres of the soles, or frames."""
@@ -137,4 +130,4 @@ class Sites:
         """
         arm = quat_rotate(quat, self.offset.expand_as(position))
         site_velocity = velocity[..., :3] + torch.linalg.cross(velocity[..., 3:], arm)
-        return position + arm, multiply(quat, self.quat.expand_as(quat)), site_velocity
+        return position + arm, quat_multiply(quat, self.quat.expand_as(quat)), site_velocity

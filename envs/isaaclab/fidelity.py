@@ -210,8 +210,8 @@ def _inertia(model: mujoco.MjModel) -> np.ndarray:
 
 
 def _pairs(ours: mujoco.MjModel, theirs: mujoco.MjModel, match: Match) -> list[str]:
-    """Differences in which bodies can touch one another, and with how many pairs of geoms. Bodies that are fixed, such as
-    the floor and the base of an arm, do not count: a contact of two of them moves nothing."""
+    """Differences in which bodies can touch one another, and with how many pairs of geoms. Two bodies that are fixed,
+    such as the floor and the base of an arm, do not count: their contact moves nothing."""
     fixed = {int(match.bodies[body]) for body in np.flatnonzero(ours.body_weldid == 0)}
     mine: Counter[tuple[int, ...]] = Counter(
         tuple(sorted(int(match.bodies[ours.geom_bodyid[geom]]) for geom in pair))

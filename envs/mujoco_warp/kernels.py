@@ -197,8 +197,8 @@ def publish(
     `state` holds the State's tensors one after the other, (N, k) each. `columns` (C, 5): the array to copy from (QPOS,
     ...), the index in it (of BODY 3 x body + axis), where the tensor begins in `state` for
     one environment, its k, and the column in it. `roots` (R, 3): the first index in qpos and in qvel of a free root,
-    and where its linear velocity, in its own axes, begins. The State rows of an environment that is not finite keep their
-    last values until the reset, so the State stays finite.
+    and where its linear velocity, in its own axes, begins. The State rows of an environment that is not finite keep
+    their last values until the reset, so the State stays finite.
     """
     r, item = wp.tid()
     env = rows[r]

@@ -150,7 +150,7 @@ class MjlabVelocity(Task):
     pushes: Pushes | None = field(default_factory=lambda: Pushes((0.0, 0.5), (1.0, 3.0)))
     """Random pushes of the base."""
     randomize: dict[str, tuple[float, float]] = field(
-        default_factory=lambda: {"friction": (0.3, 1.2)}, metadata={"keys": tuple(PARAMETERS)}
+        default_factory=lambda: {"friction": (0.3, 1.2)}, metadata={"keys": tuple(PARAMETERS), "open": True}
     )
     """Range of each physical parameter, drawn at a reset."""
     noise: dict[str, float] = field(

@@ -64,9 +64,10 @@ class Task:
     noise: dict[str, float] = field(default_factory=dict, metadata={"keys": MEASURABLE})
     """Half-width of the uniform noise on each item of the `policy` observations, in its unit."""
     randomize: dict[str, tuple[float, float]] = field(
-        default_factory=dict, metadata={"keys": tuple(PARAMETERS)}
+        default_factory=dict, metadata={"keys": tuple(PARAMETERS), "open": True}
     )
-    """Range of each physical parameter (friction, mass_scale, gain_scale), drawn at each reset."""
+    """Range of each physical parameter (friction, mass_scale, gain_scale), drawn at each reset: of the whole scene by
+    its name, of a part as `entity/name` or `entity/name/selector`."""
     commands: Command | None = None
     """Commands to the robot, redrawn during an episode; none for a task without commands."""
     pushes: Pushes | None = None
@@ -217,9 +218,14 @@ class Task:
                 f"rewards and reward_terms() do not match: {unmatched}; give each term one weight"
             )
         for name, (low, high) in self.randomize.items():
-            if name not in PARAMETERS:
-                raise ValueError(f"randomize.{name} is unknown; there are {', '.join(PARAMETERS)}")
-            least, most = BOUNDS[name]
+            entity, _, rest = name.partition("/")
+            changed = rest.partition("/")[0] if rest else entity
+            if changed not in PARAMETERS:
+                raise ValueError(
+                    f"randomize.{name} is unknown{did_you_mean(changed, PARAMETERS)}; there are "
+                    f"{', '.join(PARAMETERS)}, and each of them for a part of the scene: ENTITY/NAME"
+                )
+            least, most = BOUNDS[changed]
             if not least <= low <= high <= most:
                 raise ValueError(
                     f"randomize.{name}=[{low},{high}] must be a range within {least:g} to {most:g}, low to high"
