@@ -114,12 +114,8 @@ def test_multiply_applies_the_second_rotation_first():
     # First 90 degrees about x, which takes y to z, then 90 degrees about z, which leaves z.
     about_z, about_x = torch.tensor([QUARTER, 0.0, 0.0, QUARTER]), torch.tensor([QUARTER, QUARTER, 0.0, 0.0])
     y = torch.tensor([0.0, 1.0, 0.0])
-    assert quat_rotate(quat_multiply(about_z, about_x), y).tolist() == pytest.approx(
-        [0, 0, 1], abs=1e-6
-    )
-    assert quat_rotate(quat_multiply(about_x, about_z), y).tolist() == pytest.approx(
-        [-1, 0, 0], abs=1e-6
-    )
+    assert quat_rotate(quat_multiply(about_z, about_x), y).tolist() == pytest.approx([0, 0, 1], abs=1e-6)
+    assert quat_rotate(quat_multiply(about_x, about_z), y).tolist() == pytest.approx([-1, 0, 0], abs=1e-6)
 
 
 # ------------------------------------------------------------------ the backend over the fake
