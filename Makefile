@@ -42,7 +42,7 @@ robots: install $(ROBOTS)/.installed
 # One thread: Isaac Lab steps from Python, where a second thread of torch would only wait for the first.
 isaaclab: $(ISAACLAB)/.installed
 	OMP_NUM_THREADS=1 $(ISAACLAB)/bin/python -m pytest -n auto --dist loadfile -k isaaclab \
-	  tests/isaaclab tests/envs/test_backend_suite.py
+	  tests/isaaclab tests/envs/test_backend_suite.py tests/envs/test_scene_suite.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from robolearn.envs.scene import Object, Scene
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.stated import StatedTerm
 from robolearn.tasks.mdp.task import Task
@@ -26,16 +27,18 @@ OFF = "off"
 """Values of what the task has and the settings turn off."""
 
 
-def active(task: Any, columns: Columns | None = None) -> Sections:
+def active(task: Any, columns: Columns | None = None, scene: Scene | None = None) -> Sections:
     """What is active in `task`; empty for a task of an external environment.
 
     Args:
         task: the task.
         columns: widths of the observations, where they are known.
+        scene: the scene, where it is known; listed unless it is a robot alone.
     """
     if not isinstance(task, Task):
         return {}
-    sections = {
+    sections = {} if scene is None or _plain(scene) else {"scene": _scene(scene)}
+    sections |= {
         "observations": [_group(task, group, columns) for group in task.observations],
         "rewards": [_reward(task, name) for name in task.rewards],
         "terminations": _terminations(task),
@@ -49,6 +52,29 @@ def active(task: Any, columns: Columns | None = None) -> Sections:
         ],
     }
     return {title: rows or [("none", "")] for title, rows in sections.items()}
+
+
+def _plain(scene: Scene) -> bool:
+    return scene.alone and not scene.frames and not scene.contacts
+
+
+def _scene(scene: Scene) -> list[tuple[str, str]]:
+    """Every entity, with its frames and contacts."""
+    rows = []
+    for name, entity in scene.entities.items():
+        what = (
+            f"{'fixed ' if entity.fixed else ''}{entity.shape} of {_value(entity.size)} m, {entity.mass:g} kg"
+            if isinstance(entity, Object)
+            else entity.name
+        )
+        parts = [what]
+        if frames := scene.frames.get(name):
+            parts.append(f"frames {', '.join(frames)}")
+        for label, contact in scene.contacts.get(name, {}).items():
+            on = f" on {', '.join(contact.bodies)}" if contact.bodies else ""
+            parts.append(f"contact {label}: {contact.other or 'anything'}{on}")
+        rows.append((name, "; ".join(parts)))
+    return rows
 
 
 def table(sections: Sections) -> Table:

@@ -105,7 +105,7 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack) -> Path:
     panel = Panel(title, run.max_iterations)
     with interruptible() as interrupted, closing(env), closing(log), panel:
         panel.note(f"run {folder}")
-        panel.print_active(active(run.task, getattr(env, "columns", None)))
+        panel.print_active(active(run.task, getattr(env, "columns", None), getattr(env, "scene", None)))
         if start:
             panel.note(
                 f"resumed at iteration {start}, " + ("exactly" if exact else f"not bit for bit: {why}")

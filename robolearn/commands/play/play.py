@@ -5,6 +5,7 @@ Frames are drawn by MuJoCo from State, so runs of all backends look the same, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,10 +16,10 @@ from robolearn.commands.play.renderer import Renderer, row
 from robolearn.commands.play.video import caption, write_video
 from robolearn.config.run_config import EXTERNAL
 from robolearn.core.env import Env
-from robolearn.envs.state import State
+from robolearn.envs.state import State, quat_multiply, quat_rotate
 from robolearn.errors import ConfigError, quote
 from robolearn.learners.policy import Act, reset_state
-from robolearn.tasks.mdp.commands import VelocityCommands
+from robolearn.tasks.mdp.commands import PoseCommands, VelocityCommands
 from robolearn.tasks.mdp.task import Ratio
 from robolearn.training.build import make_env
 from robolearn.training.runs import load_policy, open_run, require_writable
@@ -111,9 +112,11 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
                 arrows = {"command": wanted[:2], "actual": smooth[:2]}
             else:
                 for name, value in env.task.metrics(state, env.ctx).items():
-                    each = value.each() if isinstance(value, Ratio) else value
-                    lines.append(f"{name.replace('_', ' ')} {float(each[0]):.3f}")
-            yield caption(renderer.draw(state, arrows), lines)
+                    each = float((value.each() if isinstance(value, Ratio) else value)[0])
+                    shown = "-" if math.isnan(each) else f"{each:.3f}"  # a Ratio does not count in every step
+                    lines.append(f"{name.replace('_', ' ')} {shown}")
+            goal = goal_of(env) if isinstance(env.task.commands, PoseCommands) else None
+            yield caption(renderer.draw(state, arrows, goal), lines)
             if frame + 1 == frames:
                 break
             done = env.step(policy(env.observations)).done
@@ -125,6 +128,15 @@ def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
 def command_of(env: Env) -> np.ndarray:
     """Command of environment 0: forward, sideways [m/s], yaw rate [rad/s]."""
     return row(env.ctx.command)
+
+
+def goal_of(env: Env) -> np.ndarray:
+    """The commanded pose of environment 0 in the world: position (3,) [m], perhaps with an orientation wxyz (7,)."""
+    robot, command = env.backend.state.robot, env.ctx.command
+    parts = [robot.base_pos + quat_rotate(robot.base_quat, command[:, :3])]
+    if command.shape[1] > 3:
+        parts.append(quat_multiply(robot.base_quat, command[:, 3:]))
+    return row(torch.cat(parts, dim=1))
 
 
 def velocity_of(state: State) -> np.ndarray:
