@@ -16,7 +16,7 @@ from robolearn.envs.state import Initial, State, Targets, Tensor
 from robolearn.errors import ConfigError
 
 PARAMETERS = {
-    "friction": "sliding friction of the feet",
+    "friction": "sliding friction",
     "mass_scale": "mass and inertia of every body, as a factor",
     "gain_scale": "stiffness and damping of every position actuator, as a factor",
 }

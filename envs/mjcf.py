@@ -57,16 +57,15 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
         ConfigError: robot.yaml and the MJCF disagree, a name or an option does not exist.
     """
     scene = Scene.of(what)
-    spec = robot_bodies(scene.robot)
-    for name, entity in scene.entities.items():
-        if isinstance(entity, Object):
-            add_object(spec, name, entity)
-        elif name != scene.first:
-            place = scene.place(name)
-            frame = spec.worldbody.add_frame()
+    spec = _checked_bodies(scene.robot)
+    for name, robot in scene.robots.items():
+        if name != scene.first:
+            place, frame = scene.place(name), spec.worldbody.add_frame()
             if not scene.moves(name):
                 frame.pos, frame.quat = place.position, place.quat
-            spec.attach(robot_bodies(entity), prefix=scene.prefix(name), frame=frame)
+            spec.attach(_checked_bodies(robot), prefix=scene.prefix(name), frame=frame)
+    for name, thing in scene.objects.items():  # after the robots, with whose geoms they collide
+        add_object(spec, name, thing)
     _add_solver_options(spec, scene.robot, backend)
     if scene.grounded:
         add_floor(spec)
@@ -97,6 +96,11 @@ def robot_bodies(robot: Robot) -> mujoco.MjSpec:
         spec.body(foot).add_site(name=foot, pos=position, quat=orientation)
     for one, other in robot.apart:
         spec.add_exclude(bodyname1=one, bodyname2=other)
+    return spec
+
+
+def _checked_bodies(robot: Robot) -> mujoco.MjSpec:
+    spec = robot_bodies(robot)
     _check_names(robot, spec)
     return spec
 
@@ -296,13 +300,22 @@ def _member(robot: Robot, where: str, value: object, prefix: str, enum: Any) -> 
     return members[str(value).lower()]
 
 
+def _own(scene: Scene, entity: str, names: Iterable[str]) -> list[str]:
+    """Those of the names of the model that an entity's file has, without the prefix, each once."""
+    prefix = scene.prefix(entity)
+    others = tuple(f"{name}/" for name in scene.entities if f"{name}/" != prefix)
+    found = [n for n in names if n.startswith(prefix) and not n.startswith(others) and n not in ("", "world")]
+    return list(dict.fromkeys(name.removeprefix(prefix) for name in found))
+
+
 def _add_frame_sensors(spec: mujoco.MjSpec, scene: Scene, entity: str, name: str) -> None:
-    prefix, sites = scene.prefix(entity), [site.name for site in spec.sites]
-    found = prefix + name if not isinstance(scene.entities[entity], Object) else root_body(scene, entity)
-    bodies = [body.name for body in spec.bodies]
-    if found not in sites and found not in bodies:
-        here = [n.removeprefix(prefix) for n in (*sites, *bodies) if n.startswith(prefix) and n != "world"]
-        _fail_scene(f"frames.{entity} names a site or body that it does not have,", name, here)
+    sites = [site.name for site in spec.sites]
+    own = _own(scene, entity, (*sites, *(body.name for body in spec.bodies)))
+    found = scene.prefix(entity) + name
+    if isinstance(scene.entities[entity], Object):
+        found = root_body(scene, entity)
+    elif name not in own:
+        _fail_scene(f"frames.{entity} names a site or body that it does not have,", name, own)
     kind = mujoco.mjtObj.mjOBJ_SITE if found in sites else mujoco.mjtObj.mjOBJ_XBODY
     for label, sensor in _FRAME_SENSORS.items():
         spec.add_sensor(
@@ -345,11 +358,9 @@ def _add_contact_sensors(
 
 
 def _check_body(scene: Scene, entity: str, body: str, bodies: list[str], where: str) -> None:
-    prefix = scene.prefix(entity)
-    if prefix + body not in bodies:
-        here = [n.removeprefix(prefix) for n in bodies if n.startswith(prefix) and n not in ("", "world")]
-        here = [name for name in here if "/" not in name]
-        _fail_scene(f"{where} names a body that {entity!r} does not have,", body, here)
+    own = _own(scene, entity, bodies)
+    if body not in own and not isinstance(scene.entities[entity], Object):
+        _fail_scene(f"{where} names a body that {entity!r} does not have,", body, own)
 
 
 def _fail_scene(problem: str, name: str, valid: Iterable[str]) -> NoReturn:

@@ -35,7 +35,7 @@ class Object:
     position: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Of its centre: where it is fixed, or where it is before the first reset [m]."""
     quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
-    """Its orientation there, wxyz."""
+    """Its orientation there, wxyz; brought to length 1."""
     friction: float = 1.0
     """Sliding friction; of two surfaces in contact the larger one counts."""
     torsion: float = 0.005
@@ -55,8 +55,10 @@ class Object:
             )
         if not 0 < self.mass < 1e6:
             raise ConfigError(f"object: mass={self.mass:g} kg; it must be above 0")
-        if not all(map(math.isfinite, (*self.position, *self.quat, self.friction, self.torsion))):
-            raise ConfigError("object: position, quat, friction or torsion is not finite")
+        for name in ("friction", "torsion"):
+            if not 0 <= getattr(self, name) < 1e3:
+                raise ConfigError(f"object: {name}={getattr(self, name):g}; it must be 0 or more")
+        _set_pose(self, "object")
 
 
 @dataclass(frozen=True)
@@ -69,15 +71,51 @@ class Contact:
     """What touches them: empty for anything; `ground`; the name of an entity (its own for self-contact); or one body of
     an entity, `entity/body`."""
 
+    def __post_init__(self) -> None:
+        """Raise ConfigError for bodies that are no tuple of different names, or a malformed `other`."""
+        _require_names("contact: bodies", self.bodies)
+        entity, slash, body = self.other.partition("/")
+        if slash and (not entity or not body or entity == GROUND):
+            raise ConfigError(f"contact: other={self.other!r}; write {GROUND}, ENTITY or ENTITY/BODY")
+
 
 @dataclass(frozen=True)
 class Place:
-    """Where a robot without a free base stands."""
+    """Where a robot stands, or, of one with a free base, where its base is before the first reset."""
 
     position: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """[m]."""
     quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
-    """wxyz."""
+    """wxyz; brought to length 1."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for numbers that are no pose."""
+        _set_pose(self, "place")
+
+
+def _set_pose(of: Object | Place, what: str) -> None:
+    """Bring the quaternion of a pose to length 1.
+
+    Raises:
+        ConfigError: a number is not finite, there are too few or many, or the quaternion is zero.
+    """
+    for name, count in (("position", 3), ("quat", 4)):
+        value = getattr(of, name)
+        if len(value) != count or not all(map(math.isfinite, value)):
+            raise ConfigError(f"{what}: {name}={value}; it takes {count} finite numbers")
+    norm = math.hypot(*of.quat)
+    if not norm:
+        raise ConfigError(f"{what}: quat is zero; an orientation is a unit quaternion wxyz")
+    object.__setattr__(of, "position", tuple(float(x) for x in of.position))
+    object.__setattr__(of, "quat", tuple(x / norm for x in of.quat))
+
+
+def _require_names(where: str, names: object) -> None:
+    """Raise ConfigError for anything but a tuple of different names."""
+    if isinstance(names, str) or not isinstance(names, tuple | list):
+        raise ConfigError(f"{where}={names!r}; it takes a tuple of names, such as ({names!r},)")
+    if len(set(names)) != len(names):
+        raise ConfigError(f"{where}={names!r} has a name twice")
 
 
 @dataclass(frozen=True)
@@ -90,11 +128,12 @@ class Scene:
     entities: Mapping[str, Robot | Object]
     """At least one robot; `State.robot` is the one named `robot`."""
     frames: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By entity: sites or bodies of its file whose pose and velocity the State has."""
+    """By entity: sites or bodies of its file whose pose and velocity the State has; of one name the site."""
     contacts: Mapping[str, Mapping[str, Contact]] = field(default_factory=dict)
     """By entity, then by name: the contact forces that the State has."""
     places: Mapping[str, Place] = field(default_factory=dict)
-    """Where robots without a free base stand; the origin without an entry. The first robot stays at the origin."""
+    """Where robots other than the first stand. Without an entry a fixed robot is at the origin, a free base there in
+    its home pose."""
     floor: bool | None = None
     """Whether there is a floor; None: under everything but a lone robot that is fixed and has no feet."""
     params: tuple[str, ...] = ()
@@ -113,16 +152,23 @@ class Scene:
         for what, names in (("frames", self.frames), ("contacts", self.contacts), ("places", self.places)):
             for name in names:
                 self.known(what, name)
+        for name, frames in self.frames.items():
+            _require_names(f"scene: frames.{name}", frames)
         for name in self.places:
-            robot = self.entities[name]
-            if isinstance(robot, Object) or robot.base is not None:
-                raise ConfigError(
-                    f"scene: places has {name}, which is no fixed robot; it says itself where it is"
-                )
+            if isinstance(self.entities[name], Object):
+                raise ConfigError(f"scene: places has {name}, an object, which has a position of its own")
             if name == self.first:
                 raise ConfigError(
                     f"scene: places has {name}, the first robot; it stays at the origin, move the others"
                 )
+        spots: dict[tuple[float, float, float], str] = {}
+        for name in self.robots:
+            spot = self.place(name).position
+            if spot in spots:
+                raise ConfigError(
+                    f"scene: {name} and {spots[spot]} stand at the same place; give one of them another in places"
+                )
+            spots[spot] = name
         for name, asked in self.contacts.items():
             for label, contact in asked.items():
                 where = f"contacts.{name}.{label}"
@@ -130,6 +176,8 @@ class Scene:
                     raise ConfigError(
                         f"scene: {where}.bodies={contact.bodies}: name one body of a robot at least, none of an object"
                     )
+                if contact.other == name and name in self.objects:
+                    raise ConfigError(f"scene: {where}.other is the object itself, which has one body")
                 entity = contact.other.partition("/")[0]
                 if entity not in ("", GROUND):
                     self.known(f"{where}.other", entity, (GROUND,))
@@ -182,9 +230,9 @@ class Scene:
         entity = self.entities[name]
         if isinstance(entity, Object):
             return Place(entity.position, entity.quat)
-        if entity.base is not None:
-            return Place((0.0, 0.0, entity.home_height))
-        return self.places.get(name, Place())
+        if name in self.places:
+            return self.places[name]
+        return Place((0.0, 0.0, entity.home_height if entity.base is not None else 0.0))
 
     def moves(self, name: str) -> bool:
         """Whether an entity's root moves freely."""

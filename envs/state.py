@@ -6,7 +6,7 @@ frame.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Contact, Object, Scene
+from robolearn.errors import ConfigError, did_you_mean, listing
 
 Tensor = torch.Tensor
 
@@ -182,9 +183,19 @@ Targets = Tensor | Mapping[str, Tensor]
 """Joint targets (N, A) by the names of a scene's robots; one alone is that of `robot`."""
 
 
-def by_entity(value: Any) -> dict[str, Any]:
-    """Initial states or joint targets by the names of the entities."""
-    return dict(value) if isinstance(value, Mapping) else {ROBOT: value}
+def by_entity(value: Any, names: Collection[str]) -> dict[str, Any]:
+    """Initial states or joint targets by the names of the entities.
+
+    Raises:
+        ConfigError: one is for an entity that is not among `names`.
+    """
+    given = dict(value) if isinstance(value, Mapping) else {ROBOT: value}
+    for name in given:
+        if name not in names:
+            raise ConfigError(
+                f"the scene has no {name!r}{did_you_mean(name, names)} (valid: {listing(names)})"
+            )
+    return given
 
 
 def quat_rotate_inverse(quat: Tensor, vec: Tensor) -> Tensor:
@@ -225,9 +236,7 @@ def scene_state(scene: Scene, num_envs: int, device: torch.device) -> dict[str, 
         if not scene.moves(name):
             place = scene.place(name)
             out[name].base_pos[:] = torch.tensor(place.position, device=device)
-            out[name].base_quat[:] = torch.nn.functional.normalize(
-                torch.tensor(place.quat, device=device), dim=0
-            )
+            out[name].base_quat[:] = torch.tensor(place.quat, device=device)
     return out
 
 

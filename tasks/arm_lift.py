@@ -126,7 +126,7 @@ class ArmLift(Task):
 
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 4096,
-        "max_iterations": 1000,
+        "max_iterations": 600,
         # Many short batches, each of which may change the policy more than usual.
         "learner.num_steps": 8,
         "learner.num_epochs": 3,
@@ -159,6 +159,14 @@ class ArmLift(Task):
         ),
     }
     on_robot: ClassVar[dict[str, Any]] = {"near_starts": 0.0, "held_starts": 0.0}
+
+    def validate(self) -> None:
+        """Raise ValueError for shares of starts that are more than all."""
+        super().validate()
+        if self.near_starts + self.held_starts > 1.0:
+            raise ValueError(
+                f"near_starts={self.near_starts:g} and held_starts={self.held_starts:g} are more than 1 together"
+            )
 
     def scene(self, robot: Robot) -> Scene:
         """The arm and a free cube on the floor; the pose of the gripper, and what each finger feels of the cube."""

@@ -74,7 +74,7 @@ class ArmReach(Task):
 
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 4096,
-        "max_iterations": 200,
+        "max_iterations": 150,
         # Many short batches, each of which may change the policy more than usual.
         "learner.num_steps": 8,
         "learner.num_epochs": 3,

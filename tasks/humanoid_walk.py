@@ -176,7 +176,7 @@ class HumanoidWalk(Task):
             "mass_scale": (0.9, 1.1),
             "gain_scale": (0.9, 1.1),
         },
-        metadata={"keys": tuple(PARAMETERS), "open": True},
+        metadata={"keys": tuple(PARAMETERS), "open": ".+/.+"},
     )
     """Range from which each physical parameter is drawn at a reset."""
     noise: dict[str, float] = field(

@@ -120,7 +120,10 @@ class DifferentiableBackend:
 
     def reset(self, mask: Tensor, initial: Initial) -> None:
         """See `Backend.reset`. Gradients flow by the pose of the environments in `mask`, and on through the others."""
-        chosen, given = mask[:, None], by_entity(initial).get(self.scene.first, self._home)
+        chosen, given = (
+            mask[:, None],
+            by_entity(initial, self.scene.entities).get(self.scene.first, self._home),
+        )
         # Rows outside the mask may hold NaN, and a gradient of 0 times NaN is NaN: replace them before they are used.
         start_state = InitialState(
             **{
@@ -139,7 +142,7 @@ class DifferentiableBackend:
         Raises:
             ValueError: `joint_targets` has none of the robot.
         """
-        given = by_entity(joint_targets)
+        given = by_entity(joint_targets, self.scene.robots)
         if self.scene.first not in given:
             raise ValueError(
                 f"backend=differentiable: step() got joint targets of {listing(given)}; those of its robot, "

@@ -164,7 +164,7 @@ class IsaacLabBackend:
         """See `Backend.reset`."""
         if not bool(mask.any()):
             return
-        given = by_entity(initial)
+        given = by_entity(initial, self.scene.entities)
         starts: dict[str, InitialState] = {name: given.get(name) or self._home[name] for name in self._home}
         for name, targets in self._joint_targets.items():
             held = self._converters[name].held(starts[name])
@@ -180,7 +180,7 @@ class IsaacLabBackend:
     def step(self, joint_targets: Targets, substeps: int) -> None:
         """See `Backend.step`."""
         finite = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        for name, targets in by_entity(joint_targets).items():
+        for name, targets in by_entity(joint_targets, self.scene.robots).items():
             # Joint targets that are not finite count as divergence; that robot holds its last finite joint targets.
             sound = targets.isfinite().all(dim=1)
             last = self._joint_targets[name]
@@ -302,10 +302,10 @@ class IsaacLabBackend:
 
     def _parameters(self, match: Match) -> dict[str, Tensor]:
         """The solver's rows that `set_params` writes; stores their nominal values."""
-        names = ["geom_friction"]
-        if "gain_scale" in self.capabilities.params:
+        names, changed = ["geom_friction"], {each.field for each in self._named.values()}
+        if "gain_scale" in changed:
             names += ["actuator_gainprm", "actuator_biasprm"]
-        if "mass_scale" in self.capabilities.params:
+        if "mass_scale" in changed:
             names += ["body_mass", "body_inertia", "body_subtreemass", "body_invweight0", "dof_invweight0"]
             names += ["meaninertia"]
             weights = InverseWeights(self.model)
@@ -328,16 +328,15 @@ class IsaacLabBackend:
         for name, parameter in self._named.items():
             if parameter.field != "friction":
                 continue
+            # MuJoCo takes the larger of the two surfaces' friction, so that of the whole scene is set on both. A
+            # nominal value, the largest of its geoms, changes none of them.
             value = self._state.params[name][:, None]
-            if parameter.everywhere:
-                # MuJoCo takes the larger of the two surfaces' friction, so that of the whole scene is set on both. At
-                # its nominal value, the largest of all geoms, it changes none of them.
-                same = value == float(np.float32(self._nominal_values[name]))
-                rows[..., 0] = torch.where(same, rows[..., 0], value)
-            else:
+            changed = value != float(np.float32(self._nominal_values[name]))
+            geoms = list(range(rows.shape[1]))
+            if not parameter.everywhere:
                 bodies = np.unique(self._match.bodies[self.model.geom_bodyid[parameter.ids]])
-                here = np.isin(self._bridge.solver_model.geom_bodyid, bodies)
-                rows[:, np.flatnonzero(here).tolist(), 0] = value
+                geoms = np.flatnonzero(np.isin(self._bridge.solver_model.geom_bodyid, bodies)).tolist()
+            rows[:, geoms, 0] = torch.where(changed, value, rows[:, geoms, 0])
         return {"geom_friction": rows}
 
     def _gain_scale_rows(self) -> dict[str, Tensor]:

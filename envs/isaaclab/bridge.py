@@ -180,7 +180,7 @@ class Bridge:
                 if isinstance(entity, Object)
                 else _articulation(scene, name, entity, self._alone[name])
             )
-            setattr(config, name, made)
+            setattr(config, f"entity_{name}", made)
         if scene.grounded:
             config.ground = AssetBaseCfg(
                 prim_path="/World/ground", spawn=sim_utils.UsdFileCfg(usd_path=str(ground_usd()))
@@ -188,19 +188,15 @@ class Bridge:
         for name, robot in scene.robots.items():
             if robot.feet:
                 setattr(config, f"feet_{name}", ContactSensorCfg(prim_path=self._paths(name, robot.feet)))
-        for name, asked in scene.contacts.items():
-            for label, contact in asked.items():
-                setattr(config, f"contact_{name}_{label}", self._contact(scene, name, contact))
+        asked = [(name, label) for name, labels in scene.contacts.items() for label in labels]
+        for number, (name, label) in enumerate(asked):
+            setattr(config, f"contact_{number}", self._contact(scene, name, scene.contacts[name][label]))
         self._scene = InteractiveScene(config)
         self._sim.reset()
         self._scene.update(self._sim.get_physics_dt())
-        self._assets = {name: self._scene[name] for name in scene.entities}
+        self._assets = {name: self._scene[f"entity_{name}"] for name in scene.entities}
         self._feet = {name: self._scene[f"feet_{name}"] for name, robot in scene.robots.items() if robot.feet}
-        self._contacts = {
-            (name, label): self._scene[f"contact_{name}_{label}"]
-            for name, asked in scene.contacts.items()
-            for label in asked
-        }
+        self._contacts = {key: self._scene[f"contact_{number}"] for number, key in enumerate(asked)}
         self._sensors = [*self._feet.values(), *self._contacts.values()]
         self._solver, self._state = NewtonManager._solver, NewtonManager.get_state_0()
         self._solver.mjw_model.opt.warn_overflow = False

@@ -152,7 +152,7 @@ class MujocoBackend:
         if not len(ids):
             return
         rows = ids.numpy()
-        given = by_entity(initial)
+        given = by_entity(initial, self.scene.entities)
         # No forward pass yet: the initial state is not written, and its forces must not warm-start the solver.
         self._batch.reset(rows, stage=_NO_STAGE)
         here = ids[:, None]
@@ -181,7 +181,7 @@ class MujocoBackend:
 
     def step(self, joint_targets: Targets, substeps: int) -> None:
         """See `Backend.step`."""
-        for name, targets in by_entity(joint_targets).items():
+        for name, targets in by_entity(joint_targets, self.scene.robots).items():
             self._ctrl[:, self._indices[name].actuators].copy_(targets.detach())
         failed = None
         try:
@@ -262,10 +262,9 @@ class MujocoBackend:
             if parameter.field != "friction":
                 continue
             value = self._values(name, rows)
-            # MuJoCo takes the larger of the two surfaces' friction, so that of the whole scene is set on both. At its
-            # nominal value, the largest of all geoms, it changes none of them.
-            changed = value != np.float32(self._nominal[name])
-            here = np.flatnonzero(changed) if parameter.everywhere else np.arange(len(rows))
+            # MuJoCo takes the larger of the two surfaces' friction, so that of the whole scene is set on both. A
+            # nominal value, the largest of its geoms, changes none of them.
+            here = np.flatnonzero(value != np.float32(self._nominal[name]))
             sliding[rows[here][:, None], parameter.ids, 0] = value[here][:, None]
 
     def _set_gain_scale(self, rows: np.ndarray) -> None:

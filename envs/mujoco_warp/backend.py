@@ -154,10 +154,10 @@ class MujocoWarpBackend:
 
     def _varied_fields(self) -> tuple[str, ...]:
         """Fields of MuJoCo Warp's model that have one row per environment."""
-        fields = ["geom_friction"]
-        if "gain_scale" in self.capabilities.params:
+        fields, changed = ["geom_friction"], {each.field for each in self._parameters.values()}
+        if "gain_scale" in changed:
             fields += ["actuator_gainprm", "actuator_biasprm"]
-        if "mass_scale" in self.capabilities.params:
+        if "mass_scale" in changed:
             fields += ["body_mass", "body_inertia", "body_subtreemass", "body_invweight0", "dof_invweight0"]
             weights = InverseWeights(self.model)
 
@@ -195,7 +195,7 @@ class MujocoWarpBackend:
 
     def reset(self, mask: Tensor, initial: Initial) -> None:
         """See `Backend.reset`."""
-        self._copy_inputs(mask, by_entity(initial))
+        self._copy_inputs(mask, by_entity(initial, self.scene.entities))
         if self._reset_graph is None:
             self._reset_graph = self._recorder.record(self._reset_rows)
         self._recorder.launch(self._reset_graph)
@@ -203,7 +203,7 @@ class MujocoWarpBackend:
 
     def step(self, joint_targets: Targets, substeps: int) -> None:
         """See `Backend.step`."""
-        for name, targets in by_entity(joint_targets).items():
+        for name, targets in by_entity(joint_targets, self.scene.robots).items():
             self._sim.rows["ctrl"][:, self._indices[name].actuators].copy_(targets.detach())
         if substeps not in self._step_graphs:
             self._step_graphs[substeps] = self._recorder.record(lambda: self._physics(substeps))
@@ -373,16 +373,11 @@ class MujocoWarpBackend:
             if parameter.field != "friction":
                 continue
             value, geoms = self._state.params[name][:, None], self._changed[name]
-            # MuJoCo takes the larger of the two surfaces' friction, so that of the whole scene is set on both. At its
-            # nominal value, the largest of all geoms, it changes none of them.
-            here = (
-                value != self._nominal_value(name) if parameter.everywhere else torch.ones_like(value).bool()
-            )
+            # MuJoCo takes the larger of the two surfaces' friction, so that of the whole scene is set on both. A
+            # nominal value, the largest of its geoms, changes none of them.
+            here = value != float(np.float32(self._nominal[name]))
             wanted[:, geoms] = torch.where(here, value, wanted[:, geoms])
         sliding.copy_(torch.where(mask[:, None], wanted, sliding))
-
-    def _nominal_value(self, name: str) -> float:
-        return float(np.float32(self._nominal[name]))
 
     def _set_gain_scale(self, mask: Tensor) -> None:
         # Force actuators have no gains to scale.

@@ -2,7 +2,7 @@
 
 A field's `metadata` may narrow its values: `min`, `max` (inclusive) and `above` (exclusive) bound a number or
 each number of a list; `pattern` (described by `form`) must match a text; `keys` are more valid keys of a dictionary,
-and `open` allows any key.
+and `open` allows any key, or, as text, those that match this pattern.
 """
 
 from __future__ import annotations
@@ -213,13 +213,18 @@ def _apply_dict(
     elif whole:
         present = {key: present[key] for key in present if key in update}
     for key in update:
-        if key not in valid and not meta.get("open"):
+        if key not in valid and not _is_open(meta, key):
             raise ConfigError(unknown(f"{where}.{key}", key, valid))
     merged = {**present, **{key: KEEP for key in update if key not in present}}
     return {
         key: apply(old, inner, update.get(key, KEEP), f"{where}.{key}", meta, whole)
         for key, old in merged.items()
     }
+
+
+def _is_open(meta: Mapping[str, Any], key: str) -> bool:
+    allowed = meta.get("open", False)
+    return bool(re.fullmatch(allowed, key)) if isinstance(allowed, str) else bool(allowed)
 
 
 def _leaf(value: Any, hint: Any, where: str, meta: Mapping[str, Any]) -> Any:
@@ -365,7 +370,7 @@ def paths(node: Any, prefix: str, meta: Mapping[str, Any] = types.MappingProxyTy
 def open_paths(node: Any, prefix: str) -> Iterator[str]:
     """The dotted keys of a dataclass instance's dictionaries that may have any key."""
     for f in dataclasses.fields(node):
-        if f.metadata.get("open"):
+        if f.metadata.get("open") is True:
             yield f"{prefix}.{f.name}"
 
 

@@ -109,6 +109,9 @@ def _check_key(word: str, key: str, known: list[str]) -> None:
         )
     if "@" in key:
         _refuse(word, "names a package (@), which is not supported; write task=NAME")
+    if key.startswith("task.randomize.") and "/" in key:
+        part = key.removeprefix("task.randomize.")
+        _refuse(word, f"has a '/' in its key; write it in braces: 'task.randomize={{{part}:[LOW,HIGH]}}'")
     if "/" in key:
         _refuse(word, f"has a '/' in its key; parts are joined with dots: {key.replace('/', '.')}=...")
     _refuse(

@@ -26,7 +26,7 @@ from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import Initial, Tensor, by_entity
-from robolearn.errors import ConfigError, RunFailed, listing
+from robolearn.errors import RunFailed
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants, computed_once
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Ratio, Task
@@ -465,11 +465,7 @@ class Env:
         self.state.episode = env_state.where(mask, new, old)
         with torch.no_grad():  # no gradient flows from an initial state to the episode before
             initial = task.initial_state(n, self.ctx, self.random)
-        for entity, start in by_entity(initial).items():
-            if entity not in self.backend.state.entities:
-                raise ConfigError(
-                    f"initial_state() names {entity!r}; the scene has {listing(self.backend.state.entities)}"
-                )
+        for entity, start in by_entity(initial, self.backend.state.entities).items():
             joints = self.backend.state.entities[entity].joint_pos.shape[1]
             widths = {"base_quat": 4, "joint_pos": joints, "joint_vel": joints}
             what = "initial_state()" if entity == ROBOT else f"initial_state()[{entity!r}]"

@@ -15,7 +15,7 @@ from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.envs.backend import Backend
 from robolearn.envs.robot import Robot
-from robolearn.envs.scene import Scene
+from robolearn.envs.scene import ROBOT, Scene
 from robolearn.errors import ConfigError
 from robolearn.training.host_memory import enough_memory, require_room
 
@@ -119,7 +119,11 @@ def make_scene(run: Config, robot: Robot) -> Scene:
     Raises:
         ConfigError: a name in it does not exist.
     """
-    scene: Scene = run.task.scene(robot)
+    scene = run.task.scene(robot)
+    if not isinstance(scene, Scene) or ROBOT not in scene.robots:
+        raise ConfigError(
+            f"task={run.task_name}: scene() must return a robolearn.envs.scene.Scene with a robot named {ROBOT!r}"
+        )
     parts = tuple(name for name in run.task.randomize if "/" in name and name not in scene.params)
     return replace(scene, params=(*scene.params, *parts))
 

@@ -150,7 +150,8 @@ class MjlabVelocity(Task):
     pushes: Pushes | None = field(default_factory=lambda: Pushes((0.0, 0.5), (1.0, 3.0)))
     """Random pushes of the base."""
     randomize: dict[str, tuple[float, float]] = field(
-        default_factory=lambda: {"friction": (0.3, 1.2)}, metadata={"keys": tuple(PARAMETERS), "open": True}
+        default_factory=lambda: {"friction": (0.3, 1.2)},
+        metadata={"keys": tuple(PARAMETERS), "open": ".+/.+"},
     )
     """Range of each physical parameter, drawn at a reset."""
     noise: dict[str, float] = field(

@@ -64,10 +64,11 @@ class Task:
     noise: dict[str, float] = field(default_factory=dict, metadata={"keys": MEASURABLE})
     """Half-width of the uniform noise on each item of the `policy` observations, in its unit."""
     randomize: dict[str, tuple[float, float]] = field(
-        default_factory=dict, metadata={"keys": tuple(PARAMETERS), "open": True}
+        default_factory=dict, metadata={"keys": tuple(PARAMETERS), "open": ".+/.+"}
     )
     """Range of each physical parameter (friction, mass_scale, gain_scale), drawn at each reset: of the whole scene by
-    its name, of a part as `entity/name` or `entity/name/selector`."""
+    its name, of a part as `entity/name` or `entity/name/selector`. Of two surfaces in contact the larger friction
+    counts, so that of a part shows only above that of what it touches (the floor has 0.8)."""
     commands: Command | None = None
     """Commands to the robot, redrawn during an episode; none for a task without commands."""
     pushes: Pushes | None = None
@@ -105,7 +106,9 @@ class Task:
         """The value of a setting by its further name, see `aliases`."""
         if target := type(self).aliases.get(name):
             part, key, parameter = target.split(".")
-            return getattr(self, part)[key].parameters[parameter]
+            terms = getattr(self, part)
+            if key in terms and parameter in terms[key].parameters:
+                return terms[key].parameters[parameter]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def scene(self, robot: Robot) -> Scene:

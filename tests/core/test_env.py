@@ -400,7 +400,7 @@ def test_a_reward_of_the_wrong_shape_is_refused_by_name(make_env, monkeypatch, v
 
 def test_a_termination_that_is_no_bool_and_targets_of_the_wrong_width_are_refused(make_env, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(CartpoleBalance, "terminations", lambda self: {"late": returning(lambda t: t)})
+        patch.setattr(CartpoleBalance, "termination_terms", lambda self: {"late": returning(lambda t: t)})
         with pytest.raises(ValueError, match=r"termination .late. returns torch\.float32"):
             make_env(CartpoleBalance())
     monkeypatch.setattr(CartpoleBalance, "joint_targets", lambda self, action, ctx: action.repeat(1, 2))
