@@ -152,7 +152,7 @@ def root_body(scene: Scene, name: str) -> str:
     if entity.base is not None:
         return prefix + entity.base
     spec = model_file.read(entity.mjcf).spec
-    roots = [body.name for body in spec.bodies if body.parent is not None and body.parent.name == "world"]
+    roots = [body.name for body in spec.worldbody.bodies]
     if len(roots) != 1:
         _fail(
             entity,

@@ -17,7 +17,7 @@ from robolearn.envs.differentiable.mechanics import Mechanics
 from robolearn.envs.differentiable.parameters import Parameters
 from robolearn.envs.differentiable.tree import ignored_contacts, read_tree
 from robolearn.envs.robot import Robot
-from robolearn.envs.scene import Contact, Object, Scene
+from robolearn.envs.scene import Contact, Object, Place, Scene
 from robolearn.envs.state import Frame
 from robolearn.errors import ConfigError
 from tests.envs.scenes import GRAVITY, hopper
@@ -327,6 +327,7 @@ def test_what_it_cannot_do_is_refused_by_name_before_anything_is_compiled(robot,
         {"robot": robot, **more},
         frames={"robot": change.get("frames", ())},
         contacts={"robot": change.get("contacts", {})},
+        places={name: Place((2.0, 0.0, 1.0)) for name in more if name == "other"},
         floor=change.get("floor"),
         params=change.get("params", ()),
     )
