@@ -84,12 +84,13 @@ def warp_env(task: str, num_envs: int, *settings: str) -> Env:
 
     run = config.resolve([f"task={task}", *settings])
     robot = load_robot(run.task.robot)
-    env = Env(run.task, robot, MujocoWarpBackend(robot, num_envs), seed=3)
+    env = Env(run.task, robot, MujocoWarpBackend(run.task.scene(robot), num_envs), seed=3)
     env.read_at_once = env._finite.at_once = env.backend.read_at_once = False
     return env
 
 
 SETTINGS = {
+    "arm_lift": ("task.episode_length_s=0.2", "task.commands.seconds=[0.04,0.1]"),
     "cartpole_balance": ("task.episode_length_s=0.2", "task.action_delay=[0,2]"),
     "humanoid_walk": (
         "task.episode_length_s=0.2",
@@ -98,9 +99,10 @@ SETTINGS = {
         "task.observation_delay=[0,2]",
     ),
 }
+TASKS = [pytest.param(name, marks=pytest.mark.slow if name == "arm_lift" else ()) for name in SETTINGS]
 
 
-@pytest.mark.parametrize("task", SETTINGS)
+@pytest.mark.parametrize("task", TASKS)
 def test_a_replayed_step_gives_the_numbers_of_a_step_in_python(task):
     recorded, plain = (warp_env(task, 6, *SETTINGS[task]) for _ in range(2))
     recorded.capture(lambda device: Tape())
@@ -164,7 +166,7 @@ def test_a_step_recorded_under_inference_mode_is_replayed_without_it():
     assert env.drain()["steps"] == 28
 
 
-@pytest.mark.parametrize("task", SETTINGS)
+@pytest.mark.parametrize("task", TASKS)
 def test_a_step_copies_nothing_between_host_and_device(task):
     env = warp_env(task, 6, *SETTINGS[task])
     action = torch.zeros(6, env.num_actions)

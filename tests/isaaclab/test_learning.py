@@ -52,3 +52,12 @@ def test_the_shipped_policy_walks_on_isaac_lab(tmp_path):
     assert found["survival_rate"] >= 0.95
     assert found["linear_velocity_error"] < 0.15
     assert found["forward_distance"] > 2.5  # of 3.6 m, less the start and the pushes
+
+
+@pytest.mark.parametrize("task", ["arm_reach", "arm_lift"])
+def test_the_arm_trains_and_is_evaluated_on_isaac_lab(tmp_path, task):
+    out = tmp_path / "run"
+    small = ["num_envs=8", "max_iterations=2", "learner.minibatch_size=32", "torch_threads=1"]
+    assert main(["train", f"task={task}", "backend=isaaclab", *small, f"output={out}"]) == 0
+    assert main(["eval", str(out), "--episodes", "8", "task.episode_length_s=1"]) == 0
+    assert metrics(out)["diverged"] == 0
