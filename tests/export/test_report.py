@@ -254,7 +254,7 @@ def test_a_report_for_this_machine_gives_no_advice_about_a_jetson(humanoid, meas
 def test_randomization_in_training_is_stated_with_units(humanoid):
     said = section(report(made(humanoid)), "Conditions in training")
     for row in (
-        "| sliding friction of the feet | 0.5 to 1.2 |",
+        "| sliding friction | 0.5 to 1.2 |",
         "| noise on `base_ang_vel`, uniform | ±0.1 rad/s |",
         "| noise on `projected_gravity`, uniform | ±0.02 |",
         "| noise on `joint_pos_rel`, uniform | ±0.01 rad |",
