@@ -139,7 +139,11 @@ class Backend(Protocol):
         """Copy everything that `restore` needs."""
 
     def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
-        """Set environment i to row `source_rows[i]` of the snapshot, or to row i without `source_rows`."""
+        """Set environment i to row `source_rows[i]` of the snapshot, or to row i without `source_rows`.
+
+        Raises:
+            ConfigError: the snapshot is of a scene with other parameters.
+        """
 
     def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
         """Set physical parameters, (N,) per name, in the environments in `mask` (N,) bool.

@@ -57,6 +57,19 @@ def require_settable(names: Iterable[str], capabilities: Capabilities) -> None:
             )
 
 
+def require_same_params(snapshot: Iterable[str], here: Iterable[str]) -> None:
+    """Check that a snapshot is of a scene with the same parameters.
+
+    Raises:
+        ConfigError: it is not; the message names the parameters that one of them lacks.
+    """
+    if other := set(snapshot) ^ set(here):
+        raise ConfigError(
+            f"the snapshot is of a scene with other parameters (different: {listing(sorted(other))}); "
+            "task.randomize must name the same ones"
+        )
+
+
 def parameters(scene: Scene, model: mujoco.MjModel) -> dict[str, Parameter]:
     """Every parameter of a scene by name: those of the whole scene first, then by entity, then by selector, so that a
     later one may refine an earlier one.
@@ -92,6 +105,8 @@ def parameter(name: str, scene: Scene, model: mujoco.MjModel) -> Parameter:
     ids, names = _named(scene, entity, field_, model)
     if isinstance(thing, Object) and selector:
         raise ConfigError(f"{where}: the object {entity!r} has one body, so it takes no selector")
+    if rest.count("/") and not selector:
+        raise ConfigError(f"{where}: its selector is empty; write {entity}/{field_} for all of {entity!r}")
     if selector:
         chosen = [fnmatchcase(each, selector) for each in names]
         if not any(chosen):

@@ -142,8 +142,19 @@ class Scene:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a name that cannot be one, or that the scene does not have."""
-        for name in self.entities:
-            if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name == GROUND:
+        for what in ("entities", "frames", "contacts", "places"):
+            if not isinstance(getattr(self, what), Mapping):
+                raise ConfigError(
+                    f"scene: {what} is a {type(getattr(self, what)).__name__}; it takes a dictionary by name"
+                )
+        for name, entity in self.entities.items():
+            if not isinstance(entity, Robot | Object):
+                raise ConfigError(f"scene: {name} is {entity!r}; an entity is a Robot or an Object")
+            if (
+                not isinstance(name, str)
+                or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name)
+                or name == GROUND
+            ):
                 raise ConfigError(
                     f"scene: an entity is called {name!r}; a name has letters, digits and _, and is not {GROUND!r}"
                 )
@@ -170,6 +181,10 @@ class Scene:
                 )
             spots[spot] = name
         for name, asked in self.contacts.items():
+            if not isinstance(asked, Mapping) or not all(
+                isinstance(each, Contact) for each in asked.values()
+            ):
+                raise ConfigError(f"scene: contacts.{name} is {asked!r}; it takes Contacts by their names")
             for label, contact in asked.items():
                 where = f"contacts.{name}.{label}"
                 if isinstance(self.entities[name], Object) == bool(contact.bodies):

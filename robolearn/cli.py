@@ -97,8 +97,10 @@ def train(
     resolved = config.resolve(overrides or [])
     if show:
         from robolearn.training.active import active, comments
+        from robolearn.training.build import scene_of
 
-        typer.echo(config.show(resolved) + comments(active(resolved.task)), nl=False)
+        rows = active(resolved.task, scene=scene_of(resolved))
+        typer.echo(config.show(resolved) + comments(rows), nl=False)
         return OK
     from robolearn.training.train import train as run
 

@@ -14,7 +14,7 @@ from mujoco.batch import Batch, SimulationError
 from robolearn.envs import mjcf
 from robolearn.envs.backend import FEATURES, Capabilities, Snapshot, require_features
 from robolearn.envs.mujoco.index import EntityIndex
-from robolearn.envs.randomize import nominal, parameters, require_settable, settable
+from robolearn.envs.randomize import nominal, parameters, require_same_params, require_settable, settable
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Scene
 from robolearn.envs.state import (
@@ -229,6 +229,7 @@ class MujocoBackend:
 
     def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
         """See `Backend.restore`."""
+        require_same_params(snapshot["params"], self._state.params)
         source = torch.arange(self.num_envs) if source_rows is None else source_rows
         everywhere = torch.ones(self.num_envs, dtype=torch.bool)
         changed = {

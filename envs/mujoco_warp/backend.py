@@ -17,7 +17,14 @@ from robolearn.envs.mujoco.index import EntityIndex
 from robolearn.envs.mujoco_warp import kernels
 from robolearn.envs.mujoco_warp.simulation import Arena, Simulation
 from robolearn.envs.mujoco_warp.tables import initial_tables, published_tables
-from robolearn.envs.randomize import InverseWeights, nominal, parameters, require_settable, settable
+from robolearn.envs.randomize import (
+    InverseWeights,
+    nominal,
+    parameters,
+    require_same_params,
+    require_settable,
+    settable,
+)
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Scene
 from robolearn.envs.state import Initial, InitialState, State, Targets, Tensor, by_entity, home, packed_state
@@ -230,6 +237,7 @@ class MujocoWarpBackend:
 
     def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
         """See `Backend.restore`."""
+        require_same_params(snapshot["params"], self._state.params)
         source = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
         for name, known in self._state.params.items():
             known.copy_(snapshot["params"][name][source])

@@ -19,9 +19,9 @@ from robolearn.core.finite_check import NonFiniteTerm as NonFiniteTerm
 from robolearn.core.graphs import Graph
 from robolearn.core.rows import Rows
 from robolearn.core.step_result import StepResult as StepResult
-from robolearn.core.task_check import check_parts, require_shape, takes_rows
+from robolearn.core.task_check import check_parts, draw, require_shape, takes_rows
 from robolearn.core.threads import step_threads
-from robolearn.envs.backend import Backend, Capabilities, GradientBackend
+from robolearn.envs.backend import Backend, Capabilities, GradientBackend, require_features
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT
@@ -64,6 +64,7 @@ class Env:
         self.gradients = backend.capabilities.gradients
         """Whether gradients flow through a step."""
         self.scene = task.scene(robot)
+        require_features(self.scene, backend.capabilities.name, backend.capabilities.features)
         self.num_actions = len(robot.actuators)
         timestep = backend.capabilities.timestep
         self.substeps = round(task.control_dt / timestep)
@@ -134,7 +135,7 @@ class Env:
             command=zeros(task.commands.width if task.commands else 0),
             command_time=zeros(),
             command_left=zeros(),
-            aim=task.commands.sample(n, self.random.fork()).aim if task.commands else {},
+            aim=draw(task.commands, n, self.random.fork()).aim if task.commands else {},
             push_time=zeros() + torch.inf,
             push_left=zeros(),
             task=task.task_state(n, self.random),

@@ -10,6 +10,7 @@ import torch
 
 from robolearn.envs.state import State, Tensor
 from robolearn.errors import ConfigError
+from robolearn.tasks.mdp.commands import Command, Drawn
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.task import Ratio, Task
@@ -65,15 +66,26 @@ def check_parts(
     return columns
 
 
+def draw(commands: Command, n: int, random: Random) -> Drawn:
+    """Commands of n environments.
+
+    Raises:
+        ConfigError: `sample` raises, or returns something else.
+    """
+    drawn = _tried("commands.sample()", commands.sample, n, random)
+    if not isinstance(drawn, Drawn):
+        raise ConfigError(
+            "commands.sample() must return robolearn.tasks.mdp.commands.Drawn(values, seconds, aim)"
+        )
+    return drawn
+
+
 def _check_commands(task: Task, state: State, ctx: Context) -> None:
     """Draw and follow the task's commands once, and check the shapes."""
     commands, n = task.commands, len(ctx.episode_time)
     if commands is None:
         return
-    drawn = _tried("commands.sample()", commands.sample, n, Random(0, ctx.episode_time.device))
-    if not isinstance(drawn, tuple) or len(drawn) != 3:
-        raise ConfigError("commands.sample() must return Drawn(values, seconds, aim)")
-    values, seconds, aim = drawn
+    values, seconds, aim = draw(commands, n, Random(0, ctx.episode_time.device))
     shape, meaning = (n, commands.width), "a row of values an environment"
     require_shape("commands.sample(): values", values, shape, meaning)
     require_shape("commands.sample(): seconds", seconds, (n,), "one number an environment")

@@ -13,7 +13,9 @@ from robolearn.config import registry
 from robolearn.config.run_config import EXTERNAL, Config
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
-from robolearn.envs.backend import Backend
+from robolearn.envs.backend import Backend, require_features
+from robolearn.envs.mjcf import build_model
+from robolearn.envs.randomize import parameters
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Scene
 from robolearn.errors import ConfigError
@@ -126,6 +128,24 @@ def make_scene(run: Config, robot: Robot) -> Scene:
         )
     parts = tuple(name for name in run.task.randomize if "/" in name and name not in scene.params)
     return replace(scene, params=(*scene.params, *parts))
+
+
+def scene_of(run: Config) -> Scene | None:
+    """The scene of a configuration, None of a third-party environment's.
+
+    Raises:
+        ConfigError, MissingError: robot, backend and task do not fit together, or the robot's file is not here.
+    """
+    if run.backend_name == EXTERNAL:
+        return None
+    try:
+        scene = make_scene(run, make_robot(run))
+        backend = registry.load("backends", run.backend_name)
+        require_features(scene, run.backend_name, backend.features)
+        parameters(scene, build_model(scene))
+        return scene
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def require_robolearn_task(run: Config, what: str = "this command") -> None:

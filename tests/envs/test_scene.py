@@ -203,3 +203,32 @@ def test_inverse_kinematics_refuses_a_place_out_of_reach_and_a_site_that_is_not_
         inverse(robot, "grip", np.array([[2.0, 0.0, 0.2]]), down)
     with pytest.raises(ConfigError, match="grap"):
         inverse(robot, "grap", np.array([[0.4, 0.0, 0.2]]), down)
+
+
+def test_parts_of_a_scene_of_the_wrong_type_are_refused_by_name():
+    robot = load_robot("cartpole")
+    for made, offender in (
+        (lambda: Scene([robot]), "entities"),
+        (lambda: Scene({"robot": "cartpole"}), "robot"),
+        (lambda: Scene({"robot": robot}, contacts={"robot": Contact(("pole",))}), "contacts.robot"),
+        (lambda: Scene({"robot": robot}, frames=["pole"]), "frames"),
+    ):
+        with pytest.raises(ConfigError, match=offender):
+            made()
+
+
+def test_an_empty_selector_is_refused_by_the_parameters_name():
+    scene = Scene({"robot": load_robot("cartpole")})
+    with pytest.raises(ConfigError, match=r"robot/friction/"):
+        parameter("robot/friction/", scene, mjcf.build_model(scene))
+
+
+def test_a_snapshot_of_a_scene_with_other_parameters_is_refused_by_the_parameter():
+    robot = load_robot("cartpole")
+    more = MujocoBackend(Scene({"robot": robot}, params=("robot/mass_scale",)), 2, "cpu", {})
+    plain = MujocoBackend(Scene({"robot": robot}), 2, "cpu", {})
+    for here, other in ((more, plain), (plain, more)):
+        with pytest.raises(ConfigError, match="robot/mass_scale"):
+            here.restore(other.snapshot())
+    more.close()
+    plain.close()

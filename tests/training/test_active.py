@@ -70,6 +70,20 @@ def test_show_lists_what_is_active_as_comments_of_the_settings(capsys: pytest.Ca
     assert yaml.safe_load(out)["task"]["name"] == "stand"
 
 
+@pytest.mark.parametrize(
+    ("words", "offender"),
+    [
+        (["task=arm_reach", "task.frame=gripp"], "gripp"),
+        (["task=arm_reach", "task.robot=humanoid"], "grip"),
+        (["task=arm_lift", "backend=differentiable"], "differentiable"),
+        (["task=arm_lift", "task.randomize={cub/mass_scale: [0.5, 2]}"], "cub"),
+    ],
+)
+def test_show_refuses_a_scene_that_training_refuses(words: list[str], offender: str, capsys):
+    assert cli.main(["train", *words, "--show"]) == 2
+    assert offender in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("width", [60, 120])
 def test_the_table_is_printed_above_the_panel_on_a_terminal_alone(width: int):
     sections = active(config.resolve(["task=cartpole_balance"]).task)

@@ -285,6 +285,24 @@ def test_a_command_whose_values_do_not_fit_its_names_is_refused_by_name(make_env
         make_env(Hops())
 
 
+@dataclass
+class Loose(Hop):
+    """A command with a mistake: a tuple instead of Drawn."""
+
+    def sample(self, num_envs, random):
+        return tuple(super().sample(num_envs, random))
+
+
+@dataclass
+class LooseHops(Stand):
+    commands: Loose | None = field(default_factory=Loose)
+
+
+def test_a_command_that_draws_something_else_is_refused_by_name(make_env):
+    with pytest.raises(ConfigError, match=r"commands\.sample\(\).*Drawn"):
+        make_env(LooseHops())
+
+
 @pytest.mark.parametrize(("item", "task"), [("pose_commands", HumanoidWalk), ("velocity_commands", Stand)])
 def test_an_observation_of_commands_that_the_task_does_not_have_is_refused_by_name(item: str, task: type):
     class Confused(task):
