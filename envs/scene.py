@@ -147,9 +147,9 @@ class Scene:
                 raise ConfigError(
                     f"scene: {what} is a {type(getattr(self, what)).__name__}; it takes a dictionary by name"
                 )
-        for name, entity in self.entities.items():
-            if not isinstance(entity, Robot | Object):
-                raise ConfigError(f"scene: {name} is {entity!r}; an entity is a Robot or an Object")
+        for name, thing in self.entities.items():
+            if not isinstance(thing, Robot | Object):
+                raise ConfigError(f"scene: {name} is {thing!r}; an entity is a Robot or an Object")
             if (
                 not isinstance(name, str)
                 or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name)
