@@ -128,11 +128,11 @@ class Backend(Protocol):
         actuator order.
         """
 
-    def push(self, mask: Tensor, jump: Tensor) -> None:
-        """Add `jump` (N, 3), world axes [m/s], to the velocity of the first robot's free base in the environments in
-        `mask` (N,) bool.
+    def push(self, mask: Tensor, jump: Tensor, turn: Tensor | None = None) -> None:
+        """Add `jump` (N, 3) [m/s] to the velocity of the first robot's free base, and `turn` (N, 3) [rad/s] to its
+        angular velocity, world axes both, in the environments in `mask` (N,) bool.
 
-        The State shows it after the next step.
+        Velocities are those of the base's origin; joints keep theirs. The State shows it after the next step.
         """
 
     def snapshot(self) -> Snapshot:

@@ -13,6 +13,7 @@ from robolearn.export.closed_loop import LIMIT, SECONDS, STARTS
 from robolearn.export.latency.picture import draw_latency
 from robolearn.export.markdown import bullets, columns, figures_table, interval, number, span, table
 from robolearn.runtime.observe import UNITS
+from robolearn.tasks.mdp.commands import Pushes
 
 if TYPE_CHECKING:
     from robolearn.export.stages import Export
@@ -254,8 +255,7 @@ def _met(out: Export) -> list[str]:
         unit = "" if name in COMMANDS else UNITS.get(name, "").partition(",")[0].partition(" (")[0]
         rows.append((f"noise on `{name}`, uniform", f"±{half:g} {unit.removeprefix('1')}".rstrip()))
     if _pushed(task):
-        jump = f"the base's velocity jumps by {span(*task.pushes.speed)} m/s, in any direction"
-        rows.append((f"pushes, every {span(*task.pushes.seconds)} s", jump))
+        rows.append((f"pushes, every {span(*task.pushes.seconds)} s", _jumps(task.pushes)))
     if task.commands is not None:
         units = dict(zip(task.commands.names, task.commands.units, strict=True))
         for name, ends in out.manifest.get("command_ranges", {}).items():
@@ -452,5 +452,14 @@ def _budget(out: Export) -> dict[str, float]:
     return out.checked.target.budget.ms(rate(out))
 
 
+def _jumps(pushes: Pushes) -> str:
+    """How the base's velocity jumps in a push."""
+    jumps = [f"{span(*pushes.speed)} m/s, in any direction"] if pushes.speed[1] else []
+    for half, axes, unit in ((pushes.box, "x, y, z", "m/s"), (pushes.turn, "roll, pitch, yaw", "rad/s")):
+        if any(half):
+            jumps.append(f"±[{', '.join(f'{each:g}' for each in half)}] {unit} ({axes})")
+    return f"the base's velocity jumps by {' and by '.join(jumps)}"
+
+
 def _pushed(task: Any) -> bool:
-    return task.pushes is not None and max(task.pushes.speed) > 0
+    return task.pushes is not None and task.pushes.active

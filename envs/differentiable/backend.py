@@ -16,7 +16,16 @@ from robolearn.envs.differentiable.parameters import Parameters
 from robolearn.envs.randomize import require_settable
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Scene
-from robolearn.envs.state import Initial, InitialState, State, Targets, Tensor, by_entity, home
+from robolearn.envs.state import (
+    Initial,
+    InitialState,
+    State,
+    Targets,
+    Tensor,
+    by_entity,
+    home,
+    quat_rotate_inverse,
+)
 from robolearn.envs.warp_graphs import quiet, require_device
 from robolearn.errors import MissingError, listing
 
@@ -166,11 +175,14 @@ class DifferentiableBackend:
         )
         self._publish(~finite)
 
-    def push(self, mask: Tensor, jump: Tensor) -> None:
+    def push(self, mask: Tensor, jump: Tensor, turn: Tensor | None = None) -> None:
         """See `Backend.push`."""
         if self.robot.base:
             change = torch.zeros_like(self._rows)
             change[:, 7:10] = torch.where(mask[:, None], jump, 0.0)
+            if turn is not None:
+                own = quat_rotate_inverse(self._rows[:, 3:7], turn)
+                change[:, 10:13] = torch.where(mask[:, None], own, 0.0)
             self._rows = self._rows + change
 
     def detach(self) -> None:

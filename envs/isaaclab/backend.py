@@ -26,6 +26,7 @@ from robolearn.envs.state import (
     Tensor,
     by_entity,
     home,
+    quat_rotate,
     scene_state,
     tensor_name,
 )
@@ -144,6 +145,10 @@ class IsaacLabBackend:
             name: torch.full((n,), value, device=self.device) for name, value in self._nominal_values.items()
         }
         self._state = State(self._entities, params, torch.zeros(n, dtype=torch.bool, device=self.device))
+        if self.robot.base:
+            base = self._bridge.solver_bodies.index(self.robot.base)
+            centre = self._bridge.solver_model.body_ipos[base]
+            self._base_centre = torch.tensor(centre, dtype=torch.float32, device=self.device)
         self._joint_targets = {
             name: torch.zeros(n, len(each.actuators), device=self.device)
             for name, each in scene.robots.items()
@@ -196,13 +201,17 @@ class IsaacLabBackend:
         finite &= torch.cat(placed, dim=1).isfinite().all(dim=1)
         self._state.diverged.copy_(~(speeds < ABSURD_SPEED) | ~finite)
 
-    def push(self, mask: Tensor, jump: Tensor) -> None:
+    def push(self, mask: Tensor, jump: Tensor, turn: Tensor | None = None) -> None:
         """See `Backend.push`."""
         if self.robot.base:
-            # The velocity of the centre of mass, which the same jump changes.
             dof = self._bridge.roots[self.scene.first][1]
-            velocity = self._bridge.rows()["joint_qd"][:, dof : dof + 3]
-            velocity += torch.where(mask[:, None], jump, 0.0)
+            velocity = self._bridge.rows()["joint_qd"][:, dof : dof + 6]
+            if turn is not None:
+                # The linear velocity is that of the centre of mass, which turns about the base's origin.
+                lever = quat_rotate(self._state.robot.base_quat, self._base_centre.expand_as(turn))
+                jump = jump + torch.linalg.cross(turn, lever)
+                velocity[:, 3:] += torch.where(mask[:, None], turn, 0.0)
+            velocity[:, :3] += torch.where(mask[:, None], jump, 0.0)
 
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""

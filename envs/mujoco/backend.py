@@ -207,15 +207,17 @@ class MujocoBackend:
             self._told = True
             warnings.warn(f"{one_line(str(error))}; such environments count as diverged", stacklevel=3)
 
-    def push(self, mask: Tensor, jump: Tensor) -> None:
+    def push(self, mask: Tensor, jump: Tensor, turn: Tensor | None = None) -> None:
         """See `Backend.push`."""
         rows = mask.nonzero().squeeze(-1)
         root = self._indices[self.scene.first].root
         if root is not None and len(rows):
-            dof = root[1]
-            self._qvel[rows, dof : dof + 3] += jump[
-                rows
-            ].double()  # linear velocity of a free joint: world axes
+            q, dof = root
+            # A free joint's linear velocity is in world axes, its angular velocity in those of the body.
+            self._qvel[rows, dof : dof + 3] += jump[rows].double()
+            if turn is not None:
+                quat = self._qpos[rows, q + 3 : q + 7]
+                self._qvel[rows, dof + 3 : dof + 6] += quat_rotate_inverse(quat, turn[rows].double())
 
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""

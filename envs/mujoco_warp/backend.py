@@ -27,7 +27,17 @@ from robolearn.envs.randomize import (
 )
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Scene
-from robolearn.envs.state import Initial, InitialState, State, Targets, Tensor, by_entity, home, packed_state
+from robolearn.envs.state import (
+    Initial,
+    InitialState,
+    State,
+    Targets,
+    Tensor,
+    by_entity,
+    home,
+    packed_state,
+    quat_rotate_inverse,
+)
 from robolearn.envs.warp_graphs import Recorder, patience, quiet, require_device
 from robolearn.errors import RunFailed
 
@@ -217,12 +227,17 @@ class MujocoWarpBackend:
         self._recorder.launch(self._step_graphs[substeps])
         self._check_now()
 
-    def push(self, mask: Tensor, jump: Tensor) -> None:
+    def push(self, mask: Tensor, jump: Tensor, turn: Tensor | None = None) -> None:
         """See `Backend.push`."""
         root = self._indices[self.scene.first].root
-        if root is not None:  # a free joint's linear velocity is in world axes
-            velocity = self._sim.rows["qvel"][:, root[1] : root[1] + 3]
-            velocity += torch.where(mask[:, None], jump, 0.0)
+        if root is not None:
+            # A free joint's linear velocity is in world axes, its angular velocity in those of the body.
+            q, dof = root
+            velocity = self._sim.rows["qvel"][:, dof : dof + 6]
+            velocity[:, :3] += torch.where(mask[:, None], jump, 0.0)
+            if turn is not None:
+                own = quat_rotate_inverse(self._sim.rows["qpos"][:, q + 3 : q + 7], turn)
+                velocity[:, 3:] += torch.where(mask[:, None], own, 0.0)
 
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""

@@ -409,14 +409,14 @@ class Env:
     def _push(self) -> None:
         """Push the robots whose next push is due."""
         pushes, episode = self.task.pushes, self.state.episode
-        if pushes is None or not pushes.speed[1]:
+        if pushes is None or not pushes.active:
             return
-        jump, seconds = pushes.sample(self.num_envs, self.random)
+        jump, turn, seconds = pushes.sample(self.num_envs, self.random)
         left = episode.push_left - self.dt
         due = left <= 0
         episode.push_left = torch.where(due, seconds, left)
         episode.push_time = torch.where(due, 0.0, episode.push_time)
-        self.backend.push(due, jump)
+        self.backend.push(due, jump, turn)
 
     def _observe(self, rows: Rows | None = None, lost: Tensor | None = None) -> dict[str, Tensor]:
         """Every group (N, D), or only its `rows`, without noise or delay; 0 in rows `lost` (N,) to divergence."""
@@ -458,7 +458,7 @@ class Env:
             command_left=seconds,
             aim=aim,
             push_time=zeros + torch.inf,
-            push_left=old.push_left if task.pushes is None else task.pushes.sample(n, self.random)[1],
+            push_left=old.push_left if task.pushes is None else task.pushes.sample(n, self.random)[2],
             task=task.task_state(n, self.random),
             action_delay=self._action_delay.draw(old.action_delay, self.random, none),
             observation_delay=old.observation_delay,  # drawn with the first observation

@@ -43,7 +43,7 @@ def active(task: Any, columns: Columns | None = None, scene: Scene | None = None
         "rewards": [_reward(task, name) for name in task.rewards],
         "terminations": _terminations(task),
         "commands": _fields(task.commands),
-        "pushes": _fields(task.pushes, off=task.pushes is not None and not task.pushes.speed[1]),
+        "pushes": _fields(task.pushes, off=task.pushes is not None and not task.pushes.active),
         "randomize": [(name, _value(ends)) for name, ends in task.randomize.items()],
         "noise": [(name, _value(half) if half else OFF) for name, half in task.noise.items()],
         "delays": [

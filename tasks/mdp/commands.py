@@ -217,20 +217,39 @@ def quat_of(angles: Tensor) -> Tensor:
 
 @dataclass
 class Pushes:
-    """Every few seconds the base's horizontal velocity jumps, in a random direction."""
+    """Every few seconds the base's velocity jumps: by `speed` in a random horizontal direction, and by up to `box` and
+    `turn` along and about each axis of the world."""
 
     speed: tuple[float, float] = field(default=(0.0, 0.0), metadata={"min": 0.0, "max": 10.0})
-    """Range of the jump [m/s]; [0,0] turns pushes off."""
+    """Range of the horizontal jump [m/s]."""
     seconds: tuple[float, float] = field(default=(4.0, 8.0), metadata={"above": 0.0, "max": 1e6})
     """Range of the time between two pushes [s]."""
+    box: tuple[float, float, float] = field(default=(0.0, 0.0, 0.0), metadata={"min": 0.0, "max": 10.0})
+    """Largest further jump along x, y and z, either way [m/s]."""
+    turn: tuple[float, float, float] = field(default=(0.0, 0.0, 0.0), metadata={"min": 0.0, "max": 50.0})
+    """Largest jump of the angular velocity about x, y and z, either way [rad/s]."""
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is pushed; not with `speed`, `box` and `turn` of 0."""
+        return any((self.speed[1], *self.box, *self.turn))
 
     def validate(self) -> None:
         """Raise ValueError for a range whose ends are swapped."""
         _require_ordered(self, ("speed", "seconds"), "pushes")
 
-    def sample(self, num_envs: int, random: Random) -> tuple[Tensor, Tensor]:
-        """Draw velocity jumps of the base in world axes (N, 3) [m/s] and the time until the next push (N,) [s]."""
+    def sample(self, num_envs: int, random: Random) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Draw jumps of the base's velocity [m/s] and, where `turn` is not 0, of its angular velocity [rad/s], (N, 3)
+        in world axes, and the time until the next push (N,) [s]."""
         speed = random.uniform(*self.speed, num_envs)
         angle = random.uniform(-math.pi, math.pi, num_envs)
         jump = torch.stack((speed * angle.cos(), speed * angle.sin(), torch.zeros_like(speed)), dim=1)
-        return jump, random.uniform(*self.seconds, num_envs)
+        seconds = random.uniform(*self.seconds, num_envs)
+        if any(self.box):
+            jump = jump + _within(self.box, num_envs, random)
+        return jump, _within(self.turn, num_envs, random) if any(self.turn) else None, seconds
+
+
+def _within(half: tuple[float, float, float], num_envs: int, random: Random) -> Tensor:
+    """Uniform vectors (N, 3) of a box about 0 with these half-widths."""
+    return random.uniform(tuple(-side for side in half), tuple(half), num_envs)

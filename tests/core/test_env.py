@@ -196,7 +196,7 @@ def test_pushes_have_the_configured_times_and_speeds_in_every_direction(make_env
     pushes = Pushes(speed=(0.5, 0.5), seconds=(0.19, 0.19))
     env = make_env(HumanoidWalk(pushes=pushes), num_envs=32)
     came = []
-    env.backend.push = lambda mask, jump: came.append((mask.clone(), jump.clone()))
+    env.backend.push = lambda mask, jump, turn: came.append((mask.clone(), jump.clone()))
     run(env, 9)
     assert env.ctx.push_time.isinf().all()
     run(env, 12)  # 0.19 s are over after 10 steps
@@ -208,6 +208,19 @@ def test_pushes_have_the_configured_times_and_speeds_in_every_direction(make_env
     assert (jump[:, 2] == 0).all()
     assert jump[:, :2].amin() < -0.3
     assert jump[:, :2].amax() > 0.3
+
+
+def test_pushes_of_a_box_and_a_turn_fill_both_and_leave_their_bounds_to_none(make_env):
+    pushes = Pushes(seconds=(0.01, 0.01), box=(0.5, 0.5, 0.4), turn=(0.52, 0.52, 0.78))
+    env = make_env(HumanoidWalk(pushes=pushes), num_envs=256)
+    came = []
+    env.backend.push = lambda mask, jump, turn: came.append(torch.cat((jump, turn), dim=1))
+    run(env, 2)
+    bounds = torch.tensor([0.5, 0.5, 0.4, 0.52, 0.52, 0.78])
+    largest = came[-1].abs().amax(dim=0) / bounds
+    assert (largest <= 1.0).all()
+    assert (largest > 0.9).all()
+    assert (came[-1] / bounds).mean(dim=0).abs().max() < 0.2  # both ways alike
 
 
 def test_without_pushes_nothing_is_drawn_and_no_robot_is_pushed(make_env):

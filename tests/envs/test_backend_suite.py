@@ -263,6 +263,21 @@ def test_a_push_adds_to_the_velocity_of_the_masked_environments_in_world_axes(ma
     assert velocity[0, 0].item() == pytest.approx(0.3, abs=0.02)
 
 
+def test_a_push_that_turns_adds_to_the_angular_velocity_about_the_origin_of_the_base(make_backend):
+    robot = load_robot(make_backend.walker)
+    backend, pose = make_backend(robot, 4), home_pose(robot, 4, height=5.0)
+    pose.base_quat[:] = torch.tensor([0.5**0.5, 0.0, 0.0, 0.5**0.5])  # the world's x is the base's -y
+    backend.reset(EVERY, pose)
+    turn = torch.tensor([0.5, 0.2, 0.3]).repeat(4, 1)
+    backend.push(torch.tensor([False, True, False, True]), torch.zeros(4, 3), turn)
+    backend.step(home_targets(robot, 4), 1)
+    base = backend.state.robot
+    turned = base.base_ang_vel[[1, 3]] - base.base_ang_vel[[0, 2]]
+    assert turned.numpy() == pytest.approx(np.array([[0.2, -0.5, 0.3]] * 2), abs=0.05)
+    # The origin gets no speed from the jump; in one substep the limbs, which swing with the base, pull it a little.
+    assert (base.base_lin_vel[[1, 3]] - base.base_lin_vel[[0, 2]]).abs().max() < 0.03
+
+
 def test_gain_scale_scales_the_torque_of_a_held_target(make_backend):
     robot = load_robot(make_backend.walker)
     backend = make_backend(robot, 4)
