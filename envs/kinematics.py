@@ -1,4 +1,4 @@
-"""Kinematics of a robot at rest: joint positions that put a frame of it at a pose."""
+"""Kinematics of a robot at rest: joint positions that put a frame of it at a pose; the role of each joint in a walk."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import numpy as np
 
 from robolearn.envs import mjcf
 from robolearn.envs.robot import Robot
+from robolearn.envs.shapes import leg_joints
 from robolearn.errors import ConfigError
 
 STEPS = 100
 """Most steps of the inverse kinematics for each pose."""
+LATERAL = 0.7
+"""Least y of the axis of a joint that turns about the lateral axis: 45 degrees."""
 
 
 def inverse(
@@ -69,3 +72,18 @@ def inverse(
 @functools.lru_cache(maxsize=4)
 def _model(robot: Robot) -> mujoco.MjModel:
     return mjcf.build_model(robot)
+
+
+@functools.lru_cache(maxsize=8)
+def joint_roles(robot: Robot) -> tuple[str, ...]:
+    """What each joint of a robot does in a walk, in the robot's order: `stride` a joint of a leg that turns about the
+    lateral axis in the home pose, `leg` another joint of a leg, `body` any other."""
+    model = _model(robot)
+    data = mujoco.MjData(model)
+    data.qpos[:] = mjcf.home_qpos(robot, model)
+    mujoco.mj_kinematics(model, data)
+    legs = {joint for foot in robot.feet for joint in leg_joints(model, model.body(foot).id)}
+    joints = [int(model.joint(name).id) for name in robot.joints]
+    return tuple(
+        "body" if j not in legs else "stride" if abs(data.xaxis[j, 1]) > LATERAL else "leg" for j in joints
+    )

@@ -1,0 +1,306 @@
+"""Any robot on legs follows velocity commands on flat ground, and stands when asked to, while it is pushed.
+
+One file for bipeds and quadrupeds: nothing in it names a joint. There is no gait clock and no stepping pattern, and the
+policy does not see the base's velocity, which no robot measures. Whatever has a length or an angle derives from the
+robot: the action scale from its motors, the posture from the role of each joint, the height of a step from its height.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import torch
+
+from robolearn.envs.backend import PARAMETERS
+from robolearn.envs.kinematics import joint_roles
+from robolearn.envs.robot import Robot
+from robolearn.envs.scene import Scene
+from robolearn.envs.state import InitialState, State, Tensor
+from robolearn.errors import ConfigError
+from robolearn.tasks.mdp import gait_metrics as quality
+from robolearn.tasks.mdp import terms
+from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
+from robolearn.tasks.mdp.context import Context, Random, once
+from robolearn.tasks.mdp.observations import MEASURABLE, Observation
+from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
+from robolearn.tasks.mdp.task import Ratio, Task
+
+COMMAND_THRESHOLD = 0.01
+"""A command of which no part is larger asks to stand [m/s, rad/s]."""
+SPREAD = {
+    "standing": {"stride": 0.15, "leg": 0.1, "body": 0.1},
+    "walking": {"stride": 0.45, "leg": 0.2, "body": 0.2},
+    "running": {"stride": 0.7, "leg": 0.25, "body": 0.3},
+}
+"""How far from home a joint may be before it costs posture, by its role [rad]."""
+WALKING, RUNNING = 0.1, 1.5
+"""Speeds from which these spreads count in full [m/s]; in between they are interpolated."""
+
+Positive = Annotated[float, {"above": 0.0}]
+Share = Annotated[float, {"min": 0.0, "max": 1.0}]
+
+
+@once
+def asked_speed(state: State, ctx: Context) -> Tensor:
+    """Speed that the command asks for (N,) [m/s]; turning counts as the speed of feet half a leg's length away."""
+    reach = 0.5 * ctx.robot.spec.home_height
+    return ctx.command[:, :2].norm(dim=1) + reach * ctx.command[:, 2].abs()
+
+
+def moving(state: State, ctx: Context) -> Tensor:
+    """Whether the command asks to move (N,) bool."""
+    return ctx.command.abs().amax(dim=1) > COMMAND_THRESHOLD
+
+
+@once
+def track_velocity(state: State, ctx: Context, std: Positive) -> Tensor:
+    """How well the base moves as commanded (N,): 1 at no error, exp(-1) at an error of `std` [m/s]."""
+    return torch.exp(-terms.velocity_error(state, ctx).square() / std**2)
+
+
+def track_yaw_rate(state: State, ctx: Context, std: Positive) -> Tensor:
+    """How well the base turns as commanded (N,): 1 at no error, exp(-1) at an error of `std` [rad/s]."""
+    return torch.exp(-terms.yaw_rate_error(state, ctx).square() / std**2)
+
+
+def upright(state: State, ctx: Context, std: Positive) -> Tensor:
+    """How level the base is (N,): 1 level, exp(-1) at a lean whose sine is `std`."""
+    return torch.exp(-terms.tilt(state, ctx) / std**2)
+
+
+def posture(state: State, ctx: Context) -> Tensor:
+    """Closeness of the joints to the home pose (N,), 1 at home: the faster the robot is asked to go, the further its
+    legs may swing, see `SPREAD`."""
+    standing, walking, running = (_spread(ctx, gait) for gait in SPREAD)
+    speed = asked_speed(state, ctx)[:, None]
+    walk, run = (speed / WALKING).clamp(max=1.0), ((speed - WALKING) / (RUNNING - WALKING)).clamp(0.0, 1.0)
+    spread = standing + walk * (walking - standing) + run * (running - walking)
+    error = ((state.robot.joint_pos - ctx.robot.home) / spread).square()
+    return torch.exp(-error.mean(dim=1))
+
+
+def _spread(ctx: Context, gait: str) -> Tensor:
+    """(J,) the spread of each joint [rad]."""
+    tables = ctx.robot.tables
+    if ("spread", gait) not in tables:
+        row = [SPREAD[gait][role] for role in joint_roles(ctx.robot.spec)]
+        tables["spread", gait] = torch.tensor(row, device=ctx.robot.home.device)
+    return tables["spread", gait]
+
+
+def foot_clearance(state: State, ctx: Context, height: Share) -> Tensor:
+    """How far moving feet are below or above their height, weighted by their speed, summed (N,) [m^2/s]; `height` is a
+    share of the base's height in the home pose."""
+    robot = state.robot
+    speed = robot.foot_lin_vel[:, :, :2].norm(dim=-1)
+    off = (robot.foot_pos[:, :, 2] - height * ctx.robot.spec.home_height).abs()
+    return (off * speed).sum(dim=1) * moving(state, ctx)
+
+
+def swing_height(state: State, ctx: Context, height: Share) -> Tensor:
+    """By what share the swings that end in this step missed their height, squared, summed (N,)."""
+    past = ctx.task_state
+    down = past["contact"] & ~past["last_contact"] & (past["air_time"] >= quality.AIR_TIME)
+    missed = past["swing_peak"] / (height * ctx.robot.spec.home_height) - 1.0
+    return (down * missed.clamp(max=2.0).square()).sum(dim=1) * moving(state, ctx)
+
+
+def air_time(state: State, ctx: Context, least: Positive, most: Positive) -> Tensor:
+    """Time in the air of the feet that touch down in this step, less `least` [s], at most `most`, summed (N,) [s]."""
+    past = ctx.task_state
+    down = past["contact"] & ~past["last_contact"]
+    return (down * (past["air_time"].clamp(max=most) - least)).sum(dim=1) * moving(state, ctx)
+
+
+def foot_slip(state: State, ctx: Context) -> Tensor:
+    """Squared speed along the ground of the feet in contact, summed (N,) [m^2/s^2]."""
+    speed = state.robot.foot_lin_vel[:, :, :2].square().sum(dim=-1)
+    return (ctx.task_state["contact"] * speed).sum(dim=1)
+
+
+def landing(state: State, ctx: Context) -> Tensor:
+    """Squared speed of the feet that touch down in this step (N,) [m^2/s^2]: landing softly is free."""
+    past = ctx.task_state
+    down = past["contact"] & ~past["last_contact"]
+    return (down * past["last_foot_speed"]).sum(dim=1)
+
+
+def stepping(state: State, ctx: Context) -> Tensor:
+    """Share of the feet that are off the ground while the command is to stand (N,)."""
+    return (~ctx.task_state["contact"]).float().mean(dim=1) * ~moving(state, ctx)
+
+
+def fallen(
+    state: State, ctx: Context, height: Share, upright: Annotated[float, {"min": -1.0, "max": 1.0}]
+) -> Tensor:
+    """Base lower than the share `height` of its height in the home pose, or the cosine of its lean below `upright`
+    (N,) bool."""
+    return terms.fallen(state, ctx, height=height * ctx.robot.spec.home_height, upright=upright)
+
+
+@dataclass
+class Velocity(Task):
+    """A robot on legs follows velocity commands: forward, sideways, turning, and standing still."""
+
+    robot: str = "humanoid"
+    """Name or path of the robot; any with a free base and feet."""
+    action_scale: float = field(default=0.25, metadata={"above": 0.0, "max": 10.0})
+    """Torque that a unit action asks for, as a share of the motor's largest."""
+    most_scale: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
+    """Largest angle for a unit action [rad], for motors that are weak springs."""
+    moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
+    """Share of episodes that start with some of the commanded velocity."""
+    commands: VelocityCommands | None = field(default_factory=VelocityCommands)
+    """What is asked of the robot, redrawn during an episode."""
+    pushes: Pushes | None = field(
+        default_factory=lambda: Pushes(seconds=(1.0, 3.0), box=(0.5, 0.5, 0.4), turn=(0.52, 0.52, 0.78))
+    )
+    """Shoves: the whole robot is set in motion, as mjlab does."""
+    randomize: dict[str, tuple[float, float]] = field(
+        default_factory=lambda: {
+            "friction": (0.5, 1.2),
+            "mass_scale": (0.9, 1.1),
+            "gain_scale": (0.9, 1.1),
+        },
+        metadata={"keys": tuple(PARAMETERS), "open": ".+/.+"},
+    )
+    """Range from which each physical parameter is drawn at a reset."""
+    noise: dict[str, float] = field(
+        default_factory=lambda: {
+            "base_ang_vel": 0.1,
+            "projected_gravity": 0.02,
+            "joint_pos_rel": 0.01,
+            "joint_vel_rel": 0.5,
+        },
+        metadata={"keys": MEASURABLE},
+    )
+    """Half-width of the uniform noise on each item of the policy's observation."""
+    rewards: dict[str, Reward] = field(
+        default_factory=lambda: {
+            "track_velocity": reward(track_velocity, 3.0, std=0.4),
+            "track_yaw_rate": reward(track_yaw_rate, 1.5, std=0.5),
+            "upright": reward(upright, 1.0, std=0.3),
+            "posture": reward(posture, 1.5),
+            "air_time": reward(air_time, 8.0, least=0.1, most=0.4),
+            "fall": reward(Velocity.fall, -100.0),
+            "foot_clearance": reward(foot_clearance, -2.0, height=0.12),
+            "swing_height": reward(swing_height, -2.0, height=0.12),
+            "foot_slip": reward(foot_slip, -0.3),
+            "landing": reward(landing, -0.3),
+            "stepping": reward(stepping, -1.0),
+            "vertical_speed": reward(terms.vertical_speed, -0.5),
+            "roll_pitch_rate": reward(terms.roll_pitch_rate, -0.05),
+            "joint_limits": reward(terms.joint_limits, -2.0, margin=0.05),
+            "action_rate": reward(terms.action_rate, -0.02),
+        }
+    )
+    """Function, weight per second and parameters of each reward."""
+    terminations: dict[str, Termination] = field(
+        default_factory=lambda: {
+            "fallen": ends(fallen, height=0.65, upright=0.6),
+            "body_below_ground": ends(terms.body_below_ground),
+        }
+    )
+    """Function and parameters of each condition that ends an episode without bootstrap."""
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "num_envs": 4096,
+        "max_iterations": 600,
+        "learner.num_steps": 8,
+        "learner.num_epochs": 3,
+        "learner.minibatch_size": 4096,
+        "learner.gamma": 0.97,
+        "learner.activation": "relu",
+        "learner.desired_kl": 0.03,
+        "learner.max_kl": 0.15,
+    }
+    observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
+        "policy": (
+            "base_ang_vel",
+            "projected_gravity",
+            "joint_pos_rel",
+            "joint_vel_rel",
+            "last_action",
+            "velocity_commands",
+        ),
+        "critic": (
+            "base_lin_vel",
+            "base_ang_vel",
+            "projected_gravity",
+            "base_height",
+            "joint_pos_rel",
+            "joint_vel_rel",
+            "joint_torque",
+            "last_action",
+            "velocity_commands",
+            "foot_height",
+            "foot_lin_vel",
+            "foot_force",
+            "physics",
+        ),
+    }
+    symmetric: ClassVar[bool] = True
+    _feet: ClassVar[int] = 0  # of the robot in the scene, whose State decides the shapes of the task state
+
+    def scene(self, robot: Robot) -> Scene:
+        """The robot on flat ground.
+
+        Raises:
+            ConfigError: it has no free base or no feet.
+        """
+        if robot.base is None or not robot.feet:
+            lacks = "no free base" if robot.base is None else "no feet"
+            raise ConfigError(
+                f"task=velocity: robot {robot.name!r} has {lacks}; it takes a robot on legs"
+            )
+        self.__dict__["_feet"] = len(robot.feet)
+        return Scene.of(robot)
+
+    def fall(self, state: State, ctx: Context) -> Tensor:
+        """One in the step that ends an episode for good (N,)."""
+        fallen = [term(state, ctx) for term in self.termination_terms().values()]
+        return torch.stack(fallen).any(dim=0).float() if fallen else torch.zeros_like(ctx.episode_time)
+
+    def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
+        """Contacts, swings and drift, see `gait_metrics`."""
+        return quality.start(num_envs, self._feet, random.device)
+
+    def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
+        """The same after one more control step."""
+        return quality.follow(state, ctx, resting=~moving(state, ctx))
+
+    def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
+        """Home + scale x action (N, A) [rad]."""
+        robot = ctx.robot
+        return robot.home[robot.actuated] + self.scale(ctx) * action
+
+    def scale(self, ctx: Context) -> Tensor:
+        """Angle for a unit action (A,) [rad]: the one that asks a servo for `action_scale` of its largest torque."""
+        return (self.action_scale * ctx.robot.effort / ctx.robot.kp).clamp(max=self.most_scale)
+
+    def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
+        """Home pose with a little noise, facing anywhere; some start at part of the commanded velocity."""
+        robot = ctx.robot
+        joints = len(robot.spec.joints)
+        heading = random.uniform(-torch.pi, torch.pi, num_envs) / 2
+        zeros = torch.zeros(num_envs, device=random.device)
+        started = random.uniform(0.0, 1.0, num_envs, 1) * (
+            random.uniform(0.0, 1.0, num_envs, 1) < self.moving_starts
+        )
+        velocity = torch.zeros(num_envs, 3, device=random.device)
+        velocity[:, :2] = started * ctx.command[:, :2]
+        noisy = robot.home + random.uniform(-0.05, 0.05, num_envs, joints)
+        return InitialState(
+            base_pos=torch.stack((zeros, zeros, zeros + robot.spec.home_height), dim=-1),
+            base_quat=torch.stack((heading.cos(), zeros, zeros, heading.sin()), dim=-1),
+            base_lin_vel=velocity,
+            base_ang_vel=torch.zeros_like(velocity),
+            joint_pos=torch.minimum(torch.maximum(noisy, robot.lower), robot.upper),
+            joint_vel=random.uniform(-0.2, 0.2, num_envs, joints),
+        )
+
+    def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
+        """Tracking errors and walking quality."""
+        return quality.measure(state, ctx)

@@ -1,0 +1,122 @@
+"""A robot on legs follows velocity commands: what derives from the robot, and rewards worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from robolearn.envs.kinematics import joint_roles
+from robolearn.errors import ConfigError
+from robolearn.tasks.mdp import gait_metrics
+from robolearn.tasks.velocity import Velocity
+from tests.factories import load_robot
+from tests.tasks.scenes import ends, rewards, standing
+
+
+def placed(name: str, command: tuple[float, float, float]):
+    """A robot at rest in its home pose, both feet down, with a command."""
+    state, ctx = standing(name)
+    ctx.command = torch.tensor([command])
+    feet = state.robot.foot_pos.shape[1]
+    ctx.task_state = gait_metrics.start(1, feet, torch.device("cpu"))
+    return state, ctx
+
+
+def test_joints_of_legs_are_told_apart_by_the_axis_that_they_turn_about():
+    robot = load_robot("humanoid")
+    roles = dict(zip(robot.joints, joint_roles(robot), strict=True))
+    stride = {f"{side}_{joint}" for side in "lr" for joint in ("hip_pitch", "knee", "ankle_pitch")}
+    leg = {f"{side}_{joint}" for side in "lr" for joint in ("hip_roll", "hip_yaw", "ankle_roll")}
+    assert {name for name, role in roles.items() if role == "stride"} == stride
+    assert {name for name, role in roles.items() if role == "leg"} == leg
+    assert roles["waist_yaw"] == roles["l_shoulder_pitch"] == "body"
+
+
+def test_a_unit_action_asks_for_a_share_of_each_motors_torque_up_to_an_angle():
+    _, ctx = placed("humanoid", (0.0, 0.0, 0.0))
+    scale = dict(zip(ctx.robot.spec.joints, Velocity().scale(ctx).tolist(), strict=True))
+    assert scale["l_knee"] == pytest.approx(0.25 * 120 / 120)
+    assert scale["l_ankle_pitch"] == pytest.approx(0.25 * 45 / 40)
+    limited = Velocity(most_scale=0.1).scale(ctx)
+    assert limited.tolist() == pytest.approx([0.1] * 21)
+    targets = Velocity().joint_targets(torch.full((1, 21), 2.0), ctx)
+    assert targets[0, 3].item() == pytest.approx(0.6 + 2 * 0.25)
+
+
+def test_posture_is_as_wide_as_the_command_is_fast():
+    found = {}
+    for speed in (0.0, 0.1, 1.5):
+        state, ctx = placed("humanoid", (speed, 0.0, 0.0))
+        state.robot.joint_pos[0, 3] += 0.45  # a knee
+        found[speed] = rewards(Velocity(), state, ctx)["posture"]
+    assert found[0.0] == pytest.approx(math.exp(-((0.45 / 0.15) ** 2) / 21))
+    assert found[0.1] == pytest.approx(math.exp(-1 / 21))
+    assert found[1.5] == pytest.approx(math.exp(-((0.45 / 0.7) ** 2) / 21))
+
+
+def test_rewards_of_a_step_that_ends_with_a_hard_landing_after_a_low_swing():
+    state, ctx = placed("humanoid", (1.0, 0.0, 0.0))
+    past = ctx.task_state
+    past["last_contact"] = torch.tensor([[False, True]])
+    past["air_time"] = torch.tensor([[0.3, 0.0]])
+    past["swing_peak"] = torch.tensor([[0.06 * 0.6473, 0.0]])  # half of 0.12 of the base's height
+    past["last_foot_speed"] = torch.tensor([[0.5, 9.0]])
+    state.robot.foot_lin_vel[0, 1] = torch.tensor([0.3, 0.4, 0.0])
+    state.robot.base_lin_vel[:] = torch.tensor([[0.6, 0.0, 0.0]])
+    expected = {
+        "track_velocity": math.exp(-1.0),
+        "track_yaw_rate": 1.0,
+        "upright": 1.0,
+        "air_time": 0.3 - 0.1,
+        "swing_height": 0.25,
+        "foot_clearance": 0.5 * 0.12 * 0.6473,
+        "foot_slip": 0.25,
+        "landing": 0.5,
+        "stepping": 0.0,
+    }
+    found = rewards(Velocity(), state, ctx)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-5)
+
+
+def test_feet_may_leave_the_ground_only_where_the_command_is_to_move():
+    state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
+    ctx.task_state["contact"] = torch.tensor([[True, False]])
+    found = rewards(Velocity(), state, ctx)
+    assert (found["stepping"], found["air_time"], found["foot_clearance"]) == (0.5, 0.0, 0.0)
+    state, ctx = placed("humanoid", (0.0, 0.0, 0.5))
+    ctx.task_state["contact"] = torch.tensor([[True, False]])
+    assert rewards(Velocity(), state, ctx)["stepping"] == 0.0
+
+
+@pytest.mark.parametrize("name", ["humanoid", "ant"])
+def test_an_episode_ends_below_a_share_of_the_height_of_any_robot(name: str):
+    state, ctx = placed(name, (0.0, 0.0, 0.0))
+    state.robot.body_pos[:] = 1.0
+    assert not ends(Velocity(robot=name), state, ctx)
+    state.robot.base_pos[0, 2] *= 0.64
+    assert ends(Velocity(robot=name), state, ctx) == ["fallen"]
+
+
+@pytest.mark.parametrize(("name", "lacks"), [("arm", "free base"), ("cartpole", "free base")])
+def test_a_robot_that_does_not_walk_is_refused_by_what_it_lacks(name: str, lacks: str):
+    with pytest.raises(ConfigError, match=rf"{name}.*{lacks}"):
+        Velocity().scene(load_robot(name))
+
+
+@pytest.mark.parametrize("name", ["humanoid", "ant"])
+def test_a_biped_and_a_quadruped_take_the_same_steps_without_any_line_of_their_own(name: str, make_env):
+    env = make_env(Velocity(robot=name), num_envs=8)
+    assert [item.name for item, _ in env.columns["policy"]] == [
+        "base_ang_vel",
+        "projected_gravity",
+        "joint_pos_rel",
+        "joint_vel_rel",
+        "last_action",
+        "velocity_commands",
+    ]
+    for _ in range(3):
+        result = env.step(torch.zeros(8, env.num_actions))
+    assert torch.isfinite(result.reward).all()
+    assert env.symmetry() is not None
