@@ -1,7 +1,7 @@
 """An arm lifts a cube from the floor and holds it at a commanded place.
 
-Some episodes start with the gripper around the cube, or holding it, so that carrying and grasping are learned beside
-reaching, not after it.
+Some episodes start with the gripper on its way to the cube, around it, or holding it, so that carrying and grasping are
+learned beside reaching, not after it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EDGE = 0.04
 LOW, HIGH = (0.32, -0.2), (0.5, 0.2)
 """Corners of the rectangle on the floor where the cube starts [m]."""
 FAR, NEAR, HELD = 0, 1, 2
-"""How an episode starts: gripper at home, around the cube, or with the cube in it."""
+"""How an episode starts: gripper at home, open between the cube and home, or with the cube in it."""
 PRESSED = 0.5
 """A finger touches the cube where it presses with more than this [N]."""
 
@@ -91,7 +91,7 @@ class ArmLift(Task):
     start_noise: float = field(default=0.1, metadata={"min": 0.0, "max": 1.0})
     """Largest distance of a joint from home at the start [rad]."""
     near_starts: float = field(default=0.25, metadata={"min": 0.0, "max": 1.0})
-    """Share of episodes that start with the open gripper around the cube."""
+    """Share of episodes that start with the open gripper between the cube, which it may be around, and home."""
     held_starts: float = field(default=0.25, metadata={"min": 0.0, "max": 1.0})
     """Share of episodes that start with the cube in the gripper, above the floor."""
     commands: PoseCommands | None = field(
@@ -191,15 +191,17 @@ class ArmLift(Task):
         return start + scale * action
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> Initial:
-        """The gripper at home and the cube somewhere on the floor, or the gripper around the cube, or holding it."""
+        """The gripper at home and the cube somewhere on the floor, or the gripper on its way to the cube, or holding it."""
         robot, start = ctx.robot, ctx.task_state["start"][:, None]
         finger, grips = robot.per_joint(FINGERS), grip_poses(robot.spec, robot.home.device)
         count = len(grips["yaw"])
         drawn = (random.uniform(0.0, 1.0, num_envs) * count).long().clamp(max=count - 1)
-        around = torch.where(finger > 0, robot.upper, grips["low"][drawn])
+        home = around_home(self.start_noise, num_envs, ctx, random)
+        # Anywhere on the way from the cube to home: every part of the way is learned from the one after it.
+        back = random.uniform(0.0, 1.0, num_envs, 1)
+        around = torch.where(finger > 0, robot.upper, torch.lerp(grips["low"][drawn], home, back))
         holding = torch.where(finger > 0, EDGE / 2, grips["high"][drawn])
-        joints = torch.where(start == NEAR, around, around_home(self.start_noise, num_envs, ctx, random))
-        joints = torch.where(start == HELD, holding, joints)
+        joints = torch.where(start == NEAR, around, torch.where(start == HELD, holding, home))
         floor = random.uniform((*LOW, EDGE / 2), (*HIGH, EDGE / 2), num_envs)
         shift = random.uniform((-0.01, -0.01), (0.01, 0.01), num_envs)
         position, below = grips["position"][drawn], floor.clone()
