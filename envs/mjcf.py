@@ -63,7 +63,9 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
             place, frame = scene.place(name), spec.worldbody.add_frame()
             if not scene.moves(name):
                 frame.pos, frame.quat = place.position, place.quat
-            spec.attach(_checked_bodies(robot), prefix=scene.prefix(name), frame=frame)
+            other = _checked_bodies(robot)
+            _take_options(other, spec)
+            spec.attach(other, prefix=scene.prefix(name), frame=frame)
     for name, thing in scene.objects.items():  # after the robots, with whose geoms they collide
         add_object(spec, name, thing)
     _add_solver_options(spec, scene.robot, backend)
@@ -103,6 +105,13 @@ def _checked_bodies(robot: Robot) -> mujoco.MjSpec:
     spec = robot_bodies(robot)
     _check_names(robot, spec)
     return spec
+
+
+def _take_options(spec: mujoco.MjSpec, first: mujoco.MjSpec) -> None:
+    """Give a model the solver options of the first one, which decide; MuJoCo warns of any others."""
+    for name in dir(first.option):
+        if not name.startswith("_") and not callable(value := getattr(first.option, name)):
+            setattr(spec.option, name, value)
 
 
 def build_model(what: Robot | Scene, backend: str = "mujoco", visual: bool = False) -> mujoco.MjModel:

@@ -191,7 +191,7 @@ class ArmLift(Task):
         return start + scale * action
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> Initial:
-        """The gripper at home and the cube somewhere on the floor, or the gripper on its way to the cube, or holding it."""
+        """The gripper at home and the cube on the floor, or the gripper on its way to the cube, or holding it."""
         robot, start = ctx.robot, ctx.task_state["start"][:, None]
         finger, grips = robot.per_joint(FINGERS), grip_poses(robot.spec, robot.home.device)
         count = len(grips["yaw"])

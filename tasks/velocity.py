@@ -252,9 +252,7 @@ class Velocity(Task):
         """
         if robot.base is None or not robot.feet:
             lacks = "no free base" if robot.base is None else "no feet"
-            raise ConfigError(
-                f"task=velocity: robot {robot.name!r} has {lacks}; it takes a robot on legs"
-            )
+            raise ConfigError(f"task=velocity: robot {robot.name!r} has {lacks}; it takes a robot on legs")
         self.__dict__["_feet"] = len(robot.feet)
         return Scene.of(robot)
 

@@ -10,6 +10,7 @@ from robolearn.envs.backend import asked_features, require_features
 from robolearn.envs.kinematics import inverse
 from robolearn.envs.mujoco.backend import MujocoBackend
 from robolearn.envs.randomize import parameter
+from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Contact, Object, Place, Scene
 from robolearn.envs.state import State, packed_state, scene_state
 from robolearn.errors import ConfigError
@@ -232,3 +233,17 @@ def test_a_snapshot_of_a_scene_with_other_parameters_is_refused_by_the_parameter
             here.restore(other.snapshot())
     more.close()
     plain.close()
+
+
+def test_the_first_robots_options_hold_and_those_of_others_are_left_out_in_silence(tmp_path, recwarn, capfd):
+    other = tmp_path / "other.xml"
+    other.write_text(
+        """<mujoco><option timestep="0.001" gravity="0 0 -1" cone="elliptic"/><worldbody><body name="arm" pos="0 0 1">
+        <joint name="turn" axis="0 1 0" armature="0.01" actuatorfrcrange="-5 5"/><geom size="0.02 0.2" type="capsule"/>
+        </body></worldbody></mujoco>"""
+    )
+    robots = {"robot": load_robot("humanoid"), "other": Robot.load(other)}
+    model = mjcf.build_model(Scene(robots, places={"other": Place((1.0, 0.0, 0.0))}))
+    assert (model.opt.timestep, model.opt.gravity[2]) == (0.01, -9.81)
+    assert not recwarn.list
+    assert "conflict" not in capfd.readouterr().err
