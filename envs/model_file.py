@@ -93,9 +93,10 @@ def _read(path: Path, changed: int, size: int) -> ModelFile:
         raise ConfigError(f"{path}: its root element is <{root.tag}>, not <mujoco> (MJCF) or <robot> (URDF)")
     try:
         meshes: dict[str, bytes] = {}
+        unseen: list[str] = []
         if urdf:
             _check_tree(path, root)
-            text, meshes = _urdf_for_mujoco(path, root)
+            text, meshes, unseen = _urdf_for_mujoco(path, root)
             spec = mujoco.MjSpec.from_string(text, assets=meshes)
         else:
             spec = mujoco.MjSpec.from_file(str(path))
@@ -116,9 +117,8 @@ def _read(path: Path, changed: int, size: int) -> ModelFile:
     for texture in list(spec.textures):
         if texture.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX:
             spec.delete(texture)
-    for geom in list(spec.worldbody.geoms):
-        if geom.type == mujoco.mjtGeom.mjGEOM_PLANE:
-            spec.delete(geom)
+    for geom in _floors(spec):
+        spec.delete(geom)
     for geom in spec.geoms:
         if geom.name == "floor":  # the name of the floor that is added
             geom.name = _free_name("floor_of_the_file", {g.name for g in spec.geoms})
@@ -126,6 +126,10 @@ def _read(path: Path, changed: int, size: int) -> ModelFile:
                 pair.geomname1 = geom.name if pair.geomname1 == "floor" else pair.geomname1
                 pair.geomname2 = geom.name if pair.geomname2 == "floor" else pair.geomname2
     on_world = urdf and "world" in {link.get("name") for link in root.findall("link")}
+    if unseen:
+        notes.append(
+            f"{len(unseen)} visual meshes are not found, the first is {unseen[0]}; pictures show the collision shapes"
+        )
     return ModelFile(path, spec, model, drives, has_actuators, urdf, on_world, tuple(notes))
 
 
@@ -185,9 +189,10 @@ def _check_tree(path: Path, root: ET.Element) -> None:
             seen.append(up_link)
 
 
-def _urdf_for_mujoco(path: Path, root: ET.Element) -> tuple[str, dict[str, bytes]]:
+def _urdf_for_mujoco(path: Path, root: ET.Element) -> tuple[str, dict[str, bytes], list[str]]:
     """A URDF's text with the mesh files that MuJoCo can read at absolute paths, and the visuals that it cannot left
-    out; and the content of the files that it cannot find by name."""
+    out; the content of the files that it cannot find by name; and the visuals whose files are missing."""
+    unseen = []
     compiler = root.find("mujoco/compiler")
     folder = compiler.get("meshdir", "") if compiler is not None else ""
     for link in root.findall("link"):
@@ -200,6 +205,8 @@ def _urdf_for_mujoco(path: Path, root: ET.Element) -> tuple[str, dict[str, bytes
                 found = _mesh_file(path, name, folder)
                 if kind == "visual" and (found is None or found.suffix.lower() not in _MESHES):
                     link.remove(shape)  # a picture then shows the collision shapes
+                    if found is None:
+                        unseen.append(quote(name, 160))
                     continue
                 where = f"link {quote(link.get('name', ''))}: {kind} mesh {quote(name, 160)}"
                 if found is None:
@@ -226,7 +233,7 @@ def _urdf_for_mujoco(path: Path, root: ET.Element) -> tuple[str, dict[str, bytes
         boundmass="1e-6", boundinertia="1e-9",
     )  # fmt: skip
     content = _unique_mesh_names(root)
-    return ET.tostring(root, encoding="unicode"), content
+    return ET.tostring(root, encoding="unicode"), content, unseen
 
 
 def _sound_inertia(path: Path, link: ET.Element) -> None:
@@ -323,9 +330,14 @@ def _name_all(spec: mujoco.MjSpec) -> None:
             joint.name = _free_name(f"{joint.parent.name}_joint", joints)
 
 
+def _floors(spec: mujoco.MjSpec) -> list[mujoco.MjsGeom]:
+    """The planes, which MuJoCo allows in the world and in bodies that cannot move."""
+    return [geom for geom in spec.geoms if geom.type == mujoco.mjtGeom.mjGEOM_PLANE]
+
+
 def _free_floor_pairs(spec: mujoco.MjSpec) -> None:
     """Let geoms that the file pairs with its floor collide with any floor: its own is taken out."""
-    floors = {g.name for g in spec.worldbody.geoms if g.type == mujoco.mjtGeom.mjGEOM_PLANE and g.name}
+    floors = {geom.name for geom in _floors(spec) if geom.name}
     for pair in list(spec.pairs):
         names = {pair.geomname1, pair.geomname2}
         for name in names - floors if names & floors else ():

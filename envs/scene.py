@@ -49,7 +49,8 @@ class Object:
             raise ConfigError(
                 f"object: there is no shape {self.shape!r}{did_you_mean(self.shape, SIZES)} (valid: {listing(SIZES)})"
             )
-        if len(self.size) != SIZES[self.shape] or not all(0 < length < 1e3 for length in self.size):
+        sized = isinstance(self.size, tuple | list) and len(self.size) == SIZES[self.shape]
+        if not sized or not all(isinstance(x, int | float) and 0 < x < 1e3 for x in self.size):
             raise ConfigError(
                 f"object: size={self.size} of a {self.shape}; it takes {SIZES[self.shape]} lengths above 0 m"
             )

@@ -66,7 +66,7 @@ def robot(name: str, settings: list[str], picture: Path | None, write: Path | No
         write.mkdir(parents=True, exist_ok=True)
         with replacing(write / "robot.yaml") as part:
             part.write_text(stated(made), encoding="utf-8")
-        print(f"wrote {write / 'robot.yaml'}; try it: robolearn robot {write}")
+        print(f"wrote {write / 'robot.yaml'}; try it: robolearn robot {write}/")
     return errors == 0
 
 
@@ -96,6 +96,7 @@ def describe(made: Robot, inertia: Mapping[str, float]) -> str:
         f"mirror     {len(pairs)} pairs: {listing((f'{a} = {b}' for a, b in pairs), 3)}"
         if pairs
         else "mirror     none",
+        *_flips(made),
         f"collisions {len(colliding)} geoms of {len({int(model.geom_bodyid[g]) for g in colliding})} bodies",
         f"solver     {', '.join(f'{key} {value}' for key, value in option.items())}",
         "",
@@ -111,7 +112,8 @@ def describe(made: Robot, inertia: Mapping[str, float]) -> str:
             rows.append((name, span, f"{home:.3f}", "passive", "", "", "", ""))
         elif motor.kp and inertia[name] > 0:
             w = math.sqrt(motor.kp / inertia[name])
-            ratio = motor.kd / (2 * math.sqrt(motor.kp * inertia[name]))
+            damping = motor.kd + float(model.dof_damping[joint.dofadr[0]])
+            ratio = damping / (2 * math.sqrt(motor.kp * inertia[name]))
             rows.append((name, span, f"{home:.3f}", f"{motor.kp:.4g}", f"{motor.kd:.3g}", f"{motor.effort:.4g}",
                          f"{w / (2 * math.pi):.1f}", f"{ratio:.2f}"))  # fmt: skip
         else:
@@ -124,10 +126,18 @@ def describe(made: Robot, inertia: Mapping[str, float]) -> str:
     return "\n".join(
         [
             *lines,
-            "Hz, damping: natural frequency and damping ratio of the servo with the inertia it moves at home",
+            "Hz, damping: natural frequency and damping ratio of servo and joint with the inertia they move at home",
             "",
         ]
     )
+
+
+def _flips(made: Robot) -> list[str]:
+    """A line with the joints that change sign in the mirror image, left and right by one name."""
+    if made.mirror is None:
+        return []
+    names = dict.fromkeys(made.mirror.base(joint) for joint in made.joints if made.mirror.flips(joint))
+    return [f"           change sign: {listing(names, 12) if names else 'none'}"]
 
 
 def stated(made: Robot) -> str:

@@ -160,6 +160,10 @@ def require(kind: str, name: str, where: str = "") -> Entry | None:
     entry = entries(kind).get(name)
     if entry is None:
         path = Path(name)
+        if kind == "robots" and "/" not in name and _is_robot_path(kind, f"./{name}"):
+            raise ConfigError(f"unknown robot {quote(name)}; for the folder of that name write ./{name}")
+        if kind == "robots" and "/" not in name and path.is_file():
+            raise ConfigError(f"robot {quote(name)}: a robot's file ends in {listing(ROBOT_FILES)}")
         if path.suffix == ".py" or "/" in name or (kind == "robots" and path.suffix in ROBOT_FILES):
             _bad_path(one, path)
         at = f"{where}: " if where else ""
@@ -199,6 +203,15 @@ def canonical(kind: str, name: str) -> str:
         return str(Path(name).expanduser().resolve()) if _is_robot_path(kind, name) else name
     except (OSError, ValueError, RuntimeError):
         return name  # no such path; `load` reports it
+
+
+def beside(task: str, robot: str) -> str:
+    """The name to save of the robot that a task names itself: a path is one from the task's file, if it is there."""
+    if match := _FILE.match(task):
+        place = Path(match["path"]).expanduser().resolve().parent / robot
+        if _is_robot_path("robots", str(place)):
+            return str(place.resolve())
+    return canonical("robots", robot)
 
 
 def pick_backend(device: str, needs: Collection[str] = ()) -> str:

@@ -106,6 +106,8 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     robot = trees.get("task", {}).get("robot")
     if isinstance(robot, str):
         trees["task"]["robot"] = registry.canonical("robots", robot)
+    elif isinstance(own := getattr(built["task"], "robot", None), str) and own:
+        trees.setdefault("task", {})["robot"] = registry.beside(task_name, own)
     for section in SECTIONS:
         node = built[section]
         for preset in presets:

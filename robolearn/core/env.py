@@ -25,8 +25,8 @@ from robolearn.envs.backend import Backend, Capabilities, GradientBackend, requi
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT
-from robolearn.envs.state import Initial, Tensor, by_entity
-from robolearn.errors import RunFailed
+from robolearn.envs.state import Initial, InitialState, Tensor, by_entity
+from robolearn.errors import ConfigError, RunFailed
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants, computed_once
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Ratio, Task
@@ -470,6 +470,8 @@ class Env:
             joints = self.backend.state.entities[entity].joint_pos.shape[1]
             widths = {"base_quat": 4, "joint_pos": joints, "joint_vel": joints}
             what = "initial_state()" if entity == ROBOT else f"initial_state()[{entity!r}]"
+            if not isinstance(start, InitialState):
+                raise ConfigError(f"{what} is {start!r:.80}; it must be a robolearn.envs.state.InitialState")
             for name, value in vars(start).items():
                 require_shape(f"{what}.{name}", value, (n, widths.get(name, 3)), "a row an environment")
                 label = name if entity == ROBOT else f"{entity}.{name}"

@@ -144,6 +144,8 @@ def _tried(what: str, function: Any, *arguments: Any) -> Any:
     """
     try:
         return function(*arguments)
+    except ConfigError as error:
+        raise ConfigError(f"{what}: {error}") from error
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"

@@ -73,8 +73,9 @@ class RobotConstants:
             names = [mirror.base(joint) if mirror else joint for joint in self.spec.joints]
             unknown = set(table) - set(names)
             if unknown:
+                valid = ", ".join(dict.fromkeys(names))
                 raise ConfigError(
-                    f"robot {self.spec.name!r} has no joint {', '.join(unknown)}; it has {', '.join(names)}"
+                    f"robot {self.spec.name!r} has no joint {', '.join(unknown)}; it has {valid}"
                 )
             row = [
                 table.get(name, 0.0) if joint.startswith(side) else 0.0

@@ -7,6 +7,7 @@ from PIL import Image
 
 from robolearn import config
 from robolearn.commands import exits
+from robolearn.commands.robot import describe
 from robolearn.config import catalog
 from robolearn.envs import lint
 from robolearn.envs.robot import Robot
@@ -33,6 +34,64 @@ def test_it_prints_joints_feet_and_what_becomes_of_the_home_pose(run, tmp_path):
     assert code == exits.OK
     for word in ("l_foot, r_foot", "l_knee", "123", "stands", "armature"):
         assert word in said
+
+
+def test_the_damping_ratio_is_of_the_servo_and_the_joints_own_damping_together(tmp_path):
+    path = tmp_path / "one.xml"
+    path.write_text(
+        """<mujoco><worldbody><body name="arm"><joint name="turn" axis="0 0 1" damping="0.6" armature="0.04"/>
+        <geom type="sphere" size="0.1" mass="1e-6"/></body></worldbody>
+        <actuator><position name="turn" joint="turn" kp="4" kv="0.2" forcerange="-9 9"/></actuator></mujoco>"""
+    )
+    made = Robot.load(path)
+    row = next(line for line in describe(made, {"turn": 0.04}).splitlines() if line.startswith("turn"))
+    assert row.split()[-1] == "1.00"  # (0.2 + 0.6) / (2 sqrt(4 x 0.04))
+
+
+def test_the_joints_that_change_sign_in_the_mirror_image_are_listed_once(run, tmp_path):
+    said = run("robot", "humanoid")[1]
+    line = next(line for line in said.splitlines() if "change sign" in line)
+    names = [name.strip() for name in line.partition(":")[2].split(",")]
+    assert names == ["hip_roll", "hip_yaw", "ankle_roll", "waist_yaw", "shoulder_roll", "shoulder_yaw"]
+
+
+def test_the_command_that_is_printed_for_a_written_folder_works(run, tmp_path, monkeypatch):
+    path = biped(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    said = run("robot", str(path), "--write", "mine")[1]
+    words = said.splitlines()[-1].partition("try it: robolearn ")[2].split()
+    assert words == ["robot", "mine/"]
+    assert run(*words)[0] == exits.OK
+
+
+@pytest.mark.parametrize(("name", "word"), [("mine", "./mine"), ("mine.urdff", ".urdf")])
+def test_a_folder_without_a_slash_and_a_file_of_another_ending_are_refused_with_the_fix(
+    run, tmp_path, monkeypatch, name, word
+):
+    path = biped(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run("robot", str(path), "--write", "mine")
+    (tmp_path / "mine.urdff").write_text("<robot/>")
+    code, said = run("robot", name)
+    assert code == exits.BAD_INPUT
+    assert word in said
+
+
+def test_a_task_file_names_a_robot_beside_it_from_any_folder_and_the_run_saves_where_it_is(
+    run, tmp_path, monkeypatch
+):
+    path = biped(tmp_path)
+    run("robot", str(path), "--write", str(tmp_path / "mine"))
+    (tmp_path / "task.py").write_text(
+        "from dataclasses import dataclass\nfrom robolearn.tasks.stand import Stand\n\n\n"
+        '@dataclass\nclass Mine(Stand):\n    robot: str = "mine/"\n'
+    )
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    made = config.resolve([f"task={tmp_path / 'task.py'}:Mine"])
+    assert made.task.robot == str(tmp_path / "mine")
+    assert make_robot(made).feet == ("l_foot", "r_foot")
 
 
 def test_it_writes_a_robot_yaml_that_says_the_same(run, tmp_path):

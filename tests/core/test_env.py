@@ -20,6 +20,7 @@ from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random, once
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.task import Term
+from robolearn.tasks.stand import Stand
 
 CPU = torch.device("cpu")
 
@@ -551,3 +552,12 @@ def test_the_snapshots_layout_belongs_to_the_checkpoints_schema(make_env):
         ),
         "random": "Tensor",
     }
+
+
+def test_an_initial_state_that_is_none_is_refused_by_the_entitys_name(make_env):
+    class Nothing(Stand):
+        def initial_state(self, num_envs, ctx, random):
+            return {"robot": None}
+
+    with pytest.raises(ConfigError, match="initial_state"):
+        make_env(Nothing(robot="ant"))

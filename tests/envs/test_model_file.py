@@ -100,3 +100,18 @@ def test_names_of_the_file_that_are_those_of_added_elements_do_not_clash(tmp_pat
     model = mjcf.build_model(robot, visual=True)
     assert model.geom("floor").type == int(mujoco.mjtGeom.mjGEOM_PLANE)
     assert model.geom("floor_of_the_file").type == int(mujoco.mjtGeom.mjGEOM_BOX)
+
+
+def test_missing_visual_meshes_of_a_urdf_are_a_note_that_counts_and_names_them(tmp_path):
+    visual = '<visual><geometry><mesh filename="package://none/{}.stl"/></geometry></visual>'
+    path = urdf(tmp_path, (LINK, LINK + visual.format("sock") + visual.format("shoe")))
+    (note,) = model_file.read(path).notes
+    assert "2 visual meshes" in note
+    assert "package://none/sock.stl" in note
+
+
+def test_the_floor_of_a_file_is_taken_out_where_a_body_holds_it_too(tmp_path):
+    floor = '<body name="ground"><geom name="g" type="plane" size="1 1 .1"/></body></worldbody>'
+    path = biped(tmp_path, change=("</worldbody>", floor))
+    spec = model_file.read(path).spec
+    assert mujoco.mjtGeom.mjGEOM_PLANE not in [geom.type for geom in spec.geoms]

@@ -29,6 +29,8 @@ def two() -> Scene:
         (lambda: Object("ball"), "ball"),
         (lambda: Object("sphere", (0.1, 0.1, 0.1)), "sphere"),
         (lambda: Object(size=(0.1, -0.1, 0.1)), "-0.1"),
+        (lambda: Object("box", 0.1), "0.1"),
+        (lambda: Object("box", ("a", "b", "c")), "box"),
         (lambda: Object(mass=0.0), "mass"),
         (lambda: Object(friction=float("nan")), "friction"),
         (lambda: Scene({"cube": Object()}), "robot"),
