@@ -92,7 +92,7 @@ def test_an_episode_ends_when_the_cube_is_out_of_reach(made):
 
 
 @pytest.mark.parametrize("start", [FAR, NEAR, HELD])
-def test_episodes_start_with_the_gripper_at_home_around_the_cube_or_holding_it(made, start):
+def test_episodes_start_with_the_gripper_at_home_open_on_the_way_or_holding_the_cube(made, start):
     env = made(ArmLift(near_starts=float(start == NEAR), held_starts=float(start == HELD)), 64)
     assert (env.ctx.task_state["start"] == start).all()
     cube, grip = env.backend.state.entities[CUBE].base_pos, env.backend.state.robot.frames[GRIP].pos
@@ -102,7 +102,15 @@ def test_episodes_start_with_the_gripper_at_home_around_the_cube_or_holding_it(m
         assert cube[:, 2].min() > 0.05
         return
     assert cube[:, 2].sub(EDGE / 2).abs().max() < 2e-3
-    assert (away.max() < 0.04) if start == NEAR else (away.min() > 0.1)
+    if start == FAR:
+        assert away.min() > 0.1
+        return
+    # All the way: from around the cube, whose half diagonal is 3.5 cm, to as far as home is.
+    assert away.min() < 0.05
+    assert away.max() > 0.15
+    robot = env.backend.state.robot
+    assert torch.allclose(robot.joint_pos[:, 7:], env.ctx.robot.upper[7:].expand(64, -1), atol=1e-4)
+    assert robot.contacts[CUBE].force.norm(dim=-1).max() < 1.0  # no finger starts inside the cube
 
 
 def test_a_held_cube_stays_in_the_closed_gripper(made):

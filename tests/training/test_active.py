@@ -27,7 +27,7 @@ def test_every_part_of_a_task_is_listed_with_its_numbers():
         "time-out": "after 20 s",
     }
     assert "forward [-0.5, 1]" in found["commands"]["VelocityCommands"]
-    assert found["pushes"] == {"Pushes": "speed [0, 0.5], seconds [4, 8]"}
+    assert found["pushes"] == {"Pushes": "speed [0, 0.5], seconds [4, 8], box [0, 0, 0], turn [0, 0, 0]"}
     assert found["randomize"]["friction"] == "[0.5, 1.2]"
     assert found["noise"]["joint_vel_rel"] == "0.5"
     assert found["delays"] == {"action": "[0, 2] control steps", "observation": "off"}
