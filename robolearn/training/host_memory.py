@@ -43,6 +43,7 @@ def require_room(
     free = free_bytes(device)
     if free is None or num_envs * plenty < free:
         return
+    gc.collect()  # garbage that is freed between the two measurements would make the environments look smaller
     probe, before = min(PROBE, max(2, num_envs)), taken_bytes(device)
     with enough_memory(num_envs):
         one, many = (_grown(build, n, device, before) for n in (1, probe))

@@ -74,16 +74,24 @@ def test_scratch_bytes_of_all_parts_are_counted(meter):
 
 
 def test_the_host_memory_of_the_process_is_measured(monkeypatch):
-    """64 KiB per environment, much more than other allocations of this process."""
-    monkeypatch.setattr(host_memory, "free_bytes", lambda device: 2**30)
+    """256 KiB per environment, much more than other allocations of this process; garbage from before does not count."""
+    monkeypatch.setattr(host_memory, "free_bytes", lambda device: 2**32)
+    gc.collect()
+    gc.disable()
+    garbage = SimpleNamespace(rows=np.ones((128, 2**15)))  # 32 MiB, freed by the next collection
+    garbage.itself = garbage
+    del garbage
 
     def build(n: int) -> tuple[SimpleNamespace]:
-        return (SimpleNamespace(rows=np.ones((n, 8192)), close=lambda: None),)
+        return (SimpleNamespace(rows=np.ones((n, 2**15)), close=lambda: None),)
 
-    # 0.8 GiB / 64 KiB = 13107
-    with pytest.raises(ConfigError, match="fits") as refused:
-        require_room(100_000, CPU, build)
-    assert int(str(refused.value).split("num_envs=")[2].split()[0]) == pytest.approx(13107, rel=0.2)
+    # 0.8 * 4 GiB / 256 KiB = 13107
+    try:
+        with pytest.raises(ConfigError, match="fits") as refused:
+            require_room(100_000, CPU, build)
+    finally:
+        gc.enable()
+    assert int(str(refused.value).split("num_envs=")[2].split()[0]) == pytest.approx(13107, rel=0.1)
 
 
 def test_nothing_is_built_where_memory_is_plenty_or_unknown(monkeypatch):
