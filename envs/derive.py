@@ -150,7 +150,13 @@ def home_height(file: ModelFile, base: str, home: Mapping[str, float], low_bodie
     return float(round(data.xpos[int(model.body(base).id), 2] - min(lowest), 6))
 
 
-def drives(file: ModelFile, floating: bool, home: Mapping[str, float], step: float) -> dict[str, Drive]:
+def drives(
+    file: ModelFile,
+    floating: bool,
+    home: Mapping[str, float],
+    step: float,
+    armatures: Mapping[str, float] | None = None,
+) -> dict[str, Drive]:
     """The position servo of each actuated joint, in the file's order of joints.
 
     Gains are the file's. Without them kp = I w^2 and kd = 2 z I w from the joint's armature I (w = 2 pi 10/s, z = 2, as
@@ -159,7 +165,7 @@ def drives(file: ModelFile, floating: bool, home: Mapping[str, float], step: flo
     larger than the physics step allows (`STABLE`), and two feet need stiff ankles (`UPRIGHT`). A file without actuators
     has one at every joint that no equality constraint drives.
 
-    `step` is the physics step [s].
+    `step` is the physics step [s]; `armatures` [kg m^2] by joint replace the file's.
     """
     model = file.model
     data = posed(file, pose(file, home))
@@ -191,7 +197,8 @@ def drives(file: ModelFile, floating: bool, home: Mapping[str, float], step: flo
             continue
         if not 0 < effort < ABSURD_EFFORT * usual:
             effort = usual
-        armature, moved = float(model.dof_armature[dof]), float(inertia[dof, dof])
+        armature = (armatures or {}).get(name, float(model.dof_armature[dof]))
+        moved = float(inertia[dof, dof]) + armature - float(model.dof_armature[dof])
         if armature > 1e-6 and not slide:
             w = 2 * math.pi * FREQUENCY
             kp, kd = armature * w**2, 2 * DAMPING_RATIO * armature * w

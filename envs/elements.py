@@ -35,14 +35,16 @@ def compiled(robot: Robot, spec: mujoco.MjSpec) -> mujoco.MjModel:
         raise ConfigError(f"{robot.mjcf}: {error}") from None
 
 
-def add_floor(spec: mujoco.MjSpec, collides: bool = True) -> None:
-    """Add the plane "floor"; with `collides` everything that collides with anything collides with it."""
-    bits = 0
-    for geom in spec.geoms:
-        bits |= int(geom.contype) | int(geom.conaffinity)
+def add_floor(spec: mujoco.MjSpec, bits: int | None = None) -> None:
+    """Add the plane "floor", which collides with geoms that share a bit with `bits`; None: with everything that collides
+    with anything."""
+    if bits is None:
+        bits = 1
+        for geom in spec.geoms:
+            bits |= int(geom.contype) | int(geom.conaffinity)
     spec.worldbody.add_geom(
         name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05], pos=[0, 0, 0], quat=[1, 0, 0, 0],
-        contype=(bits | 1) * collides, conaffinity=(bits | 1) * collides, condim=3,
+        contype=bits, conaffinity=bits, condim=3,
         friction=[FLOOR_FRICTION, 0.005, 0.0001],
         solref=[0.02, 1], solimp=[0.9, 0.95, 0.001, 0.5, 2], margin=0, gap=0, priority=0,
         group=0, material="", rgba=[0.5, 0.5, 0.5, 1],
@@ -53,6 +55,8 @@ def add_actuator(spec: mujoco.MjSpec, actuator: Actuator, prefix: str = "") -> N
     """Add the motor of one joint; names in the spec begin with `prefix`."""
     name = prefix + actuator.joint
     joint = spec.joint(name)
+    if actuator.armature is not None:
+        joint.armature = actuator.armature
     if joint.actfrclimited and actuator.effort <= min(-joint.actfrcrange[0], joint.actfrcrange[1]):
         joint.actfrclimited = int(mujoco.mjtLimited.mjLIMITED_FALSE)  # the motor's own limit is as low
     limits = [-actuator.effort, actuator.effort]

@@ -9,6 +9,7 @@ import mujoco
 import numpy as np
 
 from robolearn.envs import model_file, visuals
+from robolearn.envs.collisions import FLOOR, lighten
 from robolearn.envs.elements import (
     NET_FORCE,
     add_actuator,
@@ -58,19 +59,24 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
     """
     scene = Scene.of(what)
     spec = _checked_bodies(scene.robot)
+    light = scene.collisions == "light"
+    if light:
+        lighten(spec, scene.robot)
     for name, robot in scene.robots.items():
         if name != scene.first:
             place, frame = scene.place(name), spec.worldbody.add_frame()
             if not scene.moves(name):
                 frame.pos, frame.quat = place.position, place.quat
             other = _checked_bodies(robot)
+            if light:
+                lighten(other, robot)
             _take_options(other, spec)
             spec.attach(other, prefix=scene.prefix(name), frame=frame)
     for name, thing in scene.objects.items():  # after the robots, with whose geoms they collide
         add_object(spec, name, thing)
     _add_solver_options(spec, scene.robot, backend)
     if scene.grounded:
-        add_floor(spec)
+        add_floor(spec, FLOOR if light and scene.alone else None)
     for name, robot in scene.robots.items():
         for actuator in robot.actuators:
             add_actuator(spec, actuator, scene.prefix(name))

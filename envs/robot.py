@@ -60,6 +60,8 @@ class Actuator:
     """Damping [Nm s/rad or N s/m]; 0 for a force actuator."""
     effort: float
     """Largest torque or force in either direction [Nm or N]."""
+    armature: float | None = None
+    """Inertia of the motor's rotor as the joint feels it [kg m^2 or kg]; None: what the file says."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,16 @@ class Robot:
             else:
                 return _Reader(path, {"schema": SCHEMA, "mjcf": str(path)}, changes, name).robot()
         return _Reader(path if path.suffix == ".yaml" else path / "robot.yaml", None, changes, name).robot()
+
+
+def _matching(
+    joint: str, chosen: object, models: Mapping[str, Any], joints: tuple[str, ...], mirror: Mirror | None
+) -> list[str]:
+    """The entries of `actuators:` that are about a joint, the more particular the later."""
+    names = {mirror.base(joint) if mirror else joint, without_side(joint), chosen} - (set(joints) - {joint})
+    # The name of a joint means that joint alone, and comes last.
+    matching = [m for m in models if m != joint and (m in names or fnmatchcase(joint, m))]
+    return [*matching, joint] if joint in models else matching
 
 
 class _UniqueKeys(PlainLoader):
@@ -264,7 +276,8 @@ class _Reader:
             self.mirror(raw["mirror"], joints, [], feet) if stated_mirror else derive.mirror(file, base, feet)
         )
         step = about["solver"].get("mujoco", {}).get("timestep", float(file.model.opt.timestep))
-        drives = derive.drives(file, base is not None, home, step)
+        armatures = self.armatures(raw, given, joints, mirror)
+        drives = derive.drives(file, base is not None, home, step, armatures)
         actuators = self.actuators(raw, given, joints, mirror, drives)
         if not actuators:
             self.fail("no joint has an actuator, so nothing can move the robot; give one in actuators")
@@ -308,7 +321,7 @@ class _Reader:
                 f"actuators.{name}",
                 self.mapping(f"actuators.{name}", model),
                 (),
-                ("kind", "kp", "kd", "effort"),
+                ("kind", "kp", "kd", "effort", "armature"),
             )
         used = set()
         out = []
@@ -320,12 +333,7 @@ class _Reader:
                 and (not isinstance(chosen, str) or chosen not in models)
             ):
                 self.fail_name(f"joints.{joint} names the undefined actuator", chosen, models)
-            names = {mirror.base(joint) if mirror else joint, without_side(joint), chosen} - (
-                set(joints) - {joint}
-            )
-            # The name of a joint means that joint alone, and comes last.
-            matching = [m for m in models if m != joint and (m in names or fnmatchcase(joint, m))]
-            matching += [joint] if joint in models else []
+            matching = _matching(joint, chosen, models, joints, mirror)
             used.update(matching)
             if chosen is None:  # passive
                 continue
@@ -347,6 +355,18 @@ class _Reader:
                 valid = {*joints, *(without_side(joint) for joint in joints)}
                 self.fail_name("actuators names no joint, nor several with *,", name, sorted(valid))
         return tuple(out)
+
+    def armatures(
+        self, raw: Mapping[str, Any], given: Mapping[str, Any], joints: tuple[str, ...], mirror: Mirror | None
+    ) -> dict[str, float]:
+        """The armature of each joint for which `actuators:` states one."""
+        models = self.mapping("actuators", raw.get("actuators", {}))
+        found = {}
+        for joint in joints:
+            for name in _matching(joint, given.get(joint, {}).get("actuator", joint), models, joints, mirror):
+                if "armature" in self.mapping(f"actuators.{name}", models[name]):
+                    found[joint] = self.number(f"actuators.{name}.armature", models[name]["armature"])
+        return found
 
     def height(self, base: str | None, raw: Mapping[str, Any]) -> float:
         if base is None and "home_height" in raw:
@@ -415,12 +435,17 @@ class _Reader:
         if kind not in KINDS:
             self.fail_name(f"{where}.kind is", kind, KINDS)
         gains = ("kp", "kd") if kind == "position" else ()
-        self.keys(where, model, required=("kind", *gains, "effort"))
+        self.keys(where, model, required=("kind", *gains, "effort"), optional=("armature",))
         kp, kd = (self.number(f"{where}.{gain}", model.get(gain, 0.0)) for gain in ("kp", "kd"))
         effort = self.number(f"{where}.effort", model["effort"])
         if effort <= 0 or kp < 0 or kd < 0:
             self.fail(f"{where} has kp {kp:g}, kd {kd:g}, effort {effort:g}; gains are >= 0, effort is > 0")
-        return Actuator(joint, kind, kp, kd, effort)
+        armature = None
+        if "armature" in model:
+            armature = self.number(f"{where}.armature", model["armature"])
+            if armature < 0:
+                self.fail(f"{where}.armature is {armature:g}; an inertia is 0 or more")
+        return Actuator(joint, kind, kp, kd, effort, armature)
 
     def solver(self, raw: object, complete: bool) -> dict[str, dict[str, Any]]:
         solver = {

@@ -16,6 +16,7 @@ GROUND = "ground"
 """What a contact with the floor is called; no entity may have this name."""
 ROBOT = "robot"
 """Name of the entity that `State.robot` is."""
+COLLISIONS = ("all", "light")
 SIZES = {"box": 3, "sphere": 1, "cylinder": 2, "capsule": 2}
 """How many lengths describe each shape."""
 
@@ -137,6 +138,9 @@ class Scene:
     its home pose."""
     floor: bool | None = None
     """Whether there is a floor; None: under everything but a lone robot that is fixed and has no feet."""
+    collisions: Literal["all", "light"] = "all"
+    """What of robots on legs collides: all that does in their files, or only what a walk touches, which is faster: feet
+    with the ground, legs with other legs, hands with legs and each other (`robolearn.envs.collisions`)."""
     params: tuple[str, ...] = ()
     """Physical parameters, besides the three of every scene, that differ by environment:
     `entity/field` or `entity/field/selector`, see `robolearn.envs.randomize`."""
@@ -159,6 +163,8 @@ class Scene:
                 raise ConfigError(
                     f"scene: an entity is called {name!r}; a name has letters, digits and _, and is not {GROUND!r}"
                 )
+        if self.collisions not in COLLISIONS:
+            raise ConfigError(f"scene: collisions={self.collisions!r} (valid: {listing(COLLISIONS)})")
         if not self.robots:
             raise ConfigError("scene: it has no robot; add one to its entities")
         for what, names in (("frames", self.frames), ("contacts", self.contacts), ("places", self.places)):

@@ -25,36 +25,47 @@ from robolearn.training.build import make_env
 from robolearn.training.runs import load_policy, open_run
 from robolearn.training.train import set_threads
 
-SAME = ["task.min_height=0.5", "task.min_upright=0.75", "task.balance_window=0"]
-"""Settings equal for all runs: the definition of a fall, and no balance window after a push."""
-NOMINAL = [
-    "task.pushes.speed=[0,0]",
-    "task.randomize={friction: [0.8, 0.8], mass_scale: [1, 1], gain_scale: [1, 1]}",
+CALM = ["task.pushes.speed=[0,0]", "task.pushes.box=[0,0,0]", "task.pushes.turn=[0,0,0]"]
+NOMINAL = [*CALM, "task.randomize={friction: [0.8, 0.8], mass_scale: [1, 1], gain_scale: [1, 1]}"]
+COMMANDS = [
+    "task.commands.forward=[-0.5,1.0]",
+    "task.commands.sideways=[-0.3,0.3]",
+    "task.commands.yaw=[-0.5,0.5]",
+    "task.commands.heading=0",
+    "task.commands.seconds=[3,8]",
+    "task.episode_length_s=20",
 ]
+PUSHED = [
+    "task.pushes.seconds=[1,3]",
+    "task.pushes.box=[0.5,0.5,0.4]",
+    "task.pushes.turn=[0.52,0.52,0.78]",
+]
+"""As mjlab trains."""
+SHOVED = ["task.pushes.seconds=[10.5,12]", "task.pushes.speed=[1,1]"]
+"""One in an episode of 20 s."""
+WALKING, STANDING = "task.commands.standing=0", "task.commands.standing=1"
 SCENARIOS = {
-    "commands": [
-        "task.commands.forward=[-0.5,1.0]",
-        "task.commands.sideways=[-0.3,0.3]",
-        "task.commands.yaw=[-0.5,0.5]",
-        "task.commands.standing=0.1",
-        "task.commands.seconds=[3,8]",
-        "task.episode_length_s=20",
-    ],
+    "commands": [*COMMANDS, "task.commands.standing=0.1"],
     "fast": [
         "task.commands.forward=[1,1]",
         "task.commands.sideways=[0,0]",
         "task.commands.yaw=[0,0]",
+        "task.commands.heading=0",
         "task.commands.standing=0",
         "task.moving_starts=0",
         "task.episode_length_s=10",
     ],
-    "stand": ["task.commands.standing=1", "task.episode_length_s=12"],
+    "stand": [STANDING, "task.episode_length_s=12"],
+    "pushed": [*COMMANDS, WALKING, *PUSHED],
+    "pushed standing": [*COMMANDS, STANDING, *PUSHED],
+    "shoved": [*COMMANDS, WALKING, *SHOVED],
+    "shoved standing": [*COMMANDS, STANDING, *SHOVED],
 }
-"""Commands of every kind; 1.0 m/s from standing; standing still from the start."""
-SHARE = {"commands": 1, "fast": 4, "stand": 4}
-"""A scenario runs one n-th of the number of episodes."""
+"""Commands of every kind; 1.0 m/s from standing; standing still from the start; walking and standing under pushes."""
+SHARE = {"fast": 4, "stand": 4}
+"""A scenario in it runs one n-th of the number of episodes."""
 CONDITIONS: dict[str, list[str] | None] = {
-    "as trained, pushes up to 0.5 m/s": None,
+    "as trained, with pushes": None,
     "nominal, no pushes": [],
     "finer physics": ["backend.timestep=0.005", "backend.solver=newton", "backend.iterations=50"],
     "friction 0.5": ["task.randomize.friction=[0.5,0.5]"],
@@ -92,7 +103,7 @@ class Gate:
         bound = " to ".join(f"{b:g}" for b in (self.low, self.high) if abs(b) != float("inf"))
         kind = "" if "to" in bound else ("at least " if self.high == float("inf") else "at most ")
         mark = "ok  " if self.passes(value) else "FAIL"
-        return f"  {mark}  {self.name:<24}{number(value, 3):>8} {self.unit:<6} ({kind}{bound})"
+        return f"  {mark}  {self.name:<26}{number(value, 3):>8} {self.unit:<6} ({kind}{bound})"
 
 
 GATES = (
@@ -105,6 +116,10 @@ GATES = (
     Gate("torque saturation", "commands", "torque_saturation", high=0.05),
     Gate("standing drift in 10 s", "stand", "standing_drift", high=0.05, unit="m"),
     Gate("survival standing", "stand", "survival_rate", low=0.95),
+    Gate("mjlab's pushes, walking", "pushed", "survival_rate", low=0.98),
+    Gate("mjlab's pushes, standing", "pushed standing", "survival_rate", low=0.98),
+    Gate("1 m/s push, walking", "shoved", "survival_rate", low=0.9),
+    Gate("1 m/s push, standing", "shoved standing", "survival_rate", low=0.9),
 )
 
 
@@ -112,9 +127,9 @@ def measure(
     run: str, scenario: str, extra: list[str], episodes: int, physics: list[str] = NOMINAL
 ) -> dict[str, Any]:
     """The numbers of metrics.json of one scenario, flat."""
-    found = open_run(run, [*physics, *SAME, *SCENARIOS[scenario], *extra])
+    found = open_run(run, [*physics, *SCENARIOS[scenario], *extra])
     set_threads(found.config)
-    env = make_env(found.config, num_envs=max(1, episodes // SHARE[scenario]), rank=NEVER_TRAINED)
+    env = make_env(found.config, num_envs=max(1, episodes // SHARE.get(scenario, 1)), rank=NEVER_TRAINED)
     try:
         out = summarize(tally(env, load_policy(found)), env)
     finally:
@@ -172,7 +187,7 @@ def conditions(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
 def trace(run: str, extra: list[str], episodes: int, briefly: bool = False) -> list[dict[str, Any]]:
     """Measure and print one row per checkpoint of a run; `briefly`: after the first that walks, only the last.
 
-    The scenarios "fast" and "stand" are measured only where the gates of "commands" pass. The first checkpoint that
+    The other scenarios are measured only where the gates of "commands" pass. The first checkpoint that
     passes all gates is measured again over at least 1024 episodes before it counts as walking.
     """
     rows: list[dict[str, Any]] = []
@@ -184,7 +199,9 @@ def trace(run: str, extra: list[str], episodes: int, briefly: bool = False) -> l
             continue
         found = {"commands": measure(str(path), "commands", extra, episodes)}
         if not failing(found):
-            found |= {name: measure(str(path), name, extra, episodes) for name in ("fast", "stand")}
+            found |= {
+                name: measure(str(path), name, extra, episodes) for name in SCENARIOS if name != "commands"
+            }
         if not failing(found) and not sure and episodes < 1000:
             found = judge(str(path), extra, 1024)
         failed, one = failing(found), found["commands"]

@@ -23,7 +23,7 @@ from robolearn.tasks.arm_reach import FINGERS, GRIP, around_home
 from robolearn.tasks.mdp import manipulation as arm
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import PoseCommands
-from robolearn.tasks.mdp.context import Context, Random, once
+from robolearn.tasks.mdp.context import Context, Random, RobotConstants, once
 from robolearn.tasks.mdp.observations import MEASURABLE, Observation
 from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
 from robolearn.tasks.mdp.task import Ratio, Task
@@ -177,7 +177,7 @@ class ArmLift(Task):
             contacts={ROBOT: {CUBE: Contact(tuple(FINGERS), CUBE)}},
         )
 
-    def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
+    def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
         """How the episode started: FAR, NEAR or HELD."""
         drawn = random.uniform(0.0, 1.0, num_envs)
         near, inside = drawn < self.held_starts + self.near_starts, drawn < self.held_starts

@@ -18,7 +18,7 @@ from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.tasks.mdp import gait_metrics as quality
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
-from robolearn.tasks.mdp.context import Context, Random, once
+from robolearn.tasks.mdp.context import Context, Random, RobotConstants, once
 from robolearn.tasks.mdp.observations import MEASURABLE, Observation, measured, projected_gravity
 from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
 from robolearn.tasks.mdp.task import Ratio, Task
@@ -281,7 +281,7 @@ class HumanoidWalk(Task):
         fallen = [term(state, ctx) for term in self.termination_terms().values()]
         return torch.stack(fallen).any(dim=0).float() if fallen else torch.zeros_like(ctx.episode_time)
 
-    def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
+    def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
         """The gait clock (cycles, whether it runs, times since a stop and at rest), sway and foot contacts."""
         zeros = torch.zeros(num_envs, device=random.device)
         return {

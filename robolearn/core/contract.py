@@ -84,7 +84,7 @@ def contract_of(env: LearnerEnv) -> Contract:
     if not isinstance(env, Env):
         return cast(Contracting, env).contract()
     task, robot, constants = env.task, env.robot, env.ctx.robot
-    at_rest = task.task_state(1, env.random.fork())
+    at_rest = task.task_state(1, constants, env.random.fork())
     ctx = replace(env.ctx.rows(slice(0, 1)), task_state=at_rest)
     ones = torch.ones(1, env.num_actions, device=env.device)
     offset = task.joint_targets(0 * ones, ctx)[0]

@@ -25,11 +25,16 @@ from robolearn.envs.backend import Backend, Capabilities, GradientBackend, requi
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT
-from robolearn.envs.state import Initial, InitialState, Tensor, by_entity
+from robolearn.envs.state import Initial, InitialState, State, Tensor, by_entity
 from robolearn.errors import ConfigError, RunFailed
+from robolearn.tasks.mdp.commands import Command, Drawn
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants, computed_once
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Ratio, Task
+
+
+LEVEL = "level_"
+"""Prefix of the levels of curricula in the per-env state and among the metrics."""
 
 
 class Diverged(RunFailed):
@@ -58,7 +63,13 @@ class Env:
 
     resets_take_a_step = False
 
-    def __init__(self, task: Task, robot: Robot, backend: Backend, seed: int = 1, rank: int = 0) -> None:
+    def __init__(
+        self, task: Task, robot: Robot, backend: Backend, seed: int = 1, rank: int = 0, training: bool = False
+    ) -> None:
+        """
+        Args:
+            training: whether the task's curricula are in force; without, commands and pushes have their full ranges.
+        """
         self.task, self.robot, self.backend = task, robot, backend
         self.num_envs, self.device = backend.num_envs, backend.device
         self.gradients = backend.capabilities.gradients
@@ -86,6 +97,7 @@ class Env:
         self._constants = RobotConstants.of(robot, joint_limits(robot), self.device)
         self._action_delay = DelayLine(task.action_delay)
         self._observation_delay = DelayLine(task.observation_delay)
+        self._levels = task.level_terms() if training else {}
         self.state = self._blank()
         """Everything that a step changes, see `EnvState`."""
         self._reward_terms = task.reward_terms()
@@ -98,7 +110,7 @@ class Env:
         self._noise = self._noise_row()
         self._takes_rows = not self.gradients and takes_rows(task, backend.state, self.ctx)
         """Whether a reset may observe the new episodes only."""
-        metrics = list(task.metrics(backend.state, self.ctx))
+        metrics = [*task.metrics(backend.state, self.ctx), *self._first_levels()]
         self._stats = EpisodeStats(list(self._reward_terms), metrics, self._weights, self.dt)
         self.read_at_once = self.device.type == "cpu"
         """Whether reading a number costs nothing; on a GPU the read would wait for everything queued."""
@@ -138,14 +150,14 @@ class Env:
             aim=draw(task.commands, n, self.random.fork()).aim if task.commands else {},
             push_time=zeros() + torch.inf,
             push_left=zeros(),
-            task=task.task_state(n, self.random),
+            task=task.task_state(n, self._constants, self.random),
             action_delay=self._action_delay.empty(n, self.num_actions, self.device),
             observation_delay={},
         )
         ends = {name: never.clone() for name in ("terminated", "truncated", "diverged", "done")}
         return EnvState(
             episode,
-            per_env=task.per_env_state(n, self.random),
+            per_env={**self._first_levels(), **task.per_env_state(n, self.random)},
             observations={},
             terminal_observations={},
             outcome={"reward": zeros(), **ends},
@@ -153,6 +165,29 @@ class Env:
             stats=torch.zeros(0),
             flags={},
         )
+
+    def _first_levels(self) -> dict[str, Tensor]:
+        """Levels (N,) before the first step, by their name in the per-env state."""
+        return {
+            f"{LEVEL}{name}": torch.full((self.num_envs,), self.task.curricula[name].start, device=self.device)
+            for name in self._levels
+        }
+
+    def _level(self, name: str) -> Tensor | None:
+        """(N,) level of a curriculum; None without one."""
+        return self.state.per_env.get(f"{LEVEL}{name}")
+
+    def _change_levels(self, state: State, ctx: Context, diverged: Tensor) -> None:
+        """Let every level rise or fall by what its function says; a diverged environment keeps its own."""
+        for name, change in self._levels.items():
+            old = self.state.per_env[f"{LEVEL}{name}"]
+            new = (old + change(state, ctx)).clamp(0.0, 1.0)
+            self.state.per_env = {**self.state.per_env, f"{LEVEL}{name}": torch.where(diverged, old, new)}
+
+    def _draw_commands(self, commands: Command) -> Drawn:
+        """New commands for every environment, at its level."""
+        drawn, level = commands.sample(self.num_envs, self.random), self._level("commands")
+        return drawn if level is None else drawn._replace(values=commands.eased(drawn.values, level))
 
     def _complete(self) -> None:
         """Add the parts of the state whose shapes depend on the task's observations, terms and metrics."""
@@ -339,6 +374,7 @@ class Env:
             self.state.per_env = env_state.where(
                 done & ~diverged, task.advance_per_env(state, ctx, done), self.state.per_env
             )
+            self._change_levels(state, ctx, diverged)
 
         self._redraw_commands()
         seen = self._observe(lost=lost)
@@ -389,7 +425,8 @@ class Env:
     def _measured(self, ctx: Context, lost: Tensor | None) -> dict[str, Ratio]:
         """The task's metrics; rows `lost` (N,) to divergence count in none."""
         out = {}
-        for name, value in self.task.metrics(self.backend.state, ctx).items():
+        levels = {name: self.state.per_env[name] for name in self._first_levels()}
+        for name, value in {**self.task.metrics(self.backend.state, ctx), **levels}.items():
             total, weight = value if isinstance(value, Ratio) else (value, torch.ones_like(value))
             # Copies: the reset of this step overwrites the State, of which a metric may be a view.
             out[name] = Ratio(
@@ -412,6 +449,8 @@ class Env:
         if pushes is None or not pushes.active:
             return
         jump, turn, seconds = pushes.sample(self.num_envs, self.random)
+        if (level := self._level("pushes")) is not None:
+            jump, turn = jump * level[:, None], None if turn is None else turn * level[:, None]
         left = episode.push_left - self.dt
         due = left <= 0
         episode.push_left = torch.where(due, seconds, left)
@@ -446,7 +485,7 @@ class Env:
         zeros, none = torch.zeros_like(old.time), torch.zeros_like(old.action)
         command, seconds, aim = old.command, old.command_left, old.aim
         if task.commands is not None:
-            command, seconds, aim = task.commands.sample(n, self.random)
+            command, seconds, aim = self._draw_commands(task.commands)
         new = EpisodeState(
             step=torch.zeros_like(old.step),
             total_return=zeros,
@@ -459,7 +498,7 @@ class Env:
             aim=aim,
             push_time=zeros + torch.inf,
             push_left=old.push_left if task.pushes is None else task.pushes.sample(n, self.random)[2],
-            task=task.task_state(n, self.random),
+            task=task.task_state(n, self._constants, self.random),
             action_delay=self._action_delay.draw(old.action_delay, self.random, none),
             observation_delay=old.observation_delay,  # drawn with the first observation
         )
@@ -484,7 +523,7 @@ class Env:
         episode = self.state.episode
         left = episode.command_left - self.dt
         expired = left <= 0
-        command, seconds, aim = self.task.commands.sample(self.num_envs, self.random)
+        command, seconds, aim = self._draw_commands(self.task.commands)
         episode.command = torch.where(expired[:, None], command, episode.command)
         episode.command_time = torch.where(expired, 0.0, episode.command_time)
         episode.command_left = torch.where(expired, seconds, left)

@@ -12,6 +12,7 @@ from torch import nn
 
 from robolearn.envs.state import Tensor
 from robolearn.learners.ranks import AllReduceMean, single_rank
+from robolearn.tasks.mdp.symmetry import Reflection
 
 RecurrentState = tuple[Tensor, ...]
 """State of recurrent layers: (h,) of a GRU, (h, c) of an LSTM, (L, N, H) each for L layers, N robots and H hidden
@@ -50,8 +51,13 @@ class Normalizer(nn.Module):
         return normalized * (self._std + self.eps) + self._mean
 
     @torch.no_grad()
-    def absorb(self, obs: Tensor, all_reduce_mean: AllReduceMean = single_rank) -> None:
-        """Add a batch (M, D) to the statistics.
+    def absorb(
+        self,
+        obs: Tensor,
+        all_reduce_mean: AllReduceMean = single_rank,
+        reflection: Reflection | None = None,
+    ) -> None:
+        """Add a batch (M, D) to the statistics; with `reflection`, the batch together with its mirror image.
 
         Chan, Golub, LeVeque (1979), "Updating formulae and a pairwise algorithm for computing sample
         variances"; with several ranks the batch's moments are averaged first.
@@ -59,6 +65,8 @@ class Normalizer(nn.Module):
         mean = all_reduce_mean(obs.mean(dim=0, keepdim=True))
         # Around the mean of all ranks: E[x^2] - E[x]^2 would lose precision by cancellation.
         variance = all_reduce_mean((obs - mean).square().mean(dim=0, keepdim=True))
+        if reflection is not None:
+            mean, variance = _with_mirror_image(mean, variance, reflection)
         total = self.count + obs.shape[0]
         rate = obs.shape[0] / total
         delta = mean - self._mean
@@ -66,6 +74,13 @@ class Normalizer(nn.Module):
         self._var += rate * (variance - self._var + (1 - rate) * delta.square())
         self._std.copy_(self._var.sqrt())
         self.count.copy_(total)
+
+
+def _with_mirror_image(mean: Tensor, variance: Tensor, reflection: Reflection) -> tuple[Tensor, Tensor]:
+    """Mean and variance (1, D) of a batch together with its mirror image, from those of the batch."""
+    both = 0.5 * (mean + reflection(mean))
+    spread = variance + (mean - both).square()  # each half's variance about the mean of both
+    return both, 0.5 * (spread + spread.index_select(1, reflection.permutation))
 
 
 def build_model(

@@ -42,6 +42,7 @@ def active(task: Any, columns: Columns | None = None, scene: Scene | None = None
         "observations": [_group(task, group, columns) for group in task.observations],
         "rewards": [_reward(task, name) for name in task.rewards],
         "terminations": _terminations(task),
+        "curricula": _curricula(task),
         "commands": _fields(task.commands),
         "pushes": _fields(task.pushes, off=task.pushes is not None and not task.pushes.active),
         "randomize": [(name, _value(ends)) for name, ends in task.randomize.items()],
@@ -128,6 +129,14 @@ def _terminations(task: Task) -> list[tuple[str, str]]:
     names = dict.fromkeys((*stated, *acting)) if set(stated) >= set(acting) else dict.fromkeys(acting)
     rows = [(name, _listed(_parameters(stated.get(name))) if name in acting else OFF) for name in names]
     return [*rows, ("time-out", f"after {task.episode_length_s:g} s")]
+
+
+def _curricula(task: Task) -> list[tuple[str, str]]:
+    """What becomes harder in training, with its first level; off where it has the full range from the start."""
+    return [
+        (name, OFF if term.start >= 1 else _listed([("start", term.start), *_parameters(term)]))
+        for name, term in task.curricula.items()
+    ]
 
 
 def _parameters(term: Any) -> Iterable[tuple[str, Any]]:

@@ -76,8 +76,8 @@ def device_of(run: Config) -> torch.device:
     return torch.device("cuda" if cuda else "cpu")
 
 
-def build_env(run: Config, num_envs: int, rank: int = 0) -> Env:
-    """`make_env` without the check that memory is large enough.
+def build_env(run: Config, num_envs: int, rank: int = 0, training: bool = False) -> Env:
+    """`make_env` without the check that memory is large enough; with `training`, the task's curricula are in force.
 
     Raises:
         ConfigError: robot, backend, device and task do not fit together.
@@ -93,7 +93,7 @@ def build_env(run: Config, num_envs: int, rank: int = 0) -> Env:
                 f"backend={run.backend_name} cannot simulate robot {robot.name}: {error}; change its robot.yaml or "
                 "MJCF, or choose another backend= (robolearn list)"
             ) from error
-        return Env(run.task, robot, backend, seed=run.seed, rank=rank)
+        return Env(run.task, robot, backend, run.seed, rank, training)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

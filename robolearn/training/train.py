@@ -151,12 +151,12 @@ def _build(run: Config) -> LearnerEnv:
         return build_external(run, run.num_envs)
     require_room(run.num_envs, device_of(run), lambda n: _probe(run, n), _plenty(run))
     with enough_memory(run.num_envs):
-        return build_env(run, run.num_envs)
+        return build_env(run, run.num_envs, training=True)
 
 
 def _probe(run: Config, num_envs: int) -> tuple[Env, Backend, Learner]:
     """The parts of a run that take memory, with fewer environments."""
-    env = build_env(run, num_envs)
+    env = build_env(run, num_envs, training=True)
     return env, env.backend, make_learner(run, env)
 
 

@@ -23,7 +23,7 @@ from robolearn.envs.backend import PARAMETERS
 from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
-from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
 from robolearn.tasks.mdp.task import Task
@@ -190,7 +190,7 @@ class MjlabVelocity(Task):
 
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {"policy": POLICY, "critic": CRITIC}
 
-    def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
+    def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
         """Of each foot: contact, touchdown in this step, time in the air [s], peak height of the swing [m]."""
         zeros = torch.zeros(num_envs, 2, device=random.device)
         off = torch.zeros(num_envs, 2, dtype=torch.bool, device=random.device)

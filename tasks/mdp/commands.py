@@ -61,6 +61,10 @@ class Command(Protocol):
         """Draw a command for every environment."""
         ...
 
+    def eased(self, values: Tensor, level: Tensor) -> Tensor:
+        """Commands (N, width) for environments at `level` (N,) of a curriculum: the full ones at 1."""
+        raise NotImplementedError(f"{type(self).__name__}.eased")
+
     def follow(self, values: Tensor, aim: dict[str, Tensor], state: State, ctx: Context) -> Tensor:
         """The commands (N, width) in a new state of the robot, from those before; a pure function.
 
@@ -138,6 +142,10 @@ class VelocityCommands(Command):
             steers = random.uniform(0.0, 1.0, num_envs) < self.heading
             aim = {"heading": random.uniform(*self.heading_range, num_envs), "steers": steers & moving[:, 0]}
         return Drawn(command * moving, seconds, aim)
+
+    def eased(self, values: Tensor, level: Tensor) -> Tensor:
+        """The same directions, slower: `level` (N,) times the velocities (N, 3)."""
+        return level[:, None] * values
 
     def follow(self, values: Tensor, aim: dict[str, Tensor], state: State, ctx: Context) -> Tensor:
         """The turning rate of commands that steer to a heading: `heading_gain` times the angle that is left to it, the

@@ -1,4 +1,5 @@
-"""Rewards and terminations as a task states them, each once: a function, and its parameters, which are settings."""
+"""Rewards, terminations and curricula as a task states them, each once: a function, and its parameters, which are
+settings."""
 
 from __future__ import annotations
 
@@ -76,6 +77,18 @@ class Termination(StatedTerm):
         return Setting(bool, self.active, {})
 
 
+@dataclass(frozen=True)
+class Level(StatedTerm):
+    """A curriculum: the level of each environment, from 0 to 1. Made by `level`."""
+
+    start: float = 0.0
+    """Level at the start of a training; 1: no curriculum."""
+    head: ClassVar[str] = "start"
+
+    def _head(self) -> Setting:
+        return Setting(float, self.start, {"min": 0.0, "max": 1.0})
+
+
 def reward(function: Callable[..., Tensor], weight: float, /, **parameters: Any) -> Reward:
     """A reward of a task: `weight` per second times `function(state, ctx, **parameters)` (N,).
 
@@ -92,6 +105,16 @@ def ends(function: Callable[..., Tensor], /, **parameters: Any) -> Termination:
         ConfigError: as for `reward`.
     """
     return Termination(function, _checked(function, parameters, Termination.head))
+
+
+def level(function: Callable[..., Tensor], start: float, /, **parameters: Any) -> Level:
+    """A curriculum of a task: the level of each environment begins at `start`, changes in every control step by
+    `function(state, ctx, **parameters)` (N,), and stays within 0 and 1.
+
+    Raises:
+        ConfigError: as for `reward`.
+    """
+    return Level(function, _checked(function, parameters, Level.head), float(start))
 
 
 def _checked(function: Callable[..., Tensor], given: Mapping[str, Any], head: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, get_args
@@ -12,10 +13,10 @@ from robolearn.envs.scene import Scene
 from robolearn.envs.state import Initial, State, Tensor
 from robolearn.errors import did_you_mean, listing
 from robolearn.tasks.mdp.commands import POSE, VELOCITY, Command, Pushes
-from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.first_form import FieldOrMethod, inherited_rewards
 from robolearn.tasks.mdp.observations import MEASURABLE, VOCABULARY, Mirror, Observation
-from robolearn.tasks.mdp.stated import Reward, StatedTerm, Termination
+from robolearn.tasks.mdp.stated import Level, Reward, StatedTerm, Termination
 
 BOUNDS = {"friction": (1e-3, 10.0), "mass_scale": (0.01, 100.0), "gain_scale": (0.01, 100.0)}
 """Smallest and largest value that `randomize` may draw for each physical parameter."""
@@ -79,6 +80,10 @@ class Task:
     """Function and parameters of each condition that ends an episode without bootstrap, stated with `ends`; time-outs
     are not among them."""
 
+    curricula: dict[str, Level] = field(default_factory=dict)
+    """How training becomes harder: what scales with the level of each environment, `commands` or `pushes`, and how the
+    level changes, stated with `level`. Evaluation always has the full ranges."""
+
     defaults: ClassVar[dict[str, Any]] = {}
     """Overrides applied before the user's: sizes, iterations, settings of the task's default learner."""
     learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {}
@@ -139,6 +144,10 @@ class Task:
 
     _terminations = _stated_terminations
 
+    def level_terms(self) -> dict[str, Term]:
+        """The functions (state, ctx) -> (N,) change of each level in a step, by name."""
+        return {name: self._bound("curricula", name, term) for name, term in self.curricula.items()}
+
     def _bound(self, part: str, name: str, term: StatedTerm) -> Term:
         """The function of a reward or termination; a field of the name of an alias replaces the parameter."""
         ours = {target: alias for alias, target in self.aliases.items() if alias in self.__dict__}
@@ -166,6 +175,8 @@ class Task:
         for old, new in RENAMED.items():
             if hasattr(self, old):
                 raise ValueError(f"the task defines {old}(), which is now called {new}(); rename it")
+        if len(inspect.signature(self.task_state).parameters) == 2:
+            raise ValueError("task_state(num_envs, random) is now task_state(num_envs, robot, random); add robot")
         for name, term in self.rewards.items():
             if not isinstance(term, (Reward, int, float)):
                 raise ValueError(f"rewards.{name} must be stated as reward(function, weight), not {term!r}")
@@ -220,6 +231,9 @@ class Task:
             raise ValueError(
                 f"rewards and reward_terms() do not match: {unmatched}; give each term one weight"
             )
+        for name in self.curricula:
+            if name not in ("commands", "pushes") or getattr(self, name) is None:
+                raise ValueError(f"curricula.{name}: the task has no {name} to make harder; it takes commands and pushes")
         for name, (low, high) in self.randomize.items():
             entity, _, rest = name.partition("/")
             changed = rest.partition("/")[0] if rest else entity
@@ -258,8 +272,9 @@ class Task:
                         f"those of the task are {', '.join(names) or 'none'}"
                     )
 
-    def task_state(self, num_envs: int, random: Random) -> dict[str, Tensor]:
-        """Task state at the start of an episode, by name, (N, ...) each, drawn for every environment; see `advance`."""
+    def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
+        """Task state at the start of an episode, by name, (N, ...) each, drawn for every environment of this robot; see
+        `advance`."""
         return {}
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:

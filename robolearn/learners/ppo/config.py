@@ -48,6 +48,9 @@ class PPOConfig:
     """Largest gradient norm, of actor and critic separately."""
     init_std: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
     """Standard deviation of the actions at the start."""
+    noise_correlation: float = field(default=0.0, metadata={"min": 0.0, "max": 0.99})
+    """Correlation of the exploration noise of a step with that of the step before: above 0, noise moves a robot's limbs
+    further before it averages out (Hollenstein et al., 2024, "Colored Noise in PPO")."""
     actor_groups: tuple[str, ...] = ("policy",)
     """Observation groups that the actor takes, in this order; the robot must provide these."""
     critic_groups: tuple[str, ...] = ("critic",)
@@ -64,10 +67,14 @@ class PPOConfig:
     """Units of a recurrent layer."""
     rnn_layers: int = field(default=1, metadata={"min": 1, "max": 8})
     """Number of recurrent layers."""
-    symmetry: Literal["auto", "none", "cycle", "augment", "clock"] = "auto"
+    symmetry: Literal["auto", "none", "cycle", "equivariant", "augment", "clock"] = "auto"
     """Left-right symmetry. cycle: in the second half of a cycle, such as a gait, act as the mirror image of the first;
-    augment: learn from every sample and its mirror image; auto: the first of these that the task allows. clock is the
-    old name of cycle."""
+    equivariant: weights such that the mirror image of an observation gives the mirror image of the action; augment:
+    learn from every sample and its mirror image; auto: the first of these that task and network allow. clock is the old
+    name of cycle."""
+    average: float = field(default=0.0, metadata={"min": 0.0, "max": 0.9999})
+    """Share that the mean of the actor's past weights keeps in each iteration; it is this mean that is evaluated and
+    exported. 0: the latest weights are."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic of the networks; auto: bf16 where the processor multiplies it in hardware. Recurrent layers always use
     fp32."""

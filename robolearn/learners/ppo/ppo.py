@@ -6,6 +6,7 @@ Image-Based Robot Learning"). Read `iterate` first.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from functools import partial
 from typing import Any, ClassVar
@@ -29,7 +30,7 @@ from robolearn.learners.precision import autocast, choose_precision
 from robolearn.learners.ranks import AllReduceMean, single_rank
 from robolearn.learners.recurrent import ActorRecurrence, require_same_rnn
 from robolearn.learners.rollout import Batch, collect, side_by_side
-from robolearn.tasks.mdp.symmetry import Symmetry
+from robolearn.tasks.mdp.symmetry import Symmetry, joined
 
 
 def gae(
@@ -108,19 +109,28 @@ class PPO:
         self.recurrence = None if rnn is None else ActorRecurrence(rnn, env.num_envs)
         self.sampler = Sampler(
             *(self.actor, c.actor_groups, self.batch, env.observations, self.random, self.precision),
-            *(self.recurrence, self.fold),
+            *(self.recurrence, self.fold, c.noise_correlation),
         )
-        mirror = self.symmetry if self.fold is None else None
+        augmented = self.symmetry if c.symmetry == "augment" else None
+        exact = self.symmetry if self.fold is None and augmented is None else None
         self.update = Update(
-            self.actor, self.critic, config, self.precision, self.recurrence, mirror, all_reduce_mean
+            *(self.actor, self.critic, config, self.precision, self.recurrence),
+            *(augmented, exact, all_reduce_mean),
         )
+        self._reflections = {
+            groups: None if exact is None else joined([exact.groups[group] for group in groups])
+            for groups in (c.actor_groups, c.critic_groups)
+        }
+        self.averaged = copy.deepcopy(self.actor) if c.average else None
+        """The mean of the actor's past weights, see `PPOConfig.average`; None without averaging."""
+        self._averaged = 0
         self._estimate = Graphed(self._estimates, self.device)
         self.timers = Timers(self.device)
         env.reset(stagger=True)
 
     @property
     def policy(self) -> Policy:
-        """The current policy: deterministic, without the critic. It shares this learner's weights."""
+        """The current policy: deterministic, without the critic. It shares this learner's weights, or their mean."""
         c, cycle = self.config, None
         if self.fold is not None:
             leader = self.fold.leader
@@ -136,7 +146,7 @@ class PPO:
             rnn_layers=c.rnn_layers,
             cycle=cycle,
         )
-        return Policy(spec, self.actor, self.symmetry).to(self.device)
+        return Policy(spec, self.averaged or self.actor, self.symmetry).to(self.device)
 
     @property
     def learning_rate(self) -> float:
@@ -169,13 +179,31 @@ class PPO:
                 (self.config.critic_groups, self.critic),
             ):
                 network.obs_normalizer.absorb(
-                    self.batch.taken(self.batch.observed(groups)[:-1]), self.all_reduce_mean
+                    self.batch.taken(self.batch.observed(groups)[:-1]),
+                    self.all_reduce_mean,
+                    self._reflections[groups],
                 )
+            self._average()
         with self.timers("synchronize"):
             # The Env first: a non-finite reward makes the gradient non-finite too, and the Env names the reward term.
             drained = env.drain()
             losses = self.update.read()
         return Report(self.batch.steps, losses, drained, self.timers.read())
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Add the actor's weights, and the statistics of its normalizer, to their mean."""
+        if self.averaged is None:
+            return
+        self._averaged += 1
+        # Early on, when the weights change most, the mean forgets faster.
+        kept = min(self.config.average, self._averaged / (self._averaged + 9))
+        now, mean = self.actor.state_dict(), self.averaged.state_dict()
+        for name, value in mean.items():
+            if value.is_floating_point():
+                value.lerp_(now[name], 1 - kept)
+            else:
+                value.copy_(now[name])
 
     def collect(self, env: LearnerEnv) -> None:
         """Fill `batch` with the next T steps and the observations after them."""
@@ -258,23 +286,23 @@ class PPO:
         wanted = self.config.symmetry
         symmetry = env.symmetry() if wanted != "none" else None
         if symmetry is None:
-            if wanted in ("cycle", "augment"):
+            if wanted in ("cycle", "augment", "equivariant"):
                 raise ValueError(
                     f"learner.symmetry={wanted}: this task has no symmetry; use learner.symmetry=none"
                 )
             return None, None
-        if wanted == "augment" and self.config.rnn != "none":
+        if wanted in ("augment", "equivariant") and self.config.rnn != "none":
             raise ValueError(
-                "learner.symmetry=augment: the recurrent state of a mirror image is unknown; "
+                f"learner.symmetry={wanted}: the recurrent state of a mirror image is unknown; "
                 f"use learner.symmetry=none (or cycle, for a gait) with learner.rnn={self.config.rnn}"
             )
         c = self.config
         cyclic = any(group in symmetry.cycle for group in c.actor_groups)
         if wanted == "cycle" and not cyclic:
             raise ValueError(
-                "learner.symmetry=cycle: the actor observes no phase of a cycle; use learner.symmetry=augment"
+                "learner.symmetry=cycle: the actor observes no phase of a cycle; use learner.symmetry=equivariant"
             )
-        fold = Fold(symmetry, c.actor_groups) if cyclic and wanted != "augment" else None
+        fold = Fold(symmetry, c.actor_groups) if cyclic and wanted not in ("augment", "equivariant") else None
         return (symmetry, fold) if fold is not None or c.rnn == "none" else (None, None)
 
     def state_dict(self) -> dict[str, Any]:
@@ -286,6 +314,8 @@ class PPO:
             "learning_rate": self.learning_rate,
             "random": self.random.get_state(),
             "folded": self.fold is not None,
+            **({} if self.averaged is None else {"averaged": self.averaged.state_dict(), "count": self._averaged}),
+            **({} if self.sampler.noise is None else {"noise": self.sampler.noise}),
             **({} if self.recurrence is None else {"memory": self.recurrence.now}),
         }
 
@@ -304,6 +334,12 @@ class PPO:
             actor["distribution.std_param"] = actor.pop("distribution.log_std_param").exp()
         self.actor.load_state_dict(actor)
         self.critic.load_state_dict(state["critic_state_dict"])
+        if self.update.equivariance is not None:
+            self.update.equivariance.project_weights()  # changes nothing in those that were trained so
+        if self.averaged is not None:
+            self.averaged.load_state_dict(state.get("averaged", actor))
+            self._averaged = state.get("count", 0)
+        self.sampler.noise = None if "noise" not in state else state["noise"].to(self.device)
         folded = bool(state.get("folded", False))
         if folded != (self.fold is not None):
             trained, fix = ("with", "cycle") if folded else ("without", "none")

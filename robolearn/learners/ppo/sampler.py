@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -32,11 +33,16 @@ class Sampler:
         precision: str,
         recurrence: ActorRecurrence | None = None,
         fold: Fold | None = None,
+        correlation: float = 0.0,
     ) -> None:
-        """`groups` are the actor's; `observations` give the shapes (N, D) of all groups."""
+        """`groups` are the actor's; `observations` give the shapes (N, D) of all groups; `correlation` is that of the
+        noise of a step with that of the step before."""
         self.actor, self.groups, self.batch, self.random = actor, groups, batch, random
         self.precision, self.recurrence, self.fold = precision, recurrence, fold
         self.device = random.device
+        self.correlation = correlation
+        self.noise: Tensor | None = None
+        """(N, A) the noise of the last step, of variance 1; None before the first, and without correlation."""
         self._seen = {name: torch.zeros_like(observations[name]) for name in batch.observations}
         self._decide = Graphed(self._decided, self.device, (random,))
 
@@ -75,6 +81,13 @@ class Sampler:
             latent = self.actor.obs_normalizer(side_by_side(observed, self.groups))
             mean = self.actor.mlp(latent if self.recurrence is None else self.recurrence.step(latent)).float()
         noise = torch.randn(mean.shape, generator=self.random, device=self.device)
+        if self.correlation:
+            if self.noise is None:
+                self.noise = noise.clone()
+            else:
+                fresh = math.sqrt(1 - self.correlation**2)
+                self.noise.mul_(self.correlation).add_(noise, alpha=fresh)
+            noise = self.noise
         action = mean + deviation(self.actor) * noise
         robot = action if self.fold is None else self.fold.unfold(action, self.fold.flipped(self._seen))
         return observed, mean, action, robot

@@ -19,6 +19,7 @@ from torch import nn
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.graphs import Graphed
 from robolearn.envs.state import Tensor
+from robolearn.learners.equivariance import Equivariance
 from robolearn.learners.losses import clipped_surrogate, divergence, entropy, log_prob, value_loss
 from robolearn.learners.networks import Normalizer, deviation
 from robolearn.learners.optimizer import DeviceAdam
@@ -47,10 +48,11 @@ class Update:
         precision: str,
         recurrence: ActorRecurrence | None = None,
         symmetry: Symmetry | None = None,
+        exact: Symmetry | None = None,
         all_reduce_mean: AllReduceMean = single_rank,
     ) -> None:
         """With `recurrence`, the actor's, minibatches are whole environments; with `symmetry` each sample is learned
-        together with its mirror image."""
+        together with its mirror image; with `exact` the networks are kept equivariant."""
         self.actor, self.critic, self.config, self.precision = actor, critic, config, precision
         self.recurrence, self.symmetry, self.all_reduce_mean = recurrence, symmetry, all_reduce_mean
         self._mirror: dict[str, tuple[Reflection, Normalizer]] = {}
@@ -60,6 +62,8 @@ class Update:
                 reflection = joined([symmetry.groups[group] for group in groups])
                 self._mirror[name] = reflection, net.obs_normalizer
         self.adam = DeviceAdam({"actor": actor, "critic": critic}, config.learning_rate, config.max_grad_norm)
+        self.equivariance = exact and self._equivariant(exact)
+        """Keeps the networks symmetric; None where they need not be."""
         self.device = self.adam.rate.device
         self.read_at_once = self.device.type == "cpu"
         """Whether to read after each step whether to stop; if not, all steps are queued."""
@@ -110,6 +114,8 @@ class Update:
                 break
         if self.read_at_once and self._failed:
             raise NonFiniteTerm(self._failure())
+        if self.equivariance is not None:
+            self.equivariance.project_weights()  # of what rounding has added
         self._adapt_rate()
 
     def read(self) -> dict[str, float]:
@@ -176,6 +182,15 @@ class Update:
         c = self.config
         return [("actor", c.actor_groups, self.actor), ("critic", c.critic_groups, self.critic)]
 
+    def _equivariant(self, symmetry: Symmetry) -> Equivariance:
+        """Make the networks, whose weights are new, symmetric."""
+        seen = [joined([symmetry.groups[group] for group in groups]) for _, groups, _ in self._networks()]
+        made = Equivariance(
+            self.adam, [(self.actor, seen[0], symmetry.action), (self.critic, seen[1], None)]
+        )
+        made.begin()
+        return made
+
     def _gradient_step(self, chosen: Tensor) -> bool:
         """One step on these samples or environments; False if it was read at once and skipped."""
         size = len(chosen)
@@ -213,6 +228,8 @@ class Update:
     def _clip_and_step(self) -> None:
         """One step of Adam, skipped after the KL divergence exceeded `max_kl` or a gradient was not finite."""
         self._losses[KL].copy_(self.adam.extra)  # the mean of all ranks
+        if self.equivariance is not None:
+            self.equivariance.project_gradients()
         norms, finite = self.adam.clip()
         # Stop before a step that would move the policy even further.
         self._stopped.logical_or_(self._losses[KL] > self.config.max_kl)

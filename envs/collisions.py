@@ -1,0 +1,132 @@
+"""The light collision set of a robot on legs: what a walk touches, and nothing else.
+
+Feet touch the ground, legs touch other legs, hands touch legs and each other; all else passes through. Where a leg has a
+mesh for that, a capsule around the mesh stands for it. Of a simulation step's time contacts take a large part, and most
+pairs of a robot's shapes never meet while it walks.
+
+It is told to the simulator in bits: a pair of limbs that collide shares one, which the one has in `contype` and the other
+in `conaffinity`. So no list of pairs is needed, which some simulators do not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+import mujoco
+import numpy as np
+
+from robolearn.envs.robot import Robot
+
+FLOOR = 1
+"""The bit of the ground."""
+BITS = 31
+CORNERS = 4
+PATCH = 0.02
+"""What is at most so far above the centre of the sole touches the ground [m]."""
+
+
+def lighten(spec: mujoco.MjSpec, robot: Robot) -> None:
+    """Give a robot's bodies the light collision set; one without feet or a free base keeps its own."""
+    if robot.base is None or not robot.feet:
+        return
+    legs = [_leg(spec, foot) for foot in robot.feet]
+    limbs = [_colliding(bodies) for bodies in (*legs, *_hands(spec, robot))]
+    feet = [geom for foot in robot.feet for geom in _colliding([spec.body(foot)])]
+    inner = {geom.name for limb in limbs for geom in limb} - {geom.name for geom in feet}
+    for geom in spec.geoms:
+        if geom.name in inner and geom.type == mujoco.mjtGeom.mjGEOM_MESH:
+            geom.type = mujoco.mjtGeom.mjGEOM_CAPSULE  # with the mesh's name: fitted to it
+        geom.contype = geom.conaffinity = 0
+    for foot in robot.feet:
+        for geom in _soles(spec, foot, [geom for geom in feet if geom.parent.name == foot]):
+            geom.conaffinity = FLOOR
+    bit = FLOOR
+    for one, other in combinations(limbs, 2):
+        if bit == 1 << (BITS - 1):
+            break
+        if one and other:
+            bit <<= 1
+            for geom in one:
+                geom.contype |= bit
+            for geom in other:
+                geom.conaffinity |= bit
+
+
+def _soles(spec: mujoco.MjSpec, foot: str, geoms: Sequence[mujoco.MjsGeom]) -> Sequence[mujoco.MjsGeom]:
+    """What of a foot touches the ground: its geoms as low as its sole, or, where they are many capsules and spheres, four
+    spheres at the corners of these: a few points carry a sole as well as many, at a share of the cost."""
+    site = spec.site(foot)
+    upright = np.zeros(9)
+    mujoco.mju_quat2Mat(upright, np.array(site.quat, dtype=float))
+    forward, left, up = upright.reshape(3, 3).T
+    low, ends = [], []
+    for geom in geoms:
+        if geom.type not in (mujoco.mjtGeom.mjGEOM_SPHERE, mujoco.mjtGeom.mjGEOM_CAPSULE):
+            continue
+        radius = float(geom.size[0])
+        touching = [end for end in _ends_of(geom) if up @ (end - site.pos) - radius <= PATCH]
+        ends += [(end, radius, geom) for end in touching]
+        low += [geom] if touching else []
+    if len(ends) <= CORNERS:
+        return low or geoms
+    places = np.array([place for place, _, _ in ends]) @ np.stack((forward, left), axis=1)
+    span = np.maximum(np.ptp(places, axis=0), 1e-6)
+    corners = dict.fromkeys(
+        int(np.argmax((places / span) @ [ahead, aside])) for ahead in (1.0, -1.0) for aside in (1.0, -1.0)
+    )
+    return [_sphere(spec.body(foot), *ends[i]) for i in corners]
+
+
+def _sphere(body: mujoco.MjsBody, place: np.ndarray, radius: float, like: mujoco.MjsGeom) -> mujoco.MjsGeom:
+    """A sphere with the contact properties of another geom."""
+    return body.add_geom(
+        type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[radius, 0, 0], pos=place, mass=0, contype=0,
+        condim=like.condim, friction=like.friction, priority=like.priority, solref=like.solref,
+        solimp=like.solimp, solmix=like.solmix, margin=like.margin, gap=like.gap, group=like.group,
+    )  # fmt: skip
+
+
+def _ends_of(geom: mujoco.MjsGeom) -> list[np.ndarray]:
+    """The centres of the round ends of a capsule, or of a sphere, in the frame of its body."""
+    if geom.type == mujoco.mjtGeom.mjGEOM_SPHERE:
+        return [np.array(geom.pos)]
+    if np.isfinite(geom.fromto).all():
+        return [np.array(geom.fromto[:3]), np.array(geom.fromto[3:])]
+    turned = np.zeros(3)
+    mujoco.mju_rotVecQuat(turned, np.array([0.0, 0.0, float(geom.size[1])]), np.array(geom.quat))
+    return [np.array(geom.pos) + turned, np.array(geom.pos) - turned]
+
+
+def _leg(spec: mujoco.MjSpec, foot: str) -> list[mujoco.MjsBody]:
+    """The bodies from a foot up to the last one that is part of this leg alone."""
+    chain, body = [], spec.body(foot)
+    while body.name != "world" and not any(j.type == mujoco.mjtJoint.mjJNT_FREE for j in body.joints):
+        chain.append(body)
+        body = body.parent
+        if sum(_moves(child) for child in body.bodies) > 1:
+            break
+    return chain
+
+
+def _moves(body: mujoco.MjsBody) -> bool:
+    return bool(list(body.joints)) or any(_moves(child) for child in body.bodies)
+
+
+def _hands(spec: mujoco.MjSpec, robot: Robot) -> list[list[mujoco.MjsBody]]:
+    """The last moving body of each limb that is not a leg, with what is fixed to it."""
+    legs = {body.name for foot in robot.feet for body in _leg(spec, foot)}
+    found: dict[str, list[mujoco.MjsBody]] = {}
+    for name in robot.bodies:
+        body = spec.body(name)
+        while body.name != "world" and not list(body.joints):
+            body = body.parent
+        free = any(joint.type == mujoco.mjtJoint.mjJNT_FREE for joint in body.joints)
+        if body.name not in (*legs, "world") and not free and not any(map(_moves, body.bodies)):
+            found[body.name] = [body, *body.find_all("body")]
+    return list(found.values())
+
+
+def _colliding(bodies: Iterable[mujoco.MjsBody]) -> Sequence[mujoco.MjsGeom]:
+    """The geoms of these bodies that collide with anything."""
+    return [geom for body in bodies for geom in body.geoms if geom.contype or geom.conaffinity]

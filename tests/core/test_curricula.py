@@ -1,0 +1,99 @@
+"""Levels of curricula: how they change, what scales with them, and that only training has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from robolearn import config
+from robolearn.core.env import Env
+from robolearn.errors import ConfigError
+from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
+from robolearn.tasks.mdp.context import Context
+from robolearn.tasks.mdp.stated import Level, level
+from robolearn.tasks.velocity import Velocity
+from robolearn.training.build import build_env
+from robolearn.training.train import train
+
+
+def slowly(state, ctx: Context, rise: float) -> torch.Tensor:
+    """Up by `rise` a step in the first environment, down as fast in the others."""
+    first = torch.arange(len(ctx.episode_time)) == 0
+    return torch.where(first, rise, -rise)
+
+
+@dataclass
+class Eased(Velocity):
+    curricula: dict[str, Level] = field(
+        default_factory=lambda: {
+            "commands": level(slowly, 0.5, rise=0.2),
+            "pushes": level(slowly, 0.0, rise=0.0),
+        }
+    )
+
+
+def eased(training: bool = True, num_envs: int = 3, **changes) -> Env:
+    run = config.resolve(["task=velocity", "robot=humanoid", "device=cpu", f"num_envs={num_envs}"])
+    fast = VelocityCommands(forward=(1.0, 1.0), sideways=(0.0, 0.0), yaw=(0.0, 0.0), standing=0.0)
+    run.task.__class__ = Eased
+    run.task.__dict__.update(Eased(commands=fast, **changes).__dict__)
+    return build_env(run, num_envs, training=training)
+
+
+def test_levels_change_every_step_and_stay_within_0_and_1():
+    env = eased()
+    for expected in ([0.7, 0.3, 0.3], [0.9, 0.1, 0.1], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]):
+        env.step(torch.zeros(3, 21))
+        assert env.state.per_env["level_commands"].tolist() == pytest.approx(expected, abs=1e-6)
+    drained = env.drain()
+    assert drained["metric/level_pushes"] == 0.0
+    # Of each step the level that it was made at.
+    assert drained["metric/level_commands"] == pytest.approx((1.5 + 1.3 + 1.1 + 1.0) / 12, abs=1e-6)
+
+
+def test_commands_are_as_fast_as_the_level_allows():
+    env = eased()
+    assert env.state.episode.command[:, 0].tolist() == [0.5, 0.5, 0.5]
+    env.step(torch.zeros(3, 21))
+    env.state.episode.command_left = torch.zeros(3)
+    env.step(torch.zeros(3, 21))
+    assert env.state.episode.command[:, 0].tolist() == pytest.approx([0.9, 0.1, 0.1], abs=1e-6)
+
+
+def test_pushes_are_as_strong_as_the_level_allows():
+    hard = Pushes(speed=(2.0, 2.0), seconds=(0.02, 0.02))
+    speeds = []
+    for training in (True, False):
+        env = eased(training, pushes=hard)
+        env.state.episode.push_left = torch.zeros(3)
+        env.step(torch.zeros(3, 21))
+        speeds.append(env.backend.state.robot.base_lin_vel[:, :2].norm(dim=1).max())
+    assert speeds[0] < 1.5 < speeds[1] < 3.0  # half of the episodes start with up to 0.5 m/s
+
+
+def test_without_training_commands_have_their_full_range_and_there_is_no_level():
+    env = eased(training=False)
+    assert env.state.episode.command[:, 0].tolist() == [1.0, 1.0, 1.0]
+    env.step(torch.zeros(3, 21))
+    assert env.state.per_env == {}
+
+
+def test_a_run_resumed_with_levels_goes_on_exactly(tmp_path):
+    words = ["task=velocity", "robot=humanoid", "num_envs=8", "learner.num_steps=4", "device=cpu"]
+    small = [*words, "learner.actor_hidden=[8]", "learner.critic_hidden=[8]"]
+    whole = train(config.resolve([*small, "max_iterations=4", f"output={tmp_path / 'whole'}"]))
+    half = train(config.resolve([*small, "max_iterations=2", f"output={tmp_path / 'half'}"]))
+    train(config.resolve([*small, "max_iterations=4", f"resume={half}"]), ["max_iterations"])
+    one, other = (torch.load(path / "latest.pt", weights_only=True) for path in (whole, half))
+    for name in ("actor_state_dict", "averaged"):
+        assert all(torch.equal(x, other[name][k]) for k, x in one[name].items())
+    assert torch.equal(one["noise"], other["noise"])
+
+
+def test_a_curriculum_of_something_else_is_refused():
+    with pytest.raises(ConfigError, match=r"curricula\.terrain"):
+        config.resolve(["task=velocity", "task.curricula.terrain=1"])
+    with pytest.raises(ValueError, match=r"curricula\.terrain"):
+        Velocity(curricula={"terrain": level(slowly, 0.0, rise=0.1)}).validate()

@@ -1,0 +1,101 @@
+"""The light collision set: which shapes of a robot can touch which."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+import pytest
+
+from robolearn.envs.contacts import colliding_pairs
+from robolearn.envs.mjcf import build_model, home_qpos
+from robolearn.envs.robot import Robot
+from robolearn.envs.scene import ROBOT, Scene
+from robolearn.errors import ConfigError
+from tests.factories import load_robot
+
+
+def light(robot: Robot) -> mujoco.MjModel:
+    return build_model(Scene({ROBOT: robot}, collisions="light"))
+
+
+def touching(model: mujoco.MjModel) -> set[frozenset[str]]:
+    """The pairs of bodies that can touch."""
+    bodies = [[model.body(model.geom_bodyid[g]).name for g in pair] for pair in colliding_pairs(model)]
+    return {frozenset(pair) for pair in bodies}
+
+
+def test_feet_touch_the_ground_legs_legs_and_arms_legs_and_arms():
+    found = touching(light(load_robot("humanoid")))
+    legs = {side: [f"{side}_{part}" for part in ("thigh", "shin", "foot")] for side in "lr"}
+    arms = {side: [f"{side}_forearm", f"{side}_hand"] for side in "lr"}
+    expected = {frozenset(("world", f"{side}_foot")) for side in "lr"}
+    expected |= {frozenset((a, b)) for a in legs["l"] for b in legs["r"]}
+    expected |= {frozenset((a, b)) for a in arms["l"] for b in arms["r"]}
+    expected |= {frozenset((a, b)) for a in arms["l"] + arms["r"] for b in legs["l"] + legs["r"]}
+    assert found == expected
+
+
+def test_a_foot_of_the_humanoid_stands_on_its_four_spheres():
+    model = light(load_robot("humanoid"))
+    ground = [g for g in range(model.ngeom) if model.geom_bodyid[g] and model.geom_conaffinity[g] & 1]
+    assert [int(model.geom_type[g]) for g in ground] == [int(mujoco.mjtGeom.mjGEOM_SPHERE)] * 8
+
+
+def test_crossed_legs_push_each_other_apart_and_home_is_free_of_contacts():
+    robot = load_robot("humanoid")
+    for model in (light(robot), build_model(robot)):
+        data = mujoco.MjData(model)
+        data.qpos[:] = home_qpos(robot, model)
+        mujoco.mj_forward(model, data)
+        assert all(0 in model.geom_bodyid[contact.geom] for contact in data.contact)
+        data.joint("l_hip_roll").qpos[0] = -0.4
+        data.joint("r_hip_roll").qpos[0] = 0.4
+        mujoco.mj_forward(model, data)
+        assert any(0 not in model.geom_bodyid[contact.geom] for contact in data.contact)
+
+
+FOOT = """
+<mujoco><compiler angle="radian"/><worldbody>
+  <body name="trunk" pos="0 0 0.5"><freejoint/><geom type="box" size="0.1 0.1 0.05" mass="5"/>
+    {legs}
+  </body></worldbody></mujoco>
+"""
+LEG = """
+<body name="{name}_thigh" pos="0 {y} -0.05">
+  <joint name="{name}_hip" axis="0 1 0" range="-1 1" armature="0.01"/>
+  <geom type="capsule" fromto="0 0 -0.05 0 0 -0.35" size="0.03" mass="1"/>
+  <body name="{name}_foot" pos="0 0 -0.4">
+    <joint name="{name}_ankle" axis="0 1 0" range="-1 1" armature="0.01"/>
+    <geom type="capsule" fromto="-0.05 -0.02 -0.03 0.10 -0.02 -0.03" size="0.01" mass="0.1"/>
+    <geom type="capsule" fromto="-0.05 0.0 -0.03 0.11 0.0 -0.03" size="0.01" mass="0.1"/>
+    <geom type="capsule" fromto="-0.05 0.02 -0.03 0.10 0.02 -0.03" size="0.01" mass="0.1"/>
+    <geom type="capsule" fromto="0 0 0 0 0 0.05" size="0.01" mass="0.1"/>
+  </body>
+</body>
+"""
+
+
+def test_a_sole_of_many_capsules_becomes_four_spheres_at_its_corners(tmp_path):
+    legs = LEG.format(name="left", y=0.1) + LEG.format(name="right", y=-0.1)
+    (tmp_path / "biped.xml").write_text(FOOT.format(legs=legs), encoding="utf-8")
+    robot = Robot.load(tmp_path / "biped.xml")
+    full, model = build_model(robot), light(robot)
+    corners = [
+        model.geom_pos[g]
+        for g in range(model.ngeom)
+        if model.geom_conaffinity[g] & 1 and model.body(model.geom_bodyid[g]).name == "left_foot"
+    ]
+    expected = [(x, y, -0.03) for x in (-0.05, 0.10) for y in (-0.02, 0.02)]
+    assert sorted(map(tuple, np.round(corners, 6))) == sorted(expected)
+    assert np.allclose(model.body_mass, full.body_mass)
+    assert np.allclose(model.body_inertia, full.body_inertia)
+
+
+def test_a_robot_without_legs_keeps_its_collisions():
+    arm = load_robot("arm")
+    assert touching(light(arm)) == touching(build_model(arm))
+
+
+def test_an_unknown_collision_set_is_refused():
+    with pytest.raises(ConfigError, match="collisions"):
+        Scene({ROBOT: load_robot("humanoid")}, collisions="some")
