@@ -16,6 +16,7 @@ from itertools import combinations
 import mujoco
 import numpy as np
 
+from robolearn.envs import model_file
 from robolearn.envs.robot import Robot
 
 FLOOR = 1
@@ -26,14 +27,23 @@ PATCH = 0.02
 """What is at most so far above the centre of the sole touches the ground [m]."""
 
 
+def limbs(robot: Robot) -> tuple[str, ...]:
+    """The last two bodies of each leg, and the hands, that collide with anything: who touches the robot itself while it
+    walks."""
+    spec = model_file.read(robot.mjcf).spec
+    groups = [*(_leg(spec, foot) for foot in robot.feet), *_hands(spec, robot)]
+    colliding = [[body.name for body in bodies if _colliding([body])][:2] for bodies in groups]
+    return tuple(name for names in colliding for name in names)
+
+
 def lighten(spec: mujoco.MjSpec, robot: Robot) -> None:
     """Give a robot's bodies the light collision set; one without feet or a free base keeps its own."""
     if robot.base is None or not robot.feet:
         return
     legs = [_leg(spec, foot) for foot in robot.feet]
-    limbs = [_colliding(bodies) for bodies in (*legs, *_hands(spec, robot))]
+    groups = [_colliding(bodies) for bodies in (*legs, *_hands(spec, robot))]
     feet = [geom for foot in robot.feet for geom in _colliding([spec.body(foot)])]
-    inner = {geom.name for limb in limbs for geom in limb} - {geom.name for geom in feet}
+    inner = {geom.name for group in groups for geom in group} - {geom.name for geom in feet}
     for geom in spec.geoms:
         if geom.name in inner and geom.type == mujoco.mjtGeom.mjGEOM_MESH:
             geom.type = mujoco.mjtGeom.mjGEOM_CAPSULE  # with the mesh's name: fitted to it
@@ -42,7 +52,7 @@ def lighten(spec: mujoco.MjSpec, robot: Robot) -> None:
         for geom in _soles(spec, foot, [geom for geom in feet if geom.parent.name == foot]):
             geom.conaffinity = FLOOR
     bit = FLOOR
-    for one, other in combinations(limbs, 2):
+    for one, other in combinations(groups, 2):
         if bit == 1 << (BITS - 1):
             break
         if one and other:

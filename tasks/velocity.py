@@ -14,9 +14,10 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 
 from robolearn.envs.backend import PARAMETERS
+from robolearn.envs.collisions import limbs
 from robolearn.envs.kinematics import joint_roles
 from robolearn.envs.robot import Robot
-from robolearn.envs.scene import ROBOT, Scene
+from robolearn.envs.scene import ROBOT, Contact, Scene
 from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp import gait_metrics as quality
@@ -29,6 +30,10 @@ from robolearn.tasks.mdp.task import Ratio, Task
 
 COMMAND_THRESHOLD = 0.01
 """A command of which no part is larger asks to stand [m/s, rad/s]."""
+LIMBS = "limbs"
+"""Name of the contacts of legs and hands with the rest of the robot."""
+CATCH_TIME = 1.0
+"""How long after a push a robot that is asked to stand may step [s]."""
 SPREAD = {
     "standing": {"stride": 0.15, "leg": 0.1, "body": 0.1},
     "walking": {"stride": 0.45, "leg": 0.2, "body": 0.2},
@@ -38,6 +43,11 @@ SPREAD = {
 WALKING, RUNNING = 0.1, 1.5
 """Speeds from which these spreads count in full [m/s]; in between they are interpolated."""
 
+TIMES = (
+    Observation("foot_air_time", lambda s, c: c.task_state["air_time"], "feet"),
+    Observation("foot_stance_time", lambda s, c: c.task_state["stance_time"], "feet"),
+)
+"""How long each foot has been up, or down, for the critic: what a stride is worth depends on it [s]."""
 Positive = Annotated[float, {"above": 0.0}]
 Share = Annotated[float, {"min": 0.0, "max": 1.0}]
 
@@ -125,10 +135,23 @@ def striding(state: State, ctx: Context, full: Positive, most: Positive) -> Tens
     return (since / full).clamp(max=1.0) * (half & ~halted & moving(state, ctx))
 
 
+def halting(state: State, ctx: Context, most: Positive) -> Tensor:
+    """One while no foot has left the ground for `most` [s] although the command is to move (N,)."""
+    return (ctx.task_state["stance_time"].amin(dim=1) > most).float() * moving(state, ctx)
+
+
 def foot_slip(state: State, ctx: Context) -> Tensor:
     """Squared speed along the ground of the feet in contact, summed (N,) [m^2/s^2]."""
     speed = state.robot.foot_lin_vel[:, :, :2].square().sum(dim=-1)
     return (ctx.task_state["contact"] * speed).sum(dim=1)
+
+
+def self_contact(state: State, ctx: Context, force: Annotated[float, {"min": 0.0}]) -> Tensor:
+    """Number of legs' and hands' bodies that touch another part of the robot with more than `force` [N] (N,)."""
+    asked = state.robot.contacts
+    if LIMBS not in asked:
+        return torch.zeros_like(ctx.episode_time)
+    return asked[LIMBS].touching(force).float().sum(dim=1)
 
 
 def landing(state: State, ctx: Context) -> Tensor:
@@ -138,9 +161,21 @@ def landing(state: State, ctx: Context) -> Tensor:
     return (down * past["last_foot_speed"]).sum(dim=1)
 
 
+def resting(state: State, ctx: Context) -> Tensor:
+    """Whether the robot should stand still (N,) bool: the command asks to, and no push was so recent that it may still have
+    to catch itself."""
+    return ~moving(state, ctx) & (ctx.push_time > CATCH_TIME)
+
+
 def stepping(state: State, ctx: Context) -> Tensor:
-    """Share of the feet that are off the ground while the command is to stand (N,)."""
-    return (~ctx.task_state["contact"]).float().mean(dim=1) * ~moving(state, ctx)
+    """Share of the feet that are off the ground while the robot should stand still (N,)."""
+    return (~ctx.task_state["contact"]).float().mean(dim=1) * resting(state, ctx)
+
+
+def still(state: State, ctx: Context, std: Positive) -> Tensor:
+    """How still the base is while the robot should stand still (N,): 1 at rest, exp(-1) at a speed of `std` [m/s]."""
+    speed = state.robot.base_lin_vel[:, :2].square().sum(dim=1)
+    return torch.exp(-speed / std**2) * resting(state, ctx)
 
 
 def fallen(
@@ -165,7 +200,9 @@ class Velocity(Task):
     """What of the robot collides, see `Scene.collisions`."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
     """Share of episodes that start with some of the commanded velocity."""
-    commands: VelocityCommands | None = field(default_factory=VelocityCommands)
+    commands: VelocityCommands | None = field(
+        default_factory=lambda: VelocityCommands(standing=0.15, heading=0.2)
+    )
     """What is asked of the robot, redrawn during an episode."""
     pushes: Pushes | None = field(
         default_factory=lambda: Pushes(seconds=(1.0, 3.0), box=(0.5, 0.5, 0.4), turn=(0.52, 0.52, 0.78))
@@ -196,14 +233,17 @@ class Velocity(Task):
             "track_yaw_rate": reward(track_yaw_rate, 1.5, std=0.5),
             "upright": reward(upright, 1.0, std=0.3),
             "posture": reward(posture, 1.5),
-            "striding": reward(Velocity.striding, 4.0, full=0.2, most=0.45),
+            "striding": reward(Velocity.striding, 4.0, full=0.25, most=0.5),
+            "halting": reward(halting, -3.0, most=0.5),
             "air_time": reward(air_time, 20.0, least=0.1, most=0.35),
             "fall": reward(Velocity.fall, -100.0),
             "foot_clearance": reward(foot_clearance, -2.0, height=0.12),
             "swing_height": reward(swing_height, -2.0, height=0.12),
             "foot_slip": reward(foot_slip, -0.3),
             "landing": reward(landing, -0.3),
-            "stepping": reward(stepping, -1.0),
+            "stepping": reward(stepping, -2.0),
+            "still": reward(still, 1.0, std=0.1),
+            "self_contact": reward(self_contact, -1.0, force=10.0),
             "vertical_speed": reward(terms.vertical_speed, -0.5),
             "roll_pitch_rate": reward(terms.roll_pitch_rate, -0.05),
             "joint_limits": reward(terms.joint_limits, -2.0, margin=0.05),
@@ -221,7 +261,7 @@ class Velocity(Task):
     curricula: dict[str, Level] = field(
         default_factory=lambda: {
             "commands": level(Velocity.keeping_up, 1.0, rise=0.0, drop=0.0),
-            "pushes": level(Velocity.staying_up, 0.0, rise=0.03, drop=0.15),
+            "pushes": level(Velocity.staying_up, 0.0, rise=0.04, drop=0.8),
         }
     )
     """Function, first level and parameters of each curriculum."""
@@ -262,6 +302,7 @@ class Velocity(Task):
             "foot_height",
             "foot_lin_vel",
             "foot_force",
+            *TIMES,
             "physics",
         ),
     }
@@ -276,16 +317,22 @@ class Velocity(Task):
         if robot.base is None or not robot.feet:
             lacks = "no free base" if robot.base is None else "no feet"
             raise ConfigError(f"task=velocity: robot {robot.name!r} has {lacks}; it takes a robot on legs")
-        return Scene({ROBOT: robot}, collisions=self.collisions)
+        touching = limbs(robot) if float(self.rewards.get("self_contact", 0.0)) else ()
+        contacts = {ROBOT: {LIMBS: Contact(touching, ROBOT)}} if touching else {}
+        return Scene({ROBOT: robot}, contacts=contacts, collisions=self.collisions)
 
     def fall(self, state: State, ctx: Context) -> Tensor:
         """One in the step that ends an episode for good (N,)."""
         fallen = [term(state, ctx) for term in self.termination_terms().values()]
         return torch.stack(fallen).any(dim=0).float() if fallen else torch.zeros_like(ctx.episode_time)
 
+    def tracked(self, state: State, ctx: Context) -> Tensor:
+        """The reward `track_velocity` without its weight (N,)."""
+        return track_velocity(state, ctx, **self.rewards["track_velocity"].parameters)
+
     def striding(self, state: State, ctx: Context, full: Positive, most: Positive) -> Tensor:
         """Striding *while* moving as commanded (N,): neither alone earns it."""
-        return striding(state, ctx, full, most) * self.reward_terms()["track_velocity"](state, ctx)
+        return striding(state, ctx, full, most) * self.tracked(state, ctx)
 
     def staying_up(self, state: State, ctx: Context, rise: Share, drop: Share) -> Tensor:
         """Change of a level (N,): up by `rise` for each second on the feet, down by `drop` at a fall."""
@@ -294,8 +341,7 @@ class Velocity(Task):
     def keeping_up(self, state: State, ctx: Context, rise: Share, drop: Share) -> Tensor:
         """Change of a level (N,): up by up to `rise` for each second that the robot moves as commanded, and down at
         most as fast while it does not; down by `drop` at a fall."""
-        kept = self.reward_terms()["track_velocity"](state, ctx)
-        return rise * ctx.dt * (2 * kept - 1) - drop * self.fall(state, ctx)
+        return rise * ctx.dt * (2 * self.tracked(state, ctx) - 1) - drop * self.fall(state, ctx)
 
     def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
         """Contacts, swings and drift, see `gait_metrics`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import mujoco
@@ -81,7 +81,8 @@ class IsaacLabBackend:
     ) -> None:
         """`bridge` is for tests: a class to use instead of `robolearn.envs.isaaclab.bridge.Bridge`."""
         config = config or IsaacLabConfig()
-        self.scene = scene = Scene.of(scene)
+        # Newton takes no bits of contacts from USD, so the robot collides as in its file.
+        self.scene = scene = replace(Scene.of(scene), collisions="all")
         self.robot, self.num_envs = scene.robot, num_envs
         require_features(scene, "isaaclab", self.features)
         self.model = _model(scene, config)

@@ -20,7 +20,10 @@ def placed(name: str, command: tuple[float, float, float]):
     state, ctx = standing(name)
     ctx.command = torch.tensor([command])
     feet = state.robot.foot_pos.shape[1]
-    ctx.task_state = gait_metrics.start(1, feet, torch.device("cpu"))
+    ctx.task_state = {
+        **gait_metrics.start(1, feet, torch.device("cpu")),
+        "stance_time": torch.zeros(1, feet),
+    }
     return state, ctx
 
 
@@ -66,7 +69,7 @@ def test_rewards_of_a_step_that_ends_with_a_hard_landing_after_a_low_swing():
     state.robot.foot_lin_vel[0, 1] = torch.tensor([0.3, 0.4, 0.0])
     state.robot.base_lin_vel[:] = torch.tensor([[0.6, 0.0, 0.0]])
     expected = {
-        "track_velocity": math.exp(-1.0),
+        "track_velocity": math.exp(-((0.4 / 0.4) ** 2)),
         "track_yaw_rate": 1.0,
         "upright": 1.0,
         "air_time": 0.3 - 0.1,
@@ -78,6 +81,47 @@ def test_rewards_of_a_step_that_ends_with_a_hard_landing_after_a_low_swing():
     }
     found = rewards(Velocity(), state, ctx)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-5)
+
+
+def striding(up: tuple[bool, ...], air: tuple[float, ...], stance: tuple[float, ...], name: str = "humanoid"):
+    """The rewards of a robot that moves as commanded with some feet up, for such times [s]."""
+    state, ctx = placed(name, (0.5, 0.0, 0.0))
+    state.robot.base_lin_vel[:] = torch.tensor([[0.5, 0.0, 0.0]])
+    ctx.task_state["contact"] = ~torch.tensor([up])
+    ctx.task_state["air_time"], ctx.task_state["stance_time"] = torch.tensor([air]), torch.tensor([stance])
+    task = Velocity(robot=name)
+    full, most = (task.rewards["striding"].parameters[key] for key in ("full", "most"))
+    return rewards(task, state, ctx), full, most
+
+
+def test_a_stride_is_worth_the_time_since_the_last_foot_changed():
+    found, full, _ = striding((True, False), (0.1, 0.0), (0.0, 0.3))
+    assert found["striding"] == pytest.approx(0.1 / full)
+    found, full, _ = striding((True, False), (0.3, 0.0), (0.0, 0.04))
+    assert found["striding"] == pytest.approx(0.04 / full)
+    assert found["halting"] == 0.0
+
+
+def test_a_foot_that_stays_up_and_both_feet_up_or_down_are_no_stride():
+    *_, most = striding((True, False), (0.1, 0.0), (0.0, 0.3))
+    for up, air in (((True, False), most + 0.02), ((True, True), 0.1), ((False, False), 0.0)):
+        found, *_ = striding(up, (air, air * up[1]), (0.0, 0.3))
+        assert found["striding"] == 0.0
+
+
+def test_a_quadruped_strides_on_two_of_four_feet():
+    found, full, _ = striding((True, False, False, True), (0.1, 0, 0, 0.1), (0.0, 0.1, 0.1, 0.0), "ant")
+    assert found["striding"] == pytest.approx(0.1 / full)
+    found, *_ = striding((True, False, False, False), (0.1, 0, 0, 0), (0.0, 0.1, 0.1, 0.1), "ant")
+    assert found["striding"] == 0.0
+
+
+def test_standing_still_costs_where_the_command_is_to_move():
+    found, *_ = striding((False, False), (0.0, 0.0), (1.0, 1.0))
+    assert found["halting"] == 1.0
+    state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
+    ctx.task_state["stance_time"] = torch.ones(1, 2)
+    assert rewards(Velocity(), state, ctx)["halting"] == 0.0
 
 
 def test_feet_may_leave_the_ground_only_where_the_command_is_to_move():
