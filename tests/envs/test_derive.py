@@ -311,3 +311,25 @@ def test_a_robot_without_a_motor_is_refused(tmp_path):
 def test_a_urdf_whose_root_is_the_link_world_is_fixed_to_it(tmp_path):
     mount = '<link name="world"/><joint name="mount" type="fixed"><parent link="world"/><child link="trunk"/></joint>'
     assert Robot.load(urdf(tmp_path, ('<link name="trunk">', f'{mount}<link name="trunk">'))).base is None
+
+
+def test_a_stated_armature_replaces_the_files_and_gives_the_gains(tmp_path):
+    """kp = I w^2 and kd = 4 I w with w = 2 pi 10/s; the knee's is stated in robot.yaml, the hips' left as they are."""
+    path = biped(tmp_path)
+    plain = Robot.load(path)
+    robot = Robot.load(path, {"actuators": {"knee": {"armature": 0.05}}})
+    gains = {a.joint: (a.kp, a.kd) for a in robot.actuators}
+    w = 2 * math.pi * 10
+    assert gains["l_knee"] == pytest.approx((0.05 * w**2, 4 * 0.05 * w), rel=1e-5)
+    assert gains["l_hip_pitch"] == pytest.approx(
+        next((a.kp, a.kd) for a in plain.actuators if a.joint == "l_hip_pitch"), rel=1e-5
+    )
+    model = mjcf.build_model(robot)
+    assert model.joint("l_knee").name == "l_knee"
+    assert model.dof_armature[model.joint("l_knee").dofadr[0]] == 0.05
+    assert model.dof_armature[model.joint("l_hip_pitch").dofadr[0]] == 0.0
+
+
+def test_a_negative_armature_is_refused_by_name(tmp_path):
+    with pytest.raises(ConfigError, match=r"actuators\.knee\.armature is -0\.1"):
+        Robot.load(biped(tmp_path), {"actuators": {"knee": {"armature": -0.1}}})
