@@ -8,7 +8,8 @@ the same code reads after each step and stops early.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from functools import partial
 from math import isfinite
 
@@ -30,11 +31,14 @@ from robolearn.learners.products import forward
 from robolearn.learners.ranks import AllReduceMean, single_rank
 from robolearn.learners.recurrent import ActorRecurrence
 from robolearn.learners.rollout import Batch
+from robolearn.learners.workers import Workers
 from robolearn.tasks.mdp.symmetry import Reflection, Symmetry, joined
 
 LOSSES = ("surrogate", "value", "entropy", "kl", "clip_fraction")
 """Names of the reported losses, means over the gradient steps of an iteration."""
 KL = LOSSES.index("kl")
+WORTH_SPLITTING = 2048
+"""Samples of a minibatch from which threads take a part each."""
 
 
 class Update:
@@ -73,6 +77,9 @@ class Update:
 
         # Under autocast torch chooses the matrix products.
         self._through = forward if precision == "fp32" else nn.Sequential.__call__
+        threads = torch.get_num_threads()
+        split = self.device.type == "cpu" and threads > 1 and recurrence is None
+        self._workers = Workers(threads) if split else None
         # Fixed tensors, which CUDA graphs read and write.
         self._old_std = deviation(actor).detach().clone()
         self._losses = number(len(LOSSES) + 1)  # of the current step, and 1 to count it
@@ -206,6 +213,24 @@ class Update:
 
     def _descend(self, part: dict[str, Tensor]) -> None:
         """Losses and gradients of a minibatch, and the KL divergence from the policy that collected it."""
+        size = len(part["advantage"])
+        if self._workers is None or size < WORTH_SPLITTING:
+            gradients, losses = self._gradients(part)
+        else:
+            cuts = [size * k // self._workers.count for k in range(self._workers.count + 1)]
+            shares = [(end - start) / size for start, end in itertools.pairwise(cuts)]
+            pieces = [{k: x[i:j] for k, x in part.items()} for i, j in itertools.pairwise(cuts)]
+            found = self._workers.map(self._gradients, pieces)
+            gradients, losses = [x * shares[0] for x in found[0][0]], found[0][1] * shares[0]
+            for share, (more, other) in zip(shares[1:], found[1:], strict=True):
+                torch._foreach_add_(gradients, more, alpha=share)
+                losses += share * other
+        self.adam.take(tuple(gradients))
+        self.adam.extra.copy_(losses[KL])
+        self._losses[:-1].copy_(losses)
+
+    def _gradients(self, part: dict[str, Tensor]) -> tuple[Sequence[Tensor], Tensor]:
+        """Gradient of each parameter and the losses, in the order of LOSSES, as means over these samples."""
         c, actor, critic = self.config, self.actor, self.critic
         if self.symmetry is not None:
             part = with_mirror_image(part, self.symmetry.action, self._mirror)
@@ -214,15 +239,14 @@ class Update:
             mean, value = self._through(actor.mlp, latent), self._through(critic.mlp, part["critic"])
         mean, value, std = mean.float(), value.float().squeeze(-1), deviation(actor)
         with torch.no_grad():
-            self.adam.extra.copy_(divergence(part["mean"], self._old_std, mean, std))
+            moved = divergence(part["mean"], self._old_std, mean, std)
         new = log_prob(part["action"], mean, std)
         surrogate, clipped = clipped_surrogate(new, part["log_prob"], part["advantage"], c.clip)
         squared = value_loss(value, part["returns"], part.get("value"), c.clip)
         bonus = entropy(std)
         loss = surrogate + c.value_loss_coef * squared - c.entropy_coef * bonus
-        self.adam.take(torch.autograd.grad(loss, self.adam.parameters))
-        losses = torch.stack((surrogate, squared, bonus, self.adam.extra, clipped)).detach()
-        self._losses[:-1].copy_(losses)
+        gradients = torch.autograd.grad(loss, self.adam.parameters)
+        return gradients, torch.stack((surrogate, squared, bonus, moved, clipped)).detach()
 
     @torch.no_grad()
     def _clip_and_step(self) -> None:
