@@ -269,7 +269,7 @@ class Velocity(Task):
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 4096,
         "max_iterations": 600,
-        "learner.num_steps": 8,
+        "learner.num_steps": 0,
         "learner.num_epochs": 3,
         "learner.minibatch_size": 4096,
         "learner.gamma": 0.97,

@@ -28,6 +28,7 @@ class Workers:
         started, before = Barrier(count), torch.get_num_threads()
 
         def alone() -> None:
+            torch.get_num_threads()  # at first use a thread takes the number of all; only then its own can be set
             torch.set_num_threads(1)
             started.wait()
 

@@ -166,7 +166,10 @@ def _plenty(run: Config) -> int:
     for name in ("actor_hidden", "critic_hidden"):
         widths += getattr(learner, name, ())
     # Observations, actions, and activations of the networks with their gradients.
-    return PLENTY + 4 * getattr(learner, "num_steps", 0) * (1024 + 2 * max(widths))
+    steps = getattr(learner, "num_steps", 0)
+    if hasattr(learner, "steps_of"):
+        steps = learner.steps_of(run.num_envs)
+    return PLENTY + 4 * steps * (1024 + 2 * max(widths))
 
 
 def _resumed(run: Config, held: ExitStack) -> tuple[Path | None, dict[str, Any] | None]:

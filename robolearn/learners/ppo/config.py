@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,8 +12,9 @@ from typing import Literal
 class PPOConfig:
     """Proximal policy optimization."""
 
-    num_steps: int = field(default=24, metadata={"min": 1, "max": 4096})
-    """Steps of every environment in a batch; with `rnn` also the number of steps that gradients flow back."""
+    num_steps: int = field(default=24, metadata={"min": 0, "max": 4096})
+    """Steps of every environment in a batch; with `rnn` also the number of steps that gradients flow back. 0: 256 over
+    the root of the number of environments, 8 for 1024 and 4 for 4096, at least 2."""
     num_epochs: int = field(default=4, metadata={"min": 1, "max": 100})
     """Passes over a batch, each with a new permutation."""
     minibatch_size: int = field(default=6144, metadata={"min": 2, "max": 10_000_000})
@@ -83,6 +85,11 @@ class PPOConfig:
         if self.symmetry == "clock":
             warnings.warn("learner.symmetry=clock is now learner.symmetry=cycle", FutureWarning, stacklevel=2)
             self.symmetry = "cycle"
+
+    def steps_of(self, num_envs: int) -> int:
+        """Steps in a batch of this many environments. More environments make larger batches, and larger batches take
+        fewer of their steps to learn as much: the root shares the gain between the two."""
+        return self.num_steps or max(2, round(256 / math.sqrt(num_envs)))
 
     def validate(self) -> None:
         """Raise ValueError for settings that contradict each other."""

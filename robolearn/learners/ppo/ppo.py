@@ -66,7 +66,7 @@ def _require_fit(config: PPOConfig) -> None:
         raise ConfigError(
             f"learner.rnn={config.rnn} would update its recurrent state in that step: {how} learner.rnn=none"
         )
-    if config.num_steps < 2:
+    if config.num_steps == 1:
         raise ConfigError(
             f"learner.num_steps={config.num_steps} may collect resets only: {how} learner.num_steps=2 or more"
         )
@@ -90,7 +90,7 @@ class PPO:
         groups = (*config.actor_groups, *config.critic_groups)
         # Terminal observations: values need the critic's groups, the fold a group with a phase.
         leader = () if self.fold is None else (self.fold.leader,)
-        self.batch = Batch.empty(env, config.num_steps, groups, (*config.critic_groups, *leader))
+        self.batch = Batch.empty(env, config.steps_of(env.num_envs), groups, (*config.critic_groups, *leader))
         self.precision = choose_precision(config.precision, self.device)
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
         self._inputs = {name: widths[name] for name in config.actor_groups}

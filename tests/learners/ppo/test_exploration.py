@@ -65,3 +65,9 @@ def test_without_averaging_the_policy_shares_the_latest_weights(make_env):
     learner = PPO(make_env(CartpoleBalance(), num_envs=4), PPOConfig())
     assert learner.averaged is None
     assert learner.policy.actor is learner.actor
+
+
+@pytest.mark.parametrize(("num_envs", "steps"), [(1024, 8), (4096, 4), (256, 16), (100_000, 2)])
+def test_more_environments_make_fewer_steps_and_larger_batches(num_envs, steps):
+    assert PPOConfig(num_steps=0).steps_of(num_envs) == steps
+    assert PPOConfig(num_steps=24).steps_of(num_envs) == 24
