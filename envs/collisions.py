@@ -1,11 +1,11 @@
 """The light collision set of a robot on legs: what a walk touches, and nothing else.
 
-Feet touch the ground, legs touch other legs, hands touch legs and each other; all else passes through. Where a leg has a
-mesh for that, a capsule around the mesh stands for it. Of a simulation step's time contacts take a large part, and most
-pairs of a robot's shapes never meet while it walks.
+Feet touch the ground, legs touch other legs, hands touch legs and each other; all else passes through. Where a leg has
+a mesh for that, a capsule around the mesh stands for it. Of a simulation step's time contacts take a large part, and
+most pairs of a robot's shapes never meet while it walks.
 
-It is told to the simulator in bits: a pair of limbs that collide shares one, which the one has in `contype` and the other
-in `conaffinity`. So no list of pairs is needed, which some simulators do not read.
+It is told to the simulator in bits: a pair of limbs that collide shares one, which the one has in `contype` and the
+other in `conaffinity`. So no list of pairs is needed, which some simulators do not read.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def lighten(spec: mujoco.MjSpec, robot: Robot) -> None:
 
 
 def _soles(spec: mujoco.MjSpec, foot: str, geoms: Sequence[mujoco.MjsGeom]) -> Sequence[mujoco.MjsGeom]:
-    """What of a foot touches the ground: its geoms as low as its sole, or, where they are many capsules and spheres, four
-    spheres at the corners of these: a few points carry a sole as well as many, at a share of the cost."""
+    """What of a foot touches the ground: its geoms as low as its sole, or, where they are many capsules and spheres,
+    four spheres at the corners of these: a few points carry a sole as well as many, at a share of the cost."""
     site = spec.site(foot)
     upright = np.zeros(9)
     mujoco.mju_quat2Mat(upright, np.array(site.quat, dtype=float))

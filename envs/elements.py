@@ -36,8 +36,8 @@ def compiled(robot: Robot, spec: mujoco.MjSpec) -> mujoco.MjModel:
 
 
 def add_floor(spec: mujoco.MjSpec, bits: int | None = None) -> None:
-    """Add the plane "floor", which collides with geoms that share a bit with `bits`; None: with everything that collides
-    with anything."""
+    """Add the plane "floor", which collides with geoms that share a bit with `bits`; None: with everything that
+    collides with anything."""
     if bits is None:
         bits = 1
         for geom in spec.geoms:

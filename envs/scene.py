@@ -140,8 +140,8 @@ class Scene:
     """Whether there is a floor; None: under everything but a lone robot that is fixed and has no feet."""
     collisions: Literal["all", "light"] = "all"
     """What of robots on legs must collide: all that does in their files, or only what a walk touches: feet with the
-    ground, legs with other legs, hands with legs and each other. A backend that can leave out the rest does so, which is
-    faster (`robolearn.envs.collisions`)."""
+    ground, legs with other legs, hands with legs and each other. A backend that can leave out the rest does so, which
+    is faster (`robolearn.envs.collisions`)."""
     params: tuple[str, ...] = ()
     """Physical parameters, besides the three of every scene, that differ by environment:
     `entity/field` or `entity/field/selector`, see `robolearn.envs.randomize`."""

@@ -45,7 +45,7 @@ def add(spec: mujoco.MjSpec, scene: Scene) -> None:
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "robolearn_floor"
     material.texrepeat = [1, 1]
     if not scene.grounded:
-        add_floor(spec, collides=False)
+        add_floor(spec, bits=0)
     spec.geom("floor").material = "robolearn_floor"
     corners = _corners(scene, compiled(robot, spec.copy()))
     center = (corners.min(axis=0) + corners.max(axis=0)) / 2

@@ -14,6 +14,8 @@ from typing import Annotated, Any, ClassVar
 import torch
 
 from robolearn.envs.backend import PARAMETERS
+from robolearn.envs.robot import Robot
+from robolearn.envs.scene import ROBOT, Scene
 from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.tasks.mdp import gait_metrics as quality
 from robolearn.tasks.mdp import terms
@@ -269,6 +271,10 @@ class HumanoidWalk(Task):
         "min_upright": "terminations.fallen.upright",
     }
     symmetric: ClassVar[bool] = True
+
+    def scene(self, robot: Robot) -> Scene:
+        """The robot, of which collides what a walk touches."""
+        return Scene({ROBOT: robot}, collisions="light")
 
     def walk(self, state: State, ctx: Context) -> Tensor:
         """Keeping the gait *while* moving as commanded (N,): neither alone earns it. The product of these two rewards,

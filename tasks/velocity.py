@@ -162,8 +162,8 @@ def landing(state: State, ctx: Context) -> Tensor:
 
 
 def resting(state: State, ctx: Context) -> Tensor:
-    """Whether the robot should stand still (N,) bool: the command asks to, and no push was so recent that it may still have
-    to catch itself."""
+    """Whether the robot should stand still (N,) bool: the command asks to, and no push was so recent that it may still
+    have to catch itself."""
     return ~moving(state, ctx) & (ctx.push_time > CATCH_TIME)
 
 

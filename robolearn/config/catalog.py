@@ -207,7 +207,8 @@ ROBOTS: dict[str, tuple[str, tuple[Source, ...]]] = {
 
 
 def find(name: str) -> Path | None:
-    """The file of a robot of `ROBOTS`, or our robot.yaml about it; None where neither a package nor the cache has it."""
+    """The file of a robot of `ROBOTS`, or our robot.yaml about it; None where neither a package nor the cache has
+    it."""
     for source in ROBOTS[name][1]:
         found = _in_packages(source.path) if source.package else _in_cache(source.path)
         if found is not None:

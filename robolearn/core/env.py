@@ -32,7 +32,6 @@ from robolearn.tasks.mdp.context import Context, Random, RobotConstants, compute
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Ratio, Task
 
-
 LEVEL = "level_"
 """Prefix of the levels of curricula in the per-env state and among the metrics."""
 
@@ -169,7 +168,9 @@ class Env:
     def _first_levels(self) -> dict[str, Tensor]:
         """Levels (N,) before the first step, by their name in the per-env state."""
         return {
-            f"{LEVEL}{name}": torch.full((self.num_envs,), self.task.curricula[name].start, device=self.device)
+            f"{LEVEL}{name}": torch.full(
+                (self.num_envs,), self.task.curricula[name].start, device=self.device
+            )
             for name in self._levels
         }
 

@@ -2,9 +2,9 @@
 
 Of hidden units the second half are the mirror images of the first. A layer W (O, I) is then equivariant where
 W[o, i] = s_o s_i W[p(o), p(i)], with the reflections (p, s) of its outputs and inputs (Ravanbakhsh et al., 2017,
-"Equivariance Through Parameter-Sharing"). Elementwise activations keep this. So symmetry costs no operation in a forward
-or backward pass: weights begin on that subspace, gradients are projected onto it, and Adam's step, which treats each
-weight alike up to its sign, stays there.
+"Equivariance Through Parameter-Sharing"). Elementwise activations keep this. So symmetry costs no operation in a
+forward or backward pass: weights begin on that subspace, gradients are projected onto it, and Adam's step, which treats
+each weight alike up to its sign, stays there.
 """
 
 from __future__ import annotations
@@ -53,13 +53,12 @@ class Equivariance:
         shared.add_(image).mul_(0.5)
 
     @torch.no_grad()
-    def project_weights(self, scale: float = 1.0) -> None:
-        """Replace each weight by `scale` times the mean of itself and its mirror image; symmetric ones stay equal to the
-        bit."""
+    def project_weights(self) -> None:
+        """Replace each weight by the mean of itself and its mirror image; symmetric ones stay equal to the bit."""
         for parameter in self.adam.parameters:
             index, signs = self._images[id(parameter)]
             flat = parameter.reshape(-1)
-            mean = (flat + flat[index] * signs) * (0.5 * scale)
+            mean = (flat + flat[index] * signs) * 0.5
             parameter.copy_(mean.view_as(parameter))
 
     @torch.no_grad()

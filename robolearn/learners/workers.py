@@ -1,7 +1,8 @@
 """Threads of Python that each take a part of a minibatch, with one thread of torch.
 
-On a CPU torch divides every operation among its threads and waits for the slowest after each. The gradient of a minibatch
-is a sum over samples, so each thread may as well take half of the samples through the whole network, and wait once.
+On a CPU torch divides every operation among its threads and waits for the slowest after each. The gradient of a
+minibatch is a sum over samples, so each thread may as well take its part of them through the whole network, and wait
+once.
 Measured on two cores with AVX2, 4096 samples, two networks of 256 and 128 units: 26 instead of 36 ms a gradient.
 """
 

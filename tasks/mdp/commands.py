@@ -62,8 +62,9 @@ class Command(Protocol):
         ...
 
     def eased(self, values: Tensor, level: Tensor) -> Tensor:
-        """Commands (N, width) for environments at `level` (N,) of a curriculum: the full ones at 1."""
-        raise NotImplementedError(f"{type(self).__name__}.eased")
+        """Commands (N, width) for environments at `level` (N,) of a curriculum: the full ones at 1. Commands that do
+        not know an easier form stay as they are."""
+        return values
 
     def follow(self, values: Tensor, aim: dict[str, Tensor], state: State, ctx: Context) -> Tensor:
         """The commands (N, width) in a new state of the robot, from those before; a pure function.

@@ -176,7 +176,9 @@ class Task:
             if hasattr(self, old):
                 raise ValueError(f"the task defines {old}(), which is now called {new}(); rename it")
         if len(inspect.signature(self.task_state).parameters) == 2:
-            raise ValueError("task_state(num_envs, random) is now task_state(num_envs, robot, random); add robot")
+            raise ValueError(
+                "task_state(num_envs, random) is now task_state(num_envs, robot, random); add robot"
+            )
         for name, term in self.rewards.items():
             if not isinstance(term, (Reward, int, float)):
                 raise ValueError(f"rewards.{name} must be stated as reward(function, weight), not {term!r}")
@@ -233,7 +235,9 @@ class Task:
             )
         for name in self.curricula:
             if name not in ("commands", "pushes") or getattr(self, name) is None:
-                raise ValueError(f"curricula.{name}: the task has no {name} to make harder; it takes commands and pushes")
+                raise ValueError(
+                    f"curricula.{name}: the task has no {name} to make harder; it takes commands and pushes"
+                )
         for name, (low, high) in self.randomize.items():
             entity, _, rest = name.partition("/")
             changed = rest.partition("/")[0] if rest else entity

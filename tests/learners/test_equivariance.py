@@ -65,7 +65,7 @@ def test_projecting_symmetric_weights_changes_no_bit():
 
 
 def test_the_projected_gradient_is_the_mean_with_its_mirror_image():
-    actor, adam, equivariance = small((2,))
+    _, adam, equivariance = small((2,))
     bias = adam.names.index("actor.mlp.2.bias")
     adam.gradients[bias].copy_(torch.tensor([3.0, 1.0]))
     equivariance.project_gradients()

@@ -10,6 +10,7 @@ from PIL import Image
 from robolearn.config import catalog
 from robolearn.envs import lint, mjcf
 from robolearn.envs.robot import Robot
+from robolearn.envs.scene import ROBOT, Scene
 
 QUADRUPED = {"FL": "FR", "RL": "RR"}
 HIPS = ("FL_hip_joint", "FR_hip_joint", "RL_hip_joint", "RR_hip_joint")
@@ -136,10 +137,48 @@ def test_the_home_pose_is_its_mirror_image_and_within_the_limits(named):
         np.testing.assert_allclose(mirrored, robot.home, atol=0.02)
 
 
-def test_it_holds_its_home_pose_for_two_seconds(named):
-    _, robot = named
+BALANCED = {"unitree_g1": "falls", "unitree_go1": "sinks"}
+"""Robots with mjlab's soft gains, which a policy balances, and what they do without one."""
+
+
+def test_it_holds_its_home_pose_for_two_seconds_unless_a_policy_must_balance_it(named):
+    name, robot = named
     held = lint.hold(robot)
-    assert held.held, held.text
+    assert held.held == (name not in BALANCED), held.text
+    assert held.text.startswith(BALANCED.get(name, ""))
+
+
+@pytest.mark.parametrize(
+    ("name", "joint", "motor"),
+    [
+        ("unitree_g1", "left_knee_joint", (99.098, 6.309, 139.0, 0.0251019)),
+        ("unitree_g1", "right_ankle_roll_joint", (28.501, 1.814, 50.0, 0.00721945)),
+        ("unitree_g1", "left_wrist_roll_joint", (14.251, 0.9072, 25.0, 0.00360972)),
+        ("unitree_go1", "RL_calf_joint", (35.765, 2.277, 35.55, 0.0090592)),
+        ("unitree_go1", "FR_hip_joint", (15.896, 1.012, 23.7, 0.0040263)),
+    ],
+)
+def test_robots_of_mjlab_have_the_motors_that_mjlab_gives_them(name, joint, motor):
+    """kp = I w^2, kd = 4 I w, w = 2 pi 10/s, of the rotor inertia times the gear ratio squared."""
+    found = catalog.find(name)
+    if found is None:
+        pytest.skip(f"{name} {catalog.hint(name)}")
+    robot = Robot.load(found, name=name)
+    actuator = next(a for a in robot.actuators if a.joint == joint)
+    assert (actuator.kp, actuator.kd, actuator.effort, actuator.armature) == pytest.approx(motor, rel=1e-3)
+    assert robot.solver["mujoco"]["timestep"] == 0.005
+
+
+def test_the_light_collision_set_of_the_g1_stands_on_four_points_a_foot():
+    found = catalog.find("unitree_g1")
+    if found is None:
+        pytest.skip(f"unitree_g1 {catalog.hint('unitree_g1')}")
+    robot = Robot.load(found, name="unitree_g1")
+    model = mjcf.build_model(Scene({ROBOT: robot}, collisions="light"))
+    ground = [g for g in range(model.ngeom) if model.geom_bodyid[g] and model.geom_conaffinity[g] & 1]
+    assert len(ground) == 8
+    places = {tuple(np.round(model.geom_pos[g], 3)) for g in ground}
+    assert places == {(x, y, -0.025) for x, w in ((0.1, 0.026), (-0.044, 0.018)) for y in (-w, w)}
 
 
 def test_robolearn_robot_pictures_it_and_finds_no_error_and_two_iterations_train(named, tmp_path):

@@ -314,7 +314,11 @@ class PPO:
             "learning_rate": self.learning_rate,
             "random": self.random.get_state(),
             "folded": self.fold is not None,
-            **({} if self.averaged is None else {"averaged": self.averaged.state_dict(), "count": self._averaged}),
+            **(
+                {}
+                if self.averaged is None
+                else {"averaged": self.averaged.state_dict(), "count": self._averaged}
+            ),
             **({} if self.sampler.noise is None else {"noise": self.sampler.noise}),
             **({} if self.recurrence is None else {"memory": self.recurrence.now}),
         }

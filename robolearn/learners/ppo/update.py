@@ -66,7 +66,7 @@ class Update:
                 reflection = joined([symmetry.groups[group] for group in groups])
                 self._mirror[name] = reflection, net.obs_normalizer
         self.adam = DeviceAdam({"actor": actor, "critic": critic}, config.learning_rate, config.max_grad_norm)
-        self.equivariance = exact and self._equivariant(exact)
+        self.equivariance = None if exact is None else self._equivariant(exact)
         """Keeps the networks symmetric; None where they need not be."""
         self.device = self.adam.rate.device
         self.read_at_once = self.device.type == "cpu"
@@ -192,9 +192,7 @@ class Update:
     def _equivariant(self, symmetry: Symmetry) -> Equivariance:
         """Make the networks, whose weights are new, symmetric."""
         seen = [joined([symmetry.groups[group] for group in groups]) for _, groups, _ in self._networks()]
-        made = Equivariance(
-            self.adam, [(self.actor, seen[0], symmetry.action), (self.critic, seen[1], None)]
-        )
+        made = Equivariance(self.adam, [(self.actor, seen[0], symmetry.action), (self.critic, seen[1], None)])
         made.begin()
         return made
 
@@ -221,10 +219,11 @@ class Update:
             shares = [(end - start) / size for start, end in itertools.pairwise(cuts)]
             pieces = [{k: x[i:j] for k, x in part.items()} for i, j in itertools.pairwise(cuts)]
             found = self._workers.map(self._gradients, pieces)
-            gradients, losses = [x * shares[0] for x in found[0][0]], found[0][1] * shares[0]
+            summed, losses = [x * shares[0] for x in found[0][0]], found[0][1] * shares[0]
             for share, (more, other) in zip(shares[1:], found[1:], strict=True):
-                torch._foreach_add_(gradients, more, alpha=share)
+                torch._foreach_add_(summed, list(more), alpha=share)
                 losses += share * other
+            gradients = summed
         self.adam.take(tuple(gradients))
         self.adam.extra.copy_(losses[KL])
         self._losses[:-1].copy_(losses)
