@@ -75,7 +75,9 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
     for name, thing in scene.objects.items():  # after the robots, with whose geoms they collide
         add_object(spec, name, thing)
     _add_solver_options(spec, scene.robot, backend)
-    if light:  # few shapes a body: to sort them first takes longer than to compare all
+    if (
+        light and backend == "mujoco"
+    ):  # few shapes a body: to sort them first takes longer than to compare all
         spec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
     if scene.grounded:
         add_floor(spec, FLOOR if light and scene.alone else None)

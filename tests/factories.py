@@ -79,7 +79,7 @@ def make_env() -> Iterator[Callable[..., Env]]:
         from robolearn.envs.mujoco.backend import MujocoBackend
 
         robot = load_robot(task.robot)
-        made.append(Env(task, robot, MujocoBackend(robot, num_envs), seed=seed))
+        made.append(Env(task, robot, MujocoBackend(task.scene(robot), num_envs), seed=seed))
         return made[-1]
 
     yield make

@@ -66,6 +66,7 @@ def surroundings(model: mujoco.MjModel) -> np.ndarray:
             robots.add(int(body))
             body = model.body_parentid[body]
     robots.remove(0)
+    robots |= {int(body) for body in np.flatnonzero(model.body_weldid)}  # fixed to a body that moves
     return np.array([body not in robots for body in model.geom_bodyid], dtype=bool)
 
 

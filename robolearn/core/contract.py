@@ -16,6 +16,8 @@ from robolearn.files import replacing
 
 SCHEMA = 1
 """Version of contract.json's layout."""
+MOTOR = ("joint", "kind", "kp", "kd", "effort")
+"""What the contract says of each actuator: what the robot's drive is told. The rotor's inertia it has by itself."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def contract_of(env: LearnerEnv) -> Contract:
             )
         ],
         actions=[
-            {**asdict(actuator), "offset": o, "scale": s}
+            {name: getattr(actuator, name) for name in MOTOR} | {"offset": o, "scale": s}
             for actuator, o, s in zip(robot.actuators, offset.tolist(), scale.tolist(), strict=True)
         ],
         command=list(task.commands.names) if task.commands else [],

@@ -156,7 +156,7 @@ class Env:
         ends = {name: never.clone() for name in ("terminated", "truncated", "diverged", "done")}
         return EnvState(
             episode,
-            per_env={**self._first_levels(), **task.per_env_state(n, self.random)},
+            per_env=self._with_levels(task.per_env_state(n, self.random)),
             observations={},
             terminal_observations={},
             outcome={"reward": zeros(), **ends},
@@ -173,6 +173,10 @@ class Env:
             )
             for name in self._levels
         }
+
+    def _with_levels(self, own: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The task's per-env state, and the levels."""
+        return {**self._first_levels(), **own} if self._levels else own
 
     def _level(self, name: str) -> Tensor | None:
         """(N,) level of a curriculum; None without one."""

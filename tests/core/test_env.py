@@ -498,7 +498,9 @@ def test_a_term_that_raises_is_reported_with_its_line(make_env, monkeypatch):
 
 
 def test_a_task_state_that_is_the_states_own_tensor_or_changes_its_name_is_refused(make_env, monkeypatch):
-    monkeypatch.setattr(CartpoleBalance, "task_state", lambda self, n, random: {"speed": torch.zeros(n, 2)})
+    monkeypatch.setattr(
+        CartpoleBalance, "task_state", lambda self, n, robot, random: {"speed": torch.zeros(n, 2)}
+    )
     monkeypatch.setattr(CartpoleBalance, "advance", lambda self, s, c: {"speed": s.robot.joint_vel})
     with pytest.raises(ValueError, match="task state 'speed' is a tensor of the State"):
         make_env(CartpoleBalance())

@@ -14,10 +14,11 @@ from tests.factories import load_robot
 # The humanoid
 
 
-def test_the_humanoids_training_model_has_only_feet_and_floor_geoms(humanoid, model):
+def test_every_geom_of_the_humanoids_training_model_collides(humanoid, model):
     names = {model.body(int(body)).name for body in model.geom_bodyid}
-    assert names == {"world", *humanoid.feet}
-    assert model.ngeom == 9  # the floor and four spheres a foot
+    assert names == {model.body(b).name for b in range(model.nbody)}
+    assert (model.geom_contype | model.geom_conaffinity).all()
+    assert model.ngeom == 24  # the floor, one for each of 15 bodies, and four spheres a foot
     assert model.nmesh == 0
     assert model.vis.global_.bvactive == 0
 
@@ -68,8 +69,9 @@ def test_motors_joints_and_timestep_are_realistic(humanoid, model):
 def test_the_contact_spheres_lie_within_a_foot_sized_patch(humanoid, model):
     for foot in humanoid.feet:
         body = model.body(foot).id
-        spheres = np.flatnonzero(model.geom_bodyid == body)
-        assert (model.geom_type[spheres] == mujoco.mjtGeom.mjGEOM_SPHERE).all()
+        sphere = model.geom_type == mujoco.mjtGeom.mjGEOM_SPHERE
+        spheres = np.flatnonzero((model.geom_bodyid == body) & sphere)
+        assert len(spheres) == 4
         radius = model.geom_size[spheres, 0]
         low = (model.geom_pos[spheres] - radius[:, None]).min(axis=0)
         high = (model.geom_pos[spheres] + radius[:, None]).max(axis=0)

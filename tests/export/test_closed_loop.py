@@ -115,7 +115,9 @@ def test_a_bundle_controls_robots_on_a_gpu(exported):
 def test_dropped_contacts_raise_run_failed(walking, monkeypatch):
     pytest.importorskip("mujoco_warp")
     make = loop.make_env
-    run = config.resolve(["task=humanoid_walk", "backend=mujoco_warp", "device=cpu", "backend.nconmax=3"])
+    run = config.resolve(
+        ["task=humanoid_walk", "backend=mujoco_warp", "device=cpu", "backend.nconmax=3", "backend.njmax=400"]
+    )
     monkeypatch.setattr(loop, "make_env", lambda *a, **b: unread(make(*a, **b)))
     with pytest.raises(RunFailed, match=r"raise backend\.nconmax, now 3"):
         loop._episodes(replace(run, task=walking.task), STARTS, 60, driving(0.0))

@@ -115,7 +115,7 @@ class PPO:
         exact = self.symmetry if self.fold is None and augmented is None else None
         self.update = Update(
             *(self.actor, self.critic, config, self.precision, self.recurrence),
-            *(augmented, exact, all_reduce_mean),
+            *(augmented, all_reduce_mean, exact),
         )
         self._reflections = {
             groups: None if exact is None else joined([exact.groups[group] for group in groups])

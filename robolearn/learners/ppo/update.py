@@ -52,8 +52,8 @@ class Update:
         precision: str,
         recurrence: ActorRecurrence | None = None,
         symmetry: Symmetry | None = None,
-        exact: Symmetry | None = None,
         all_reduce_mean: AllReduceMean = single_rank,
+        exact: Symmetry | None = None,
     ) -> None:
         """With `recurrence`, the actor's, minibatches are whole environments; with `symmetry` each sample is learned
         together with its mirror image; with `exact` the networks are kept equivariant."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ class Sim:
     """An engine with its layout, model and physical parameters."""
 
     def __init__(self, what: Robot | Scene, device: str = "cpu", **flags: bool) -> None:
-        scene = Scene.of(what)
+        # What a walk touches: this engine has no contacts of a robot with itself.
+        scene = replace(Scene.of(what), collisions="light")
         self.robot, self.layout = scene.robot, Layout(scene)
         self.model = mjcf.build_model(scene, "newton")
         options = self.robot.solver["newton"]

@@ -40,7 +40,7 @@ def in_16_kb(folder: Path) -> Robot:
     path = shutil.copytree(ROBOTS / "humanoid", folder / "humanoid")
     mjcf = path / "humanoid.xml"
     text = mjcf.read_text()
-    mjcf.write_text(text.replace("<compiler", '<size memory="16000"/>\n  <compiler', 1))
+    mjcf.write_text(text.replace("<compiler", '<size memory="18000"/>\n  <compiler', 1))
     return Robot.load(path)
 
 

@@ -15,6 +15,7 @@ from robolearn.envs import mjcf
 from robolearn.envs.contacts import ArraySizes, array_sizes, colliding_pairs
 from robolearn.envs.mujoco_warp.backend import MujocoWarpBackend, MujocoWarpConfig
 from robolearn.envs.randomize import InverseWeights
+from robolearn.envs.scene import ROBOT, Scene
 from robolearn.errors import RunFailed
 from tests.factories import home_pose, home_targets, load_robot
 
@@ -170,11 +171,12 @@ def test_array_sizes_use_the_condim_of_an_explicit_pair():
 
 
 def test_array_sizes_of_the_humanoid_hold_every_possible_contact(humanoid):
-    model = mjcf.build_model(humanoid, "mujoco_warp")
-    # Four spheres per foot on the ground, and sphere on sphere between the feet: 8 + 16 pairs of one contact; four
-    # rows per contact (pyramid, condim 3), one per joint with limits.
-    assert len(colliding_pairs(model)) == 8 + 16
-    assert array_sizes(model) == ArraySizes(24, 4 * 24 + 21)
+    model = mjcf.build_model(Scene({ROBOT: humanoid}, collisions="light"), "mujoco_warp")
+    # Four spheres per foot on the ground; 7 shapes of a leg with 7 of the other; 2 of an arm with 14 of the legs, and
+    # with 2 of the other arm. Of the 8 contacts with the ground all fit, and 24 more; four rows per contact (pyramid,
+    # condim 3), one per joint with limits.
+    assert len(colliding_pairs(model)) == 8 + 7 * 7 + 2 * 2 * 14 + 2 * 2
+    assert array_sizes(model) == ArraySizes(8 + 24, 4 * 32 + 21)
     assert array_sizes(model, contacts=10) == ArraySizes(10, 4 * 10 + 21)
 
 
