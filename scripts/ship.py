@@ -54,7 +54,8 @@ def main() -> None:
     if content["iter"] != config.resolve(words).max_iterations:
         sys.exit("training stopped before max_iterations: no policy was written")
     found = judge(str(run), [], arguments.episodes)
-    for gate in GATES:
+    judged = [gate for gate in GATES if gate.scenario in found]
+    for gate in judged:
         print(gate.line(found[gate.scenario][gate.key]))
     if not walks(found):
         sys.exit("the robot does not walk: no policy was written")
@@ -67,7 +68,7 @@ def main() -> None:
         "environment_steps": content["infos"]["steps"],
         "minutes": round(content["infos"]["seconds"] / 60, 2),
         "episodes": found["commands"]["episodes"],
-        "gates": {gate.name: found[gate.scenario][gate.key] for gate in GATES},
+        "gates": {gate.name: found[gate.scenario][gate.key] for gate in judged},
     }
     folder = PRETRAINED / arguments.task
     folder.mkdir(parents=True, exist_ok=True)
