@@ -55,8 +55,6 @@ def add_actuator(spec: mujoco.MjSpec, actuator: Actuator, prefix: str = "") -> N
     """Add the motor of one joint; names in the spec begin with `prefix`."""
     name = prefix + actuator.joint
     joint = spec.joint(name)
-    if actuator.armature is not None:
-        joint.armature = actuator.armature
     if joint.actfrclimited and actuator.effort <= min(-joint.actfrcrange[0], joint.actfrcrange[1]):
         joint.actfrclimited = int(mujoco.mjtLimited.mjLIMITED_FALSE)  # the motor's own limit is as low
     limits = [-actuator.effort, actuator.effort]

@@ -101,13 +101,17 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
 
 
 def robot_bodies(robot: Robot) -> mujoco.MjSpec:
-    """The bodies of one robot's file, with its free joint, the sites of its soles and its contact exclusions."""
+    """The bodies of one robot's file, with its free joint, the sites of its soles, its contact exclusions and the rotors
+    of its motors."""
     spec = model_file.read(robot.mjcf).spec.copy()
     _free_base(spec, robot)
     for foot, (position, orientation) in robot.soles.items():
         spec.body(foot).add_site(name=foot, pos=position, quat=orientation)
     for one, other in robot.apart:
         spec.add_exclude(bodyname1=one, bodyname2=other)
+    for actuator in robot.actuators:
+        if actuator.armature is not None:
+            spec.joint(actuator.joint).armature = actuator.armature
     return spec
 
 

@@ -219,7 +219,7 @@ class HumanoidWalk(Task):
         default_factory=lambda: {
             # Early: a robot that is lost anyway teaches nothing on its way down.
             "fallen": ends(terms.fallen, height=0.5, upright=0.75),
-            # Only the feet collide.
+            # Only its feet touch the ground.
             "body_below_ground": ends(terms.body_below_ground),
         }
     )

@@ -147,7 +147,9 @@ def test_newtons_model_has_the_masses_and_options_of_the_mjcf(make):
     assert sorted(set(np.round(solver_model.dof_armature[6:], 4))) == [0.008, 0.012, 0.02]
     assert set(np.round(solver_model.dof_damping[6:], 4)) == {0.2}
     assert set(solver_model.dof_frictionloss) == {0.0}
-    assert solver_model.geom_friction[:, 0] == pytest.approx([0.8] * 9)  # eight spheres and the floor
+    assert solver_model.geom_friction[:, 0] == pytest.approx(
+        [0.8] * 24
+    )  # 15 bodies, eight spheres and the floor
     assert solver_model.opt.integrator == mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     assert (solver_model.opt.iterations, solver_model.opt.ls_iterations) == (6, 12)
 
