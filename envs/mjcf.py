@@ -101,8 +101,8 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
 
 
 def robot_bodies(robot: Robot) -> mujoco.MjSpec:
-    """The bodies of one robot's file, with its free joint, the sites of its soles, its contact exclusions and the rotors
-    of its motors."""
+    """The bodies of one robot's file, with its free joint, the sites of its soles, its contact exclusions and the
+    rotors of its motors."""
     spec = model_file.read(robot.mjcf).spec.copy()
     _free_base(spec, robot)
     for foot, (position, orientation) in robot.soles.items():
