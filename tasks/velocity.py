@@ -205,11 +205,9 @@ class Velocity(Task):
     )
     """What is asked of the robot, redrawn during an episode."""
     pushes: Pushes | None = field(
-        default_factory=lambda: Pushes(
-            speed=(0.0, 0.8), seconds=(1.0, 3.0), box=(0.5, 0.5, 0.4), turn=(0.52, 0.52, 0.78)
-        )
+        default_factory=lambda: Pushes(seconds=(1.0, 3.0), box=(0.5, 0.5, 0.4), turn=(0.52, 0.52, 0.78))
     )
-    """Shoves: the whole robot is set in motion, as mjlab does, and harder."""
+    """Shoves: the whole robot is set in motion, as mjlab does."""
     randomize: dict[str, tuple[float, float]] = field(
         default_factory=lambda: {
             "friction": (0.5, 1.2),
@@ -244,7 +242,7 @@ class Velocity(Task):
             "foot_slip": reward(foot_slip, -0.3),
             "landing": reward(landing, -0.3),
             "stepping": reward(stepping, -2.0),
-            "still": reward(still, 1.0, std=0.04),
+            "still": reward(still, 1.0, std=0.1),
             "self_contact": reward(self_contact, -1.0, force=10.0),
             "vertical_speed": reward(terms.vertical_speed, -0.5),
             "roll_pitch_rate": reward(terms.roll_pitch_rate, -0.05),
