@@ -85,7 +85,13 @@ def test_a_normalizer_counts_the_mirror_image_of_a_batch():
 
 def test_an_odd_number_of_hidden_units_is_refused(make_env):
     with pytest.raises(ValueError, match="17 units"):
-        PPO(make_env(Velocity(), num_envs=2), PPOConfig(actor_hidden=(17,)))
+        PPO(make_env(Velocity(), num_envs=2), PPOConfig(actor_hidden=(17,), symmetry="equivariant"))
+
+
+def test_symmetry_is_left_out_where_a_network_cannot_have_it_and_nobody_asked(make_env):
+    learner = PPO(make_env(Velocity(), num_envs=2), PPOConfig(critic_hidden=(17,)))
+    assert learner.symmetry is None
+    assert learner.update.equivariance is None
 
 
 def test_a_task_without_a_cycle_trains_symmetric_networks(make_env):

@@ -303,7 +303,8 @@ class PPO:
                 "learner.symmetry=cycle: the actor observes no phase of a cycle; use learner.symmetry=equivariant"
             )
         fold = Fold(symmetry, c.actor_groups) if cyclic and wanted not in ("augment", "equivariant") else None
-        return (symmetry, fold) if fold is not None or c.rnn == "none" else (None, None)
+        fits = c.rnn == "none" and not any(width % 2 for width in (*c.actor_hidden, *c.critic_hidden))
+        return (symmetry, fold) if fold is not None or fits or wanted != "auto" else (None, None)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights under rsl_rl's names, so that its runner loads them, and what exact resume needs."""
