@@ -201,7 +201,7 @@ class Velocity(Task):
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
     """Share of episodes that start with some of the commanded velocity."""
     commands: VelocityCommands | None = field(
-        default_factory=lambda: VelocityCommands(standing=0.15, heading=0.2)
+        default_factory=lambda: VelocityCommands(standing=0.2, heading=0.2)
     )
     """What is asked of the robot, redrawn during an episode."""
     pushes: Pushes | None = field(
@@ -233,15 +233,15 @@ class Velocity(Task):
             "track_yaw_rate": reward(track_yaw_rate, 1.5, std=0.5),
             "upright": reward(upright, 1.0, std=0.3),
             "posture": reward(posture, 1.5),
-            "striding": reward(Velocity.striding, 4.0, full=0.25, most=0.5),
-            "halting": reward(halting, -3.0, most=0.5),
+            "striding": reward(Velocity.striding, 4.0, full=0.2, most=0.45),
+            "halting": reward(halting, -3.0, most=0.4),
             "air_time": reward(air_time, 20.0, least=0.1, most=0.35),
             "fall": reward(Velocity.fall, -100.0),
             "foot_clearance": reward(foot_clearance, -2.0, height=0.12),
             "swing_height": reward(swing_height, -2.0, height=0.12),
             "foot_slip": reward(foot_slip, -0.3),
             "landing": reward(landing, -0.3),
-            "stepping": reward(stepping, -2.0),
+            "stepping": reward(stepping, -1.0),
             "still": reward(still, 1.0, std=0.1),
             "self_contact": reward(self_contact, -1.0, force=10.0),
             "vertical_speed": reward(terms.vertical_speed, -0.5),
@@ -253,7 +253,7 @@ class Velocity(Task):
     """Function, weight per second and parameters of each reward."""
     terminations: dict[str, Termination] = field(
         default_factory=lambda: {
-            "fallen": ends(fallen, height=0.65, upright=0.6),
+            "fallen": ends(fallen, height=0.7, upright=0.7),
             "body_below_ground": ends(terms.body_below_ground),
         }
     )
@@ -261,7 +261,7 @@ class Velocity(Task):
     curricula: dict[str, Level] = field(
         default_factory=lambda: {
             "commands": level(Velocity.keeping_up, 1.0, rise=0.0, drop=0.0),
-            "pushes": level(Velocity.staying_up, 0.0, rise=0.04, drop=0.8),
+            "pushes": level(Velocity.staying_up, 0.0, most=2.0, rise=0.08, drop=1.0),
         }
     )
     """Function, first level and parameters of each curriculum."""
@@ -273,6 +273,7 @@ class Velocity(Task):
         "learner.num_epochs": 3,
         "learner.minibatch_size": 4096,
         "learner.gamma": 0.97,
+        "learner.final_gamma": 0.99,
         "learner.activation": "relu",
         "learner.desired_kl": 0.03,
         "learner.max_kl": 0.15,

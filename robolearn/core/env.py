@@ -186,7 +186,7 @@ class Env:
         """Let every level rise or fall by what its function says; a diverged environment keeps its own."""
         for name, change in self._levels.items():
             old = self.state.per_env[f"{LEVEL}{name}"]
-            new = (old + change(state, ctx)).clamp(0.0, 1.0)
+            new = (old + change(state, ctx)).clamp(0.0, self.task.curricula[name].most)
             self.state.per_env = {**self.state.per_env, f"{LEVEL}{name}": torch.where(diverged, old, new)}
 
     def _draw_commands(self, commands: Command) -> Drawn:

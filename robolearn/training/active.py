@@ -15,7 +15,7 @@ from rich.text import Text
 
 from robolearn.envs.scene import Object, Scene
 from robolearn.tasks.mdp.observations import Observation
-from robolearn.tasks.mdp.stated import StatedTerm
+from robolearn.tasks.mdp.stated import Level, StatedTerm
 from robolearn.tasks.mdp.task import Task
 
 Columns = Mapping[str, Sequence[tuple[Observation, int]]]
@@ -134,9 +134,13 @@ def _terminations(task: Task) -> list[tuple[str, str]]:
 def _curricula(task: Task) -> list[tuple[str, str]]:
     """What becomes harder in training, with its first level; off where it has the full range from the start."""
     return [
-        (name, OFF if term.start >= 1 else _listed([("start", term.start), *_parameters(term)]))
+        (name, OFF if term.start >= 1 >= term.most else _listed(_level(term)))
         for name, term in task.curricula.items()
     ]
+
+
+def _level(term: Level) -> Iterable[tuple[str, Any]]:
+    return [("start", term.start), ("most", term.most), *_parameters(term)]
 
 
 def _parameters(term: Any) -> Iterable[tuple[str, Any]]:

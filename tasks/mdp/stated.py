@@ -79,14 +79,24 @@ class Termination(StatedTerm):
 
 @dataclass(frozen=True)
 class Level(StatedTerm):
-    """A curriculum: the level of each environment, from 0 to 1. Made by `level`."""
+    """A curriculum: the level of each environment, from 0 to `most`. Made by `level`."""
 
     start: float = 0.0
     """Level at the start of a training; 1: no curriculum."""
+    most: float = 1.0
+    """Highest level; above 1 a training becomes harder than what is asked outside of it."""
     head: ClassVar[str] = "start"
 
     def _head(self) -> Setting:
         return Setting(float, self.start, {"min": 0.0, "max": 1.0})
+
+    def settings(self) -> dict[str, Setting]:
+        """The first level, the highest, and the parameters."""
+        return {**super().settings(), "most": Setting(float, self.most, {"min": 1.0, "max": 10.0})}
+
+    def changed(self, values: Mapping[str, Any]) -> Self:
+        """The same function with other values of the settings."""
+        return replace(super().changed(values), most=values["most"])
 
 
 def reward(function: Callable[..., Tensor], weight: float, /, **parameters: Any) -> Reward:
@@ -107,14 +117,14 @@ def ends(function: Callable[..., Tensor], /, **parameters: Any) -> Termination:
     return Termination(function, _checked(function, parameters, Termination.head))
 
 
-def level(function: Callable[..., Tensor], start: float, /, **parameters: Any) -> Level:
+def level(function: Callable[..., Tensor], start: float, /, most: float = 1.0, **parameters: Any) -> Level:
     """A curriculum of a task: the level of each environment begins at `start`, changes in every control step by
-    `function(state, ctx, **parameters)` (N,), and stays within 0 and 1.
+    `function(state, ctx, **parameters)` (N,), and stays within 0 and `most`.
 
     Raises:
         ConfigError: as for `reward`.
     """
-    return Level(function, _checked(function, parameters, Level.head), float(start))
+    return Level(function, _checked(function, parameters, Level.head), float(start), float(most))
 
 
 def _checked(function: Callable[..., Tensor], given: Mapping[str, Any], head: str) -> dict[str, Any]:

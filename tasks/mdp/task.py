@@ -233,10 +233,14 @@ class Task:
             raise ValueError(
                 f"rewards and reward_terms() do not match: {unmatched}; give each term one weight"
             )
-        for name in self.curricula:
+        for name, stated in self.curricula.items():
             if name not in ("commands", "pushes") or getattr(self, name) is None:
                 raise ValueError(
                     f"curricula.{name}: the task has no {name} to make harder; it takes commands and pushes"
+                )
+            if name == "commands" and stated.most > 1:
+                raise ValueError(
+                    f"curricula.commands.most={stated.most:g}: commands stay in their ranges; widen these and use 1"
                 )
         for name, (low, high) in self.randomize.items():
             entity, _, rest = name.partition("/")

@@ -53,6 +53,19 @@ def test_levels_change_every_step_and_stay_within_0_and_1():
     assert drained["metric/level_commands"] == pytest.approx((1.5 + 1.3 + 1.1 + 1.0) / 12, abs=1e-6)
 
 
+def test_a_level_may_rise_above_1_where_the_task_says_so():
+    pushes = {"pushes": level(slowly, 0.9, most=1.5, rise=0.4)}
+    env = eased(curricula=pushes)
+    for expected in ([1.3, 0.5, 0.5], [1.5, 0.1, 0.1]):
+        env.step(torch.zeros(3, 21))
+        assert env.state.per_env["level_pushes"].tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_commands_beyond_their_ranges_are_refused():
+    with pytest.raises(ValueError, match=r"curricula\.commands\.most"):
+        Velocity(curricula={"commands": level(slowly, 0.0, most=2.0, rise=0.1)}).validate()
+
+
 def test_commands_are_as_fast_as_the_level_allows():
     env = eased()
     assert env.state.episode.command[:, 0].tolist() == [0.5, 0.5, 0.5]

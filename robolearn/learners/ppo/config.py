@@ -36,6 +36,9 @@ class PPOConfig:
     returns of about 1 to 100."""
     gamma: float = field(default=0.99, metadata={"min": 0.0, "max": 1.0})
     """Discount per step."""
+    final_gamma: float = field(default=0.0, metadata={"min": 0.0, "max": 1.0})
+    """Discount per step once robots seldom fall: the horizon 1/(1-gamma) grows with the mean time between two falls, up
+    to a fifth of it. 0: `gamma` throughout."""
     lam: float = field(default=0.95, metadata={"min": 0.0, "max": 1.0})
     """Lambda of the advantage estimate."""
     clip: float = field(default=0.2, metadata={"above": 0.0, "max": 1.0})
@@ -97,6 +100,10 @@ class PPOConfig:
             raise ValueError(
                 f"learning_rate={self.learning_rate:g} is not between min_learning_rate="
                 f"{self.min_learning_rate:g} and max_learning_rate={self.max_learning_rate:g}; widen them"
+            )
+        if self.final_gamma and not self.gamma <= self.final_gamma:
+            raise ValueError(
+                f"final_gamma={self.final_gamma:g} is below gamma={self.gamma:g}; raise it, or use 0 for a fixed gamma"
             )
         if self.max_kl < self.desired_kl:
             raise ValueError(f"max_kl={self.max_kl:g} is below desired_kl={self.desired_kl:g}; raise it")

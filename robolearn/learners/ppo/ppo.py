@@ -24,6 +24,7 @@ from robolearn.learners.learner import Report
 from robolearn.learners.networks import build_model, rnn_of
 from robolearn.learners.policy import Policy, PolicySpec
 from robolearn.learners.ppo.config import PPOConfig
+from robolearn.learners.ppo.horizon import Horizon
 from robolearn.learners.ppo.sampler import Sampler
 from robolearn.learners.ppo.update import Update
 from robolearn.learners.precision import autocast, choose_precision
@@ -34,7 +35,7 @@ from robolearn.tasks.mdp.symmetry import Symmetry, joined
 
 
 def gae(
-    reward: Tensor, value: Tensor, last_value: Tensor, done: Tensor, gamma: float, lam: float
+    reward: Tensor, value: Tensor, last_value: Tensor, done: Tensor, gamma: float | Tensor, lam: float
 ) -> tuple[Tensor, Tensor]:
     """Generalized advantage estimation (Schulman et al., 2016, eq. 16) and the returns.
 
@@ -43,7 +44,7 @@ def gae(
         value: (T, N) values of the states before each step.
         last_value: (N,) values of the states after the last step.
         done: (T, N) bool; no advantage crosses the end of an episode.
-        gamma: discount.
+        gamma: discount, a number or a tensor ().
         lam: lambda; 0 is one-step TD, 1 the Monte-Carlo return.
 
     Returns:
@@ -124,6 +125,10 @@ class PPO:
         self.averaged = copy.deepcopy(self.actor) if c.average else None
         """The mean of the actor's past weights, see `PPOConfig.average`; None without averaging."""
         self._averaged = 0
+        self.horizon = (
+            Horizon(c.gamma, c.final_gamma, self.device, all_reduce_mean) if c.final_gamma else None
+        )
+        """The growing discount, see `PPOConfig.final_gamma`; None for a fixed one."""
         self._estimate = Graphed(self._estimates, self.device)
         self.timers = Timers(self.device)
         env.reset(stagger=True)
@@ -152,6 +157,11 @@ class PPO:
     def learning_rate(self) -> float:
         """Adam's current step size; reading it waits for a GPU."""
         return float(self.update.adam.rate)
+
+    @property
+    def discount(self) -> float | Tensor:
+        """Discount of the next iteration, a number or a tensor ()."""
+        return self.config.gamma if self.horizon is None else self.horizon.discount
 
     @property
     def scratch_bytes(self) -> int:
@@ -188,6 +198,9 @@ class PPO:
             # The Env first: a non-finite reward makes the gradient non-finite too, and the Env names the reward term.
             drained = env.drain()
             losses = self.update.read()
+        if self.horizon is not None:
+            losses["gamma"] = float(self.horizon.discount)
+            self.horizon.observe(drained)
         return Report(self.batch.steps, losses, drained, self.timers.read())
 
     @torch.no_grad()
@@ -235,7 +248,7 @@ class PPO:
         """Values, advantages and returns of the batch, (T, N) each."""
         value, reward = self._evaluate()
         advantage, returns = gae(
-            reward, value[:-1], value[-1], self.batch.done, self.config.gamma, self.config.lam
+            reward, value[:-1], value[-1], self.batch.done, self.discount, self.config.lam
         )
         return value[:-1], advantage, returns
 
@@ -246,7 +259,7 @@ class PPO:
         reward = self.batch.reward * self.config.reward_scale
         return self._value(
             self.batch.observed(self.config.critic_groups)
-        ), reward + self.config.gamma * self._terminal_value()
+        ), reward + self.discount * self._terminal_value()
 
     def _terminal_value(self) -> Tensor:
         """Values (T, N) of the states that episodes ended in by a time-out, and 0 elsewhere."""
@@ -322,6 +335,7 @@ class PPO:
             ),
             **({} if self.sampler.noise is None else {"noise": self.sampler.noise}),
             **({} if self.recurrence is None else {"memory": self.recurrence.now}),
+            **({} if self.horizon is None else {"falls": self.horizon.falls}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -345,6 +359,8 @@ class PPO:
             self.averaged.load_state_dict(state.get("averaged", actor))
             self._averaged = state.get("count", 0)
         self.sampler.noise = None if "noise" not in state else state["noise"].to(self.device)
+        if self.horizon is not None and "falls" in state:
+            self.horizon.set(state["falls"])
         folded = bool(state.get("folded", False))
         if folded != (self.fold is not None):
             trained, fix = ("with", "cycle") if folded else ("without", "none")

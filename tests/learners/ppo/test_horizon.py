@@ -1,0 +1,79 @@
+"""The discount that grows with the time between two falls."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from robolearn import config
+from robolearn.learners.ppo.horizon import Horizon
+from robolearn.training.train import train
+
+CPU = torch.device("cpu")
+
+
+def means(steps: float, episodes: float, share: float | None) -> dict[str, float]:
+    found = {"steps": steps, "episodes": episodes}
+    return found if share is None else {**found, "episode/fall_rate": share}
+
+
+def test_the_horizon_is_a_fifth_of_the_time_between_two_falls():
+    horizon = Horizon(0.96, 0.99, CPU)
+    # 8 of 10 episodes that ended in 2000 steps were falls: one in 250 steps, so 50 steps ahead.
+    for _ in range(200):
+        horizon.observe(means(2000.0, 10.0, 0.8))
+    assert float(horizon.discount) == pytest.approx(1 - 1 / 50, abs=1e-6)
+
+
+def test_the_first_iteration_moves_a_tenth_of_the_way():
+    horizon = Horizon(0.96, 0.99, CPU)
+    horizon.observe(means(1000.0, 0.0, None))
+    # No fall at all: the rate of falls, 0.2 x 0.04 at the start, becomes 0.9 times as large.
+    assert float(horizon.discount) == pytest.approx(1 - 0.9 * 0.04, abs=1e-6)
+
+
+def test_it_stays_between_its_ends():
+    horizon = Horizon(0.97, 0.99, CPU)
+    horizon.observe(means(1000.0, 1000.0, 1.0))
+    assert float(horizon.discount) == pytest.approx(0.97)
+    for _ in range(100):
+        horizon.observe(means(1000.0, 0.0, None))
+    assert float(horizon.discount) == pytest.approx(0.99)
+
+
+def test_the_rate_of_falls_is_that_of_all_ranks():
+    horizon = Horizon(0.96, 0.99, CPU, lambda mine: (mine + 0.0) / 2)  # another rank of which nothing fell
+    horizon.observe(means(1000.0, 16.0, 1.0))
+    assert float(horizon.discount) == pytest.approx(1 - 0.04, abs=1e-6)
+
+
+def test_the_tensor_that_a_graph_has_recorded_is_changed_in_place():
+    horizon = Horizon(0.96, 0.99, CPU)
+    before = horizon.discount.data_ptr()
+    horizon.set(0.0)
+    assert horizon.discount.data_ptr() == before and float(horizon.discount) == pytest.approx(0.99)
+
+
+def test_a_final_gamma_below_gamma_is_refused():
+    with pytest.raises(ValueError, match="final_gamma"):
+        config.resolve(["task=cartpole_balance", "learner.gamma=0.98", "learner.final_gamma=0.97"])
+
+
+def test_a_resumed_run_goes_on_with_its_discount(tmp_path):
+    small = [
+        "task=cartpole_balance",
+        "num_envs=8",
+        "device=cpu",
+        "learner.gamma=0.9",
+        "learner.final_gamma=0.99",
+    ]
+    small += ["learner.actor_hidden=[8]", "learner.critic_hidden=[8]"]
+    whole = train(config.resolve([*small, "max_iterations=4", f"output={tmp_path / 'whole'}"]))
+    half = train(config.resolve([*small, "max_iterations=2", f"output={tmp_path / 'half'}"]))
+    train(config.resolve([*small, "max_iterations=4", f"resume={half}"]), ["max_iterations"])
+    one, other = (torch.load(path / "latest.pt", weights_only=True) for path in (whole, half))
+    assert one["falls"] == other["falls"] and not math.isclose(one["falls"], 0.2 * 0.1)
+    for name, weight in one["critic_state_dict"].items():
+        assert torch.equal(weight, other["critic_state_dict"][name])
