@@ -167,15 +167,26 @@ def resting(state: State, ctx: Context) -> Tensor:
     return ~moving(state, ctx) & (ctx.push_time > CATCH_TIME)
 
 
+def steadiness(ctx: Context) -> Tensor | float:
+    """How much of the largest pushes the robot withstands, 0 to 1: in a training the level of the pushes, at most 1.
+
+    To stand still is asked of it by this share. A robot that falls over does better to step all the time, and one that
+    may not step from the start never learns to.
+    """
+    level = ctx.per_env_state.get("level_pushes")
+    return 1.0 if level is None else level.clamp(max=1.0)
+
+
 def stepping(state: State, ctx: Context) -> Tensor:
-    """Share of the feet that are off the ground while the robot should stand still (N,)."""
-    return (~ctx.task_state["contact"]).float().mean(dim=1) * resting(state, ctx)
+    """Share of the feet that are off the ground while the robot should stand still, times `steadiness` (N,)."""
+    return (~ctx.task_state["contact"]).float().mean(dim=1) * resting(state, ctx) * steadiness(ctx)
 
 
 def still(state: State, ctx: Context, std: Positive) -> Tensor:
-    """How still the base is while the robot should stand still (N,): 1 at rest, exp(-1) at a speed of `std` [m/s]."""
+    """How still the base is while the robot should stand still (N,): 1 at rest, exp(-1) at a speed of `std` [m/s]; times
+    `steadiness`."""
     speed = state.robot.base_lin_vel[:, :2].square().sum(dim=1)
-    return torch.exp(-speed / std**2) * resting(state, ctx)
+    return torch.exp(-speed / std**2) * resting(state, ctx) * steadiness(ctx)
 
 
 def fallen(
@@ -241,7 +252,7 @@ class Velocity(Task):
             "swing_height": reward(swing_height, -2.0, height=0.12),
             "foot_slip": reward(foot_slip, -0.3),
             "landing": reward(landing, -0.3),
-            "stepping": reward(stepping, -1.0),
+            "stepping": reward(stepping, -6.0),
             "still": reward(still, 1.0, std=0.1),
             "self_contact": reward(self_contact, -1.0, force=10.0),
             "vertical_speed": reward(terms.vertical_speed, -0.5),
@@ -336,8 +347,9 @@ class Velocity(Task):
         return striding(state, ctx, full, most) * self.tracked(state, ctx)
 
     def staying_up(self, state: State, ctx: Context, rise: Share, drop: Share) -> Tensor:
-        """Change of a level (N,): up by `rise` for each second on the feet, down by `drop` at a fall."""
-        return rise * ctx.dt - drop * self.fall(state, ctx)
+        """Change of a level (N,): up by up to `rise` for each second on the feet, less the worse the robot moves as
+        commanded, and down by `drop` at a fall."""
+        return rise * ctx.dt * self.tracked(state, ctx) - drop * self.fall(state, ctx)
 
     def keeping_up(self, state: State, ctx: Context, rise: Share, drop: Share) -> Tensor:
         """Change of a level (N,): up by up to `rise` for each second that the robot moves as commanded, and down at

@@ -9,7 +9,7 @@ import torch
 from robolearn.envs.state import Tensor
 from robolearn.learners.ranks import AllReduceMean, single_rank
 
-SHARE = 0.2
+SHARE = 0.1
 """Horizon as a share of the mean time between two falls."""
 KEPT = 0.9
 """Share that the mean rate of falls keeps in each iteration."""
