@@ -183,8 +183,8 @@ def stepping(state: State, ctx: Context) -> Tensor:
 
 
 def still(state: State, ctx: Context, std: Positive) -> Tensor:
-    """How still the base is while the robot should stand still (N,): 1 at rest, exp(-1) at a speed of `std` [m/s]; times
-    `steadiness`."""
+    """How still the base is while the robot should stand still (N,), times `steadiness`: 1 at rest, exp(-1) at a speed
+    of `std` [m/s]."""
     speed = state.robot.base_lin_vel[:, :2].square().sum(dim=1)
     return torch.exp(-speed / std**2) * resting(state, ctx) * steadiness(ctx)
 
@@ -207,6 +207,8 @@ class Velocity(Task):
     """Torque that a unit action asks for, as a share of the motor's largest."""
     most_scale: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
     """Largest angle for a unit action [rad], for motors that are weak springs."""
+    body_scale: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
+    """Factor on that of joints of no leg, which need to move less and shake the robot while it explores."""
     collisions: Literal["light", "all"] = "light"
     """What of the robot collides, see `Scene.collisions`."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
@@ -291,6 +293,7 @@ class Velocity(Task):
         "learner.init_std": 1.0,
         "learner.noise_correlation": 0.7,
         "learner.average": 0.9,
+        "learner.estimated_groups": ["estimated"],
     }
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
         "policy": (
@@ -317,6 +320,7 @@ class Velocity(Task):
             *TIMES,
             "physics",
         ),
+        "estimated": ("base_lin_vel",),
     }
     symmetric: ClassVar[bool] = True
 
@@ -374,7 +378,12 @@ class Velocity(Task):
 
     def scale(self, ctx: Context) -> Tensor:
         """Angle for a unit action (A,) [rad]: the one that asks a servo for `action_scale` of its largest torque."""
-        return (self.action_scale * ctx.robot.effort / ctx.robot.kp).clamp(max=self.most_scale)
+        robot, key = ctx.robot, ("body_scale", self.body_scale)
+        if key not in robot.tables:
+            roles = joint_roles(robot.spec)
+            factors = [self.body_scale if roles[joint] == "body" else 1.0 for joint in robot.spec.actuated]
+            robot.tables[key] = torch.tensor(factors, device=robot.home.device)
+        return (self.action_scale * robot.effort / robot.kp).clamp(max=self.most_scale) * robot.tables[key]
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
         """Home pose with a little noise, facing anywhere; some start at part of the commanded velocity."""

@@ -22,6 +22,10 @@ OBS_SET = "network"
 """Name, in rsl_rl, of the list of groups that a network takes; each of our networks has one list."""
 
 
+ESTIMATES = "estimates"
+"""Name, in rsl_rl's list of groups, of the columns that a network's own estimator adds."""
+
+
 class Normalizer(nn.Module):
     """Running mean and variance of observations, updated once an iteration from the whole batch.
 
@@ -76,6 +80,40 @@ class Normalizer(nn.Module):
         self.count.copy_(total)
 
 
+class EstimatingNormalizer(Normalizer):
+    """A Normalizer that adds columns: what a small network estimates from the normalized observations, at mean 0 and
+    variance 1 too. See `robolearn.learners.estimator`, which trains it."""
+
+    def __init__(self, width: int, estimated: int, hidden: tuple[int, ...], activation: str) -> None:
+        """`width` observed columns, `estimated` further ones."""
+        super().__init__(width)
+        self.width, self.activation = width, activation
+        layers = build_model({"obs": width}, estimated, hidden, activation, None)
+        self.estimator = layers.mlp.requires_grad_(False)
+        self.estimated = Normalizer(estimated)
+        """Statistics of what is estimated."""
+
+    def normalized(self, obs: Tensor) -> Tensor:
+        """Observations (..., D) at mean 0 and variance 1, without estimates."""
+        return super().forward(obs)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Observations (..., D) at mean 0 and variance 1, followed by the estimates, (..., D + E)."""
+        seen = self.normalized(obs)
+        return torch.cat((seen, self.estimator(seen)), dim=-1)
+
+    def inverse(self, normalized: Tensor) -> Tensor:
+        """The observations (..., D) before normalization, of (..., D + E)."""
+        return super().inverse(normalized[..., : self.width])
+
+
+def estimating(model: MLPModel) -> EstimatingNormalizer:
+    """The normalizer of a network that was built with estimates."""
+    normalizer = model.obs_normalizer
+    assert isinstance(normalizer, EstimatingNormalizer)
+    return normalizer
+
+
 def _with_mirror_image(mean: Tensor, variance: Tensor, reflection: Reflection) -> tuple[Tensor, Tensor]:
     """Mean and variance (1, D) of a batch together with its mirror image, from those of the batch."""
     both = 0.5 * (mean + reflection(mean))
@@ -93,13 +131,19 @@ def build_model(
     rnn_hidden: int = 128,
     rnn_layers: int = 1,
     std_type: Literal["scalar", "log"] = "scalar",
+    estimated: int = 0,
+    estimator_hidden: tuple[int, ...] = (),
 ) -> MLPModel:
     """An rsl_rl network over observation groups, given with their widths.
 
     With `init_std` it has a Gaussian head of that standard deviation; without, its outputs are plain numbers, such as
     values. The learned parameter is the standard deviation or, with `std_type` log, its logarithm. With `rnn`, gru or
-    lstm, there are `rnn_layers` recurrent layers of `rnn_hidden` units between normalizer and MLP.
+    lstm, there are `rnn_layers` recurrent layers of `rnn_hidden` units between normalizer and MLP. With `estimated`
+    above 0 its normalizer is an EstimatingNormalizer of so many columns.
     """
+    width = sum(groups.values())
+    if estimated:
+        groups = {**groups, ESTIMATES: estimated}
     distribution = {
         "class_name": "GaussianDistribution",
         "init_std": init_std,
@@ -118,7 +162,11 @@ def build_model(
         distribution_cfg=distribution if init_std is not None else None,
         **({} if rnn == "none" else recurrent),
     )
-    model.obs_normalizer = Normalizer(sum(groups.values()))
+    model.obs_normalizer = (
+        EstimatingNormalizer(width, estimated, estimator_hidden, activation)
+        if estimated
+        else Normalizer(width)
+    )
     return model
 
 

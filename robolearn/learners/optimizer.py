@@ -33,7 +33,7 @@ class DeviceAdam:
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> None:
         """`networks` by name, all on one device; `max_norm` bounds each network's gradient norm; `betas` are Adam's."""
-        named = {f"{n}.{k}": p for n, module in networks.items() for k, p in module.named_parameters()}
+        named = {f"{n}.{k}": p for n, module in networks.items() for k, p in _trained(module)}
         self.names, self.parameters = list(named), list(named.values())
         self.max_norm, self.betas = max_norm, betas
         device = self.parameters[0].device
@@ -52,7 +52,7 @@ class DeviceAdam:
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
         # Each network's range in the list of parameters and in the flat tensor.
-        counts = [len(list(module.parameters())) for module in networks.values()]
+        counts = [len(_trained(module)) for module in networks.values()]
         ends = [sum(counts[: i + 1]) for i in range(len(counts))]
         self._spans = [
             (slice(last - count, last), slice(starts[last - count], (*starts, end)[last]))
@@ -125,3 +125,8 @@ class DeviceAdam:
         self.adam.load_state_dict({"state": copy.deepcopy(state["state"]), "param_groups": groups})
         for group in self.adam.param_groups:
             group["lr"] = self._kernel_rate  # torch has replaced it by a copy
+
+
+def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Its parameters that take gradients, with their names."""
+    return [(name, p) for name, p in module.named_parameters() if p.requires_grad]

@@ -54,6 +54,10 @@ class PolicySpec:
     rnn: Literal["none", "gru", "lstm"] = "none"
     rnn_hidden: int = 128
     rnn_layers: int = 1
+    estimated: int = 0
+    """Number of columns that the policy estimates from its observations, see `robolearn.learners.estimator`."""
+    estimator_hidden: tuple[int, ...] = ()
+    """Hidden layers of the network that estimates them."""
     cycle: int | None = None
     """Column, in all inputs side by side, of the sine of a phase: in the second half of its cycle the policy acts as
     the mirror image of the first half. None: no mirroring."""
@@ -63,7 +67,8 @@ class PolicySpec:
         init_std = None if self.head == "deterministic" else 1.0
         recurrent = (self.rnn, self.rnn_hidden, self.rnn_layers)
         return build_model(
-            self.inputs, self.actions, self.hidden, self.activation, init_std, *recurrent, self.std_type
+            *(self.inputs, self.actions, self.hidden, self.activation, init_std, *recurrent, self.std_type),
+            *(self.estimated, self.estimator_hidden),
         )
 
 
@@ -114,7 +119,8 @@ class Policy(nn.Module):
                 f"{where} holds no policy: its learner's `policy` is not a robolearn.learners.policy.Policy"
             )
         try:
-            described = {**entry["spec"], "hidden": tuple(entry["spec"]["hidden"])}
+            sizes = {key: tuple(entry["spec"].get(key, ())) for key in ("hidden", "estimator_hidden")}
+            described = {**entry["spec"], **sizes}
             spec = PolicySpec(**described)
             with torch.random.fork_rng(devices=[]):
                 policy = cls(spec, spec.build())

@@ -60,6 +60,11 @@ class PPOConfig:
     """Observation groups that the actor takes, in this order; the robot must provide these."""
     critic_groups: tuple[str, ...] = ("critic",)
     """Observation groups that the critic takes."""
+    estimated_groups: tuple[str, ...] = ()
+    """Observation groups that the actor cannot measure and estimates from its own, with a small network that learns
+    them by regression and is part of the policy."""
+    estimator_hidden: tuple[int, ...] = (128, 64)
+    """Hidden layers of that network."""
     actor_hidden: tuple[int, ...] = (256, 128)
     """Hidden layers of the actor."""
     critic_hidden: tuple[int, ...] = (256, 128)
@@ -111,7 +116,14 @@ class PPOConfig:
             groups = getattr(self, name)
             if not groups or len(set(groups)) < len(groups):
                 raise ValueError(f"{name}={list(groups)} must be one or more observation groups, each once")
-        for name in ("actor_hidden", "critic_hidden"):
+        if len(set(self.estimated_groups)) < len(self.estimated_groups):
+            raise ValueError(f"estimated_groups={list(self.estimated_groups)} names a group twice")
+        if self.estimated_groups and self.rnn != "none":
+            raise ValueError(
+                f"rnn={self.rnn} with estimated_groups={list(self.estimated_groups)}: recurrent layers estimate by "
+                "themselves; use estimated_groups=[] or rnn=none"
+            )
+        for name in ("actor_hidden", "critic_hidden", "estimator_hidden"):
             sizes = getattr(self, name)
             if not sizes or min(sizes) < 1 or max(sizes) > 65536:
                 raise ValueError(f"{name}={list(sizes)} must be one or more layer sizes within 1..65536")

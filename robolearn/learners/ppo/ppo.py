@@ -19,6 +19,7 @@ from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError
+from robolearn.learners.estimator import Estimator
 from robolearn.learners.fold import Fold
 from robolearn.learners.learner import Report
 from robolearn.learners.networks import build_model, rnn_of
@@ -88,7 +89,7 @@ class PPO:
         self.device = env.device
         self.random = torch.Generator(self.device).manual_seed(seed)
         self.symmetry, self.fold = self._choose_symmetry(env)
-        groups = (*config.actor_groups, *config.critic_groups)
+        groups = (*config.actor_groups, *config.critic_groups, *config.estimated_groups)
         # Terminal observations: values need the critic's groups, the fold a group with a phase.
         leader = () if self.fold is None else (self.fold.leader,)
         self.batch = Batch.empty(env, config.steps_of(env.num_envs), groups, (*config.critic_groups, *leader))
@@ -97,11 +98,18 @@ class PPO:
         self._inputs = {name: widths[name] for name in config.actor_groups}
         critic_inputs = {name: widths[name] for name in config.critic_groups}
         c = config
-        recurrent = (c.rnn, c.rnn_hidden, c.rnn_layers)
+        self._estimated = sum(widths[name] for name in c.estimated_groups)
+        more: dict[str, Any] = {
+            "rnn": c.rnn,
+            "rnn_hidden": c.rnn_hidden,
+            "rnn_layers": c.rnn_layers,
+            "estimated": self._estimated,
+            "estimator_hidden": c.estimator_hidden,
+        }
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed GPUs too
             self.actor = build_model(
-                self._inputs, env.num_actions, c.actor_hidden, c.activation, c.init_std, *recurrent
+                self._inputs, env.num_actions, c.actor_hidden, c.activation, c.init_std, **more
             ).to(self.device)
             self.critic = build_model(critic_inputs, 1, c.critic_hidden, c.activation, None).to(self.device)
             # A small last layer: the first actions are near zero, at the home pose, whatever the initialization.
@@ -118,6 +126,8 @@ class PPO:
             *(self.actor, self.critic, config, self.precision, self.recurrence),
             *(augmented, all_reduce_mean, exact),
         )
+        self.estimator = self._make_estimator(exact)
+        """Trains the part of the actor that estimates; None without one, see `PPOConfig.estimated_groups`."""
         self._reflections = {
             groups: None if exact is None else joined([exact.groups[group] for group in groups])
             for groups in (c.actor_groups, c.critic_groups)
@@ -149,6 +159,8 @@ class PPO:
             rnn=c.rnn,
             rnn_hidden=c.rnn_hidden,
             rnn_layers=c.rnn_layers,
+            estimated=self._estimated,
+            estimator_hidden=c.estimator_hidden if self._estimated else (),
             cycle=cycle,
         )
         return Policy(spec, self.averaged or self.actor, self.symmetry).to(self.device)
@@ -184,6 +196,8 @@ class PPO:
         with self.timers("learn"):
             value, advantage, returns = self._estimate()
             self.update.learn(self.batch, self._normalized(advantage), returns, value, self.orders())
+            if self.estimator is not None:
+                self.estimator.learn(self.batch)
             for groups, network in (
                 (self.config.actor_groups, self.actor),
                 (self.config.critic_groups, self.critic),
@@ -198,6 +212,8 @@ class PPO:
             # The Env first: a non-finite reward makes the gradient non-finite too, and the Env names the reward term.
             drained = env.drain()
             losses = self.update.read()
+        if self.estimator is not None:
+            losses["estimate"] = self.estimator.error()
         if self.horizon is not None:
             losses["gamma"] = float(self.horizon.discount)
             self.horizon.observe(drained)
@@ -319,6 +335,18 @@ class PPO:
         fits = c.rnn == "none" and not any(width % 2 for width in (*c.actor_hidden, *c.critic_hidden))
         return (symmetry, fold) if fold is not None or fits or wanted != "auto" else (None, None)
 
+    def _make_estimator(self, exact: Symmetry | None) -> Estimator | None:
+        c = self.config
+        if not c.estimated_groups:
+            return None
+        both = None
+        if exact is not None:
+            seen, wanted = (
+                joined([exact.groups[g] for g in groups]) for groups in (c.actor_groups, c.estimated_groups)
+            )
+            both = seen, wanted
+        return Estimator(self.actor, c, self.random, both, self.all_reduce_mean)
+
     def state_dict(self) -> dict[str, Any]:
         """Weights under rsl_rl's names, so that its runner loads them, and what exact resume needs."""
         return {
@@ -336,6 +364,7 @@ class PPO:
             **({} if self.sampler.noise is None else {"noise": self.sampler.noise}),
             **({} if self.recurrence is None else {"memory": self.recurrence.now}),
             **({} if self.horizon is None else {"falls": self.horizon.falls}),
+            **({} if self.estimator is None else {"estimator": self.estimator.state_dict()}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -359,6 +388,8 @@ class PPO:
             self.averaged.load_state_dict(state.get("averaged", actor))
             self._averaged = state.get("count", 0)
         self.sampler.noise = None if "noise" not in state else state["noise"].to(self.device)
+        if self.estimator is not None:
+            self.estimator.load_state_dict(state.get("estimator"))
         if self.horizon is not None and "falls" in state:
             self.horizon.set(state["falls"])
         folded = bool(state.get("folded", False))

@@ -191,7 +191,9 @@ class Update:
 
     def _equivariant(self, symmetry: Symmetry) -> Equivariance:
         """Make the networks, whose weights are new, symmetric."""
-        seen = [joined([symmetry.groups[group] for group in groups]) for _, groups, _ in self._networks()]
+        c = self.config
+        inputs = ((*c.actor_groups, *c.estimated_groups), c.critic_groups)
+        seen = [joined([symmetry.groups[group] for group in groups]) for groups in inputs]
         made = Equivariance(self.adam, [(self.actor, seen[0], symmetry.action), (self.critic, seen[1], None)])
         made.begin()
         return made

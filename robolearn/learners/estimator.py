@@ -1,0 +1,116 @@
+"""Estimates, for the actor, of what it cannot measure but the simulator knows, such as the base's velocity.
+
+A small network learns it from the actor's own observations by regression: every sample says how wrong it was, in every
+column, where a reward says only how well the whole action did. So the actor need not find out by itself which joints'
+velocities make up the base's. Ji et al. (2022), "Concurrent Training of a Control Policy and a State Estimator for
+Dynamic and Robust Legged Locomotion". The network is part of the policy: exports contain it, and a robot needs no
+further sensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from rsl_rl.models import MLPModel
+
+from robolearn.learners.equivariance import Equivariance
+from robolearn.learners.networks import Normalizer, build_model, estimating
+from robolearn.learners.optimizer import DeviceAdam
+from robolearn.learners.ranks import AllReduceMean, single_rank
+from robolearn.learners.rollout import Batch
+from robolearn.tasks.mdp.symmetry import Reflection
+
+PASSES = 2
+"""Passes over a batch."""
+SAMPLES = 4096
+"""Samples of a gradient step, about."""
+RATE = 1e-3
+"""Adam's step size."""
+
+
+class _Groups(Protocol):
+    actor_groups: tuple[str, ...]
+    estimated_groups: tuple[str, ...]
+
+
+class Estimator:
+    """Trains the estimating network inside an actor's normalizer, once an iteration."""
+
+    def __init__(
+        self,
+        actor: MLPModel,
+        config: _Groups,
+        random: torch.Generator,
+        reflections: tuple[Reflection, Reflection] | None = None,
+        all_reduce_mean: AllReduceMean = single_rank,
+    ) -> None:
+        """`actor` was built with estimates; `reflections` are those of its observations and of the estimated groups,
+        both with all columns side by side, where its weights are to be symmetric."""
+        self.actor, self.config, self.random, self.all_reduce_mean = actor, config, random, all_reduce_mean
+        self.normalizer = estimating(actor)
+        self.targets: Normalizer = self.normalizer.estimated
+        inner = [
+            layer.out_features for layer in self.normalizer.estimator if isinstance(layer, torch.nn.Linear)
+        ]
+        # The actor's copy takes no gradients, so that PPO's steps leave it alone; this one is trained.
+        with torch.random.fork_rng(devices=[]):
+            self.network = build_model(
+                {"obs": self.normalizer.width}, inner[-1], tuple(inner[:-1]), self.normalizer.activation, None
+            ).to(random.device)
+        self.adam = DeviceAdam({"estimator": self.network}, RATE, 1.0)
+        self._reflections = reflections
+        self.equivariance = None
+        self.take()
+        if reflections is not None:
+            self.equivariance = Equivariance(self.adam, [(self.network, *reflections)])
+            self.equivariance.begin()
+            self._give()
+        self._error = torch.zeros((), device=random.device)
+
+    def take(self) -> None:
+        """Take the weights that the actor has, as after loading a checkpoint."""
+        self.network.mlp.load_state_dict(self.normalizer.estimator.state_dict())
+
+    def _give(self) -> None:
+        self.normalizer.estimator.load_state_dict(self.network.mlp.state_dict())
+
+    def learn(self, batch: Batch) -> None:
+        """Fit the network to a batch."""
+        with torch.no_grad():
+            truth = batch.taken(batch.observed(self.config.estimated_groups)[:-1])
+            reflection = None if self._reflections is None else self._reflections[1]
+            self.targets.absorb(truth, self.all_reduce_mean, reflection)
+            wanted = self.targets(truth)
+            seen = self.normalizer.normalized(batch.taken(batch.observed(self.config.actor_groups)[:-1]))
+        parts = max(1, round(len(wanted) / SAMPLES))
+        errors = []
+        for _ in range(PASSES):
+            order = torch.randperm(len(wanted), generator=self.random, device=self.random.device)
+            for rows in order.chunk(parts):
+                missed = (self.network.mlp(seen[rows]) - wanted[rows]).square().mean()
+                self.adam.take(torch.autograd.grad(missed, self.adam.parameters))
+                self.all_reduce_mean(self.adam.shared)
+                if self.equivariance is not None:
+                    self.equivariance.project_gradients()
+                _, finite = self.adam.clip()
+                self.adam.step(~finite)
+                errors.append(missed.detach())
+        if self.equivariance is not None:
+            self.equivariance.project_weights()
+        self._give()
+        self._error = torch.stack(errors).mean()
+
+    def error(self) -> float:
+        """Mean squared error of the last batch as a share of the variance of what is estimated; waits for a GPU."""
+        return float(self._error)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What exact resume needs besides the actor's weights."""
+        return self.adam.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Restore what `state_dict` returned, after the actor's weights were loaded."""
+        self.take()
+        if state is not None:
+            self.adam.load_state_dict(state)
