@@ -53,6 +53,9 @@ class PPOConfig:
     """Largest gradient norm, of actor and critic separately."""
     init_std: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
     """Standard deviation of the actions at the start."""
+    final_std: float = field(default=0.0, metadata={"min": 0.0, "max": 10.0})
+    """Largest standard deviation once robots seldom fall and `final_gamma` is reached; the bound falls from `init_std`
+    to it. A policy that explores much relies on its noise, and its mean, which the robot gets, does worse. 0: none."""
     noise_correlation: float = field(default=0.0, metadata={"min": 0.0, "max": 0.99})
     """Correlation of the exploration noise of a step with that of the step before: above 0, noise moves a robot's limbs
     further before it averages out (Hollenstein et al., 2024, "Colored Noise in PPO")."""
@@ -109,6 +112,11 @@ class PPOConfig:
         if self.final_gamma and not self.gamma <= self.final_gamma:
             raise ValueError(
                 f"final_gamma={self.final_gamma:g} is below gamma={self.gamma:g}; raise it, or use 0 for a fixed gamma"
+            )
+        if self.final_std and not (self.final_gamma and self.final_std <= self.init_std):
+            raise ValueError(
+                f"final_std={self.final_std:g} is reached with final_gamma={self.final_gamma:g}, from "
+                f"init_std={self.init_std:g}: set final_gamma, and a final_std that is not larger"
             )
         if self.max_kl < self.desired_kl:
             raise ValueError(f"max_kl={self.max_kl:g} is below desired_kl={self.desired_kl:g}; raise it")

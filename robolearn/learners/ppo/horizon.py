@@ -32,6 +32,12 @@ class Horizon:
         self.discount: Tensor = torch.tensor(first, device=device)
         """() the discount; it keeps its address."""
 
+    @property
+    def progress(self) -> float:
+        """How far the horizon has grown, 0 to 1."""
+        found = 1.0 - self.falls / SHARE
+        return min(max((found - self.first) / max(self.last - self.first, 1e-9), 0.0), 1.0)
+
     def observe(self, means: Mapping[str, float]) -> None:
         """Take what `Env.drain` returned for an iteration."""
         falls = means["episodes"] * means.get("episode/fall_rate", 0.0) / max(means["steps"], 1.0)

@@ -217,7 +217,18 @@ class PPO:
         if self.horizon is not None:
             losses["gamma"] = float(self.horizon.discount)
             self.horizon.observe(drained)
+            self._calm(self.horizon.progress)
         return Report(self.batch.steps, losses, drained, self.timers.read())
+
+    @torch.no_grad()
+    def _calm(self, progress: float) -> None:
+        """Shrink standard deviations above the bound that `final_std` sets after this progress of the horizon, 0 to 1,
+        by a hundredth at most: the policy should change by learning."""
+        c = self.config
+        if c.final_std:
+            bound = c.init_std ** (1 - progress) * c.final_std**progress
+            std = self.actor.distribution.std_param
+            std.copy_(torch.minimum(std, (0.99 * std).clamp(min=bound)))
 
     @torch.no_grad()
     def _average(self) -> None:
