@@ -42,7 +42,8 @@ def test_a_unit_action_asks_for_a_share_of_each_motors_torque_up_to_an_angle():
     scale = dict(zip(ctx.robot.spec.joints, Velocity().scale(ctx).tolist(), strict=True))
     assert scale["l_knee"] == pytest.approx(0.25 * 120 / 120)
     assert scale["l_ankle_pitch"] == pytest.approx(0.25 * 45 / 40)
-    limited = Velocity(most_scale=0.1).scale(ctx)
+    assert scale["l_elbow"] == pytest.approx(0.5 * 0.25 * 15 / 20)  # of no leg: half as much
+    limited = Velocity(most_scale=0.1, body_scale=1.0).scale(ctx)
     assert limited.tolist() == pytest.approx([0.1] * 21)
     targets = Velocity().joint_targets(torch.full((1, 21), 2.0), ctx)
     assert targets[0, 3].item() == pytest.approx(0.6 + 2 * 0.25)
@@ -132,6 +133,23 @@ def test_feet_may_leave_the_ground_only_where_the_command_is_to_move():
     state, ctx = placed("humanoid", (0.0, 0.0, 0.5))
     ctx.task_state["contact"] = torch.tensor([[True, False]])
     assert rewards(Velocity(), state, ctx)["stepping"] == 0.0
+
+
+def test_standing_still_is_asked_for_by_the_share_of_the_pushes_that_a_robot_withstands():
+    state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
+    ctx.task_state["contact"] = torch.tensor([[True, False]])
+    for level, share in ((0.0, 0.0), (0.3, 0.3), (1.7, 1.0)):
+        ctx.per_env_state = {"level_pushes": torch.tensor([level])}
+        found = rewards(Velocity(), state, ctx)
+        assert (found["stepping"], found["still"]) == pytest.approx((0.5 * share, share))
+
+
+def test_the_level_of_pushes_rises_only_while_the_robot_moves_as_commanded():
+    state, ctx = placed("humanoid", (0.4, 0.0, 0.0))  # and stands: exp(-1)
+    change = Velocity().staying_up(state, ctx, rise=0.1, drop=1.0)
+    assert change.item() == pytest.approx(0.1 * 0.02 * math.exp(-1))
+    state.robot.base_pos[:, 2] = 0.1
+    assert Velocity().staying_up(state, ctx, rise=0.0, drop=0.7).item() == pytest.approx(-0.7)
 
 
 @pytest.mark.parametrize("name", ["humanoid", "ant"])

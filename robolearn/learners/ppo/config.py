@@ -38,7 +38,7 @@ class PPOConfig:
     """Discount per step."""
     final_gamma: float = field(default=0.0, metadata={"min": 0.0, "max": 1.0})
     """Discount per step once robots seldom fall: the horizon 1/(1-gamma) grows with the mean time between two falls, up
-    to a fifth of it. 0: `gamma` throughout."""
+    to a tenth of it. 0: `gamma` throughout."""
     lam: float = field(default=0.95, metadata={"min": 0.0, "max": 1.0})
     """Lambda of the advantage estimate."""
     clip: float = field(default=0.2, metadata={"above": 0.0, "max": 1.0})
