@@ -207,8 +207,6 @@ class Velocity(Task):
     """Torque that a unit action asks for, as a share of the motor's largest."""
     most_scale: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
     """Largest angle for a unit action [rad], for motors that are weak springs."""
-    body_scale: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
-    """Factor on that of joints of no leg, which need to move less and shake the robot while it explores."""
     collisions: Literal["light", "all"] = "light"
     """What of the robot collides, see `Scene.collisions`."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
@@ -246,7 +244,7 @@ class Velocity(Task):
             "track_yaw_rate": reward(track_yaw_rate, 1.5, std=0.5),
             "upright": reward(upright, 1.0, std=0.3),
             "posture": reward(posture, 1.5),
-            "striding": reward(Velocity.striding, 4.0, full=0.25, most=0.5),
+            "striding": reward(Velocity.striding, 4.0, full=0.2, most=0.45),
             "halting": reward(halting, -3.0, most=0.4),
             "air_time": reward(air_time, 20.0, least=0.1, most=0.35),
             "fall": reward(Velocity.fall, -100.0),
@@ -274,7 +272,7 @@ class Velocity(Task):
     curricula: dict[str, Level] = field(
         default_factory=lambda: {
             "commands": level(Velocity.keeping_up, 1.0, rise=0.0, drop=0.0),
-            "pushes": level(Velocity.staying_up, 0.0, most=2.0, rise=0.08, drop=1.0),
+            "pushes": level(Velocity.staying_up, 0.0, most=2.0, rise=0.06, drop=0.6),
         }
     )
     """Function, first level and parameters of each curriculum."""
@@ -286,13 +284,12 @@ class Velocity(Task):
         "learner.num_epochs": 3,
         "learner.minibatch_size": 4096,
         "learner.gamma": 0.97,
-        "learner.final_gamma": 0.99,
+        "learner.final_gamma": 0.985,
         "learner.final_std": 0.2,
         "learner.activation": "relu",
         "learner.desired_kl": 0.03,
         "learner.max_kl": 0.15,
         "learner.init_std": 1.0,
-        "learner.entropy_coef": 0.0,
         "learner.noise_correlation": 0.7,
         "learner.average": 0.9,
         "learner.estimated_groups": ["estimated"],
@@ -353,9 +350,10 @@ class Velocity(Task):
         return striding(state, ctx, full, most) * self.tracked(state, ctx)
 
     def staying_up(self, state: State, ctx: Context, rise: Share, drop: Share) -> Tensor:
-        """Change of a level (N,): up by up to `rise` for each second on the feet, less the worse the robot moves as
-        commanded, and down by `drop` at a fall."""
-        return rise * ctx.dt * self.tracked(state, ctx) - drop * self.fall(state, ctx)
+        """Change of a level (N,): up by up to `rise` for each second of walking as commanded, and down by `drop` at a
+        fall. A robot that does not walk yet is not pushed harder."""
+        well = (2 * self.tracked(state, ctx) - 1).clamp(min=0) * moving(state, ctx)
+        return rise * ctx.dt * well - drop * self.fall(state, ctx)
 
     def keeping_up(self, state: State, ctx: Context, rise: Share, drop: Share) -> Tensor:
         """Change of a level (N,): up by up to `rise` for each second that the robot moves as commanded, and down at
@@ -380,12 +378,7 @@ class Velocity(Task):
 
     def scale(self, ctx: Context) -> Tensor:
         """Angle for a unit action (A,) [rad]: the one that asks a servo for `action_scale` of its largest torque."""
-        robot, key = ctx.robot, ("body_scale", self.body_scale)
-        if key not in robot.tables:
-            roles = joint_roles(robot.spec)
-            factors = [self.body_scale if roles[joint] == "body" else 1.0 for joint in robot.spec.actuated]
-            robot.tables[key] = torch.tensor(factors, device=robot.home.device)
-        return (self.action_scale * robot.effort / robot.kp).clamp(max=self.most_scale) * robot.tables[key]
+        return (self.action_scale * ctx.robot.effort / ctx.robot.kp).clamp(max=self.most_scale)
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
         """Home pose with a little noise, facing anywhere; some start at part of the commanded velocity."""

@@ -17,6 +17,7 @@ from robolearn.core.episode_stats import EpisodeStats
 from robolearn.core.finite_check import FiniteCheck
 from robolearn.core.finite_check import NonFiniteTerm as NonFiniteTerm
 from robolearn.core.graphs import Graph
+from robolearn.core.learner_env import LEVEL
 from robolearn.core.rows import Rows
 from robolearn.core.step_result import StepResult as StepResult
 from robolearn.core.task_check import check_parts, draw, require_shape, takes_rows
@@ -31,9 +32,6 @@ from robolearn.tasks.mdp.commands import Command, Drawn
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants, computed_once
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Ratio, Task
-
-LEVEL = "level_"
-"""Prefix of the levels of curricula in the per-env state and among the metrics."""
 
 
 class Diverged(RunFailed):
@@ -96,7 +94,7 @@ class Env:
         self._constants = RobotConstants.of(robot, joint_limits(robot), self.device)
         self._action_delay = DelayLine(task.action_delay)
         self._observation_delay = DelayLine(task.observation_delay)
-        self._levels = task.level_terms() if training else {}
+        self._levels = task.active_levels() if training else {}
         self.state = self._blank()
         """Everything that a step changes, see `EnvState`."""
         self._reward_terms = task.reward_terms()

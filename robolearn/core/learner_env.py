@@ -11,6 +11,9 @@ from robolearn.envs.backend import Capabilities
 from robolearn.envs.state import Tensor
 from robolearn.tasks.mdp.symmetry import Symmetry
 
+LEVEL = "level_"
+"""Prefix of the levels of curricula in the per-env state and among the metrics."""
+
 
 class LearnerEnv(Protocol):
     """N environments that reset themselves; `Env` and `ExternalEnv` implement it."""

@@ -133,10 +133,7 @@ def _terminations(task: Task) -> list[tuple[str, str]]:
 
 def _curricula(task: Task) -> list[tuple[str, str]]:
     """What becomes harder in training, with its first level; off where it has the full range from the start."""
-    return [
-        (name, OFF if term.start >= 1 >= term.most else _listed(_level(term)))
-        for name, term in task.curricula.items()
-    ]
+    return [(name, OFF if term.off else _listed(_level(term))) for name, term in task.curricula.items()]
 
 
 def _level(term: Level) -> Iterable[tuple[str, Any]]:

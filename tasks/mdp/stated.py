@@ -87,6 +87,11 @@ class Level(StatedTerm):
     """Highest level; above 1 a training becomes harder than what is asked outside of it."""
     head: ClassVar[str] = "start"
 
+    @property
+    def off(self) -> bool:
+        """Whether there is no curriculum: the level is 1 from the start and rises no further."""
+        return self.start >= 1 >= self.most
+
     def _head(self) -> Setting:
         return Setting(float, self.start, {"min": 0.0, "max": 1.0})
 

@@ -148,6 +148,10 @@ class Task:
         """The functions (state, ctx) -> (N,) change of each level in a step, by name."""
         return {name: self._bound("curricula", name, term) for name, term in self.curricula.items()}
 
+    def active_levels(self) -> dict[str, Term]:
+        """Those of curricula that are not off, as they are from a first level of 1 with no higher one."""
+        return {k: term for k, term in self.level_terms().items() if not self.curricula[k].off}
+
     def _bound(self, part: str, name: str, term: StatedTerm) -> Term:
         """The function of a reward or termination; a field of the name of an alias replaces the parameter."""
         ours = {target: alias for alias, target in self.aliases.items() if alias in self.__dict__}

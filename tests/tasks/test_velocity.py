@@ -42,8 +42,7 @@ def test_a_unit_action_asks_for_a_share_of_each_motors_torque_up_to_an_angle():
     scale = dict(zip(ctx.robot.spec.joints, Velocity().scale(ctx).tolist(), strict=True))
     assert scale["l_knee"] == pytest.approx(0.25 * 120 / 120)
     assert scale["l_ankle_pitch"] == pytest.approx(0.25 * 45 / 40)
-    assert scale["l_elbow"] == pytest.approx(0.5 * 0.25 * 15 / 20)  # of no leg: half as much
-    limited = Velocity(most_scale=0.1, body_scale=1.0).scale(ctx)
+    limited = Velocity(most_scale=0.1).scale(ctx)
     assert limited.tolist() == pytest.approx([0.1] * 21)
     targets = Velocity().joint_targets(torch.full((1, 21), 2.0), ctx)
     assert targets[0, 3].item() == pytest.approx(0.6 + 2 * 0.25)
@@ -145,9 +144,12 @@ def test_standing_still_is_asked_for_by_the_share_of_the_pushes_that_a_robot_wit
 
 
 def test_the_level_of_pushes_rises_only_while_the_robot_moves_as_commanded():
-    state, ctx = placed("humanoid", (0.4, 0.0, 0.0))  # and stands: exp(-1)
-    change = Velocity().staying_up(state, ctx, rise=0.1, drop=1.0)
-    assert change.item() == pytest.approx(0.1 * 0.02 * math.exp(-1))
+    # It moves at 0.5 m/s; exp(-1) is below a half, and standing as commanded is no walking.
+    for speed, share in ((0.5, 1.0), (0.7, 2 * math.exp(-0.25) - 1), (0.9, 0.0), (0.0, 0.0)):
+        state, ctx = placed("humanoid", (speed, 0.0, 0.0))
+        state.robot.base_lin_vel[0, 0] = 0.5 * (speed > 0)
+        change = Velocity().staying_up(state, ctx, rise=0.1, drop=1.0)
+        assert change.item() == pytest.approx(0.1 * 0.02 * share)
     state.robot.base_pos[:, 2] = 0.1
     assert Velocity().staying_up(state, ctx, rise=0.0, drop=0.7).item() == pytest.approx(-0.7)
 

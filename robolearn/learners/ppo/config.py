@@ -36,9 +36,9 @@ class PPOConfig:
     returns of about 1 to 100."""
     gamma: float = field(default=0.99, metadata={"min": 0.0, "max": 1.0})
     """Discount per step."""
-    final_gamma: float = field(default=0.0, metadata={"min": 0.0, "max": 1.0})
-    """Discount per step once robots seldom fall: the horizon 1/(1-gamma) grows with the mean time between two falls, up
-    to a tenth of it. 0: `gamma` throughout."""
+    final_gamma: float = field(default=0.0, metadata={"min": 0.0, "max": 0.9999})
+    """Discount per step at the end of the task's curricula: the horizon 1/(1-gamma) grows with their mean level,
+    up to level 1. 0, or without curricula: `gamma` throughout."""
     lam: float = field(default=0.95, metadata={"min": 0.0, "max": 1.0})
     """Lambda of the advantage estimate."""
     clip: float = field(default=0.2, metadata={"above": 0.0, "max": 1.0})
@@ -54,8 +54,8 @@ class PPOConfig:
     init_std: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
     """Standard deviation of the actions at the start."""
     final_std: float = field(default=0.0, metadata={"min": 0.0, "max": 10.0})
-    """Largest standard deviation once robots seldom fall and `final_gamma` is reached; the bound falls from `init_std`
-    to it. A policy that explores much relies on its noise, and its mean, which the robot gets, does worse. 0: none."""
+    """Largest standard deviation at the end of the task's curricula; the bound falls from `init_std` to it with their
+    levels. A policy that explores much relies on its noise, and its mean, which the robot gets, does worse. 0: none."""
     noise_correlation: float = field(default=0.0, metadata={"min": 0.0, "max": 0.99})
     """Correlation of the exploration noise of a step with that of the step before: above 0, noise moves a robot's limbs
     further before it averages out (Hollenstein et al., 2024, "Colored Noise in PPO")."""
@@ -113,10 +113,9 @@ class PPOConfig:
             raise ValueError(
                 f"final_gamma={self.final_gamma:g} is below gamma={self.gamma:g}; raise it, or use 0 for a fixed gamma"
             )
-        if self.final_std and not (self.final_gamma and self.final_std <= self.init_std):
+        if self.final_std > self.init_std:
             raise ValueError(
-                f"final_std={self.final_std:g} is reached with final_gamma={self.final_gamma:g}, from "
-                f"init_std={self.init_std:g}: set final_gamma, and a final_std that is not larger"
+                f"final_std={self.final_std:g} is above init_std={self.init_std:g}; lower it, or use 0 for no bound"
             )
         if self.max_kl < self.desired_kl:
             raise ValueError(f"max_kl={self.max_kl:g} is below desired_kl={self.desired_kl:g}; raise it")

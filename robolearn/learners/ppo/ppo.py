@@ -136,9 +136,11 @@ class PPO:
         """The mean of the actor's past weights, see `PPOConfig.average`; None without averaging."""
         self._averaged = 0
         self.horizon = (
-            Horizon(c.gamma, c.final_gamma, self.device, all_reduce_mean) if c.final_gamma else None
+            Horizon(c.gamma, c.final_gamma or c.gamma, self.device, all_reduce_mean)
+            if c.final_gamma or c.final_std
+            else None
         )
-        """The growing discount, see `PPOConfig.final_gamma`; None for a fixed one."""
+        """The growing discount, see `PPOConfig.final_gamma`; None where nothing follows the curricula."""
         self._estimate = Graphed(self._estimates, self.device)
         self.timers = Timers(self.device)
         env.reset(stagger=True)
@@ -222,8 +224,8 @@ class PPO:
 
     @torch.no_grad()
     def _calm(self, progress: float) -> None:
-        """Shrink standard deviations above the bound that `final_std` sets after this progress of the horizon, 0 to 1,
-        by a hundredth at most: the policy should change by learning."""
+        """Shrink standard deviations above the bound that `final_std` sets after this progress of the curricula, 0 to
+        1, by a hundredth at most: the policy should change by learning."""
         c = self.config
         if c.final_std:
             bound = c.init_std ** (1 - progress) * c.final_std**progress
@@ -374,7 +376,7 @@ class PPO:
             ),
             **({} if self.sampler.noise is None else {"noise": self.sampler.noise}),
             **({} if self.recurrence is None else {"memory": self.recurrence.now}),
-            **({} if self.horizon is None else {"falls": self.horizon.falls}),
+            **({} if self.horizon is None else {"progress": self.horizon.progress}),
             **({} if self.estimator is None else {"estimator": self.estimator.state_dict()}),
         }
 
@@ -401,8 +403,8 @@ class PPO:
         self.sampler.noise = None if "noise" not in state else state["noise"].to(self.device)
         if self.estimator is not None:
             self.estimator.load_state_dict(state.get("estimator"))
-        if self.horizon is not None and "falls" in state:
-            self.horizon.set(state["falls"])
+        if self.horizon is not None and "progress" in state:
+            self.horizon.set(state["progress"])
         folded = bool(state.get("folded", False))
         if folded != (self.fold is not None):
             trained, fix = ("with", "cycle") if folded else ("without", "none")
