@@ -241,7 +241,7 @@ class Velocity(Task):
     rewards: dict[str, Reward] = field(
         default_factory=lambda: {
             "track_velocity": reward(track_velocity, 3.0, std=0.4),
-            "track_yaw_rate": reward(track_yaw_rate, 1.5, std=0.5),
+            "track_yaw_rate": reward(track_yaw_rate, 3.0, std=0.5),
             "upright": reward(upright, 1.0, std=0.3),
             "posture": reward(posture, 1.5),
             "striding": reward(Velocity.striding, 4.0, full=0.2, most=0.45),
@@ -252,7 +252,7 @@ class Velocity(Task):
             "swing_height": reward(swing_height, -2.0, height=0.12),
             "foot_slip": reward(foot_slip, -0.3),
             "landing": reward(landing, -0.3),
-            "stepping": reward(stepping, -3.0),
+            "stepping": reward(stepping, -8.0),
             "still": reward(still, 1.0, std=0.1),
             "self_contact": reward(self_contact, -1.0, force=10.0),
             "vertical_speed": reward(terms.vertical_speed, -0.5),
