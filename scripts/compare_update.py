@@ -107,6 +107,11 @@ def require_comparable(cfg: Config) -> None:
             f"learner.rnn={cfg.learner.rnn} cannot be compared: rsl_rl orders the environments of recurrent "
             "minibatches differently; use learner.rnn=none"
         )
+    if cfg.learner.estimated_groups:
+        raise ConfigError(
+            f"learner.estimated_groups={list(cfg.learner.estimated_groups)} cannot be compared: rsl_rl has no "
+            "estimates; use learner.estimated_groups=[]"
+        )
 
 
 def relative_difference(name: str, ours: float, theirs: float) -> float:

@@ -350,8 +350,9 @@ class Velocity(Task):
         return striding(state, ctx, full, most) * self.tracked(state, ctx)
 
     def staying_up(self, state: State, ctx: Context, rise: Share, drop: Share) -> Tensor:
-        """Change of a level (N,): up by up to `rise` for each second of walking as commanded, and down by `drop` at a
-        fall. A robot that does not walk yet is not pushed harder."""
+        """Change of a level (N,): up by up to `rise` for each second in which the robot is asked to move and its
+        velocity is near the commanded one, and down by `drop` at a fall. One that stands instead is near slow commands
+        only."""
         well = (2 * self.tracked(state, ctx) - 1).clamp(min=0) * moving(state, ctx)
         return rise * ctx.dt * well - drop * self.fall(state, ctx)
 

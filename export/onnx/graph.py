@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from robolearn.envs.state import Tensor
-from robolearn.learners.networks import rnn_of
+from robolearn.learners.networks import EstimatingNormalizer, rnn_of
 from robolearn.learners.policy import Policy
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
 
@@ -61,8 +61,9 @@ class ExportModule(nn.Module):
         if dtype != torch.float32:
             # Only the products: raw observations may overflow half precision, and ONNX has few bf16 activations
             # before opset 22.
-            layers = [LowPrecisionLinear(m, dtype) if isinstance(m, nn.Linear) else m for m in actor.mlp]
-            actor.mlp = nn.Sequential(*layers)
+            actor.mlp = _lowered(actor.mlp, dtype)
+            if isinstance(actor.obs_normalizer, EstimatingNormalizer):
+                actor.obs_normalizer.estimator = _lowered(actor.obs_normalizer.estimator, dtype)
         rnn = rnn_of(actor)
         if rnn is not None and dtype == torch.float16:  # ONNX's GRU and LSTM have no bf16: float32
             actor.obs_normalizer = nn.Sequential(actor.obs_normalizer, Cast(dtype))
@@ -73,6 +74,11 @@ class ExportModule(nn.Module):
         """(1, D) and state (L, 1, H) each to actions (1, A) and the new state."""
         out = self.policy(obs, *(part.to(self.state_dtype) for part in state))
         return out if not state else (out[0], *(part.float() for part in out[1:]))
+
+
+def _lowered(layers: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:
+    """The same layers with matrix products in another precision."""
+    return nn.Sequential(*(LowPrecisionLinear(m, dtype) if isinstance(m, nn.Linear) else m for m in layers))
 
 
 def build_graph(policy: Policy, width: int, precision: str, notes: dict[str, Any]) -> onnx.ModelProto:

@@ -83,11 +83,12 @@ class Estimator:
             self.targets.absorb(truth, self.all_reduce_mean, reflection)
             wanted = self.targets(truth)
             seen = self.normalizer.normalized(batch.taken(batch.observed(self.config.actor_groups)[:-1]))
-        parts = max(1, round(len(wanted) / SAMPLES))
+        # Of all samples, also where some are not valid: ranks must take equally many steps.
+        parts = max(1, round(batch.reward.numel() / SAMPLES))
         errors = []
         for _ in range(PASSES):
             order = torch.randperm(len(wanted), generator=self.random, device=self.random.device)
-            for rows in order.chunk(parts):
+            for rows in order.tensor_split(parts):
                 missed = (self.network.mlp(seen[rows]) - wanted[rows]).square().mean()
                 self.adam.take(torch.autograd.grad(missed, self.adam.parameters))
                 self.all_reduce_mean(self.adam.shared)

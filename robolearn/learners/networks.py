@@ -22,7 +22,7 @@ OBS_SET = "network"
 """Name, in rsl_rl, of the list of groups that a network takes; each of our networks has one list."""
 
 
-ESTIMATES = "estimates"
+ESTIMATES = "<estimates>"
 """Name, in rsl_rl's list of groups, of the columns that a network's own estimator adds."""
 
 

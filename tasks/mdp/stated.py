@@ -82,7 +82,7 @@ class Level(StatedTerm):
     """A curriculum: the level of each environment, from 0 to `most`. Made by `level`."""
 
     start: float = 0.0
-    """Level at the start of a training; 1: no curriculum."""
+    """Level at the start of a training; 1, with `most` 1: no curriculum."""
     most: float = 1.0
     """Highest level; above 1 a training becomes harder than what is asked outside of it."""
     head: ClassVar[str] = "start"
@@ -127,12 +127,15 @@ def level(function: Callable[..., Tensor], start: float, /, most: float = 1.0, *
     `function(state, ctx, **parameters)` (N,), and stays within 0 and `most`.
 
     Raises:
-        ConfigError: as for `reward`.
+        ConfigError: as for `reward`; or `start` is not within 0 and 1, or `most` is below 1.
     """
-    return Level(function, _checked(function, parameters, Level.head), float(start), float(most))
+    name = getattr(function, "__name__", str(function))
+    if not 0 <= start <= 1 <= most:
+        raise ConfigError(f"{name}: start {start:g} must be within 0 and 1, and most {most:g} at least 1")
+    return Level(function, _checked(function, parameters, Level.head, "most"), float(start), float(most))
 
 
-def _checked(function: Callable[..., Tensor], given: Mapping[str, Any], head: str) -> dict[str, Any]:
+def _checked(function: Callable[..., Tensor], given: Mapping[str, Any], *reserved: str) -> dict[str, Any]:
     """Every parameter of a function with its value: the one given, or the default.
 
     Raises:
@@ -145,10 +148,11 @@ def _checked(function: Callable[..., Tensor], given: Mapping[str, Any], head: st
         raise ConfigError(f"{name} is not a function (state, ctx) -> tensor") from None
     own = signature[3 if _is_method(function) else 2 :]
     named = {p.name: p for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    if head in named:
-        raise ConfigError(
-            f"{name}: the parameter {head} needs another name; {head} is a setting of every such term"
-        )
+    for setting in reserved:
+        if setting in named:
+            raise ConfigError(
+                f"{name}: the parameter {setting} needs another name; {setting} is a setting of every such term"
+            )
     if not any(p.kind is p.VAR_KEYWORD for p in own):
         for key in given:
             if key not in named:

@@ -110,3 +110,12 @@ def test_a_curriculum_of_something_else_is_refused():
         config.resolve(["task=velocity", "task.curricula.terrain=1"])
     with pytest.raises(ValueError, match=r"curricula\.terrain"):
         Velocity(curricula={"terrain": level(slowly, 0.0, rise=0.1)}).validate()
+
+
+def test_levels_that_cannot_be_are_refused():
+    def rising(state, ctx: Context, most: float) -> torch.Tensor:
+        return most + torch.zeros_like(ctx.episode_time)
+
+    for make in (lambda: level(rising, 0.0), lambda: level(slowly, 0.0, most=0.5, rise=0.1)):
+        with pytest.raises(ConfigError, match="most"):
+            make()

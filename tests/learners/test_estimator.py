@@ -108,6 +108,11 @@ def test_a_policy_with_estimates_is_saved_loaded_and_exported():
     session = onnxruntime.InferenceSession(graph.SerializeToString())
     (actions,) = session.run(None, {"obs": row.numpy()})
     assert np.abs(actions - expected[:1].numpy()).max() < 1e-5
+    half = build_graph(loaded, row.shape[1], "fp16", {})
+    wide = [
+        w.name for w in half.graph.initializer if len(w.dims) == 2 and min(w.dims) > 1 and w.data_type == 1
+    ]
+    assert not wide  # every matrix product is in half precision, those of the estimates too
 
 
 def test_a_resumed_run_with_estimates_goes_on_exactly(tmp_path):

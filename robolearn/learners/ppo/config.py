@@ -7,6 +7,9 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Literal
 
+LEAST_STD = 0.05
+"""Smallest standard deviation of a policy's actions."""
+
 
 @dataclass
 class PPOConfig:
@@ -113,9 +116,10 @@ class PPOConfig:
             raise ValueError(
                 f"final_gamma={self.final_gamma:g} is below gamma={self.gamma:g}; raise it, or use 0 for a fixed gamma"
             )
-        if self.final_std > self.init_std:
+        if self.final_std and not LEAST_STD <= self.final_std <= self.init_std:
             raise ValueError(
-                f"final_std={self.final_std:g} is above init_std={self.init_std:g}; lower it, or use 0 for no bound"
+                f"final_std={self.final_std:g} is not within {LEAST_STD:g} and init_std={self.init_std:g}; change it, "
+                "or use 0 for no bound"
             )
         if self.max_kl < self.desired_kl:
             raise ValueError(f"max_kl={self.max_kl:g} is below desired_kl={self.desired_kl:g}; raise it")
@@ -125,6 +129,8 @@ class PPOConfig:
                 raise ValueError(f"{name}={list(groups)} must be one or more observation groups, each once")
         if len(set(self.estimated_groups)) < len(self.estimated_groups):
             raise ValueError(f"estimated_groups={list(self.estimated_groups)} names a group twice")
+        if measured := [name for name in self.estimated_groups if name in self.actor_groups]:
+            raise ValueError(f"estimated_groups={measured}: the actor observes them; leave them out")
         if self.estimated_groups and self.rnn != "none":
             raise ValueError(
                 f"rnn={self.rnn} with estimated_groups={list(self.estimated_groups)}: recurrent layers estimate by "

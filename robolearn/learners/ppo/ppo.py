@@ -345,7 +345,8 @@ class PPO:
                 "learner.symmetry=cycle: the actor observes no phase of a cycle; use learner.symmetry=equivariant"
             )
         fold = Fold(symmetry, c.actor_groups) if cyclic and wanted not in ("augment", "equivariant") else None
-        fits = c.rnn == "none" and not any(width % 2 for width in (*c.actor_hidden, *c.critic_hidden))
+        hidden = (*c.actor_hidden, *c.critic_hidden, *(c.estimator_hidden if c.estimated_groups else ()))
+        fits = c.rnn == "none" and not any(width % 2 for width in hidden)
         return (symmetry, fold) if fold is not None or fits or wanted != "auto" else (None, None)
 
     def _make_estimator(self, exact: Symmetry | None) -> Estimator | None:
