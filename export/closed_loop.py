@@ -14,7 +14,7 @@ from robolearn.config.run_config import Config
 from robolearn.core.env import Env
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.envs.state import Tensor
-from robolearn.export.record import phase_of, raw_sensors
+from robolearn.export.record import raw_sensors
 from robolearn.learners.policy import Act, reset_state
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import BAD_INPUT, NOT_THE_SAME, Refused
@@ -252,8 +252,6 @@ class _BundleDriver:
 
     def __init__(self, env: Env, bundle: Bundle, session: Session) -> None:
         self.env, self.runtimes = env, [Runtime(bundle, session) for _ in range(env.num_envs)]
-        for runtime, phase in zip(self.runtimes, phase_of(env), strict=True):
-            runtime.reset(float(phase))
         first = self.runtimes[0]
         # Mapped by joint name, so that a wrong order in the manifest shows as a difference.
         self.read = [env.robot.joints.index(name) for name in first.joints]

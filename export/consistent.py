@@ -24,7 +24,7 @@ from robolearn.training.build import make_env
 
 
 def require_consistent(
-    bundle: Bundle, trained: Config, ranges: Mapping[str, Sequence[float]], phases: np.ndarray
+    bundle: Bundle, trained: Config, ranges: Mapping[str, Sequence[float]]
 ) -> None:
     """Compare a bundle's contract with the simulated robot.
 
@@ -32,7 +32,6 @@ def require_consistent(
         bundle: loaded from the disk.
         trained: configuration of the training run.
         ranges: (low, high) of the commands in training, by name.
-        phases: (k,) phases of the gait clock at the start of episodes [cycles].
 
     Raises:
         Refused: NOT_THE_SAME; the first difference is named.
@@ -48,13 +47,13 @@ def require_consistent(
                 f"the manifest differs from the simulated robot: command_ranges: {stated} and {dict(ranges)}",
                 NOT_THE_SAME,
             )
-        _require_same_values(contract, env, phases)
+        _require_same_values(contract, env)
         _require_torques(contract, env)
     finally:
         env.close()
 
 
-def _require_same_values(contract: dict[str, Any], env: Env, phases: np.ndarray) -> None:
+def _require_same_values(contract: dict[str, Any], env: Env) -> None:
     """Compare the values that can be read: names, order, limits, control period, delays, columns."""
     robot, task = env.robot, env.task
     lower, upper = joint_limits(robot)
@@ -80,9 +79,6 @@ def _require_same_values(contract: dict[str, Any], env: Env, phases: np.ndarray)
             [(item.name, width) for item, width in env.columns["policy"]],
         )
     )
-    if contract["extra"]:
-        starts = contract["extra"]["gait_clock"]["phase_at_start"]
-        pairs += [("phase_at_start", starts, [*starts, float(p)]) for p in set(phases.tolist()) - set(starts)]
     for name, stated, actual in pairs:
         if not _same(stated, actual):
             raise Refused(

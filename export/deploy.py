@@ -18,7 +18,7 @@ from robolearn.core.contract import contract_of
 from robolearn.core.env import Env
 from robolearn.errors import ConfigError, quote
 from robolearn.export.bundle import contract_entry, single_file
-from robolearn.export.record import on_robot, phase_of, raw_sensors
+from robolearn.export.record import on_robot, raw_sensors
 from robolearn.external.env import ExternalEnv
 from robolearn.runtime.bundle import Bundle, canonical, difference
 from robolearn.runtime.errors import OK, OVER_BUDGET
@@ -67,9 +67,9 @@ def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
     """
     period, count = runtime.dt, max(1, round(seconds / runtime.dt))
     took, late = np.zeros(count), np.zeros(count)
-    read, send, phase = _wiring(runtime, env)
+    read, send = _wiring(runtime, env)
     missed, falls, total = 0, 0, 0.0
-    runtime.reset(phase())
+    runtime.reset()
     due = 0.0
     for i, due in enumerate(ticks(1 / period, count)):
         began = time.perf_counter()
@@ -88,7 +88,7 @@ def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
         total += float(result.reward)
         falls += int(result.terminated)
         if bool(result.done) or not (result.valid is None or bool(result.valid)):
-            runtime.reset(phase())
+            runtime.reset()
     wall = max(time.perf_counter(), due + period) - (due - (count - 1) * period)
     env.check()  # after the loop: on a GPU it syncs
     return Drive(took, late, missed, falls, total, wall)
@@ -96,12 +96,11 @@ def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
 
 def _wiring(
     runtime: Runtime, env: Env | ExternalEnv
-) -> tuple[Callable[[], tuple[dict[str, Any], Any]], list[int], Callable[[], float | None]]:
-    """(a function that reads sensors and command, indices of the runtime's outputs in the env's actuator order, a
-    function that returns the gait phase at the start of an episode)."""
+) -> tuple[Callable[[], tuple[dict[str, Any], Any]], list[int]]:
+    """(a function that reads sensors and command, indices of the runtime's outputs in the env's actuator order)."""
     if not isinstance(env, Env):
         send = [runtime.actuators.index(name) for name in env.actions.names]
-        return lambda: ({GIVEN: env.observations["policy"][0].cpu().numpy()}, ()), send, lambda: None
+        return lambda: ({GIVEN: env.observations["policy"][0].cpu().numpy()}, ()), send
     order = [env.robot.joints.index(name) for name in runtime.joints]
 
     def read() -> tuple[dict[str, Any], Any]:
@@ -111,7 +110,7 @@ def _wiring(
         return sensors, env.ctx.command[0].cpu().numpy()
 
     send = [runtime.actuators.index(actuator.joint) for actuator in env.robot.actuators]
-    return read, send, lambda: float(phase_of(env)[0])
+    return read, send
 
 
 def deploy(

@@ -28,8 +28,6 @@ class Recording:
     float32, in the robot's joint order."""
     reset: np.ndarray
     """(T, N) bool: an episode starts at this step."""
-    phase: np.ndarray
-    """(T, N) phase of the gait clock [cycles]; zeros where the task has none."""
     observations: np.ndarray
     """(T, N, D)."""
     actions: np.ndarray
@@ -39,10 +37,9 @@ class Recording:
 
 
 def on_robot(config: Config) -> Config:
-    """The configuration with the task as on the robot: no sensor noise, no simulated delays, and the task's `on_robot`
-    values. Pushes, commands and randomized physics stay."""
+    """The configuration with the task as on the robot: no sensor noise, no simulated delays. Pushes, commands and randomized physics stay."""
     task: Any = config.task
-    changes = {"noise": {}, "action_delay": (0, 0), "observation_delay": (0, 0), **type(task).on_robot}
+    changes = {"noise": {}, "action_delay": (0, 0), "observation_delay": (0, 0)}
     return replace(config, task=replace(task, **changes))
 
 
@@ -54,12 +51,6 @@ def raw_sensors(state: State) -> dict[str, np.ndarray]:
     if len(state.entities) > 1:
         read[OBJECT] = object_pos(state)
     return {name: value.cpu().numpy().copy() for name, value in read.items()}
-
-
-def phase_of(env: Env) -> np.ndarray:
-    """(N,) phase of each robot's gait clock [cycles]; zeros where the task has none."""
-    phase = env.ctx.task_state.get("phase")
-    return np.zeros(env.num_envs, np.float32) if phase is None else phase.cpu().numpy().copy()
 
 
 @torch.no_grad()
@@ -83,7 +74,6 @@ def record(env: Env, policy: Act, steps: int) -> Recording:
             **raw_sensors(env.backend.state),
             "command": env.ctx.command,
             "reset": fresh,
-            "phase": phase_of(env),
             "observations": observation,
             "actions": action,
             "targets": env.task.joint_targets(action, env.ctx),
@@ -95,7 +85,7 @@ def record(env: Env, policy: Act, steps: int) -> Recording:
         reset_state(policy, fresh)
     env.check()  # on a GPU, errors are recorded and raised here
     whole = {name: np.stack(arrays) for name, arrays in rows.items()}
-    kept = {name: whole.pop(name) for name in ("reset", "phase", "observations", "actions", "targets")}
+    kept = {name: whole.pop(name) for name in ("reset", "observations", "actions", "targets")}
     return Recording(sensors=whole, **kept)
 
 
@@ -107,7 +97,7 @@ def golden(recording: Recording) -> dict[str, np.ndarray]:
             [array[:SEGMENT_STEPS, robot] for robot in range(min(SEGMENTS, array.shape[1]))]
         )
 
-    names = ("reset", "phase", "observations", "actions", "targets")
+    names = ("reset", "observations", "actions", "targets")
     return {name: cut(a) for name, a in recording.sensors.items()} | {
         n: cut(getattr(recording, n)) for n in names
     }

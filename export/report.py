@@ -52,7 +52,6 @@ BY_HAND = {
     "joint_vel_rel": "the same columns, positive while the position grows",
     "velocity_commands": "equal to the command",
     "pose_commands": "equal to the command",
-    "gait_phase": "(0, 1) or (0, -1) as long as the robot stands upright at command 0",
 }
 """Expected `robot.observation` while the robot is moved by hand; base axes x forward, y left, z up."""
 
@@ -66,23 +65,13 @@ the runtime makes no ramp.
 3. First run: {first}.
 4. Call `robot.reset()` after every fall, stop or pause: until then the runtime holds the old {keeps}."""
 
-OWN_STEPS = """\
-**The network is not the only source of motion.** The runtime has a gait clock of {frequency:g} strides per second. \
-While the clock runs, the runtime adds a stepping pattern to the joint targets of the legs ({feet}): {pattern} rad at \
-mid-swing, and a stride length proportional to the command. The clock runs while a part of the command is beyond \
-{command_threshold:g}, for {stop_time:g} s longer, and then to the end of the step.
-
-**The robot also steps at command 0**: when its lean is over {lean:.1f} degrees; and when it is tipping, that is, \
-{settle_time:g} s after its last step, when lean + {fall_time:g} s x gyro (smoothed over {fall_filter:g} s) is over \
-{tip:.1f} degrees. Expect steps whenever the robot is tilted or pushed."""
-
 AGREE = """\
 A wrong order, sign or gain here breaks robots. Numbers are rounded; manifest.json has full precision. For a joint \
 that slides, read m for rad and N for Nm.
 
 Readings: `quat` (w, x, y, z), `gyro` in the base's axes [rad/s], `joint_pos` and `joint_vel` in the order {order}.
 
-Joint target = offset + scale x action{pattern}. Kind position: torque = kp (target - position) - kd velocity, clipped \
+Joint target = offset + scale x action. Kind position: torque = kp (target - position) - kd velocity, clipped \
 to +-effort. Kind force: the joint target, clipped to +-effort."""
 
 MOTOR = "Actuator, Kind, kp [Nm/rad], kd [Nm s/rad], Effort [Nm], Offset [{0}], Scale [{0}]"
@@ -277,10 +266,6 @@ def _met(out: Export) -> list[str]:
     if contract["command"]:
         clip = "clip them to `robot.command_low` and `robot.command_high`"
         items.append(f"The runtime does not limit commands to these ranges: {clip}.")
-    for name, value in type(task).on_robot.items():
-        if (before := getattr(task, name)) != value:
-            about = f"{value} on the robot and in the closed loop, {before} in training"
-            items.append(f"`{name}`: {about}. {field_docs(task.__class__).get(name, '')}".rstrip())
     return ["## Conditions in training", table(("What", "Range"), rows), bullets(items)]
 
 
@@ -303,20 +288,10 @@ def _before(out: Export) -> list[str]:
     if contract["command"]:
         first.append("the pose of the end effector as command" if "pose_commands" in seen else "command 0")
     first.append("a hand on the emergency stop")
-    clock = contract["extra"].get("gait_clock")
-    keeps = (
-        ["last action"]
-        + ["gait clock"] * bool(clock)
-        + ["recurrent state"] * (len(graph.get("inputs", ())) > 1)
-    )
+    keeps = ["last action"] + ["recurrent state"] * (len(graph.get("inputs", ())) > 1)
     axes = " (base axes: x forward, y left, z up)" * base
     fill = {"axes": axes, "looks": looks, "first": ", ".join(first), "keeps": " and ".join(keeps)}
-    parts = ["## Before it moves", CHECKS.format(**fill)]
-    if clock:
-        fill = {"pattern": ", ".join(f"{k} {v:+g}" for k, v in contract["extra"]["step_pattern"].items())}
-        lean, tip = (math.degrees(math.asin(min(1, clock[f"balance_{key}"]))) for key in ("lean", "start"))
-        parts.append(OWN_STEPS.format(**clock, **fill, lean=lean, tip=tip, feet=" and ".join(clock["legs"])))
-    return parts
+    return ["## Before it moves", CHECKS.format(**fill)]
 
 
 def _contract(out: Export) -> list[str]:
@@ -337,7 +312,7 @@ def _contract(out: Export) -> list[str]:
     free = [(n, *(number(j[key]) for key in ends)) for n, j in joints.items() if n not in driven]
     return [
         "## What the robot must agree with",
-        AGREE.format(order=order, pattern=" + stepping pattern" * bool(contract["extra"])),
+        AGREE.format(order=order),
         table(("Observation", "Columns, from 0", "Unit"), observed),
         table([*MOTOR.format(unit).split(", "), *shown.values()], rows),
         table(("Joint without actuator", *ends.values()), free) if free else "",

@@ -254,7 +254,7 @@ class RobotTrial:
             Refused: NOT_THE_SAME; the first difference is named.
         """
         trained = self.checked.trained
-        require_consistent(bundle, trained, ranges_of(trained), recording.phase[recording.reset])
+        require_consistent(bundle, trained, ranges_of(trained))
         joints = len(bundle.contract["joints"])
         return f"{joints} joints, gains, dt and observations equal the robot's; replayed from raw sensors"
 

@@ -80,7 +80,6 @@ def main() -> None:
         "actor_state_dict",
         "critic_state_dict",
         "learning_rate",
-        "folded",
     )
     (folder / "policy.pt").unlink(missing_ok=True)  # written last: without it the folder is not a policy
     for name in (config.FILE_NAME, "contract.json"):

@@ -334,7 +334,7 @@ class Velocity(Task):
         """
         if robot.base is None or not robot.feet:
             lacks = "no free base" if robot.base is None else "no feet"
-            raise ConfigError(f"task=velocity: robot {robot.name!r} has {lacks}; it takes a robot on legs")
+            raise ConfigError(f"robot {robot.name!r} has {lacks}; this task takes a robot on legs")
         touching = limbs(robot) if float(self.rewards.get("self_contact", 0.0)) else ()
         contacts = {ROBOT: {LIMBS: Contact(touching, ROBOT)}} if touching else {}
         return Scene({ROBOT: robot}, contacts=contacts, collisions=self.collisions)

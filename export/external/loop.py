@@ -95,7 +95,7 @@ def record(env: ExternalEnv, policy: Act, steps: int) -> Recording:
     whole = {name: np.stack(arrays) for name, arrays in rows.items()}
     many = whole["reset"].shape
     sensors = {GIVEN: whole["observations"], "command": np.zeros((*many, 0), np.float32)}
-    return Recording(sensors=sensors, phase=np.zeros(many, np.float32), **whole)
+    return Recording(sensors=sensors, **whole)
 
 
 def closed_loop(

@@ -23,7 +23,7 @@ TERMS = {
     "last_action": "actions",
     "velocity_commands": "command",
 }
-"""RoboLearn's names -> those of mjlab's velocity task. Without legged_control2's `phase`, whose clock never stops."""
+"""RoboLearn's names -> those of mjlab's velocity task."""
 
 VELOCITY = "twist"
 """Name of mjlab's velocity command: forward, sideways, yaw."""

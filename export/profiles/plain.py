@@ -64,7 +64,8 @@ def _obstacles(
     if "pose_commands" in items:
         names = ", ".join(contract["command"])
         yield f"it observes pose_commands ({names}); the readers have only velocity_commands", RUNTIME
-    yield from _beside(contract)
+    if contract["extra"]:
+        yield f"it needs {', '.join(contract['extra'])}, which the readers have not", ""
     for name, item in items.items():
         if name not in terms:
             yield (
@@ -92,41 +93,10 @@ def _obstacles(
         yield f"the ONNX graph has {inputs} and {outputs}; the contract requires {wanted}", "export again"
 
 
-def _beside(contract: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (reason, fix) of what the policy needs besides its network and the readers lack.
-
-    A gait clock alone passes: it has no effect unless it is observed or moves a stepping pattern.
-    """
-    extra = contract["extra"]
-    if unknown := [name for name in extra if name not in ("gait_clock", "step_pattern", "stride_pattern")]:
-        yield f"the readers have no {', '.join(unknown)}, which the contract's extra requires", ""
-    needs = []
-    if any(_numbers(extra.get("step_pattern"))) or any(_numbers(extra.get("stride_pattern"))):
-        patterns = "step_pattern, stride_pattern"
-        needs.append(f"the readers send offset + scale x action and add no stepping pattern ({patterns})")
-    if any(item["name"] == "gait_phase" for item in contract["observations"]):
-        if "gait_clock" not in extra:
-            yield "it observes gait_phase, but the contract has no gait_clock", ""
-        needs.append(
-            "the readers' gait clocks never stop, but that of gait_phase stops while the robot stands"
-        )
-    if needs:
-        yield ", and ".join(needs), RUNTIME
-
-
 def efforts(contract: Mapping[str, Any]) -> str:
     """Torque limits [Nm or N] of the actuators as text."""
     limits = (action["effort"] for action in contract["actions"])
     return ", ".join("none" if limit is None else f"{limit:g}" for limit in limits)
-
-
-def _numbers(table: Any) -> Iterator[float]:
-    """Yields every number in nested tables."""
-    if isinstance(table, Mapping):
-        for value in table.values():
-            yield from _numbers(value)
-    elif table is not None:
-        yield table
 
 
 def _port(port: onnx.ValueInfoProto) -> tuple[str, list[int]]:

@@ -27,7 +27,7 @@ TERMS = {
         "velocity_commands",
     )
 }
-"""Observations that both readers compute as RoboLearn does. Without their `gait_phase`, whose clock never stops."""
+"""Observations that both readers compute as RoboLearn does."""
 
 OF_JOINTS = ("joint_pos_rel", "joint_vel_rel")
 """Observations with one column per joint."""

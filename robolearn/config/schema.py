@@ -16,8 +16,8 @@ SCHEMA = 2
 
 
 def _renamed_values(content: dict[str, Any]) -> dict[str, Any]:
-    """Schema 1 called the backend of an external environment `own`, and the symmetry of a cycle `clock`."""
-    names = {("backend", "name"): {"own": "external"}, ("learner", "symmetry"): {"clock": "cycle"}}
+    """Schema 1 called the backend of an external environment `own`."""
+    names = {("backend", "name"): {"own": "external"}}
     for (section, key), new in names.items():
         tree = content.get(section)
         if isinstance(tree, dict) and isinstance(tree.get(key), str):

@@ -45,7 +45,7 @@ class Contract:
     observation_delay: tuple[int, int]
     """Range of the delay of the observation in training [control steps]."""
     extra: dict[str, Any]
-    """Further values that the task needs on the robot, see `Task.deployed`."""
+    """Empty. In older contracts what a policy needs besides its network, such as a gait clock."""
 
     def save(self, path: Path) -> None:
         """Write as JSON in full precision, atomically."""
@@ -119,7 +119,7 @@ def contract_of(env: LearnerEnv) -> Contract:
         command=list(task.commands.names) if task.commands else [],
         action_delay=task.action_delay,
         observation_delay=task.observation_delay,
-        extra=task.deployed(),
+        extra={},
     )
 
 

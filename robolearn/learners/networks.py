@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from rsl_rl.models import MLPModel, RNNModel
@@ -168,6 +168,16 @@ def build_model(
         else Normalizer(width)
     )
     return model
+
+
+def require_unfolded(state: Mapping[str, Any]) -> None:
+    """Raise ValueError for a learner's state of an older version that mirrored the second half of a gait clock's cycle:
+    the shapes agree, the meaning does not."""
+    if state.get("folded"):
+        raise ValueError(
+            "these weights were trained with a gait clock (learner.symmetry=cycle), which this version has not: train "
+            "again, or use the version that trained them"
+        )
 
 
 def rnn_of(model: MLPModel) -> nn.GRU | nn.LSTM | None:

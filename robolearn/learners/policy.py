@@ -17,7 +17,6 @@ from torch import nn
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, listing, quote
 from robolearn.learners import saved
-from robolearn.learners.fold import second_half
 from robolearn.learners.networks import (
     RecurrentState,
     advance,
@@ -26,7 +25,6 @@ from robolearn.learners.networks import (
     reset_rows,
     rnn_of,
 )
-from robolearn.tasks.mdp.symmetry import Reflection, Symmetry, joined
 
 Observations = Mapping[str, Tensor]
 """(N, D) per group, by name."""
@@ -58,9 +56,6 @@ class PolicySpec:
     """Number of columns that the policy estimates from its observations, see `robolearn.learners.estimator`."""
     estimator_hidden: tuple[int, ...] = ()
     """Hidden layers of the network that estimates them."""
-    cycle: int | None = None
-    """Column, in all inputs side by side, of the sine of a phase: in the second half of its cycle the policy acts as
-    the mirror image of the first half. None: no mirroring."""
 
     def build(self) -> MLPModel:
         """A network of this description with untrained weights."""
@@ -73,26 +68,18 @@ class PolicySpec:
 
 
 class Policy(nn.Module):
-    """Normalizer, network, head and mirroring in one module; no critic, no exploration.
+    """Normalizer, network and head in one module; no critic, no exploration.
 
     It stores nothing between calls: a recurrent policy takes its recurrent state and returns the new one; the caller
     stores and resets it. `PolicyRunner` does that for simulated robots.
     """
 
-    def __init__(self, spec: PolicySpec, actor: MLPModel, symmetry: Symmetry | None = None) -> None:
-        """`actor` is shared, not copied; `symmetry` is the task's, needed where `spec.cycle` is set."""
+    def __init__(self, spec: PolicySpec, actor: MLPModel) -> None:
+        """`actor` is shared, not copied."""
         super().__init__()
         if spec.head not in get_args(Head):
             raise ConfigError(f"unknown policy head {quote(spec.head)}; valid: {listing(get_args(Head))}")
         self.spec, self.actor = spec, actor
-        width = sum(spec.inputs.values())
-        tables = [_identity(width), _identity(spec.actions)]
-        if spec.cycle is not None and symmetry is not None:
-            tables = [joined([symmetry.groups[name] for name in spec.inputs]), symmetry.action]
-        if spec.cycle is not None:
-            for name, table in zip(("observation", "action"), tables, strict=True):
-                self.register_buffer(f"{name}_permutation", table.permutation)
-                self.register_buffer(f"{name}_sign", table.sign)
 
     # ------------------------------------------------------------------ on disk
 
@@ -121,6 +108,10 @@ class Policy(nn.Module):
         try:
             sizes = {key: tuple(entry["spec"].get(key, ())) for key in ("hidden", "estimator_hidden")}
             described = {**entry["spec"], **sizes}
+            if described.pop("cycle", None) is not None:  # of an older version
+                raise ValueError(
+                    "it needs a gait clock, which this version has not: use the one that trained it"
+                )
             spec = PolicySpec(**described)
             with torch.random.fork_rng(devices=[]):
                 policy = cls(spec, spec.build())
@@ -177,10 +168,6 @@ class Policy(nn.Module):
         For a recurrent policy, `state` is one tensor (L, N, H) for each of `state_names`, and the result is the action
         followed by the new state's tensors.
         """
-        cycle = self.spec.cycle
-        flipped = None if cycle is None else second_half(obs, cycle)
-        if flipped is not None:
-            obs = torch.where(flipped, self._reflected("observation", obs), obs)
         latent = self.actor.obs_normalizer(obs)
         rnn = rnn_of(self.actor)
         if rnn is not None:
@@ -189,17 +176,7 @@ class Policy(nn.Module):
         action = self.actor.mlp(latent)
         if self.spec.head == "squashed":
             action = action.tanh()
-        if flipped is not None:
-            action = torch.where(flipped, self._reflected("action", action), action)
         return action if rnn is None else (action, *state)
-
-    def _reflected(self, table: str, x: Tensor) -> Tensor:
-        permutation, sign = self.get_buffer(f"{table}_permutation"), self.get_buffer(f"{table}_sign")
-        return x.index_select(1, permutation) * sign
-
-
-def _identity(width: int) -> Reflection:
-    return Reflection(torch.arange(width), torch.ones(width))
 
 
 class PolicyRunner:

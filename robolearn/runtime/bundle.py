@@ -197,7 +197,7 @@ def _require_rows(golden: dict[str, np.ndarray], contract: dict[str, Any]) -> No
     columns = sensors_of(contract) | {"command": len(contract["command"])}
     columns |= {"observations": width, "actions": actions, "targets": actions}
     rows = len(golden["reset"])
-    shapes = {name: (rows, size) for name, size in columns.items()} | {"reset": (rows,), "phase": (rows,)}
+    shapes = {name: (rows, size) for name, size in columns.items()} | {"reset": (rows,)}
     for name, shape in shapes.items():
         if golden[name].shape != shape or not np.isfinite(golden[name].astype(np.float64)).all():
             raise Refused(

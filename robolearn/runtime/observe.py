@@ -1,4 +1,4 @@
-"""Observations, gait clock and stepping pattern, computed from raw sensor readings and the contract alone."""
+"""Observations, computed from raw sensor readings and the contract alone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from robolearn.runtime.errors import BAD_INPUT, Refused
 Sensors = Mapping[str, Any]
 """Readings that observations are computed from. From the robot: `quat` (4,) wxyz, `gyro` (3,) [rad/s] in the base
 frame, `joint_pos` (J,) [rad or m], `joint_vel` (J,) [rad/s or m/s]. Added by the runtime: `last_action` (A,),
-`command` (C,), `phase` (scalar, cycles), `home` (J,), `limited` (J,) bool (the joint has limits), `gravity` (3,)
-where it is already computed. Of a policy that observes objects, from the robot's camera or a tracker: `object_pos`
+`command` (C,), `home` (J,), `limited` (J,) bool (the joint has limits).
+Of a policy that observes objects, from the robot's camera or a tracker: `object_pos`
 (3 K,), the positions of the K objects in base axes [m].
 
 For a policy of an external environment: `given` (D,) and nothing else.
@@ -30,21 +30,11 @@ POSE = ["x", "y", "z", "qw", "qx", "qy", "qz"]
 OBJECT = "object_pos"
 """The observation, and the reading, of where objects are."""
 
-FULL_TURN = np.float32(2 * math.pi)
-
 
 def projected_gravity_of(sensors: Sensors) -> np.ndarray:
     """The world's down direction (3,) in the base frame: the third row of the rotation matrix, negated."""
-    if "gravity" in sensors:  # Runtime.step computes it once, for the gait clock and the observation
-        return np.asarray(sensors["gravity"], np.float32)
     w, x, y, z = np.asarray(sensors["quat"], np.float64).tolist()
     return np.array([2 * (w * y - x * z), -2 * (y * z + w * x), 2 * (x * x + y * y) - 1], np.float32)
-
-
-def gait_phase_of(sensors: Sensors) -> np.ndarray:
-    """Sine and cosine (2,) of the gait clock."""
-    angle = FULL_TURN * np.float32(sensors["phase"])
-    return np.array([np.sin(angle), np.cos(angle)], np.float32)
 
 
 def limited_joint_pos_of(sensors: Sensors) -> np.ndarray:
@@ -74,7 +64,6 @@ OBSERVATIONS: dict[str, Callable[[Sensors], np.ndarray]] = {
     "last_action": reading("last_action"),
     "velocity_commands": reading("command"),
     "pose_commands": reading("command"),
-    "gait_phase": gait_phase_of,
     OBJECT: reading(OBJECT),
     GIVEN: reading(GIVEN),
 }
@@ -91,14 +80,10 @@ UNITS = {
     "last_action": "1, the network's previous output",
     "velocity_commands": "m/s forward, m/s to the left, rad/s counterclockwise",
     "pose_commands": "m, and 1 for the quaternion; x, y, z in the axes and from the origin of the base",
-    "gait_phase": "1, sine and cosine of the gait clock",
     OBJECT: "m, positions of the objects in base axes, in the order of the scene",
     GIVEN: "each column's as in the environment it was trained in",
 }
 """Unit of each observation, by name. Contracts contain these texts: a change makes `deploy` refuse older bundles."""
-
-EXTRAS = ("gait_clock", "step_pattern", "stride_pattern")
-"""Entries of a contract's `extra` that this runtime implements."""
 
 
 def sensors_of(contract: Mapping[str, Any]) -> dict[str, int]:
@@ -110,93 +95,6 @@ def sensors_of(contract: Mapping[str, Any]) -> dict[str, int]:
     return sizes | {
         item["name"]: item["width"] for item in contract["observations"] if item["name"] == OBJECT
     }
-
-
-class GaitClock:
-    """A gait clock: runs while the command is not zero or the robot is tipping, otherwise stops between two steps.
-
-    Phase and times are float32, as in training, so that each half cycle ends in the same control step.
-    """
-
-    def __init__(self, clock: Mapping[str, Any], dt: float) -> None:
-        self.dt, self.start = np.float32(dt), float(clock["phase_at_start"][0])
-        self.stride = np.float32(clock["frequency"]) * self.dt
-        """Cycles per control step."""
-        self.stop_time, self.settle_time = np.float32(clock["stop_time"]), np.float32(clock["settle_time"])
-        names = ("command_threshold", "balance_lean", "balance_start", "fall_time")
-        # Rounded to float32 as in training, then Python floats, which are faster in scalar arithmetic.
-        self.threshold, self.lean, self.tip, self.fall_time = (float(np.float32(clock[n])) for n in names)
-        self.share = min(1.0, float(dt) / float(clock["fall_filter"]))
-        self.reset(None)
-
-    def reset(self, phase: float | None) -> None:
-        """Stop the clock at `phase`: 0 or 0.5 cycles, which decides the leg that steps first. None: the contract's
-        first `phase_at_start`."""
-        self.phase = np.float32(self.start if phase is None else phase)
-        self.walking = False
-        self.since_stop, self.since_rest = self.stop_time, self.settle_time
-        self.sway_x = self.sway_y = 0.0
-
-    def advance(self, gyro: Any, gravity: Any, command: Any) -> None:
-        """Advance by one control step.
-
-        Args:
-            gyro: (3,) at the new step [rad/s].
-            gravity: (3,) projected gravity at the new step.
-            command: (C,) of the step that has ended.
-        """
-        self.sway_x += self.share * (float(gyro[0]) - self.sway_x)
-        self.sway_y += self.share * (float(gyro[1]) - self.sway_y)
-        x, y = float(gravity[0]), float(gravity[1])
-        ahead = math.hypot(x + self.fall_time * self.sway_y, y - self.fall_time * self.sway_x)
-        tips = ahead > self.tip and self.since_rest >= self.settle_time
-        moving = bool(
-            tips or math.hypot(x, y) > self.lean or any(abs(part) > self.threshold for part in command)
-        )
-        self.since_stop = np.float32(0) if moving else self.since_stop + self.dt
-        phase = self.phase + self.stride if self.walking else self.phase
-        halves = np.floor(2 * phase)
-        between_steps = not self.walking or halves > np.floor(2 * self.phase)
-        self.walking = bool(moving or self.since_stop < self.stop_time or not between_steps)
-        self.since_rest = np.float32(0) if self.walking else self.since_rest + self.dt
-        self.phase = np.float32((phase if self.walking else halves / 2) % 1)
-
-
-class Pattern:
-    """The stepping pattern: joint target offsets of the legs, from gait clock and command."""
-
-    def __init__(self, contract: Mapping[str, Any]) -> None:
-        extra = contract["extra"]
-        legs = extra["gait_clock"]["legs"]
-        actuators = [action["joint"] for action in contract["actions"]]
-        commands = contract["command"]
-
-        def row(table: Mapping[str, float], leg: str) -> np.ndarray:
-            return np.array(
-                [table.get(a.removeprefix(leg), 0.0) if a.startswith(leg) else 0.0 for a in actuators],
-                np.float32,
-            )
-
-        self.lift = [row(extra["step_pattern"], leg) for leg in legs]
-        """For each leg, (A,) at the middle of its swing [rad]."""
-        strides = extra["stride_pattern"]
-        self.stride = np.array(
-            [
-                row(strides[c], legs[0]) - row(strides[c], legs[1]) if c in strides else 0 * self.lift[0]
-                for c in commands
-            ],
-            np.float32,
-        ).reshape(len(commands), len(actuators))
-        """(C, A) per unit of each command, at the lift-off of the first leg [rad]."""
-
-    def __call__(self, clock: GaitClock, command: np.ndarray) -> np.ndarray:
-        """(A,) to add to the joint targets [rad]; zeros while the clock is stopped."""
-        if not clock.walking:
-            return np.zeros(self.stride.shape[1], np.float32)
-        angle = FULL_TURN * clock.phase
-        swing, progress = np.sin(angle), np.cos(angle)
-        lift = self.lift[0] * swing if swing > 0 else self.lift[1] * -swing
-        return lift + (command * progress) @ self.stride
 
 
 def checked_contract(contract: Any, where: str) -> dict[str, Any]:
@@ -250,7 +148,6 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
             "last_action": len(actions),
             "velocity_commands": len(contract["command"]),
             "pose_commands": len(contract["command"]) if contract["command"] in (POSE[:3], POSE) else 0,
-            "gait_phase": 2,
             OBJECT: sum(item["width"] for item in contract["observations"] if item["name"] == OBJECT)
             // 3
             * 3,
@@ -272,20 +169,11 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
             column += item["width"]
         if not column:
             raise refuse("it has no observations")
-        extra = contract["extra"]
-        for name in extra:
-            if name not in EXTRAS:
-                raise refuse(f"unknown entry {name!r} in extra; valid: {', '.join(EXTRAS)}")
-        if extra and set(extra) != set(EXTRAS):
-            raise refuse(f"extra has only {', '.join(extra)}; it must have all of {', '.join(EXTRAS)}")
-        if (
-            any(item["name"] == "gait_phase" for item in contract["observations"])
-            and "gait_clock" not in extra
-        ):
-            raise refuse("it has the observation gait_phase but no gait_clock in extra")
-        if extra:
-            GaitClock(extra["gait_clock"], contract["control_dt"])
-            Pattern(contract)
+        if contract["extra"]:
+            raise refuse(
+                f"its policy needs {', '.join(contract['extra'])}, which this version has not; run it with the "
+                "runtime.py in its own bundle"
+            )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise refuse(f"it is incomplete or malformed ({type(error).__name__}: {error})") from None
     return dict(contract)

@@ -14,9 +14,6 @@ from robolearn.runtime.errors import NOT_THE_SAME, Refused
 from robolearn.runtime.observe import (
     GIVEN,
     OBSERVATIONS,
-    GaitClock,
-    Pattern,
-    projected_gravity_of,
     sensors_of,
 )
 from robolearn.runtime.sessions import Session
@@ -39,8 +36,7 @@ def _or(value: float | None, otherwise: float) -> float:
 class Runtime:
     """A policy on its robot: call `step` once per control period, `reset` after a fall, a stop or a pause.
 
-    Holds the last action, the recurrent state and the gait clock, which counts calls, not seconds. Several may share
-    one session, from one thread.
+    Holds the last action and the recurrent state. Several may share one session, from one thread.
 
     Raises:
         Refused: BAD_INPUT where the session's network does not fit the bundle.
@@ -81,9 +77,6 @@ class Runtime:
             (slice(item["column"], item["column"] + item["width"]), OBSERVATIONS[item["name"]])
             for item in contract["observations"]
         ]
-        extra = contract["extra"]
-        self.clock = GaitClock(extra["gait_clock"], self.dt) if extra else None
-        self._pattern = Pattern(contract) if extra else None
         self._obs = np.zeros(session.inputs["obs"], np.float32)
         self._state = [name for name in STATES if f"{name}_in" in session.inputs]
         sizes = self.sensors | {"command": len(contract["command"])}
@@ -102,16 +95,13 @@ class Runtime:
         """Time of the network in the last step [s]."""
         self.reset()
 
-    def reset(self, phase: float | None = None) -> None:
-        """Clear last action, command and recurrent state, and stop the gait clock at `phase` [cycles], where given."""
+    def reset(self) -> None:
+        """Clear last action, command and recurrent state."""
         self.action = np.zeros(len(self.actuators), np.float32)
         """(A,) output of the network in the last step."""
         self.command = np.zeros_like(self._readings["command"])
         self.feeds = {"obs": self._obs}
         self.feeds |= {f"{n}_in": np.zeros(self.session.inputs[f"{n}_in"], np.float32) for n in self._state}
-        if self.clock is not None:
-            self.clock.reset(phase)
-        self._begun = False
 
     @property
     def observation(self) -> np.ndarray:
@@ -159,13 +149,6 @@ class Runtime:
             norm = math.hypot(*readings["quat"].tolist())
             if not abs(norm - 1) < 0.01:
                 raise ValueError(f"quat has the length {norm:.3g}; it must be a unit quaternion (w, x, y, z)")
-            readings.pop("gravity", None)
-            readings["gravity"] = projected_gravity_of(readings)
-        if self.clock is not None:
-            if self._begun:
-                self.clock.advance(readings["gyro"], readings["gravity"], self.command)
-            readings["phase"] = self.clock.phase
-        self._begun = True
         self.command[:] = readings["command"]
         readings["last_action"] = self.action
         for columns, compute in self._items:
@@ -180,8 +163,6 @@ class Runtime:
         for name in self._state:
             self.feeds[f"{name}_in"] = out[f"{name}_out"].copy()
         targets = self._offset + self._scale * self.action
-        if self._pattern is not None and self.clock is not None:
-            targets = targets + self._pattern(self.clock, self.command)
         return targets if self._robot else np.clip(targets, self.lower, self.upper)
 
 
@@ -212,7 +193,7 @@ def replay(bundle: Bundle, session: Session, tolerance: float | None = None) -> 
     ]
     for t in range(len(golden["reset"])):
         if golden["reset"][t]:
-            runtime.reset(float(golden["phase"][t]))
+            runtime.reset()
         readings = {name: golden[name][t] for name in runtime.sensors}
         try:
             targets = runtime.step(readings, golden["command"][t])

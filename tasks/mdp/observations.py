@@ -54,9 +54,6 @@ class Observation:
     mirror: Mirror
     deployed: Callable[[Sensors], np.ndarray] | None = None
     """The same item with numpy: sensors -> (k,). None: no robot measures it."""
-    cycle: bool = False
-    """Whether the two columns are sine and cosine of a phase whose second half cycle is the mirror image of the first,
-    so that a learner may learn the first half only (`learner.symmetry=cycle`)."""
 
 
 def projected_gravity(quat: Tensor) -> Tensor:
@@ -96,11 +93,9 @@ def _params(state: State) -> Tensor:
     return torch.stack([state.params[name] for name in sorted(state.params)], dim=-1)
 
 
-def measured(
-    name: str, compute: Callable[[State, Context], Tensor], mirror: Mirror, cycle: bool = False
-) -> Observation:
+def measured(name: str, compute: Callable[[State, Context], Tensor], mirror: Mirror) -> Observation:
     """An item that the robot can compute too, with the numpy function of the same name."""
-    return Observation(name, compute, mirror, OBSERVATIONS[name], cycle)
+    return Observation(name, compute, mirror, OBSERVATIONS[name])
 
 
 VOCABULARY: dict[str, Observation] = {

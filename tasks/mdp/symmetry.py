@@ -40,9 +40,6 @@ class Symmetry:
     """Reflection of the columns of each group."""
     action: Reflection
     """Reflection of the action (A,)."""
-    cycle: dict[str, int]
-    """Column of the sine of a phase, followed by its cosine, for each group with an item that sets `cycle`: the second
-    half of the cycle is the mirror image of the first. Groups without such an item have no entry."""
 
 
 def sagittal(
@@ -93,11 +90,8 @@ def sagittal(
             signs += sign
         return _reflection(permutation, signs, device)
 
-    columns = {name: _cycle_column(items) for name, items in groups.items()}
     return Symmetry(
-        {name: group(items) for name, items in groups.items()},
-        _reflection(*actuators, device),
-        {name: column for name, column in columns.items() if column is not None},
+        {name: group(items) for name, items in groups.items()}, _reflection(*actuators, device)
     )
 
 
@@ -113,13 +107,3 @@ def _reflection(permutation: list[int], sign: list[float], device: torch.device)
         torch.tensor(permutation, dtype=torch.long, device=device),
         torch.tensor(sign, dtype=torch.float32, device=device),
     )
-
-
-def _cycle_column(items: list[tuple[Observation, int]]) -> int | None:
-    """First column of the item that sets `cycle`; None without one."""
-    column = 0
-    for observation, width in items:
-        if observation.cycle:
-            return column
-        column += width
-    return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -83,22 +82,16 @@ class PPOConfig:
     """Units of a recurrent layer."""
     rnn_layers: int = field(default=1, metadata={"min": 1, "max": 8})
     """Number of recurrent layers."""
-    symmetry: Literal["auto", "none", "cycle", "equivariant", "augment", "clock"] = "auto"
-    """Left-right symmetry. cycle: in the second half of a cycle, such as a gait, act as the mirror image of the first;
-    equivariant: weights such that the mirror image of an observation gives the mirror image of the action; augment:
-    learn from every sample and its mirror image; auto: the first of these that task and network allow. clock is the old
-    name of cycle."""
+    symmetry: Literal["auto", "none", "equivariant", "augment"] = "auto"
+    """Left-right symmetry. equivariant: weights such that the mirror image of an observation gives the mirror image of
+    the action; augment: learn from every sample and its mirror image; auto: equivariant where task and network allow
+    it, else none."""
     average: float = field(default=0.0, metadata={"min": 0.0, "max": 0.9999})
     """Share that the mean of the actor's past weights keeps in each iteration; it is this mean that is evaluated and
     exported. 0: the latest weights are."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic of the networks; auto: bf16 where the processor multiplies it in hardware. Recurrent layers always use
     fp32."""
-
-    def __post_init__(self) -> None:
-        if self.symmetry == "clock":
-            warnings.warn("learner.symmetry=clock is now learner.symmetry=cycle", FutureWarning, stacklevel=2)
-            self.symmetry = "cycle"
 
     def steps_of(self, num_envs: int) -> int:
         """Steps in a batch of this many environments. More environments make larger batches, and larger batches take

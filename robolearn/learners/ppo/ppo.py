@@ -7,7 +7,6 @@ Image-Based Robot Learning"). Read `iterate` first.
 from __future__ import annotations
 
 import copy
-import itertools
 from functools import partial
 from typing import Any, ClassVar
 
@@ -20,9 +19,8 @@ from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError
 from robolearn.learners.estimator import Estimator
-from robolearn.learners.fold import Fold
 from robolearn.learners.learner import Report
-from robolearn.learners.networks import build_model, rnn_of
+from robolearn.learners.networks import build_model, require_unfolded, rnn_of
 from robolearn.learners.policy import Policy, PolicySpec
 from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.horizon import Horizon
@@ -88,11 +86,9 @@ class PPO:
             _require_fit(config)
         self.device = env.device
         self.random = torch.Generator(self.device).manual_seed(seed)
-        self.symmetry, self.fold = self._choose_symmetry(env)
+        self.symmetry = self._choose_symmetry(env)
         groups = (*config.actor_groups, *config.critic_groups, *config.estimated_groups)
-        # Terminal observations: values need the critic's groups, the fold a group with a phase.
-        leader = () if self.fold is None else (self.fold.leader,)
-        self.batch = Batch.empty(env, config.steps_of(env.num_envs), groups, (*config.critic_groups, *leader))
+        self.batch = Batch.empty(env, config.steps_of(env.num_envs), groups, config.critic_groups)
         self.precision = choose_precision(config.precision, self.device)
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
         self._inputs = {name: widths[name] for name in config.actor_groups}
@@ -118,10 +114,10 @@ class PPO:
         self.recurrence = None if rnn is None else ActorRecurrence(rnn, env.num_envs)
         self.sampler = Sampler(
             *(self.actor, c.actor_groups, self.batch, env.observations, self.random, self.precision),
-            *(self.recurrence, self.fold, c.noise_correlation),
+            *(self.recurrence, c.noise_correlation),
         )
         augmented = self.symmetry if c.symmetry == "augment" else None
-        exact = self.symmetry if self.fold is None and augmented is None else None
+        exact = None if c.symmetry == "augment" else self.symmetry
         self.update = Update(
             *(self.actor, self.critic, config, self.precision, self.recurrence),
             *(augmented, all_reduce_mean, exact),
@@ -148,11 +144,7 @@ class PPO:
     @property
     def policy(self) -> Policy:
         """The current policy: deterministic, without the critic. It shares this learner's weights, or their mean."""
-        c, cycle = self.config, None
-        if self.fold is not None:
-            leader = self.fold.leader
-            before = itertools.takewhile(lambda name: name != leader, c.actor_groups)
-            cycle = sum(self._inputs[name] for name in before) + self.fold.symmetry.cycle[leader]
+        c = self.config
         spec = PolicySpec(
             self._inputs,
             len(self.actor.distribution.std_param),
@@ -163,9 +155,8 @@ class PPO:
             rnn_layers=c.rnn_layers,
             estimated=self._estimated,
             estimator_hidden=c.estimator_hidden if self._estimated else (),
-            cycle=cycle,
         )
-        return Policy(spec, self.averaged or self.actor, self.symmetry).to(self.device)
+        return Policy(spec, self.averaged or self.actor).to(self.device)
 
     @property
     def learning_rate(self) -> float:
@@ -251,8 +242,8 @@ class PPO:
         """Fill `batch` with the next T steps and the observations after them."""
         collect(env, self.batch, self.sampler, self.timers, self.sampler.reset_state)
         with self.timers("infer"):
-            for name, obs in self.sampler.folded(env.observations).items():
-                self.batch.observations[name][-1] = obs
+            for name, obs in self.batch.observations.items():
+                obs[-1] = env.observations[name]
 
     def orders(self) -> list[Tensor]:
         """A permutation for each epoch, of the samples, or of the environments if the actor is recurrent."""
@@ -306,9 +297,7 @@ class PPO:
         return value
 
     def _critic_obs(self, observations: dict[str, Tensor]) -> Tensor:
-        """The critic's groups side by side, (M, D), folded where there is a fold."""
-        if self.fold is not None:
-            observations = {name: self.fold.fold(observations, name) for name in self.config.critic_groups}
+        """The critic's groups side by side, (M, D)."""
         return side_by_side(observations, self.config.critic_groups)
 
     def _value(self, obs: Tensor) -> Tensor:
@@ -324,30 +313,23 @@ class PPO:
 
     # ------------------------------------------------------------------ the rest
 
-    def _choose_symmetry(self, env: LearnerEnv) -> tuple[Symmetry | None, Fold | None]:
-        wanted = self.config.symmetry
+    def _choose_symmetry(self, env: LearnerEnv) -> Symmetry | None:
+        c, wanted = self.config, self.config.symmetry
         symmetry = env.symmetry() if wanted != "none" else None
         if symmetry is None:
-            if wanted in ("cycle", "augment", "equivariant"):
+            if wanted in ("augment", "equivariant"):
                 raise ValueError(
                     f"learner.symmetry={wanted}: this task has no symmetry; use learner.symmetry=none"
                 )
-            return None, None
-        if wanted in ("augment", "equivariant") and self.config.rnn != "none":
+            return None
+        if wanted in ("augment", "equivariant") and c.rnn != "none":
             raise ValueError(
                 f"learner.symmetry={wanted}: the recurrent state of a mirror image is unknown; "
-                f"use learner.symmetry=none (or cycle, for a gait) with learner.rnn={self.config.rnn}"
+                f"use learner.symmetry=none with learner.rnn={c.rnn}"
             )
-        c = self.config
-        cyclic = any(group in symmetry.cycle for group in c.actor_groups)
-        if wanted == "cycle" and not cyclic:
-            raise ValueError(
-                "learner.symmetry=cycle: the actor observes no phase of a cycle; use learner.symmetry=equivariant"
-            )
-        fold = Fold(symmetry, c.actor_groups) if cyclic and wanted not in ("augment", "equivariant") else None
         hidden = (*c.actor_hidden, *c.critic_hidden, *(c.estimator_hidden if c.estimated_groups else ()))
         fits = c.rnn == "none" and not any(width % 2 for width in hidden)
-        return (symmetry, fold) if fold is not None or fits or wanted != "auto" else (None, None)
+        return symmetry if fits or wanted != "auto" else None
 
     def _make_estimator(self, exact: Symmetry | None) -> Estimator | None:
         c = self.config
@@ -369,7 +351,6 @@ class PPO:
             "optimizer_state_dict": self.update.adam.state_dict(),
             "learning_rate": self.learning_rate,
             "random": self.random.get_state(),
-            "folded": self.fold is not None,
             **(
                 {}
                 if self.averaged is None
@@ -386,10 +367,10 @@ class PPO:
         actor's recurrent state where it has them.
 
         Raises:
-            ValueError: the actor has other recurrent layers, or the weights were trained with `symmetry=cycle` and this
-                learner does not use it, or the reverse: the shapes agree, the meaning does not.
+            ValueError: the actor has other recurrent layers, or the weights need a gait clock, see `require_unfolded`.
         """
         c = self.config
+        require_unfolded(state)
         require_same_rnn(state["actor_state_dict"], c.rnn, c.rnn_hidden, c.rnn_layers)
         actor = dict(state["actor_state_dict"])
         if "distribution.log_std_param" in actor:  # SHAC learns the logarithm
@@ -406,12 +387,6 @@ class PPO:
             self.estimator.load_state_dict(state.get("estimator"))
         if self.horizon is not None and "progress" in state:
             self.horizon.set(state["progress"])
-        folded = bool(state.get("folded", False))
-        if folded != (self.fold is not None):
-            trained, fix = ("with", "cycle") if folded else ("without", "none")
-            raise ValueError(
-                f"these weights were trained {trained} mirroring the second half of a cycle: use learner.symmetry={fix}"
-            )
         if "optimizer_state_dict" in state:  # shipped policies have none
             self.update.adam.load_state_dict(state["optimizer_state_dict"])
             self.update.clear_graphs()

@@ -10,7 +10,6 @@ from rsl_rl.models import MLPModel
 
 from robolearn.core.graphs import Graphed
 from robolearn.envs.state import Tensor
-from robolearn.learners.fold import Fold
 from robolearn.learners.networks import deviation
 from robolearn.learners.precision import autocast
 from robolearn.learners.recurrent import ActorRecurrence
@@ -20,7 +19,7 @@ from robolearn.learners.rollout import Batch, side_by_side
 class Sampler:
     """The exploring policy: a Gaussian around the actor's mean, drawn from one generator.
 
-    Observations, mean and action are written into the batch, reflected by the fold where there is one.
+    Observations, mean and action are written into the batch.
     """
 
     def __init__(
@@ -32,13 +31,12 @@ class Sampler:
         random: torch.Generator,
         precision: str,
         recurrence: ActorRecurrence | None = None,
-        fold: Fold | None = None,
         correlation: float = 0.0,
     ) -> None:
         """`groups` are the actor's; `observations` give the shapes (N, D) of all groups; `correlation` is that of the
         noise of a step with that of the step before."""
         self.actor, self.groups, self.batch, self.random = actor, groups, batch, random
-        self.precision, self.recurrence, self.fold = precision, recurrence, fold
+        self.precision, self.recurrence = precision, recurrence
         self.device = random.device
         self.correlation = correlation
         self.noise: Tensor | None = None
@@ -56,29 +54,22 @@ class Sampler:
                 seen.copy_(observations[name])
         else:
             self._seen = {name: observations[name] for name in self._seen}
-        batch, (observed, mean, action, robot) = self.batch, self._decide()
-        for name, obs in observed.items():
+        batch, (mean, action) = self.batch, self._decide()
+        for name, obs in self._seen.items():
             batch.observations[name][t] = obs
         batch.mean[t], batch.action[t] = mean, action
-        return robot
+        return action
 
     def reset_state(self, done: Tensor) -> None:
         """Reset the recurrent state where an episode ended, `done` (N,) bool."""
         if self.recurrence is not None:
             self.recurrence.reset(done)
 
-    def folded(self, observations: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The batch's observation groups (M, D), folded where there is a fold."""
-        if self.fold is None:
-            return {name: observations[name] for name in self.batch.observations}
-        return {name: self.fold.fold(observations, name) for name in self.batch.observations}
-
     @torch.no_grad()
-    def _decided(self) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
-        """Folded observations, mean and action as stored in the batch, and the action for the robot."""
-        observed = self.folded(self._seen)
+    def _decided(self) -> tuple[Tensor, Tensor]:
+        """Mean and action (N, A) each."""
         with autocast(self.device, self.precision):
-            latent = self.actor.obs_normalizer(side_by_side(observed, self.groups))
+            latent = self.actor.obs_normalizer(side_by_side(self._seen, self.groups))
             mean = self.actor.mlp(latent if self.recurrence is None else self.recurrence.step(latent)).float()
         noise = torch.randn(mean.shape, generator=self.random, device=self.device)
         if self.correlation:
@@ -89,5 +80,4 @@ class Sampler:
                 self.noise.mul_(self.correlation).add_(noise, alpha=fresh)
             noise = self.noise
         action = mean + deviation(self.actor) * noise
-        robot = action if self.fold is None else self.fold.unfold(action, self.fold.flipped(self._seen))
-        return observed, mean, action, robot
+        return mean, action

@@ -20,7 +20,7 @@ from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
 from robolearn.learners.learner import Report
 from robolearn.learners.losses import entropy, value_loss
-from robolearn.learners.networks import build_model, deviation
+from robolearn.learners.networks import build_model, deviation, require_unfolded
 from robolearn.learners.optimizer import DeviceAdam
 from robolearn.learners.policy import Policy, PolicySpec
 from robolearn.learners.ranks import AllReduceMean, single_rank
@@ -329,12 +329,9 @@ class SHAC:
         it has them. Step sizes follow from the iterations and the settings.
 
         Raises:
-            ValueError: the weights were trained with mirroring the second half of a cycle, which SHAC does not do.
+            ValueError: the weights need a gait clock, see `require_unfolded`.
         """
-        if state.get("folded"):
-            raise ValueError(
-                "these weights were trained with mirroring the second half of a cycle: use learner=ppo"
-            )
+        require_unfolded(state)
         actor = dict(state["actor_state_dict"])
         if "distribution.std_param" in actor:  # PPO learns the standard deviation itself
             actor["distribution.log_std_param"] = actor.pop("distribution.std_param").clamp(min=1e-3).log()
