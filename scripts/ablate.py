@@ -24,21 +24,35 @@ from robolearn.training import checkpoint
 TASK = "humanoid_walk"
 VARIANTS = {
     "the default": [],
-    "no feed-forward stepping pattern": ["task.feed_forward=0"],
     "no mirror symmetry": ["learner.symmetry=none"],
-    "24 steps a batch, not 8": ["learner.num_steps=24", "learner.minibatch_size=12288"],
-    "gamma 0.99, not 0.97": ["learner.gamma=0.99"],
+    "no estimate of the velocity": ["learner.estimated_groups=[]"],
+    "no bound on the exploration": ["learner.final_std=0"],
+    "gamma 0.97 throughout": ["learner.final_gamma=0"],
+    "gamma 0.985 throughout": ["learner.gamma=0.985"],
+    "independent noise": ["learner.noise_correlation=0"],
+    "latest weights, not their mean": ["learner.average=0"],
     "desired KL 0.01, not 0.03": ["learner.desired_kl=0.01"],
     "ELU, not ReLU": ["learner.activation=elu"],
-    "late and free falls": ["task.rewards.fall=0", "task.min_height=0.4", "task.min_upright=0.5"],
-    "no reward for standing still": ["task.rewards.still=0"],
+    "no striding, no halting": ["task.rewards.striding=0", "task.rewards.halting=0"],
+    "no air time": ["task.rewards.air_time=0"],
+    "no posture": ["task.rewards.posture=0"],
+    "no swing height, no clearance": ["task.rewards.swing_height=0", "task.rewards.foot_clearance=0"],
+    "no slip, no soft landing": ["task.rewards.foot_slip=0", "task.rewards.landing=0"],
+    "nothing for standing still": ["task.rewards.stepping=0", "task.rewards.still=0"],
+    "free falls": ["task.rewards.fall=0"],
+    "all pushes from the start": [
+        "task.curricula.pushes=1",
+        "task.curricula.pushes.rise=0",
+        "task.curricula.pushes.drop=0",
+    ],
+    "pushes as mjlab's": ["task.pushes.speed=[0,0]", "task.pushes.seconds=[1,3]"],
     "no pushes, no randomization": [
-        "task.pushes.speed=[0,0]",
+        "task.pushes={speed: [0, 0], box: [0, 0, 0], turn: [0, 0, 0]}",
         "task.randomize={friction: [0.8, 0.8], mass_scale: [1, 1], gain_scale: [1, 1]}",
     ],
     "fp32, not bf16": ["learner.precision=fp32"],
 }
-"""Overrides of each variant. Longer batches keep the number of gradient steps per iteration."""
+"""Overrides of each variant."""
 
 
 def settings(words: list[str]) -> dict:
@@ -87,11 +101,11 @@ def main() -> None:
     torch.manual_seed(0)
     arguments.output.mkdir(parents=True, exist_ok=True)
     runs: dict[tuple[str, int], Path] = {}
+    batch = config.resolve([f"task={TASK}"]).learner.steps_of(arguments.num_envs)
     for name, words in VARIANTS.items():
         if arguments.only and name not in arguments.only:
             continue
-        length = 24 if "learner.num_steps=24" in words else 8
-        iterations = round(arguments.steps * 1e6 / arguments.num_envs / length)
+        iterations = round(arguments.steps * 1e6 / arguments.num_envs / batch)
         for seed in arguments.seeds:
             size = [f"num_envs={arguments.num_envs}", f"seed={seed}", f"max_iterations={iterations}"]
             size.append(f"checkpoint_interval={max(1, iterations // arguments.checkpoints)}")

@@ -4,10 +4,10 @@
 
 Exit codes are those of `robolearn`; 1 where the losses of the first gradient step differ.
 
-robolearn's learner collects one batch for both: observations as its networks receive them (folded by the gait clock of
-tasks that have one), actions, means and standard deviations, values, returns and normalized advantages. Both start
-with the same weights, normalizers and Adam moments, use the same fixed learning rate, and take every step. rsl_rl
-draws one permutation per batch and uses it in every epoch; robolearn gets the same permutation from the same seed.
+robolearn's learner collects one batch for both: observations as its networks receive them, actions, means and
+standard deviations, values, returns and normalized advantages. Both start with the same weights, normalizers and Adam
+moments, use the same fixed learning rate, and take every step. rsl_rl draws one permutation per batch and uses it in
+every epoch; robolearn gets the same permutation from the same seed.
 
 Not included on either side: collection, values and advantages (rsl_rl bootstraps time-outs from another state and
 normalizes by the unbiased standard deviation), the update of the normalizers, and the adaptation of the learning rate

@@ -1,10 +1,11 @@
-"""Makes the policy that ships with the package: trains from scratch, checks that it walks, records how it was made.
+"""Makes the policies that ship with the package: trains, checks that the robot walks, records how each was made.
 
-    python scripts/ship.py humanoid_walk        trains `robolearn train task=humanoid_walk num_envs=4096 seed=1`
+    python scripts/ship.py humanoid_walk                          trains it by its command in COMMANDS
+    python scripts/ship.py unitree_go1 --run RUN --commit COMMIT  takes a run that this command made, in that commit
 
 Writes robolearn/pretrained/NAME: config.yaml, contract.json, policy.pt (weights and normalizers, no optimizer), and
-made.json with commit, seed, command and measurements. Fails for a policy that does not walk and for a working tree with
-uncommitted changes.
+made.json with commit, command and measurements, of which those under pushes are recorded and not required. Fails for a
+policy that does not walk, for a run of other settings, and for a working tree with uncommitted changes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 from pathlib import Path
 
 import torch
-from walking import GATES, judge, walks
+from walking import GATES, SCENARIOS, judge, walks
 
 from robolearn import config
 from robolearn.files import replacing
@@ -25,6 +26,16 @@ from robolearn.learners.saved import PRETRAINED
 from robolearn.training import checkpoint
 
 ROOT = Path(__file__).parent.parent
+COMMANDS = {
+    "humanoid_walk": ["task=humanoid_walk", "num_envs=1024", "max_iterations=3000"],
+    "unitree_go1": ["task=velocity", "robot=unitree_go1", "num_envs=1024", "max_iterations=1500"],
+    "unitree_g1": ["task=velocity", "robot=unitree_g1", "num_envs=1024", "max_iterations=3000"],
+}
+"""What each policy was asked of `robolearn train`, besides the seed."""
+OF_THE_MACHINE = {"max_iterations", "torch_threads", "backend.threads", "device"}
+"""Settings that a run may differ in: made.json has the iterations, and the others change its speed."""
+KEPT = ("schema", "iter", "infos", "policy", "actor_state_dict", "critic_state_dict", "learning_rate")
+"""What of a checkpoint ships."""
 
 
 def git(*words: str) -> str:
@@ -34,60 +45,61 @@ def git(*words: str) -> str:
     ).stdout.strip()
 
 
+def train(words: list[str], run: Path) -> None:
+    """Train in the folder `run`."""
+    if run.exists():
+        sys.exit(f"{run} exists already: move it, or take it with --run")
+    command = [sys.executable, "-c", "from robolearn.cli import main; raise SystemExit(main())", "train"]
+    if subprocess.run([*command, *words, f"output={run}"], check=False).returncode:
+        sys.exit("training failed: no policy was written")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("task")
+    parser.add_argument("name", choices=COMMANDS)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--episodes", type=int, default=1024)
+    parser.add_argument("--run", type=Path, help="a run of the command, instead of training now")
+    parser.add_argument("--commit", help="the commit that trained RUN")
     arguments = parser.parse_args()
+    if bool(arguments.run) != bool(arguments.commit):
+        parser.error("--run and --commit go together")
     if git("status", "--porcelain"):
         sys.exit("the working tree has changes: commit them first, because made.json records the commit")
-    words = [f"task={arguments.task}", "num_envs=4096", f"seed={arguments.seed}"]
-    run = ROOT / "runs" / f"ship_{arguments.task}"
-    if run.exists():
-        sys.exit(f"{run} exists already: move it")
-    commit = git("rev-parse", "HEAD")
-    train = [sys.executable, "-c", "from robolearn.cli import main; raise SystemExit(main())", "train"]
-    if subprocess.run([*train, *words, f"output={run}"], check=False).returncode:
-        sys.exit("training failed: no policy was written")
+    words = [*COMMANDS[arguments.name], f"seed={arguments.seed}"]
+    commit = git("rev-parse", arguments.commit or "HEAD")
+    run = arguments.run or ROOT / "runs" / f"ship_{arguments.name}"
+    if arguments.run is None:
+        train(words, run)
+    other = set(config.changed(config.load(run), config.resolve(words))) - OF_THE_MACHINE
+    if other:
+        sys.exit(f"{run} was trained with another {', '.join(sorted(other))}: no policy was written")
     content = checkpoint.load(run / checkpoint.LATEST)
-    if content["iter"] != config.resolve(words).max_iterations:
-        sys.exit("training stopped before max_iterations: no policy was written")
-    found = judge(str(run), [], arguments.episodes)
-    judged = [gate for gate in GATES if gate.scenario in found]
-    for gate in judged:
+    found = judge(str(run), [], arguments.episodes, pushes=True)
+    for gate in GATES:
         print(gate.line(found[gate.scenario][gate.key]))
-    if not walks(found):
+    if not walks({name: found[name] for name in SCENARIOS}):
         sys.exit("the robot does not walk: no policy was written")
+    done = [word for word in words if not word.startswith("max_iterations=")]
     made = {
-        "command": "robolearn train " + " ".join(words),
-        "seed": arguments.seed,
+        "command": " ".join(["robolearn train", *done, f"max_iterations={content['iter']}"]),
         "commit": commit,
         "torch": torch.__version__,
         "iterations": content["iter"],
         "environment_steps": content["infos"]["steps"],
         "minutes": round(content["infos"]["seconds"] / 60, 2),
         "episodes": found["commands"]["episodes"],
-        "gates": {gate.name: found[gate.scenario][gate.key] for gate in judged},
+        "gates": {gate.name: found[gate.scenario][gate.key] for gate in GATES},
     }
-    folder = PRETRAINED / arguments.task
+    folder = PRETRAINED / arguments.name
     folder.mkdir(parents=True, exist_ok=True)
-    kept = (
-        "schema",
-        "iter",
-        "infos",
-        "policy",
-        "actor_state_dict",
-        "critic_state_dict",
-        "learning_rate",
-    )
     (folder / "policy.pt").unlink(missing_ok=True)  # written last: without it the folder is not a policy
     for name in (config.FILE_NAME, "contract.json"):
         shutil.copyfile(run / name, folder / name)
     with replacing(folder / "made.json") as part:
         part.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     with replacing(folder / "policy.pt") as part:
-        torch.save({name: content[name] for name in kept}, part)
+        torch.save({name: content[name] for name in KEPT if name in content}, part)
     print(f"wrote {folder}: {(folder / 'policy.pt').stat().st_size / 1e6:.2f} MB")
 
 

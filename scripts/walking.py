@@ -131,9 +131,8 @@ def measure(
     run: str, scenario: str, extra: list[str], episodes: int, physics: list[str] = NOMINAL
 ) -> dict[str, Any]:
     """The numbers of metrics.json of one scenario, flat."""
-    deployed = [f"task.{name}={value}" for name, value in open_run(run, []).config.task.on_robot.items()]
     settings = (SCENARIOS | PUSHES)[scenario]
-    found = open_run(run, [*physics, *deployed, *settings, *extra])
+    found = open_run(run, [*physics, *settings, *extra])
     set_threads(found.config)
     env = make_env(found.config, num_envs=max(1, episodes // SHARE.get(scenario, 1)), rank=NEVER_TRAINED)
     try:
