@@ -2,7 +2,7 @@
 
     python scripts/overhead.py runs/walk/export/host
 
-"step" is a whole control step, from raw sensor readings to joint targets: checks, observations, gait clock, network,
+"step" is a whole control step, from raw sensor readings to joint targets: checks, observations, network,
 joint targets. "bare" is `InferenceSession.run` on the same observation. Both run in a hot loop, in turns of 200 calls,
 and at the control rate, in alternate periods.
 """

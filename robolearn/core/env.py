@@ -428,7 +428,8 @@ class Env:
     def _measured(self, ctx: Context, lost: Tensor | None) -> dict[str, Ratio]:
         """The task's metrics; rows `lost` (N,) to divergence count in none."""
         out = {}
-        levels = {name: self.state.per_env[name] for name in self._first_levels()}
+        complete = {f"{LEVEL}{name}": self.task.curricula[name].complete for name in self._levels}
+        levels = {name: self.state.per_env[name] / most for name, most in complete.items()}
         for name, value in {**self.task.metrics(self.backend.state, ctx), **levels}.items():
             total, weight = value if isinstance(value, Ratio) else (value, torch.ones_like(value))
             # Copies: the reset of this step overwrites the State, of which a metric may be a view.

@@ -137,7 +137,7 @@ def _curricula(task: Task) -> list[tuple[str, str]]:
 
 
 def _level(term: Level) -> Iterable[tuple[str, Any]]:
-    return [("start", term.start), ("most", term.most), *_parameters(term)]
+    return [("start", term.start), ("most", term.most), ("full", term.full), *_parameters(term)]
 
 
 def _parameters(term: Any) -> Iterable[tuple[str, Any]]:

@@ -85,6 +85,9 @@ class Level(StatedTerm):
     """Level at the start of a training; 1, with `most` 1: no curriculum."""
     most: float = 1.0
     """Highest level; above 1 a training becomes harder than what is asked outside of it."""
+    full: float = 1.0
+    """Level from which a training counts as complete: what follows the curricula, such as a learner's discount, has then
+    its last value. Levels are logged as shares of it."""
     head: ClassVar[str] = "start"
 
     @property
@@ -92,16 +95,23 @@ class Level(StatedTerm):
         """Whether there is no curriculum: the level is 1 from the start and rises no further."""
         return self.start >= 1 >= self.most
 
+    @property
+    def complete(self) -> float:
+        """`full`, or `most` where that is less."""
+        return min(self.full, self.most)
+
     def _head(self) -> Setting:
         return Setting(float, self.start, {"min": 0.0, "max": 1.0})
 
     def settings(self) -> dict[str, Setting]:
-        """The first level, the highest, and the parameters."""
-        return {**super().settings(), "most": Setting(float, self.most, {"min": 1.0, "max": 10.0})}
+        """The first level, the highest, the one of a complete training, and the parameters."""
+        bounds = {"min": 1.0, "max": 10.0}
+        own = {name: Setting(float, getattr(self, name), bounds) for name in ("most", "full")}
+        return {**super().settings(), **own}
 
     def changed(self, values: Mapping[str, Any]) -> Self:
         """The same function with other values of the settings."""
-        return replace(super().changed(values), most=values["most"])
+        return replace(super().changed(values), most=values["most"], full=values["full"])
 
 
 def reward(function: Callable[..., Tensor], weight: float, /, **parameters: Any) -> Reward:
@@ -122,17 +132,23 @@ def ends(function: Callable[..., Tensor], /, **parameters: Any) -> Termination:
     return Termination(function, _checked(function, parameters, Termination.head))
 
 
-def level(function: Callable[..., Tensor], start: float, /, most: float = 1.0, **parameters: Any) -> Level:
+def level(
+    function: Callable[..., Tensor], start: float, /, most: float = 1.0, full: float = 1.0, **parameters: Any
+) -> Level:
     """A curriculum of a task: the level of each environment begins at `start`, changes in every control step by
-    `function(state, ctx, **parameters)` (N,), and stays within 0 and `most`.
+    `function(state, ctx, **parameters)` (N,), and stays within 0 and `most`. A training counts as complete from the level
+    `full` on.
 
     Raises:
-        ConfigError: as for `reward`; or `start` is not within 0 and 1, or `most` is below 1.
+        ConfigError: as for `reward`; or `start` is not within 0 and 1, `full` not within 1 and `most`.
     """
     name = getattr(function, "__name__", str(function))
-    if not 0 <= start <= 1 <= most:
-        raise ConfigError(f"{name}: start {start:g} must be within 0 and 1, and most {most:g} at least 1")
-    return Level(function, _checked(function, parameters, Level.head, "most"), float(start), float(most))
+    if not 0 <= start <= 1 <= full <= most:
+        raise ConfigError(
+            f"{name}: start {start:g} must be within 0 and 1, and full {full:g} within 1 and most {most:g}"
+        )
+    checked = _checked(function, parameters, Level.head, "most", "full")
+    return Level(function, checked, float(start), float(most), float(full))
 
 
 def _checked(function: Callable[..., Tensor], given: Mapping[str, Any], *reserved: str) -> dict[str, Any]:
