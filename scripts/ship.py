@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,11 +28,26 @@ from robolearn.training import checkpoint
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = {
-    "humanoid_walk": ["task=humanoid_walk", "num_envs=1024", "max_iterations=3000"],
-    "unitree_go1": ["task=velocity", "robot=unitree_go1", "num_envs=1024", "max_iterations=1500"],
-    "unitree_g1": ["task=velocity", "robot=unitree_g1", "num_envs=1024", "max_iterations=3000"],
+    "humanoid_walk": [
+        # First mjlab's pushes, then rarer and harder ones.
+        [
+            "task=humanoid_walk",
+            "num_envs=1024",
+            "task.pushes.speed=[0,0]",
+            "task.pushes.seconds=[1,3]",
+            "max_iterations=1021",
+        ],
+        [
+            "task.pushes.speed=[0,0.4]",
+            "task.pushes.seconds=[1,6]",
+            "task.curricula.pushes=1.6",
+            "max_iterations=2037",
+        ],
+    ],
+    "unitree_go1": [["task=velocity", "robot=unitree_go1", "num_envs=1024", "max_iterations=1500"]],
+    "unitree_g1": [["task=velocity", "robot=unitree_g1", "num_envs=1024", "max_iterations=3000"]],
 }
-"""What each policy was asked of `robolearn train`, besides the seed."""
+"""What each policy was asked of `robolearn train`, besides the seed; a stage resumes the one before it."""
 OF_THE_MACHINE = {"max_iterations", "torch_threads", "backend.threads", "device"}
 """Settings that a run may differ in: made.json has the iterations, and the others change its speed."""
 KEPT = ("schema", "iter", "infos", "policy", "actor_state_dict", "critic_state_dict", "learning_rate")
@@ -45,13 +61,19 @@ def git(*words: str) -> str:
     ).stdout.strip()
 
 
-def train(words: list[str], run: Path) -> None:
+def settings(stages: list[list[str]]) -> list[str]:
+    """The settings of the last stage: those of all, of which a later one replaces an earlier one of its name."""
+    return list({word.partition("=")[0]: word for words in stages for word in words}.values())
+
+
+def train(stages: list[list[str]], run: Path) -> None:
     """Train in the folder `run`."""
     if run.exists():
         sys.exit(f"{run} exists already: move it, or take it with --run")
     command = [sys.executable, "-c", "from robolearn.cli import main; raise SystemExit(main())", "train"]
-    if subprocess.run([*command, *words, f"output={run}"], check=False).returncode:
-        sys.exit("training failed: no policy was written")
+    for words, where in zip(stages, (f"output={run}", *[f"resume={run}"] * len(stages)), strict=False):
+        if subprocess.run([*command, *words, where], check=False).returncode:
+            sys.exit("training failed: no policy was written")
 
 
 def main() -> None:
@@ -66,12 +88,14 @@ def main() -> None:
         parser.error("--run and --commit go together")
     if git("status", "--porcelain"):
         sys.exit("the working tree has changes: commit them first, because made.json records the commit")
-    words = [*COMMANDS[arguments.name], f"seed={arguments.seed}"]
+    first, *later = COMMANDS[arguments.name]
+    stages = [[*first, f"seed={arguments.seed}"], *later]
     commit = git("rev-parse", arguments.commit or "HEAD")
     run = arguments.run or ROOT / "runs" / f"ship_{arguments.name}"
     if arguments.run is None:
-        train(words, run)
-    other = set(config.changed(config.load(run), config.resolve(words))) - OF_THE_MACHINE
+        train(stages, run)
+    wanted = config.resolve(settings(stages))
+    other = set(config.changed(config.load(run), wanted)) - OF_THE_MACHINE
     if other:
         sys.exit(f"{run} was trained with another {', '.join(sorted(other))}: no policy was written")
     content = checkpoint.load(run / checkpoint.LATEST)
@@ -80,9 +104,11 @@ def main() -> None:
         print(gate.line(found[gate.scenario][gate.key]))
     if not walks({name: found[name] for name in SCENARIOS}):
         sys.exit("the robot does not walk: no policy was written")
-    done = [word for word in words if not word.startswith("max_iterations=")]
+    last = [word for word in stages[-1] if not word.startswith("max_iterations=")]
+    stages[-1] = [*last, f"max_iterations={content['iter']}"]
+    commands = [shlex.join(["robolearn", "train", *words]) for words in stages]
     made = {
-        "command": " ".join(["robolearn train", *done, f"max_iterations={content['iter']}"]),
+        "commands": [commands[0], *(f"{command} resume=RUN" for command in commands[1:])],
         "commit": commit,
         "torch": torch.__version__,
         "iterations": content["iter"],

@@ -101,7 +101,7 @@ class Level(StatedTerm):
         return min(self.full, self.most)
 
     def _head(self) -> Setting:
-        return Setting(float, self.start, {"min": 0.0, "max": 1.0})
+        return Setting(float, self.start, {"min": 0.0, "max": 10.0})
 
     def settings(self) -> dict[str, Setting]:
         """The first level, the highest, the one of a complete training, and the parameters."""
@@ -140,12 +140,12 @@ def level(
     `full` on.
 
     Raises:
-        ConfigError: as for `reward`; or `start` is not within 0 and 1, `full` not within 1 and `most`.
+        ConfigError: as for `reward`; or `start` is not within 0 and `most`, `full` not within 1 and `most`.
     """
     name = getattr(function, "__name__", str(function))
-    if not 0 <= start <= 1 <= full <= most:
+    if not 0 <= start <= most or not 1 <= full <= most:
         raise ConfigError(
-            f"{name}: start {start:g} must be within 0 and 1, and full {full:g} within 1 and most {most:g}"
+            f"{name}: start {start:g} must be within 0 and most {most:g}, and full {full:g} within 1 and most"
         )
     checked = _checked(function, parameters, Level.head, "most", "full")
     return Level(function, checked, float(start), float(most), float(full))
