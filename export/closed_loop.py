@@ -294,9 +294,6 @@ class _BundleDriver:
     def require_match(self) -> None:
         """Refuse where observations or joint targets of more than LIMIT of the robots differed from the simulation's.
 
-        A single robot may differ: where a lean equals its threshold to the last bit, a gait clock may start one step
-        later.
-
         Raises:
             Refused: NOT_THE_SAME; the first column that differed is named.
         """

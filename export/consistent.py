@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from robolearn.config.run_config import Config
@@ -23,9 +22,7 @@ from robolearn.runtime.errors import NOT_THE_SAME, Refused
 from robolearn.training.build import make_env
 
 
-def require_consistent(
-    bundle: Bundle, trained: Config, ranges: Mapping[str, Sequence[float]]
-) -> None:
+def require_consistent(bundle: Bundle, trained: Config, ranges: Mapping[str, Sequence[float]]) -> None:
     """Compare a bundle's contract with the simulated robot.
 
     Args:

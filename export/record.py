@@ -37,7 +37,8 @@ class Recording:
 
 
 def on_robot(config: Config) -> Config:
-    """The configuration with the task as on the robot: no sensor noise, no simulated delays. Pushes, commands and randomized physics stay."""
+    """The configuration with the task as on the robot: no sensor noise, no simulated delays. Pushes, commands and
+    randomized physics stay."""
     task: Any = config.task
     changes = {"noise": {}, "action_delay": (0, 0), "observation_delay": (0, 0)}
     return replace(config, task=replace(task, **changes))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robolearn.config.fields import field_docs
 from robolearn.envs.backend import PARAMETERS
 from robolearn.export.closed_loop import LIMIT, SECONDS, STARTS
 from robolearn.export.latency.picture import draw_latency

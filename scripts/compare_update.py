@@ -133,7 +133,7 @@ def compare(env: Env, learner: PPO, rounds: int) -> Comparison:
         ConfigError: the learner uses mirror symmetry.
         RunFailed: a gradient was not finite.
     """
-    if learner.update.symmetry is not None:
+    if learner.symmetry is not None:
         raise ConfigError(
             "learner.symmetry cannot be compared: rsl_rl's PPO here has none; use learner.symmetry=none"
         )

@@ -210,8 +210,8 @@ class Velocity(Task):
             speed=(0.0, 0.4), seconds=(1.0, 6.0), box=(0.25, 0.25, 0.2), turn=(0.26, 0.26, 0.39)
         )
     )
-    """Shoves: the whole robot is set in motion. In a training they grow to twice of this, mjlab's pushes and up to 0.8 m/s
-    further, and beyond: a robot that is pushed rarely but hard learns to catch itself with steps."""
+    """Shoves: the whole robot is set in motion. In a training they grow to twice of this, mjlab's pushes and up to
+    0.8 m/s further, and beyond: a robot that is pushed rarely but hard learns to catch itself with steps."""
     randomize: dict[str, tuple[float, float]] = field(
         default_factory=lambda: {
             "friction": (0.5, 1.2),

@@ -56,7 +56,7 @@ def require_numbers(values: list[float]) -> None:
         (CartpoleBalance, {}),
         (CartpoleBalance, {"clip_value_loss": True, "value_loss_coef": 0.5, "activation": "relu"}),
         (CartpoleBalance, {"max_kl": 0.011, "schedule": "adaptive", "learning_rate": 5e-3, "num_epochs": 2}),
-        (HumanoidWalk, {"precision": "bf16"}),  # observations folded by the gait clock
+        (HumanoidWalk, {"precision": "bf16", "symmetry": "none"}),
     ],
 )
 def test_rsl_rl_has_the_same_losses_from_the_same_batch(update, task, settings, make_env):
@@ -145,7 +145,11 @@ def test_different_losses_give_exit_code_1(update, tmp_path, capsys, monkeypatch
     ("words", "said"),
     [
         (["learner.rnn=gru"], "use learner.rnn=none"),
-        (["task=humanoid_walk", "learner.symmetry=augment"], "use learner.symmetry=none"),
+        (["task=humanoid_walk"], "use learner.estimated_groups=[]"),
+        (
+            ["task=humanoid_walk", "learner.estimated_groups=[]", "learner.symmetry=augment"],
+            "use learner.symmetry=none",
+        ),
         (["learner=shac", "backend=differentiable"], "use learner=ppo"),
         (["learner.clipp=0.1"], "learner.clip"),
         (["--json", "."], "it is a folder"),

@@ -1,11 +1,10 @@
 """Converts checkpoints of schema 2, and rsl_rl's, to the current layout: one tree of state, and a described policy.
 
-What the policy's weights do not determine is read from the run's config.yaml and contract.json.
+What the policy's weights do not determine is read from the run's config.yaml.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ def to_current(content: dict[str, Any], folder: Path, schema: int) -> dict[str, 
     """A checkpoint's content in the current layout; `folder` is its run folder.
 
     Raises:
-        ConfigError: a part of it is missing.
+        ConfigError: a part of it is missing, or its weights need a gait clock.
     """
     try:
         require_unfolded(content)
@@ -34,7 +33,7 @@ def to_current(content: dict[str, Any], folder: Path, schema: int) -> dict[str, 
         return {**content, "schema": schema, **env, **policy}
     except ValueError as error:
         raise ConfigError(f"the checkpoint in {quote(str(folder), 120)}: {error}") from error
-    except (KeyError, TypeError, AttributeError, IndexError, OSError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, OSError) as error:
         raise ConfigError(f"the checkpoint in {quote(str(folder), 120)} is incomplete ({error!r})") from error
 
 

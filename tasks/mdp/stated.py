@@ -86,8 +86,8 @@ class Level(StatedTerm):
     most: float = 1.0
     """Highest level; above 1 a training becomes harder than what is asked outside of it."""
     full: float = 1.0
-    """Level from which a training counts as complete: what follows the curricula, such as a learner's discount, has then
-    its last value. Levels are logged as shares of it."""
+    """Level from which a training counts as complete: what follows the curricula, such as a learner's discount, then
+    has its last value. Levels are logged as shares of it."""
     head: ClassVar[str] = "start"
 
     @property
@@ -136,8 +136,8 @@ def level(
     function: Callable[..., Tensor], start: float, /, most: float = 1.0, full: float = 1.0, **parameters: Any
 ) -> Level:
     """A curriculum of a task: the level of each environment begins at `start`, changes in every control step by
-    `function(state, ctx, **parameters)` (N,), and stays within 0 and `most`. A training counts as complete from the level
-    `full` on.
+    `function(state, ctx, **parameters)` (N,), and stays within 0 and `most`. A training counts as complete from the
+    level `full` on.
 
     Raises:
         ConfigError: as for `reward`; or `start` is not within 0 and `most`, `full` not within 1 and `most`.

@@ -90,9 +90,7 @@ def sagittal(
             signs += sign
         return _reflection(permutation, signs, device)
 
-    return Symmetry(
-        {name: group(items) for name, items in groups.items()}, _reflection(*actuators, device)
-    )
+    return Symmetry({name: group(items) for name, items in groups.items()}, _reflection(*actuators, device))
 
 
 def joined(reflections: list[Reflection]) -> Reflection:

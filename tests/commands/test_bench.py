@@ -196,7 +196,7 @@ def test_with_resume_the_saved_policy_is_measured(trained, capsys, monkeypatch):
 
 def pushed() -> HumanoidWalk:
     """A task with resets, randomized parameters and, within half a second, pushes."""
-    return HumanoidWalk(pushes=Pushes(speed=(0.2, 0.5), seconds=(0.1, 0.4)))
+    return HumanoidWalk(pushes=Pushes(speed=(0.2, 0.5), seconds=(0.1, 0.4)), episode_length_s=0.3)
 
 
 def tensors(env: Any) -> dict[str, torch.Tensor]:
@@ -232,7 +232,7 @@ def test_leaving_out_resets_parameters_or_pushes_changes_the_state(left_out, mak
 
 
 def test_the_environment_rate_repeats_the_recorded_steps_exactly_and_the_recorder_is_removed(make_env):
-    env = make_env(HumanoidWalk(), num_envs=16)
+    env = make_env(HumanoidWalk(episode_length_s=0.08), num_envs=16)  # all are reset in every collection
     learner = PPO(env, small())
     learner.collect(env)
     env_names, backend_names = set(vars(env)), set(vars(env.backend))

@@ -171,9 +171,9 @@ def test_dropped_contacts_end_the_simulation_with_exit_code_4_and_name_the_setti
     monkeypatch.setattr(sim, "make_learner_env", lambda run: unread(make(run)))
     words = ("--backend", "mujoco_warp", "device=cpu", "backend.nconmax=3", *QUICK)
     assert ask("--task", "humanoid_walk", *words) == 4
-    error = capsys.readouterr().err
+    lines = capsys.readouterr().err.splitlines()
+    (error,) = [line for line in lines if not line.startswith("compiling ")]  # kernels that are not cached
     assert "raise backend.nconmax, now 3" in error
-    assert len(error.splitlines()) == 1
 
 
 def test_diverged_steps_are_counted_and_fail_the_divergence_gate(tasks, capsys):

@@ -107,17 +107,22 @@ def test_task_backend_and_learner_resolve_by_name() -> None:
 
 def test_overrides_reach_every_section_and_may_precede_the_task() -> None:
     run = config.resolve(
-        ["task.rewards.alive=0.25", "learner.learning_rate=3e-4", *HUMANOID, "task.commands.forward=[0.5,1]"]
+        [
+            "task.rewards.posture=0.25",
+            "learner.learning_rate=3e-4",
+            *HUMANOID,
+            "task.commands.forward=[0.5,1]",
+        ]
     )
-    assert run.task.rewards["alive"].weight == 0.25
+    assert run.task.rewards["posture"].weight == 0.25
     assert run.task.commands.forward == (0.5, 1.0)
     assert run.learner.learning_rate == 3e-4
 
 
 def test_two_configurations_share_no_state() -> None:
     first = config.resolve(HUMANOID)
-    second = config.resolve([*HUMANOID, "task.rewards.alive=9"])
-    assert first.task.rewards["alive"].weight != 9
+    second = config.resolve([*HUMANOID, "task.rewards.posture=9"])
+    assert first.task.rewards["posture"].weight != 9
     assert first.task.rewards is not second.task.rewards
     with pytest.raises(dataclasses.FrozenInstanceError):
         first.seed = 3  # type: ignore[misc]
@@ -201,7 +206,7 @@ def test_a_configuration_loads_from_the_path_of_a_checkpoint(tmp_path: Path) -> 
 
 
 def test_show_prints_yaml_that_parses_to_the_saved_content(capsys) -> None:
-    words = ["task=humanoid_walk", "learner.learning_rate=1e-5", "task.rewards.alive=-1e-7"]
+    words = ["task=humanoid_walk", "learner.learning_rate=1e-5", "task.rewards.posture=-1e-7"]
     assert cli.main(["train", *words, "--show"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -256,8 +261,21 @@ def test_an_older_schema_is_migrated_step_by_step(tmp_path: Path, monkeypatch) -
 
 
 def test_values_that_schema_2_renamed_are_migrated(tmp_path: Path) -> None:
-    path = write(tmp_path, schema=1, learner__symmetry="clock")
-    assert config.load(path).learner.symmetry == "cycle"
+    run = config.resolve(["task=gymnasium:Pendulum-v1"])
+    content = config.to_dict(run)
+    assert content["backend"]["name"] == "external"
+    path = tmp_path / "config.yaml"
+    yaml_file.write({**content, "schema": 1, "backend": {**content["backend"], "name": "own"}}, path)
+    assert config.to_dict(config.load(path)) == content
+
+
+@pytest.mark.parametrize("value", ["clock", "cycle"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_saved_symmetry_of_a_gait_clock_is_refused_by_its_value(
+    tmp_path: Path, version: int, value: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"config\.yaml.*learner\.symmetry takes one of .*not '{value}'"):
+        config.load(write(tmp_path, schema=version, learner__symmetry=value))
 
 
 @pytest.mark.parametrize(

@@ -134,9 +134,9 @@ def test_a_term_that_reads_a_number_costs_only_its_part_of_the_step_the_cuda_gra
     words = SETTINGS["humanoid_walk"]
     recorded, plain = (warp_env("humanoid_walk", 6, *words) for _ in range(2))
     for env in (recorded, plain):
-        alive = env._reward_terms["alive"]
-        env._reward_terms["alive"] = lambda state, ctx, alive=alive: (
-            alive(state, ctx) * (1.0 if ctx.action.any() else 2.0)
+        upright = env._reward_terms["upright"]
+        env._reward_terms["upright"] = lambda state, ctx, upright=upright: (
+            upright(state, ctx) * (1.0 if ctx.action.any() else 2.0)
         )
     recorded.capture(lambda device: Tape())
     generator = torch.Generator().manual_seed(0)

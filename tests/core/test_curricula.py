@@ -61,6 +61,13 @@ def test_a_level_may_rise_above_1_where_the_task_says_so():
         assert env.state.per_env["level_pushes"].tolist() == pytest.approx(expected, abs=1e-6)
 
 
+def test_levels_are_logged_as_shares_of_the_one_of_a_complete_training():
+    env = eased(curricula={"pushes": level(slowly, 0.9, most=1.5, full=1.2, rise=0.4)})
+    for _ in range(2):  # at 0.9 each, then at 1.3, 0.5, 0.5
+        env.step(torch.zeros(3, 21))
+    assert env.drain()["metric/level_pushes"] == pytest.approx((2.7 + 2.3) / 6 / 1.2, abs=1e-6)
+
+
 def test_commands_beyond_their_ranges_are_refused():
     with pytest.raises(ValueError, match=r"curricula\.commands\.most"):
         Velocity(curricula={"commands": level(slowly, 0.0, most=2.0, rise=0.1)}).validate()
@@ -119,3 +126,6 @@ def test_levels_that_cannot_be_are_refused():
     for make in (lambda: level(rising, 0.0), lambda: level(slowly, 0.0, most=0.5, rise=0.1)):
         with pytest.raises(ConfigError, match="most"):
             make()
+    for full in (0.5, 2.5):
+        with pytest.raises(ConfigError, match=f"full {full}"):
+            level(slowly, 0.0, most=2.0, full=full, rise=0.1)

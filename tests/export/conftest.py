@@ -15,6 +15,7 @@ from torch import nn
 from robolearn import config
 from robolearn.cli import main
 from robolearn.export.onnx import graph
+from robolearn.export.profiles import PROFILES
 from robolearn.runtime.bundle import sha256_of
 from robolearn.training.train import train
 
@@ -24,9 +25,10 @@ QUICK = ["--starts", "8", "--seconds", "0.4", "--measure-seconds", "0"]
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped walking policy as a bundle for jetson-thor; read only."""
+    """The shipped walking policy as a bundle for jetson-thor, with every profile; read only."""
     folder = tmp_path_factory.mktemp("exported") / "bundle"
     words = ["--target", "jetson-thor", "pretrained:humanoid_walk", "--output", str(folder)]
+    words += [word for name in PROFILES for word in ("--profile", name)]
     assert main(["export", *words, *QUICK]) == 0
     return folder
 

@@ -44,7 +44,7 @@ def test_a_bundle_controls_a_robot_on_a_gpu_backend(exported, capsys, monkeypatc
 
 
 def test_a_robot_that_falls_is_code_1(exported, capsys):
-    code = main(["deploy", str(exported), "--seconds", "0.3", *PATIENT, "task.min_upright=1"])
+    code = main(["deploy", str(exported), "--seconds", "0.3", *PATIENT, "task.terminations.fallen.upright=1"])
     assert code == 1, capsys.readouterr().out
 
 

@@ -22,13 +22,21 @@ import onnxruntime
 import pytest
 import yaml
 
+from robolearn.core.contract import Contract
 from robolearn.errors import ConfigError
 from robolearn.export import profiles
+from robolearn.export.bundle import contract_entry, manifest_entry
+from robolearn.export.onnx.graph import build_graph
 from robolearn.export.profiles import mjlab, unitree
+from robolearn.learners.policy import Policy
+from robolearn.learners.saved import PRETRAINED, pretrained
+from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import BAD_INPUT, Refused
+from robolearn.runtime.observe import checked_contract
+from robolearn.runtime.robot import Runtime
+from robolearn.runtime.sessions import OnnxSession
 from robolearn.tasks.mdp.observations import VOCABULARY
 
-ROOT = Path(__file__).resolve().parents[2]
 JOINTS = ("knee", "ankle", "hip", "waist")
 HOME = (0.6, -0.31, -0.1, 0.0)
 WIDTHS = {"last_action": 4, "joint_pos_rel": 4, "velocity_commands": 3}  # not in RoboLearn's order
@@ -72,10 +80,10 @@ def graph_of(width: int = 21, actions: int = 4, recurrent: bool = False) -> onnx
     return model
 
 
-def readings(seed: int) -> dict[str, np.ndarray]:
-    """Random raw sensors, joints by their place in JOINTS; commands within range and within the sticks' reach."""
+def readings(seed: int, joints: int = len(JOINTS)) -> dict[str, np.ndarray]:
+    """Random raw sensors, joints in the robot's order; commands within range and within the sticks' reach."""
     rng = np.random.default_rng(seed)
-    sizes = {"quat": 4, "gyro": 3, "joint_pos": 4, "joint_vel": 4}
+    sizes = {"quat": 4, "gyro": 3, "joint_pos": joints, "joint_vel": joints}
     sensors = {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
     sensors["quat"] /= np.linalg.norm(sensors["quat"])
     return {**sensors, "command": rng.uniform((-0.5, -0.3, -0.5), (1.0, 0.3, 0.5)).astype(np.float32)}
@@ -159,10 +167,10 @@ class UnitreeReader:
 
 
 def run_unitree(reader: UnitreeReader, motors: list[int], steps: int) -> np.ndarray:
-    """(steps, 4) targets by joint, of a robot whose joint i has motor `motors[i]`."""
+    """(steps, J) targets by joint, of a robot whose joint i has motor `motors[i]`."""
     targets = []
     for step in range(steps):
-        s, (q, dq) = readings(step), np.zeros((2, 8), np.float32)
+        s, (q, dq) = readings(step, len(motors)), np.zeros((2, max(motors) + 1), np.float32)
         q[motors], dq[motors] = s["joint_pos"], s["joint_vel"]
         forward, left, turn = s["command"]
         sent = reader.step({**s, "q": q, "dq": dq, "ly": forward, "lx": -left, "rx": -turn})
@@ -179,9 +187,12 @@ class MjlabReader:
     strands-labs/robots: the checks, scale and clip, and target = default_joint_pos + action_scale x action.
     """
 
-    def __init__(self, files: Files, model: tuple[str, ...] = JOINTS) -> None:
+    def __init__(
+        self, files: Files, model: tuple[str, ...] = JOINTS, sensed: tuple[str, ...] = JOINTS
+    ) -> None:
         self.session = onnxruntime.InferenceSession(files["policy.onnx"])
-        self.meta, self.model = self.session.get_modelmeta().custom_metadata_map, model
+        self.meta = self.session.get_modelmeta().custom_metadata_map
+        self.model, self.sensed = model, sensed  # orders of the robot model's joints and of the readings
         self.joints, self.terms = self.names("joint_names"), self.names("observation_names")
         self.commands = self.names("command_names")
         self.kp, self.kd = self.numbers("joint_stiffness"), self.numbers("joint_damping")
@@ -191,7 +202,7 @@ class MjlabReader:
         assert len(self.joints) == len(self.scale) == self.session.get_outputs()[0].shape[-1]
         assert all(past <= 0 for past in self.numbers("observation_terms_history_length"))
         assert all(name == "twist" for name in self.commands)
-        self.last = np.zeros(4)
+        self.last = np.zeros(len(self.joints))
 
     def names(self, key: str) -> list[str]:
         return self.meta[key].split(",") if self.meta[key] else []  # as std::getline does
@@ -201,7 +212,7 @@ class MjlabReader:
 
     def by_policy(self, values: np.ndarray) -> np.ndarray:
         """Values in the robot model's order, reordered to the policy's; Eigen requires equal lengths."""
-        vector = [float(values[JOINTS.index(name)]) for name in self.model]
+        vector = [float(values[self.sensed.index(name)]) for name in self.model]
         assert len(vector) == len(self.joints)
         return np.array([vector[self.model.index(name)] for name in self.joints])
 
@@ -320,12 +331,6 @@ def test_an_unobserved_joint_without_a_motor_is_omitted() -> None:
     assert reader.default.tolist() == np.float32([0.6, -0.1, 0.0]).tolist()
 
 
-def test_a_gait_clock_without_effect_is_accepted() -> None:
-    manifest = manifest_of()
-    manifest["contract"]["extra"] = {"gait_clock": {"frequency": 1.5}, "step_pattern": {"knee": 0.0}}
-    assert [len(profile.files(manifest, graph_of())) for profile in (unitree, mjlab)] == [3, 2]
-
-
 @pytest.mark.parametrize("name", profiles.PROFILES)
 def test_the_given_onnx_graph_is_unchanged_and_the_copy_has_ir_version_10(name: str) -> None:
     manifest, graph = manifest_of(), graph_of()
@@ -362,12 +367,9 @@ CASES: list[tuple[str, Change, onnx.ModelProto, str]] = [
     ("both", dict, graph_of(20), "obs (1, 21) and actions (1, 4)"),
     ("both", put(*DRIVEN, 2, "kind", to="force"), graph_of(), "hip has an actuator of kind force"),
     ("both", put(*SEEN, 1, "name", to="foot_height"), graph_of(), "observes foot_height"),
-    ("both", put(*SEEN, 1, "name", to="gait_phase"), graph_of(), "has no gait_clock"),
     ("both", posed, graph_of(), "observes pose_commands (x, y, z)"),
     ("both", put(*SEEN, 5, "history", to=3), graph_of(), "base_ang_vel has a history of 3"),
-    ("both", put(*EXTRA, to={"mirror": 1}), graph_of(), "have no mirror"),
-    ("both", put(*EXTRA, to={"step_pattern": {"knee": 0.7}}), graph_of(), "no stepping pattern"),
-    ("both", put(*EXTRA, to={"stride_pattern": {"yaw": {"hip": 0.1}}}), graph_of(), "(step_pattern, stride"),
+    ("both", put(*EXTRA, to={"gait_clock": {}, "mirror": 0}), graph_of(), "it needs gait_clock, mirror"),
     ("both", put("contract", "command", to=["forward"]), graph_of(), "the command is forward"),
     ("both", put(*DRIVEN, to=MOTORS[::-1]), graph_of(), "one order for both"),
     ("unitree", put(*DRIVEN, to=MOTORS[:3]), graph_of(21, 3), "joint_vel_rel contain waist"),
@@ -394,13 +396,34 @@ def test_a_policy_that_the_readers_cannot_run_is_refused_with_the_reason(
         assert why in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", profiles.PROFILES)
-def test_the_shipped_humanoid_is_refused_for_its_stepping_pattern_and_gait_clock(name: str) -> None:
-    shipped = ROOT / "robolearn" / "pretrained" / "humanoid_walk" / "contract.json"
-    manifest = {**manifest_of(), "contract": json.loads(shipped.read_text(encoding="utf-8"))}
-    why = r"no stepping pattern \(step_pattern, stride_pattern\), and .* never stop, .* runtime.py$"
-    with pytest.raises(Refused, match=why):
-        profiles.load(name).files(manifest, graph_of(74, 21))
+def shipped(name: str) -> tuple[dict[str, Any], onnx.ModelProto]:
+    """Manifest and network of a shipped policy, as in its bundle."""
+    contract = contract_entry(Contract.load(PRETRAINED / name / "contract.json"))
+    width = sum(item["width"] for item in contract["observations"])
+    graph = build_graph(Policy.load(f"pretrained:{name}"), width, "fp32", {"contract": contract})
+    manifest = manifest_entry(contract, graph, "fp32", target={}, run={"name": name, "iteration": 7})
+    return manifest | {"command_ranges": manifest_of()["command_ranges"]}, graph
+
+
+@pytest.mark.parametrize("name", pretrained())
+def test_the_profiles_of_a_shipped_policy_send_the_joint_targets_of_its_bundle(
+    name: str, tmp_path: Path
+) -> None:
+    manifest, graph = shipped(name)
+    onnx.save(graph, tmp_path / "policy.onnx")
+    contract = checked_contract(manifest["contract"], name)
+    robot = Runtime(Bundle(tmp_path, manifest, contract, {}), OnnxSession(tmp_path / "policy.onnx"))
+    assert robot.actuators == robot.joints
+    joints, steps = tuple(robot.joints), 10
+    sensed = [readings(step, len(joints)) for step in range(steps)]
+    wanted = np.array([robot.step(s, s["command"]) for s in sensed])
+    assert np.ptp(wanted, axis=0).min() > 0.01  # every joint moves
+    one = run_unitree(UnitreeReader(unitree.files(manifest, graph)), list(range(len(joints))), steps)
+    reader = MjlabReader(mjlab.files(manifest, graph), model=tuple(sorted(joints)), sensed=joints)
+    sent = [reader.step(s) for s in sensed]
+    other = np.array([[targets[joint] for joint in joints] for targets in sent])
+    for got in (one, other):
+        assert got == pytest.approx(wanted, rel=1e-5, abs=1e-5)
 
 
 def test_an_unknown_profile_is_refused_with_a_suggestion() -> None:

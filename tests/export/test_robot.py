@@ -10,20 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from robolearn.core.contract import contract_of
 from robolearn.export.bundle import contract_entry
 from robolearn.runtime import main as commands
 from robolearn.runtime.bundle import Bundle, difference
-from robolearn.runtime.errors import Refused
+from robolearn.runtime.errors import BAD_INPUT, Refused
 from robolearn.runtime.measure import best_of, is_target, over_budget, paced, statistics
-from robolearn.runtime.observe import GaitClock, checked_contract
+from robolearn.runtime.observe import checked_contract
 from robolearn.runtime.robot import Runtime, replay
 from robolearn.runtime.sessions import OnnxSession
 from robolearn.tasks.humanoid_walk import HumanoidWalk
-from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
-from robolearn.tasks.mdp.observations import projected_gravity
 
 # ---------------------------------------------------------------------------------------- on the robot
 
@@ -45,15 +42,15 @@ def test_the_observation_of_a_robot_at_home_is_the_one_computed_by_hand(robot):
     seen = robot.observation
     assert seen[:6] == pytest.approx([0.1, 0.2, 0.3, 0, 0, -1])
     assert not seen[6:69].any()  # joints at home and at rest, no action yet
-    assert seen[69:74] == pytest.approx(
-        [0.5, 0.0, -0.1, 0.0, 1.0]
-    )  # the clock is stopped at the start of its cycle
+    assert seen[69:] == pytest.approx([0.5, 0.0, -0.1])
 
 
-def test_joint_targets_are_offset_plus_scale_times_action_while_the_clock_is_stopped(robot):
-    targets = robot.step(readings(robot), [0, 0, 0])
+def test_joint_targets_are_offset_plus_scale_times_action(robot):
+    targets = robot.step(readings(robot), [0.5, 0, 0])
     knee = robot.actuators.index("r_knee")
-    assert targets[knee] == pytest.approx(0.6 + 0.5 * robot.action[knee], abs=1e-6)
+    # A unit action asks for a quarter of the motor's 120 Nm at 120 Nm/rad: 0.25 rad.
+    assert abs(robot.action[knee]) > 1e-3
+    assert targets[knee] == pytest.approx(0.6 + 0.25 * robot.action[knee], abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -71,12 +68,12 @@ def test_joint_targets_are_offset_plus_scale_times_action_while_the_clock_is_sto
 def test_a_wrong_reading_raises_and_leaves_the_runtime_unchanged(robot, name, value):
     robot.step(readings(robot), [1, 0, 0])
     robot.step(readings(robot), [1, 0, 0])
-    before = (robot.action.copy(), robot.clock.phase, robot.clock.walking, robot.observation.copy())
+    before = (robot.action.copy(), robot.command.copy(), robot.observation.copy())
     with pytest.raises(ValueError, match=f"{name} must be"):
-        robot.step(readings(robot, **{name: value}), [1, 0, 0])
+        robot.step(readings(robot, **{name: value}), [0.5, 0, 0])
     with pytest.raises(ValueError, match="command must be 3"):
         robot.step(readings(robot), [1, 0])
-    after = (robot.action, robot.clock.phase, robot.clock.walking, robot.observation)
+    after = (robot.action, robot.command, robot.observation)
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
 
@@ -115,12 +112,14 @@ def test_an_unknown_runtime_is_refused(exported):
         commands.open_session(Bundle.load(str(exported)), "trt")
 
 
-def test_reset_clears_action_state_and_clock(robot):
+def test_reset_clears_the_last_action_and_the_command(robot):
     first = robot.step(readings(robot), [1, 0, 0]).copy()
     for _ in range(5):
         robot.step(readings(robot, gyro=[1, 0, 0]), [1, 0, 0])
-    assert robot.clock.walking
+    assert not np.array_equal(robot.step(readings(robot), [1, 0, 0]), first)
     robot.reset()
+    assert not robot.action.any()
+    assert not robot.command.any()
     assert np.array_equal(robot.step(readings(robot), [1, 0, 0]), first)
 
 
@@ -149,39 +148,17 @@ def test_a_constant_network_fails_the_golden_check(exported):
         replay(found, Frozen())
 
 
-def test_the_runtimes_gait_clock_equals_the_tasks(make_env):
-    task = HumanoidWalk(balance_window=0.0)  # as on the robot
-    task.commands = VelocityCommands(seconds=(0.3, 1.2), standing=0.5)
-    task.pushes = Pushes(speed=(0.5, 0.5), seconds=(0.3, 0.9))
-    env = make_env(task, num_envs=16)
-    contract = contract_of(env)
-    clocks = [GaitClock(contract.extra["gait_clock"], contract.control_dt) for _ in range(16)]
-    for clock, phase in zip(clocks, env.ctx.task_state["phase"], strict=True):
-        clock.reset(phase.item())
-    rested = started = 0
-    for _ in range(150):
-        command, walked = env.ctx.command.clone().numpy(), env.ctx.task_state["walking"].clone()
-        done = (result := env.step(torch.zeros(16, 21))).terminated | result.truncated
-        robot, task_state = env.backend.state.robot, env.ctx.task_state
-        gravity = projected_gravity(robot.base_quat).numpy()
-        for i, clock in enumerate(clocks):
-            if done[i]:
-                clock.reset(task_state["phase"][i].item())
-                continue
-            clock.advance(robot.base_ang_vel[i].numpy(), gravity[i], command[i])
-            assert clock.walking == bool(task_state["walking"][i])
-            assert clock.phase == pytest.approx(task_state["phase"][i].item(), abs=1e-6)
-            assert (clock.sway_x, clock.sway_y) == pytest.approx(task_state["sway"][i].tolist(), abs=1e-5)
-            rested += not clock.walking
-            started += clock.walking and not walked[i] and not command[i].any()
-    assert rested > 50
-    assert started > 0  # by the balance reflex
-
-
 def test_the_runtime_accepts_the_contract_of_every_task(make_env):
     plain = json.loads(json.dumps(asdict(contract_of(make_env(HumanoidWalk(), num_envs=2)))))
     assert checked_contract(plain, "it") == plain
     assert checked_contract(contract_entry(contract_of(make_env(HumanoidWalk(), num_envs=2))), "it")
+
+
+def test_a_contract_that_needs_more_than_its_network_is_refused_and_the_parts_are_named(exported):
+    older = Bundle.load(exported).contract | {"extra": {"gait_clock": {"frequency": 1.5}, "step_pattern": {}}}
+    with pytest.raises(Refused, match="it: its policy needs gait_clock, step_pattern") as refusal:
+        checked_contract(older, "it")
+    assert refusal.value.code == BAD_INPUT
 
 
 # ---------------------------------------------------------------------------------------- arithmetic
@@ -247,7 +224,7 @@ def test_the_overhead_script_compares_the_control_step_with_the_bare_network(exp
     script = Path(__file__).parents[2] / "scripts" / "overhead.py"
     command = [sys.executable, str(script), str(exported), "--rounds", "2", "--seconds", "0.2"]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert out[0].endswith("obs 1x74, 50 Hz")
+    assert out[0].endswith("obs 1x72, 50 Hz")
     rows = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in out[2:]}
     for bare, step, more, ratio in (rows["hot"], rows["paced"]):
         assert more == pytest.approx(step - bare, abs=0.2)

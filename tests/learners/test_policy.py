@@ -67,25 +67,44 @@ def test_a_loaded_policy_acts_as_the_saved_learner(make_env, tmp_path):
     path = tmp_path / "latest.pt"
     checkpoint.save(tmp_path, 1, learner, env)
     policy = Policy.from_checkpoint(saved.load(path))
-    assert policy.spec.cycle is not None
     for _ in range(5):
         assert torch.equal(policy.act(env.observations), learner.policy.act(env.observations))
         env.step(torch.randn(8, 21))
 
 
-@pytest.mark.parametrize("symmetry", ["auto", "none"])
-def test_a_checkpoint_of_schema_2_has_a_policy_too(tmp_path, symmetry):
-    folder = tmp_path / "run"
-    words = ["task=humanoid_walk", "num_envs=8", "learner.num_steps=4", "max_iterations=1"]
-    train(config.resolve([*words, f"learner.symmetry={symmetry}", f"output={folder}"]))
+def as_schema_2(folder: Path, **more: object) -> dict:
+    """Rewrite a run's checkpoint as schema 2, which did not describe its policy; returns what it was."""
     content = torch.load(folder / "latest.pt", weights_only=True)
-    today = Policy.from_checkpoint(content)
     old = {name: value for name, value in content.items() if name not in ("policy", "env")}
-    torch.save({**old, "schema": 2}, folder / "latest.pt")
+    torch.save({**old, "schema": 2, **more}, folder / "latest.pt")
+    return content
+
+
+@pytest.mark.parametrize("rnn", ["none", "lstm"])
+def test_a_checkpoint_of_schema_2_has_a_policy_too(tmp_path, rnn):
+    folder = tmp_path / "run"
+    words = ["task=cartpole_balance", "num_envs=8", "learner.num_steps=4", "max_iterations=1"]
+    train(config.resolve([*words, f"learner.rnn={rnn}", f"output={folder}"]))
+    today = Policy.from_checkpoint(as_schema_2(folder))
     again = Policy.load(str(folder))
     assert again.spec == today.spec
     state = today.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in again.state_dict().items())
+
+
+def test_a_checkpoint_of_schema_2_that_needs_a_gait_clock_is_refused(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "old_walker")
+    as_schema_2(folder, folded=True)
+    with pytest.raises(ConfigError, match=r"old_walker.*gait clock"):
+        Policy.load(str(folder))
+
+
+def test_a_saved_policy_that_needs_a_gait_clock_is_refused_and_one_that_does_not_loads():
+    entry = made(PolicySpec({"policy": 3}, 2, (4,), "elu")).entry()
+    with pytest.raises(ConfigError, match=r"walker\.pt .*gait clock"):
+        Policy.from_checkpoint({"policy": {**entry, "spec": {**entry["spec"], "cycle": 1}}}, "walker.pt")
+    loaded = Policy.from_checkpoint({"policy": {**entry, "spec": {**entry["spec"], "cycle": None}}})
+    assert loaded.spec == PolicySpec({"policy": 3}, 2, (4,), "elu")
 
 
 LEARNER_FROM_A_FILE = """

@@ -106,11 +106,10 @@ def test_a_minibatch_has_whole_environments_and_their_initial_recurrent_state():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("task", [CartpoleBalance, HumanoidWalk], ids=["cartpole", "mirrored_clock"])
+@pytest.mark.parametrize("task", [CartpoleBalance, HumanoidWalk], ids=["cartpole", "humanoid"])
 def test_replay_gives_the_means_of_the_rollout(make_env, monkeypatch, task, kind):
     env = make_env(task(episode_length_s=0.14), num_envs=6)  # episodes of 7 steps, batches of 10
     learner = loud(PPO(env, small(kind, num_steps=10, precision="fp32", learning_rate=1e-5)))
-    assert (learner.fold is not None) == (task is HumanoidWalk)
     learner.iterate(env)
     recurrence, batch, envs = learner.recurrence, learner.batch, torch.tensor([4, 1, 3])
 
@@ -248,7 +247,7 @@ def test_a_checkpoint_with_other_recurrent_layers_is_refused_with_the_fix(make_e
 
 
 def test_augmentation_is_refused_with_recurrent_layers(make_env):
-    with pytest.raises(ValueError, match=r"symmetry=none .or cycle, for a gait. with learner\.rnn=gru"):
+    with pytest.raises(ValueError, match=r"symmetry=none with learner\.rnn=gru"):
         PPO(make_env(HumanoidWalk(), num_envs=2), small("gru", symmetry="augment"))
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from robolearn.envs.kinematics import joint_roles
+from robolearn.envs.robot import Robot
+from robolearn.envs.state import State
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp import gait_metrics
 from robolearn.tasks.velocity import Velocity
@@ -134,10 +137,53 @@ def test_feet_may_leave_the_ground_only_where_the_command_is_to_move():
     assert rewards(Velocity(), state, ctx)["stepping"] == 0.0
 
 
+def test_a_robot_that_was_pushed_within_the_last_second_may_step_to_catch_itself():
+    state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
+    ctx.task_state["contact"] = torch.tensor([[True, False]])
+    state.robot.base_lin_vel[0] = torch.tensor([0.06, 0.08, 9.0])  # 0.1 m/s along the ground
+    for time, stepping, still in ((1.0, 0.0, 0.0), (1.02, 0.5, math.exp(-1))):
+        ctx.push_time = torch.tensor([time])
+        found = rewards(Velocity(), state, ctx)
+        assert (found["stepping"], found["still"]) == pytest.approx((stepping, still))
+
+
+def test_landing_costs_the_squared_speed_of_a_foot_before_touch_down():
+    state, ctx = placed("humanoid", (0.5, 0.0, 0.0))
+    task, costs = Velocity(), []
+    state.robot.foot_lin_vel[0, 0] = torch.tensor([0.0, 0.3, -0.4])  # in the air, moving
+    for force in (0.0, 200.0, 200.0):
+        state.robot.foot_force[0, 0, 2] = force
+        ctx.task_state = task.advance(state, ctx)
+        costs.append(rewards(task, state, ctx)["landing"])
+        state.robot.foot_lin_vel[:] = 0.0
+    assert costs == pytest.approx([0.0, 0.25, 0.0])  # in the air, touched down, stands
+
+
+def test_the_time_on_the_ground_grows_until_a_foot_lifts_off():
+    state, ctx = placed("humanoid", (0.5, 0.0, 0.0))
+    state.robot.foot_force[0, :, 2] = torch.tensor([200.0, 200.0])
+    for left in (200.0, 200.0, 0.0):
+        state.robot.foot_force[0, 0, 2] = left
+        ctx.task_state = Velocity().advance(state, ctx)
+    assert ctx.task_state["stance_time"][0].tolist() == pytest.approx([0.0, 0.06])
+
+
+def test_steps_of_a_robot_that_is_asked_to_stand_count_as_drift_and_those_of_one_that_is_to_move_do_not():
+    state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
+    ctx.task_state["rest_time"][:] = 3.0
+    state.robot.base_pos[0, 0] = 0.3
+    assert not state.robot.foot_force.any()  # both feet in the air: it steps, or worse
+    ctx.task_state = Velocity().advance(state, ctx)
+    assert ctx.task_state["drift"].item() == pytest.approx(0.3)
+    ctx.command = torch.tensor([[0.5, 0.0, 0.0]])
+    assert Velocity().advance(state, ctx)["drift"].item() == 0.0
+
+
 def test_standing_still_is_asked_for_by_the_share_of_the_pushes_that_a_robot_withstands():
     state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
     ctx.task_state["contact"] = torch.tensor([[True, False]])
-    for level, share in ((0.0, 0.0), (0.3, 0.3), (1.7, 1.0)):
+    assert Velocity().curricula["pushes"].complete == 2.0
+    for level, share in ((0.0, 0.0), (0.6, 0.3), (3.4, 1.0)):
         ctx.per_env_state = {"level_pushes": torch.tensor([level])}
         found = rewards(Velocity(), state, ctx)
         assert (found["stepping"], found["still"]) == pytest.approx((0.5 * share, share))
@@ -184,3 +230,73 @@ def test_a_biped_and_a_quadruped_take_the_same_steps_without_any_line_of_their_o
         result = env.step(torch.zeros(8, env.num_actions))
     assert torch.isfinite(result.reward).all()
     assert env.symmetry() is not None
+
+
+OF_FEET = (
+    "contact",
+    "last_contact",
+    "foot_speed",
+    "last_foot_speed",
+    "air_time",
+    "stance_time",
+    "swing_peak",
+)
+"""What the task keeps of each foot."""
+
+
+def mirrored(state: State, robot: Robot) -> State:
+    """The mirror image of a robot's state, component by component."""
+    image = state.clone()
+    entity, y, turned = image.robot, torch.tensor([1.0, -1.0, 1.0]), torch.tensor([1.0, -1.0, 1.0, -1.0])
+    (order, signs), feet = robot.mirror_joints(), robot.mirror_feet()
+    for name in ("base_pos", "base_lin_vel"):
+        getattr(entity, name).mul_(y)
+    entity.base_ang_vel.mul_(-y)
+    entity.base_quat.mul_(turned)
+    for name in ("joint_pos", "joint_vel", "joint_torque"):
+        getattr(entity, name).copy_(getattr(entity, name)[:, order] * torch.tensor(signs))
+    for name in ("foot_pos", "foot_lin_vel", "foot_force"):
+        getattr(entity, name).copy_(getattr(entity, name)[:, feet] * y)
+    entity.foot_quat.copy_(entity.foot_quat[:, feet] * turned)
+    return image
+
+
+@pytest.mark.parametrize("name", ["humanoid", "ant"])
+def test_a_mirrored_state_gives_equal_rewards_and_mirrored_observations_and_joint_targets(
+    name: str, make_env
+):
+    env = make_env(Velocity(robot=name), num_envs=16)
+    for i in range(15):
+        env.step(0.5 * torch.randn(16, env.num_actions, generator=torch.Generator().manual_seed(i)))
+    robot, task, symmetry = env.robot, env.task, env.symmetry()
+    feet, command = robot.mirror_feet(), env.ctx.command.clone()
+    command[::4] = 0.0  # some are asked to stand
+    state, ctx = env.backend.state, replace(env.ctx, command=command)
+    past = {key: value[:, feet] if key in OF_FEET else value for key, value in ctx.task_state.items()}
+    image, seen = (
+        mirrored(state, robot),
+        replace(
+            ctx,
+            action=symmetry.action(ctx.action),
+            previous_action=symmetry.action(ctx.previous_action),
+            command=command * torch.tensor([1.0, -1.0, -1.0]),
+            task_state={**past, "anchor": past["anchor"] * torch.tensor([1.0, -1.0])},
+        ),
+    )
+    values = {reward: term(state, ctx) for reward, term in task.reward_terms().items()}
+    for reward, term in task.reward_terms().items():
+        assert torch.allclose(term(image, seen), values[reward], atol=1e-4), reward
+    changing = {reward for reward, value in values.items() if value.std() > 0}
+    assert {"track_velocity", "posture", "foot_slip", "foot_clearance", "action_rate"} <= changing
+    for group in task.observations:
+        one, other = (
+            torch.cat([item.compute(*world) for item in task.items(group)], dim=1)
+            for world in ((state, ctx), (image, seen))
+        )
+        assert torch.allclose(other, symmetry.groups[group](one), atol=1e-5), group
+    targets = task.joint_targets(ctx.action, ctx)
+    assert torch.allclose(task.joint_targets(seen.action, seen), symmetry.action(targets), atol=1e-5)
+    later, image_later = task.advance(state, ctx), task.advance(image, seen)
+    for key in OF_FEET:
+        assert torch.allclose(image_later[key].float(), later[key][:, feet].float(), atol=1e-5), key
+    assert torch.allclose(image_later["drift"], later["drift"], atol=1e-5)

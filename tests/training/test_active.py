@@ -18,16 +18,32 @@ def rows(*words: str) -> dict[str, dict[str, str]]:
 
 
 def test_every_part_of_a_task_is_listed_with_its_numbers():
-    found = rows("task=humanoid_walk", "task.action_delay=[0,2]")
-    assert found["rewards"]["gait"] == "weight 4, swing_height 0.08"
-    assert found["rewards"]["torque"] == "weight -4e-06"
+    found = rows(
+        "task=humanoid_walk",
+        "task.action_delay=[0,2]",
+        "task.rewards.swing_height={weight: -4, height: 0.08}",
+        "task.rewards.posture=-4e-6",
+        "task.terminations.fallen={height: 0.5, upright: 0.75}",
+        "task.curricula.commands={start: 1, most: 1}",
+        "task.curricula.pushes={start: 0.25, most: 3, full: 2, rise: 0.06, drop: 0.6}",
+        "task.commands.forward=[-0.5,1]",
+        "task.pushes={speed: [0, 0.5], seconds: [4, 8], box: [0, 0, 0.3], turn: [0, 0, 0]}",
+        "task.randomize.friction=[0.5,1.2]",
+        "task.noise.joint_vel_rel=0.5",
+    )
+    assert found["rewards"]["swing_height"] == "weight -4, height 0.08"
+    assert found["rewards"]["posture"] == "weight -4e-06"
     assert found["terminations"] == {
         "fallen": "height 0.5, upright 0.75",
         "body_below_ground": "",
         "time-out": "after 20 s",
     }
+    assert found["curricula"] == {
+        "commands": "off",
+        "pushes": "start 0.25, most 3, full 2, rise 0.06, drop 0.6",
+    }
     assert "forward [-0.5, 1]" in found["commands"]["VelocityCommands"]
-    assert found["pushes"] == {"Pushes": "speed [0, 0.5], seconds [4, 8], box [0, 0, 0], turn [0, 0, 0]"}
+    assert found["pushes"] == {"Pushes": "speed [0, 0.5], seconds [4, 8], box [0, 0, 0.3], turn [0, 0, 0]"}
     assert found["randomize"]["friction"] == "[0.5, 1.2]"
     assert found["noise"]["joint_vel_rel"] == "0.5"
     assert found["delays"] == {"action": "[0, 2] control steps", "observation": "off"}
@@ -35,9 +51,10 @@ def test_every_part_of_a_task_is_listed_with_its_numbers():
 
 
 def test_a_reward_of_weight_0_a_termination_and_pushes_that_are_switched_off_are_off():
-    words = ["task.rewards.gait=0", "task.terminations.fallen=false", "task.pushes.speed=[0,0]"]
+    words = ["task.rewards.posture=0", "task.terminations.fallen=false", "task.pushes.speed=[0,0]"]
+    words += ["task.pushes.box=[0,0,0]", "task.pushes.turn=[0,0,0]"]
     found = rows("task=humanoid_walk", *words)
-    assert (found["rewards"]["gait"], found["terminations"]["fallen"], found["pushes"]["Pushes"]) == (
+    assert (found["rewards"]["posture"], found["terminations"]["fallen"], found["pushes"]["Pushes"]) == (
         "off",
     ) * 3
 

@@ -202,6 +202,17 @@ def test_plenty_grows_with_the_networks_and_the_batch(hidden):
     assert _plenty(run) - host_memory.PLENTY > 50 * 4 * 2 * hidden
 
 
+def test_plenty_counts_the_steps_that_follow_from_the_number_of_environments():
+    words = [
+        "num_envs=1024",
+        "learner.num_steps=0",
+        "learner.actor_hidden=[8]",
+        "learner.critic_hidden=[512]",
+    ]
+    run = config.resolve(["task=humanoid_walk", "device=cpu", *words])
+    assert _plenty(run) - host_memory.PLENTY == 8 * 4 * (1024 + 2 * 512)  # 256 over the root of 1024 is 8
+
+
 def test_measuring_does_not_change_the_trained_weights(monkeypatch, tmp_path):
     def weights(free: int | None) -> dict[str, torch.Tensor]:
         monkeypatch.setattr(host_memory, "free_bytes", lambda device: free)

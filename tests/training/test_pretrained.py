@@ -1,67 +1,118 @@
-"""The pretrained policy: it is small, trained by the default command, and walks."""
+"""The pretrained policies: each is small, was trained by the commands it records, and the humanoid's walks."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from robolearn import config
 from robolearn.cli import main
+from robolearn.config import catalog, yaml_file
 from robolearn.learners import saved
 
-FOLDER = saved.PRETRAINED / "humanoid_walk"
 SCRIPTS = Path(__file__).parents[2] / "scripts"
+OF_THE_MACHINE = {"max_iterations", "torch_threads", "backend.threads", "device"}
+"""Settings in which a run may differ from its commands: made.json has the iterations, the others change its speed."""
+
+every_policy = pytest.mark.parametrize("name", saved.pretrained())
 
 
-def test_the_pretrained_policy_is_under_2_mb_and_records_its_commit_and_command():
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 2_000_000
-    made = json.loads((FOLDER / "made.json").read_text())
-    assert len(made["commit"]) == 40
-    assert made["command"] == f"robolearn train task=humanoid_walk num_envs=4096 seed={made['seed']}"
-    content = torch.load(FOLDER / "policy.pt", weights_only=True)
-    assert content["iter"] == made["iterations"]
+def made(name: str) -> dict[str, Any]:
+    """What a shipped policy records about its training."""
+    content: dict[str, Any] = json.loads((saved.PRETRAINED / name / "made.json").read_text())
+    return content
 
 
-def test_the_pretrained_policy_was_trained_with_the_current_default_settings():
-    """If not, train it again: python scripts/ship.py humanoid_walk. made.json has the number of iterations."""
-    command = json.loads((FOLDER / "made.json").read_text())["command"]
-    saved, today = config.load(FOLDER), config.resolve(command.split()[2:])
-    assert set(config.changed(saved, today)) <= {"max_iterations"}
+def stages(name: str) -> list[list[str]]:
+    """The words after `robolearn train` of each command that made a shipped policy; a later one resumes."""
+    commands = [shlex.split(command) for command in made(name)["commands"]]
+    assert all(words[:2] == ["robolearn", "train"] for words in commands)
+    return [words[2:] for words in commands]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["mujoco", "mujoco_warp"])
-def test_the_pretrained_policy_walks_and_survives_pushes_in_two_simulators(backend, tmp_path):
+def robot_of(name: str) -> str:
+    """The robot of a shipped policy."""
+    return str(yaml_file.read(saved.PRETRAINED / name / config.FILE_NAME)["task"]["robot"])
+
+
+OF_OTHER_PACKAGES = [name for name in saved.pretrained() if robot_of(name) in catalog.ROBOTS]
+"""Shipped policies whose robot comes from another package; tests/robots runs them."""
+
+
+def require_walking_under_pushes(name: str, backend: str, folder: Path) -> None:
+    """Assert that a shipped policy walks as asked, and stays up although pushes of 0.4 m/s come every 3 s."""
     words = [
         "num_envs=64",
         "task.episode_length_s=6",
         "task.pushes.speed=[0.4,0.4]",
         "task.pushes.seconds=[3,3]",
-        "task.balance_window=0",  # as on the robot, which does not know about pushes
+        "task.pushes.box=[0,0,0]",
+        "task.pushes.turn=[0,0,0]",
     ]
-    command = ["eval", "pretrained:humanoid_walk", "--backend", backend, "--episodes", "64"]
-    command += ["--output", str(tmp_path), *words]
-    assert main(command) == 0
-    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    command = ["eval", f"pretrained:{name}", "--backend", backend, "--episodes", "64"]
+    assert main([*command, "--output", str(folder), *words]) == 0
+    metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["survival_rate"] >= 0.95
     assert metrics["linear_velocity_error"] < 0.2
     assert metrics["metrics"]["foot_slip"] < 0.1
     assert metrics["metrics"]["swing_height"] > 0.03
 
 
-def test_the_pretrained_policy_passes_the_gates_of_sim(tmp_path, monkeypatch):
+def test_the_humanoids_policy_ships_and_needs_no_other_package():
+    assert "humanoid_walk" in set(saved.pretrained()) - set(OF_OTHER_PACKAGES)
+
+
+@every_policy
+def test_a_shipped_policy_is_under_2_mb(name):
+    assert sum(path.stat().st_size for path in (saved.PRETRAINED / name).iterdir()) < 2_000_000
+
+
+@every_policy
+def test_a_shipped_policy_records_its_commit_its_iterations_and_commands_that_have_them(name):
+    record, (first, *later) = made(name), stages(name)
+    assert re.fullmatch("[0-9a-f]{40}", record["commit"])
+    assert "seed" not in record  # it is in the first command
+    assert any(word.startswith("seed=") for word in first)
+    assert not any(word.startswith("resume=") for word in first)
+    assert all("resume=RUN" in words for words in later)
+    content = torch.load(saved.PRETRAINED / name / "policy.pt", weights_only=True)
+    assert content["iter"] == record["iterations"]
+    assert f"max_iterations={record['iterations']}" in [first, *later][-1]
+
+
+@every_policy
+def test_the_commands_of_a_shipped_policy_give_its_settings_today(name):
+    """If not, train it again: python scripts/ship.py NAME."""
+    today = None
+    for words in stages(name):
+        today = config.resolve([word for word in words if word != "resume=RUN"], today)
+    assert set(config.changed(config.load(saved.PRETRAINED / name), today)) <= OF_THE_MACHINE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["mujoco", "mujoco_warp"])
+def test_the_humanoids_policy_walks_and_survives_pushes_in_two_simulators(backend, tmp_path):
+    require_walking_under_pushes("humanoid_walk", backend, tmp_path)
+
+
+def test_the_humanoids_policy_passes_the_gates_of_sim(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["--policy", "pretrained:humanoid_walk", "--steps", "100", "--num-envs", "8"]
     assert main(["sim", *words, "--min-real-time-factor", "0.01"]) == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("extra", "code"), [((), 0), (("--set", "task.min_upright=0.9999"), 1)])
+@pytest.mark.parametrize(
+    ("extra", "code"), [((), 0), (("--set", "task.terminations.fallen.upright=0.9999"), 1)]
+)
 def test_walking_gates_pass_and_a_failed_one_is_named_with_exit_code_1(extra, code, tmp_path):
     command = ["gates", "pretrained:humanoid_walk", "--episodes", "8", "--json", str(tmp_path / "out.json")]
     done = subprocess.run(

@@ -24,11 +24,13 @@ RUN = [
     "learner.num_epochs=4",
     "learner.minibatch_size=144",
     "torch_threads=2",
-    # Features that have a state: delays, randomization, pushes.
+    # Features that have a state: delays, randomization, pushes and their level; of the task's defaults the correlated
+    # noise and the averaged weights.
     "task.action_delay=[0,2]",
     "task.observation_delay=[0,1]",
     "task.randomize={friction: [0.5, 1.2], mass_scale: [0.9, 1.1]}",
     "task.pushes.seconds=[0.05,0.2]",
+    "task.curricula.pushes.start=0.5",
     "task.episode_length_s=1.0",
 ]
 
@@ -306,9 +308,9 @@ def test_a_changed_task_setting_or_seed_resumes_the_weights_but_not_the_simulati
 @pytest.mark.slow
 def test_a_resume_killed_before_its_first_checkpoint_leaves_the_run_unchanged(tmp_path):
     assert command(tmp_path, *RUN, "output=run", "max_iterations=3").returncode == 0
-    words = ["resume=run", "max_iterations=8", "task.step_frequency=1.2"]
+    words = ["resume=run", "max_iterations=8", "task.episode_length_s=2"]
     assert command(tmp_path, *words, patch=KILL_DURING["learn"].replace("16 * 4 + 5", "3")).returncode == -9
-    assert "step_frequency: 1.5" in (tmp_path / "run" / "config.yaml").read_text()
+    assert "episode_length_s: 1.0" in (tmp_path / "run" / "config.yaml").read_text()
     result = command(tmp_path, "resume=run", "max_iterations=4")
     assert "resumed at iteration 3, exactly" in result.stdout
     assert not list((tmp_path / "run").rglob(".*.part*"))

@@ -50,49 +50,6 @@ def test_a_time_out_is_bootstrapped_from_the_state_it_ended_in(make_env):
     assert not torch.allclose(reward[4], learner.batch.reward[4] + 0.99 * value[5], atol=1e-4)
 
 
-def test_folding_makes_policy_and_value_exactly_symmetric(make_env):
-    env = make_env(HumanoidWalk(), num_envs=32)
-    learner = PPO(env, PPOConfig(precision="fp32"))
-    torch.nn.init.normal_(learner.actor.mlp[-1].weight, std=0.1)
-    for i in range(20):
-        env.step(0.3 * torch.randn(32, 21, generator=torch.Generator().manual_seed(i)))
-    symmetry, obs = env.symmetry(), env.observations
-    action = learner.policy(obs["policy"])
-    mirrored = learner.policy(symmetry.groups["policy"](obs["policy"]))
-    walking = obs["policy"][:, symmetry.cycle["policy"]].abs() > 1e-3
-    assert 0 < walking.sum() < 32  # some walk, some stand at a half cycle
-    assert torch.allclose(symmetry.action(mirrored), action, atol=1e-5)
-    value = learner._value(learner._critic_obs(obs))
-    mirrored_value = learner._value(
-        learner._critic_obs({name: symmetry.groups[name](x) for name, x in obs.items()})
-    )
-    assert torch.allclose(value, mirrored_value, atol=1e-5)
-
-
-def test_a_phase_at_rest_is_folded_independently_of_rounding(make_env):
-    env = make_env(HumanoidWalk(), num_envs=4)
-    learner = PPO(env, PPOConfig())
-    column = env.symmetry().cycle["policy"]
-    obs = torch.zeros(4, env.observations["policy"].shape[1])
-    obs[:, column] = torch.tensor(
-        [-8.7e-8, 1.2e-16, 0.0, -0.5]
-    )  # sine: float32's pi, float64's, phase 0, walking
-    obs[:, column + 1] = torch.tensor([-1.0, -1.0, 1.0, 0.8])
-    assert learner.fold.flipped({"policy": obs})[:, 0].tolist() == [True, True, False, True]
-
-
-def test_weights_trained_with_and_without_mirroring_are_not_mixed(make_env):
-    env = make_env(HumanoidWalk(), num_envs=4)
-    folded, plain = PPO(env, PPOConfig()), PPO(env, PPOConfig(symmetry="none"))
-    with pytest.raises(ValueError, match="symmetry=cycle"):
-        plain.load_state_dict(folded.state_dict())
-    with pytest.raises(ValueError, match="symmetry=none"):
-        folded.load_state_dict(plain.state_dict())
-    rsl_rl = {k: v for k, v in folded.state_dict().items() if k.endswith("state_dict")}
-    with pytest.raises(ValueError, match="symmetry=none"):
-        folded.load_state_dict(rsl_rl)
-
-
 def test_reflecting_twice_is_the_identity(make_env):
     env = make_env(HumanoidWalk(), num_envs=4)
     symmetry = env.symmetry()
@@ -106,7 +63,7 @@ def test_reflecting_twice_is_the_identity(make_env):
 def test_augmentation_reflects_raw_observations_not_normalized_ones(make_env):
     env = make_env(HumanoidWalk(), num_envs=8)
     learner = PPO(env, PPOConfig(symmetry="augment", precision="fp32"))
-    assert learner.fold is None
+    assert learner.update.equivariance is None
     raw = torch.randn(5, env.observations["policy"].shape[1])
     learner.actor.obs_normalizer._mean[:] = 0.3
     learner.actor.obs_normalizer._std[:] = 1.7
@@ -196,9 +153,21 @@ def test_gradients_and_moments_are_averaged_over_ranks(make_env):
     assert () in seen  # the advantages' moments
 
 
-def test_a_wrong_symmetry_is_refused_with_the_fix(make_env):
-    with pytest.raises(ValueError, match="symmetry=none"):
-        PPO(make_env(CartpoleBalance(), num_envs=2), PPOConfig(symmetry="cycle"))
+@pytest.mark.parametrize("symmetry", ["augment", "equivariant"])
+def test_a_symmetry_that_the_task_does_not_have_is_refused_with_the_fix(make_env, symmetry):
+    with pytest.raises(ValueError, match=rf"symmetry={symmetry}: .*symmetry=none"):
+        PPO(make_env(CartpoleBalance(), num_envs=2), PPOConfig(symmetry=symmetry))
+
+
+def test_weights_that_need_a_gait_clock_are_refused_and_change_nothing(make_env):
+    env = make_env(CartpoleBalance(), num_envs=2)
+    learner = PPO(env, PPOConfig())
+    before, other = parameters(learner), PPO(env, PPOConfig(), seed=9).state_dict()
+    with pytest.raises(ValueError, match="gait clock"):
+        learner.load_state_dict({**other, "folded": True})
+    assert torch.equal(parameters(learner), before)
+    learner.load_state_dict({**other, "folded": False})  # of an older version that had the entry
+    assert not torch.equal(parameters(learner), before)
 
 
 def test_two_learners_with_one_seed_learn_the_same_bits(make_env):

@@ -312,8 +312,18 @@ def test_shac_continues_from_the_weights_of_a_ppo_run():
     assert torch.equal(learner.policy(obs), ppo.policy(obs))
     assert torch.equal(learner.target_critic[0].weight, ppo.critic.mlp[0].weight)
     torch.testing.assert_close(deviation(learner.actor), deviation(ppo.actor))
-    with pytest.raises(ValueError, match="use learner=ppo"):
-        learner.load_state_dict({**ppo.state_dict(), "folded": True})
+
+
+def test_weights_that_need_a_gait_clock_are_refused_and_change_nothing():
+    env, _ = toy_env()
+    learner = learner_on(env)
+    before = learner.actor.mlp[0].weight.clone()
+    other = SHAC(env, TINY, seed=9).state_dict()
+    with pytest.raises(ValueError, match="gait clock"):
+        learner.load_state_dict({**other, "folded": True})
+    assert torch.equal(learner.actor.mlp[0].weight, before)
+    learner.load_state_dict({**other, "folded": False})  # of an older version that had the entry
+    assert not torch.equal(learner.actor.mlp[0].weight, before)
 
 
 def test_gradients_and_moments_are_averaged_over_ranks():

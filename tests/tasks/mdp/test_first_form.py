@@ -10,8 +10,8 @@ import torch
 
 from robolearn.config import fields
 from robolearn.envs.state import State, Tensor
+from robolearn.tasks.ant_run import AntRun
 from robolearn.tasks.cartpole import CartpoleBalance, centred, pole_down, upright
-from robolearn.tasks.humanoid_walk import HumanoidWalk
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.context import Context
 from robolearn.tasks.mdp.stated import ends, reward
@@ -42,7 +42,7 @@ class Older(Old):
 
 
 @dataclass
-class Extended(HumanoidWalk):
+class Extended(AntRun):
     def terminations(self) -> dict[str, Term]:
         return {**super().terminations(), "never": never}
 
@@ -77,28 +77,28 @@ def test_a_method_of_terminations_extends_those_of_its_base():
 
 
 def test_settings_of_stated_terminations_reach_a_method_that_extends_them():
-    state, ctx = standing("humanoid")
+    state, ctx = standing("ant")
     assert not Extended().termination_terms()["fallen"](state, ctx)
     for update in ({"terminations": {"fallen": {"height": 9.0}}}, {"min_height": 9.0}):
         assert changed(Extended(), update).termination_terms()["fallen"](state, ctx)
 
 
 def test_a_stated_task_still_gives_its_terminations_when_it_is_called():
-    assert list(HumanoidWalk().terminations()) == ["fallen", "body_below_ground"]
-    assert HumanoidWalk().min_height == 0.5
+    assert list(AntRun().terminations()) == ["fallen", "body_below_ground"]
+    assert AntRun().min_height == 0.14
 
 
 @dataclass
-class Lower(HumanoidWalk):
-    min_height: float = 0.2
+class Lower(AntRun):
+    min_height: float = 0.05
 
 
 def test_a_field_with_an_earlier_name_gives_the_parameter_its_value():
-    state, ctx = standing("humanoid")
-    state.robot.base_pos[0, 2] = 0.3
-    assert HumanoidWalk().termination_terms()["fallen"](state, ctx)
+    state, ctx = standing("ant")
+    state.robot.base_pos[0, 2] = 0.1
+    assert AntRun().termination_terms()["fallen"](state, ctx)
     assert not Lower().termination_terms()["fallen"](state, ctx)
-    assert changed(Lower(), {"min_height": 0.4}).termination_terms()["fallen"](state, ctx)
+    assert changed(Lower(), {"min_height": 0.12}).termination_terms()["fallen"](state, ctx)
 
 
 @dataclass

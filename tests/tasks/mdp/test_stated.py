@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,11 +16,13 @@ from robolearn.config import fields
 from robolearn.envs.state import State, Tensor
 from robolearn.errors import ConfigError
 from robolearn.tasks.cartpole import CartpoleBalance
-from robolearn.tasks.humanoid_walk import HumanoidWalk, gait
+from robolearn.tasks.humanoid_walk import HumanoidWalk
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.context import Context
 from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
-from tests.tasks.scenes import standing
+from robolearn.tasks.velocity import swing_height
+from tests.tasks.scenes import rewards, standing
+from tests.tasks.test_velocity import placed
 
 
 def near(state: State, ctx: Context, std: Annotated[float, {"above": 0.0}] = 0.5, power: int = 2) -> Tensor:
@@ -60,21 +63,23 @@ def test_parameters_are_checked_against_the_function_when_the_term_is_stated(mak
     assert "\n" not in str(error.value)
 
 
-def resolve(*words: str) -> config.Config:
-    return config.resolve(["task=humanoid_walk", *words])
+def resolve(*words: str, task: str = "humanoid_walk") -> config.Config:
+    return config.resolve([f"task={task}", *words])
 
 
 def test_weight_and_parameters_of_a_reward_are_settings():
-    run = resolve("task.rewards.gait.weight=2", "task.rewards.gait.swing_height=0.1")
-    assert run.task.rewards["gait"] == Reward(gait, {"swing_height": 0.1}, 2.0)
-    assert resolve("task.rewards.gait=2").task.rewards["gait"] == Reward(gait, {"swing_height": 0.08}, 2.0)
-    assert resolve("task.rewards={gait: {swing_height: 0.1}}").task.rewards["gait"].weight == 4.0
+    run = resolve("task.rewards.swing_height.weight=-3", "task.rewards.swing_height.height=0.1")
+    assert run.task.rewards["swing_height"] == Reward(swing_height, {"height": 0.1}, -3.0)
+    assert resolve("task.rewards.swing_height=-3").task.rewards["swing_height"] == Reward(
+        swing_height, {"height": 0.12}, -3.0
+    )
+    assert resolve("task.rewards={swing_height: {height: 0.1}}").task.rewards["swing_height"].weight == -2.0
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_weight_alone_and_a_parameter_hold_together_in_any_order(order: int):
-    words = ["task.rewards.gait=2", "task.rewards.gait.swing_height=0.1"][::order]
-    assert resolve(*words).task.rewards["gait"] == Reward(gait, {"swing_height": 0.1}, 2.0)
+    words = ["task.rewards.swing_height=-3", "task.rewards.swing_height.height=0.1"][::order]
+    assert resolve(*words).task.rewards["swing_height"] == Reward(swing_height, {"height": 0.1}, -3.0)
     words = ["task.terminations.fallen=false", "task.terminations.fallen.height=0.1"][::order]
     fallen = resolve(*words).task.terminations["fallen"]
     assert (fallen.active, fallen.parameters["height"]) == (False, 0.1)
@@ -103,13 +108,13 @@ def test_a_task_without_an_active_termination_never_falls(make_env):
     ],
 )
 def test_an_earlier_name_is_the_same_setting(alias: str, key: str):
-    assert resolve(alias) == resolve(key)
-    assert config.changed(resolve(), resolve(alias)) == [key.partition("=")[0]]
+    one, other = resolve(alias, task="ant_run"), resolve(key, task="ant_run")
+    assert one == other
+    assert config.changed(resolve(task="ant_run"), one) == [key.partition("=")[0]]
 
 
 def test_the_earlier_names_of_every_shipped_task_are_read_and_set():
     for task, words in {
-        "humanoid_walk": {"min_height": 0.4, "min_upright": 0.5},
         "ant_run": {"min_height": 0.1, "min_upright": 0.4},
         "stand": {"min_height": 0.3, "min_upright": 0.6},
         "hopper_run": {"speed": 2.0, "max_drop": 0.2, "max_pitch": 0.9},
@@ -120,7 +125,7 @@ def test_the_earlier_names_of_every_shipped_task_are_read_and_set():
 
 def test_a_setting_given_by_both_of_its_names_is_refused():
     with pytest.raises(ConfigError, match=r"task\.min_height and task\.terminations\.fallen\.height"):
-        resolve("task.min_height=0.4", "task.terminations.fallen.height=0.3")
+        resolve("task.min_height=0.4", "task.terminations.fallen.height=0.3", task="ant_run")
 
 
 @pytest.mark.parametrize(
@@ -129,13 +134,33 @@ def test_a_setting_given_by_both_of_its_names_is_refused():
         ("task.min_height=-1", ["task.min_height", "at least 0"]),
         ("task.min_height=high", ["task.min_height", "high"]),
         ("task.min_hight=1", ["task.min_hight", "did you mean task.min_height"]),
-        ("task.rewards.gait=high", ["task.rewards.gait", "high"]),
-        ("task.rewards.gait.weight=null", ["task.rewards.gait.weight", "null"]),
-        ("task.rewards.gait.swing_hight=1", ["did you mean task.rewards.gait.swing_height"]),
-        ("task.rewards.gait.swing_height=-1", ["task.rewards.gait.swing_height", "at least 0"]),
-        ("task.rewards.gait.swing_height=[1]", ["task.rewards.gait.swing_height"]),
-        ("task.rewards.gait={}", ["task.rewards.gait"]),
-        ("task.rewards.gait={swing: 1}", ["task.rewards.gait.swing"]),
+    ],
+)
+def test_a_bad_setting_by_an_earlier_name_is_refused_in_one_line_that_has_that_name(
+    word: str, named: list[str]
+):
+    with pytest.raises(ConfigError) as error:
+        resolve(word, task="ant_run")
+    for part in named:
+        assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_task_without_earlier_names_refuses_them():
+    with pytest.raises(ConfigError, match=r"task\.min_height"):
+        resolve("task.min_height=0.4")
+
+
+@pytest.mark.parametrize(
+    ("word", "named"),
+    [
+        ("task.rewards.swing_height=high", ["task.rewards.swing_height", "high"]),
+        ("task.rewards.swing_height.weight=null", ["task.rewards.swing_height.weight", "null"]),
+        ("task.rewards.swing_height.hight=1", ["did you mean task.rewards.swing_height.height"]),
+        ("task.rewards.swing_height.height=-1", ["task.rewards.swing_height.height", "from 0 to 1"]),
+        ("task.rewards.swing_height.height=[1]", ["task.rewards.swing_height.height"]),
+        ("task.rewards.swing_height={}", ["task.rewards.swing_height"]),
+        ("task.rewards.swing_height={swing: 1}", ["task.rewards.swing_height.swing"]),
         ("task.rewards.track_velocity.std=0", ["task.rewards.track_velocity.std", "above 0"]),
         ("task.terminations.fallen=3", ["task.terminations.fallen", "true or false"]),
         ("task.terminations.fallen=null", ["task.terminations.fallen", "true or false"]),
@@ -155,33 +180,33 @@ def test_a_bad_setting_of_a_term_is_refused_in_one_line_that_names_it(word: str,
 
 def test_terms_are_saved_with_their_parameters_and_load_again(tmp_path: Path):
     run = resolve(
-        "task.rewards.gait.swing_height=0.1", "task.terminations.fallen=false", "task.rewards.alive=-1"
+        "task.rewards.swing_height.height=0.1", "task.terminations.fallen=false", "task.rewards.posture=-1"
     )
     config.save(run, tmp_path / "config.yaml")
     saved = yaml.safe_load((tmp_path / "config.yaml").read_text())["task"]
-    assert saved["rewards"]["gait"] == {"weight": 4.0, "swing_height": 0.1}
-    assert saved["rewards"]["alive"] == -1.0
+    assert saved["rewards"]["swing_height"] == {"weight": -2.0, "height": 0.1}
+    assert saved["rewards"]["posture"] == -1.0
     assert saved["terminations"] == {
-        "fallen": {"active": False, "height": 0.5, "upright": 0.75},
+        "fallen": {"active": False, "height": 0.7, "upright": 0.7},
         "body_below_ground": True,
     }
     assert config.load(tmp_path / "config.yaml") == run
 
 
 def test_a_run_saved_with_weights_alone_and_earlier_names_loads(tmp_path: Path):
-    config.save(resolve(), tmp_path / "config.yaml")
+    config.save(resolve(task="ant_run"), tmp_path / "config.yaml")
     content = yaml.safe_load((tmp_path / "config.yaml").read_text())
     del content["task"]["terminations"]
-    content["task"]["rewards"] |= {"gait": 3.0, "track_velocity": 1.0}
+    content["task"]["rewards"] |= {"forward": 3.0, "tilt": -1.0}
     content["task"] |= {"min_height": 0.3, "min_upright": 0.1}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
     words = [
-        "task.rewards.gait=3",
-        "task.rewards.track_velocity=1",
+        "task.rewards.forward=3",
+        "task.rewards.tilt=-1",
         "task.min_height=0.3",
         "task.min_upright=0.1",
     ]
-    assert config.load(tmp_path / "config.yaml") == resolve(*words, "backend=mujoco")
+    assert config.load(tmp_path / "config.yaml") == resolve(*words, "backend=mujoco", task="ant_run")
 
 
 def test_a_parameter_changes_the_value_of_its_term():
@@ -196,13 +221,16 @@ def test_a_parameter_changes_the_value_of_its_term():
     assert changed.termination_terms()["pole_down"](state, ctx)
 
 
-def test_the_reward_for_walking_takes_the_parameters_of_gait_and_tracking(make_env):
-    env = make_env(resolve("task.rewards.gait.swing_height=0.5", "task.rewards.track_velocity.std=0.1").task)
-    for _ in range(5):
-        env.step(0.3 * torch.ones(env.num_envs, env.num_actions))
-    values = {name: term(env.backend.state, env.ctx) for name, term in env.task.reward_terms().items()}
-    assert torch.equal(values["walk"], values["gait"] * values["track_velocity"])
-    assert not torch.equal(values["gait"], gait(env.backend.state, env.ctx))
+def test_a_reward_that_is_the_product_of_two_takes_the_parameters_of_both():
+    task = resolve("task.rewards.striding.full=0.5", "task.rewards.track_velocity.std=0.1").task
+    state, ctx = placed("humanoid", (0.5, 0.0, 0.0))
+    state.robot.base_lin_vel[0, 0] = 0.4  # 0.1 m/s, one std, too slow
+    ctx.task_state["contact"] = torch.tensor([[False, True]])
+    ctx.task_state["air_time"], ctx.task_state["stance_time"] = (
+        torch.tensor([[0.1, 0.0]]),
+        torch.tensor([[0.0, 0.3]]),
+    )
+    assert rewards(task, state, ctx)["striding"] == pytest.approx(0.1 / 0.5 * math.exp(-1))
 
 
 @dataclass
@@ -251,4 +279,4 @@ def test_a_bare_function_as_a_term_is_refused_by_name(settings: dict, named: str
 def test_terms_of_two_tasks_are_equal_where_function_and_settings_are():
     assert HumanoidWalk() == HumanoidWalk()
     assert isinstance(HumanoidWalk().terminations["fallen"], Termination)
-    assert resolve("task.rewards.gait.swing_height=0.1").task != HumanoidWalk()
+    assert resolve("task.rewards.swing_height.height=0.1").task != HumanoidWalk()
