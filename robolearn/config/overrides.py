@@ -115,7 +115,7 @@ def _check_key(word: str, key: str, known: list[str]) -> None:
     if "/" in key:
         _refuse(word, f"has a '/' in its key; parts are joined with dots: {key.replace('/', '.')}=...")
     _refuse(
-        word, "has a key that cannot be read; a key is names joined with dots, such as task.rewards.alive"
+        word, "has a key that cannot be read; a key is names joined with dots, such as task.rewards.upright"
     )
 
 

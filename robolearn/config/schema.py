@@ -67,7 +67,7 @@ class Config:
     """Changes to the robot's description, as in robot.yaml, for example robot.actuators.knee.kp=80. robot=NAME chooses
     the robot (task.robot)."""
     task: Any
-    """The task; chosen with task=NAME, changed with, for example, task.rewards.alive=0.5."""
+    """The task; chosen with task=NAME, changed with, for example, task.rewards.upright=0.5."""
     backend: Any
     """The simulator; chosen with backend=NAME; auto takes the best one installed."""
     learner: Any

@@ -28,7 +28,7 @@ SIZE = (640, 480)
 """Width and height of a rendered image [pixels]."""
 
 Settings = Mapping[str, Any] | Sequence[str]
-"""`{"task.rewards.alive": 0.5}`, or words as on the command line: `["task.rewards.alive=0.5"]`."""
+"""`{"task.rewards.upright": 0.5}`, or words as on the command line: `["task.rewards.upright=0.5"]`."""
 
 
 class TaskEnv(GymnasiumView):
@@ -135,7 +135,7 @@ def _make(task: str, num_envs: int, settings: Settings, keywords: Mapping[str, A
 def _words(settings: Settings) -> list[str]:
     """Settings in the command line's grammar."""
     if isinstance(settings, str) or not isinstance(settings, Mapping | Sequence):
-        raise ConfigError('settings= takes {"task.rewards.alive": 0.5} or ["task.rewards.alive=0.5"]')
+        raise ConfigError('settings= takes {"task.rewards.upright": 0.5} or ["task.rewards.upright=0.5"]')
     if isinstance(settings, Mapping):
         words = [_word(str(key), value) for key, value in settings.items()]
     else:
