@@ -1,7 +1,9 @@
-"""Kinematics of a robot at rest: joint positions that put a frame of it at a pose; the role of each joint in a walk."""
+"""Kinematics of a robot at rest: joint positions that put a frame of it at a pose, the role of each joint in a walk, and
+how far apart the feet stand."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import mujoco
@@ -15,7 +17,10 @@ from robolearn.errors import ConfigError
 STEPS = 100
 """Most steps of the inverse kinematics for each pose."""
 LATERAL = 0.7
-"""Least y of the axis of a joint that turns about the lateral axis: 45 degrees."""
+"""Least y of the axis of a joint that turns about the lateral axis, and least x of one about the forward axis: 45
+degrees."""
+WIDEST = 0.5
+"""Most by which a leg is spread in a home pose [rad]."""
 
 
 def inverse(
@@ -87,3 +92,59 @@ def joint_roles(robot: Robot) -> tuple[str, ...]:
     return tuple(
         "body" if j not in legs else "stride" if abs(data.xaxis[j, 1]) > LATERAL else "leg" for j in joints
     )
+
+
+@functools.lru_cache(maxsize=8)
+def widened(robot: Robot, distance: float) -> Robot:
+    """A biped whose feet are at least `distance` [m] apart, sideways, in its home pose: the first joint of each leg that
+    turns about the forward axis spreads the leg, and the last one turns back by as much, so that the soles stay level.
+
+    The same robot if its feet are as far apart already, if it has other than two feet, or if a leg has fewer than two
+    such joints or reaches a limit of one.
+    """
+    if len(robot.feet) != 2:
+        return robot
+    model = _model(robot)
+    data = mujoco.MjData(model)
+    qpos = mjcf.home_qpos(robot, model)
+    soles = [model.site(foot).id for foot in robot.feet]
+
+    def place(spread: float) -> np.ndarray:
+        """Positions of the soles (2, 3) [m] with both legs spread further by an angle [rad]."""
+        data.qpos[:] = qpos
+        for joint, sign in turned:
+            data.qpos[model.jnt_qposadr[joint]] += sign * spread
+        mujoco.mj_kinematics(model, data)
+        return np.array(data.site_xpos[soles])
+
+    turned: list[tuple[int, float]] = []
+    before = place(0.0)
+    outward = np.sign(before[:, 1] - before[::-1, 1])
+    for foot, side in zip(robot.feet, outward, strict=True):
+        rolls = [j for j in leg_joints(model, model.body(foot).id) if abs(data.xaxis[j, 0]) > LATERAL]
+        if len(rolls) < 2:
+            return robot
+        # What hangs down moves to the left (+y) in a positive turn about the forward axis.
+        turned += [(rolls[0], side * np.sign(data.xaxis[rolls[0], 0]))]
+        turned += [(rolls[-1], -side * np.sign(data.xaxis[rolls[-1], 0]))]
+
+    def apart(spread: float) -> float:
+        return float(abs(np.diff(place(spread)[:, 1])[0]))
+
+    low, high = 0.0, WIDEST
+    if apart(low) >= distance or apart(high) < distance:
+        return robot
+    while high - low > 1e-5:
+        middle = (low + high) / 2
+        low, high = (middle, high) if apart(middle) < distance else (low, middle)
+    after = place(high)
+    joints = {model.joint(joint).name: float(data.qpos[model.jnt_qposadr[joint]]) for joint, _ in turned}
+    for name, value in joints.items():
+        joint = model.joint(name)
+        if model.jnt_limited[joint.id] and not joint.range[0] <= value <= joint.range[1]:
+            return robot
+    home = tuple(
+        round(joints.get(name, value), 6) for name, value in zip(robot.joints, robot.home, strict=True)
+    )
+    height = robot.home_height - float((after - before)[:, 2].mean())
+    return dataclasses.replace(robot, home=home, home_height=round(height, 6))

@@ -15,7 +15,7 @@ import torch
 
 from robolearn.envs.backend import PARAMETERS
 from robolearn.envs.collisions import limbs
-from robolearn.envs.kinematics import joint_roles
+from robolearn.envs.kinematics import joint_roles, widened
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Contact, Scene
 from robolearn.envs.state import InitialState, State, Tensor
@@ -197,6 +197,9 @@ class Velocity(Task):
     """Torque that a unit action asks for, as a share of the motor's largest."""
     most_scale: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
     """Largest angle for a unit action [rad], for motors that are weak springs."""
+    stance: float = field(default=0.55, metadata={"min": 0.0, "max": 1.0})
+    """How far apart a biped's feet are in its home pose at least, as a share of the base's height. A push from the side
+    topples a robot whose feet are close together: the leg that would have to step is the one that carries it."""
     collisions: Literal["light", "all"] = "light"
     """What of the robot collides, see `Scene.collisions`."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
@@ -317,7 +320,7 @@ class Velocity(Task):
     symmetric: ClassVar[bool] = True
 
     def scene(self, robot: Robot) -> Scene:
-        """The robot on flat ground.
+        """The robot on flat ground, a biped with its feet apart.
 
         Raises:
             ConfigError: it has no free base or no feet.
@@ -325,6 +328,7 @@ class Velocity(Task):
         if robot.base is None or not robot.feet:
             lacks = "no free base" if robot.base is None else "no feet"
             raise ConfigError(f"robot {robot.name!r} has {lacks}; this task takes a robot on legs")
+        robot = widened(robot, self.stance * robot.home_height)
         touching = limbs(robot) if float(self.rewards.get("self_contact", 0.0)) else ()
         contacts = {ROBOT: {LIMBS: Contact(touching, ROBOT)}} if touching else {}
         return Scene({ROBOT: robot}, contacts=contacts, collisions=self.collisions)

@@ -65,7 +65,7 @@ def _obstacles(
         names = ", ".join(contract["command"])
         yield f"it observes pose_commands ({names}); the readers have only velocity_commands", RUNTIME
     if contract["extra"]:
-        yield f"it needs {', '.join(contract['extra'])}, which the readers have not", ""
+        yield f"it needs {', '.join(contract['extra'])}, which the readers do not support", ""
     for name, item in items.items():
         if name not in terms:
             yield (

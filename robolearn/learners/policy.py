@@ -110,7 +110,7 @@ class Policy(nn.Module):
             described = {**entry["spec"], **sizes}
             if described.pop("cycle", None) is not None:  # of an older version
                 raise ValueError(
-                    "it needs a gait clock, which this version has not: use the one that trained it"
+                    "it needs a gait clock, which this version does not have: use the one that trained it"
                 )
             spec = PolicySpec(**described)
             with torch.random.fork_rng(devices=[]):

@@ -171,7 +171,7 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
             raise refuse("it has no observations")
         if contract["extra"]:
             raise refuse(
-                f"its policy needs {', '.join(contract['extra'])}, which this version has not; run it with the "
+                f"its policy needs {', '.join(contract['extra'])}, which this version does not have; run it with the "
                 "runtime.py in its own bundle"
             )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

@@ -240,6 +240,11 @@ class Task:
                 raise ValueError(
                     f"curricula.{name}: the task has no {name} to make harder; it takes commands and pushes"
                 )
+            if stated.start > stated.most:
+                raise ValueError(
+                    f"curricula.{name}.start={stated.start:g} is above its highest level: at most "
+                    f"curricula.{name}.most={stated.most:g}"
+                )
             if name == "commands" and stated.most > 1:
                 raise ValueError(
                     f"curricula.commands.most={stated.most:g}: commands stay in their ranges; widen these and use 1"

@@ -129,3 +129,11 @@ def test_levels_that_cannot_be_are_refused():
     for full in (0.5, 2.5):
         with pytest.raises(ConfigError, match=f"full {full}"):
             level(slowly, 0.0, most=2.0, full=full, rise=0.1)
+
+
+@pytest.mark.parametrize(
+    "given", [("task.curricula.pushes=4.5",), ("task.curricula.pushes.most=1", "task.curricula.pushes=1.6")]
+)
+def test_a_first_level_above_the_highest_one_is_refused(given: tuple[str, ...]):
+    with pytest.raises(ConfigError, match=r"curricula\.pushes\.start=(4\.5|1\.6)"):
+        config.resolve(["task=velocity", "robot=humanoid", *given])
