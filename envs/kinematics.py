@@ -1,5 +1,5 @@
-"""Kinematics of a robot at rest: joint positions that put a frame of it at a pose, the role of each joint in a walk, and
-how far apart the feet stand."""
+"""Kinematics of a robot at rest: joint positions that put a frame of it at a pose, the role of each joint in a walk,
+and how far apart the feet stand."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def joint_roles(robot: Robot) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=8)
 def widened(robot: Robot, distance: float) -> Robot:
-    """A biped whose feet are at least `distance` [m] apart, sideways, in its home pose: the first joint of each leg that
-    turns about the forward axis spreads the leg, and the last one turns back by as much, so that the soles stay level.
+    """A biped whose feet are at least `distance` [m] apart, sideways, in its home pose: the first joint of each leg
+    that turns about the forward axis spreads the leg, and the last one turns back by as much: the soles stay level.
 
     The same robot if its feet are as far apart already, if it has other than two feet, or if a leg has fewer than two
     such joints or reaches a limit of one.

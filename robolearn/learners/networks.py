@@ -175,8 +175,8 @@ def require_unfolded(state: Mapping[str, Any]) -> None:
     the shapes agree, the meaning does not."""
     if state.get("folded"):
         raise ValueError(
-            "these weights were trained with a gait clock (learner.symmetry=cycle), which this version does not have: train "
-            "again, or use the version that trained them"
+            "these weights were trained with a gait clock (learner.symmetry=cycle), which this version does not have: "
+            "train again, or use the version that trained them"
         )
 
 

@@ -1,0 +1,76 @@
+"""How far apart the feet of a biped stand, on legs whose length and axes are given."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from robolearn.envs.kinematics import widened
+from robolearn.envs.robot import Robot
+from tests.factories import load_robot
+
+LEG = """
+<body name="{s}_thigh" pos="0 {y} 0">
+  <joint name="{s}_hip" axis="{axis} 0 0" range="-.4 .4"/>
+  <geom type="capsule" fromto="0 0 0 0 0 -.5" size=".03" mass="1"/>
+  <body name="{s}_foot" pos="0 0 -.5">
+    {ankle}
+    <geom type="box" size=".1 .05 .02" pos="0 0 -.05"/>
+  </body>
+</body>
+"""
+BIPED = """
+<mujoco>
+  <compiler angle="radian"/>
+  <worldbody>
+    <body name="trunk" pos="0 0 1">
+      <freejoint/>
+      <geom type="box" size=".1 .1 .1" pos="0 0 .2"/>
+      {legs}
+    </body>
+  </worldbody>
+</mujoco>
+"""
+ANKLE = '<joint name="{s}_ankle" axis="1 0 0" range="-.4 .4"/>'
+
+
+def biped(folder: Path, ankle: str = ANKLE) -> Robot:
+    """Legs of 0.5 m, 0.2 m apart, between two joints that turn about the forward axis, the right hip about the other
+    end of it; soles 0.07 m below the ankle."""
+    left = LEG.format(s="l", y=".1", axis="1", ankle=ankle.format(s="l"))
+    right = LEG.format(s="r", y="-.1", axis="-1", ankle=ankle.format(s="r"))
+    (folder / "biped.xml").write_text(BIPED.format(legs=left + right))
+    return Robot.load(folder / "biped.xml")
+
+
+def test_legs_are_spread_and_soles_level_until_the_feet_are_as_far_apart_as_asked(tmp_path):
+    robot = biped(tmp_path)
+    wide = widened(robot, 0.5)
+    # 0.2 + 2 x 0.5 sin(angle) = 0.5
+    angle = math.asin(0.3)
+    home = dict(zip(wide.joints, wide.home, strict=True))
+    assert home == pytest.approx(
+        {"l_hip": angle, "l_ankle": -angle, "r_hip": angle, "r_ankle": angle}, abs=2e-5
+    )
+    assert robot.home_height == pytest.approx(0.57, abs=1e-6)
+    assert wide.home_height == pytest.approx(0.07 + 0.5 * math.cos(angle), abs=1e-5)
+
+
+def test_feet_that_are_far_enough_apart_stay_and_so_do_legs_that_cannot(tmp_path):
+    robot = biped(tmp_path)
+    assert widened(robot, 0.2) is robot
+    # 0.2 + 2 x 0.5 sin(0.4) is 0.59: the hips' limit; 0.5 rad is the most that legs are spread at all.
+    assert widened(robot, 0.6) is robot
+    assert widened(robot, 0.9) is robot
+
+
+def test_legs_without_a_joint_that_levels_the_sole_stay(tmp_path):
+    stiff = biped(tmp_path, ankle="")
+    assert widened(stiff, 0.5) is stiff
+
+
+def test_a_quadruped_stays():
+    ant = load_robot("ant")
+    assert widened(ant, 5.0) is ant
