@@ -67,11 +67,12 @@ class Env:
         Args:
             training: whether the task's curricula are in force; without, commands and pushes have their full ranges.
         """
-        self.task, self.robot, self.backend = task, robot, backend
+        self.task, self.backend = task, backend
         self.num_envs, self.device = backend.num_envs, backend.device
         self.gradients = backend.capabilities.gradients
         """Whether gradients flow through a step."""
         self.scene = task.scene(robot)
+        robot = self.robot = self.scene.robots[ROBOT]  # the task may have changed it
         require_features(self.scene, backend.capabilities.name, backend.capabilities.features)
         self.num_actions = len(robot.actuators)
         timestep = backend.capabilities.timestep

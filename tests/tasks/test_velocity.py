@@ -232,6 +232,20 @@ def test_a_biped_and_a_quadruped_take_the_same_steps_without_any_line_of_their_o
     assert env.symmetry() is not None
 
 
+def test_a_biped_starts_with_its_feet_apart_and_its_joint_targets_are_about_that_pose(make_env):
+    env = make_env(Velocity(robot="humanoid", stance=0.5), num_envs=4)
+    env.reset()
+    narrow = load_robot("humanoid")
+    assert narrow.home_height == pytest.approx(0.6473)
+    feet = env.backend.state.robot.foot_pos
+    # 0.3236 m; a start moves each joint by up to 0.05 rad.
+    assert (feet[:, 0] - feet[:, 1])[:, :2].norm(dim=1).tolist() == pytest.approx([0.3236] * 4, abs=0.07)
+    zero = env.task.joint_targets(torch.zeros(4, 21), env.ctx)[0].tolist()
+    moved = [name for name, a, b in zip(narrow.joints, zero, narrow.home, strict=True) if abs(a - b) > 1e-3]
+    assert moved == ["l_hip_roll", "l_ankle_roll", "r_hip_roll", "r_ankle_roll"]
+    assert env.robot.home[1] == pytest.approx(zero[1])
+
+
 OF_FEET = (
     "contact",
     "last_contact",
