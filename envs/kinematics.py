@@ -21,6 +21,8 @@ LATERAL = 0.7
 degrees."""
 WIDEST = 0.5
 """Most by which a leg is spread in a home pose [rad]."""
+SPARE = 0.25
+"""Share of the way from zero to its limit that a joint keeps when a leg is spread: a foot has to roll either way."""
 
 
 def inverse(
@@ -99,8 +101,8 @@ def widened(robot: Robot, distance: float) -> Robot:
     """A biped whose feet are at least `distance` [m] apart, sideways, in its home pose: the first joint of each leg
     that turns about the forward axis spreads the leg, and the last one turns back by as much: the soles stay level.
 
-    The same robot if its feet are as far apart already, if it has other than two feet, or if a leg has fewer than two
-    such joints or reaches a limit of one.
+    The legs are spread as far as these joints go where that is less, see `SPARE`. The same robot if its feet are as far
+    apart already, if it has other than two feet, or if a leg has fewer than two such joints.
     """
     if len(robot.feet) != 2:
         return robot
@@ -108,41 +110,46 @@ def widened(robot: Robot, distance: float) -> Robot:
     data = mujoco.MjData(model)
     qpos = mjcf.home_qpos(robot, model)
     soles = [model.site(foot).id for foot in robot.feet]
+    turned: list[
+        tuple[int, float]
+    ] = []  # joints, and by how much they turn as the legs are spread by a radian
 
     def place(spread: float) -> np.ndarray:
-        """Positions of the soles (2, 3) [m] with both legs spread further by an angle [rad]."""
+        """Positions of the soles (2, 3) [m] with both legs spread by an angle [rad]."""
         data.qpos[:] = qpos
-        for joint, sign in turned:
-            data.qpos[model.jnt_qposadr[joint]] += sign * spread
+        for joint, share in turned:
+            data.qpos[model.jnt_qposadr[joint]] += share * spread
         mujoco.mj_kinematics(model, data)
         return np.array(data.site_xpos[soles])
-
-    turned: list[tuple[int, float]] = []
-    before = place(0.0)
-    outward = np.sign(before[:, 1] - before[::-1, 1])
-    for foot, side in zip(robot.feet, outward, strict=True):
-        rolls = [j for j in leg_joints(model, model.body(foot).id) if abs(data.xaxis[j, 0]) > LATERAL]
-        if len(rolls) < 2:
-            return robot
-        # What hangs down moves to the left (+y) in a positive turn about the forward axis.
-        turned += [(rolls[0], side * np.sign(data.xaxis[rolls[0], 0]))]
-        turned += [(rolls[-1], -side * np.sign(data.xaxis[rolls[-1], 0]))]
 
     def apart(spread: float) -> float:
         return float(abs(np.diff(place(spread)[:, 1])[0]))
 
-    low, high = 0.0, WIDEST
-    if apart(low) >= distance or apart(high) < distance:
+    before = place(0.0)
+    for foot, outward in zip(robot.feet, np.sign(before[:, 1] - before[::-1, 1]), strict=True):
+        rolls = [j for j in leg_joints(model, model.body(foot).id) if abs(data.xaxis[j, 0]) > LATERAL]
+        if len(rolls) < 2:
+            return robot
+        # What hangs down moves to the left (+y) in a positive turn about the forward axis.
+        hip, ankle = rolls[0], rolls[-1]
+        turned += [
+            (hip, outward * np.sign(data.xaxis[hip, 0])),
+            (ankle, -outward * np.sign(data.xaxis[ankle, 0])),
+        ]
+    rooms = [WIDEST]
+    for joint, share in turned:
+        if model.jnt_limited[joint]:
+            limit = model.jnt_range[joint, 1 if share > 0 else 0]
+            rooms.append((1 - SPARE) * abs(limit) - share * qpos[model.jnt_qposadr[joint]])
+    low, high = 0.0, max(0.0, min(rooms))
+    if apart(low) >= distance or not high:
         return robot
-    while high - low > 1e-5:
-        middle = (low + high) / 2
-        low, high = (middle, high) if apart(middle) < distance else (low, middle)
+    if apart(high) > distance:
+        while high - low > 1e-5:
+            middle = (low + high) / 2
+            low, high = (middle, high) if apart(middle) < distance else (low, middle)
     after = place(high)
     joints = {model.joint(joint).name: float(data.qpos[model.jnt_qposadr[joint]]) for joint, _ in turned}
-    for name, value in joints.items():
-        joint = model.joint(name)
-        if model.jnt_limited[joint.id] and not joint.range[0] <= value <= joint.range[1]:
-            return robot
     home = tuple(
         round(joints.get(name, value), 6) for name, value in zip(robot.joints, robot.home, strict=True)
     )

@@ -81,14 +81,15 @@ def upright(state: State, ctx: Context, std: Positive) -> Tensor:
     return torch.exp(-terms.tilt(state, ctx) / std**2)
 
 
-def posture(state: State, ctx: Context) -> Tensor:
-    """Closeness of the joints to the home pose (N,), 1 at home: the faster the robot is asked to go, the further its
-    legs may swing, see `SPREAD`."""
+def posture(state: State, ctx: Context, stance: Tensor) -> Tensor:
+    """Closeness of the joints to the home pose (N,), 1 at home, and to `stance` (J,) [rad] where the command is to
+    stand: the faster the robot is asked to go, the further its legs may swing, see `SPREAD`."""
     standing, walking, running = (_spread(ctx, gait) for gait in SPREAD)
     speed = asked_speed(state, ctx)[:, None]
     walk, run = (speed / WALKING).clamp(max=1.0), ((speed - WALKING) / (RUNNING - WALKING)).clamp(0.0, 1.0)
     spread = standing + walk * (walking - standing) + run * (running - walking)
-    error = ((state.robot.joint_pos - ctx.robot.home) / spread).square()
+    wanted = stance + walk * (ctx.robot.home - stance)
+    error = ((state.robot.joint_pos - wanted) / spread).square()
     return torch.exp(-error.mean(dim=1))
 
 
@@ -197,9 +198,9 @@ class Velocity(Task):
     """Torque that a unit action asks for, as a share of the motor's largest."""
     most_scale: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
     """Largest angle for a unit action [rad], for motors that are weak springs."""
-    stance: float = field(default=0.55, metadata={"min": 0.0, "max": 1.0})
-    """How far apart a biped's feet are in its home pose at least, as a share of the base's height. A push from the side
-    topples a robot whose feet are close together: the leg that would have to step is the one that carries it."""
+    stance: float = field(default=0.65, metadata={"min": 0.0, "max": 1.0})
+    """How far apart a biped's feet should be when it stands, at least, as a share of the base's height. A push from the
+    side topples a robot whose feet are close together: the leg that would have to step is the one that carries it."""
     collisions: Literal["light", "all"] = "light"
     """What of the robot collides, see `Scene.collisions`."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
@@ -239,7 +240,7 @@ class Velocity(Task):
             "track_velocity": reward(track_velocity, 3.0, std=0.4),
             "track_yaw_rate": reward(track_yaw_rate, 3.0, std=0.5),
             "upright": reward(upright, 1.0, std=0.3),
-            "posture": reward(posture, 1.5),
+            "posture": reward(Velocity.posture, 1.5),
             "striding": reward(Velocity.striding, 4.0, full=0.2, most=0.45),
             "halting": reward(halting, -3.0, most=0.4),
             "air_time": reward(air_time, 20.0, least=0.1, most=0.35),
@@ -320,7 +321,7 @@ class Velocity(Task):
     symmetric: ClassVar[bool] = True
 
     def scene(self, robot: Robot) -> Scene:
-        """The robot on flat ground, a biped with its feet apart.
+        """The robot on flat ground.
 
         Raises:
             ConfigError: it has no free base or no feet.
@@ -328,7 +329,6 @@ class Velocity(Task):
         if robot.base is None or not robot.feet:
             lacks = "no free base" if robot.base is None else "no feet"
             raise ConfigError(f"robot {robot.name!r} has {lacks}; this task takes a robot on legs")
-        robot = widened(robot, self.stance * robot.home_height)
         touching = limbs(robot) if float(self.rewards.get("self_contact", 0.0)) else ()
         contacts = {ROBOT: {LIMBS: Contact(touching, ROBOT)}} if touching else {}
         return Scene({ROBOT: robot}, contacts=contacts, collisions=self.collisions)
@@ -337,6 +337,18 @@ class Velocity(Task):
         """One in the step that ends an episode for good (N,)."""
         fallen = [term(state, ctx) for term in self.termination_terms().values()]
         return torch.stack(fallen).any(dim=0).float() if fallen else torch.zeros_like(ctx.episode_time)
+
+    def standing(self, robot: RobotConstants) -> tuple[Tensor, float]:
+        """Joint positions (J,) [rad] and height of the base [m] of a robot that stands as it should, see `stance`."""
+        wide = widened(robot.spec, self.stance * robot.spec.home_height)
+        name = ("standing", wide.home)
+        if name not in robot.tables:
+            robot.tables[name] = torch.tensor(wide.home, device=robot.home.device)
+        return robot.tables[name], wide.home_height
+
+    def posture(self, state: State, ctx: Context) -> Tensor:
+        """Closeness of the joints to the home pose, or to `standing` (N,)."""
+        return posture(state, ctx, self.standing(ctx.robot)[0])
 
     def tracked(self, state: State, ctx: Context) -> Tensor:
         """The reward `track_velocity` without its weight (N,)."""
@@ -396,7 +408,8 @@ class Velocity(Task):
         return (self.action_scale * ctx.robot.effort / ctx.robot.kp).clamp(max=self.most_scale)
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
-        """Home pose with a little noise, facing anywhere; some start at part of the commanded velocity."""
+        """Home pose with a little noise, or the one to stand in where the command is to stand, facing anywhere; some
+        start at part of the commanded velocity."""
         robot = ctx.robot
         joints = len(robot.spec.joints)
         heading = random.uniform(-torch.pi, torch.pi, num_envs) / 2
@@ -406,9 +419,13 @@ class Velocity(Task):
         )
         velocity = torch.zeros(num_envs, 3, device=random.device)
         velocity[:, :2] = started * ctx.command[:, :2]
-        noisy = robot.home + random.uniform(-0.05, 0.05, num_envs, joints)
+        stance, height = self.standing(robot)
+        rests = ctx.command.abs().amax(dim=1) <= COMMAND_THRESHOLD
+        home = torch.where(rests[:, None], stance, robot.home)
+        heights = torch.where(rests, height, robot.spec.home_height)
+        noisy = home + random.uniform(-0.05, 0.05, num_envs, joints)
         return InitialState(
-            base_pos=torch.stack((zeros, zeros, zeros + robot.spec.home_height), dim=-1),
+            base_pos=torch.stack((zeros, zeros, heights), dim=-1),
             base_quat=torch.stack((heading.cos(), zeros, zeros, heading.sin()), dim=-1),
             base_lin_vel=velocity,
             base_ang_vel=torch.zeros_like(velocity),

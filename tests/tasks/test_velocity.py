@@ -13,6 +13,7 @@ from robolearn.envs.robot import Robot
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp import gait_metrics
+from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.velocity import Velocity
 from tests.factories import load_robot
 from tests.tasks.scenes import ends, rewards, standing
@@ -56,7 +57,7 @@ def test_posture_is_as_wide_as_the_command_is_fast():
     for speed in (0.0, 0.1, 1.5):
         state, ctx = placed("humanoid", (speed, 0.0, 0.0))
         state.robot.joint_pos[0, 3] += 0.45  # a knee
-        found[speed] = rewards(Velocity(), state, ctx)["posture"]
+        found[speed] = rewards(Velocity(stance=0.0), state, ctx)["posture"]
     assert found[0.0] == pytest.approx(math.exp(-((0.45 / 0.15) ** 2) / 21))
     assert found[0.1] == pytest.approx(math.exp(-1 / 21))
     assert found[1.5] == pytest.approx(math.exp(-((0.45 / 0.7) ** 2) / 21))
@@ -232,18 +233,28 @@ def test_a_biped_and_a_quadruped_take_the_same_steps_without_any_line_of_their_o
     assert env.symmetry() is not None
 
 
-def test_a_biped_starts_with_its_feet_apart_and_its_joint_targets_are_about_that_pose(make_env):
-    env = make_env(Velocity(robot="humanoid", stance=0.5), num_envs=4)
-    env.reset()
-    narrow = load_robot("humanoid")
-    assert narrow.home_height == pytest.approx(0.6473)
-    feet = env.backend.state.robot.foot_pos
-    # 0.3236 m; a start moves each joint by up to 0.05 rad.
-    assert (feet[:, 0] - feet[:, 1])[:, :2].norm(dim=1).tolist() == pytest.approx([0.3236] * 4, abs=0.07)
-    zero = env.task.joint_targets(torch.zeros(4, 21), env.ctx)[0].tolist()
-    moved = [name for name, a, b in zip(narrow.joints, zero, narrow.home, strict=True) if abs(a - b) > 1e-3]
+def test_a_biped_that_is_to_stand_starts_with_its_feet_apart_and_its_posture_is_best_there():
+    robot = load_robot("humanoid")
+    task = Velocity(robot="humanoid", stance=0.5)
+    state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
+    stance, height = task.standing(ctx.robot)
+    moved = [name for name, a, b in zip(robot.joints, stance, robot.home, strict=True) if abs(a - b) > 1e-3]
     assert moved == ["l_hip_roll", "l_ankle_roll", "r_hip_roll", "r_ankle_roll"]
-    assert env.robot.home[1] == pytest.approx(zero[1])
+    start = task.initial_state(1, ctx, Random(1, torch.device("cpu")))
+    assert start.base_pos[0, 2] == height < robot.home_height
+    assert (start.joint_pos[0] - stance).abs().max() <= 0.05
+    assert task.posture(state, ctx)[0] < 0.9  # it is in the home pose
+    state.robot.joint_pos[:] = stance
+    assert task.posture(state, ctx).tolist() == [1.0]
+
+
+def test_a_biped_that_is_to_walk_starts_in_the_home_pose_and_its_posture_is_best_there():
+    state, ctx = placed("humanoid", (0.5, 0.0, 0.0))
+    task = Velocity(robot="humanoid", stance=0.5)
+    start = task.initial_state(1, ctx, Random(1, torch.device("cpu")))
+    assert start.base_pos[0, 2] == pytest.approx(ctx.robot.spec.home_height)
+    assert (start.joint_pos[0] - ctx.robot.home).abs().max() <= 0.05
+    assert task.posture(state, ctx).tolist() == [1.0]
 
 
 OF_FEET = (
