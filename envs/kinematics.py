@@ -139,8 +139,8 @@ def widened(robot: Robot, distance: float) -> Robot:
     rooms = [WIDEST]
     for joint, share in turned:
         if model.jnt_limited[joint]:
-            limit = model.jnt_range[joint, 1 if share > 0 else 0]
-            rooms.append((1 - SPARE) * abs(limit) - share * qpos[model.jnt_qposadr[joint]])
+            limit = share * model.jnt_range[joint, 1 if share > 0 else 0]
+            rooms.append(limit - SPARE * max(limit, 0.0) - share * qpos[model.jnt_qposadr[joint]])
     low, high = 0.0, max(0.0, min(rooms))
     if apart(low) >= distance or not high:
         return robot

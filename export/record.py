@@ -37,10 +37,10 @@ class Recording:
 
 
 def on_robot(config: Config) -> Config:
-    """The configuration with the task as on the robot: no sensor noise, no simulated delays. Pushes, commands and
-    randomized physics stay."""
+    """The configuration with the task as on the robot: no sensor noise, no simulated delays, and the task's `on_robot`
+    values. Pushes, commands and randomized physics stay."""
     task: Any = config.task
-    changes = {"noise": {}, "action_delay": (0, 0), "observation_delay": (0, 0)}
+    changes = {"noise": {}, "action_delay": (0, 0), "observation_delay": (0, 0), **type(task).on_robot}
     return replace(config, task=replace(task, **changes))
 
 

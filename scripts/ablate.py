@@ -1,4 +1,4 @@
-"""Ablation of humanoid_walk: trains without each main choice, and reports when the robot walks.
+"""Ablation of humanoid_walk: trains without each main choice, and reports when the robot walks and what it withstands.
 
     python scripts/ablate.py --output FOLDER             all variants; prints a Markdown table at the end
     python scripts/ablate.py --output FOLDER --only "no mirror symmetry" --seeds 1 2 3
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import torch
-from walking import first_walk, number, trace
+from walking import PUSHES, first_walk, measure, number, trace
 
 from robolearn import config
 from robolearn.config import yaml_file
@@ -42,7 +42,7 @@ VARIANTS = {
     "nothing for standing still": ["task.rewards.stepping=0", "task.rewards.still=0"],
     "free falls": ["task.rewards.fall=0"],
     "all pushes from the start": [
-        "task.curricula.pushes=1",
+        "task.curricula.pushes=2",
         "task.curricula.pushes.rise=0",
         "task.curricula.pushes.drop=0",
     ],
@@ -114,18 +114,27 @@ def main() -> None:
     found = {
         key: trace(str(run), arguments.set, arguments.episodes, briefly=True) for key, run in runs.items()
     }
-    print("| Without | Seed | 95 % survive after | Walks after | Velocity error at the end | Steps/s |")
-    print("|---|---|---|---|---|---|")
+    pushed = {
+        key: {name: measure(str(run), name, arguments.set, arguments.episodes) for name in PUSHES}
+        for key, run in runs.items()
+    }
+    print("| Without | Seed | 95 % survive after | Walks after | At the end: velocity error |", end="")
+    print(" mjlab's pushes, walking, standing | 1 m/s, walking, standing | Steps/s |")
+    print("|---|---|---|---|---|---|---|---|")
     for (name, seed), rows in found.items():
+        survive = [f"{100 * one['survival_rate']:.0f} %" for one in pushed[name, seed].values()]
         last = rows[-1]
         survives = next((row for row in rows if row["survival_rate"] >= 0.95), None)
         print(
             f"| {name} | {seed} | {cell(survives)} | {cell(first_walk(rows))} "
-            f"| {number(last['linear_velocity_error'], 3)} m/s "
+            f"| {number(last['linear_velocity_error'], 3)} m/s | {', '.join(survive[:2])} | {', '.join(survive[2:])} "
             f"| {last['steps'] / last['seconds'] / 1e3:.1f}k |"
         )
     if arguments.json:
-        table = [{"variant": name, "seed": seed, "rows": rows} for (name, seed), rows in found.items()]
+        table = [
+            {"variant": name, "seed": seed, "rows": rows, "pushed": pushed[name, seed]}
+            for (name, seed), rows in found.items()
+        ]
         arguments.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
 

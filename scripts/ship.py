@@ -19,9 +19,10 @@ import sys
 from pathlib import Path
 
 import torch
-from walking import GATES, SCENARIOS, judge, walks
+from walking import GATES, judge, walks
 
 from robolearn import config
+from robolearn.errors import ConfigError, MissingError
 from robolearn.files import replacing
 from robolearn.learners.saved import PRETRAINED
 from robolearn.training import checkpoint
@@ -102,7 +103,7 @@ def main() -> None:
     found = judge(str(run), [], arguments.episodes, pushes=True)
     for gate in GATES:
         print(gate.line(found[gate.scenario][gate.key]))
-    if not walks({name: found[name] for name in SCENARIOS}):
+    if not walks(found):
         sys.exit("the robot does not walk: no policy was written")
     last = [word for word in stages[-1] if not word.startswith("max_iterations=")]
     stages[-1] = [*last, f"max_iterations={content['iter']}"]
@@ -120,8 +121,8 @@ def main() -> None:
     folder = PRETRAINED / arguments.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "policy.pt").unlink(missing_ok=True)  # written last: without it the folder is not a policy
-    for name in (config.FILE_NAME, "contract.json"):
-        shutil.copyfile(run / name, folder / name)
+    config.save(wanted, folder / config.FILE_NAME)  # the run's, without its threads and its device
+    shutil.copyfile(run / "contract.json", folder / "contract.json")
     with replacing(folder / "made.json") as part:
         part.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     with replacing(folder / "policy.pt") as part:
@@ -130,4 +131,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ConfigError, MissingError) as error:
+        raise SystemExit(f"ship.py: {error}") from None
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"ship.py: {shlex.join(error.cmd)}: {error.stderr.strip()}") from None

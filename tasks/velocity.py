@@ -341,7 +341,7 @@ class Velocity(Task):
     def standing(self, robot: RobotConstants) -> tuple[Tensor, float]:
         """Joint positions (J,) [rad] and height of the base [m] of a robot that stands as it should, see `stance`."""
         wide = widened(robot.spec, self.stance * robot.spec.home_height)
-        name = ("standing", wide.home)
+        name = ("standing", self.stance)
         if name not in robot.tables:
             robot.tables[name] = torch.tensor(wide.home, device=robot.home.device)
         return robot.tables[name], wide.home_height

@@ -67,12 +67,11 @@ class Env:
         Args:
             training: whether the task's curricula are in force; without, commands and pushes have their full ranges.
         """
-        self.task, self.backend = task, backend
+        self.task, self.robot, self.backend = task, robot, backend
         self.num_envs, self.device = backend.num_envs, backend.device
         self.gradients = backend.capabilities.gradients
         """Whether gradients flow through a step."""
         self.scene = task.scene(robot)
-        robot = self.robot = self.scene.robots[ROBOT]  # the task may have changed it
         require_features(self.scene, backend.capabilities.name, backend.capabilities.features)
         self.num_actions = len(robot.actuators)
         timestep = backend.capabilities.timestep
@@ -582,8 +581,8 @@ class Env:
         return means
 
     def symmetry(self) -> Symmetry | None:
-        """The task's left-right symmetry in the columns of this Env's observation groups; None without one."""
-        if not self.task.symmetric:
+        """The left-right symmetry of task and robot in the columns of this Env's observation groups; None without."""
+        if not self.task.symmetric or self.robot.mirror is None:
             return None
         return sagittal(self.robot, self.columns, self.device)
 

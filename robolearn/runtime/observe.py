@@ -153,6 +153,11 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
             * 3,
             GIVEN: sum(len(item.get("columns", ())) for item in contract["observations"]),
         }
+        if contract["extra"]:
+            raise refuse(
+                f"its policy needs {', '.join(contract['extra'])}, which this version does not have; run it with the "
+                "runtime.py in its own bundle"
+            )
         column = 0
         for item in contract["observations"]:
             if item["name"] not in OBSERVATIONS:
@@ -169,11 +174,6 @@ def checked_contract(contract: Any, where: str) -> dict[str, Any]:
             column += item["width"]
         if not column:
             raise refuse("it has no observations")
-        if contract["extra"]:
-            raise refuse(
-                f"its policy needs {', '.join(contract['extra'])}, which this version does not have; run it with the "
-                "runtime.py in its own bundle"
-            )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise refuse(f"it is incomplete or malformed ({type(error).__name__}: {error})") from None
     return dict(contract)

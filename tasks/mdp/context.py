@@ -63,11 +63,9 @@ class RobotConstants:
             indices(not yes for yes in bounded),
         )
 
-    def per_joint(self, table: Mapping[str, float], side: str = "") -> Tensor:
-        """A table such as {"knee": 0.7} as a row (J,): joints by their name without its side, 0 where
-        not named; with `side` ("l_") only that side's.
-        """
-        key = (side, *table.items())
+    def per_joint(self, table: Mapping[str, float]) -> Tensor:
+        """A table such as {"knee": 0.7} as a row (J,): joints by their name without its side, 0 where not named."""
+        key = tuple(table.items())
         if key not in self.tables:
             mirror = self.spec.mirror
             names = [mirror.base(joint) if mirror else joint for joint in self.spec.joints]
@@ -77,16 +75,13 @@ class RobotConstants:
                 raise ConfigError(
                     f"robot {self.spec.name!r} has no joint {', '.join(unknown)}; it has {valid}"
                 )
-            row = [
-                table.get(name, 0.0) if joint.startswith(side) else 0.0
-                for name, joint in zip(names, self.spec.joints, strict=True)
-            ]
+            row = [table.get(name, 0.0) for name in names]
             self.tables[key] = torch.tensor(row, device=self.home.device)
         return self.tables[key]
 
-    def per_actuator(self, table: Mapping[str, float], side: str = "") -> Tensor:
+    def per_actuator(self, table: Mapping[str, float]) -> Tensor:
         """The same as a row (A,), one entry an actuator."""
-        return self.per_joint(table, side)[self.actuated]
+        return self.per_joint(table)[self.actuated]
 
 
 Bounds = float | tuple[float, ...] | list[float]

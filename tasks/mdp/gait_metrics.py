@@ -21,7 +21,7 @@ CONTACT_FORCE = 1.0
 AIR_TIME = 0.06
 """How long a foot must have been in the air for its touch-down to be a step [s]: chatter is none."""
 SETTLE_TIME = 1.0
-"""Tracking counts this long after a command was given, and drift this long after the gait has stopped [s]."""
+"""Tracking counts this long after a command was given, and drift this long after the command to stand [s]."""
 DRIFT_TIME = 10.0
 """Standing drift is reported as the distance in this time [s]."""
 SATURATED = 0.98
@@ -46,7 +46,7 @@ def start(num_envs: int, feet: int, device: torch.device) -> dict[str, Tensor]:
 
 
 def follow(state: State, ctx: Context, resting: Tensor) -> dict[str, Tensor]:
-    """The same after one more control step; `resting` (N,) bool: the command is to stand, and the gait has stopped.
+    """The same after one more control step; `resting` (N,) bool: the command is to stand.
 
     In the step of a touch-down `air_time` [s] and `swing_peak` [m] are still those of the swing it ends.
     """

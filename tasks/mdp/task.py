@@ -91,6 +91,8 @@ class Task:
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {}
     """Items of each observation group: names from VOCABULARY, or Observations. `policy`, what a robot can measure, and
     `critic` are required; other groups may have any name (`learner.actor_groups`, `learner.critic_groups`)."""
+    on_robot: ClassVar[dict[str, Any]] = {}
+    """Fields with another value on the robot than in training; exports use these."""
     aliases: ClassVar[dict[str, str]] = {}
     """Further names of settings, each with the one it stands for: `{"min_height": "terminations.fallen.height"}`."""
     symmetric: ClassVar[bool] = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,17 @@ def test_feet_that_are_far_enough_apart_stay(tmp_path):
 def test_legs_are_spread_to_three_quarters_of_a_joints_limit_at_most(tmp_path):
     wide = widened(biped(tmp_path, ankle=ANKLE.replace(".6", ".4")), 0.9)
     assert [abs(angle) for angle in wide.home] == pytest.approx([0.3] * 4, abs=1e-6)
+
+
+def test_a_joint_whose_range_leaves_out_zero_turns_to_its_limit_and_not_beyond(tmp_path):
+    file = biped(tmp_path).source
+    text = file.read_text()
+    for side, new in (("l", ".1 1"), ("r", "-1 -.1")):
+        old = f'"{side}_ankle" axis="1 0 0" range='
+        text = text.replace(f'{old}"-.6 .6"', f'{old}"{new}"')
+    file.write_text(text)
+    robot = replace(Robot.load(file), home=(0.0, 0.5, 0.0, -0.5))
+    assert widened(robot, 0.9).home == pytest.approx((0.4, 0.1, 0.4, -0.1), abs=1e-6)
 
 
 def test_legs_without_a_joint_that_levels_the_sole_stay(tmp_path):

@@ -156,6 +156,8 @@ def test_the_runtime_accepts_the_contract_of_every_task(make_env):
 
 def test_a_contract_that_needs_more_than_its_network_is_refused_and_the_parts_are_named(exported):
     older = Bundle.load(exported).contract | {"extra": {"gait_clock": {"frequency": 1.5}, "step_pattern": {}}}
+    phase = {"name": "gait_phase", "width": 2, "column": 72}  # as policies with a gait clock had it
+    older = older | {"observations": [*older["observations"], phase]}
     with pytest.raises(Refused, match="it: its policy needs gait_clock, step_pattern") as refusal:
         checked_contract(older, "it")
     assert refusal.value.code == BAD_INPUT

@@ -7,8 +7,10 @@ import math
 import pytest
 import torch
 
+from robolearn import config
 from robolearn.core.env import Env
 from robolearn.envs.mujoco.backend import MujocoBackend
+from robolearn.export.record import on_robot
 from robolearn.tasks.arm_lift import CUBE, EDGE, FAR, HELD, NEAR, ArmLift
 from robolearn.tasks.arm_reach import GRIP, ArmReach
 from robolearn.tasks.mdp import manipulation as arm
@@ -132,3 +134,10 @@ def test_the_policy_sees_where_the_cube_is_in_the_arms_axes(made):
         first += width
     seen = env.observations["policy"][:, columns["object_pos"]]
     assert torch.allclose(seen, env.backend.state.entities[CUBE].base_pos, atol=1e-6)
+
+
+def test_on_the_robot_no_episode_starts_with_the_cube_held_or_near():
+    run = config.resolve(["task=arm_lift"])
+    assert run.task.held_starts > 0
+    deployed = on_robot(run).task
+    assert (deployed.near_starts, deployed.held_starts) == (0.0, 0.0)

@@ -39,8 +39,8 @@ class PPOConfig:
     gamma: float = field(default=0.99, metadata={"min": 0.0, "max": 1.0})
     """Discount per step."""
     final_gamma: float = field(default=0.0, metadata={"min": 0.0, "max": 0.9999})
-    """Discount per step at the end of the task's curricula: the horizon 1/(1-gamma) grows with their mean level,
-    up to level 1. 0, or without curricula: `gamma` throughout."""
+    """Discount per step at the end of the task's curricula: the horizon 1/(1-gamma) grows with their mean level, as
+    a share of the level of a complete training. 0, or without curricula: `gamma` throughout."""
     lam: float = field(default=0.95, metadata={"min": 0.0, "max": 1.0})
     """Lambda of the advantage estimate."""
     clip: float = field(default=0.2, metadata={"above": 0.0, "max": 1.0})

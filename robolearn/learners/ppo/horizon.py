@@ -18,8 +18,9 @@ class Horizon:
     """A discount between `first` and `last`.
 
     The horizon 1 / (1 - discount), in steps, grows in proportion to the progress of the curricula: the mean of their
-    levels, each counted up to 1. Before a robot walks, what happens two seconds later adds only noise to its returns,
-    and it learns to stand still, which is safe; once it walks, the same two seconds teach it not to fall.
+    levels, each as a share of that of a complete training. Before a robot walks, what happens two seconds later adds
+    only noise to its returns, and it learns to stand still, which is safe; once it walks, the same two seconds teach it
+    not to fall.
     """
 
     def __init__(

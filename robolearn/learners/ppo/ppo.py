@@ -319,7 +319,7 @@ class PPO:
         if symmetry is None:
             if wanted in ("augment", "equivariant"):
                 raise ValueError(
-                    f"learner.symmetry={wanted}: this task has no symmetry; use learner.symmetry=none"
+                    f"learner.symmetry={wanted}: the task or its robot has no symmetry; use learner.symmetry=none"
                 )
             return None
         if wanted in ("augment", "equivariant") and c.rnn != "none":
