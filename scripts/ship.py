@@ -30,10 +30,11 @@ from robolearn.training import checkpoint
 ROOT = Path(__file__).parent.parent
 COMMANDS = {
     "humanoid_walk": [
-        # First mjlab's pushes, then rarer and harder ones.
+        # First mjlab's pushes, then rarer and harder ones, then with the feet apart.
         [
             "task=humanoid_walk",
             "num_envs=1024",
+            "task.stance=0",
             "task.pushes.speed=[0,0]",
             "task.pushes.seconds=[1,3]",
             "max_iterations=1021",
@@ -44,9 +45,13 @@ COMMANDS = {
             "task.curricula.pushes=1.6",
             "max_iterations=2037",
         ],
+        ["task.stance=0.65", "max_iterations=3600"],
     ],
     "unitree_go1": [["task=velocity", "robot=unitree_go1", "num_envs=1024", "max_iterations=1500"]],
-    "unitree_g1": [["task=velocity", "robot=unitree_g1", "num_envs=1024", "max_iterations=3000"]],
+    "unitree_g1": [
+        ["task=velocity", "robot=unitree_g1", "num_envs=1024", "task.stance=0", "max_iterations=1002"],
+        ["task.stance=0.65", "task.curricula.pushes=1.4", "max_iterations=2200"],
+    ],
 }
 """What each policy was asked of `robolearn train`, besides the seed; a stage resumes the one before it."""
 OF_THE_MACHINE = {"max_iterations", "torch_threads", "backend.threads", "device"}
