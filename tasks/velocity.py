@@ -276,7 +276,7 @@ class Velocity(Task):
 
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 4096,
-        "max_iterations": 600,
+        "max_iterations": 1200,
         "learner.num_steps": 0,
         "learner.num_epochs": 3,
         "learner.minibatch_size": 4096,
