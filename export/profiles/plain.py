@@ -64,6 +64,8 @@ def _obstacles(
     if "pose_commands" in items:
         names = ", ".join(contract["command"])
         yield f"it observes pose_commands ({names}); the readers have only velocity_commands", RUNTIME
+    if contract["extra"]:
+        yield f"it needs {', '.join(contract['extra'])}, which the readers do not support", ""
     for name, item in items.items():
         if name not in terms:
             yield (
