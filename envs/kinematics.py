@@ -155,3 +155,14 @@ def widened(robot: Robot, distance: float) -> Robot:
     )
     height = robot.home_height - float((after - before)[:, 2].mean())
     return dataclasses.replace(robot, home=home, home_height=round(height, 6))
+
+
+@functools.lru_cache(maxsize=8)
+def feet_apart(robot: Robot) -> float:
+    """How far apart the two feet of a robot are in its home pose, sideways [m]."""
+    model = _model(robot)
+    data = mujoco.MjData(model)
+    data.qpos[:] = mjcf.home_qpos(robot, model)
+    mujoco.mj_kinematics(model, data)
+    one, other = (data.site_xpos[model.site(foot).id, 1] for foot in robot.feet)
+    return float(abs(one - other))

@@ -36,6 +36,7 @@ VARIANTS = {
     "no striding, no halting": ["task.rewards.striding=0", "task.rewards.halting=0"],
     "no air time": ["task.rewards.air_time=0"],
     "feet under the hips when it stands": ["task.stance=0"],
+    "no cost of feet close together": ["task.rewards.narrow=0"],
     "no posture": ["task.rewards.posture=0"],
     "no swing height, no clearance": ["task.rewards.swing_height=0", "task.rewards.foot_clearance=0"],
     "no slip, no soft landing": ["task.rewards.foot_slip=0", "task.rewards.landing=0"],

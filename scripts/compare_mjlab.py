@@ -15,29 +15,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from compare_mjlab.channel import Side, SideFailed, environment
 from compare_mjlab.table import report, summary
+from shared import cores, machine, stop
 
 TASK = "Mjlab-Velocity-Flat-Unitree-G1"
 VERSION = "1.6"
 """The version of mjlab that this script supports."""
 INSTALL = f"pip install mjlab=={VERSION}.0"
 HERE = Path(__file__).parent / "compare_mjlab"
-
-
-def stop(code: int, message: str) -> NoReturn:
-    """Print one line to stderr and exit with `code`."""
-    print(f"compare_mjlab.py: {' '.join(message.split())[:400]}", file=sys.stderr)
-    raise SystemExit(code)
 
 
 def require_mjlab(python: str | None) -> None:
@@ -100,19 +93,6 @@ def measure(sides: list[Side], warmup: int, iterations: int) -> dict[str, list[d
                 f"  {side.name}: {found['steps'] / found['total']:,.0f} steps/s", file=sys.stderr, flush=True
             )
     return rounds
-
-
-def machine(gpu: str | None) -> str:
-    """Processor, number of usable cores, and GPU."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    cpu = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), platform.processor())
-    return f"{cpu}, {cores()} cores" + (f", {gpu}" if gpu else "")
-
-
-def cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def compare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:

@@ -84,6 +84,11 @@ class Comparison:
     """Losses of the first gradient step, both in fp32."""
     whole: Table
     """Means over the whole update, both in fp32."""
+    products: Spread
+    """Seconds of the matrix products of an update alone, in fp32: the layers forward and backward, without activations,
+    losses and Adam. No implementation with these products is faster."""
+    operations: float
+    """Multiplications and additions in them."""
     weights_apart: float
     """Norm of the difference of all weights after the update, over the norm of their change in it. Rounding alone gives
     1e-6, until a sample falls on the other side of a clip or of a ReLU's kink; then it grows."""
@@ -177,6 +182,12 @@ class _Comparer:
                 f"rsl_rl_{used}": self.rsl_rl(mixed=True),
             }
         seconds = self.time_updates(contenders, rounds)
+        products = MatrixProducts(
+            [self.learner.actor, self.learner.critic],
+            self.config.minibatch_size,
+            fp32[0].epochs * self.minibatches,
+        )
+        products.update()
 
         def ratio(theirs: str, ours: str) -> float:
             pairs = zip(seconds[f"rsl_rl_{theirs}"], seconds[f"robolearn_{ours}"], strict=True)
@@ -189,6 +200,8 @@ class _Comparer:
             learning_rate=self.config.learning_rate,
             seconds={name: Spread.of(values) for name, values in seconds.items()},
             ratios={"fp32": ratio("fp32", "fp32"), "as_used": ratio("fp32", used), used: ratio(used, used)},
+            products=Spread.of([timed(products.update, self.device) for _ in range(rounds)]),
+            operations=products.operations,
             first=first,
             whole=whole,
             weights_apart=weights_apart,
@@ -297,6 +310,36 @@ class RobolearnUpdate:
         """An update from the initial weights and moments."""
         self.start.restore()
         return self.update(order)
+
+
+class MatrixProducts:
+    """The matrix products of the gradient steps, on numbers of their own: the upper limit of the speed of an update.
+
+    Each layer has one forward and one for its weights' gradient, and all but a network's first one for its input's.
+    """
+
+    def __init__(self, networks: list[nn.Module], samples: int, steps: int) -> None:
+        self.steps = steps
+        self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.operations = 0.0
+        for network in networks:
+            weights = [m.weight.detach() for m in network.modules() if isinstance(m, nn.Linear)]
+            for i, weight in enumerate(weights):
+                x, gradient = (torch.randn(samples, n, device=weight.device) for n in weight.shape[::-1])
+                self._add(x, weight.T)
+                self._add(gradient.T, x)
+                if i:
+                    self._add(gradient, weight)
+
+    def _add(self, a: Tensor, b: Tensor) -> None:
+        self.pairs.append((a, b, torch.empty(a.shape[0], b.shape[1], device=a.device)))
+        self.operations += 2.0 * a.shape[0] * a.shape[1] * b.shape[1] * self.steps
+
+    def update(self) -> None:
+        """The timed part: the products of all steps."""
+        for _ in range(self.steps):
+            for a, b, out in self.pairs:
+                torch.mm(a, b, out=out)
 
 
 class RslRlUpdate:
@@ -411,6 +454,17 @@ def nearest_divisor(whole: int, wanted: float) -> int:
     return min((d for d in range(1, whole + 1) if whole % d == 0), key=lambda d: abs(d - wanted))
 
 
+def _numbers(spread: dict[str, float]) -> str:
+    return "".join(f"{1000 * spread[key]:>12,.1f}" for key in ("median", "low", "high"))
+
+
+def _rate(update: dict[str, Any]) -> str:
+    """The speed of the matrix products, and the part of robolearn's update that they are."""
+    products = update["products"]["median"]
+    part = products / update["seconds"]["robolearn_fp32"]["median"]
+    return f"{update['operations'] / products / 1e9:,.0f} GFLOP/s, {100 * part:.0f} % of robolearn in fp32"
+
+
 def lines(update: dict[str, Any]) -> list[str]:
     """The lines to print of a comparison."""
     u = update
@@ -420,8 +474,8 @@ def lines(update: dict[str, Any]) -> list[str]:
         f"{'':<16}{'ms':>12}{'lowest':>12}{'highest':>12}",
     ]
     for name, spread in u["seconds"].items():
-        numbers = "".join(f"{1000 * spread[key]:>12,.1f}" for key in ("median", "low", "high"))
-        out.append(f"{name.replace('_', ' ').replace('rsl rl', 'rsl_rl'):<16}{numbers}")
+        out.append(f"{name.replace('_', ' ').replace('rsl rl', 'rsl_rl'):<16}{_numbers(spread)}")
+    out.append(f"{'products alone':<16}{_numbers(u['products'])}  {_rate(u)}")
     used = "rsl_rl in fp32, robolearn in the precision of this run"
     ways = {"fp32": "both in fp32", "as_used": used, "bf16": "both in bf16"}
     out += ["", "rsl_rl's time over robolearn's"]

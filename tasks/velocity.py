@@ -15,7 +15,7 @@ import torch
 
 from robolearn.envs.backend import PARAMETERS
 from robolearn.envs.collisions import limbs
-from robolearn.envs.kinematics import joint_roles, widened
+from robolearn.envs.kinematics import feet_apart, joint_roles, widened
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Contact, Scene
 from robolearn.envs.state import InitialState, State, Tensor
@@ -180,6 +180,15 @@ def still(state: State, ctx: Context, std: Positive) -> Tensor:
     return torch.exp(-speed / std**2) * resting(state, ctx)
 
 
+def narrow(state: State, ctx: Context, width: float) -> Tensor:
+    """By what share of `width` [m] the two feet of a robot that should stand still are too close together, sideways
+    (N,)."""
+    w, x, y, z = state.robot.base_quat.unbind(dim=1)
+    left = torch.stack((2 * (x * y - w * z), 1 - 2 * (x * x + z * z)), dim=1)
+    apart = ((state.robot.foot_pos[:, 0, :2] - state.robot.foot_pos[:, 1, :2]) * left).sum(dim=1).abs()
+    return (1 - apart / width).clamp(min=0.0) * resting(state, ctx)
+
+
 def fallen(
     state: State, ctx: Context, height: Share, upright: Annotated[float, {"min": -1.0, "max": 1.0}]
 ) -> Tensor:
@@ -243,7 +252,7 @@ class Velocity(Task):
             "posture": reward(Velocity.posture, 1.5),
             "striding": reward(Velocity.striding, 4.0, full=0.2, most=0.45),
             "halting": reward(halting, -3.0, most=0.4),
-            "air_time": reward(air_time, 20.0, least=0.1, most=0.35),
+            "air_time": reward(air_time, 160.0, least=0.1, most=0.35),
             "fall": reward(Velocity.fall, -100.0),
             "foot_clearance": reward(foot_clearance, -2.0, height=0.12),
             "swing_height": reward(swing_height, -2.0, height=0.12),
@@ -251,6 +260,7 @@ class Velocity(Task):
             "landing": reward(landing, -0.3),
             "stepping": reward(Velocity.stepping, -8.0),
             "still": reward(Velocity.still, 1.0, std=0.1),
+            "narrow": reward(Velocity.narrow, -5.0),
             "self_contact": reward(self_contact, -1.0, force=10.0),
             "vertical_speed": reward(terms.vertical_speed, -0.5),
             "roll_pitch_rate": reward(terms.roll_pitch_rate, -0.05),
@@ -345,6 +355,13 @@ class Velocity(Task):
         if name not in robot.tables:
             robot.tables[name] = torch.tensor(wide.home, device=robot.home.device)
         return robot.tables[name], wide.home_height
+
+    def narrow(self, state: State, ctx: Context) -> Tensor:
+        """Feet closer together than in `standing`, see `narrow` (N,); 0 but for bipeds."""
+        robot = ctx.robot.spec
+        if len(robot.feet) != 2:
+            return torch.zeros_like(ctx.episode_time)
+        return narrow(state, ctx, feet_apart(widened(robot, self.stance * robot.home_height)))
 
     def posture(self, state: State, ctx: Context) -> Tensor:
         """Closeness of the joints to the home pose, or to `standing` (N,)."""

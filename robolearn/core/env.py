@@ -33,6 +33,9 @@ from robolearn.tasks.mdp.context import Context, Random, RobotConstants, compute
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Ratio, Task
 
+LEVEL_ENVS = 1024
+"""With more environments than this, the levels of curricula also follow what the others did."""
+
 
 class Diverged(RunFailed):
     """Too many simulated environments diverged for the results to be trusted."""
@@ -181,10 +184,15 @@ class Env:
         return self.state.per_env.get(f"{LEVEL}{name}")
 
     def _change_levels(self, state: State, ctx: Context, diverged: Tensor) -> None:
-        """Let every level rise or fall by what its function says; a diverged environment keeps its own."""
-        for name, change in self._levels.items():
-            old = self.state.per_env[f"{LEVEL}{name}"]
-            new = (old + change(state, ctx)).clamp(0.0, self.task.curricula[name].most)
+        """Let every level rise or fall by what its function says; a diverged environment keeps its own.
+
+        A policy learns from all samples, of which each environment has fewer where there are more. So that training
+        becomes harder as early with many, the mean level changes with the number of samples beyond `LEVEL_ENVS`.
+        """
+        others = max(0.0, self.num_envs / LEVEL_ENVS - 1)
+        for name, function in self._levels.items():
+            old, change = self.state.per_env[f"{LEVEL}{name}"], function(state, ctx)
+            new = (old + change + others * change.mean()).clamp(0.0, self.task.curricula[name].most)
             self.state.per_env = {**self.state.per_env, f"{LEVEL}{name}": torch.where(diverged, old, new)}
 
     def _draw_commands(self, commands: Command) -> Drawn:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from robolearn import config
+from robolearn.core import env as env_module
 from robolearn.core.env import Env
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
@@ -51,6 +52,15 @@ def test_levels_change_every_step_and_stay_within_0_and_1():
     assert drained["metric/level_pushes"] == 0.0
     # Of each step the level that it was made at.
     assert drained["metric/level_commands"] == pytest.approx((1.5 + 1.3 + 1.1 + 1.0) / 12, abs=1e-6)
+
+
+def test_levels_of_many_environments_also_follow_what_the_others_did(monkeypatch):
+    monkeypatch.setattr(env_module, "LEVEL_ENVS", 1)
+    env = eased()
+    env.step(torch.zeros(3, 21))
+    # Three times as many as the rates are stated for: twice the mean of 0.2, -0.2 and -0.2 on top.
+    expected = [0.5 + 0.2 - 2 * 0.2 / 3, *2 * [0.5 - 0.2 - 2 * 0.2 / 3]]
+    assert env.state.per_env["level_commands"].tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_level_may_rise_above_1_where_the_task_says_so():

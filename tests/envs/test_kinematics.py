@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from robolearn.envs.kinematics import widened
+from robolearn.envs.kinematics import feet_apart, widened
 from robolearn.envs.robot import Robot
 from tests.factories import load_robot
 
@@ -57,6 +57,12 @@ def test_legs_are_spread_and_soles_level_until_the_feet_are_as_far_apart_as_aske
     )
     assert robot.home_height == pytest.approx(0.57, abs=1e-6)
     assert wide.home_height == pytest.approx(0.07 + 0.5 * math.cos(angle), abs=1e-5)
+
+
+def test_the_distance_of_feet_is_the_one_of_their_soles_in_the_home_pose(tmp_path):
+    robot = biped(tmp_path)
+    assert feet_apart(robot) == pytest.approx(0.2, abs=1e-6)
+    assert feet_apart(widened(robot, 0.5)) == pytest.approx(0.5, abs=1e-4)
 
 
 def test_feet_that_are_far_enough_apart_stay(tmp_path):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from robolearn.envs.kinematics import joint_roles
+from robolearn.envs.kinematics import feet_apart, joint_roles, widened
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError
@@ -246,6 +246,29 @@ def test_a_biped_that_is_to_stand_starts_with_its_feet_apart_and_its_posture_is_
     assert task.posture(state, ctx)[0] < 0.9  # it is in the home pose
     state.robot.joint_pos[:] = stance
     assert task.posture(state, ctx).tolist() == [1.0]
+
+
+def test_feet_that_are_closer_together_than_a_biped_should_stand_cost_the_share_that_is_missing():
+    task = Velocity(robot="humanoid", stance=0.5)
+    state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
+    height = ctx.robot.spec.home_height
+    width = feet_apart(widened(ctx.robot.spec, 0.5 * height))
+    assert width == pytest.approx(0.5 * height, abs=1e-4)
+    # It faces along y: its feet are apart along x, and one is 3 m ahead of the other.
+    state.robot.base_quat[0] = torch.tensor([0.5**0.5, 0.0, 0.0, 0.5**0.5])
+    state.robot.foot_pos[0] = torch.tensor([[-0.1, 3.0, 0.0], [0.1, 0.0, 0.0]])
+    assert rewards(task, state, ctx)["narrow"] == pytest.approx(1 - 0.2 / width, abs=1e-5)
+    ctx.push_time = torch.tensor([1.0])  # it may step
+    assert rewards(task, state, ctx)["narrow"] == 0.0
+    ctx.push_time, state.robot.foot_pos[0, 0, 0] = torch.tensor([9.0]), -1.0
+    assert rewards(task, state, ctx)["narrow"] == 0.0
+
+
+@pytest.mark.parametrize(("name", "command"), [("humanoid", (0.1, 0.0, 0.0)), ("ant", (0.0, 0.0, 0.0))])
+def test_a_biped_that_is_to_walk_and_a_quadruped_may_have_their_feet_close_together(name, command):
+    state, ctx = placed(name, command)
+    state.robot.foot_pos[:] = 0.0
+    assert rewards(Velocity(robot=name), state, ctx)["narrow"] == 0.0
 
 
 def test_a_biped_that_is_to_walk_starts_in_the_home_pose_and_its_posture_is_best_there():
