@@ -27,6 +27,9 @@ class PPOConfig:
     """adaptive: the rate follows the measured KL divergence; fixed: it is constant."""
     desired_kl: float = field(default=0.01, metadata={"above": 0.0, "max": 10.0})
     """Wanted KL divergence of the last epoch from the policy that collected the batch, within a factor of two."""
+    final_kl: float = field(default=0.0, metadata={"min": 0.0, "max": 10.0})
+    """Wanted KL divergence at the end of the task's curricula; the wanted one falls from `desired_kl` to it with their
+    levels. Long steps learn to walk sooner, short ones average over more samples. 0: `desired_kl` throughout."""
     max_kl: float = field(default=0.06, metadata={"above": 0.0})
     """KL divergence from the policy that collected the batch at which the iteration takes no further gradient steps."""
     min_learning_rate: float = field(default=1e-5, metadata={"above": 0.0})
@@ -113,6 +116,10 @@ class PPOConfig:
             raise ValueError(
                 f"final_std={self.final_std:g} is not within {LEAST_STD:g} and init_std={self.init_std:g}; change it, "
                 "or use 0 for no bound"
+            )
+        if self.final_kl > self.desired_kl:
+            raise ValueError(
+                f"final_kl={self.final_kl:g} is above desired_kl={self.desired_kl:g}; lower it, or use 0 for none"
             )
         if self.max_kl < self.desired_kl:
             raise ValueError(f"max_kl={self.max_kl:g} is below desired_kl={self.desired_kl:g}; raise it")

@@ -133,7 +133,7 @@ class PPO:
         self._averaged = 0
         self.horizon = (
             Horizon(c.gamma, c.final_gamma or c.gamma, self.device, all_reduce_mean)
-            if c.final_gamma or c.final_std
+            if c.final_gamma or c.final_std or c.final_kl
             else None
         )
         """The growing discount, see `PPOConfig.final_gamma`; None where nothing follows the curricula."""
@@ -211,6 +211,7 @@ class PPO:
             losses["gamma"] = float(self.horizon.discount)
             self.horizon.observe(drained)
             self._calm(self.horizon.progress)
+            self.update.follow(self.horizon.progress)
         return Report(self.batch.steps, losses, drained, self.timers.read())
 
     @torch.no_grad()
@@ -387,6 +388,7 @@ class PPO:
             self.estimator.load_state_dict(state.get("estimator"))
         if self.horizon is not None and "progress" in state:
             self.horizon.set(state["progress"])
+            self.update.follow(state["progress"])
         if "optimizer_state_dict" in state:  # shipped policies have none
             self.update.adam.load_state_dict(state["optimizer_state_dict"])
             self.update.clear_graphs()

@@ -90,6 +90,7 @@ class Update:
         self._failed_losses = number(len(LOSSES) + 1)
         self._failed_norms = number(len(self.adam.parameters), dtype=torch.float32)
         self._explained = number()
+        self._wanted_kl = number().fill_(config.desired_kl)
         self._tables: Tables = {}
         self._minibatches: dict[int, tuple[Minibatch, Graphed[None]]] = {}
         self._step = Graphed(self._clip_and_step, self.device)
@@ -150,6 +151,12 @@ class Update:
     def parts(self, samples: int) -> int:
         """Number of minibatches of a batch of this many samples."""
         return max(1, round(samples / self.config.minibatch_size))
+
+    def follow(self, progress: float) -> None:
+        """Set the wanted KL divergence, `desired_kl` to `final_kl`, after this progress of the curricula, 0 to 1."""
+        c = self.config
+        if c.final_kl:
+            self._wanted_kl.fill_(c.desired_kl ** (1 - progress) * c.final_kl**progress)
 
     def clear_graphs(self) -> None:
         """Capture the CUDA graphs again at the next step: loading a checkpoint replaced the optimizer's tensors."""
@@ -270,7 +277,7 @@ class Update:
 
     @torch.no_grad()
     def _adapt_rate(self) -> None:
-        """Change Adam's step size once per iteration, by the KL divergence of its last epoch from `desired_kl`.
+        """Change Adam's step size once per iteration, by the KL divergence of its last epoch from the wanted one.
 
         Other implementations do so after every minibatch. But the divergence is measured from the policy that collected
         the batch, so it grows within an iteration, and the rate would oscillate with it.
@@ -279,8 +286,8 @@ class Update:
         if c.schedule == "fixed":
             return
         kl = self._epoch[KL] / self._epoch[-1].clamp(min=1.0)
-        lower = self._stopped | (kl > 2 * c.desired_kl)
-        higher = torch.where(kl < c.desired_kl / 2, rate * 1.5, rate)
+        lower = self._stopped | (kl > 2 * self._wanted_kl)
+        higher = torch.where(kl < self._wanted_kl / 2, rate * 1.5, rate)
         new = torch.where(lower, rate / 1.5, higher).clamp(c.min_learning_rate, c.max_learning_rate)
         self.adam.set_rate(torch.where(self._failed, rate, new))
 

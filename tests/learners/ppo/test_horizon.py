@@ -9,6 +9,7 @@ from robolearn import config
 from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.horizon import Horizon
 from robolearn.learners.ppo.ppo import PPO
+from robolearn.learners.ppo.update import KL
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.training.train import train
 
@@ -61,8 +62,31 @@ def test_the_bound_on_exploration_falls_with_the_progress(make_env):
     assert float(learner.horizon.discount) == pytest.approx(0.99)
 
 
+def test_the_wanted_divergence_falls_with_the_progress(make_env):
+    config = PPOConfig(desired_kl=0.04, final_kl=0.01, learning_rate=1e-3, precision="fp32")
+    update = PPO(make_env(CartpoleBalance(), num_envs=4), config).update
+    # A measured divergence of 0.012: less than half of 0.04, within a factor of two of 0.02 and of 0.01.
+    for progress, rate in ((0.0, 1.5e-3), (0.5, 1.5e-3), (1.0, 1.5e-3)):
+        update._epoch.copy_(torch.tensor([0.0, 0.0, 0.0, 0.012, 0.0, 1.0]))
+        update.follow(progress)
+        update._adapt_rate()
+        assert float(update.adam.rate) == pytest.approx(rate)
+    update._epoch[KL] = 0.025  # more than twice 0.01, and not of 0.02
+    update.follow(0.5)
+    update._adapt_rate()
+    assert float(update.adam.rate) == pytest.approx(1.5e-3)
+    update.follow(1.0)
+    update._adapt_rate()
+    assert float(update.adam.rate) == pytest.approx(1e-3)
+
+
 @pytest.mark.parametrize(
-    "words", [["learner.gamma=0.98", "learner.final_gamma=0.97"], ["learner.final_std=0.9"]]
+    "words",
+    [
+        ["learner.gamma=0.98", "learner.final_gamma=0.97"],
+        ["learner.final_std=0.9"],
+        ["learner.desired_kl=0.01", "learner.final_kl=0.02"],
+    ],
 )
 def test_a_final_value_on_the_wrong_side_of_the_first_is_refused(words):
     with pytest.raises(ValueError, match=words[-1].partition("=")[0].partition(".")[2]):
