@@ -156,7 +156,7 @@ class Update:
         """Set the wanted KL divergence, `desired_kl` to `final_kl`, after this progress of the curricula, 0 to 1."""
         c = self.config
         if c.final_kl:
-            self._wanted_kl.fill_(c.desired_kl ** (1 - progress) * c.final_kl**progress)
+            self._wanted_kl.fill_((1 - progress) * c.desired_kl + progress * c.final_kl)
 
     def clear_graphs(self) -> None:
         """Capture the CUDA graphs again at the next step: loading a checkpoint replaced the optimizer's tensors."""
