@@ -28,6 +28,8 @@ from robolearn.learners.saved import PRETRAINED
 from robolearn.training import checkpoint
 
 ROOT = Path(__file__).parent.parent
+EARLIER = ["task.rewards.air_time.weight=20", "task.rewards.narrow=0", "learner.final_kl=0"]
+"""What was the default when a policy was made."""
 COMMANDS = {
     "humanoid_walk": [
         # First mjlab's pushes, then rarer and harder ones, then with the feet apart.
@@ -37,6 +39,7 @@ COMMANDS = {
             "task.stance=0",
             "task.pushes.speed=[0,0]",
             "task.pushes.seconds=[1,3]",
+            *EARLIER,
             "max_iterations=1021",
         ],
         [
@@ -47,10 +50,21 @@ COMMANDS = {
         ],
         ["task.stance=0.65", "max_iterations=3600"],
     ],
-    "unitree_go1": [["task=velocity", "robot=unitree_go1", "num_envs=1024", "max_iterations=1500"]],
+    "unitree_go1": [["task=velocity", "robot=unitree_go1", "num_envs=1024", *EARLIER, "max_iterations=1500"]],
     "unitree_g1": [
-        ["task=velocity", "robot=unitree_g1", "num_envs=1024", "task.stance=0", "max_iterations=1002"],
-        ["task.stance=0.65", "task.curricula.pushes=1.4", "max_iterations=2200"],
+        # First with its feet under its hips, then apart, then further apart, and in the end with shorter steps.
+        [
+            "task=velocity",
+            "robot=unitree_g1",
+            "num_envs=1024",
+            "task.stance=0",
+            *EARLIER,
+            "max_iterations=1002",
+        ],
+        ["task.stance=0.65", "task.curricula.pushes=1.4", "max_iterations=2238"],
+        ["task.rewards.narrow=-5", "max_iterations=4109"],
+        ["learner.desired_kl=0.01", "max_iterations=4224"],
+        ["learner.desired_kl=0.005", "max_iterations=4600"],
     ],
 }
 """What each policy was asked of `robolearn train`, besides the seed; a stage resumes the one before it."""

@@ -29,7 +29,8 @@ class PPOConfig:
     """Wanted KL divergence of the last epoch from the policy that collected the batch, within a factor of two."""
     final_kl: float = field(default=0.0, metadata={"min": 0.0, "max": 10.0})
     """Wanted KL divergence at the end of the task's curricula; the wanted one falls from `desired_kl` to it in
-    proportion to their levels. Long steps learn to walk sooner, short ones average over more samples. 0: `desired_kl` throughout."""
+    proportion to their levels. Long steps learn to walk sooner, short ones average over more samples. 0: `desired_kl`
+    throughout."""
     max_kl: float = field(default=0.06, metadata={"above": 0.0})
     """KL divergence from the policy that collected the batch at which the iteration takes no further gradient steps."""
     min_learning_rate: float = field(default=1e-5, metadata={"above": 0.0})
