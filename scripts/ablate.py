@@ -30,6 +30,7 @@ VARIANTS = {
     "gamma 0.97 throughout": ["learner.final_gamma=0"],
     "gamma 0.985 throughout": ["learner.gamma=0.985"],
     "independent noise": ["learner.noise_correlation=0"],
+    "pushes and new commands count in the advantages": ["learner.skip_events=false"],
     "latest weights, not their mean": ["learner.average=0"],
     "desired KL 0.03 throughout": ["learner.final_kl=0"],
     "desired KL 0.01 at first": ["learner.desired_kl=0.01"],

@@ -154,7 +154,7 @@ class Env:
             action_delay=self._action_delay.empty(n, self.num_actions, self.device),
             observation_delay={},
         )
-        ends = {name: never.clone() for name in ("terminated", "truncated", "diverged", "done")}
+        ends = {name: never.clone() for name in ("terminated", "truncated", "diverged", "done", "exogenous")}
         return EnvState(
             episode,
             per_env=self._with_levels(task.per_env_state(n, self.random)),
@@ -300,6 +300,7 @@ class Env:
             outcome["truncated"],
             state.terminal_observations,
             outcome["diverged"],
+            exogenous=outcome["exogenous"],
             metrics=self._metrics,
         )
 
@@ -379,6 +380,7 @@ class Env:
             "truncated": truncated,
             "diverged": diverged,
             "done": done,
+            "exogenous": episode.push_time < 1.5 * self.dt,  # pushed in this step
         }
         if self.state.per_env:
             # The State of a diverged environment means nothing, and a NaN here would survive every reset.
@@ -387,7 +389,7 @@ class Env:
             )
             self._change_levels(state, ctx, diverged)
 
-        self._redraw_commands()
+        self.state.outcome["exogenous"] |= self._redraw_commands()
         seen = self._observe(lost=lost)
         if self._noise is not None:
             noise = self.state.transit["noise"] = cast(Tensor, self._draw_noise())
@@ -529,9 +531,10 @@ class Env:
                 self._finite.look(value, [label] * value.shape[-1], "initial state")
         return initial
 
-    def _redraw_commands(self) -> None:
+    def _redraw_commands(self) -> Tensor:
+        """Draw new commands where the old ones expired: (N,) bool."""
         if self.task.commands is None:
-            return
+            return torch.zeros_like(self.state.outcome["done"])
         episode = self.state.episode
         left = episode.command_left - self.dt
         expired = left <= 0
@@ -541,6 +544,7 @@ class Env:
         episode.command_left = torch.where(expired, seconds, left)
         episode.aim = env_state.where(expired, aim, episode.aim)
         self._follow()
+        return expired
 
     @torch.no_grad()
     def _follow(self, mask: Tensor | None = None) -> None:

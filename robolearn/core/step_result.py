@@ -28,6 +28,8 @@ class StepResult:
     valid: Tensor | None = None
     """(N,) bool: whether the row is a step that the policy took; in the other rows the environment only reset itself,
     and they are left out of batches and statistics. None: all rows are steps."""
+    exogenous: Tensor | None = None
+    """(N,) bool: an event that no action causes, a push or a new command, came in this step. None: it is not known."""
     metrics: dict[str, Ratio] = field(default_factory=dict)
     """The task's metrics, a pair of (N,) each; diverged environments count in none of them."""
 

@@ -34,6 +34,8 @@ class Batch:
     an episode was truncated."""
     valid: Tensor | None = None
     """(T, N) bool: the policy's action was used in this step, see `StepResult.valid`; None: in all steps."""
+    exogenous: Tensor | None = None
+    """(T, N) bool: a push or a new command came in this step, see `StepResult.exogenous`; None: it is not known."""
 
     @property
     def steps(self) -> int:
@@ -111,6 +113,10 @@ def collect(
             if batch.valid is None:
                 batch.valid = torch.ones_like(batch.done)
             batch.valid[t] = result.valid
+        if result.exogenous is not None:
+            if batch.exogenous is None:
+                batch.exogenous = torch.zeros_like(batch.done)
+            batch.exogenous[t] = result.exogenous
         # All rows: which of them ended is known on the device only.
         for name, kept in batch.terminal.items():
             kept[t] = result.terminal_observations[name]

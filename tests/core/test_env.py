@@ -211,6 +211,20 @@ def test_pushes_have_the_configured_times_and_speeds_in_every_direction(make_env
     assert jump[:, :2].amax() > 0.3
 
 
+def test_steps_with_a_push_or_a_new_command_are_told(make_env):
+    task = HumanoidWalk(
+        pushes=Pushes(speed=(0.1, 0.1), seconds=(0.19, 0.19)), commands=VelocityCommands(seconds=(0.15, 0.15))
+    )
+    env = make_env(task, num_envs=2)
+    still = torch.zeros(2, env.num_actions)
+    told = [env.step(still).exogenous.tolist() for _ in range(20)]
+    # 0.19 s are over before the 10th and the 20th step of 0.02 s, 0.15 s after the 8th and the 16th.
+    assert [i + 1 for i, rows in enumerate(told) if rows == [True, True]] == [8, 10, 16, 20]
+    assert sum(any(rows) for rows in told) == 4
+    calm = make_env(CartpoleBalance(), num_envs=2)
+    assert not calm.step(torch.zeros(2, 1)).exogenous.any()
+
+
 def test_pushes_of_a_box_and_a_turn_fill_both_and_leave_their_bounds_to_none(make_env):
     pushes = Pushes(seconds=(0.01, 0.01), box=(0.5, 0.5, 0.4), turn=(0.52, 0.52, 0.78))
     env = make_env(HumanoidWalk(pushes=pushes), num_envs=256)

@@ -47,6 +47,10 @@ class PPOConfig:
     a share of the level of a complete training. 0, or without curricula: `gamma` throughout."""
     lam: float = field(default=0.95, metadata={"min": 0.0, "max": 1.0})
     """Lambda of the advantage estimate."""
+    skip_events: bool = True
+    """Leave events that no action causes, pushes and new commands, out of the advantages: what happens in such a step
+    is not credited to its action, nor to those before, which are valued by the state before the event. It is chance,
+    and most of the variance of the advantages of a robot that is pushed hard."""
     clip: float = field(default=0.2, metadata={"above": 0.0, "max": 1.0})
     """Distance of the probability ratio from 1 beyond which the surrogate is clipped."""
     clip_value_loss: bool = False

@@ -34,7 +34,13 @@ from robolearn.tasks.mdp.symmetry import Symmetry, joined
 
 
 def gae(
-    reward: Tensor, value: Tensor, last_value: Tensor, done: Tensor, gamma: float | Tensor, lam: float
+    reward: Tensor,
+    value: Tensor,
+    last_value: Tensor,
+    done: Tensor,
+    gamma: float | Tensor,
+    lam: float,
+    event: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Generalized advantage estimation (Schulman et al., 2016, eq. 16) and the returns.
 
@@ -45,6 +51,8 @@ def gae(
         done: (T, N) bool; no advantage crosses the end of an episode.
         gamma: discount, a number or a tensor ().
         lam: lambda; 0 is one-step TD, 1 the Monte-Carlo return.
+        event: (T, N) bool; steps before such a one are valued by the state that it started in. It is a return with
+            a lambda for each step, 0 there (Sutton and Barto, 2018, "Reinforcement Learning", ch. 12.8).
 
     Returns:
         Advantages and returns, (T, N) each.
@@ -56,6 +64,8 @@ def gae(
         delta = reward[t] + gamma * alive[t] * following - value[t]
         carried = delta + gamma * lam * alive[t] * carried
         advantage[t], following = carried, value[t]
+        if event is not None:
+            carried = torch.where(event[t], 0.0, carried)
     return advantage, advantage + value
 
 
@@ -264,12 +274,18 @@ class PPO:
 
     # ------------------------------------------------------------------ estimating
 
+    @property
+    def _events(self) -> Tensor | None:
+        """(T, N) bool: steps that teach nothing of their actions, see `PPOConfig.skip_events`; None without any."""
+        return self.batch.exogenous if self.config.skip_events else None
+
     @torch.no_grad()
     def _estimates(self) -> tuple[Tensor, Tensor, Tensor]:
         """Values, advantages and returns of the batch, (T, N) each."""
         value, reward = self._evaluate()
         advantage, returns = gae(
-            reward, value[:-1], value[-1], self.batch.done, self.discount, self.config.lam
+            *(reward, value[:-1], value[-1], self.batch.done, self.discount, self.config.lam),
+            event=self._events,
         )
         return value[:-1], advantage, returns
 
@@ -306,11 +322,16 @@ class PPO:
             return self.critic.mlp(self.critic.obs_normalizer(obs)).float().squeeze(-1)
 
     def _normalized(self, advantage: Tensor) -> Tensor:
-        """Advantages at mean 0 and variance 1 over the whole batch of all ranks."""
-        counted = self.batch.taken(advantage)
+        """Advantages at mean 0 and variance 1 over the whole batch of all ranks; 0 in the steps of events."""
+        counted, events = self.batch.taken(advantage), self._events
+        if events is not None:
+            # Those steps are at the mean of the others and leave it as it is: their rows stay, so that sizes are fixed.
+            usual = ~self.batch.taken(events)
+            counted = torch.where(usual, counted, (counted * usual).sum() / usual.sum().clamp(min=1))
         mean = self.all_reduce_mean(counted.mean())
         variance = self.all_reduce_mean((counted - mean).square().mean())
-        return (advantage - mean) / (variance.sqrt() + 1e-8)
+        normalized = (advantage - mean) / (variance.sqrt() + 1e-8)
+        return normalized if events is None else torch.where(events, 0.0, normalized)
 
     # ------------------------------------------------------------------ the rest
 

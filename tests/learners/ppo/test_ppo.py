@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robolearn.learners.ppo.ppo import gae
+from robolearn.learners.ppo.config import PPOConfig
+from robolearn.learners.ppo.ppo import PPO, gae
+from robolearn.tasks.cartpole import CartpoleBalance
 
 VALUES = [0.5, 0.6, 0.7, 0.8]
 
@@ -35,6 +37,29 @@ def test_gae_bootstraps_from_the_value_after_the_last_step(lam, expected):
     never = torch.zeros(3, 1, dtype=torch.bool)
     advantage, _ = gae(column(1, 0, 1), column(*VALUES[:3]), column(0.8)[0], never, 0.99, lam)
     assert advantage[:, 0].tolist() == pytest.approx(expected, abs=5e-5)
+
+
+def test_gae_values_steps_before_an_event_by_the_state_that_it_came_in():
+    # The deltas of the first test: .094, .093, .092, .2. With an event in step 2, .2801 is not passed on to step 1:
+    # advantages .094 + .9405 x .093, .093, .092 + .9405 x .2, .2.
+    event = column(0, 0, 1, 0).bool()
+    ends = (column(0, 0, 0, 1), column(*VALUES), column(123.0)[0], column(0, 0, 0, 1).bool())
+    advantage, returns = gae(*ends, 0.99, 0.95, event=event)
+    assert advantage[:, 0].tolist() == pytest.approx([0.18147, 0.093, 0.2801, 0.2], abs=5e-6)
+    assert returns[:, 0].tolist() == pytest.approx([0.68147, 0.693, 0.9801, 1.0], abs=5e-6)
+    never = torch.zeros_like(event)
+    assert torch.equal(gae(*ends, 0.99, 0.95, event=never)[0], gae(*ends, 0.99, 0.95)[0])
+
+
+def test_steps_of_events_have_no_advantage_and_leave_the_scale_of_the_others_alone(make_env):
+    learner = PPO(make_env(CartpoleBalance(), num_envs=2), PPOConfig(num_steps=2, precision="fp32"))
+    learner.batch.exogenous = torch.tensor([[False, True], [False, False]])
+    # Without the 100 the advantages 1, 2, 3 have the mean 2 and, with a row at the mean, the variance (1 + 1) / 4.
+    scaled = learner._normalized(torch.tensor([[1.0, 100.0], [2.0, 3.0]]))
+    assert scaled.flatten().tolist() == pytest.approx([-(2**0.5), 0.0, 0.0, 2**0.5])
+    learner.config.skip_events = False
+    # With it the mean is 26.5 and the largest advantage is that of the event.
+    assert learner._normalized(torch.tensor([[1.0, 100.0], [2.0, 3.0]])).argmax() == 1
 
 
 def test_gae_does_not_cross_the_end_of_an_episode():
