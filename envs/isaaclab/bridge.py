@@ -455,6 +455,9 @@ def _articulation(scene: Scene, name: str, robot: Robot, model: mujoco.MjModel) 
             )
         },
     )
+    # Isaac Lab refuses a default position beyond a joint's limits, as 0 is for many knees.
+    home = dict(zip(robot.joints, robot.home, strict=True))
+    config.init_state.joint_pos = {label: home[joint] for label, joint in names.items()}
     if not scene.moves(name):
         config.init_state.pos, config.init_state.rot = place.position, (*place.quat[1:], place.quat[0])
     return config

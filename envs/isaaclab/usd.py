@@ -21,7 +21,7 @@ from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Object
 from robolearn.errors import ConfigError
 
-RECIPE = 2
+RECIPE = 3
 """Version of the conversion; raise it when the USD file of the same robot changes."""
 
 GROUND = f"""#usda 1.0
@@ -183,9 +183,8 @@ def clean(robot: Robot) -> mujoco.MjSpec:
       and that order decides in which order the joints of a body rotate.
 
     Raises:
-        ConfigError: the MJCF has equality constraints, tendons, contact pairs or exclusions, a body without a name, a
-            body whose joints have different anchors, a joint with an actuatorfrcrange or a ref, or a mesh without a
-            file.
+        ConfigError: the MJCF has equality constraints, tendons, contact pairs, a body without a name, a body whose
+            joints have different anchors, a joint with an actuatorfrcrange or a ref, or a mesh without a file.
     """
     spec = mjcf.robot_bodies(robot)
     spec.modelname = "robot"  # the name of the file and of its root prim
@@ -207,12 +206,16 @@ def clean(robot: Robot) -> mujoco.MjSpec:
         renamed.append((geom, f"geom{number:04d}"))
     hinges = [joint for joint in spec.joints if joint.type != mujoco.mjtJoint.mjJNT_FREE]
     renamed += [(joint, usd_name("joint", model.joint(joint.name).id)) for joint in hinges]
+    old = [element.name for element, _ in renamed]
     for number, (element, _) in enumerate(
         renamed
     ):  # first to temporary names: the robot may use the new ones
         element.name = f"~{number}"
     for element, name in renamed:
         element.name = name
+    names = {before: element.name for (element, _), before in zip(renamed, old, strict=True)}
+    for exclude in spec.excludes:
+        exclude.bodyname1, exclude.bodyname2 = names[exclude.bodyname1], names[exclude.bodyname2]
     for element in [*spec.lights, *spec.cameras, *spec.sites, *spec.keys]:
         spec.delete(element)
     used = {geom.meshname for geom in spec.geoms}
@@ -260,7 +263,6 @@ def _check_supported(robot: Robot, spec: mujoco.MjSpec, model: mujoco.MjModel) -
         "equality constraints": spec.equalities,
         "tendons": spec.tendons,
         "contact pairs": spec.pairs,
-        "contact exclusions": spec.excludes,
     }
     for what, found in parts.items():
         if len(found):
@@ -309,7 +311,26 @@ def convert(xml: Path, folder: Path) -> None:
     usdex.core.setDiagnosticsLevel(usdex.core.DiagnosticsLevel.eError)
     try:
         mujoco_usd_converter.Converter(layer_structure=False, scene=False).convert(str(xml), str(folder))
+        for made in folder.glob("*.usd*"):
+            _filter_geoms(made)
     finally:
         usdex.core.setDiagnosticsLevel(before)
         if not active:
             usdex.core.deactivateDiagnosticsDelegate()
+
+
+def _filter_geoms(file: Path) -> None:
+    """Repeat what bodies exclude from contact at each of their geoms: Newton reads it only there."""
+    from pxr import Usd, UsdPhysics
+
+    stage = Usd.Stage.Open(str(file))
+    for body in stage.Traverse():
+        if not body.HasAPI(UsdPhysics.FilteredPairsAPI):
+            continue
+        others = UsdPhysics.FilteredPairsAPI(body).GetFilteredPairsRel().GetTargets()
+        for geom in body.GetChildren():
+            if geom.HasAPI(UsdPhysics.CollisionAPI):
+                filtered = UsdPhysics.FilteredPairsAPI.Apply(geom).CreateFilteredPairsRel()
+                for other in others:
+                    filtered.AddTarget(other)
+    stage.Save()

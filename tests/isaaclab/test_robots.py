@@ -8,6 +8,7 @@ import mujoco
 import pytest
 import torch
 
+from robolearn.envs.contacts import colliding_pairs
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError
 from tests.factories import home_pose, home_targets
@@ -99,6 +100,23 @@ def test_a_link_that_penetrates_its_base_matches_mujoco(make):
     mujoco.mj_forward(backend.model, data)
     assert data.ncon
     assert compare(backend) < 5e-3
+
+
+def test_bodies_that_are_excluded_from_contact_do_not_touch_as_in_mujoco(make):
+    # A tip that could touch the post, as the lower link can: the exclusion leaves one of the two pairs. The backend
+    # compares the pairs of both simulators.
+    tip = '<body name="tip" pos="0.2 0 -0.1"><geom type="sphere" size="0.02" mass="0.1"/></body>'
+    xml = ARM.replace('size="0.03" mass="0.4"/>', f'size="0.03" mass="0.4"/>{tip}')
+    exclusion = '<contact><exclude body1="tip" body2="post"/></contact>'
+    pairs = [
+        len(colliding_pairs(make(text).model))
+        for text in (xml, xml.replace("</mujoco>", f"{exclusion}</mujoco>"))
+    ]
+    assert pairs == [2, 1]
+
+
+def test_a_joint_that_cannot_be_at_zero_matches_mujoco(make):
+    assert compare(make(ARM.replace('range="-2 2"', 'range="0.05 2"'))) < 1e-4
 
 
 @pytest.mark.parametrize(

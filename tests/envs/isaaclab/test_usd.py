@@ -61,7 +61,6 @@ def test_materials_lights_and_geoms_of_the_world_are_removed(tmp_path):
     ("part", "said"),
     [
         ('<equality><weld body1="left" body2="right"/></equality>', "equality constraints"),
-        ('<contact><exclude body1="left" body2="right"/></contact>', "contact exclusions"),
         ('<tendon><fixed name="t"><joint joint="swing" coef="1"/></fixed></tendon>', "tendons"),
     ],
 )
@@ -69,6 +68,16 @@ def test_elements_that_usd_would_lose_are_refused_by_name(tmp_path, part, said):
     robot = strider(tmp_path, ROBOT.replace("</mujoco>", f"{part}</mujoco>"))
     with pytest.raises(ConfigError, match=f"has {said}"):
         usd.clean(robot)
+
+
+def test_contact_exclusions_follow_the_new_names_of_their_bodies(tmp_path):
+    part = '<contact><exclude body1="left" body2="right"/></contact>'
+    robot = strider(tmp_path, ROBOT.replace("</mujoco>", f"{part}</mujoco>"))
+    before = mjcf.build_model(robot, "isaaclab")
+    names = [usd.usd_name("body", before.body(name).id) for name in ("left", "right")]
+    model = mujoco.MjModel.from_xml_string(usd.to_xml(usd.clean(robot)))
+    one, other = sorted(model.body(name).id for name in names)
+    assert model.exclude_signature.tolist() == [(one << 16) + other]
 
 
 def test_joints_with_different_anchors_on_one_body_are_refused(tmp_path):
