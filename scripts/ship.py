@@ -28,7 +28,12 @@ from robolearn.learners.saved import PRETRAINED
 from robolearn.training import checkpoint
 
 ROOT = Path(__file__).parent.parent
-EARLIER = ["task.rewards.air_time.weight=20", "task.rewards.narrow=0", "learner.final_kl=0"]
+EARLIER = [
+    "task.rewards.air_time.weight=20",
+    "task.rewards.narrow=0",
+    "learner.final_kl=0",
+    "learner.skip_events=false",
+]
 """What was the default when a policy was made."""
 COMMANDS = {
     "humanoid_walk": [

@@ -295,7 +295,7 @@ class Velocity(Task):
         "learner.final_std": 0.2,
         "learner.activation": "relu",
         "learner.desired_kl": 0.03,
-        "learner.final_kl": 0.004,
+        "learner.final_kl": 0.012,
         "learner.max_kl": 0.15,
         "learner.init_std": 1.0,
         "learner.noise_correlation": 0.7,
