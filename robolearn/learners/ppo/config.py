@@ -50,7 +50,7 @@ class PPOConfig:
     skip_events: bool = True
     """Leave events that no action causes, pushes and new commands, out of the advantages: what happens in such a step
     is not credited to its action, nor to those before, which are valued by the state before the event. It is chance,
-    and most of the variance of the advantages of a robot that is pushed hard."""
+    and for a robot that is pushed hard most of the variance of the advantages."""
     clip: float = field(default=0.2, metadata={"above": 0.0, "max": 1.0})
     """Distance of the probability ratio from 1 beyond which the surrogate is clipped."""
     clip_value_loss: bool = False
