@@ -183,8 +183,9 @@ def clean(robot: Robot) -> mujoco.MjSpec:
       and that order decides in which order the joints of a body rotate.
 
     Raises:
-        ConfigError: the MJCF has equality constraints, tendons, contact pairs, a body without a name, a body whose
-            joints have different anchors, a joint with an actuatorfrcrange or a ref, or a mesh without a file.
+        ConfigError: the MJCF has equality constraints, tendons, contact pairs or exclusions with the world, a body
+            without a name, a body whose joints have different anchors, a joint with an actuatorfrcrange or a ref, or a
+            mesh without a file.
     """
     spec = mjcf.robot_bodies(robot)
     spec.modelname = "robot"  # the name of the file and of its root prim
@@ -206,16 +207,16 @@ def clean(robot: Robot) -> mujoco.MjSpec:
         renamed.append((geom, f"geom{number:04d}"))
     hinges = [joint for joint in spec.joints if joint.type != mujoco.mjtJoint.mjJNT_FREE]
     renamed += [(joint, usd_name("joint", model.joint(joint.name).id)) for joint in hinges]
-    old = [element.name for element, _ in renamed]
     for number, (element, _) in enumerate(
         renamed
     ):  # first to temporary names: the robot may use the new ones
         element.name = f"~{number}"
     for element, name in renamed:
         element.name = name
-    names = {before: element.name for (element, _), before in zip(renamed, old, strict=True)}
     for exclude in spec.excludes:
-        exclude.bodyname1, exclude.bodyname2 = names[exclude.bodyname1], names[exclude.bodyname2]
+        exclude.bodyname1, exclude.bodyname2 = (
+            usd_name("body", model.body(name).id) for name in (exclude.bodyname1, exclude.bodyname2)
+        )
     for element in [*spec.lights, *spec.cameras, *spec.sites, *spec.keys]:
         spec.delete(element)
     used = {geom.meshname for geom in spec.geoms}
@@ -268,6 +269,13 @@ def _check_supported(robot: Robot, spec: mujoco.MjSpec, model: mujoco.MjModel) -
         if len(found):
             raise ConfigError(
                 f"{robot.mjcf}: has {what}, which backend=isaaclab does not support; remove them"
+            )
+    world = spec.worldbody.name
+    for exclude in spec.excludes:
+        if world in (exclude.bodyname1, exclude.bodyname2):
+            raise ConfigError(
+                f"{robot.mjcf}: has a contact exclusion with the body {world}, which backend=isaaclab does not "
+                "support: the floor is not part of the robot there; remove it"
             )
     if model.nbody == 2:
         raise ConfigError(

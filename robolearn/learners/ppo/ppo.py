@@ -322,16 +322,20 @@ class PPO:
             return self.critic.mlp(self.critic.obs_normalizer(obs)).float().squeeze(-1)
 
     def _normalized(self, advantage: Tensor) -> Tensor:
-        """Advantages at mean 0 and variance 1 over the whole batch of all ranks; 0 in the steps of events."""
+        """Advantages at mean 0 and variance 1 over the whole batch of all ranks; those of events are 0
+        and not counted."""
         counted, events = self.batch.taken(advantage), self._events
-        if events is not None:
-            # Those steps are at the mean of the others and leave it as it is: their rows stay, so that sizes are fixed.
-            usual = ~self.batch.taken(events)
-            counted = torch.where(usual, counted, (counted * usual).sum() / usual.sum().clamp(min=1))
-        mean = self.all_reduce_mean(counted.mean())
-        variance = self.all_reduce_mean((counted - mean).square().mean())
-        normalized = (advantage - mean) / (variance.sqrt() + 1e-8)
-        return normalized if events is None else torch.where(events, 0.0, normalized)
+        if events is None:
+            mean = self.all_reduce_mean(counted.mean())
+            variance = self.all_reduce_mean((counted - mean).square().mean())
+            return (advantage - mean) / (variance.sqrt() + 1e-8)
+        usual = (~self.batch.taken(events)).to(
+            counted.dtype
+        )  # weights, not rows: sizes must not depend on the data
+        share = self.all_reduce_mean(usual.mean()).clamp(min=1e-8)
+        mean = self.all_reduce_mean((usual * counted).mean()) / share
+        variance = self.all_reduce_mean((usual * (counted - mean).square()).mean()) / share
+        return torch.where(events, 0.0, (advantage - mean) / (variance.sqrt() + 1e-8))
 
     # ------------------------------------------------------------------ the rest
 

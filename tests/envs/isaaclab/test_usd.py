@@ -61,6 +61,10 @@ def test_materials_lights_and_geoms_of_the_world_are_removed(tmp_path):
     ("part", "said"),
     [
         ('<equality><weld body1="left" body2="right"/></equality>', "equality constraints"),
+        (
+            '<contact><exclude body1="world" body2="right"/></contact>',
+            "a contact exclusion with the body world",
+        ),
         ('<tendon><fixed name="t"><joint joint="swing" coef="1"/></fixed></tendon>', "tendons"),
     ],
 )
@@ -72,7 +76,11 @@ def test_elements_that_usd_would_lose_are_refused_by_name(tmp_path, part, said):
 
 def test_contact_exclusions_follow_the_new_names_of_their_bodies(tmp_path):
     part = '<contact><exclude body1="left" body2="right"/></contact>'
-    robot = strider(tmp_path, ROBOT.replace("</mujoco>", f"{part}</mujoco>"))
+    # A joint may have the name of another body.
+    xml = ROBOT.replace("</mujoco>", f"{part}</mujoco>").replace('joint name="turn"', 'joint name="right"')
+    (tmp_path / "strider.xml").write_text(xml)
+    (tmp_path / "robot.yaml").write_text(YAML.replace("turn:", "right:"))
+    robot = Robot.load(tmp_path)
     before = mjcf.build_model(robot, "isaaclab")
     names = [usd.usd_name("body", before.body(name).id) for name in ("left", "right")]
     model = mujoco.MjModel.from_xml_string(usd.to_xml(usd.clean(robot)))

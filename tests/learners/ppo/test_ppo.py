@@ -54,9 +54,9 @@ def test_gae_values_steps_before_an_event_by_the_state_that_it_came_in():
 def test_steps_of_events_have_no_advantage_and_leave_the_scale_of_the_others_alone(make_env):
     learner = PPO(make_env(CartpoleBalance(), num_envs=2), PPOConfig(num_steps=2, precision="fp32"))
     learner.batch.exogenous = torch.tensor([[False, True], [False, False]])
-    # Without the 100 the advantages 1, 2, 3 have the mean 2 and, with a row at the mean, the variance (1 + 1) / 4.
+    # Without the 100 the advantages 1, 2, 3 have the mean 2 and the variance (1 + 1) / 3.
     scaled = learner._normalized(torch.tensor([[1.0, 100.0], [2.0, 3.0]]))
-    assert scaled.flatten().tolist() == pytest.approx([-(2**0.5), 0.0, 0.0, 2**0.5])
+    assert scaled.flatten().tolist() == pytest.approx([-(1.5**0.5), 0.0, 0.0, 1.5**0.5])
     learner.config.skip_events = False
     # With it the mean is 26.5 and the largest advantage is that of the event.
     assert learner._normalized(torch.tensor([[1.0, 100.0], [2.0, 3.0]])).argmax() == 1
