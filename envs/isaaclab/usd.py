@@ -21,7 +21,7 @@ from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Object
 from robolearn.errors import ConfigError
 
-RECIPE = 3
+RECIPE = 2
 """Version of the conversion; raise it when the USD file of the same robot changes."""
 
 GROUND = f"""#usda 1.0
@@ -319,26 +319,7 @@ def convert(xml: Path, folder: Path) -> None:
     usdex.core.setDiagnosticsLevel(usdex.core.DiagnosticsLevel.eError)
     try:
         mujoco_usd_converter.Converter(layer_structure=False, scene=False).convert(str(xml), str(folder))
-        for made in folder.glob("*.usd*"):
-            _filter_geoms(made)
     finally:
         usdex.core.setDiagnosticsLevel(before)
         if not active:
             usdex.core.deactivateDiagnosticsDelegate()
-
-
-def _filter_geoms(file: Path) -> None:
-    """Repeat what bodies exclude from contact at each of their geoms: Newton reads it only there."""
-    from pxr import Usd, UsdPhysics
-
-    stage = Usd.Stage.Open(str(file))
-    for body in stage.Traverse():
-        if not body.HasAPI(UsdPhysics.FilteredPairsAPI):
-            continue
-        others = UsdPhysics.FilteredPairsAPI(body).GetFilteredPairsRel().GetTargets()
-        for geom in body.GetChildren():
-            if geom.HasAPI(UsdPhysics.CollisionAPI):
-                filtered = UsdPhysics.FilteredPairsAPI.Apply(geom).CreateFilteredPairsRel()
-                for other in others:
-                    filtered.AddTarget(other)
-    stage.Save()
