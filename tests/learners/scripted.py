@@ -52,6 +52,7 @@ class Scripted:
         self.wish = drawn(frames, num_envs, ACTIONS)
         end = torch.rand(shape, generator=random).to(self.device)
         self.terminated, self.truncated = end < ends / 2, (end >= ends / 2) & (end < ends)
+        self.events = torch.rand(shape, generator=random).to(self.device) < 0.1
         self.observations = {name: frames[0] for name, frames in self.script.items()}
 
     def reset(self, stagger: bool = False) -> dict[str, torch.Tensor]:
@@ -70,6 +71,7 @@ class Scripted:
             self.truncated[i],
             {name: frames[i] for name, frames in self.terminal.items()},
             torch.zeros_like(self.terminated[i]),
+            exogenous=self.events[i],
         )
 
     def drain(self) -> dict[str, float]:
