@@ -4,7 +4,7 @@ Of hidden units the second half are the mirror images of the first. A layer W (O
 W[o, i] = s_o s_i W[p(o), p(i)], with the reflections (p, s) of its outputs and inputs (Ravanbakhsh et al., 2017,
 "Equivariance Through Parameter-Sharing"). Elementwise activations keep this. So symmetry costs no operation in a
 forward or backward pass: weights begin on that subspace, gradients are projected onto it, and Adam's step, which treats
-each weight alike up to its sign, stays there.
+each weight alike up to its sign, stays there. Half of the multiplications are then redundant; see `blocks`.
 """
 
 from __future__ import annotations

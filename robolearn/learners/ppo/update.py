@@ -20,6 +20,7 @@ from torch import nn
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.graphs import Graphed
 from robolearn.envs.state import Tensor
+from robolearn.learners.blocks import LEAST_ROWS, Blocks, can_halve
 from robolearn.learners.equivariance import Equivariance
 from robolearn.learners.losses import clipped_surrogate, divergence, entropy, log_prob, value_loss
 from robolearn.learners.networks import Normalizer, deviation
@@ -69,6 +70,10 @@ class Update:
         self.equivariance = None if exact is None else self._equivariant(exact)
         """Keeps the networks symmetric; None where they need not be."""
         self.device = self.adam.rate.device
+        self._blocks = {} if exact is None else self._blocks_of(exact)
+        """By name, the networks whose gradients can take half the multiplications."""
+        self._halved: dict[str, Blocks] = {}
+        """Those whose gradients do so with the current tables, which hold even and odd parts of their observations."""
         self.read_at_once = self.device.type == "cpu"
         """Whether to read after each step whether to stop; if not, all steps are queued."""
 
@@ -177,8 +182,13 @@ class Update:
     def _tables_of(self, batch: Batch, advantage: Tensor, returns: Tensor, value: Tensor) -> Tables:
         dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
         # Normalizers do not change during an update, so each sample is normalized once.
+        observed = {n: net.obs_normalizer(batch.observed(g)[:-1]).to(dtype) for n, g, net in self._networks()}
+        samples, threads = returns.numel(), 1 if self._workers is None else self._workers.count
+        large = samples // (self.parts(samples) * threads) >= LEAST_ROWS
+        self._halved = self._blocks if large else {}
         data = {
-            **{n: net.obs_normalizer(batch.observed(g)[:-1]).to(dtype) for n, g, net in self._networks()},
+            **observed,
+            **{name: halved.parts(observed[name]) for name, halved in self._halved.items()},
             "action": batch.action,
             "mean": batch.mean,
             "log_prob": log_prob(batch.action, batch.mean, self._old_std),
@@ -198,12 +208,24 @@ class Update:
 
     def _equivariant(self, symmetry: Symmetry) -> Equivariance:
         """Make the networks, whose weights are new, symmetric."""
-        c = self.config
-        inputs = ((*c.actor_groups, *c.estimated_groups), c.critic_groups)
-        seen = [joined([symmetry.groups[group] for group in groups]) for groups in inputs]
-        made = Equivariance(self.adam, [(self.actor, seen[0], symmetry.action), (self.critic, seen[1], None)])
+        actor, critic = self._seen(symmetry)
+        made = Equivariance(self.adam, [(self.actor, actor, symmetry.action), (self.critic, critic, None)])
         made.begin()
         return made
+
+    def _seen(self, symmetry: Symmetry) -> list[Reflection]:
+        """Reflections of what actor and critic observe, estimates included."""
+        c = self.config
+        inputs = ((*c.actor_groups, *c.estimated_groups), c.critic_groups)
+        return [joined([symmetry.groups[group] for group in groups]) for groups in inputs]
+
+    def _blocks_of(self, exact: Symmetry) -> dict[str, Blocks]:
+        """Of the networks, by name, those that are worth it."""
+        plain = self.recurrence is None and self.symmetry is None
+        if not plain or self.device.type != "cpu" or self.precision != "fp32":
+            return {}
+        pairs = zip(self._networks(), self._seen(exact), strict=True)
+        return {name: Blocks(net.mlp, seen) for (name, _, net), seen in pairs if can_halve(net.mlp)}
 
     def _gradient_step(self, chosen: Tensor) -> bool:
         """One step on these samples or environments; False if it was read at once and skipped."""
@@ -244,7 +266,8 @@ class Update:
             part = with_mirror_image(part, self.symmetry.action, self._mirror)
         with autocast(self.device, self.precision):
             latent = part["actor"] if self.recurrence is None else self.recurrence.replay(part)
-            mean, value = self._through(actor.mlp, latent), self._through(critic.mlp, part["critic"])
+            mean = self._halved.get("actor", partial(self._through, actor.mlp))(latent)
+            value = self._halved.get("critic", partial(self._through, critic.mlp))(part["critic"])
         mean, value, std = mean.float(), value.float().squeeze(-1), deviation(actor)
         with torch.no_grad():
             moved = divergence(part["mean"], self._old_std, mean, std)
