@@ -38,6 +38,7 @@ VARIANTS = {
     "no striding, no halting": ["task.rewards.striding=0", "task.rewards.halting=0"],
     "no air time": ["task.rewards.air_time=0"],
     "feet under the hips when it stands": ["task.stance=0"],
+    "feet under the hips when it walks": ["task.step_width=0"],
     "no cost of feet close together": ["task.rewards.narrow=0"],
     "no posture": ["task.rewards.posture=0"],
     "no swing height, no clearance": ["task.rewards.swing_height=0", "task.rewards.foot_clearance=0"],
@@ -49,7 +50,8 @@ VARIANTS = {
         "task.curricula.pushes.rise=0",
         "task.curricula.pushes.drop=0",
     ],
-    "pushes as mjlab's": ["task.pushes.speed=[0,0]", "task.pushes.seconds=[1,3]"],
+    "pushes as mjlab's": ["task.pushes.speed=[0,0]"],
+    "pushes every 1 to 6 s": ["task.pushes.seconds=[1,6]", "task.curricula.pushes.rise=0.12"],
     "no pushes, no randomization": [
         "task.pushes={speed: [0, 0], box: [0, 0, 0], turn: [0, 0, 0]}",
         "task.randomize={friction: [0.8, 0.8], mass_scale: [1, 1], gain_scale: [1, 1]}",

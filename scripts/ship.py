@@ -29,8 +29,14 @@ from robolearn.training import checkpoint
 
 ROOT = Path(__file__).parent.parent
 EARLIER = [
+    "task.step_width=0",
+    "task.pushes.seconds=[1,6]",
+    "task.curricula.pushes.rise=0.12",
     "task.rewards.air_time.weight=20",
     "task.rewards.narrow=0",
+    "task.rewards.foot_slip=-0.3",
+    "task.rewards.stepping=-8",
+    "task.rewards.action_rate=-0.02",
     "learner.final_kl=0",
     "learner.skip_events=false",
 ]
@@ -42,9 +48,9 @@ COMMANDS = {
             "task=humanoid_walk",
             "num_envs=1024",
             "task.stance=0",
+            *(word for word in EARLIER if not word.startswith("task.pushes")),
             "task.pushes.speed=[0,0]",
             "task.pushes.seconds=[1,3]",
-            *EARLIER,
             "max_iterations=1021",
         ],
         [

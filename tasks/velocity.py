@@ -81,14 +81,14 @@ def upright(state: State, ctx: Context, std: Positive) -> Tensor:
     return torch.exp(-terms.tilt(state, ctx) / std**2)
 
 
-def posture(state: State, ctx: Context, stance: Tensor) -> Tensor:
-    """Closeness of the joints to the home pose (N,), 1 at home, and to `stance` (J,) [rad] where the command is to
-    stand: the faster the robot is asked to go, the further its legs may swing, see `SPREAD`."""
+def posture(state: State, ctx: Context, stance: Tensor, stride: Tensor) -> Tensor:
+    """Closeness of the joints to a pose (N,), 1 in it: `stance` (J,) [rad] where the command is to stand, `stride` (J,)
+    [rad] where it is to move. The faster the robot is asked to go, the further its legs may swing, see `SPREAD`."""
     standing, walking, running = (_spread(ctx, gait) for gait in SPREAD)
     speed = asked_speed(state, ctx)[:, None]
     walk, run = (speed / WALKING).clamp(max=1.0), ((speed - WALKING) / (RUNNING - WALKING)).clamp(0.0, 1.0)
     spread = standing + walk * (walking - standing) + run * (running - walking)
-    wanted = stance + walk * (ctx.robot.home - stance)
+    wanted = stance + walk * (stride - stance)
     error = ((state.robot.joint_pos - wanted) / spread).square()
     return torch.exp(-error.mean(dim=1))
 
@@ -180,13 +180,14 @@ def still(state: State, ctx: Context, std: Positive) -> Tensor:
     return torch.exp(-speed / std**2) * resting(state, ctx)
 
 
-def narrow(state: State, ctx: Context, width: float) -> Tensor:
-    """By what share of `width` [m] the two feet of a robot that should stand still are too close together, sideways
-    (N,)."""
+def narrow(state: State, ctx: Context, stance: float, step: float) -> Tensor:
+    """By what share the two feet of a robot are too close together, sideways (N,): of `stance` [m] where the command is
+    to stand, of `step` [m] where it is to move. Free for a while after a push: the robot may have to catch itself."""
     w, x, y, z = state.robot.base_quat.unbind(dim=1)
     left = torch.stack((2 * (x * y - w * z), 1 - 2 * (x * x + z * z)), dim=1)
     apart = ((state.robot.foot_pos[:, 0, :2] - state.robot.foot_pos[:, 1, :2]) * left).sum(dim=1).abs()
-    return (1 - apart / width).clamp(min=0.0) * resting(state, ctx)
+    width = torch.where(moving(state, ctx), step, stance)
+    return ((width - apart) / width.clamp(min=1e-6)).clamp(min=0.0) * (ctx.push_time > CATCH_TIME)
 
 
 def fallen(
@@ -210,6 +211,8 @@ class Velocity(Task):
     stance: float = field(default=0.65, metadata={"min": 0.0, "max": 1.0})
     """How far apart a biped's feet should be when it stands, at least, as a share of the base's height. A push from the
     side topples a robot whose feet are close together: the leg that would have to step is the one that carries it."""
+    step_width: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
+    """The same while it walks. 0: as in the home pose, and closer together is free."""
     collisions: Literal["light", "all"] = "light"
     """What of the robot collides, see `Scene.collisions`."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
@@ -220,7 +223,7 @@ class Velocity(Task):
     """What is asked of the robot, redrawn during an episode."""
     pushes: Pushes | None = field(
         default_factory=lambda: Pushes(
-            speed=(0.0, 0.4), seconds=(1.0, 6.0), box=(0.25, 0.25, 0.2), turn=(0.26, 0.26, 0.39)
+            speed=(0.0, 0.4), seconds=(1.0, 3.0), box=(0.25, 0.25, 0.2), turn=(0.26, 0.26, 0.39)
         )
     )
     """Shoves: the whole robot is set in motion. In a training they grow to twice of this, mjlab's pushes and up to
@@ -256,16 +259,16 @@ class Velocity(Task):
             "fall": reward(Velocity.fall, -100.0),
             "foot_clearance": reward(foot_clearance, -2.0, height=0.12),
             "swing_height": reward(swing_height, -2.0, height=0.12),
-            "foot_slip": reward(foot_slip, -0.3),
+            "foot_slip": reward(foot_slip, -0.6),
             "landing": reward(landing, -0.3),
-            "stepping": reward(Velocity.stepping, -8.0),
+            "stepping": reward(Velocity.stepping, -30.0),
             "still": reward(Velocity.still, 1.0, std=0.1),
             "narrow": reward(Velocity.narrow, -5.0),
             "self_contact": reward(self_contact, -1.0, force=10.0),
             "vertical_speed": reward(terms.vertical_speed, -0.5),
             "roll_pitch_rate": reward(terms.roll_pitch_rate, -0.05),
             "joint_limits": reward(terms.joint_limits, -2.0, margin=0.05),
-            "action_rate": reward(terms.action_rate, -0.02),
+            "action_rate": reward(terms.action_rate, -0.1),
         }
     )
     """Function, weight per second and parameters of each reward."""
@@ -279,14 +282,14 @@ class Velocity(Task):
     curricula: dict[str, Level] = field(
         default_factory=lambda: {
             "commands": level(Velocity.keeping_up, 1.0, rise=0.0, drop=0.0),
-            "pushes": level(Velocity.staying_up, 0.0, most=4.0, full=2.0, rise=0.12, drop=1.2),
+            "pushes": level(Velocity.staying_up, 0.0, most=4.0, full=2.0, rise=0.2, drop=1.2),
         }
     )
     """Function, first level and parameters of each curriculum."""
 
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 4096,
-        "max_iterations": 1200,
+        "max_iterations": 2400,
         "learner.num_steps": 0,
         "learner.num_epochs": 3,
         "learner.minibatch_size": 4096,
@@ -295,7 +298,7 @@ class Velocity(Task):
         "learner.final_std": 0.2,
         "learner.activation": "relu",
         "learner.desired_kl": 0.03,
-        "learner.final_kl": 0.012,
+        "learner.final_kl": 0.02,
         "learner.max_kl": 0.15,
         "learner.init_std": 1.0,
         "learner.noise_correlation": 0.7,
@@ -349,24 +352,27 @@ class Velocity(Task):
         fallen = [term(state, ctx) for term in self.termination_terms().values()]
         return torch.stack(fallen).any(dim=0).float() if fallen else torch.zeros_like(ctx.episode_time)
 
-    def standing(self, robot: RobotConstants) -> tuple[Tensor, float]:
-        """Joint positions (J,) [rad] and height of the base [m] of a robot that stands as it should, see `stance`."""
-        wide = widened(robot.spec, self.stance * robot.spec.home_height)
-        name = ("standing", self.stance)
+    def astride(self, robot: RobotConstants, share: float) -> tuple[Tensor, float]:
+        """Joint positions (J,) [rad] and height of the base [m] with a biped's feet `share` of the base's height apart,
+        see `stance` and `step_width`."""
+        wide = widened(robot.spec, share * robot.spec.home_height)
+        name = ("astride", share)
         if name not in robot.tables:
             robot.tables[name] = torch.tensor(wide.home, device=robot.home.device)
         return robot.tables[name], wide.home_height
 
     def narrow(self, state: State, ctx: Context) -> Tensor:
-        """Feet closer together than in `standing`, see `narrow` (N,); 0 but for bipeds."""
+        """Feet closer together than `stance` and `step_width` ask for, see `narrow` (N,); 0 but for bipeds."""
         robot = ctx.robot.spec
         if len(robot.feet) != 2:
             return torch.zeros_like(ctx.episode_time)
-        return narrow(state, ctx, feet_apart(widened(robot, self.stance * robot.home_height)))
+        stance, step = (feet_apart(widened(robot, x * robot.home_height)) for x in (self.stance, self.step_width))
+        return narrow(state, ctx, stance, step if self.step_width else 0.0)
 
     def posture(self, state: State, ctx: Context) -> Tensor:
-        """Closeness of the joints to the home pose, or to `standing` (N,)."""
-        return posture(state, ctx, self.standing(ctx.robot)[0])
+        """Closeness of the joints to the pose to stand or to walk in (N,)."""
+        (stance, _), (stride, _) = (self.astride(ctx.robot, x) for x in (self.stance, self.step_width))
+        return posture(state, ctx, stance, stride)
 
     def tracked(self, state: State, ctx: Context) -> Tensor:
         """The reward `track_velocity` without its weight (N,)."""
@@ -426,8 +432,8 @@ class Velocity(Task):
         return (self.action_scale * ctx.robot.effort / ctx.robot.kp).clamp(max=self.most_scale)
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
-        """Home pose with a little noise, or the one to stand in where the command is to stand, facing anywhere; some
-        start at part of the commanded velocity."""
+        """The pose to stand or to walk in, as the command asks, with a little noise, facing anywhere; some start at part
+        of the commanded velocity."""
         robot = ctx.robot
         joints = len(robot.spec.joints)
         heading = random.uniform(-torch.pi, torch.pi, num_envs) / 2
@@ -437,10 +443,11 @@ class Velocity(Task):
         )
         velocity = torch.zeros(num_envs, 3, device=random.device)
         velocity[:, :2] = started * ctx.command[:, :2]
-        stance, height = self.standing(robot)
+        stance, height = self.astride(robot, self.stance)
+        stride, walking = self.astride(robot, self.step_width)
         rests = ctx.command.abs().amax(dim=1) <= COMMAND_THRESHOLD
-        home = torch.where(rests[:, None], stance, robot.home)
-        heights = torch.where(rests, height, robot.spec.home_height)
+        home = torch.where(rests[:, None], stance, stride)
+        heights = torch.where(rests, height, walking)
         noisy = home + random.uniform(-0.05, 0.05, num_envs, joints)
         return InitialState(
             base_pos=torch.stack((zeros, zeros, heights), dim=-1),

@@ -57,7 +57,7 @@ def test_posture_is_as_wide_as_the_command_is_fast():
     for speed in (0.0, 0.1, 1.5):
         state, ctx = placed("humanoid", (speed, 0.0, 0.0))
         state.robot.joint_pos[0, 3] += 0.45  # a knee
-        found[speed] = rewards(Velocity(stance=0.0), state, ctx)["posture"]
+        found[speed] = rewards(Velocity(stance=0.0, step_width=0.0), state, ctx)["posture"]
     assert found[0.0] == pytest.approx(math.exp(-((0.45 / 0.15) ** 2) / 21))
     assert found[0.1] == pytest.approx(math.exp(-1 / 21))
     assert found[1.5] == pytest.approx(math.exp(-((0.45 / 0.7) ** 2) / 21))
@@ -237,7 +237,7 @@ def test_a_biped_that_is_to_stand_starts_with_its_feet_apart_and_its_posture_is_
     robot = load_robot("humanoid")
     task = Velocity(robot="humanoid", stance=0.5)
     state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
-    stance, height = task.standing(ctx.robot)
+    stance, height = task.astride(ctx.robot, 0.5)
     moved = [name for name, a, b in zip(robot.joints, stance, robot.home, strict=True) if abs(a - b) > 1e-3]
     assert moved == ["l_hip_roll", "l_ankle_roll", "r_hip_roll", "r_ankle_roll"]
     start = task.initial_state(1, ctx, Random(1, torch.device("cpu")))
@@ -264,16 +264,44 @@ def test_feet_that_are_closer_together_than_a_biped_should_stand_cost_the_share_
     assert rewards(task, state, ctx)["narrow"] == 0.0
 
 
-@pytest.mark.parametrize(("name", "command"), [("humanoid", (0.1, 0.0, 0.0)), ("ant", (0.0, 0.0, 0.0))])
-def test_a_biped_that_is_to_walk_and_a_quadruped_may_have_their_feet_close_together(name, command):
+def test_feet_that_are_closer_together_than_a_bipeds_steps_should_be_cost_the_share_that_is_missing():
+    task = Velocity(robot="humanoid", stance=0.65, step_width=0.5)
+    state, ctx = placed("humanoid", (0.1, 0.0, 0.0))
+    height = ctx.robot.spec.home_height
+    width = feet_apart(widened(ctx.robot.spec, 0.5 * height))
+    state.robot.base_quat[0] = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    state.robot.foot_pos[0] = torch.tensor([[3.0, 0.1, 0.0], [0.0, -0.1, 0.0]])
+    assert rewards(task, state, ctx)["narrow"] == pytest.approx(1 - 0.2 / width, abs=1e-5)
+    ctx.push_time = torch.tensor([1.0])  # it may have to catch itself
+    assert rewards(task, state, ctx)["narrow"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "step_width"), [("humanoid", (0.1, 0.0, 0.0), 0.0), ("ant", (0.0, 0.0, 0.0), 0.5)]
+)
+def test_a_biped_without_a_step_width_and_a_quadruped_may_have_their_feet_close_together(
+    name, command, step_width
+):
     state, ctx = placed(name, command)
     state.robot.foot_pos[:] = 0.0
-    assert rewards(Velocity(robot=name), state, ctx)["narrow"] == 0.0
+    assert rewards(Velocity(robot=name, step_width=step_width), state, ctx)["narrow"] == 0.0
 
 
-def test_a_biped_that_is_to_walk_starts_in_the_home_pose_and_its_posture_is_best_there():
+def test_a_biped_that_is_to_walk_starts_with_its_feet_a_step_apart_and_its_posture_is_best_there():
     state, ctx = placed("humanoid", (0.5, 0.0, 0.0))
-    task = Velocity(robot="humanoid", stance=0.5)
+    task = Velocity(robot="humanoid", stance=0.65, step_width=0.5)
+    stride, height = task.astride(ctx.robot, 0.5)
+    start = task.initial_state(1, ctx, Random(1, torch.device("cpu")))
+    assert start.base_pos[0, 2] == pytest.approx(height)
+    assert (start.joint_pos[0] - stride).abs().max() <= 0.05
+    assert task.posture(state, ctx)[0] < 0.99  # it is in the home pose
+    state.robot.joint_pos[:] = stride
+    assert task.posture(state, ctx).tolist() == [1.0]
+
+
+def test_a_biped_without_a_step_width_starts_to_walk_in_the_home_pose_and_its_posture_is_best_there():
+    state, ctx = placed("humanoid", (0.5, 0.0, 0.0))
+    task = Velocity(robot="humanoid", stance=0.5, step_width=0.0)
     start = task.initial_state(1, ctx, Random(1, torch.device("cpu")))
     assert start.base_pos[0, 2] == pytest.approx(ctx.robot.spec.home_height)
     assert (start.joint_pos[0] - ctx.robot.home).abs().max() <= 0.05
