@@ -48,7 +48,7 @@ COMMANDS = {
             "task=humanoid_walk",
             "num_envs=1024",
             "task.stance=0",
-            *(word for word in EARLIER if not word.startswith("task.pushes")),
+            *EARLIER,
             "task.pushes.speed=[0,0]",
             "task.pushes.seconds=[1,3]",
             "max_iterations=1021",
@@ -120,7 +120,7 @@ def main() -> None:
     if git("status", "--porcelain"):
         sys.exit("the working tree has changes: commit them first, because made.json records the commit")
     first, *later = COMMANDS[arguments.name]
-    stages = [[*first, f"seed={arguments.seed}"], *later]
+    stages = [settings([[*first, f"seed={arguments.seed}"]]), *later]
     commit = git("rev-parse", arguments.commit or "HEAD")
     run = arguments.run or ROOT / "runs" / f"ship_{arguments.name}"
     if arguments.run is None:

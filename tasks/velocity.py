@@ -33,7 +33,7 @@ COMMAND_THRESHOLD = 0.01
 LIMBS = "limbs"
 """Name of the contacts of legs and hands with the rest of the robot."""
 CATCH_TIME = 1.0
-"""How long after a push a robot that is asked to stand may step [s]."""
+"""How long after a push a robot may step although it is asked to stand, with its feet as it likes [s]."""
 SPREAD = {
     "standing": {"stride": 0.15, "leg": 0.1, "body": 0.1},
     "walking": {"stride": 0.45, "leg": 0.2, "body": 0.2},
@@ -186,8 +186,8 @@ def narrow(state: State, ctx: Context, stance: float, step: float) -> Tensor:
     w, x, y, z = state.robot.base_quat.unbind(dim=1)
     left = torch.stack((2 * (x * y - w * z), 1 - 2 * (x * x + z * z)), dim=1)
     apart = ((state.robot.foot_pos[:, 0, :2] - state.robot.foot_pos[:, 1, :2]) * left).sum(dim=1).abs()
-    width = torch.where(moving(state, ctx), step, stance)
-    return ((width - apart) / width.clamp(min=1e-6)).clamp(min=0.0) * (ctx.push_time > CATCH_TIME)
+    width = torch.where(moving(state, ctx), step, stance).clamp(min=1e-6)
+    return (1 - apart.clamp(min=1e-6) / width).clamp(min=0.0) * (ctx.push_time > CATCH_TIME)
 
 
 def fallen(
@@ -212,7 +212,7 @@ class Velocity(Task):
     """How far apart a biped's feet should be when it stands, at least, as a share of the base's height. A push from the
     side topples a robot whose feet are close together: the leg that would have to step is the one that carries it."""
     step_width: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
-    """The same while it walks. 0: as in the home pose, and closer together is free."""
+    """The same while it walks. Posture asks for no less than the home pose has, and 0 for nothing else."""
     collisions: Literal["light", "all"] = "light"
     """What of the robot collides, see `Scene.collisions`."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
@@ -227,7 +227,7 @@ class Velocity(Task):
         )
     )
     """Shoves: the whole robot is set in motion. In a training they grow to twice of this, mjlab's pushes and up to
-    0.8 m/s further, and beyond: a robot that is pushed rarely but hard learns to catch itself with steps."""
+    0.8 m/s further, and beyond. A robot that is pushed often learns to catch itself sooner."""
     randomize: dict[str, tuple[float, float]] = field(
         default_factory=lambda: {
             "friction": (0.5, 1.2),
@@ -366,8 +366,9 @@ class Velocity(Task):
         robot = ctx.robot.spec
         if len(robot.feet) != 2:
             return torch.zeros_like(ctx.episode_time)
-        stance, step = (feet_apart(widened(robot, x * robot.home_height)) for x in (self.stance, self.step_width))
-        return narrow(state, ctx, stance, step if self.step_width else 0.0)
+        asked = [share * robot.home_height for share in (self.stance, self.step_width)]
+        # No further than the legs can be spread.
+        return narrow(state, ctx, *(min(width, feet_apart(widened(robot, width))) for width in asked))
 
     def posture(self, state: State, ctx: Context) -> Tensor:
         """Closeness of the joints to the pose to stand or to walk in (N,)."""

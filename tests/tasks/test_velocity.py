@@ -235,7 +235,7 @@ def test_a_biped_and_a_quadruped_take_the_same_steps_without_any_line_of_their_o
 
 def test_a_biped_that_is_to_stand_starts_with_its_feet_apart_and_its_posture_is_best_there():
     robot = load_robot("humanoid")
-    task = Velocity(robot="humanoid", stance=0.5)
+    task = Velocity(robot="humanoid", stance=0.5, step_width=0.3)
     state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
     stance, height = task.astride(ctx.robot, 0.5)
     moved = [name for name, a, b in zip(robot.joints, stance, robot.home, strict=True) if abs(a - b) > 1e-3]
@@ -249,7 +249,7 @@ def test_a_biped_that_is_to_stand_starts_with_its_feet_apart_and_its_posture_is_
 
 
 def test_feet_that_are_closer_together_than_a_biped_should_stand_cost_the_share_that_is_missing():
-    task = Velocity(robot="humanoid", stance=0.5)
+    task = Velocity(robot="humanoid", stance=0.5, step_width=0.3)
     state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
     height = ctx.robot.spec.home_height
     width = feet_apart(widened(ctx.robot.spec, 0.5 * height))
