@@ -433,8 +433,8 @@ class Velocity(Task):
         return (self.action_scale * ctx.robot.effort / ctx.robot.kp).clamp(max=self.most_scale)
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
-        """The pose to stand or to walk in, as the command asks, with a little noise, facing anywhere; some start at part
-        of the commanded velocity."""
+        """The pose to stand or to walk in, as the command asks, with a little noise, facing anywhere; some start at
+        part of the commanded velocity."""
         robot = ctx.robot
         joints = len(robot.spec.joints)
         heading = random.uniform(-torch.pi, torch.pi, num_envs) / 2
