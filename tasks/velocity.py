@@ -212,7 +212,8 @@ class Velocity(Task):
     """How far apart a biped's feet should be when it stands, at least, as a share of the base's height. A push from the
     side topples a robot whose feet are close together: the leg that would have to step is the one that carries it."""
     step_width: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
-    """The same while it walks. Posture asks for no less than the home pose has, and 0 for nothing else."""
+    """How far apart they should be while it walks, at least, as a share of the base's height. With less than in the
+    home pose, that pose stays the one to walk in, and the feet may come closer."""
     collisions: Literal["light", "all"] = "light"
     """What of the robot collides, see `Scene.collisions`."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
@@ -444,11 +445,11 @@ class Velocity(Task):
         )
         velocity = torch.zeros(num_envs, 3, device=random.device)
         velocity[:, :2] = started * ctx.command[:, :2]
-        stance, height = self.astride(robot, self.stance)
-        stride, walking = self.astride(robot, self.step_width)
+        stance, stance_height = self.astride(robot, self.stance)
+        stride, stride_height = self.astride(robot, self.step_width)
         rests = ctx.command.abs().amax(dim=1) <= COMMAND_THRESHOLD
         home = torch.where(rests[:, None], stance, stride)
-        heights = torch.where(rests, height, walking)
+        heights = torch.where(rests, stance_height, stride_height)
         noisy = home + random.uniform(-0.05, 0.05, num_envs, joints)
         return InitialState(
             base_pos=torch.stack((zeros, zeros, heights), dim=-1),

@@ -11,6 +11,7 @@ import torch
 
 from robolearn.core import env_state
 from robolearn.core.capture import Captured, Places
+from robolearn.core.curricula import Curricula
 from robolearn.core.delay import DelayLine
 from robolearn.core.env_state import EnvState, EpisodeState, leaves, with_leaves
 from robolearn.core.episode_stats import EpisodeStats
@@ -20,21 +21,18 @@ from robolearn.core.graphs import Graph
 from robolearn.core.learner_env import LEVEL
 from robolearn.core.rows import Rows
 from robolearn.core.step_result import StepResult as StepResult
-from robolearn.core.task_check import check_parts, draw, require_shape, takes_rows
+from robolearn.core.task_check import check_backend, check_parts, draw, require_shape, takes_rows
 from robolearn.core.threads import step_threads
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend, require_features
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT
-from robolearn.envs.state import Initial, InitialState, State, Tensor, by_entity
+from robolearn.envs.state import Initial, InitialState, Tensor, by_entity
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.tasks.mdp.commands import Command, Drawn
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants, computed_once
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Ratio, Task
-
-LEVEL_ENVS = 1024
-"""With more environments than this, the levels of curricula also follow what the others did."""
 
 
 class Diverged(RunFailed):
@@ -77,19 +75,7 @@ class Env:
         self.scene = task.scene(robot)
         require_features(self.scene, backend.capabilities.name, backend.capabilities.features)
         self.num_actions = len(robot.actuators)
-        timestep = backend.capabilities.timestep
-        self.substeps = round(task.control_dt / timestep)
-        if self.substeps < 1 or abs(self.substeps * timestep - task.control_dt) > 1e-9:
-            raise ValueError(
-                f"task.control_dt={task.control_dt:g} is not a multiple of the {timestep:g} s physics step of "
-                f"backend={backend.capabilities.name}; use {max(1, self.substeps) * timestep:g}"
-            )
-        unsettable = set(task.randomize) - backend.capabilities.params
-        if unsettable:
-            raise ValueError(
-                f"task.randomize.{min(unsettable)}: backend={backend.capabilities.name} cannot set it; it can set "
-                f"{', '.join(sorted(backend.capabilities.params))}"
-            )
+        self.substeps = check_backend(task, backend.capabilities)
         self.max_episode_steps = max(1, round(task.episode_length_s / task.control_dt))
         self.random = Random(int(np.random.SeedSequence((seed, rank)).generate_state(1)[0]), self.device)
         self.dt = task.control_dt
@@ -97,7 +83,7 @@ class Env:
         self._constants = RobotConstants.of(robot, joint_limits(robot), self.device)
         self._action_delay = DelayLine(task.action_delay)
         self._observation_delay = DelayLine(task.observation_delay)
-        self._levels = task.active_levels() if training else {}
+        self._curricula = Curricula(task, training)
         self.state = self._blank()
         """Everything that a step changes, see `EnvState`."""
         self._reward_terms = task.reward_terms()
@@ -110,7 +96,7 @@ class Env:
         self._noise = self._noise_row()
         self._takes_rows = not self.gradients and takes_rows(task, backend.state, self.ctx)
         """Whether a reset may observe the new episodes only."""
-        metrics = [*task.metrics(backend.state, self.ctx), *self._first_levels()]
+        metrics = [*task.metrics(backend.state, self.ctx), *self._curricula.names]
         self._stats = EpisodeStats(list(self._reward_terms), metrics, self._weights, self.dt)
         self.read_at_once = self.device.type == "cpu"
         """Whether reading a number costs nothing; on a GPU the read would wait for everything queued."""
@@ -157,7 +143,7 @@ class Env:
         ends = {name: never.clone() for name in ("terminated", "truncated", "diverged", "done", "exogenous")}
         return EnvState(
             episode,
-            per_env=self._with_levels(task.per_env_state(n, self.random)),
+            per_env=self._curricula.added_to(task.per_env_state(n, self.random), n, self.device),
             observations={},
             terminal_observations={},
             outcome={"reward": zeros(), **ends},
@@ -166,34 +152,9 @@ class Env:
             flags={},
         )
 
-    def _first_levels(self) -> dict[str, Tensor]:
-        """Levels (N,) before the first step, by their name in the per-env state."""
-        return {
-            f"{LEVEL}{name}": torch.full(
-                (self.num_envs,), self.task.curricula[name].start, device=self.device
-            )
-            for name in self._levels
-        }
-
-    def _with_levels(self, own: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The task's per-env state, and the levels."""
-        return {**self._first_levels(), **own} if self._levels else own
-
     def _level(self, name: str) -> Tensor | None:
         """(N,) level of a curriculum; None without one."""
         return self.state.per_env.get(f"{LEVEL}{name}")
-
-    def _change_levels(self, state: State, ctx: Context, diverged: Tensor) -> None:
-        """Let every level rise or fall by what its function says; a diverged environment keeps its own.
-
-        A policy learns from all samples, of which each environment has fewer where there are more. So that training
-        becomes harder as early with many, the mean level changes with the number of samples beyond `LEVEL_ENVS`.
-        """
-        others = max(0.0, self.num_envs / LEVEL_ENVS - 1)
-        for name, function in self._levels.items():
-            old, change = self.state.per_env[f"{LEVEL}{name}"], function(state, ctx)
-            new = (old + change + others * change.mean()).clamp(0.0, self.task.curricula[name].most)
-            self.state.per_env = {**self.state.per_env, f"{LEVEL}{name}": torch.where(diverged, old, new)}
 
     def _draw_commands(self, commands: Command) -> Drawn:
         """New commands for every environment, at its level."""
@@ -387,7 +348,8 @@ class Env:
             self.state.per_env = env_state.where(
                 done & ~diverged, task.advance_per_env(state, ctx, done), self.state.per_env
             )
-            self._change_levels(state, ctx, diverged)
+            levels = self._curricula.changed(self.state.per_env, state, ctx, diverged)
+            self.state.per_env = {**self.state.per_env, **levels}
 
         self.state.outcome["exogenous"] |= self._redraw_commands()
         seen = self._observe(lost=lost)
@@ -438,8 +400,7 @@ class Env:
     def _measured(self, ctx: Context, lost: Tensor | None) -> dict[str, Ratio]:
         """The task's metrics; rows `lost` (N,) to divergence count in none."""
         out = {}
-        complete = {f"{LEVEL}{name}": self.task.curricula[name].complete for name in self._levels}
-        levels = {name: self.state.per_env[name] / most for name, most in complete.items()}
+        levels = self._curricula.shares(self.state.per_env)
         for name, value in {**self.task.metrics(self.backend.state, ctx), **levels}.items():
             total, weight = value if isinstance(value, Ratio) else (value, torch.ones_like(value))
             # Copies: the reset of this step overwrites the State, of which a metric may be a view.

@@ -1,4 +1,4 @@
-"""Checks every part of a task once, so that an error names the part and its place in the file."""
+"""Checks a task against its backend, and every part of it once, so that an error names the part and its place."""
 
 from __future__ import annotations
 
@@ -8,12 +8,35 @@ from typing import Any
 
 import torch
 
+from robolearn.envs.backend import Capabilities
 from robolearn.envs.state import State, Tensor
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.commands import Command, Drawn
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.task import Ratio, Task
+
+
+def check_backend(task: Task, capabilities: Capabilities) -> int:
+    """Physics steps in a control step of this task.
+
+    Raises:
+        ValueError: they are no whole number, or the backend cannot set a parameter that the task randomizes.
+    """
+    timestep, name = capabilities.timestep, capabilities.name
+    substeps = round(task.control_dt / timestep)
+    if substeps < 1 or abs(substeps * timestep - task.control_dt) > 1e-9:
+        raise ValueError(
+            f"task.control_dt={task.control_dt:g} is not a multiple of the {timestep:g} s physics step of "
+            f"backend={name}; use {max(1, substeps) * timestep:g}"
+        )
+    unsettable = set(task.randomize) - capabilities.params
+    if unsettable:
+        raise ValueError(
+            f"task.randomize.{min(unsettable)}: backend={name} cannot set it; it can set "
+            f"{', '.join(sorted(capabilities.params))}"
+        )
+    return substeps
 
 
 def check_parts(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from robolearn import config
-from robolearn.core import env as env_module
+from robolearn.core import curricula
 from robolearn.core.env import Env
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
@@ -55,7 +55,7 @@ def test_levels_change_every_step_and_stay_within_0_and_1():
 
 
 def test_levels_of_many_environments_also_follow_what_the_others_did(monkeypatch):
-    monkeypatch.setattr(env_module, "LEVEL_ENVS", 1)
+    monkeypatch.setattr(curricula, "LEVEL_ENVS", 1)
     env = eased()
     env.step(torch.zeros(3, 21))
     # Three times as many as the rates are stated for: twice the mean of 0.2, -0.2 and -0.2 on top.

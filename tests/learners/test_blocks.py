@@ -95,12 +95,17 @@ def test_even_parts_of_a_mirror_image_stay_and_odd_ones_change_their_sign():
 
 
 @pytest.mark.usefixtures("_small")
-@pytest.mark.parametrize("estimated", [(), ("estimated",)])
-def test_a_task_trains_to_the_losses_of_the_whole_network(make_env, monkeypatch, calls, estimated):
-    runs = []
+@pytest.mark.parametrize(("estimated", "threads"), [((), 1), (("estimated",), 1), ((), 3)])
+def test_a_task_trains_to_the_losses_of_the_whole_network(
+    make_env, monkeypatch, calls, threads, estimated, request
+):
+    before, runs = torch.get_num_threads(), []
+    request.addfinalizer(lambda: torch.set_num_threads(before))
+    torch.set_num_threads(threads)
+    monkeypatch.setattr(update, "WORTH_SPLITTING", 1)  # of 46 samples three threads take 15, 15 and 16
     for least in (1, 10_000):
         monkeypatch.setattr(update, "LEAST_ROWS", least)
-        env = make_env(HumanoidWalk(), num_envs=24)
+        env = make_env(HumanoidWalk(), num_envs=23)
         sizes = {"num_steps": 6, "minibatch_size": 48, "estimator_hidden": (8,)}
         config = PPOConfig(
             **sizes, precision="fp32", activation="relu", max_kl=1e9, estimated_groups=estimated
@@ -109,9 +114,8 @@ def test_a_task_trains_to_the_losses_of_the_whole_network(make_env, monkeypatch,
         losses = [learner.iterate(env).losses for _ in range(3)]
         runs.append((losses, len(calls)))
     (halved, taken), (whole, taken_after) = runs
-    assert (
-        taken == taken_after == 3 * 2 * PPOConfig().num_epochs * 3
-    )  # iterations, networks, epochs, minibatches
+    minibatches = 3 * PPOConfig().num_epochs * 3  # iterations, epochs, minibatches
+    assert taken == taken_after == minibatches * 2 * threads
     for ours, theirs in zip(halved, whole, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-5)
     assert halved != whole

@@ -1,0 +1,54 @@
+"""Curricula of an Env: the level of each environment, with which its commands or pushes grow in a training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from robolearn.core.learner_env import LEVEL
+from robolearn.envs.state import State, Tensor
+from robolearn.tasks.mdp.context import Context
+from robolearn.tasks.mdp.task import Task
+
+LEVEL_ENVS = 1024
+"""With more environments than this, the levels also follow what the others did."""
+
+
+class Curricula:
+    """The active curricula of a task. Their levels are part of the per-env state, under `LEVEL` and their name."""
+
+    def __init__(self, task: Task, training: bool) -> None:
+        """Without `training` there are none: commands and pushes have their full ranges."""
+        active = task.active_levels() if training else {}
+        self._functions = {f"{LEVEL}{name}": function for name, function in active.items()}
+        self._stated = {f"{LEVEL}{name}": task.curricula[name] for name in active}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of each level in the per-env state and among the metrics."""
+        return tuple(self._stated)
+
+    def added_to(self, own: dict[str, Tensor], num_envs: int, device: torch.device) -> dict[str, Tensor]:
+        """A task's per-env state, and beside it the levels (N,) before the first step; as it is without curricula."""
+        first = {name: torch.full((num_envs,), s.start, device=device) for name, s in self._stated.items()}
+        return {**first, **own} if first else own
+
+    def shares(self, levels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Each level (N,) as a share of the one of a complete training."""
+        return {name: levels[name] / stated.complete for name, stated in self._stated.items()}
+
+    def changed(
+        self, levels: Mapping[str, Tensor], state: State, ctx: Context, diverged: Tensor
+    ) -> dict[str, Tensor]:
+        """Each level (N,) after it rose or fell by what its function says; a diverged environment keeps its own.
+
+        A policy learns from all samples, of which each environment has fewer where there are more. So that training
+        becomes harder as early with many, the mean level changes with the number of samples beyond `LEVEL_ENVS`.
+        """
+        others, out = max(0.0, len(diverged) / LEVEL_ENVS - 1), {}
+        for name, function in self._functions.items():
+            old, change = levels[name], function(state, ctx)
+            new = (old + change + others * change.mean()).clamp(0.0, self._stated[name].most)
+            out[name] = torch.where(diverged, old, new)
+        return out
