@@ -322,28 +322,44 @@ def validate(config: Config) -> None:
 
 def changed(before: Config, after: Config) -> list[str]:
     """The dotted keys whose values differ between two configurations."""
-
-    def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, dict):
-            for key, item in value.items():
-                yield from flat(item, f"{path}.{key}" if path else key)
-        else:
-            yield path, value
-
-    old, new = dict(flat(to_dict(before), "")), dict(flat(to_dict(after), ""))
+    old, new = dict(_flat(to_dict(before))), dict(_flat(to_dict(after)))
     return [key for key in {**old, **new} if key not in old or key not in new or old[key] != new[key]]
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values in nested dictionaries, with their dotted keys."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _flat(item, f"{path}.{key}" if path else key)
+    else:
+        yield path, value
+
+
+def _added(path: str, saved: Config) -> list[str]:
+    """The dotted keys of a configuration that is loaded from `path` which the file does not have: the version that
+    wrote it had no such settings."""
+    file = _saved_file(Path(path))
+    written = dict(_flat(migrated(yaml_file.read(file), file)))
+
+    def is_written(key: str) -> bool:
+        """Whether the file has the key, or states a term that it is a part of in fewer words."""
+        return any(key == one or key.startswith(f"{one}.") for one in written)
+
+    return [key for key, _ in _flat(to_dict(saved)) if not is_written(key)]
 
 
 def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:
     """The dotted keys whose values differ between a resumed run and the saved one, which prevents an exact resume.
 
-    Number of iterations, checkpoint interval and output folder are not counted.
+    Settings that the version that saved it did not have are among them: their defaults may do something else than that
+    version did. Number of iterations, checkpoint interval and output folder are not counted.
     """
     if run.resume is None:
         return []
     saved = load(run.resume, _naming_files(overrides))
     harmless = {"resume", "output", "max_iterations", "checkpoint_interval"}
-    return [key for key in changed(saved, run) if key not in harmless]
+    differing = dict.fromkeys((*_added(run.resume, saved), *changed(saved, run)))
+    return [key for key in differing if key not in harmless]
 
 
 def _naming_files(words: Iterable[str]) -> list[str]:

@@ -447,6 +447,18 @@ def test_a_run_with_a_task_from_a_file_resumes_where_the_file_is_named(
     assert config.resume_changes(words, run) == []
 
 
+def test_settings_that_a_run_of_an_earlier_version_does_not_have_count_as_changed(tmp_path):
+    config.save(config.resolve(["task=velocity", "robot=humanoid"]), tmp_path / config.FILE_NAME)
+    words = [f"resume={tmp_path}"]
+    assert config.resume_changes(words, config.resolve(words)) == []
+    saved = yaml_file.read(tmp_path / config.FILE_NAME)
+    del saved["task"]["step_width"], saved["learner"]["skip_events"]
+    (tmp_path / config.FILE_NAME).write_text(yaml.safe_dump(saved))
+    assert config.resume_changes(words, config.resolve(words)) == ["task.step_width", "learner.skip_events"]
+    words.append("task.step_width=0")
+    assert config.resume_changes(words, config.resolve(words)) == ["task.step_width", "learner.skip_events"]
+
+
 # Documentation --------------------------------------------------------------------------------------------
 
 
