@@ -212,8 +212,8 @@ class Velocity(Task):
     """How far apart a biped's feet should be when it stands, at least, as a share of the base's height. A push from the
     side topples a robot whose feet are close together: the leg that would have to step is the one that carries it."""
     step_width: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
-    """How far apart they should be while it walks, at least, as a share of the base's height. With less than in the
-    home pose, that pose stays the one to walk in, and the feet may come closer."""
+    """How far apart a biped's feet should be while it walks, at least, as a share of the base's height. With less than
+    in the home pose, that pose stays the one to walk in, and the feet may come closer."""
     collisions: Literal["light", "all"] = "light"
     """What of the robot collides, see `Scene.collisions`."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
