@@ -62,21 +62,7 @@ COMMANDS = {
         ["task.stance=0.65", "max_iterations=3600"],
     ],
     "unitree_go1": [["task=velocity", "robot=unitree_go1", "num_envs=1024", *EARLIER, "max_iterations=1500"]],
-    "unitree_g1": [
-        # First with its feet under its hips, then apart, then further apart, and in the end with shorter steps.
-        [
-            "task=velocity",
-            "robot=unitree_g1",
-            "num_envs=1024",
-            "task.stance=0",
-            *EARLIER,
-            "max_iterations=1002",
-        ],
-        ["task.stance=0.65", "task.curricula.pushes=1.4", "max_iterations=2238"],
-        ["task.rewards.narrow=-5", "max_iterations=4109"],
-        ["learner.desired_kl=0.01", "max_iterations=4224"],
-        ["learner.desired_kl=0.005", "max_iterations=4600"],
-    ],
+    "unitree_g1": [["task=velocity", "robot=unitree_g1", "num_envs=1024"]],
 }
 """What each policy was asked of `robolearn train`, besides the seed; a stage resumes the one before it."""
 OF_THE_MACHINE = {"max_iterations", "torch_threads", "backend.threads", "device"}
