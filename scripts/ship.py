@@ -35,7 +35,9 @@ EARLIER = [
     "task.rewards.air_time.weight=20",
     "task.rewards.narrow=0",
     "task.rewards.foot_slip=-0.3",
-    "task.rewards.stepping=-8",
+    "task.rewards.stepping.weight=-8",
+    "task.rewards.stepping.free=0",
+    "task.rewards.crouching=0",
     "task.rewards.action_rate=-0.02",
     "learner.final_kl=0",
     "learner.skip_events=false",
@@ -62,7 +64,15 @@ COMMANDS = {
         ["task.stance=0.65", "max_iterations=3600"],
     ],
     "unitree_go1": [["task=velocity", "robot=unitree_go1", "num_envs=1024", *EARLIER, "max_iterations=1500"]],
-    "unitree_g1": [["task=velocity", "robot=unitree_g1", "num_envs=1024"]],
+    "unitree_g1": [
+        [
+            "task=velocity",
+            "robot=unitree_g1",
+            "num_envs=1024",
+            "task.rewards.stepping.free=0",
+            "task.rewards.crouching=0",
+        ]
+    ],
 }
 """What each policy was asked of `robolearn train`, besides the seed; a stage resumes the one before it."""
 OF_THE_MACHINE = {"max_iterations", "torch_threads", "backend.threads", "device"}

@@ -169,9 +169,10 @@ def resting(state: State, ctx: Context) -> Tensor:
     return ~moving(state, ctx) & (ctx.push_time > CATCH_TIME)
 
 
-def stepping(state: State, ctx: Context) -> Tensor:
-    """Share of the feet that are off the ground while the robot should stand still (N,)."""
-    return (~ctx.task_state["contact"]).float().mean(dim=1) * resting(state, ctx)
+def stepping(state: State, ctx: Context, free: Share) -> Tensor:
+    """Share of the feet that are off the ground, beyond `free`, while the robot should stand still (N,). Fewer count
+    below 0: where every foot off the ground only cost, a robot that cannot stand yet would do best to fall soon."""
+    return ((~ctx.task_state["contact"]).float().mean(dim=1) - free) * resting(state, ctx)
 
 
 def still(state: State, ctx: Context, std: Positive) -> Tensor:
@@ -262,9 +263,10 @@ class Velocity(Task):
             "swing_height": reward(swing_height, -2.0, height=0.12),
             "foot_slip": reward(foot_slip, -0.6),
             "landing": reward(landing, -0.3),
-            "stepping": reward(Velocity.stepping, -30.0),
+            "stepping": reward(Velocity.stepping, -30.0, free=0.5),
             "still": reward(Velocity.still, 1.0, std=0.1),
             "narrow": reward(Velocity.narrow, -5.0),
+            "crouching": reward(Velocity.crouching, -20.0, height=0.85),
             "self_contact": reward(self_contact, -1.0, force=10.0),
             "vertical_speed": reward(terms.vertical_speed, -0.5),
             "roll_pitch_rate": reward(terms.roll_pitch_rate, -0.05),
@@ -371,6 +373,12 @@ class Velocity(Task):
         # No further than the legs can be spread.
         return narrow(state, ctx, *(min(width, feet_apart(widened(robot, width))) for width in asked))
 
+    def crouching(self, state: State, ctx: Context, height: Share) -> Tensor:
+        """By what share the base is below `height` times its height in the pose to stand or to walk in (N,)."""
+        (_, standing), (_, walking) = (self.astride(ctx.robot, x) for x in (self.stance, self.step_width))
+        wanted = torch.where(moving(state, ctx), walking, standing) * height
+        return (1 - state.robot.base_pos[:, 2] / wanted).clamp(min=0.0)
+
     def posture(self, state: State, ctx: Context) -> Tensor:
         """Closeness of the joints to the pose to stand or to walk in (N,)."""
         (stance, _), (stride, _) = (self.astride(ctx.robot, x) for x in (self.stance, self.step_width))
@@ -393,9 +401,9 @@ class Velocity(Task):
         level = ctx.per_env_state.get("level_pushes")
         return 1.0 if level is None else (level / self.curricula["pushes"].complete).clamp(max=1.0)
 
-    def stepping(self, state: State, ctx: Context) -> Tensor:
-        """Share of the feet that are off the ground while the robot should stand still, times `steadiness` (N,)."""
-        return stepping(state, ctx) * self.steadiness(ctx)
+    def stepping(self, state: State, ctx: Context, free: Share) -> Tensor:
+        """Feet off the ground while the robot should stand still, see `stepping`, times `steadiness` (N,)."""
+        return stepping(state, ctx, free) * self.steadiness(ctx)
 
     def still(self, state: State, ctx: Context, std: Positive) -> Tensor:
         """How still the base is while the robot should stand still, times `steadiness` (N,)."""

@@ -82,6 +82,7 @@ def test_rewards_of_a_step_that_ends_with_a_hard_landing_after_a_low_swing():
         "foot_slip": 0.25,
         "landing": 0.5,
         "stepping": 0.0,
+        "crouching": 0.0,
     }
     found = rewards(Velocity(), state, ctx)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-5)
@@ -132,7 +133,10 @@ def test_feet_may_leave_the_ground_only_where_the_command_is_to_move():
     state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
     ctx.task_state["contact"] = torch.tensor([[True, False]])
     found = rewards(Velocity(), state, ctx)
-    assert (found["stepping"], found["air_time"], found["foot_clearance"]) == (0.5, 0.0, 0.0)
+    assert (found["stepping"], found["air_time"], found["foot_clearance"]) == (0.0, 0.0, 0.0)
+    for up, cost in (([True, True], 0.5), ([False, False], -0.5)):  # beyond half of the feet
+        ctx.task_state["contact"] = ~torch.tensor([up])
+        assert rewards(Velocity(), state, ctx)["stepping"] == cost
     state, ctx = placed("humanoid", (0.0, 0.0, 0.5))
     ctx.task_state["contact"] = torch.tensor([[True, False]])
     assert rewards(Velocity(), state, ctx)["stepping"] == 0.0
@@ -140,12 +144,21 @@ def test_feet_may_leave_the_ground_only_where_the_command_is_to_move():
 
 def test_a_robot_that_was_pushed_within_the_last_second_may_step_to_catch_itself():
     state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
-    ctx.task_state["contact"] = torch.tensor([[True, False]])
+    ctx.task_state["contact"] = torch.tensor([[False, False]])
     state.robot.base_lin_vel[0] = torch.tensor([0.06, 0.08, 9.0])  # 0.1 m/s along the ground
     for time, stepping, still in ((1.0, 0.0, 0.0), (1.02, 0.5, math.exp(-1))):
         ctx.push_time = torch.tensor([time])
         found = rewards(Velocity(), state, ctx)
         assert (found["stepping"], found["still"]) == pytest.approx((stepping, still))
+
+
+def test_a_base_below_a_share_of_its_height_in_the_pose_to_walk_or_stand_in_costs_the_share_that_is_missing():
+    for command, share in (((0.5, 0.0, 0.0), 0.5), ((0.0, 0.0, 0.0), 0.65)):
+        state, ctx = placed("humanoid", command)
+        asked = widened(ctx.robot.spec, share * ctx.robot.spec.home_height).home_height
+        for height, cost in ((1.0, 0.0), (0.85, 0.0), (0.68, 0.2)):
+            state.robot.base_pos[:, 2] = height * asked
+            assert rewards(Velocity(), state, ctx)["crouching"] == pytest.approx(cost, abs=1e-5)
 
 
 def test_landing_costs_the_squared_speed_of_a_foot_before_touch_down():
@@ -182,7 +195,7 @@ def test_steps_of_a_robot_that_is_asked_to_stand_count_as_drift_and_those_of_one
 
 def test_standing_still_is_asked_for_by_the_share_of_the_pushes_that_a_robot_withstands():
     state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
-    ctx.task_state["contact"] = torch.tensor([[True, False]])
+    ctx.task_state["contact"] = torch.tensor([[False, False]])
     assert Velocity().curricula["pushes"].complete == 2.0
     for level, share in ((0.0, 0.0), (0.6, 0.3), (3.4, 1.0)):
         ctx.per_env_state = {"level_pushes": torch.tensor([level])}
