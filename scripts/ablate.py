@@ -43,6 +43,8 @@ VARIANTS = {
     "no posture": ["task.rewards.posture=0"],
     "no swing height, no clearance": ["task.rewards.swing_height=0", "task.rewards.foot_clearance=0"],
     "no slip, no soft landing": ["task.rewards.foot_slip=0", "task.rewards.landing=0"],
+    "standing on the feet earns nothing": ["task.rewards.stepping.free=0"],
+    "no cost of a crouch": ["task.rewards.crouching=0"],
     "nothing for standing still": ["task.rewards.stepping=0", "task.rewards.still=0"],
     "free falls": ["task.rewards.fall=0"],
     "all pushes from the start": [

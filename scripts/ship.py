@@ -28,7 +28,10 @@ from robolearn.learners.saved import PRETRAINED
 from robolearn.training import checkpoint
 
 ROOT = Path(__file__).parent.parent
+STANDING_FREE = ["task.rewards.stepping.free=0", "task.rewards.crouching=0"]
+"""Standing earned nothing, and a crouch cost nothing."""
 EARLIER = [
+    *STANDING_FREE,
     "task.step_width=0",
     "task.pushes.seconds=[1,6]",
     "task.curricula.pushes.rise=0.12",
@@ -36,8 +39,6 @@ EARLIER = [
     "task.rewards.narrow=0",
     "task.rewards.foot_slip=-0.3",
     "task.rewards.stepping.weight=-8",
-    "task.rewards.stepping.free=0",
-    "task.rewards.crouching=0",
     "task.rewards.action_rate=-0.02",
     "learner.final_kl=0",
     "learner.skip_events=false",
@@ -64,15 +65,7 @@ COMMANDS = {
         ["task.stance=0.65", "max_iterations=3600"],
     ],
     "unitree_go1": [["task=velocity", "robot=unitree_go1", "num_envs=1024", *EARLIER, "max_iterations=1500"]],
-    "unitree_g1": [
-        [
-            "task=velocity",
-            "robot=unitree_g1",
-            "num_envs=1024",
-            "task.rewards.stepping.free=0",
-            "task.rewards.crouching=0",
-        ]
-    ],
+    "unitree_g1": [["task=velocity", "robot=unitree_g1", "num_envs=1024", *STANDING_FREE]],
 }
 """What each policy was asked of `robolearn train`, besides the seed; a stage resumes the one before it."""
 OF_THE_MACHINE = {"max_iterations", "torch_threads", "backend.threads", "device"}

@@ -364,6 +364,10 @@ class Velocity(Task):
             robot.tables[name] = torch.tensor(wide.home, device=robot.home.device)
         return robot.tables[name], wide.home_height
 
+    def poses(self, robot: RobotConstants) -> tuple[tuple[Tensor, float], tuple[Tensor, float]]:
+        """The poses to stand and to walk in, see `astride`."""
+        return self.astride(robot, self.stance), self.astride(robot, self.step_width)
+
     def narrow(self, state: State, ctx: Context) -> Tensor:
         """Feet closer together than `stance` and `step_width` ask for, see `narrow` (N,); 0 but for bipeds."""
         robot = ctx.robot.spec
@@ -375,13 +379,13 @@ class Velocity(Task):
 
     def crouching(self, state: State, ctx: Context, height: Share) -> Tensor:
         """By what share the base is below `height` times its height in the pose to stand or to walk in (N,)."""
-        (_, standing), (_, walking) = (self.astride(ctx.robot, x) for x in (self.stance, self.step_width))
+        (_, standing), (_, walking) = self.poses(ctx.robot)
         wanted = torch.where(moving(state, ctx), walking, standing) * height
         return (1 - state.robot.base_pos[:, 2] / wanted).clamp(min=0.0)
 
     def posture(self, state: State, ctx: Context) -> Tensor:
         """Closeness of the joints to the pose to stand or to walk in (N,)."""
-        (stance, _), (stride, _) = (self.astride(ctx.robot, x) for x in (self.stance, self.step_width))
+        (stance, _), (stride, _) = self.poses(ctx.robot)
         return posture(state, ctx, stance, stride)
 
     def tracked(self, state: State, ctx: Context) -> Tensor:
@@ -453,8 +457,7 @@ class Velocity(Task):
         )
         velocity = torch.zeros(num_envs, 3, device=random.device)
         velocity[:, :2] = started * ctx.command[:, :2]
-        stance, stance_height = self.astride(robot, self.stance)
-        stride, stride_height = self.astride(robot, self.step_width)
+        (stance, stance_height), (stride, stride_height) = self.poses(robot)
         rests = ctx.command.abs().amax(dim=1) <= COMMAND_THRESHOLD
         home = torch.where(rests[:, None], stance, stride)
         heights = torch.where(rests, stance_height, stride_height)

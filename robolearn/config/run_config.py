@@ -339,13 +339,22 @@ def _added(path: str, saved: Config) -> list[str]:
     """The dotted keys of a configuration that is loaded from `path` which the file does not have: the version that
     wrote it had no such settings."""
     file = _saved_file(Path(path))
-    written = dict(_flat(migrated(yaml_file.read(file), file)))
+    return list(_lacking(to_dict(saved), migrated(yaml_file.read(file), file)))
 
-    def is_written(key: str) -> bool:
-        """Whether the file has the key, or states a term that it is a part of in fewer words."""
-        return any(key == one or key.startswith(f"{one}.") for one in written)
 
-    return [key for key, _ in _flat(to_dict(saved)) if not is_written(key)]
+def _lacking(now: Any, written: Any, path: str = "") -> Iterator[str]:
+    """The dotted keys of the values in `now` that are not in `written`. A term that is written as one value had no
+    other settings then: the value is that of its first, a weight for example."""
+    if not isinstance(now, dict):
+        return
+    if not isinstance(written, dict):
+        written = dict.fromkeys(list(now)[:1], written)
+    for key, item in now.items():
+        dotted = f"{path}.{key}" if path else key
+        if key in written:
+            yield from _lacking(item, written[key], dotted)
+        else:
+            yield from (name for name, _ in _flat(item, dotted))
 
 
 def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:

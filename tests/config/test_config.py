@@ -455,6 +455,12 @@ def test_settings_that_a_run_of_an_earlier_version_does_not_have_count_as_change
     del saved["task"]["step_width"], saved["learner"]["skip_events"]
     (tmp_path / config.FILE_NAME).write_text(yaml.safe_dump(saved))
     assert config.resume_changes(words, config.resolve(words)) == ["task.step_width", "learner.skip_events"]
+    saved["task"]["rewards"]["stepping"] = -30.0  # a term that had no parameters
+    (tmp_path / config.FILE_NAME).write_text(yaml.safe_dump(saved))
+    changes = config.resume_changes(words, config.resolve(words))
+    assert set(changes) == {"task.step_width", "task.rewards.stepping.free", "learner.skip_events"}
+    del saved["task"]["rewards"]["stepping"]  # a term that was not there stays away
+    (tmp_path / config.FILE_NAME).write_text(yaml.safe_dump(saved))
     words.append("task.step_width=0")
     assert config.resume_changes(words, config.resolve(words)) == ["task.step_width", "learner.skip_events"]
 
