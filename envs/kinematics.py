@@ -98,13 +98,14 @@ def joint_roles(robot: Robot) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=8)
 def widened(robot: Robot, distance: float) -> Robot:
-    """A biped whose feet are at least `distance` [m] apart, sideways, in its home pose: the first joint of each leg
-    that turns about the forward axis spreads the leg, and the last one turns back by as much: the soles stay level.
+    """A robot whose feet are at least `distance` [m] apart, sideways, in its home pose, see `feet_apart`: the first
+    joint of each leg that turns about the forward axis spreads the leg, and the last one turns back by as much: the
+    soles stay level. Legs of more than two feet need no such ankle.
 
     The legs are spread as far as these joints go where that is less, see `SPARE`. The same robot if its feet are as far
-    apart already, if it has other than two feet, or if a leg has fewer than two such joints.
+    apart already, if their number is odd, or if a leg lacks such joints.
     """
-    if len(robot.feet) != 2:
+    if not robot.feet or len(robot.feet) % 2:
         return robot
     model = _model(robot)
     data = mujoco.MjData(model)
@@ -123,19 +124,19 @@ def widened(robot: Robot, distance: float) -> Robot:
         return np.array(data.site_xpos[soles])
 
     def apart(spread: float) -> float:
-        return float(abs(np.diff(place(spread)[:, 1])[0]))
+        return _apart(place(spread)[:, 1])
 
     before = place(0.0)
-    for foot, outward in zip(robot.feet, np.sign(before[:, 1] - before[::-1, 1]), strict=True):
+    least = 2 if len(robot.feet) == 2 else 1
+    for foot, outward in zip(robot.feet, np.sign(before[:, 1] - before[:, 1].mean()), strict=True):
         rolls = [j for j in leg_joints(model, model.body(foot).id) if abs(data.xaxis[j, 0]) > LATERAL]
-        if len(rolls) < 2:
+        if len(rolls) < least:
             return robot
         # What hangs down moves to the left (+y) in a positive turn about the forward axis.
-        hip, ankle = rolls[0], rolls[-1]
-        turned += [
-            (hip, outward * np.sign(data.xaxis[hip, 0])),
-            (ankle, -outward * np.sign(data.xaxis[ankle, 0])),
-        ]
+        hip, *_ = rolls
+        turned.append((hip, outward * np.sign(data.xaxis[hip, 0])))
+        if len(rolls) > 1:
+            turned.append((rolls[-1], -outward * np.sign(data.xaxis[rolls[-1], 0])))
     rooms = [WIDEST]
     for joint, share in turned:
         if model.jnt_limited[joint]:
@@ -159,10 +160,16 @@ def widened(robot: Robot, distance: float) -> Robot:
 
 @functools.lru_cache(maxsize=8)
 def feet_apart(robot: Robot) -> float:
-    """How far apart the two feet of a robot are in its home pose, sideways [m]."""
+    """How far apart the left and the right feet of a robot are in its home pose, sideways [m]: the distance between
+    the means of the two halves."""
     model = _model(robot)
     data = mujoco.MjData(model)
     data.qpos[:] = mjcf.home_qpos(robot, model)
     mujoco.mj_kinematics(model, data)
-    one, other = (data.site_xpos[model.site(foot).id, 1] for foot in robot.feet)
-    return float(abs(one - other))
+    return _apart(np.array([data.site_xpos[model.site(foot).id, 1] for foot in robot.feet]))
+
+
+def _apart(across: np.ndarray) -> float:
+    """Distance between the means of the two halves of the feet, by their positions along the lateral axis (F,) [m]."""
+    right, left = np.split(np.sort(across), 2)
+    return float(left.mean() - right.mean())

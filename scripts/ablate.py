@@ -37,7 +37,7 @@ VARIANTS = {
     "ELU, not ReLU": ["learner.activation=elu"],
     "no striding, no halting": ["task.rewards.striding=0", "task.rewards.halting=0"],
     "no air time": ["task.rewards.air_time=0"],
-    "feet under the hips": ["task.stance=0", "task.step_width=0"],
+    "feet under the hips": ["task.stance_width=0", "task.step_width=0"],
     "feet under the hips when it walks": ["task.step_width=0"],
     "no cost of feet close together": ["task.rewards.narrow=0"],
     "no posture": ["task.rewards.posture=0"],

@@ -50,7 +50,7 @@ COMMANDS = {
         [
             "task=humanoid_walk",
             "num_envs=1024",
-            "task.stance=0",
+            "task.stance_width=0",
             *EARLIER,
             "task.pushes.speed=[0,0]",
             "task.pushes.seconds=[1,3]",
@@ -62,10 +62,28 @@ COMMANDS = {
             "task.curricula.pushes=1.6",
             "max_iterations=2037",
         ],
-        ["task.stance=0.65", "max_iterations=3600"],
+        ["task.stance_width=0.819", "max_iterations=3600"],
     ],
-    "unitree_go1": [["task=velocity", "robot=unitree_go1", "num_envs=1024", *EARLIER, "max_iterations=1500"]],
-    "unitree_g1": [["task=velocity", "robot=unitree_g1", "num_envs=1024", *STANDING_FREE]],
+    "unitree_go1": [
+        [
+            "task=velocity",
+            "robot=unitree_go1",
+            "num_envs=1024",
+            "task.stance_width=0",
+            *EARLIER,
+            "max_iterations=1500",
+        ]
+    ],
+    "unitree_g1": [
+        [
+            "task=velocity",
+            "robot=unitree_g1",
+            "num_envs=1024",
+            "task.stance_width=0.8857",
+            "task.step_width=0.6813",
+            *STANDING_FREE,
+        ]
+    ],
 }
 """What each policy was asked of `robolearn train`, besides the seed; a stage resumes the one before it."""
 OF_THE_MACHINE = {"max_iterations", "torch_threads", "backend.threads", "device"}

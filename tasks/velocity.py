@@ -7,6 +7,7 @@ robot: the action scale from its motors, the posture from the role of each joint
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
@@ -32,6 +33,8 @@ COMMAND_THRESHOLD = 0.01
 """A command of which no part is larger asks to stand [m/s, rad/s]."""
 LIMBS = "limbs"
 """Name of the contacts of legs and hands with the rest of the robot."""
+GRAVITY = 9.81
+"""[m/s^2]"""
 CATCH_TIME = 1.0
 """How long after a push a robot may step although it is asked to stand, with its feet as it likes [s]."""
 SPREAD = {
@@ -51,6 +54,16 @@ TIMES = (
 Positive = Annotated[float, {"above": 0.0}]
 Share = Annotated[float, {"min": 0.0, "max": 1.0}]
 Change = Annotated[float, {"min": 0.0, "max": 10.0}]
+
+
+def sturdy_width(height: float) -> float:
+    """Distance between a robot's left and right feet [m] at which a push of 1 m/s from the side just does not topple it
+    while its feet stay where they are; its base is `height` [m] above the ground.
+
+    The capture point of a linear inverted pendulum, sqrt(height / g) ahead for each m/s (Pratt et al., Humanoids 2006),
+    has to stay between the feet.
+    """
+    return 2.0 * math.sqrt(height / GRAVITY)
 
 
 @once
@@ -182,11 +195,14 @@ def still(state: State, ctx: Context, std: Positive) -> Tensor:
 
 
 def narrow(state: State, ctx: Context, stance: float, step: float) -> Tensor:
-    """By what share the two feet of a robot are too close together, sideways (N,): of `stance` [m] where the command is
-    to stand, of `step` [m] where it is to move. Free for a while after a push: the robot may have to catch itself."""
+    """By what share the left and the right feet of a robot, the means of both, are too close together (N,): of `stance`
+    [m] where the command is to stand, of `step` [m] where it is to move. Free for a while after a push: the robot may
+    have to catch itself."""
     w, x, y, z = state.robot.base_quat.unbind(dim=1)
     left = torch.stack((2 * (x * y - w * z), 1 - 2 * (x * x + z * z)), dim=1)
-    apart = ((state.robot.foot_pos[:, 0, :2] - state.robot.foot_pos[:, 1, :2]) * left).sum(dim=1).abs()
+    across = (state.robot.foot_pos[:, :, :2] * left[:, None]).sum(dim=2).sort(dim=1).values
+    rightmost, leftmost = across.chunk(2, dim=1)
+    apart = leftmost.mean(dim=1) - rightmost.mean(dim=1)
     width = torch.where(moving(state, ctx), step, stance).clamp(min=1e-6)
     return (1 - apart.clamp(min=1e-6) / width).clamp(min=0.0) * (ctx.push_time > CATCH_TIME)
 
@@ -209,12 +225,13 @@ class Velocity(Task):
     """Torque that a unit action asks for, as a share of the motor's largest."""
     most_scale: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
     """Largest angle for a unit action [rad], for motors that are weak springs."""
-    stance: float = field(default=0.65, metadata={"min": 0.0, "max": 1.0})
-    """How far apart a biped's feet should be when it stands, at least, as a share of the base's height. A push from the
-    side topples a robot whose feet are close together: the leg that would have to step is the one that carries it."""
-    step_width: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
-    """How far apart a biped's feet should be while it walks, at least, as a share of the base's height. With less than
-    in the home pose, that pose stays the one to walk in, and the feet may come closer."""
+    stance_width: float = field(default=1.0, metadata={"min": 0.0, "max": 2.0})
+    """How far apart a robot's left and right feet should be when it stands, at least, as a share of the width that
+    withstands a push of 1 m/s from the side without a step, see `sturdy_width`. A push from the side topples a robot
+    whose feet are close together: the leg that would have to step is the one that carries it."""
+    step_width: float = field(default=0.65, metadata={"min": 0.0, "max": 2.0})
+    """The same while it walks. With less than in the home pose, that pose stays the one to walk in, and the feet may
+    come closer."""
     collisions: Literal["light", "all"] = "light"
     """What of the robot collides, see `Scene.collisions`."""
     moving_starts: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
@@ -356,9 +373,9 @@ class Velocity(Task):
         return torch.stack(fallen).any(dim=0).float() if fallen else torch.zeros_like(ctx.episode_time)
 
     def astride(self, robot: RobotConstants, share: float) -> tuple[Tensor, float]:
-        """Joint positions (J,) [rad] and height of the base [m] with a biped's feet `share` of the base's height apart,
-        see `stance` and `step_width`."""
-        wide = widened(robot.spec, share * robot.spec.home_height)
+        """Joint positions (J,) [rad] and height of the base [m] with the feet `share` of `sturdy_width` apart, see
+        `stance_width` and `step_width`."""
+        wide = widened(robot.spec, share * sturdy_width(robot.spec.home_height))
         name = ("astride", share)
         if name not in robot.tables:
             robot.tables[name] = torch.tensor(wide.home, device=robot.home.device)
@@ -366,14 +383,16 @@ class Velocity(Task):
 
     def poses(self, robot: RobotConstants) -> tuple[tuple[Tensor, float], tuple[Tensor, float]]:
         """The poses to stand and to walk in, see `astride`."""
-        return self.astride(robot, self.stance), self.astride(robot, self.step_width)
+        return self.astride(robot, self.stance_width), self.astride(robot, self.step_width)
 
     def narrow(self, state: State, ctx: Context) -> Tensor:
-        """Feet closer together than `stance` and `step_width` ask for, see `narrow` (N,); 0 but for bipeds."""
+        """Feet closer together than `stance_width` and `step_width` ask for, see `narrow` (N,); 0 for a robot with an
+        odd number of feet."""
         robot = ctx.robot.spec
-        if len(robot.feet) != 2:
+        if len(robot.feet) % 2:
             return torch.zeros_like(ctx.episode_time)
-        asked = [share * robot.home_height for share in (self.stance, self.step_width)]
+        sturdy = sturdy_width(robot.home_height)
+        asked = [share * sturdy for share in (self.stance_width, self.step_width)]
         # No further than the legs can be spread.
         return narrow(state, ctx, *(min(width, feet_apart(widened(robot, width))) for width in asked))
 

@@ -91,6 +91,52 @@ def test_legs_without_a_joint_that_levels_the_sole_stay(tmp_path):
     assert widened(stiff, 0.5) is stiff
 
 
-def test_a_quadruped_stays():
+QUADRUPED = """
+<mujoco>
+  <compiler angle="radian"/>
+  <worldbody>
+    <body name="trunk" pos="0 0 .4">
+      <freejoint/>
+      <geom type="box" size=".2 .1 .05"/>
+      {legs}
+    </body>
+  </worldbody>
+</mujoco>
+"""
+POINT_LEG = """
+<body name="{s}_leg" pos="{pos}">
+  <joint name="{s}_hip" axis="{axis} 0 0" range="-1 1"/>
+  <geom type="capsule" fromto="0 0 0 0 0 -.37" size=".01"/>
+  <geom type="sphere" size=".03" pos="0 0 -.37"/>
+</body>
+"""
+
+
+def test_legs_of_a_quadruped_are_spread_without_ankles_until_the_means_of_its_sides_are_as_far_apart(
+    tmp_path,
+):
+    places = {
+        "fl": (".2 .1 0", "1"),
+        "fr": (".2 -.1 0", "-1"),
+        "bl": ("-.2 .1 0", "1"),
+        "br": ("-.2 -.1 0", "1"),
+    }
+    legs = "".join(POINT_LEG.format(s=s, pos=pos, axis=axis) for s, (pos, axis) in places.items())
+    (tmp_path / "quadruped.xml").write_text(QUADRUPED.format(legs=legs))
+    robot = Robot.load(tmp_path / "quadruped.xml")
+    assert feet_apart(robot) == pytest.approx(0.2, abs=1e-6)
+    # The soles are 0.4 m below the hips: 0.2 + 2 x 0.4 sin(angle) = 0.44.
+    wide = widened(robot, 0.44)
+    angle = math.asin(0.3)
+    home = dict(zip(wide.joints, wide.home, strict=True))
+    assert home == pytest.approx(
+        {"fl_hip": angle, "fr_hip": angle, "bl_hip": angle, "br_hip": -angle}, abs=2e-5
+    )
+    assert feet_apart(wide) == pytest.approx(0.44, abs=1e-4)
+    assert robot.home_height == pytest.approx(0.4, abs=1e-6)
+    assert wide.home_height == pytest.approx(0.4 * math.cos(angle), abs=1e-5)
+
+
+def test_a_quadruped_with_its_feet_far_enough_apart_stays():
     ant = load_robot("ant")
-    assert widened(ant, 5.0) is ant
+    assert widened(ant, 0.5) is ant

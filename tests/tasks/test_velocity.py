@@ -14,7 +14,7 @@ from robolearn.envs.state import State
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp import gait_metrics
 from robolearn.tasks.mdp.context import Random
-from robolearn.tasks.velocity import Velocity
+from robolearn.tasks.velocity import Velocity, sturdy_width
 from tests.factories import load_robot
 from tests.tasks.scenes import ends, rewards, standing
 
@@ -57,7 +57,7 @@ def test_posture_is_as_wide_as_the_command_is_fast():
     for speed in (0.0, 0.1, 1.5):
         state, ctx = placed("humanoid", (speed, 0.0, 0.0))
         state.robot.joint_pos[0, 3] += 0.45  # a knee
-        found[speed] = rewards(Velocity(stance=0.0, step_width=0.0), state, ctx)["posture"]
+        found[speed] = rewards(Velocity(stance_width=0.0, step_width=0.0), state, ctx)["posture"]
     assert found[0.0] == pytest.approx(math.exp(-((0.45 / 0.15) ** 2) / 21))
     assert found[0.1] == pytest.approx(math.exp(-1 / 21))
     assert found[1.5] == pytest.approx(math.exp(-((0.45 / 0.7) ** 2) / 21))
@@ -153,12 +153,14 @@ def test_a_robot_that_was_pushed_within_the_last_second_may_step_to_catch_itself
 
 
 def test_a_base_below_a_share_of_its_height_in_the_pose_to_walk_or_stand_in_costs_the_share_that_is_missing():
-    for command, share in (((0.5, 0.0, 0.0), 0.5), ((0.0, 0.0, 0.0), 0.65)):
+    for command, share in (((0.5, 0.0, 0.0), 0.6), ((0.0, 0.0, 0.0), 0.8)):
         state, ctx = placed("humanoid", command)
-        asked = widened(ctx.robot.spec, share * ctx.robot.spec.home_height).home_height
+        asked = widened(ctx.robot.spec, share * sturdy_width(ctx.robot.spec.home_height)).home_height
         for height, cost in ((1.0, 0.0), (0.85, 0.0), (0.68, 0.2)):
             state.robot.base_pos[:, 2] = height * asked
-            assert rewards(Velocity(), state, ctx)["crouching"] == pytest.approx(cost, abs=1e-5)
+            assert rewards(Velocity(stance_width=0.8, step_width=0.6), state, ctx)[
+                "crouching"
+            ] == pytest.approx(cost, abs=1e-5)
 
 
 def test_landing_costs_the_squared_speed_of_a_foot_before_touch_down():
@@ -248,9 +250,9 @@ def test_a_biped_and_a_quadruped_take_the_same_steps_without_any_line_of_their_o
 
 def test_a_biped_that_is_to_stand_starts_with_its_feet_apart_and_its_posture_is_best_there():
     robot = load_robot("humanoid")
-    task = Velocity(robot="humanoid", stance=0.5, step_width=0.3)
+    task = Velocity(robot="humanoid", stance_width=0.6, step_width=0.4)
     state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
-    stance, height = task.astride(ctx.robot, 0.5)
+    stance, height = task.astride(ctx.robot, 0.6)
     moved = [name for name, a, b in zip(robot.joints, stance, robot.home, strict=True) if abs(a - b) > 1e-3]
     assert moved == ["l_hip_roll", "l_ankle_roll", "r_hip_roll", "r_ankle_roll"]
     start = task.initial_state(1, ctx, Random(1, torch.device("cpu")))
@@ -262,11 +264,10 @@ def test_a_biped_that_is_to_stand_starts_with_its_feet_apart_and_its_posture_is_
 
 
 def test_feet_that_are_closer_together_than_a_biped_should_stand_cost_the_share_that_is_missing():
-    task = Velocity(robot="humanoid", stance=0.5, step_width=0.3)
+    task = Velocity(robot="humanoid", stance_width=0.6, step_width=0.4)
     state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
-    height = ctx.robot.spec.home_height
-    width = feet_apart(widened(ctx.robot.spec, 0.5 * height))
-    assert width == pytest.approx(0.5 * height, abs=1e-4)
+    width = 0.6 * sturdy_width(ctx.robot.spec.home_height)
+    assert feet_apart(widened(ctx.robot.spec, width)) == pytest.approx(width, abs=1e-4)
     # It faces along y: its feet are apart along x, and one is 3 m ahead of the other.
     state.robot.base_quat[0] = torch.tensor([0.5**0.5, 0.0, 0.0, 0.5**0.5])
     state.robot.foot_pos[0] = torch.tensor([[-0.1, 3.0, 0.0], [0.1, 0.0, 0.0]])
@@ -278,10 +279,9 @@ def test_feet_that_are_closer_together_than_a_biped_should_stand_cost_the_share_
 
 
 def test_feet_that_are_closer_together_than_a_bipeds_steps_should_be_cost_the_share_that_is_missing():
-    task = Velocity(robot="humanoid", stance=0.65, step_width=0.5)
+    task = Velocity(robot="humanoid", stance_width=0.8, step_width=0.6)
     state, ctx = placed("humanoid", (0.1, 0.0, 0.0))
-    height = ctx.robot.spec.home_height
-    width = feet_apart(widened(ctx.robot.spec, 0.5 * height))
+    width = 0.6 * sturdy_width(ctx.robot.spec.home_height)
     state.robot.base_quat[0] = torch.tensor([1.0, 0.0, 0.0, 0.0])
     state.robot.foot_pos[0] = torch.tensor([[3.0, 0.1, 0.0], [0.0, -0.1, 0.0]])
     assert rewards(task, state, ctx)["narrow"] == pytest.approx(1 - 0.2 / width, abs=1e-5)
@@ -289,21 +289,33 @@ def test_feet_that_are_closer_together_than_a_bipeds_steps_should_be_cost_the_sh
     assert rewards(task, state, ctx)["narrow"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("name", "command", "step_width"), [("humanoid", (0.1, 0.0, 0.0), 0.0), ("ant", (0.0, 0.0, 0.0), 0.5)]
-)
-def test_a_biped_without_a_step_width_and_a_quadruped_may_have_their_feet_close_together(
-    name, command, step_width
-):
-    state, ctx = placed(name, command)
-    state.robot.foot_pos[:] = 0.0
-    assert rewards(Velocity(robot=name, step_width=step_width), state, ctx)["narrow"] == 0.0
+def test_a_robot_without_a_step_width_may_walk_with_its_feet_close_together():
+    for name in ("humanoid", "ant"):
+        state, ctx = placed(name, (0.1, 0.0, 0.0))
+        state.robot.foot_pos[:] = 0.0
+        assert rewards(Velocity(robot=name, step_width=0.0), state, ctx)["narrow"] == 0.0
+
+
+def test_feet_of_a_quadruped_are_as_far_apart_as_the_means_of_its_left_and_right_feet():
+    state, ctx = placed("ant", (0.0, 0.0, 0.0))
+    width = sturdy_width(ctx.robot.spec.home_height)
+    state.robot.base_quat[0] = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    # Left, right, right, left: the means are 0.15 and -0.05 from the middle.
+    across = torch.tensor([0.1, -0.1, 0.0, 0.2])
+    state.robot.foot_pos[0] = torch.stack((torch.tensor([3.0, 3.0, 0.0, 0.0]), across, torch.zeros(4)), dim=1)
+    assert rewards(Velocity(robot="ant"), state, ctx)["narrow"] == pytest.approx(1 - 0.2 / width, abs=1e-5)
+
+
+def test_feet_withstand_a_push_of_one_metre_a_second_that_are_twice_the_way_to_the_capture_point_apart():
+    # 9.81 m high: the capture point is sqrt(9.81 / 9.81) = 1 s x 1 m/s away, on either side.
+    assert sturdy_width(9.81) == pytest.approx(2.0)
+    assert sturdy_width(9.81 / 16) == pytest.approx(0.5)
 
 
 def test_a_biped_that_is_to_walk_starts_with_its_feet_a_step_apart_and_its_posture_is_best_there():
     state, ctx = placed("humanoid", (0.5, 0.0, 0.0))
-    task = Velocity(robot="humanoid", stance=0.65, step_width=0.5)
-    stride, height = task.astride(ctx.robot, 0.5)
+    task = Velocity(robot="humanoid", stance_width=0.8, step_width=0.6)
+    stride, height = task.astride(ctx.robot, 0.6)
     start = task.initial_state(1, ctx, Random(1, torch.device("cpu")))
     assert start.base_pos[0, 2] == pytest.approx(height)
     assert (start.joint_pos[0] - stride).abs().max() <= 0.05
@@ -314,7 +326,7 @@ def test_a_biped_that_is_to_walk_starts_with_its_feet_a_step_apart_and_its_postu
 
 def test_a_biped_without_a_step_width_starts_to_walk_in_the_home_pose_and_its_posture_is_best_there():
     state, ctx = placed("humanoid", (0.5, 0.0, 0.0))
-    task = Velocity(robot="humanoid", stance=0.5, step_width=0.0)
+    task = Velocity(robot="humanoid", stance_width=0.6, step_width=0.0)
     start = task.initial_state(1, ctx, Random(1, torch.device("cpu")))
     assert start.base_pos[0, 2] == pytest.approx(ctx.robot.spec.home_height)
     assert (start.joint_pos[0] - ctx.robot.home).abs().max() <= 0.05
