@@ -81,6 +81,7 @@ COMMANDS = {
             "num_envs=1024",
             "task.stance_width=0.8857",
             "task.step_width=0.6813",
+            "task.rewards.stepping.weight=-30",
             *STANDING_FREE,
         ]
     ],

@@ -156,7 +156,7 @@ def test_a_base_below_a_share_of_its_height_in_the_pose_to_walk_or_stand_in_cost
     for command, share in (((0.5, 0.0, 0.0), 0.6), ((0.0, 0.0, 0.0), 0.8)):
         state, ctx = placed("humanoid", command)
         asked = widened(ctx.robot.spec, share * sturdy_width(ctx.robot.spec.home_height)).home_height
-        for height, cost in ((1.0, 0.0), (0.85, 0.0), (0.68, 0.2)):
+        for height, cost in ((1.0, 0.0), (0.8, 0.0), (0.64, 0.2)):
             state.robot.base_pos[:, 2] = height * asked
             assert rewards(Velocity(stance_width=0.8, step_width=0.6), state, ctx)[
                 "crouching"
