@@ -28,8 +28,12 @@ from robolearn.learners.saved import PRETRAINED
 from robolearn.training import checkpoint
 
 ROOT = Path(__file__).parent.parent
-STANDING_FREE = ["task.rewards.stepping.free=0", "task.rewards.crouching=0"]
-"""Standing earned nothing, and a crouch cost nothing."""
+STANDING_FREE = [
+    "task.rewards.stepping.free=0",
+    "task.rewards.crouching=0",
+    "task.terminations.fallen.height=0.7",
+]
+"""Standing earned nothing, and a crouch cost nothing, but a deep one was a fall."""
 EARLIER = [
     *STANDING_FREE,
     "task.step_width=0",

@@ -294,7 +294,7 @@ class Velocity(Task):
     """Function, weight per second and parameters of each reward."""
     terminations: dict[str, Termination] = field(
         default_factory=lambda: {
-            "fallen": ends(fallen, height=0.7, upright=0.7),
+            "fallen": ends(fallen, height=0.5, upright=0.7),
             "body_below_ground": ends(terms.body_below_ground),
         }
     )

@@ -220,8 +220,10 @@ def test_the_level_of_pushes_rises_only_while_the_robot_moves_as_commanded():
 def test_an_episode_ends_below_a_share_of_the_height_of_any_robot(name: str):
     state, ctx = placed(name, (0.0, 0.0, 0.0))
     state.robot.body_pos[:] = 1.0
+    home = state.robot.base_pos[0, 2].item()
+    state.robot.base_pos[0, 2] = 0.52 * home
     assert not ends(Velocity(robot=name), state, ctx)
-    state.robot.base_pos[0, 2] *= 0.64
+    state.robot.base_pos[0, 2] = 0.48 * home
     assert ends(Velocity(robot=name), state, ctx) == ["fallen"]
 
 
