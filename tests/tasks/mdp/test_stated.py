@@ -187,7 +187,7 @@ def test_terms_are_saved_with_their_parameters_and_load_again(tmp_path: Path):
     assert saved["rewards"]["swing_height"] == {"weight": -2.0, "height": 0.1}
     assert saved["rewards"]["posture"] == -1.0
     assert saved["terminations"] == {
-        "fallen": {"active": False, "height": 0.7, "upright": 0.7},
+        "fallen": {"active": False, "height": 0.5, "upright": 0.7},
         "body_below_ground": True,
     }
     assert config.load(tmp_path / "config.yaml") == run
