@@ -32,6 +32,7 @@ STANDING_FREE = [
     "task.rewards.stepping.free=0",
     "task.rewards.crouching=0",
     "task.terminations.fallen.height=0.7",
+    "task.curricula.pushes.most=4",
 ]
 """Standing earned nothing, and a crouch cost nothing, but a deep one was a fall."""
 EARLIER = [
