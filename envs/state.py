@@ -117,6 +117,8 @@ class State:
     """Physical parameters of each environment, (N,) each, for the central critic; see `PARAMETERS`."""
     diverged: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
     """(N,) bool: the simulation of this environment diverged during the last step."""
+    sensors: dict[str, Tensor] = field(default_factory=dict)
+    """Readings that replace what a `Sensor` computes, by its name: on a robot, where the rest of State is unknown."""
 
     @property
     def robot(self) -> Entity:
@@ -142,7 +144,8 @@ class State:
     def each(self, function: Callable[[Tensor], Tensor]) -> State:
         """The same with `function` applied to every tensor."""
         entities = {name: entity.each(function) for name, entity in self.entities.items()}
-        return State(entities, {k: function(v) for k, v in self.params.items()}, function(self.diverged))
+        params, sensors = ({k: function(v) for k, v in part.items()} for part in (self.params, self.sensors))
+        return State(entities, params, function(self.diverged), sensors)
 
 
 def tensor_name(entity: str, name: str) -> str:

@@ -7,7 +7,7 @@ import glob
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -20,46 +20,75 @@ import robolearn
 from robolearn import runtime
 from robolearn.core.contract import Contract
 from robolearn.errors import ConfigError, quote
+from robolearn.export.controller.module import Exportable
+from robolearn.export.golden import Golden
 from robolearn.export.profiles import PROFILES
-from robolearn.export.record import Recording, golden
-from robolearn.runtime.bundle import MANIFEST_SCHEMA, canonical, sha256_of
-from robolearn.runtime.observe import UNITS
+from robolearn.runtime.bundle import MANIFEST_SCHEMA, canonical
+from robolearn.runtime.files import sha256_of
+from robolearn.runtime.signature import SIGNATURE
+from robolearn.tasks.mdp.observations import VOCABULARY, Observation
 
-GRAPH, GOLDEN, MANIFEST, RUNTIME = "policy.onnx", "golden.npz", "manifest.json", "runtime.py"
+GRAPH, CONTROLLER = "policy.onnx", "controller.onnx"
+MODEL, PICTURE = "robot.xml", "robot.png"
+GOLDEN, MANIFEST, RUNTIME = "golden.npz", "manifest.json", "runtime.py"
+OF_ENVIRONMENT = "each column's as in the environment it was trained in"
+"""Unit of the observation of an external environment."""
 
 PARTS = (
     "errors",
+    "files",
     "sessions",
-    "observe",
+    "contract",
     "bundle",
+    "signature",
     "robot",
     "cuda",
     "measure",
+    "picture",
     "engine",
     "main",
 )
 """Modules of robolearn/runtime, in their order in runtime.py."""
 
 
-def contract_entry(contract: Contract) -> dict[str, Any]:
-    """The contract as in the manifest: plain values, each observation with its unit and history."""
+def contract_entry(contract: Contract, items: Iterable[Observation] = ()) -> dict[str, Any]:
+    """The contract as in the manifest: plain values, each observation with its unit and history.
+
+    Args:
+        items: the task's policy observations; none of an external environment.
+    """
     plain: dict[str, Any] = json.loads(canonical(asdict(contract)))
-    for item in plain["observations"]:
-        item |= {"history": 1, "unit": UNITS.get(item["name"], "")}
+    known = {item.name: item for item in items}
+    for entry in plain["observations"]:
+        item = known.get(entry["name"])
+        entry |= {"history": 1, "unit": OF_ENVIRONMENT}
+        if item is not None:
+            # A task may give its own observation the name of one of the vocabulary.
+            standard = item is VOCABULARY.get(item.name)
+            entry |= {"history": item.history, "unit": item.unit, "standard": standard}
     return plain
 
 
 def manifest_entry(
     contract: dict[str, Any],
     model: onnx.ModelProto,
+    controller: Exportable,
+    controller_model: onnx.ModelProto,
     precision: str,
     target: dict[str, Any],
     run: dict[str, Any],
 ) -> dict[str, Any]:
-    """Content of manifest.json, without the hashes that `write_parts` fills in."""
+    """Content of manifest.json, without the hashes that `write_parts` and `seal` fill in."""
 
-    def ports(values: Any) -> dict[str, list[int]]:
-        return {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
+    def graph(model: onnx.ModelProto, file: str) -> dict[str, Any]:
+        return {
+            "file": file,
+            "sha256": "",
+            "opset": next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")),
+            "precision": precision,
+            "inputs": ports(model.graph.input),
+            "outputs": ports(model.graph.output),
+        }
 
     return {
         "schema": MANIFEST_SCHEMA,
@@ -71,32 +100,79 @@ def manifest_entry(
             "targets": "rad (m) for kind position, Nm (N) for kind force",
             "control_dt": "s",
             "delays": "control steps, as trained",
+            "numbers": "float32",
         },
-        "graph": {
-            "file": GRAPH,
-            "sha256": "",
-            "opset": next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")),
-            "precision": precision,
-            "inputs": ports(model.graph.input),
-            "outputs": ports(model.graph.output),
-        },
+        "sensors": sensor_entries(controller),
+        "state": state_entries(controller),
+        "targets": {"depend_on": list(controller.targets_of)},
+        "controller": graph(controller_model, CONTROLLER),
+        "policy": graph(model, GRAPH),
         "golden": {"file": GOLDEN, "sha256": ""},
         "target": target,
         "run": run,
+        "files": {},
     }
 
 
-def write_parts(folder: Path, manifest: dict[str, Any], model: onnx.ModelProto, recording: Recording) -> None:
-    """Write policy.onnx, golden.npz, runtime.py, and manifest.json with the hashes."""
-    onnx.save(model, str(folder / GRAPH))
-    manifest["graph"]["sha256"] = sha256_of(folder / GRAPH)
-    manifest["golden"]["sha256"] = ""
-    arrays: dict[str, Any] = golden(recording)
-    # The recording holds a copy of the manifest, so that an edited manifest is detected.
-    np.savez_compressed(folder / GOLDEN, manifest=np.array(canonical(manifest)), **arrays)
-    manifest["golden"]["sha256"] = sha256_of(folder / GOLDEN)
+def ports(values: Iterable[onnx.ValueInfoProto]) -> dict[str, list[int]]:
+    """Shape of each input or output by name."""
+    return {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
+
+
+def sensor_entries(controller: Exportable) -> list[dict[str, Any]]:
+    """The manifest's table of sensors, in the order of the controller's inputs."""
+    example = controller.example
+    return [
+        {
+            "name": name,
+            "shape": list(example[name].shape),
+            "unit": sensor.unit,
+            "frame": sensor.frame,
+            "unit_length": sensor.unit_length,
+        }
+        for name, sensor in controller.sensors.items()
+    ]
+
+
+def state_entries(controller: Exportable) -> list[dict[str, Any]]:
+    """The manifest's table of state: what the controller gives as NAME_out is its NAME_in in the next step."""
+    return [
+        {"name": name, "shape": list(value.shape), "reset": value.tolist()}
+        for name, value in controller.initial.items()
+    ]
+
+
+def write_parts(
+    folder: Path,
+    manifest: dict[str, Any],
+    model: onnx.ModelProto,
+    controller_model: onnx.ModelProto,
+    golden: Golden,
+) -> None:
+    """Write controller.onnx, policy.onnx, runtime.py, and golden.npz and manifest.json with the hashes so far."""
+    for part, graph in (("policy", model), ("controller", controller_model)):
+        path = folder / manifest[part]["file"]
+        onnx.save(graph, str(path))
+        manifest[part]["sha256"] = sha256_of(path)
     (folder / RUNTIME).write_text(single_file(), encoding="utf-8")
+    manifest["golden"] |= golden.entry()
+    write_manifest(folder, manifest, golden.arrays)
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Write golden.npz of `arrays`, and manifest.json."""
+    manifest["golden"]["sha256"] = ""
+    # The recording holds a copy of the manifest, so that an edited manifest is detected.
+    np.savez_compressed(folder / GOLDEN, manifest=np.array(canonical(manifest)), **arrays)  # type: ignore[arg-type]
+    manifest["golden"]["sha256"] = sha256_of(folder / GOLDEN)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def seal(folder: Path, manifest: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Put the hash of every other file into the manifest, and write it and the recording again."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    manifest["files"] = {n: sha256_of(folder / n) for n in names if n not in (MANIFEST, GOLDEN, *BUILT_NAMES)}
+    write_manifest(folder, manifest, arrays)
 
 
 HEAD = '''"""A trained policy on the robot's computer: python runtime.py check | build | measure.
@@ -114,6 +190,14 @@ For a policy of an external environment: robot.step({"given": observation}). Cal
 PARTS.
 """
 '''
+
+
+ALONE = """import sys
+
+if __name__ == "__main__":  # a module beside this file must not take the place of an installed one
+    sys.path.pop(0)
+
+"""
 
 
 def single_file() -> str:
@@ -142,7 +226,7 @@ def single_file() -> str:
     lines = [
         f"from {key} import {', '.join(sorted(v))}" if v else f"import {key}" for key, v in imports.items()
     ]
-    head = HEAD.replace("PARTS", ", ".join(PARTS)) + "\nfrom __future__ import annotations\n\n"
+    head = HEAD.replace("PARTS", ", ".join(PARTS)) + "\nfrom __future__ import annotations\n\n" + ALONE
     return "\n\n".join([head + "\n".join(sorted(lines)) + "\n", *sections])
 
 
@@ -199,6 +283,9 @@ def _process_ended(path: Path, name: str) -> bool:
 
 BUNDLE_NAMES = {
     GRAPH,
+    CONTROLLER,
+    MODEL,
+    PICTURE,
     GOLDEN,
     MANIFEST,
     RUNTIME,
@@ -206,11 +293,13 @@ BUNDLE_NAMES = {
     "latency.png",
     "REPORT.md",
     "config.yaml",
+    SIGNATURE,
     *PROFILES,
 }
 """Names that `export` writes into a bundle."""
 
-BUILT_NAMES = {"policy.engine", "policy.engine.json", "timing.cache", "__pycache__"}
+BUILT_NAMES = {"controller.engine", "controller.engine.json", "timing.cache", "__pycache__"}
+BUILT_NAMES |= {"policy.engine", "policy.engine.json"}  # of bundles of schema 1
 """Names that runtime.py adds on the robot's computer."""
 
 

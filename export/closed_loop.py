@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,11 +14,11 @@ from robolearn.config.run_config import Config
 from robolearn.core.env import Env
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.envs.state import Tensor
-from robolearn.export.record import raw_sensors
+from robolearn.export.record import readings, starts
 from robolearn.learners.policy import Act, reset_state
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import BAD_INPUT, NOT_THE_SAME, Refused
-from robolearn.runtime.robot import Runtime
+from robolearn.runtime.robot import TOLERANCE, Runtime
 from robolearn.runtime.sessions import Session
 from robolearn.training.build import make_env
 
@@ -26,8 +26,14 @@ Driver = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 """Robots in their first episode, (N,) bool -> actions and joint targets, (N, A) each. None: the task computes the
 joint targets."""
 
+OF_JOINTS = ("joint_pos", "joint_vel")
+"""Sensors with a number for each joint."""
+
 STARTS, SECONDS = 512, 10.0
 """Default number of starts, and default length of each [s]."""
+
+TARGET_LIMIT = 1e-5
+"""Largest allowed difference of joint targets from those of the trained policy, as a share of their range."""
 
 LIMIT = 0.01
 """Largest allowed change of the return, as a share: the 95 % interval must lie within +-LIMIT."""
@@ -116,7 +122,7 @@ def closed_loop(
     drivers: list[_BundleDriver] = []
 
     def with_bundle(env: Env) -> Driver:
-        drivers.append(_BundleDriver(env, bundle, session))
+        drivers.append(_BundleDriver(env, bundle, session, policy))
         return drivers[0]
 
     try:
@@ -160,7 +166,7 @@ def one_step_late(
             config,
             starts,
             _steps(config, seconds),
-            lambda env: _DelayedDriver(_BundleDriver(env, bundle, session)),
+            lambda env: _DelayedDriver(_BundleDriver(env, bundle, session, None)),
         )
     except (NonFiniteTerm, ValueError):
         return DelayResult(math.nan, 0.0)
@@ -247,25 +253,38 @@ def _policy_driver(env: Env, policy: Act) -> Driver:
     return lambda running: (policy(env.observations), None)
 
 
-class _BundleDriver:
-    """One Runtime per robot on one session; each step is compared with the simulation's observations and targets."""
+def in_order(sensors: dict[str, np.ndarray], joints: list[int]) -> dict[str, np.ndarray]:
+    """Readings (N, ...) with those of the joints in the order `joints`."""
+    return {name: rows[:, joints] if name in OF_JOINTS else rows for name, rows in sensors.items()}
 
-    def __init__(self, env: Env, bundle: Bundle, session: Session) -> None:
-        self.env, self.runtimes = env, [Runtime(bundle, session) for _ in range(env.num_envs)]
+
+class _BundleDriver:
+    """One Runtime per robot on one session; each step is compared with the simulation's observations and, with
+    `policy`, with the joint targets of the trained policy there."""
+
+    def __init__(self, env: Env, bundle: Bundle, session: Session, policy: Act | None) -> None:
+        self.env, self.policy = env, policy
+        self.runtimes = [Runtime(bundle, session) for _ in range(env.num_envs)]
         first = self.runtimes[0]
         # Mapped by joint name, so that a wrong order in the manifest shows as a difference.
         self.read = [env.robot.joints.index(name) for name in first.joints]
         self.send = [first.actuators.index(actuator.joint) for actuator in env.robot.actuators]
+        self.limit, self.reach = TOLERANCE[bundle.manifest["controller"]["precision"]], _reach(env)
+        scale = np.array([abs(action["scale"]) for action in bundle.contract["actions"]])
+        self.scale = scale[self.send]
+        if policy is not None:
+            reset_state(policy)
         self.mismatched = np.zeros(env.num_envs, bool)
         """(N,) robots with an observation or joint target that differed from the simulation's."""
         self.first_mismatch = ""
         """The first such column, for the message."""
+        began = starts(env, (entry["name"] for entry in bundle.manifest["state"]))
+        for i, runtime in enumerate(self.runtimes):
+            runtime.reset({name: rows[i] for name, rows in began.items()})
         self.columns = [f"{item.name}[{i}]" for item, width in env.columns["policy"] for i in range(width)]
 
     def __call__(self, running: Tensor) -> tuple[Tensor, Tensor]:
-        sensors = raw_sensors(self.env.backend.state)
-        for name in ("joint_pos", "joint_vel"):
-            sensors[name] = sensors[name][:, self.read]
+        sensors = in_order(readings(self.env, self.runtimes[0].sensors), self.read)
         command = self.env.ctx.command.cpu().numpy()
         actions = np.zeros((len(self.runtimes), len(self.send)), np.float32)
         targets, observed = actions.copy(), np.zeros((len(self.runtimes), len(self.columns)), np.float32)
@@ -278,13 +297,24 @@ class _BundleDriver:
         sent = targets[:, self.send]
         action = torch.from_numpy(actions[:, self.send]).to(self.env.device)
         motors = [f"the joint target of {actuator.joint}" for actuator in self.env.robot.actuators]
-        self._compare(rows, observed, self.env.observations["policy"], self.columns)
-        self._compare(rows, sent, self.env.task.joint_targets(action, self.env.ctx), motors)
+        seen = self.env.observations["policy"]
+        rounding = 1e-4 * seen.abs().clamp(min=1.0).cpu().numpy()[rows]
+        self._compare(rows, observed, seen, self.columns, rounding)
+        if self.policy is not None:
+            wanted = self.policy(self.env.observations)
+            ctx = replace(self.env.ctx, action=wanted, previous_action=self.env.ctx.action)
+            expected = self.env.task.joint_targets(wanted, ctx)
+            # Another order of summation moves an action by a share of the largest one.
+            allowed = self.limit * self.scale * max(1.0, float(wanted.abs().max()))
+            self._compare(rows, sent, expected, motors, np.maximum(TARGET_LIMIT * self.reach, allowed))
         return action, torch.from_numpy(sent).to(self.env.device)
 
-    def _compare(self, rows: list[int], values: np.ndarray, simulated: Tensor, names: list[str]) -> None:
+    def _compare(
+        self, rows: list[int], values: np.ndarray, simulated: Tensor, names: list[str], allowed: np.ndarray
+    ) -> None:
+        """Compare (N, K) with what the simulation says; `allowed`, (K,) or (n, K), is the largest difference."""
         expected = simulated.cpu().numpy()[rows]
-        wrong = ~(np.abs(values[rows] - expected) <= 1e-4 * np.maximum(1.0, np.abs(expected)))
+        wrong = ~(np.abs(values[rows] - expected) <= allowed)
         if wrong.any() and not self.first_mismatch:
             row, column = np.argwhere(wrong)[0]
             a, b = values[rows][row, column], expected[row, column]
@@ -292,17 +322,28 @@ class _BundleDriver:
         self.mismatched[np.array(rows)[wrong.any(axis=1)]] = True
 
     def require_match(self) -> None:
-        """Refuse where observations or joint targets of more than LIMIT of the robots differed from the simulation's.
+        """Refuse where an observation or joint target of any robot differed from the trained policy's in any step.
 
         Raises:
             Refused: NOT_THE_SAME; the first column that differed is named.
         """
-        if self.mismatched.mean() > LIMIT:
+        if self.mismatched.any():
             raise Refused(
-                "closed loop: the runtime's observations or joint targets differ from the simulation's on "
+                "closed loop: the runtime's observations or joint targets differ from the trained policy's on "
                 f"{int(self.mismatched.sum())} of {len(self.mismatched)} robots; first, {self.first_mismatch}",
                 NOT_THE_SAME,
             )
+
+
+def _reach(env: Env) -> np.ndarray:
+    """(A,) range of each joint target: from limit to limit for a position, both signs of the effort for a force."""
+    constants = env.ctx.robot
+    span = (constants.upper - constants.lower)[constants.actuated]
+    whole = torch.where(torch.isfinite(span), span, 2 * math.pi)
+    position = torch.tensor(
+        [actuator.kind == "position" for actuator in env.robot.actuators], device=env.device
+    )
+    return torch.where(position, whole, 2 * constants.effort).cpu().numpy()
 
 
 class _DelayedDriver:

@@ -76,10 +76,22 @@ def _require_same_values(contract: dict[str, Any], env: Env) -> None:
             [(item.name, width) for item, width in env.columns["policy"]],
         )
     )
+    for probe in (0.0, 1.0, -2.5):
+        action = torch.full((1, env.num_actions), probe, device=env.device)
+        ctx = replace(
+            env.ctx.rows(slice(0, 1)), task_state=task.task_state(1, env.ctx.robot, env.random.fork())
+        )
+        sent = task.joint_targets(action, ctx)[0].tolist()
+        pairs += [
+            (f"joint target of {a['joint']} at action {probe:g}", a["offset"] + a["scale"] * probe, value)
+            for a, value in zip(contract["actions"], sent, strict=True)
+        ]
     for name, stated, actual in pairs:
         if not _same(stated, actual):
             raise Refused(
-                f"the manifest differs from the simulated robot: {name}: {stated} and {actual}", NOT_THE_SAME
+                f"the manifest differs from the simulated robot: {name}: the manifest says {stated}, the robot "
+                f"{actual}",
+                NOT_THE_SAME,
             )
 
 

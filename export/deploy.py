@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from robolearn import config
+from robolearn.config import FILE_NAME
 from robolearn.config.run_config import Config
 from robolearn.core.contract import contract_of
 from robolearn.core.env import Env
 from robolearn.errors import ConfigError, quote
-from robolearn.export.bundle import contract_entry, single_file
-from robolearn.export.record import on_robot, raw_sensors
+from robolearn.export.bundle import RUNTIME, contract_entry
+from robolearn.export.closed_loop import in_order
+from robolearn.export.record import on_robot, readings, starts
 from robolearn.external.env import ExternalEnv
-from robolearn.runtime.bundle import Bundle, canonical, difference
-from robolearn.runtime.errors import OK, OVER_BUDGET
-from robolearn.runtime.main import RUNTIMES, available, open_session
+from robolearn.runtime.bundle import Bundle, canonical, difference, unedited
+from robolearn.runtime.contract import GIVEN
+from robolearn.runtime.errors import BAD_INPUT, OK, OVER_BUDGET, Refused
+from robolearn.runtime.files import read
+from robolearn.runtime.main import RUNTIMES
 from robolearn.runtime.measure import statistics, ticks
-from robolearn.runtime.observe import GIVEN
 from robolearn.runtime.robot import Runtime
+from robolearn.runtime.signature import require_signed
 from robolearn.training.build import build_external, make_env, make_learner_env
 from robolearn.training.runs import load_config
 from robolearn.training.train import set_threads
@@ -48,6 +55,8 @@ class Drive:
     """(n,) start delay of each control step [s]."""
     missed: int
     """Number of control steps whose joint targets came later than one period after the step was due."""
+    began_late: int
+    """Number of those in which the policy took less than a period, but the step began too late."""
     falls: int
     episode_return: float
     """Sum of the rewards."""
@@ -68,8 +77,8 @@ def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
     period, count = runtime.dt, max(1, round(seconds / runtime.dt))
     took, late = np.zeros(count), np.zeros(count)
     read, send = _wiring(runtime, env)
-    missed, falls, total = 0, 0, 0.0
-    runtime.reset()
+    missed, began_late, falls, total = 0, 0, 0, 0.0
+    start_anew(runtime, env)
     due = 0.0
     for i, due in enumerate(ticks(1 / period, count)):
         began = time.perf_counter()
@@ -80,6 +89,7 @@ def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
         done = time.perf_counter()
         took[i], late[i] = done - began, began - due
         missed += done > due + period
+        began_late += done > due + period >= due + took[i]
         with torch.no_grad():
             result = env.step(
                 torch.from_numpy(runtime.action[send])[None].to(env.device),
@@ -88,10 +98,62 @@ def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
         total += float(result.reward)
         falls += int(result.terminated)
         if bool(result.done) or not (result.valid is None or bool(result.valid)):
-            runtime.reset()
+            start_anew(runtime, env)
     wall = max(time.perf_counter(), due + period) - (due - (count - 1) * period)
     env.check()  # after the loop: on a GPU it syncs
-    return Drive(took, late, missed, falls, total, wall)
+    return Drive(took, late, missed, began_late, falls, total, wall)
+
+
+def start_anew(runtime: Runtime, env: Env | ExternalEnv) -> None:
+    """Start anew, with the task state that the simulation drew."""
+    drawn = {}
+    if isinstance(env, Env):
+        state = [name.removesuffix("_in") for name in runtime.feeds if name.endswith("_in")]
+        drawn = {name: rows[0] for name, rows in starts(env, state).items()}
+    runtime.reset(drawn)
+
+
+def own_runtime(folder: Path, key: Path | None = None) -> ModuleType:
+    """The runtime.py of a bundle as a module: what the robot will run, of whatever version.
+
+    It is executed only where its hash is the manifest's, the manifest is that of the recording and, with `key`, signed.
+
+    Raises:
+        Refused: BAD_INPUT; the manifest cannot be read or was edited, or runtime.py or config.yaml was changed.
+    """
+    if key is not None:
+        require_signed(folder, key)
+    files = unedited(folder)[0].get("files")
+    if not isinstance(files, dict) or not {RUNTIME, FILE_NAME} <= set(files):
+        raise Refused(f"manifest.json holds no hash of {RUNTIME} and {FILE_NAME}; export again", BAD_INPUT)
+    content = {name: read(folder / name) for name in (RUNTIME, FILE_NAME)}
+    for name, text in content.items():
+        if files[name] != hashlib.sha256(text).hexdigest():
+            raise Refused(
+                f"{name} was changed since the export, so it is not used; copy the bundle again", BAD_INPUT
+            )
+    source = content[RUNTIME]
+    module = ModuleType(f"robolearn_bundle_{files[RUNTIME][:12]}")
+    module.__file__ = str(folder / RUNTIME)
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    # Its hash is the manifest's: it is what the export wrote.
+    exec(compile(source, module.__file__, "exec"), module.__dict__)  # noqa: S102
+    return module
+
+
+Result = TypeVar("Result")
+
+
+def told(runtime: ModuleType, call: Callable[[], Result]) -> Result:
+    """The result of `call`, in which a refusal of the bundle's runtime counts as one of ours.
+
+    Raises:
+        Refused: the bundle's runtime refused.
+    """
+    try:
+        return call()
+    except runtime.Refused as refusal:
+        raise Refused(str(refusal), refusal.code) from None
 
 
 def _wiring(
@@ -104,10 +166,8 @@ def _wiring(
     order = [env.robot.joints.index(name) for name in runtime.joints]
 
     def read() -> tuple[dict[str, Any], Any]:
-        sensors = {name: rows[0] for name, rows in raw_sensors(env.backend.state).items()}
-        for name in ("joint_pos", "joint_vel"):
-            sensors[name] = sensors[name][order]
-        return sensors, env.ctx.command[0].cpu().numpy()
+        sensors = in_order(readings(env, runtime.sensors), order)
+        return {name: rows[0] for name, rows in sensors.items()}, env.ctx.command[0].cpu().numpy()
 
     send = [runtime.actuators.index(actuator.joint) for actuator in env.robot.actuators]
     return read, send
@@ -119,6 +179,7 @@ def deploy(
     seconds: float,
     runtime: str | None,
     max_missed: float,
+    key: Path | None = None,
 ) -> int:
     """Run a bundle in the simulator in real time and print the results.
 
@@ -128,6 +189,7 @@ def deploy(
         seconds: duration [s].
         runtime: onnxruntime or tensorrt; None: the first available.
         max_missed: largest allowed share of missed deadlines, 0..1.
+        key: file of the public ed25519 key that the bundle must be signed with; None: it need not be signed.
 
     Returns:
         OK; FELL where the robot fell; OVER_BUDGET where more than `max_missed` of the deadlines were missed.
@@ -142,22 +204,18 @@ def deploy(
         raise ConfigError(f"--seconds {seconds:g} is not within 0..{LONGEST:g}")
     if not 0 <= max_missed <= 1:
         raise ConfigError(f"--max-missed {max_missed:g} is not within 0..1")
-    bundle = Bundle.load(folder)
+    ours = own_runtime(folder, key)
+    bundle = told(ours, lambda: ours.Bundle.load(folder))
     saved = load_config(folder, overrides)
     _require_its_robot(saved, bundle)
     external = saved.backend_name == config.EXTERNAL
     run = replace(saved if external else on_robot(saved), num_envs=1, torch_threads=1)
-    name = runtime or available(bundle)[0]
-    session = open_session(bundle, name)
+    name = runtime or told(ours, lambda: ours.available(bundle)[0])
+    session = told(ours, lambda: ours.open_session(bundle, name))
     set_threads(run)
-    file = folder / "runtime.py"
-    if file.is_file() and file.read_bytes() != single_file().encode():
-        print(
-            "note: the bundle's runtime.py is from another RoboLearn version; deploy uses the installed runtime"
-        )
     env = build_external(run, 1) if external else make_env(run, num_envs=1)
     try:
-        result = drive(Runtime(bundle, session), env, seconds)
+        result = told(ours, lambda: drive(ours.Runtime(bundle, session), env, seconds))
     finally:
         env.close()
         session.close()
@@ -181,8 +239,11 @@ def deploy(
     else:
         print(f"  {'falls':<19} {result.falls}")
     if share > max_missed:
+        slow = result.missed - result.began_late
         print(
-            f"too many deadlines missed: {100 * share:.2f} %, allowed {100 * max_missed:g} % (measured on this machine)"
+            f"too many deadlines missed: {100 * share:.2f} %, allowed {100 * max_missed:g} % (--max-missed "
+            f"{max_missed:g}; measured on this machine): {result.began_late} steps began too late, because the machine "
+            f"or its simulation was busy, and in {slow} the policy took longer than {1e3 / bundle.rate:g} ms"
         )
         return OVER_BUDGET
     return FELL if result.falls and not external else OK
@@ -199,7 +260,8 @@ def _require_its_robot(saved: Config, bundle: Bundle) -> None:
     """Raise ConfigError where the settings give another contract than the bundle's."""
     env = make_learner_env(saved, num_envs=1)
     try:
-        now = json.loads(canonical(contract_entry(contract_of(env))))
+        items = env.task.items("policy") if isinstance(env, Env) else ()
+        now = json.loads(canonical(contract_entry(contract_of(env), items)))
     finally:
         env.close()
     if found := difference(bundle.contract, now):

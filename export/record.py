@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,7 @@ import torch
 
 from robolearn.config.run_config import Config
 from robolearn.core.env import Env
-from robolearn.envs.state import State
 from robolearn.learners.policy import Act, reset_state
-from robolearn.runtime.observe import OBJECT
-from robolearn.tasks.mdp.observations import object_pos
-
-SEGMENTS, SEGMENT_STEPS = 3, 80
-"""Part of the recording that goes into a bundle: number of robots, and of their first control steps."""
 
 
 @dataclass
@@ -24,8 +19,7 @@ class Recording:
     """T control steps of N robots: sensor readings, observations, actions, joint targets."""
 
     sensors: dict[str, np.ndarray]
-    """`quat`, `gyro`, `joint_pos`, `joint_vel`, `command`, and `object_pos` in a scene with objects: (T, N, k) each,
-    float32, in the robot's joint order."""
+    """The readings of each sensor and the `command`, (T, N, ...) each, float32, in the robot's joint order."""
     reset: np.ndarray
     """(T, N) bool: an episode starts at this step."""
     observations: np.ndarray
@@ -34,6 +28,12 @@ class Recording:
     """(T, N, A) of the trained policy."""
     targets: np.ndarray
     """(T, N, A) joint targets that the task computes from the actions."""
+    pushed: np.ndarray
+    """(T, N) bool: the robot was pushed in the step before."""
+    starts: dict[str, np.ndarray] = field(default_factory=dict)
+    """Task state (T, N, ...) by the name of the controller's state, of use where an episode starts."""
+    initial: dict[str, np.ndarray] = field(default_factory=dict)
+    """The controller's state after a reset, (1, ...) by name."""
 
 
 def on_robot(config: Config) -> Config:
@@ -44,26 +44,36 @@ def on_robot(config: Config) -> Config:
     return replace(config, task=replace(task, **changes))
 
 
-def raw_sensors(state: State) -> dict[str, np.ndarray]:
-    """Current sensor readings of the robots, (N, k) each, and where the scene's objects are; copies."""
-    robot = state.robot
-    read = {"quat": robot.base_quat, "gyro": robot.base_ang_vel}
-    read |= {"joint_pos": robot.joint_pos, "joint_vel": robot.joint_vel}
-    if len(state.entities) > 1:
-        read[OBJECT] = object_pos(state)
-    return {name: value.cpu().numpy().copy() for name, value in read.items()}
+def readings(env: Env, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Current readings of the sensors `names` of every robot, (N, ...) each; copies."""
+    sensors = {sensor.name: sensor for sensor in env.task.all_sensors()}
+    return {name: sensors[name](env.backend.state).cpu().numpy().copy() for name in names}
+
+
+def starts(env: Env, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Current task state of every robot, (N, ...) each, by those names of the controller's state that hold it."""
+    task = {f"task_{name}": value for name, value in env.state.episode.task.items()}
+    return {name: task[name].float().cpu().numpy().copy() for name in names if name in task}
 
 
 @torch.no_grad()
-def record(env: Env, policy: Act, steps: int) -> Recording:
+def record(
+    env: Env, policy: Act, steps: int, sensors: Iterable[str], initial: Mapping[str, torch.Tensor]
+) -> Recording:
     """Record `steps` control steps of the trained policy in `env`, which is made with `on_robot`.
 
     All envs are reset at the start and in the middle, so that the recording has a reset even where no robot falls.
+
+    Args:
+        sensors: names of the sensors to record.
+        initial: the controller's state after a reset, by name.
 
     Raises:
         RunFailed: a term was not finite, or the simulator has dropped part of the physics.
     """
     rows: dict[str, list[np.ndarray]] = {}
+    began: dict[str, list[np.ndarray]] = {}
+    sensors = list(sensors)
     for t in range(steps):
         if t in (0, steps // 2):
             env.reset()
@@ -72,33 +82,29 @@ def record(env: Env, policy: Act, steps: int) -> Recording:
         observation = env.observations["policy"]
         action = policy(env.observations)
         now: dict[str, Any] = {
-            **raw_sensors(env.backend.state),
+            **readings(env, sensors),
             "command": env.ctx.command,
             "reset": fresh,
+            "pushed": env.ctx.push_time < 1.5 * env.dt,
             "observations": observation,
             "actions": action,
-            "targets": env.task.joint_targets(action, env.ctx),
+            "targets": env.task.joint_targets(
+                action, replace(env.ctx, action=action, previous_action=env.ctx.action)
+            ),
         }
         for name, value in now.items():
             array = value.cpu().numpy().copy() if isinstance(value, torch.Tensor) else value
             rows.setdefault(name, []).append(array)
+        for name, array in starts(env, initial).items():
+            began.setdefault(name, []).append(array)
         fresh = env.step(action).done.clone()
         reset_state(policy, fresh)
     env.check()  # on a GPU, errors are recorded and raised here
     whole = {name: np.stack(arrays) for name, arrays in rows.items()}
-    kept = {name: whole.pop(name) for name in ("reset", "observations", "actions", "targets")}
-    return Recording(sensors=whole, **kept)
-
-
-def golden(recording: Recording) -> dict[str, np.ndarray]:
-    """The part that goes into a bundle: one robot after the other, (K, k) each."""
-
-    def cut(array: np.ndarray) -> np.ndarray:
-        return np.concatenate(
-            [array[:SEGMENT_STEPS, robot] for robot in range(min(SEGMENTS, array.shape[1]))]
-        )
-
-    names = ("reset", "observations", "actions", "targets")
-    return {name: cut(a) for name, a in recording.sensors.items()} | {
-        n: cut(getattr(recording, n)) for n in names
-    }
+    kept = {name: whole.pop(name) for name in ("reset", "pushed", "observations", "actions", "targets")}
+    return Recording(
+        sensors=whole,
+        starts={k: np.stack(v) for k, v in began.items()},
+        initial={name: value.numpy().copy() for name, value in initial.items()},
+        **kept,
+    )

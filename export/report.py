@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from robolearn.envs.backend import PARAMETERS
 from robolearn.export.closed_loop import LIMIT, SECONDS, STARTS
-from robolearn.export.latency.picture import draw_latency
-from robolearn.export.markdown import bullets, columns, figures_table, interval, number, span, table
-from robolearn.runtime.observe import UNITS
+from robolearn.export.markdown import bullets, columns, figures_table, interval, span, table
+from robolearn.export.robot_report import agreement, golden_facts
+from robolearn.runtime.picture import draw_latency
 from robolearn.tasks.mdp.commands import Pushes
 
 if TYPE_CHECKING:
     from robolearn.export.stages import Export
 
-PICTURE = "latency.png"
+PICTURE, HOME_PICTURE = "latency.png", "robot.png"
 
 STAYS_UP = 0.9
 """Least share of starts without a fall that is not marked in the report."""
@@ -59,21 +59,11 @@ CHECKS = """\
 
 1. Motors off, robot held: call `robot.step`, do not send the joint targets, and check `robot.observation`{axes}:
 {looks}
-2. Move every joint to `robot.home` along a ramp of a few seconds, with the gains of the table, before the first step: \
-the runtime makes no ramp.
+2. Hold the robot up and move every joint to `robot.home` along a ramp of a few seconds, with the gains of the table, \
+before the first step: the runtime makes no ramp. Nothing says that the home pose stands by itself, so hold the robot \
+until the policy runs, and when it stops.
 3. First run: {first}.
 4. Call `robot.reset()` after every fall, stop or pause: until then the runtime holds the old {keeps}."""
-
-AGREE = """\
-A wrong order, sign or gain here breaks robots. Numbers are rounded; manifest.json has full precision. For a joint \
-that slides, read m for rad and N for Nm.
-
-Readings: `quat` (w, x, y, z), `gyro` in the base's axes [rad/s], `joint_pos` and `joint_vel` in the order {order}.
-
-Joint target = offset + scale x action. Kind position: torque = kp (target - position) - kd velocity, clipped \
-to +-effort. Kind force: the joint target, clipped to +-effort."""
-
-MOTOR = "Actuator, Kind, kp [Nm/rad], kd [Nm s/rad], Effort [Nm], Offset [{0}], Scale [{0}]"
 
 USE = """\
 Copy this folder. It needs Python, numpy and {needs}, and no torch.
@@ -117,7 +107,7 @@ def report(out: Export) -> str:
         _before(out),
         _contract(out),
         _use(out),
-        same(out, "replayed from raw sensors", f"{returns(out)}, allowed ±{100 * LIMIT:g} %. {_fall(out)}"),
+        same(out, "Replayed from raw sensors", f"{returns(out)}, allowed ±{100 * LIMIT:g} %. {_fall(out)}"),
         fast(out),
         appendix(out),
     )
@@ -130,7 +120,7 @@ def joined(*sections: Sequence[str]) -> str:
 
 def head(out: Export, title: str, answers: Sequence[Sequence[str]]) -> list[str]:
     """Title, origin of the policy, and the answers in short."""
-    run, graph = out.manifest["run"], out.manifest["graph"]
+    run, graph = out.manifest["run"], out.manifest["controller"]
     versions = [f"{name} {said}" for name, said in run.get("versions", {}).items() if name != "robolearn"]
     facts = [f"iteration {run['iteration']}, seed {run['seed']}", run.get("exported_at", "")[:10]]
     facts += [run.get("machine", ""), ", ".join(versions), f"{graph['precision']} at {rate(out):g} Hz"]
@@ -237,17 +227,18 @@ def not_shown(out: Export, always: str) -> list[str]:
 def _met(out: Export) -> list[str]:
     """What was randomized in training, and what was not."""
     task, contract = out.checked.trained.task, out.manifest["contract"]
+    units = {item["name"]: item["unit"] for item in contract["observations"]}
     rows = [(_parameter(name), span(*ends)) for name, ends in task.randomize.items()]
     for name, half in task.noise.items():
         # Only the unit: `rad` of `rad (m for a slide), less the home position`.
-        unit = "" if name in COMMANDS else UNITS.get(name, "").partition(",")[0].partition(" (")[0]
+        unit = "" if name in COMMANDS else units.get(name, "").partition(",")[0].partition(" (")[0]
         rows.append((f"noise on `{name}`, uniform", f"±{half:g} {unit.removeprefix('1')}".rstrip()))
     if _pushed(task):
         rows.append((f"pushes, every {span(*task.pushes.seconds)} s", _jumps(task.pushes)))
     if task.commands is not None:
-        units = dict(zip(task.commands.names, task.commands.units, strict=True))
+        of_command = dict(zip(task.commands.names, task.commands.units, strict=True))
         for name, ends in out.manifest.get("command_ranges", {}).items():
-            rows.append((f"command `{name}`", f"{span(*ends)} {units.get(name, '')}".rstrip()))
+            rows.append((f"command `{name}`", f"{span(*ends)} {of_command.get(name, '')}".rstrip()))
         if times := getattr(task.commands, "seconds", None):
             standing = getattr(task.commands, "standing", None)
             share = "" if standing is None else f", {100 * standing:g} % of them to stand"
@@ -279,7 +270,7 @@ def _parameter(name: str) -> str:
 
 def _before(out: Export) -> list[str]:
     """Checks by hand, in order."""
-    contract, graph = out.manifest["contract"], out.manifest["graph"]
+    contract = out.manifest["contract"]
     seen = {item["name"]: f"`{item['name']}`, columns {columns(item)}" for item in contract["observations"]}
     looks = "\n".join(f"   - {seen[name]}: {BY_HAND[name]}." for name in seen if name in BY_HAND)
     base = not {"projected_gravity", "base_ang_vel"}.isdisjoint(seen)
@@ -287,40 +278,23 @@ def _before(out: Export) -> list[str]:
     if contract["command"]:
         first.append("the pose of the end effector as command" if "pose_commands" in seen else "command 0")
     first.append("a hand on the emergency stop")
-    keeps = ["last action"] + ["recurrent state"] * (len(graph.get("inputs", ())) > 1)
     axes = " (base axes: x forward, y left, z up)" * base
-    fill = {"axes": axes, "looks": looks, "first": ", ".join(first), "keeps": " and ".join(keeps)}
+    fill = {
+        "axes": axes,
+        "looks": looks,
+        "first": ", ".join(first),
+        "keeps": ", ".join(entry["name"] for entry in out.manifest["state"]) or "state",
+    }
     return ["## Before it moves", CHECKS.format(**fill)]
 
 
 def _contract(out: Export) -> list[str]:
-    contract = out.manifest["contract"]
-    joints, motors = {joint["name"]: joint for joint in contract["joints"]}, contract["actions"]
-    observed = [(f"`{item['name']}`", columns(item), item["unit"]) for item in contract["observations"]]
-    unit = "/".join(sorted({"Nm" if motor["kind"] == "force" else "rad" for motor in motors}))
-    homes = any(abs(joints[motor["joint"]]["home"] - motor["offset"]) > 1e-6 for motor in motors)
-    ends = {"home": "Home [rad]", "lower": "Lower [rad]", "upper": "Upper [rad]"}
-    shown = {key: ends[key] for key in ends if homes or key != "home"}
-    rows = []
-    for motor in motors:
-        numbers = [motor[key] for key in ("kp", "kd", "effort", "offset", "scale")]
-        numbers += [joints[motor["joint"]][key] for key in shown]
-        rows.append((motor["joint"], motor["kind"], *map(number, numbers)))
-    driven = [motor["joint"] for motor in motors]
-    order = "of the actuators" if driven == list(joints) else ", ".join(joints)
-    free = [(n, *(number(j[key]) for key in ends)) for n, j in joints.items() if n not in driven]
-    return [
-        "## What the robot must agree with",
-        AGREE.format(order=order),
-        table(("Observation", "Columns, from 0", "Unit"), observed),
-        table([*MOTOR.format(unit).split(", "), *shown.values()], rows),
-        table(("Joint without actuator", *ends.values()), free) if free else "",
-    ]
+    return agreement(out.manifest, HOME_PICTURE if out.drawn else "")
 
 
 def _use(out: Export) -> list[str]:
     runtime, needs = "onnxruntime", "onnxruntime or tensorrt"
-    if out.manifest["graph"]["precision"] == "bf16":
+    if out.manifest["controller"]["precision"] == "bf16":
         runtime = needs = "tensorrt"
     names = out.manifest["contract"]["command"]
     command = ", ".join(names if "qw" in names else ["0.0"] * len(names))  # no quaternion is 0
@@ -351,12 +325,12 @@ def same(out: Export, golden: str, closing: str) -> list[str]:
     shares["extremes, three times the recorded magnitude"] = parity.extremes
     head = ("Compared", "Largest difference [share of max(1, largest action of the step)]", "Allowed")
     again = [(name, *(f"{value:.1e}" for value in worst.values())) for name, worst in out.golden.items()]
-    cosine = f" Smallest cosine: {parity.cosine:.6f}." * (out.manifest["graph"]["precision"] != "fp32")
+    cosine = f" Smallest cosine: {parity.cosine:.6f}." * (out.manifest["controller"]["precision"] != "fp32")
     return [
         "## The same policy",
         f"ONNX graph: {out.graph}. {parity.observations} observations of {parity.resets} episodes, in order.{cosine}",
         table(head, [(what, f"{share:.1e}", f"{parity.limit:.1e}") for what, share in shares.items()]),
-        f"The control steps of golden.npz, {golden}; largest absolute differences:",
+        f"golden.npz: {golden_facts(out.manifest['golden'])} {golden}; largest absolute differences:",
         table(("Runtime", *next(iter(out.golden.values()), {})), again),
         closing,
     ]

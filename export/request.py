@@ -26,6 +26,7 @@ from robolearn.runtime.cuda import device_tree_model
 from robolearn.runtime.engine import device
 from robolearn.runtime.errors import NOT_HERE, Refused
 from robolearn.runtime.measure import LEAST_STEPS
+from robolearn.runtime.signature import private_key
 from robolearn.training import runs
 from robolearn.training.build import build_external
 from robolearn.training.runs import Run
@@ -55,6 +56,8 @@ class Request:
     """Duration of the measurement at the control rate [s]; 0: no measurement."""
     require_engine: bool = False
     require_measured: bool = False
+    sign: Path | None = None
+    """File of an ed25519 private key to sign the bundle with."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ def check_request(request: Request) -> Checked:
         )
     for name in request.profiles:
         profiles.load(name)
+    if request.sign is not None:
+        private_key(request.sign)  # before the long stages
     if not 4 <= request.starts <= LARGEST_STARTS:
         raise ConfigError(f"--starts {request.starts} is not within 4..{LARGEST_STARTS}")
     for option, value, low in (

@@ -14,25 +14,31 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from torch import nn
 
 from robolearn import config as configuration
 from robolearn.commands.evaluate import NEVER_TRAINED
+from robolearn.commands.robot import draw
 from robolearn.config.run_config import Config
 from robolearn.core.contract import Contract, contract_of
-from robolearn.errors import ConfigError, RunFailed, printable
+from robolearn.envs.state import Tensor
+from robolearn.errors import ConfigError, MissingError, RunFailed, printable
 from robolearn.export import bundle as bundles
 from robolearn.export import profiles
 from robolearn.export.closed_loop import DelayResult, Gap, closed_loop, one_step_late
 from robolearn.export.consistent import require_consistent
+from robolearn.export.controller.module import Controller, Exportable
 from robolearn.export.external.export import ExternalTrial
+from robolearn.export.golden import Golden, choose, eventful
 from robolearn.export.latency import latency
 from robolearn.export.onnx.check import check_graph, summary
-from robolearn.export.onnx.graph import build_graph
+from robolearn.export.onnx.graph import ExportModule, build_graph, exported
 from robolearn.export.onnx.parity import Parity, check_parity
 from robolearn.export.onnx.reference import ReferenceSession, TorchSession
 from robolearn.export.record import Recording, on_robot, record
 from robolearn.export.report import STAYS_UP, report, write_report
 from robolearn.export.request import Checked, Request, check_request, require_same
+from robolearn.export.robot_model import base_facts, bundle_model, joint_facts
 from robolearn.export.target import ExportTarget
 from robolearn.learners.policy import Act, Policy
 from robolearn.runtime.bundle import Bundle
@@ -41,12 +47,16 @@ from robolearn.runtime.errors import NOT_THE_SAME, OK, OVER_BUDGET, Refused
 from robolearn.runtime.measure import measure, over_budget, processor
 from robolearn.runtime.robot import Runtime, replay
 from robolearn.runtime.sessions import OnnxSession, Session
+from robolearn.runtime.signature import SIGNATURE, sign
 from robolearn.training.build import make_env
 from robolearn.training.runs import load_policy
 from robolearn.training.train import set_threads
 
 RECORDED = (16, 256)
 """Robots and control steps of the recording: 16 x 256 = 4096 observations."""
+
+RECURRENT = ("h", "c")
+"""Names of the network's recurrent state."""
 
 LATENCY_SCHEMA = 1
 """Version of latency.json's layout."""
@@ -72,6 +82,8 @@ class Export:
     profiles: dict[str, list[str]] = field(default_factory=dict)
     """The files of each profile."""
     warnings: list[str] = field(default_factory=list)
+    drawn: bool = False
+    """Whether there is a picture of the home pose."""
     late: DelayResult | None = None
     """Result with joint targets one control step late."""
 
@@ -112,26 +124,39 @@ def export(request: Request) -> int:
         f"{trial.title(contract)}, iteration {found.iteration}, {width} observations, "
         f"{len(contract.actions)} actions, all weights finite",
     )
-    entry = bundles.contract_entry(contract)
-    model = build_graph(policy, width, request.precision, {"contract": entry})
-    show("ok", "onnx", summary(model))
-    check_graph(model, width, len(contract.actions), policy.state_names)
+    entry = trial.entry(contract)
+    notes = {"contract": entry}
+    network = ExportModule(policy, request.precision)
+    states = dict(zip(policy.state_names, policy.initial_state(1), strict=True))
+    controller = trial.controller(network, states)
+    ours = exported(controller, controller.example, controller.outputs, "controller", notes)
+    model = build_graph(policy, width, request.precision, notes)
+    show("ok", "onnx", f"controller: {summary(ours)}; policy: {summary(model)}")
+    _check_graphs(ours, controller, model, width, len(contract.actions))
     show("ok", "checker", "valid, static shapes, allowed operators, fp32 in and out, no critic")
 
     manifest = bundles.manifest_entry(
-        entry, model, request.precision, target_entry(target), run_entry(checked)
+        entry, model, controller, ours, request.precision, target_entry(target), run_entry(checked)
     )
     manifest |= trial.notes()
     # Before the long stages: a profile refuses by the contract and the ONNX graph alone.
     extra = {name: profiles.load(name).files(manifest, model) for name in request.profiles}
 
-    recording = trial.record(*RECORDED)
+    recording = trial.record(*RECORDED, controller)
+    watched = ours
+    if request.precision == "bf16":  # ONNX Runtime, which follows the branches, has no bf16 products
+        plain = trial.controller(ExportModule(policy), states)
+        watched = exported(plain, plain.example, plain.outputs, "controller", notes)
+    golden = choose(recording, watched)
+    show(*_golden(golden))
     with bundles.new_folder(checked.folder) as folder:
-        bundles.write_parts(folder, manifest, model, recording)
+        bundles.write_parts(folder, manifest, model, ours, golden)
+        trial.write(folder)
         configuration.save(replace(found.config, resume=None, output=None), folder / configuration.FILE_NAME)
-        session, judge = _sessions(folder, model, request.precision)
+        session, judge = _sessions(folder / bundles.CONTROLLER, ours, request.precision)
+        bare = _sessions(folder / bundles.GRAPH, model, request.precision)[1]
         parity = check_parity(
-            policy, judge, recording, [a["joint"] for a in entry["actions"]], request.precision
+            policy, bare, recording, [a["joint"] for a in entry["actions"]], request.precision
         )
         show(
             "ok",
@@ -145,7 +170,7 @@ def export(request: Request) -> int:
         show("ok", "contract", f"{agreed} to {worst[session.name]['observations']:.1e}")
         driving = session
         if isinstance(session, ReferenceSession):
-            driving = TorchSession(policy, request.precision, session)
+            driving = TorchSession(controller, session)
         gap, late = trial.closed_loop(bundle, driving)
         for finding in trial.findings(gap, late):
             show(*finding)
@@ -163,7 +188,7 @@ def export(request: Request) -> int:
         if not sessions:
             show("skip", "measured", "bf16 needs TensorRT: ONNX Runtime has no bf16 products on a CPU")
         measured = [_measured(s, bundle, checked) for s in sessions] if request.measure_seconds else []
-        estimates = latency.model(target, latency.cost_of(model))
+        estimates = latency.model(target, latency.cost_of(ours))
         best, verdict = latency.decide(
             target, bundle.rate, estimates, [latency.Measurement.read(result) for result in measured]
         )
@@ -179,6 +204,7 @@ def export(request: Request) -> int:
             estimates,
             measured,
             why_no_engine,
+            drawn=(folder / bundles.PICTURE).exists(),
             late=late,
         )
         if driving is not session:
@@ -199,6 +225,10 @@ def export(request: Request) -> int:
             out.profiles[name] = _write_profile(folder / name, files)
             show("ok", "profile", f"{name}: {', '.join(out.profiles[name])}")
         write_report(folder, out, trial.report)
+        bundles.seal(folder, manifest, golden.arrays)
+        if request.sign is not None:
+            sign(folder, request.sign)
+            show("ok", "signature", f"{SIGNATURE}, with the key in {request.sign.name}")
     shown = request.output or found.folder / "export" / target.name
     show("ok", "bundle", printable(str(shown)))
     if verdict.fits is False:
@@ -235,13 +265,42 @@ class RobotTrial:
 
     def notes(self) -> dict[str, Any]:
         """Further entries of the manifest."""
-        return {"command_ranges": ranges_of(self.checked.trained)}
+        return {
+            "command_ranges": ranges_of(self.checked.trained),
+            "base": base_facts(self.robot),
+            "joints": joint_facts(self.robot),
+        }
 
-    def record(self, robots: int, steps: int) -> Recording:
-        """Record `steps` control steps of the trained policy with `robots` robots."""
-        env = make_env(self.config, num_envs=robots, rank=NEVER_TRAINED)
+    def write(self, folder: Path) -> None:
+        """Write the robot's model and, where something can draw, a picture of its home pose."""
+        (folder / bundles.MODEL).write_text(bundle_model(self.robot, self.timestep), encoding="utf-8")
         try:
-            return record(env, self.act, steps)
+            draw(self.robot, folder / bundles.PICTURE)
+        except MissingError as error:
+            show("skip", "picture", f"none of the home pose: {error}")
+
+    def entry(self, contract: Contract) -> dict[str, Any]:
+        """The contract as in the manifest."""
+        return bundles.contract_entry(contract, self.config.task.items("policy"))
+
+    def controller(self, network: nn.Module, recurrent: dict[str, Tensor]) -> Exportable:
+        """What runs on the robot, around the exported network.
+
+        Raises:
+            ConfigError: the policy observes what no robot measures.
+        """
+        env = make_env(self.config, num_envs=1, rank=NEVER_TRAINED)
+        self.robot, self.timestep = env.robot, env.capabilities.timestep
+        try:
+            return Controller(env, network, recurrent)
+        finally:
+            env.close()
+
+    def record(self, robots: int, steps: int, controller: Exportable) -> Recording:
+        """Record `steps` control steps of the trained policy with `robots` robots."""
+        env = make_env(eventful(self.checked.found.config), num_envs=robots, rank=NEVER_TRAINED)
+        try:
+            return record(env, self.act, steps, controller.sensors, controller.initial)
         except RunFailed as error:
             raise Refused(f"the trained policy cannot be run: {error}", NOT_THE_SAME) from None
         finally:
@@ -301,22 +360,50 @@ def _contract(config: Config) -> Contract:
         env.close()
 
 
-def _sessions(folder: Path, model: onnx.ModelProto, precision: str) -> tuple[Session, Session]:
-    """(session for the closed loop, session for parity) of the written ONNX graph.
+def _check_graphs(
+    ours: onnx.ModelProto, controller: Exportable, model: onnx.ModelProto, width: int, actions: int
+) -> None:
+    """Check the controller and the bare network, see `check_graph`."""
+    shapes = {name: tuple(value.shape) for name, value in controller.example.items()}
+    state = {name: tuple(value.shape) for name, value in controller.initial.items()}
+    outputs = {"targets": (1, actions), "actions": (1, actions), "observations": (1, width)}
+    check_graph(ours, shapes, outputs | {f"{name}_out": shape for name, shape in state.items()})
+    recurrent = {name: shape for name, shape in state.items() if name in RECURRENT}
+    check_graph(
+        model,
+        {"obs": (1, width)} | {f"{name}_in": shape for name, shape in recurrent.items()},
+        {"actions": (1, actions)} | {f"{name}_out": shape for name, shape in recurrent.items()},
+    )
+
+
+def _golden(golden: Golden) -> tuple[str, str, str]:
+    """Arguments of `show` for the golden steps."""
+    entry, absent = golden.entry(), [name for name, count in golden.events.items() if not count]
+    said = f"{entry['steps']} steps of {entry['episodes']} episodes"
+    if ways := golden.taken[1]:
+        said += f"; {golden.taken[0]} of {ways} ways of the branches taken"
+        some = ", ".join(golden.not_taken[:4]) + ", ..." * (len(golden.not_taken) > 4)
+        said += f"; not taken: {some}" * bool(golden.not_taken)
+    said += f"; without {', without '.join(absent)}" * bool(absent)
+    return "warn" if absent or golden.not_taken else "ok", "golden", said
+
+
+def _sessions(path: Path, model: onnx.ModelProto, precision: str) -> tuple[Session, Session]:
+    """(session for the closed loop, session for parity) of a written ONNX graph.
 
     ONNX Runtime computes fp16 in float32 on most CPUs, where nothing overflows, and has no bf16 products. ONNX's
     reference evaluator rounds and overflows in both as a GPU does, on every machine.
     """
     if precision == "fp32":
-        session = OnnxSession(folder / bundles.GRAPH)
+        session = OnnxSession(path)
         return session, session
     judge = ReferenceSession(model)
-    return (judge if precision == "bf16" else OnnxSession(folder / bundles.GRAPH)), judge
+    return (judge if precision == "bf16" else OnnxSession(path)), judge
 
 
 def _engine(bundle: Bundle, precision: str) -> EngineSession:
     build_engine(bundle.graph, bundle.engine, precision, bundle.folder / "timing.cache")
-    return EngineSession(bundle.engine, bundle.manifest["graph"]["sha256"])
+    return EngineSession(bundle.engine, bundle.manifest["controller"]["sha256"])
 
 
 def _measured(session: Session, bundle: Bundle, checked: Checked) -> dict[str, Any]:

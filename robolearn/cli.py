@@ -306,6 +306,10 @@ def export(
     require_measured: Annotated[
         bool, typer.Option("--require-measured", help="Fail where this machine is not the export target.")
     ] = False,
+    sign: Annotated[
+        Path | None,
+        typer.Option("--sign", metavar="KEY", help="Sign the bundle with an ed25519 private key (PEM)."),
+    ] = None,
 ) -> int:
     """Export a policy to a bundle for a robot: ONNX, parity, closed loop, latency against the budget.
 
@@ -333,6 +337,7 @@ def export(
         measure_seconds=measure_seconds,
         require_engine=require_engine,
         require_measured=require_measured,
+        sign=sign,
     )
     with export_codes():
         return make_bundle(request)
@@ -349,6 +354,10 @@ def deploy(
     max_missed: Annotated[
         float, typer.Option(min=0, max=1, help="Maximum share of missed deadlines.")
     ] = 0.01,
+    key: Annotated[
+        Path | None,
+        typer.Option(metavar="KEY", help="Public ed25519 key (PEM) that the bundle must be signed with."),
+    ] = None,
 ) -> int:
     """Run a bundle against the simulator in real time, at its control rate.
 
@@ -361,7 +370,7 @@ def deploy(
     from robolearn.export.deploy import deploy as run_bundle
 
     with export_codes():
-        return run_bundle(bundle, overrides or [], seconds, runtime, max_missed)
+        return run_bundle(bundle, overrides or [], seconds, runtime, max_missed, key)
 
 
 @app.command(epilog=EPILOG, context_settings=WIDTH)

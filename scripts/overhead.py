@@ -2,9 +2,9 @@
 
     python scripts/overhead.py runs/walk/export/host
 
-"step" is a whole control step, from raw sensor readings to joint targets: checks, observations, network,
-joint targets. "bare" is `InferenceSession.run` on the same observation. Both run in a hot loop, in turns of 200 calls,
-and at the control rate, in alternate periods.
+"step" is a whole control step, from raw sensor readings to joint targets: checks and the controller. "bare" is
+`InferenceSession.run` of policy.onnx, the network alone, on the same observation. Both run in a hot loop, in turns of
+200 calls, and at the control rate, in alternate periods.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ def main() -> None:
     args = parser.parse_args()
     bundle = Bundle.load(args.bundle)
     session = OnnxSession(bundle.graph)
-    runtime, bare = Runtime(bundle, session), session._session
+    runtime, alone = Runtime(bundle, session), OnnxSession(args.bundle / bundle.manifest["policy"]["file"])
+    bare = alone._session
     golden = bundle.golden
     rows = [
         ({n: golden[n][t] for n in runtime.sensors}, golden["command"][t])
         for t in range(len(golden["reset"]))
     ]
-    feeds = {name: array.copy() for name, array in runtime.feeds.items()}
+    feeds = {name: np.zeros(shape, np.float32) for name, shape in alone.inputs.items()}
     feeds["obs"][0] = golden["observations"][0]
-    outputs = list(session.outputs)
+    outputs = list(alone.outputs)
 
     def step(i: int) -> float:
         readings, command = rows[i % len(rows)]
@@ -63,7 +64,7 @@ def main() -> None:
         time.sleep(max(0.0, due - time.perf_counter()))
         name = ("bare", "step")[i % 2]
         cold[name].append((network if name == "bare" else step)(i))
-    ports = ", ".join(f"{n} {'x'.join(map(str, shape))}" for n, shape in session.inputs.items())
+    ports = ", ".join(f"{n} {'x'.join(map(str, shape))}" for n, shape in alone.inputs.items())
     print(f"{args.bundle}: {ports}, {bundle.rate:g} Hz")
     print(f"{'':<8}{'bare [us]':>12}{'step [us]':>12}{'more [us]':>12}{'ratio':>8}")
     for name, times in (("hot", hot), ("paced", cold)):

@@ -25,7 +25,7 @@ from robolearn.tasks.mdp import gait_metrics as quality
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants, once
-from robolearn.tasks.mdp.observations import MEASURABLE, Observation
+from robolearn.tasks.mdp.observations import VOCABULARY, Observation
 from robolearn.tasks.mdp.stated import Level, Reward, Termination, ends, level, reward
 from robolearn.tasks.mdp.task import Ratio, Task
 
@@ -264,7 +264,7 @@ class Velocity(Task):
             "joint_pos_rel": 0.01,
             "joint_vel_rel": 0.5,
         },
-        metadata={"keys": MEASURABLE},
+        metadata={"keys": tuple(VOCABULARY), "open": r"\w+"},
     )
     """Half-width of the uniform noise on each item of the policy's observation."""
     rewards: dict[str, Reward] = field(

@@ -6,16 +6,22 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from robolearn.commands.evaluate import NEVER_TRAINED
 from robolearn.config.run_config import Config
 from robolearn.core.contract import Contract
+from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, RunFailed
+from robolearn.export import bundle as bundles
 from robolearn.export.closed_loop import DelayResult, Gap
+from robolearn.export.controller.module import Exportable
+from robolearn.export.external.controller import GivenController
 from robolearn.export.external.loop import ExternalGap, closed_loop, one_step_late, record
 from robolearn.export.external.report import report
 from robolearn.export.record import Recording
@@ -80,11 +86,26 @@ class ExternalTrial:
         """Further entries of the manifest."""
         return {"units": UNITS, "command_ranges": {}}
 
-    def record(self, robots: int, steps: int) -> Recording:
+    def entry(self, contract: Contract) -> dict[str, Any]:
+        """The contract as in the manifest."""
+        return bundles.contract_entry(contract)
+
+    def controller(self, network: nn.Module, recurrent: dict[str, Tensor]) -> Exportable:
+        """What runs beside the user's software, around the exported network."""
+        env = build_external(self.config, 1, NEVER_TRAINED)
+        try:
+            return GivenController(len(env.columns["policy"]), env.actions, network, recurrent)
+        finally:
+            env.close()
+
+    def write(self, folder: Path) -> None:
+        """Nothing: there is no robot."""
+
+    def record(self, robots: int, steps: int, controller: Exportable) -> Recording:
         """Record `steps` control steps of the trained policy in `robots` environments."""
         env = build_external(self.config, robots, NEVER_TRAINED)
         try:
-            return record(env, self.act, steps)
+            return record(env, self.act, steps, {k: v.numpy() for k, v in controller.initial.items()})
         except RunFailed as error:
             raise Refused(f"the trained policy cannot be run: {error}", NOT_THE_SAME) from None
         finally:
@@ -149,7 +170,9 @@ def require_consistent(bundle: Bundle, env: ExternalEnv) -> None:
     for name, stated, actual in pairs:
         if stated != actual:
             raise Refused(
-                f"the manifest differs from the environment: {name}: {stated} and {actual}", NOT_THE_SAME
+                f"the manifest differs from the environment: {name}: the manifest says {stated}, the environment "
+                f"{actual}",
+                NOT_THE_SAME,
             )
     probes = torch.tensor(PROBES, device=env.device)[:, None].expand(-1, env.num_actions)
     column = {key: np.array([a[key] for a in contract["actions"]], float) for key in ("offset", "scale")}

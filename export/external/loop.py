@@ -19,8 +19,8 @@ from robolearn.export.record import Recording
 from robolearn.external.env import NO_LIMIT, ExternalEnv
 from robolearn.learners.policy import Act, reset_state
 from robolearn.runtime.bundle import Bundle
+from robolearn.runtime.contract import GIVEN
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
-from robolearn.runtime.observe import GIVEN
 from robolearn.runtime.robot import TOLERANCE, Runtime
 from robolearn.runtime.sessions import Session
 from robolearn.training.build import build_external
@@ -69,8 +69,10 @@ class ExternalGap(Gap):
 
 
 @torch.no_grad()
-def record(env: ExternalEnv, policy: Act, steps: int) -> Recording:
+def record(env: ExternalEnv, policy: Act, steps: int, initial: dict[str, np.ndarray]) -> Recording:
     """Record `steps` control steps of the trained policy in `env`; all environments are reset in the middle.
+
+    `initial` is the recurrent state after a reset, by name.
 
     Raises:
         RunFailed: a number was not finite.
@@ -95,7 +97,8 @@ def record(env: ExternalEnv, policy: Act, steps: int) -> Recording:
     whole = {name: np.stack(arrays) for name, arrays in rows.items()}
     many = whole["reset"].shape
     sensors = {GIVEN: whole["observations"], "command": np.zeros((*many, 0), np.float32)}
-    return Recording(sensors=sensors, **whole)
+    pushed = np.zeros(many, bool)
+    return Recording(sensors=sensors, pushed=pushed, initial=initial, starts={}, **whole)
 
 
 def closed_loop(
@@ -239,7 +242,7 @@ class _BundleDriver:
     def __init__(self, env: ExternalEnv, bundle: Bundle, session: Session, policy: Act | None) -> None:
         self.env, self.policy = env, policy
         self.runtimes = [Runtime(bundle, session) for _ in range(env.num_envs)]
-        self.limit = TOLERANCE[bundle.manifest["graph"]["precision"]]
+        self.limit = TOLERANCE[bundle.manifest["controller"]["precision"]]
         self.mismatched = np.zeros(env.num_envs, bool)
         """(N,) environments where something differed from the trained policy."""
         self.first_mismatch = ""

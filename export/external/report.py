@@ -59,7 +59,7 @@ def report(out: Export) -> str:
         _before(out),
         _contract(out),
         _use(out),
-        shared.same(out, "replayed through the runtime", _closing(out)),
+        shared.same(out, "Replayed through the runtime", _closing(out)),
         shared.fast(out, "the observation", "outputs"),
         shared.appendix(out),
     )
@@ -126,7 +126,7 @@ def _met(out: Export) -> list[str]:
 
 
 def _before(out: Export) -> list[str]:
-    state = ", to clear the recurrent state" * (len(out.manifest["graph"].get("inputs", ())) > 1)
+    state = ", to clear the recurrent state" * (bool(out.manifest["state"]))
     return ["## Before it moves", CHECKS.format(state=state)]
 
 
@@ -145,7 +145,7 @@ def _contract(out: Export) -> list[str]:
 
 def _use(out: Export) -> list[str]:
     runtime, needs = "onnxruntime", "onnxruntime or tensorrt"
-    if out.manifest["graph"]["precision"] == "bf16":
+    if out.manifest["controller"]["precision"] == "bf16":
         runtime = needs = "tensorrt"
     width = out.manifest["contract"]["observations"][0]["width"]
     text = USE.format(needs=needs, runtime=runtime, period=1e3 / shared.rate(out), width=width)

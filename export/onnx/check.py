@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -9,10 +11,15 @@ from onnx import numpy_helper
 from robolearn.runtime.errors import BAD_INPUT, NOT_THE_SAME, Refused
 
 OPERATORS = frozenset({
-    "Abs", "Add", "And", "Cast", "Clip", "Concat", "Constant", "Div", "Elu", "Equal", "Expand", "Flatten", "GRU",
-    "Gather", "Gemm", "Greater", "GreaterOrEqual", "HardSigmoid", "Identity", "LSTM", "LeakyRelu", "Less",
-    "LessOrEqual", "MatMul", "Max", "Min", "Mul", "Neg", "Not", "Or", "Pow", "Relu", "Reshape", "Sigmoid", "Slice",
-    "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where", "Xor",
+    "Abs", "Acos", "Add", "And", "ArgMax", "ArgMin", "Asin", "Atan", "Cast", "Ceil", "Celu", "Clip",
+    "Concat", "Constant", "ConstantOfShape", "Cos", "CumSum", "Div", "Einsum", "Elu", "Equal", "Erf", "Exp",
+    "Expand", "Flatten", "Floor", "GRU", "Gather", "GatherElements", "GatherND", "Gemm", "Greater",
+    "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LSTM", "LeakyRelu", "Less",
+    "LessOrEqual", "Log", "MatMul", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pad",
+    "Pow", "Reciprocal", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+    "Relu", "Reshape", "Round", "ScatterElements", "ScatterND", "Selu", "Sigmoid", "Sign", "Sin", "Slice",
+    "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "Tile", "Transpose",
+    "Trilu", "Unsqueeze", "Where", "Xor",
 })  # fmt: skip
 """Allowed operators: TensorRT's ONNX parser supports all of them in versions 10 and 11 by its operator table. None is
 random, a loop, or of variable size."""
@@ -20,14 +27,15 @@ random, a loop, or of variable size."""
 OLDEST_OPSET = 18
 
 
-def check_graph(model: onnx.ModelProto, width: int, actions: int, states: tuple[str, ...]) -> None:
+def check_graph(
+    model: onnx.ModelProto, inputs: Mapping[str, Sequence[int]], outputs: Mapping[str, Sequence[int]]
+) -> None:
     """Check an ONNX graph, cheapest and most frequent faults first.
 
     Args:
         model: the ONNX graph.
-        width: number of columns of `obs`.
-        actions: number of columns of `actions`.
-        states: names of the recurrent state, ("h",) or ("h", "c").
+        inputs: the shape that each input must have, by name, in order.
+        outputs: the same of the outputs.
 
     Raises:
         Refused: BAD_INPUT for dynamic shapes, NOT_THE_SAME for all other faults.
@@ -64,32 +72,30 @@ def check_graph(model: onnx.ModelProto, width: int, actions: int, states: tuple[
         raise Refused(
             f"the ONNX graph has operators that are not allowed: {', '.join(unknown)}", NOT_THE_SAME
         )
-    for kind, ports, wanted in (
-        ("inputs", graph.input, ["obs", *(f"{name}_in" for name in states)]),
-        ("outputs", graph.output, ["actions", *(f"{name}_out" for name in states)]),
-    ):
-        if [port.name for port in ports] != wanted:
+    for kind, ports, wanted in (("inputs", graph.input, inputs), ("outputs", graph.output, outputs)):
+        if [port.name for port in ports] != list(wanted):
             raise Refused(
-                f"the ONNX graph's {kind} are {[p.name for p in ports]}; they must be {wanted} in this order",
+                f"the ONNX graph's {kind} are {[p.name for p in ports]}; they must be {list(wanted)} in this order",
                 NOT_THE_SAME,
             )
-    for port, size in ((graph.input[0], width), (graph.output[0], actions)):
-        shape = [d.dim_value for d in port.type.tensor_type.shape.dim]
-        if shape != [1, size]:
-            raise Refused(
-                f"the ONNX graph's {port.name} has shape {shape}; the contract requires [1, {size}]",
-                NOT_THE_SAME,
-            )
+        for port in ports:
+            shape = [d.dim_value for d in port.type.tensor_type.shape.dim]
+            if shape != list(wanted[port.name]):
+                raise Refused(
+                    f"the ONNX graph's {port.name} has shape {shape}; the contract requires "
+                    f"{list(wanted[port.name])}",
+                    NOT_THE_SAME,
+                )
     critic = [tensor.name for tensor in graph.initializer if "critic" in tensor.name.lower()]
     if critic:
         raise Refused(f"the ONNX graph holds the critic: {critic[0]}", NOT_THE_SAME)
 
 
 def summary(model: onnx.ModelProto) -> str:
-    """One line about an ONNX graph: shapes, number of nodes and weights, size."""
+    """One line about an ONNX graph: number of inputs, nodes and weights, size."""
     count = sum(int(np.prod(tensor.dims)) for tensor in model.graph.initializer)
-    shapes = [
-        f"{p.name} {'x'.join(str(d.dim_value) for d in p.type.tensor_type.shape.dim)}"
-        for p in (*model.graph.input, *model.graph.output)
-    ]
-    return f"{', '.join(shapes)}; {len(model.graph.node)} nodes, {count:,} parameters, {model.ByteSize() / 1e6:.2f} MB"
+    state = sum(port.name.endswith("_in") for port in model.graph.input)
+    return (
+        f"{len(model.graph.input) - state} inputs and {state} of state, {len(model.graph.node)} nodes, {count:,} "
+        f"parameters, {model.ByteSize() / 1e6:.2f} MB"
+    )

@@ -7,7 +7,9 @@ import copy
 import io
 import json
 import logging
+import re
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -82,13 +84,13 @@ def _lowered(layers: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:
 
 
 def build_graph(policy: Policy, width: int, precision: str, notes: dict[str, Any]) -> onnx.ModelProto:
-    """Export a policy.
+    """The bare network as an ONNX graph, for other deployment stacks.
 
     Args:
         policy: the trained policy; it is copied.
         width: number of columns of its observation, D.
         precision: of the matrix products, one of PRECISIONS.
-        notes: metadata of the file, as JSON by name; the runtime compares `contract` with the manifest.
+        notes: metadata of the file, as JSON by name.
 
     Returns:
         Inputs `obs` (1, D)[, `h_in`[, `c_in`]] (L, 1, H), outputs `actions` (1, A)[, `h_out`[, `c_out`]].
@@ -97,35 +99,59 @@ def build_graph(policy: Policy, width: int, precision: str, notes: dict[str, Any
         Refused: NOT_THE_SAME; torch cannot export it.
     """
     graph, states = ExportModule(policy, precision), policy.state_names
-    example = (torch.zeros(1, width), *(part.cpu() for part in policy.initial_state(1)))
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
+    example = {"obs": torch.zeros(1, width)}
+    example |= {f"{name}_in": part.cpu() for name, part in zip(states, policy.initial_state(1), strict=True)}
+    return exported(graph, example, ["actions", *(f"{name}_out" for name in states)], "policy", notes)
+
+
+def exported(
+    module: nn.Module, example: Mapping[str, Tensor], outputs: Sequence[str], name: str, notes: dict[str, Any]
+) -> onnx.ModelProto:
+    """A module as an ONNX graph of fixed shapes.
+
+    Args:
+        module: takes the tensors of `example`, in order.
+        example: an example of each input, by name; no two of them the same tensor.
+        outputs: names of what it returns, in order.
+        name: of the graph.
+        notes: metadata of the file, as JSON by name.
+
+    Raises:
+        Refused: NOT_THE_SAME; torch cannot export it.
+    """
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
     try:
-        # The exporter prints progress and missing optional packages.
-        logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        # The exporter prints progress, missing optional packages and what it does not optimize.
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        quiet = io.StringIO()
+        with warnings.catch_warnings(), contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
-                graph,
-                example,
+                module,
+                tuple(example.values()),
                 None,
                 dynamo=True,
                 opset_version=OPSET,
-                input_names=["obs", *(f"{name}_in" for name in states)],
-                output_names=["actions", *(f"{name}_out" for name in states)],
+                input_names=list(example),
+                output_names=list(outputs),
                 verbose=False,
             )
     except Exception as error:  # the exporter raises many classes
+        cause = error.__cause__ or error
+        why = re.sub(r"\x1b\[[0-9;]*m", "", str(cause)).strip().partition("\n\n")[0]
         raise Refused(
-            f"the policy cannot be exported to ONNX: {type(error).__name__}: {error}", NOT_THE_SAME
+            f"the {name} cannot be exported to ONNX: {type(cause).__name__}: {why:.400}", NOT_THE_SAME
         ) from error
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
     assert program is not None
-    return _cleaned(program.model_proto, notes)
+    return _cleaned(program.model_proto, name, notes)
 
 
-def _cleaned(model: onnx.ModelProto, notes: dict[str, Any]) -> onnx.ModelProto:
+def _cleaned(model: onnx.ModelProto, name: str, notes: dict[str, Any]) -> onnx.ModelProto:
     """The model without the exporter's metadata, which names files of this machine; with `notes` as metadata."""
     for part in (
         model.graph,
@@ -140,8 +166,8 @@ def _cleaned(model: onnx.ModelProto, notes: dict[str, Any]) -> onnx.ModelProto:
         del tensor.metadata_props[:]
         tensor.doc_string = ""
     del model.metadata_props[:]
-    model.doc_string, model.graph.name = "", "policy"
+    model.doc_string, model.graph.name = "", name
     model.producer_name, model.producer_version = "robolearn", ""
-    for name, value in sorted(notes.items()):
-        model.metadata_props.add(key=f"robolearn.{name}", value=json.dumps(value, sort_keys=True))
+    for key, value in sorted(notes.items()):
+        model.metadata_props.add(key=f"robolearn.{key}", value=json.dumps(value, sort_keys=True))
     return model

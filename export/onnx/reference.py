@@ -6,9 +6,7 @@ import numpy as np
 import onnx
 import torch
 from onnx.reference import ReferenceEvaluator
-
-from robolearn.export.onnx.graph import ExportModule
-from robolearn.learners.policy import Policy
+from torch import nn
 
 
 class ReferenceSession:
@@ -39,14 +37,14 @@ class TorchSession:
 
     name = "torch"
 
-    def __init__(self, policy: Policy, precision: str, like: ReferenceSession) -> None:
+    def __init__(self, module: nn.Module, like: ReferenceSession) -> None:
         self.inputs, self.outputs = like.inputs, like.outputs
-        self._module = ExportModule(policy, precision)
+        self._module = module
 
     @torch.no_grad()
     def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every output by name, float32."""
-        out = self._module(*(torch.from_numpy(feeds[name]) for name in self.inputs))
+        out = self._module(*(torch.from_numpy(feeds[name]).clone() for name in self.inputs))
         parts = out if isinstance(out, tuple) else (out,)
         return dict(zip(self.outputs, (part.numpy() for part in parts), strict=True))
 

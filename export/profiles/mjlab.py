@@ -53,7 +53,7 @@ def files(manifest: dict[str, Any], graph: onnx.ModelProto) -> dict[str, bytes]:
         Refused: the readers cannot run this policy.
     """
     contract = manifest["contract"]
-    checked("mjlab", contract, graph, TERMS)
+    checked("mjlab", manifest, graph, TERMS)
     _check(contract)
     copy = copied(graph)
     # Replaces the metadata of the ONNX graph; the readers look these up by name.

@@ -38,38 +38,50 @@ def copied(graph: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def checked(profile: str, contract: dict[str, Any], graph: onnx.ModelProto, terms: Mapping[str, str]) -> None:
+def checked(profile: str, manifest: dict[str, Any], graph: onnx.ModelProto, terms: Mapping[str, str]) -> None:
     """Refuse a policy that no reader can run.
 
     Args:
         profile: its name, for the message.
-        contract: of the manifest.
+        manifest: of a bundle: `contract` and `state`.
         graph: `obs` (1, D) to `actions` (1, A).
         terms: RoboLearn's name -> reader's name, for observations that the reader computes in the same way.
 
     Raises:
         Refused: BAD_INPUT, with the first reason.
     """
-    for why, instead in _obstacles(contract, graph, terms):
+    for why, instead in _obstacles(manifest, graph, terms):
         raise refused(profile, why, instead)
 
 
 def _obstacles(
-    contract: dict[str, Any], graph: onnx.ModelProto, terms: Mapping[str, str]
+    manifest: dict[str, Any], graph: onnx.ModelProto, terms: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     """Yields (reason, fix) of everything that the readers cannot run."""
+    contract = manifest["contract"]
     items = {item["name"]: item for item in contract["observations"]}
     joints = [joint["name"] for joint in contract["joints"]]
     driven = [action["joint"] for action in contract["actions"]]
     if "pose_commands" in items:
         names = ", ".join(contract["command"])
         yield f"it observes pose_commands ({names}); the readers have only velocity_commands", RUNTIME
+    kept = [
+        s["name"]
+        for s in manifest.get("state", ())
+        if s["name"].startswith(("task_", "time", "last_command"))
+    ]
+    if kept:
+        yield f"it keeps {', '.join(kept)} from step to step, which the readers do not", RUNTIME
+    other = [name for name in manifest.get("targets", {}).get("depend_on", ()) if name != "action"]
+    if other:
+        yield f"its joint targets depend on {', '.join(other)} too, not on the action alone", RUNTIME
     if contract["extra"]:
         yield f"it needs {', '.join(contract['extra'])}, which the readers do not support", ""
     for name, item in items.items():
-        if name not in terms:
+        if name not in terms or not item.get("standard", True):
+            own = " of its own" * (name in terms)
             yield (
-                f"it observes {name}; the readers have only {', '.join(terms)}",
+                f"it observes {name}{own}; the readers have only {', '.join(terms)}",
                 "train without it",
             )
         if item.get("history", 1) != 1:

@@ -78,7 +78,7 @@ def files(manifest: dict[str, Any], graph: onnx.ModelProto) -> dict[str, bytes]:
         Refused: the readers cannot run this policy.
     """
     contract = manifest["contract"]
-    checked("unitree", contract, graph, TERMS)
+    checked("unitree", manifest, graph, TERMS)
     names = [item["name"] for item in contract["observations"]]
     if twice := [name for name in TERMS if names.count(name) > 1]:
         raise refused("unitree", f"it observes {twice[0]} twice; deploy.yaml has each term once")

@@ -175,7 +175,7 @@ def stated(made: Robot) -> str:
 
 
 def draw(made: Robot, path: Path) -> None:
-    """Write a picture of the home pose with the axes of the joints.
+    """Write a picture of the home pose with the axes of the joints, and of the world (x red, y green, z blue).
 
     Raises:
         MissingError: there is no renderer.
@@ -192,6 +192,7 @@ def draw(made: Robot, path: Path) -> None:
     entity.joint_pos[0] = torch.tensor(made.home)
     with Renderer(made, *SIZE) as renderer:
         renderer.options.flags[mujoco.mjtVisFlag.mjVIS_JOINT] = True
+        renderer.options.frame = mujoco.mjtFrame.mjFRAME_WORLD.value
         pixels = renderer.draw(State({"robot": entity}))
     with replacing(path) as part:
         Image.fromarray(pixels).save(part, format="PNG")

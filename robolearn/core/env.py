@@ -18,6 +18,7 @@ from robolearn.core.episode_stats import EpisodeStats
 from robolearn.core.finite_check import FiniteCheck
 from robolearn.core.finite_check import NonFiniteTerm as NonFiniteTerm
 from robolearn.core.graphs import Graph
+from robolearn.core.history import ObservationHistory
 from robolearn.core.learner_env import LEVEL
 from robolearn.core.rows import Rows
 from robolearn.core.step_result import StepResult as StepResult
@@ -91,7 +92,8 @@ class Env:
         weights = [stated[name] for name in self._reward_terms]
         self._weights = torch.tensor(weights, dtype=torch.float32, device=self.device)
         self._terminations = task.termination_terms()
-        self.columns = check_parts(task, backend.state, self.ctx, self.num_actions)
+        self._history = ObservationHistory(check_parts(task, backend.state, self.ctx, self.num_actions))
+        self.columns = self._history.columns
         """Items of each observation group with their widths, in the order of the columns."""
         self._noise = self._noise_row()
         self._takes_rows = not self.gradients and takes_rows(task, backend.state, self.ctx)
@@ -139,6 +141,7 @@ class Env:
             task=task.task_state(n, self._constants, self.random),
             action_delay=self._action_delay.empty(n, self.num_actions, self.device),
             observation_delay={},
+            history={},
         )
         ends = {name: never.clone() for name in ("terminated", "truncated", "diverged", "done", "exogenous")}
         return EnvState(
@@ -166,8 +169,9 @@ class Env:
         state, width = self.state, sum(width for _, width in self.columns["policy"])
         state.stats = self._stats.empty()
         state.episode.observation_delay = self._observation_delay.empty(self.num_envs, width, self.device)
+        state.episode.history = self._history.empty(self.num_envs, self.device)
         if self._noise is not None:
-            state.transit["noise"] = torch.zeros(self.num_envs, width, device=self.device)
+            state.transit["noise"] = torch.zeros(self.num_envs, len(self._noise), device=self.device)
 
     @property
     def ctx(self) -> Context:
@@ -234,7 +238,10 @@ class Env:
             episode.step = ages.long()
         self._follow()
         first = self._observe(rows)
-        policy = first["policy"] = first["policy"] + self._draw_noise()
+        first["policy"] = first["policy"] + self._draw_noise()
+        episode.history = self._history.start(first)
+        first = self._history.joined(first, episode.history)
+        policy = first["policy"]
         episode.observation_delay = self._observation_delay.draw(
             episode.observation_delay, self.random, policy
         )
@@ -356,6 +363,8 @@ class Env:
         if self._noise is not None:
             noise = self.state.transit["noise"] = cast(Tensor, self._draw_noise())
             seen["policy"] = seen["policy"] + noise
+        episode.history = self._history.push(episode.history, seen)
+        seen = self._history.joined(seen, episode.history)
         seen["policy"], episode.observation_delay = self._observation_delay.push(
             episode.observation_delay, seen["policy"]
         )
@@ -373,6 +382,9 @@ class Env:
         first = self._observe(rows)
         if self._noise is not None:
             first["policy"] = first["policy"] + rows.take(self.state.transit["noise"])
+        past = self._history.start(first)
+        episode.history = rows.put(past, episode.history)
+        first = self._history.joined(first, past)
         line = episode.observation_delay
         if self._observation_delay.delays:
             arriving = rows.spread(first["policy"])
@@ -433,12 +445,13 @@ class Env:
         self.backend.push(due, jump, turn)
 
     def _observe(self, rows: Rows | None = None, lost: Tensor | None = None) -> dict[str, Tensor]:
-        """Every group (N, D), or only its `rows`, without noise or delay; 0 in rows `lost` (N,) to divergence."""
+        """Every group (N, D), or only its `rows`, without noise, history or delay; 0 in rows `lost` (N,) to
+        divergence."""
         state, ctx = self.backend.state, self._context()
         if rows is not None:
             state, ctx = rows.state(state), rows.context(ctx)
         groups = {}
-        for name, columns in self.columns.items():
+        for name, columns in self._history.samples.items():
             obs = torch.cat([computed_once(item.compute, state, ctx) for item, _ in columns], dim=1)
             obs = _without(lost, obs)
             names = [item.name for item, width in columns for _ in range(width)]
@@ -476,6 +489,7 @@ class Env:
             task=task.task_state(n, self._constants, self.random),
             action_delay=self._action_delay.draw(old.action_delay, self.random, none),
             observation_delay=old.observation_delay,  # drawn with the first observation
+            history=old.history,  # starts with it, too
         )
         self.state.episode = env_state.where(mask, new, old)
         with torch.no_grad():  # no gradient flows from an initial state to the episode before
@@ -517,12 +531,11 @@ class Env:
         episode.command = values if mask is None else env_state.where(mask, values, episode.command)
 
     def _noise_row(self) -> Tensor | None:
-        """Half-width of the noise on every column of the policy group."""
+        """Half-width of the noise on every column of one sample of the policy group."""
         if not self.task.noise:
             return None
-        widths = [
-            self.task.noise.get(i.name, 0.0) for i, width in self.columns["policy"] for _ in range(width)
-        ]
+        samples = self._history.samples["policy"]
+        widths = [self.task.noise.get(i.name, 0.0) for i, width in samples for _ in range(width)]
         return torch.tensor(widths, device=self.device)
 
     def _draw_noise(self) -> Tensor | float:

@@ -53,6 +53,8 @@ class EpisodeState:
     """Actions on their way, see `robolearn.core.delay`."""
     observation_delay: Named
     """Observations on their way."""
+    history: Named
+    """Past samples of observations, see `robolearn.core.history`."""
 
 
 @dataclass

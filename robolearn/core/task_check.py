@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from robolearn.core.measurable import reads
 from robolearn.envs.backend import Capabilities
 from robolearn.envs.state import State, Tensor
 from robolearn.errors import ConfigError
@@ -86,6 +87,8 @@ def check_parts(
                 f"{group} observation {item.name!r}", value, (n, width), "columns, even if only one"
             )
             columns[group].append((item, width))
+    # What the policy observes has to be there on the robot: known before a training, not at its export.
+    reads(task, state, ctx, num_actions)
     return columns
 
 

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import json
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from robolearn.runtime.contract import Fault, checked_contract, checked_ports, finite, shapes, text, whole
 from robolearn.runtime.errors import BAD_INPUT, Refused
-from robolearn.runtime.observe import checked_contract, sensors_of
+from robolearn.runtime.files import LARGEST_MANIFEST, MALFORMED, plain_name, read, recording, sha256_of
 from robolearn.runtime.sessions import Session
 
-MANIFEST_SCHEMA = 1
+MANIFEST_SCHEMA = 2
 """Version of manifest.json's layout."""
-
-STATES = ("h", "c")
-"""Names of recurrent states: the ONNX graph's inputs are h_in and c_in, its outputs h_out and c_out."""
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, as hexadecimal digits."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def canonical(contract: Any) -> str:
@@ -52,18 +43,6 @@ def difference(mine: Any, other: Any, where: str = "contract") -> str:
 GOLDEN_ROWS = 200
 """Least number of control steps in a golden recording."""
 
-MALFORMED = (
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    IndexError,
-    OverflowError,
-    ZeroDivisionError,
-    RecursionError,
-)
-"""Exceptions that reading a malformed file can raise."""
-
 
 class Bundle:
     """A checked bundle: `folder`, `manifest`, `contract`, and `golden`, arrays by name with one row per control step:
@@ -73,6 +52,8 @@ class Bundle:
         self, folder: Path, manifest: dict[str, Any], contract: dict[str, Any], golden: dict[str, np.ndarray]
     ) -> None:
         self.folder, self.manifest, self.contract, self.golden = folder, manifest, contract, golden
+        self.inputs, self.outputs = checked_ports(manifest, contract)
+        """Shapes of the controller's inputs and outputs by name, with a batch of 1."""
 
     @classmethod
     def load(cls, folder: Path | str) -> Bundle:
@@ -83,40 +64,26 @@ class Bundle:
         """
         folder = Path(folder)
         try:
-            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            why = "it has no manifest.json; robolearn export writes one"
-            raise Refused(f"{folder} is not a bundle: {why}", BAD_INPUT) from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise Refused(f"manifest.json cannot be read: {error}", BAD_INPUT) from None
-        schema = manifest.get("schema") if isinstance(manifest, dict) else None
-        if schema != MANIFEST_SCHEMA:
-            raise Refused(
-                f"manifest.json has schema {schema!r}; this runtime reads {MANIFEST_SCHEMA}; export again",
-                BAD_INPUT,
-            )
-        try:
-            golden = _golden(_whole(folder, manifest, "golden"))
-            exported = json.loads(str(golden.pop("manifest")))
-            # The whole manifest is compared before any of its values is used.
-            mine = manifest | {"golden": {**manifest["golden"], "sha256": ""}}
-            if changed := difference(mine, exported, "manifest"):
-                raise Refused(f"manifest.json was changed since the export: {changed}", BAD_INPUT)
-            _whole(folder, manifest, "graph")
+            manifest, golden = unedited(folder)
+            _whole(folder, manifest, "controller")
             contract = checked_contract(manifest["contract"], "manifest.json")
-            _require_rows(golden, contract)
-            _require_target(manifest)
+            _check_values(manifest, contract)
+            bundle = cls(folder, manifest, contract, golden)
+            _require_rows(golden, bundle)
+            return bundle
+        except Fault as fault:
+            raise Refused(f"manifest.json: {fault}", BAD_INPUT) from None
         except MALFORMED as error:
             raise Refused(
-                f"manifest.json or golden.npz is incomplete or malformed ({type(error).__name__}: {error})",
+                "manifest.json or golden.npz is incomplete or malformed "
+                f"({type(error).__name__}: {error!s:.200})",
                 BAD_INPUT,
             ) from None
-        return cls(folder, manifest, contract, golden)
 
     @property
     def graph(self) -> Path:
-        """Path of the ONNX file."""
-        return self.folder / str(self.manifest["graph"]["file"])
+        """Path of the controller's ONNX file."""
+        return self.folder / str(self.manifest["controller"]["file"])
 
     @property
     def engine(self) -> Path:
@@ -128,25 +95,31 @@ class Bundle:
         """Control rate [Hz]."""
         return 1.0 / float(self.contract["control_dt"])
 
+    def altered(self) -> dict[str, str]:
+        """The files that differ from the export, and how: changed, missing, or not a plain file."""
+        found = {}
+        for name, digest in self.manifest["files"].items():
+            try:
+                if sha256_of(self.folder / plain_name(name)) != digest:
+                    found[name] = "was changed since the export"
+            except Refused as error:
+                found[name] = str(error).removeprefix(name).strip()
+        return found
+
     def require_fit(self, session: Session) -> None:
-        """Compare a loaded network with the manifest.
+        """Compare a loaded controller with the manifest.
 
         Raises:
             Refused: BAD_INPUT; its inputs, its outputs or the contract it was exported with differ from the
                 manifest's.
         """
-        last = self.contract["observations"][-1]
-        wanted: dict[str, tuple[int, ...]] = {"obs": (1, last["column"] + last["width"])}
-        given: dict[str, tuple[int, ...]] = {"actions": (1, len(self.contract["actions"]))}
-        states = [name for name in STATES if f"{name}_in" in self.manifest["graph"]["inputs"]]
-        for name in states:
-            wanted[f"{name}_in"] = given[f"{name}_out"] = tuple(
-                self.manifest["graph"]["inputs"][f"{name}_in"]
-            )
-        for kind, mine, graph in (("inputs", wanted, session.inputs), ("outputs", given, session.outputs)):
+        for kind, mine, graph in (
+            ("inputs", self.inputs, session.inputs),
+            ("outputs", self.outputs, session.outputs),
+        ):
             if mine != {name: tuple(shape) for name, shape in graph.items()}:
                 raise Refused(
-                    f"the network's {kind} are {_shapes(graph)}; the manifest requires {_shapes(mine)}",
+                    f"the controller's {kind} are {shapes(graph)}; the manifest requires {shapes(mine)}",
                     BAD_INPUT,
                 )
         notes = getattr(session, "metadata", None)
@@ -156,24 +129,66 @@ class Bundle:
             other = difference(self.contract, json.loads(notes["robolearn.contract"]))
         except MALFORMED:
             raise Refused(
-                "the network's metadata has no valid robolearn.contract; export it again", BAD_INPUT
+                "the controller's metadata has no valid robolearn.contract; export it again", BAD_INPUT
             ) from None
         if other:
-            raise Refused(f"the network was exported with another contract: {other}", BAD_INPUT)
+            raise Refused(f"the controller was exported with another contract: {other}", BAD_INPUT)
 
 
-def _shapes(ports: dict[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in ports.items()) or "none"
+def unedited(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The manifest, compared with the copy in the recording before any of its values is used, and the recording.
+
+    Raises:
+        Refused: BAD_INPUT; one cannot be read, or the manifest was edited.
+    """
+    manifest = read_manifest(folder)
+    try:
+        golden = recording(_whole(folder, manifest, "golden"))
+        exported = json.loads(str(golden.pop("manifest")))
+        mine = manifest | {"golden": {**manifest["golden"], "sha256": ""}}
+        changed = difference(mine, exported, "manifest")
+    except MALFORMED as error:
+        why = f"{type(error).__name__}: {error!s:.200}"
+        raise Refused(f"manifest.json or golden.npz is incomplete or malformed ({why})", BAD_INPUT) from None
+    if changed:
+        raise Refused(f"manifest.json was changed since the export: {changed:.300}", BAD_INPUT)
+    return manifest, golden
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The content of manifest.json.
+
+    Raises:
+        Refused: BAD_INPUT; there is none, it cannot be read, or is of another version.
+    """
+    path = folder / "manifest.json"
+    try:
+        path.lstat()
+    except (OSError, ValueError) as error:
+        why = "it has no manifest.json; robolearn export writes one"
+        if getattr(error, "errno", None) not in (errno.ENOENT, errno.ENOTDIR):
+            why = str(getattr(error, "strerror", None) or error)
+        raise Refused(f"{str(folder)[:200]} is not a bundle: {why}", BAD_INPUT) from None
+    try:
+        manifest = json.loads(read(path, LARGEST_MANIFEST).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"manifest.json cannot be read: {error!s:.120}", BAD_INPUT) from None
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if schema != MANIFEST_SCHEMA:
+        raise Refused(
+            f"manifest.json has schema {schema!r:.40}; this runtime reads {MANIFEST_SCHEMA}; export again, or use the "
+            "runtime.py in the bundle",
+            BAD_INPUT,
+        )
+    return dict(manifest)
 
 
 def _whole(folder: Path, manifest: dict[str, Any], part: str) -> Path:
-    """Path of a part, `graph` or `golden`; refused where its hash is not the manifest's."""
-    name = str(manifest[part]["file"])
-    if Path(name).name != name:
-        raise Refused(f"manifest.json names {name!r}, a path outside the bundle", BAD_INPUT)
+    """Path of a part, `controller` or `golden`; refused where its hash is not the manifest's."""
+    name = plain_name(manifest[part]["file"])
+    if "/" in name:
+        raise Refused(f"manifest.json names {name!r}, which is no file of a bundle", BAD_INPUT)
     path = folder / name
-    if not path.is_file():
-        raise Refused(f"{name} is missing beside manifest.json; copy the whole bundle", BAD_INPUT)
     if sha256_of(path) != manifest[part]["sha256"]:
         raise Refused(
             f"{name} is damaged or from another export: its SHA-256 is not the manifest's; copy it again",
@@ -182,23 +197,17 @@ def _whole(folder: Path, manifest: dict[str, Any], part: str) -> Path:
     return path
 
 
-def _golden(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, *MALFORMED) as error:
-        raise Refused(f"{path.name} cannot be read: {type(error).__name__}: {error}", BAD_INPUT) from None
-
-
-def _require_rows(golden: dict[str, np.ndarray], contract: dict[str, Any]) -> None:
+def _require_rows(golden: dict[str, np.ndarray], bundle: Bundle) -> None:
     """Refuse a recording with a missing column, a number that is not finite, or too few rows."""
-    actions = len(contract["actions"])
-    width = contract["observations"][-1]["column"] + contract["observations"][-1]["width"]
-    columns = sensors_of(contract) | {"command": len(contract["command"])}
-    columns |= {"observations": width, "actions": actions, "targets": actions}
     rows = len(golden["reset"])
-    shapes = {name: (rows, size) for name, size in columns.items()} | {"reset": (rows,)}
-    for name, shape in shapes.items():
+    wanted = {name: (rows, *shape[1:]) for name, shape in bundle.inputs.items() if not name.endswith("_in")}
+    wanted |= {name: (rows, *bundle.outputs[name][1:]) for name in ("observations", "actions", "targets")}
+    wanted |= {"reset": (rows,), "command": (rows, len(bundle.contract["command"]))}
+    episodes = int(np.count_nonzero(golden["reset"]))
+    for name in golden:
+        if name.startswith("start."):
+            wanted[name] = (episodes, *bundle.inputs[f"{name.removeprefix('start.')}_in"][1:])
+    for name, shape in wanted.items():
         if golden[name].shape != shape or not np.isfinite(golden[name].astype(np.float64)).all():
             raise Refused(
                 f"golden.npz: {name} must be finite and of shape {shape}; its shape is {golden[name].shape}",
@@ -211,17 +220,31 @@ def _require_rows(golden: dict[str, np.ndarray], contract: dict[str, Any]) -> No
         )
 
 
-def _require_target(manifest: dict[str, Any]) -> None:
-    target, graph = manifest["target"], manifest["graph"]
-    budget = target["budget"]
-    if not all(0 < float(budget[key]) <= 1 for key in ("p50", "p99", "max", "jitter")):
-        raise ValueError("a share of the budget is not within 0..1")
+def _check_values(manifest: dict[str, Any], contract: dict[str, Any]) -> None:
+    """Check the values of a manifest that are used later.
+
+    Raises:
+        Fault: one of them makes no sense.
+    """
+    target, budget = manifest["target"], manifest["target"]["budget"]
+    if not all(0 < finite(budget[key], f"budget {key}") <= 1 for key in ("p50", "p99", "max", "jitter")):
+        raise Fault("a share of the budget is not within 0..1")
     if bool(target["any_machine"]) != (target["name"] == "host"):
-        raise ValueError("any_machine is true for the export target host, and for no other")
+        raise Fault("any_machine is true for the export target host, and for no other")
     if not all(isinstance(word, str) and word for word in target["detect"]):
-        raise ValueError("detect must be a list of words")
-    str(target["title"])
-    for shape in (*graph["inputs"].values(), *graph["outputs"].values()):
-        tuple(shape)
-    if graph["precision"] not in ("fp32", "fp16", "bf16"):
-        raise ValueError(f"unknown precision {graph['precision']!r}")
+        raise Fault("detect must be a list of words")
+    text(target["title"], "title of the export target")
+    if manifest["controller"]["precision"] not in ("fp32", "fp16", "bf16"):
+        raise Fault(f"unknown precision {manifest['controller']['precision']!r:.40}")
+    ranges = manifest["command_ranges"]
+    for name, pair in ranges.items():
+        low, high = (finite(end, f"range of command {name}") for end in pair)
+        if name not in contract["command"] or not low <= high:
+            raise Fault(f"the range of command {name!r:.40} is {low:g} to {high:g}; it must be low to high")
+    for name, digest in manifest["files"].items():
+        plain_name(name)
+        text(digest, f"hash of {name}")
+    for part in ("inputs", "outputs"):
+        for name, shape in manifest["controller"][part].items():
+            for size in shape:
+                whole(size, f"shape of {name}")

@@ -11,17 +11,25 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from robolearn.runtime.bundle import MALFORMED, Bundle
+from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.cuda import device_tree_model, power_mode
 from robolearn.runtime.engine import EngineSession, build_engine
 from robolearn.runtime.errors import BAD_INPUT, ENGINE, OK, OVER_BUDGET, Refused
+from robolearn.runtime.files import MALFORMED, read
 from robolearn.runtime.measure import LEAST_STEPS, best_of, is_target, measure, over_budget, processor
+from robolearn.runtime.picture import draw_latency
 from robolearn.runtime.robot import Runtime, replay
 from robolearn.runtime.sessions import OnnxSession, Session
+from robolearn.runtime.signature import require_signed
 
 INTERRUPTED = 130
 
 RUNTIMES = ("onnxruntime", "tensorrt")
+
+BESIDE = ("manifest.json", "golden.npz", "manifest.sig", "timing.cache", "__pycache__")
+"""Names in a bundle whose hashes are not in the manifest."""
+TIMES = ("latency.json", "latency.png")
+"""Files that `measure` writes anew."""
 
 
 def open_session(bundle: Bundle, name: str) -> Session:
@@ -36,7 +44,7 @@ def open_session(bundle: Bundle, name: str) -> Session:
     if name == "tensorrt":
         if not bundle.engine.is_file():
             raise Refused(f"{bundle.engine.name} is not built yet: python runtime.py build", ENGINE)
-        session = EngineSession(bundle.engine, bundle.manifest["graph"]["sha256"])
+        session = EngineSession(bundle.engine, bundle.manifest["controller"]["sha256"])
     else:
         session = OnnxSession(bundle.graph)
     replay(bundle, session)
@@ -63,7 +71,8 @@ def available(bundle: Bundle) -> list[str]:
 
 
 def check(bundle: Bundle, runtimes: Sequence[str]) -> int:
-    """Run the golden check in each runtime."""
+    """Compare every file with its hash in the manifest, and run the golden check in each runtime."""
+    _require_unaltered(bundle)
     for name in runtimes:
         session = open_session(bundle, name)
         _say_checked(bundle, name, replay(bundle, session), getattr(session, "warnings", ()))
@@ -71,12 +80,42 @@ def check(bundle: Bundle, runtimes: Sequence[str]) -> int:
     return OK
 
 
+def _require_unaltered(bundle: Bundle) -> None:
+    """Refuse a bundle in which a file differs from the export; times that `measure` wrote are only told.
+
+    Raises:
+        Refused: BAD_INPUT; every file that differs is named.
+    """
+    found = bundle.altered()
+    again = [name for name in found if name in TIMES and _measured_again(bundle)]
+    other = [f"{name} {why}" for name, why in found.items() if name not in again]
+    if other:
+        raise Refused(f"{'; '.join(other[:8])}{'; ...' * (len(other) > 8)}", BAD_INPUT)
+    known = {
+        *bundle.manifest["files"],
+        *BESIDE,
+        bundle.graph.name,
+        bundle.engine.name,
+        f"{bundle.engine.name}.json",
+    }
+    places = {path.name for path in bundle.folder.iterdir()} - {name.partition("/")[0] for name in known}
+    if places:
+        print(f"note  not of the export, and not compared: {', '.join(sorted(places)[:8])}")
+    if again:
+        print(f"note  {' and '.join(again)}: measured again since the export, so not compared with it")
+
+
+def _measured_again(bundle: Bundle) -> bool:
+    """Whether `measure` has written its times into latency.json."""
+    return bool(_read_latency(bundle.folder / "latency.json").get("measured_again"))
+
+
 def build(bundle: Bundle) -> int:
     """Build a TensorRT engine for this machine; it replaces an older one only after it passes the golden check."""
     new = bundle.folder / ".new.engine"
     pair = {new: bundle.engine, _sidecar(new): _sidecar(bundle.engine)}
     try:
-        graph = bundle.manifest["graph"]
+        graph = bundle.manifest["controller"]
         sidecar = build_engine(bundle.graph, new, graph["precision"], bundle.folder / "timing.cache")
         session = EngineSession(new, graph["sha256"])
         worst = replay(bundle, session)
@@ -118,9 +157,11 @@ def measure_all(bundle: Bundle, runtimes: Sequence[str], seconds: float, write: 
     status = "measured-on-target" if mine else "measured-other-device"
     where = here or "this machine"
     results: list[dict[str, Any]] = []
+    pictured: list[dict[str, Any]] = []
     for name in runtimes:
         result = measure(Runtime(bundle, open_session(bundle, name)), bundle.golden, seconds)
         over = over_budget(result, budget)
+        pictured.append(dict(result))
         del result["paced_ms"]
         about: dict[str, Any] = {
             "status": status,
@@ -163,19 +204,34 @@ def measure_all(bundle: Bundle, runtimes: Sequence[str], seconds: float, write: 
         lines = [f"measured on {where}, {best['runtime']}: {said} the budget", *over]
         saved |= {"status": status, "fits": not over, "recommended": best["runtime"], "lines": lines}
     if write:
-        _write_latency(path, saved)
-        print(f"wrote {path}; REPORT.md still shows the export's measurements")
+        _write_latency(path, saved | {"measured_again": results[0]["date"]})
+        title = f"measured on {where}" if mine else f"not {target['title']}: measured on {where}"
+        drawn = _draw(path.with_suffix(".png"), pictured, {k: v * period for k, v in budget.items()}, title)
+        print(f"wrote {path}{drawn}; REPORT.md still shows the export's measurements")
     return code
+
+
+def _draw(path: Path, results: list[dict[str, Any]], budget_ms: dict[str, float], title: str) -> str:
+    """Draw latency.png anew, and say so."""
+    part = path.with_name(f".latency.{os.getpid()}.part.png")
+    try:
+        draw_latency(part, results, budget_ms, title)
+        os.replace(part, path)
+    except ImportError:
+        return "; latency.png still shows the export's times (it needs matplotlib: pip install matplotlib)"
+    finally:
+        part.unlink(missing_ok=True)
+    return f" and {path.name}"
 
 
 def _read_latency(path: Path) -> dict[str, Any]:
     """Content of latency.json; without measurements where it is missing or malformed."""
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = json.loads(read(path, 1 << 24).decode("utf-8"))
         for result in saved["measured"]:
             int(result["paced"]["count"]), float(result["paced"]["p99_ms"]), str(result["runtime"])
         return dict(saved)
-    except (OSError, *MALFORMED):
+    except (OSError, Refused, *MALFORMED):
         return {"schema": 1, "status": "not-run", "measured": []}
 
 
@@ -218,10 +274,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         sub = commands.add_parser(name, help=text, description=text)
         if name != "build":
             sub.add_argument("--runtime", choices=RUNTIMES, help="only this runtime; default: all available")
+        if name == "check":
+            sub.add_argument(
+                "--key", type=Path, help="public ed25519 key (PEM) that the bundle must be signed with"
+            )
         if name == "measure":
             sub.add_argument("--seconds", type=float, default=60.0, help="duration of the measurement [s]")
     arguments = parser.parse_args(argv)
     try:
+        if getattr(arguments, "key", None):
+            require_signed(arguments.bundle, arguments.key)
         bundle = Bundle.load(arguments.bundle)
         if arguments.command == "build":
             return build(bundle)

@@ -9,34 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from robolearn.runtime.bundle import STATES, Bundle
+from robolearn.runtime.bundle import Bundle
+from robolearn.runtime.contract import GIVEN
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
-from robolearn.runtime.observe import (
-    GIVEN,
-    OBSERVATIONS,
-    sensors_of,
-)
 from robolearn.runtime.sessions import Session
 
-SENSORS = {"quat": "(4,) wxyz", "gyro": "(3,) rad/s", "joint_pos": "(J,)", "joint_vel": "(J,)"}
-"""Sensor readings of a robot, joints in the order of `Runtime.joints`. A policy of an external environment takes
-`given` (D,) instead: the observation, assembled as in that environment."""
-
 LARGEST = 1e6
-"""Readings must be below this, in rad, m, rad/s or m/s."""
-
-LIMITS = {"lower": -math.inf, "upper": math.inf}
-"""Keys of a range, and the value where there is no limit."""
-
-
-def _or(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
+"""Readings must be below this, in the unit of their sensor; those of an external environment only finite."""
 
 
 class Runtime:
     """A policy on its robot: call `step` once per control period, `reset` after a fall, a stop or a pause.
 
-    Holds the last action and the recurrent state. Several may share one session, from one thread.
+    Holds the controller's state. Several may share one session, from one thread.
 
     Raises:
         Refused: BAD_INPUT where the session's network does not fit the bundle.
@@ -60,60 +45,56 @@ class Runtime:
         """Control period [s]."""
         self.home = np.array([joint["home"] for joint in contract["joints"]], np.float32)
         """(J,) home position [rad or m]: move the joints there, slowly, before the first step."""
-        self.sensors = sensors_of(contract)
-        """The readings that `step` needs: length of each, by name."""
-        self._robot = GIVEN not in self.sensors
-        limited = contract["joints"] if self._robot else contract["actions"]
-        low, high = ([_or(one[key], end) for one in limited] for key, end in LIMITS.items())
+        self.sensors = {entry["name"]: tuple(entry["shape"][1:]) for entry in bundle.manifest["sensors"]}
+        """The readings that `step` needs: shape of each, by name; the manifest's `sensors` has units and frames."""
+        limited = contract["joints"] or contract["actions"]
+        ends = {"lower": -math.inf, "upper": math.inf}
+        low, high = ([end if one[key] is None else one[key] for one in limited] for key, end in ends.items())
         self.lower, self.upper = np.array(low, np.float32), np.array(high, np.float32)
         """(J,) joint limits [rad or m], infinite where there is none. Joint targets may lie beyond them: a position
         actuator pulls by the difference. For an external environment (A,): `step` clips its outputs to them."""
-        ranges = bundle.manifest.get("command_ranges") or {}
+        ranges = bundle.manifest["command_ranges"]
         wanted = [ranges.get(name, (-math.inf, math.inf)) for name in contract["command"]]
         self.command_low, self.command_high = np.array(wanted, np.float32).reshape(-1, 2).T
         """(C,) range of the commands in training; clip yours to it with `np.clip`."""
-        self._scale, self._offset = column("scale"), column("offset")
-        self._items = [
-            (slice(item["column"], item["column"] + item["width"]), OBSERVATIONS[item["name"]])
-            for item in contract["observations"]
-        ]
-        self._obs = np.zeros(session.inputs["obs"], np.float32)
-        self._state = [name for name in STATES if f"{name}_in" in session.inputs]
-        sizes = self.sensors | {"command": len(contract["command"])}
-        self._raw = np.zeros(sum(sizes.values()), np.float32)
-        ends = np.cumsum(list(sizes.values()))
-        self._readings: dict[str, Any] = {
-            name: self._raw[end - size : end] for (name, size), end in zip(sizes.items(), ends, strict=True)
+        self._initial = {
+            f"{entry['name']}_in": np.array(entry["reset"], np.float32).reshape(entry["shape"])
+            for entry in bundle.manifest["state"]
         }
-        self._given = list(self._readings.items())
-        self._readings["home"] = self.home
-        # The observation of an external environment has no known unit, so it must only be finite.
-        self._largest = LARGEST if self._robot else math.inf
-        self._columns = contract["observations"][0].get("columns", ())
-        self._readings["limited"] = np.isfinite(self.lower) & np.isfinite(self.upper)
+        self.feeds = {name: np.zeros(shape, np.float32) for name, shape in session.inputs.items()}
+        """Every input of the controller by name, with a batch of 1."""
+        self._command = self.feeds.get("command", np.zeros((1, 0), np.float32))
+        self._units = [entry["name"] for entry in bundle.manifest["sensors"] if entry.get("unit_length")]
+        given = any(action["kind"] == GIVEN for action in contract["actions"])
+        self._largest = math.inf if given else LARGEST
+        self.columns: list[str] = [
+            name
+            for item in contract["observations"]
+            for name in item.get("columns") or (f"{item['name']}[{i}]" for i in range(item["width"]))
+        ]
+        """Names of the observation's columns."""
+        self._given = given
         self.network_seconds = 0.0
-        """Time of the network in the last step [s]."""
+        """Time of the controller in the last step [s]."""
         self.reset()
 
-    def reset(self) -> None:
-        """Clear last action, command and recurrent state."""
+    def reset(self, state: Mapping[str, Any] | None = None) -> None:
+        """Start anew: the controller's state after a reset, but for the entries of `state`, by name."""
+        for name, value in self._initial.items():
+            self.feeds[name][...] = value
+        for name, value in (state or {}).items():
+            self.feeds[f"{name}_in"][...] = value
         self.action = np.zeros(len(self.actuators), np.float32)
         """(A,) output of the network in the last step."""
-        self.command = np.zeros_like(self._readings["command"])
-        self.feeds = {"obs": self._obs}
-        self.feeds |= {f"{n}_in": np.zeros(self.session.inputs[f"{n}_in"], np.float32) for n in self._state}
-
-    @property
-    def observation(self) -> np.ndarray:
+        self.observation = np.zeros(len(self.columns), np.float32)
         """(D,) input of the network in the last step."""
-        return self._obs[0]
+        self.command = np.zeros(self._command.shape[1], np.float32)
 
     def step(self, sensors: Mapping[str, Any], command: Any = ()) -> np.ndarray:
         """Compute the joint targets of one control step.
 
         Args:
-            sensors: `quat`, `gyro`, `joint_pos`, `joint_vel`, and `object_pos` where the policy observes objects; or
-                `given` alone; see `SENSORS`.
+            sensors: a reading of each of `self.sensors`, by name.
             command: (C,) from now on, in the order of the contract's `command`.
 
         Returns:
@@ -121,49 +102,66 @@ class Runtime:
             inputs, clipped to `lower` and `upper`.
 
         Raises:
-            ValueError: a reading is missing, not finite, too large or of another length, or `quat` is not a rotation;
-                the runtime's state is then unchanged. Or the network's action is not finite.
+            ValueError: a reading is missing, not finite, too large or of another shape, or is not of unit length where
+                it must be, or the result is not finite; the state is then unchanged.
         """
-        readings = self._readings
-        with np.errstate(over="ignore"):
-            for name, place in self._given:
-                try:
-                    value = command if name == "command" else sensors[name]
-                    if len(value) != len(place):
-                        raise ValueError(f"{name} must be {len(place)} numbers, not {len(value)}")
-                    place[:] = value
-                except KeyError:
-                    raise ValueError(f"{name} is missing; a step needs {', '.join(self.sensors)}") from None
-                except TypeError:
-                    raise ValueError(f"{name} must be {len(place)} numbers, not {value!r}") from None
-        if not np.abs(self._raw).max() < self._largest:  # true for NaN, too
-            name, place = next((n, p) for n, p in self._given if not (np.abs(p) < self._largest).all())
-            if not self._robot:
-                i = int(np.argmin(np.isfinite(place)))
-                raise ValueError(
-                    f"{name} must be finite numbers; its column {self._columns[i]} is {place[i]}"
-                )
-            raise ValueError(f"{name} must be finite numbers below {LARGEST:g}, not {place.tolist()}")
-        if self._robot:
-            # An empty sensor message is all zeros, which would count as upright.
-            norm = math.hypot(*readings["quat"].tolist())
+        for name, shape in self.sensors.items():
+            try:
+                value = sensors[name]
+            except KeyError:
+                raise ValueError(f"{name} is missing; a step needs {', '.join(self.sensors)}") from None
+            self._put(name, shape, value)
+        if self._command.size:
+            self._put("command", self._command.shape[1:], command)
+        elif np.size(command):
+            raise ValueError("this policy takes no command")
+        for name in self._units:
+            # An empty sensor message is all zeros, which would count as a rotation.
+            norm = math.hypot(*self.feeds[name][0].tolist())
             if not abs(norm - 1) < 0.01:
-                raise ValueError(f"quat has the length {norm:.3g}; it must be a unit quaternion (w, x, y, z)")
-        self.command[:] = readings["command"]
-        readings["last_action"] = self.action
-        for columns, compute in self._items:
-            self._obs[0, columns] = compute(readings)
+                raise ValueError(
+                    f"{name} has the length {norm:.3g}; it must be a unit quaternion (w, x, y, z)"
+                )
         began = time.perf_counter()
         out = self.session.run(self.feeds)
         self.network_seconds = time.perf_counter() - began
-        action = out["actions"][0]
-        if not math.isfinite(action.sum()):
+        targets, action = out["targets"][0], out["actions"][0]
+        if not math.isfinite(targets.sum() + action.sum()):
             raise ValueError(f"the network's action is not finite: {action.tolist()}")
-        self.action = action.copy()
-        for name in self._state:
-            self.feeds[f"{name}_in"] = out[f"{name}_out"].copy()
-        targets = self._offset + self._scale * self.action
-        return targets if self._robot else np.clip(targets, self.lower, self.upper)
+        state = {name: out[f"{name[:-3]}_out"] for name in self._initial}
+        for name, value in state.items():
+            if not math.isfinite(value.sum()):
+                raise ValueError(f"the controller's state {name[:-3]} is not finite")
+        self.action, self.observation = action.copy(), out["observations"][0].copy()
+        self.command = self._command[0].copy()
+        for name, value in state.items():
+            self.feeds[name][...] = value
+        return targets.copy()
+
+    def _put(self, name: str, shape: tuple[int, ...], value: Any) -> None:
+        """Put a reading into its input.
+
+        Raises:
+            ValueError: it is of another shape, not finite, or too large.
+        """
+        size = shape[0] if len(shape) == 1 else "x".join(map(str, shape))
+        try:
+            with np.errstate(over="ignore"):
+                numbers = np.asarray(value, np.float32)
+        except (TypeError, ValueError):
+            raise ValueError(f"{name} must be {size} numbers, not {value!r:.80}") from None
+        if numbers.shape != shape:
+            raise ValueError(
+                f"{name} must be {size} numbers, not {'x'.join(map(str, numbers.shape)) or 'one'}"
+            )
+        if not np.abs(numbers).max(initial=0.0) < self._largest:  # true for NaN, too
+            if self._given:
+                i = int(np.argmin(np.isfinite(numbers)))
+                raise ValueError(
+                    f"{name} must be finite numbers; its column {self.columns[i]} is {numbers[i]}"
+                )
+            raise ValueError(f"{name} must be finite numbers below {self._largest:g}, not {numbers.tolist()}")
+        self.feeds[name][0] = numbers
 
 
 TOLERANCE = {"fp32": 1e-5, "fp16": 8e-3, "bf16": 6.5e-2}
@@ -176,7 +174,7 @@ def replay(bundle: Bundle, session: Session, tolerance: float | None = None) -> 
 
     Args:
         bundle: holds the recording.
-        session: its network.
+        session: its controller.
         tolerance: of actions, as in `TOLERANCE`; None: that of the bundle's precision.
 
     Returns:
@@ -186,25 +184,26 @@ def replay(bundle: Bundle, session: Session, tolerance: float | None = None) -> 
         Refused: NOT_THE_SAME where a difference is too large or not finite; step and column are named.
     """
     golden, runtime = bundle.golden, Runtime(bundle, session)
-    limit = TOLERANCE[bundle.manifest["graph"]["precision"]] if tolerance is None else tolerance
+    limit = TOLERANCE[bundle.manifest["controller"]["precision"]] if tolerance is None else tolerance
     worst = {"observations": 0.0, "actions": 0.0, "targets": 0.0}
-    observed = [
-        f"{item['name']}[{i}]" for item in bundle.contract["observations"] for i in range(item["width"])
-    ]
+    scale = np.abs(np.array([action["scale"] for action in bundle.contract["actions"]], np.float32))
+    starts = {name.removeprefix("start."): rows for name, rows in golden.items() if name.startswith("start.")}
+    episode = -1
     for t in range(len(golden["reset"])):
         if golden["reset"][t]:
-            runtime.reset()
+            episode += 1
+            runtime.reset({name: rows[episode] for name, rows in starts.items()})
         readings = {name: golden[name][t] for name in runtime.sensors}
         try:
             targets = runtime.step(readings, golden["command"][t])
         except ValueError as wrong:
             raise Refused(f"golden check failed in step {t}: {wrong}", NOT_THE_SAME) from None
         off = limit * max(1.0, float(np.abs(golden["actions"][t]).max()))
-        rounding = 2e-5 * np.maximum(1.0, np.abs(golden["targets"][t]))
+        seen, rounding = (2e-5 * np.maximum(1.0, np.abs(golden[n][t])) for n in ("observations", "targets"))
         for name, value, allowed, names in (
-            ("observations", runtime.observation, np.full(len(observed), 2e-5), observed),
+            ("observations", runtime.observation, seen, runtime.columns),
             ("actions", runtime.action, np.full(len(runtime.actuators), off), runtime.actuators),
-            ("targets", targets, np.maximum(off * np.abs(runtime._scale), rounding), runtime.actuators),
+            ("targets", targets, np.maximum(off * scale, rounding), runtime.actuators),
         ):
             error = np.abs(value - golden[name][t])
             worst[name] = max(worst[name], float(error.max()))
@@ -216,5 +215,6 @@ def replay(bundle: Bundle, session: Session, tolerance: float | None = None) -> 
                     NOT_THE_SAME,
                 )
         # The recorded action is the last action of the next step, so that allowed differences do not add up.
-        runtime.action = golden["actions"][t].astype(np.float32)
+        if "last_action_in" in runtime.feeds:
+            runtime.feeds["last_action_in"][0] = golden["actions"][t]
     return worst

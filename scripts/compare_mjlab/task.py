@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from robolearn.envs.backend import PARAMETERS
@@ -25,6 +24,7 @@ from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.observations import Observation
+from robolearn.tasks.mdp.sensors import Sensor
 from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
 from robolearn.tasks.mdp.task import Task
 
@@ -108,19 +108,14 @@ def forces(state: State) -> Tensor:
     return flat.sign() * flat.abs().log1p()
 
 
-def unmeasured(sensors: Any) -> np.ndarray:
-    """mjlab's policy observes the base's linear velocity, which a robot does not measure."""
-    raise NotImplementedError(
-        "a policy of this comparison cannot run on a robot: it observes the base's linear velocity"
-    )
-
-
 def tipped(state: State, ctx: Context, upright: float) -> Tensor:
     """The cosine of the base's lean is below `upright` (N,) bool."""
     return -terms.base_gravity(state, ctx)[:, 2] < upright
 
 
-LINEAR_VELOCITY = Observation("linear_velocity", lambda s, c: s.robot.base_lin_vel, "vector", unmeasured)
+LINEAR_VELOCITY = Observation("linear_velocity", lambda s, c: s.robot.base_lin_vel, "vector", "m/s")
+ESTIMATE = Sensor("base_lin_vel", "m/s", "axes of the base link", "base_lin_vel")
+"""mjlab's policy observes the velocity of the base, which no robot measures: its software would estimate it."""
 POLICY = (
     LINEAR_VELOCITY,
     "base_ang_vel",
@@ -189,6 +184,7 @@ class MjlabVelocity(Task):
     """Ends at a lean of more than 70 degrees, at any height."""
 
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {"policy": POLICY, "critic": CRITIC}
+    sensors: ClassVar[tuple[Sensor, ...]] = (ESTIMATE,)
 
     def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
         """Of each foot: contact, touchdown in this step, time in the air [s], peak height of the swing [m]."""

@@ -1,7 +1,7 @@
-"""Observation items by name: how each is computed, how it is mirrored, and whether a robot can measure it.
+"""Observation items by name: how each is computed and how it is mirrored.
 
-An item with a `deployed` twin can be computed on the robot from raw sensors, with numpy. The `policy` group takes only
-those; the `critic` group and any other may take all.
+The `policy` group takes items that are computed from what a robot measures (`robolearn.tasks.mdp.sensors`), is told or
+remembers, see `robolearn.core.measurable`; the `critic` group and any other may take all.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 
-from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import State, Tensor, quat_rotate_inverse
-from robolearn.runtime.observe import OBSERVATIONS, Sensors
 from robolearn.tasks.mdp.context import Context
+from robolearn.tasks.mdp.sensors import OBJECT_POS
 
 Mirror = Literal[
     "same",
@@ -52,8 +50,10 @@ class Observation:
     compute: Callable[[State, Context], Tensor]
     """(state, ctx) -> (N, k)."""
     mirror: Mirror
-    deployed: Callable[[Sensors], np.ndarray] | None = None
-    """The same item with numpy: sensors -> (k,). None: no robot measures it."""
+    unit: str = ""
+    """Unit and meaning of its columns."""
+    history: int = 1
+    """Number of samples in the observation, one a control step: this one and those before it, the oldest first."""
 
 
 def projected_gravity(quat: Tensor) -> Tensor:
@@ -81,37 +81,59 @@ def turning_joint_pos(state: State, ctx: Context) -> Tensor:
     return torch.cat((angle.sin(), angle.cos()), dim=1)
 
 
-def object_pos(state: State) -> Tensor:
-    """Positions (N, 3 K) of the K entities besides the robot, in its base axes and from its origin [m]."""
-    robot = state.robot
-    places = [entity.base_pos for name, entity in state.entities.items() if name != ROBOT]
-    found = [quat_rotate_inverse(robot.base_quat, place - robot.base_pos) for place in places]
-    return torch.cat(found, dim=1) if found else robot.base_pos[:, :0]
-
-
 def _params(state: State) -> Tensor:
     return torch.stack([state.params[name] for name in sorted(state.params)], dim=-1)
-
-
-def measured(name: str, compute: Callable[[State, Context], Tensor], mirror: Mirror) -> Observation:
-    """An item that the robot can compute too, with the numpy function of the same name."""
-    return Observation(name, compute, mirror, OBSERVATIONS[name])
 
 
 VOCABULARY: dict[str, Observation] = {
     item.name: item
     for item in (
-        # Measurable on a robot. Names as in Isaac Lab and the deployment stacks that use them.
-        measured("base_ang_vel", lambda s, c: s.robot.base_ang_vel, "pseudovector"),
-        measured("projected_gravity", lambda s, c: projected_gravity(s.robot.base_quat), "vector"),
-        measured("joint_pos_rel", lambda s, c: s.robot.joint_pos - c.robot.home, "joints"),
-        measured("limited_joint_pos", limited_joint_pos, "limited_joints"),
-        measured("turning_joint_pos", turning_joint_pos, "turning_joints"),
-        measured("joint_vel_rel", lambda s, c: s.robot.joint_vel, "joints"),
-        measured("last_action", lambda s, c: c.action, "actuators"),
-        measured("velocity_commands", lambda s, c: c.command, "command"),
-        measured("pose_commands", lambda s, c: c.command, "pose"),
-        measured("object_pos", lambda s, c: object_pos(s), "vectors"),
+        # From what a robot measures. Names as in Isaac Lab and the deployment stacks that use them.
+        Observation("base_ang_vel", lambda s, c: s.robot.base_ang_vel, "pseudovector", "rad/s"),
+        Observation(
+            "projected_gravity",
+            lambda s, c: projected_gravity(s.robot.base_quat),
+            "vector",
+            "1, the unit vector that points down, in the base frame",
+        ),
+        Observation(
+            "joint_pos_rel",
+            lambda s, c: s.robot.joint_pos - c.robot.home,
+            "joints",
+            "rad (m for a slide), less the home position",
+        ),
+        Observation(
+            "limited_joint_pos",
+            limited_joint_pos,
+            "limited_joints",
+            "rad (m for a slide), less the home position, of the joints that have limits",
+        ),
+        Observation(
+            "turning_joint_pos",
+            turning_joint_pos,
+            "turning_joints",
+            "1, sine and then cosine of the joints without limits",
+        ),
+        Observation("joint_vel_rel", lambda s, c: s.robot.joint_vel, "joints", "rad/s (m/s for a slide)"),
+        Observation("last_action", lambda s, c: c.action, "actuators", "1, the network's previous output"),
+        Observation(
+            "velocity_commands",
+            lambda s, c: c.command,
+            "command",
+            "m/s forward, m/s to the left, rad/s counterclockwise",
+        ),
+        Observation(
+            "pose_commands",
+            lambda s, c: c.command,
+            "pose",
+            "m, and 1 for the quaternion; x, y, z in the axes and from the origin of the base",
+        ),
+        Observation(
+            "object_pos",
+            lambda s, c: OBJECT_POS(s),
+            "vectors",
+            "m, positions of the objects in base axes, in the order of the scene",
+        ),
         # Privileged: known to the simulator only.
         Observation("base_lin_vel", lambda s, c: s.robot.base_lin_vel, "vector"),
         Observation("base_height", lambda s, c: s.robot.base_pos[:, 2:], "same"),
@@ -122,6 +144,3 @@ VOCABULARY: dict[str, Observation] = {
         Observation("physics", lambda s, c: _params(s), "same"),
     )
 }
-
-MEASURABLE = tuple(name for name, item in VOCABULARY.items() if item.deployed is not None)
-"""Names a policy may observe."""

@@ -85,9 +85,10 @@ def sagittal(
         permutation: list[int] = []
         signs: list[float] = []
         for observation, width in items:
-            order, sign = item(observation, width)
-            permutation += [len(signs) + i for i in order]
-            signs += sign
+            order, sign = item(observation, width // observation.history)
+            for _ in range(observation.history):
+                permutation += [len(signs) + i for i in order]
+                signs += sign
         return _reflection(permutation, signs, device)
 
     return Symmetry({name: group(items) for name, items in groups.items()}, _reflection(*actuators, device))

@@ -15,7 +15,8 @@ from robolearn.errors import did_you_mean, listing
 from robolearn.tasks.mdp.commands import POSE, VELOCITY, Command, Pushes
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.first_form import FieldOrMethod, inherited_rewards
-from robolearn.tasks.mdp.observations import MEASURABLE, VOCABULARY, Mirror, Observation
+from robolearn.tasks.mdp.observations import VOCABULARY, Mirror, Observation
+from robolearn.tasks.mdp.sensors import OBJECT_POS, ON_EVERY_ROBOT, Sensor, check_sensors
 from robolearn.tasks.mdp.stated import Level, Reward, StatedTerm, Termination
 
 BOUNDS = {"friction": (1e-3, 10.0), "mass_scale": (0.01, 100.0), "gain_scale": (0.01, 100.0)}
@@ -62,7 +63,9 @@ class Task:
     """Range of the delay of actions [control steps], drawn at each reset."""
     observation_delay: tuple[int, int] = (0, 0)
     """Range of the delay of the `policy` observations [control steps], drawn at each reset."""
-    noise: dict[str, float] = field(default_factory=dict, metadata={"keys": MEASURABLE})
+    noise: dict[str, float] = field(
+        default_factory=dict, metadata={"keys": tuple(VOCABULARY), "open": r"\w+"}
+    )
     """Half-width of the uniform noise on each item of the `policy` observations, in its unit."""
     randomize: dict[str, tuple[float, float]] = field(
         default_factory=dict, metadata={"keys": tuple(PARAMETERS), "open": ".+/.+"}
@@ -91,6 +94,8 @@ class Task:
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {}
     """Items of each observation group: names from VOCABULARY, or Observations. `policy`, what a robot can measure, and
     `critic` are required; other groups may have any name (`learner.actor_groups`, `learner.critic_groups`)."""
+    sensors: ClassVar[tuple[Sensor, ...]] = ()
+    """What the robot measures besides orientation, angular velocity, joints, and the places of objects."""
     on_robot: ClassVar[dict[str, Any]] = {}
     """Fields with another value on the robot than in training; exports use these."""
     aliases: ClassVar[dict[str, str]] = {}
@@ -115,6 +120,10 @@ class Task:
             if key in terms and parameter in terms[key].parameters:
                 return terms[key].parameters[parameter]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def all_sensors(self) -> tuple[Sensor, ...]:
+        """Everything that the robot measures."""
+        return (*ON_EVERY_ROBOT, OBJECT_POS, *self.sensors)
 
     def scene(self, robot: Robot) -> Scene:
         """The scene of the task: the robot, what else is in it, and which frames and contacts terms read."""
@@ -215,9 +224,22 @@ class Task:
                     raise ValueError(
                         f"observations.{group}: {item.name}.mirror={item.mirror!r}; valid: {valid}"
                     )
+                if isinstance(item, Observation) and (
+                    type(item.history) is not int or not 1 <= item.history <= 1000
+                ):
+                    raise ValueError(
+                        f"observations.{group}: {item.name}.history={item.history!r} must be a whole number, 1 to 1000"
+                    )
                 if isinstance(item, str) and item not in VOCABULARY:
                     hint = did_you_mean(item, VOCABULARY) or f"; there are {listing(VOCABULARY, 30)}"
                     raise ValueError(f"observations.{group}: no item is called {item!r}{hint}")
+        check_sensors(self.sensors)
+        for group in self.observations:
+            held = [item.name for item in self.items(group) if item.history > 1]
+            if twice := sorted({name for name in held if held.count(name) > 1}):
+                raise ValueError(
+                    f"observations.{group} holds {twice[0]!r} twice with a history; give one another name"
+                )
         self._check_commands()
         policy = {item.name for item in self.items("policy")}
         for name in self.noise:
@@ -227,11 +249,6 @@ class Task:
                 )
             if not 0 <= self.noise[name] <= LARGEST_NOISE:
                 raise ValueError(f"noise.{name}={self.noise[name]:g} must be within 0 to {LARGEST_NOISE:g}")
-        for measured in self.items("policy"):
-            if measured.deployed is None:
-                raise ValueError(
-                    f"observations.policy: no robot measures {measured.name!r}; move it to critic or another group"
-                )
         if set(self.rewards) != set(self.reward_terms()):
             unmatched = ", ".join(sorted(set(self.rewards) ^ set(self.reward_terms())))
             raise ValueError(

@@ -16,7 +16,7 @@ from robolearn import config
 from robolearn.cli import main
 from robolearn.export.onnx import graph
 from robolearn.export.profiles import PROFILES
-from robolearn.runtime.bundle import sha256_of
+from robolearn.runtime.files import sha256_of
 from robolearn.training.train import train
 
 QUICK = ["--starts", "8", "--seconds", "0.4", "--measure-seconds", "0"]
@@ -59,7 +59,9 @@ def forge() -> Callable[[Path], None]:
     def forge_anew(folder: Path) -> None:
         path = folder / "manifest.json"
         manifest = json.loads(path.read_text())
-        manifest["graph"]["sha256"] = sha256_of(folder / "policy.onnx")
+        for part in ("controller", "policy"):
+            manifest[part]["sha256"] = sha256_of(folder / manifest[part]["file"])
+        manifest["files"] = {name: sha256_of(folder / name) for name in manifest["files"]}
         manifest["golden"]["sha256"] = ""
         with np.load(folder / "golden.npz") as file:
             arrays = {name: file[name] for name in file.files if name != "manifest"}
@@ -99,7 +101,12 @@ def nothing_left(run: Path) -> bool:
     return not (run / "export").exists() and not list(run.rglob("*.part*"))
 
 
-def without_normalizer(policy, *rest):
+def stripped(policy):
+    """A copy of a policy without its normalizer."""
     broken = copy.deepcopy(policy)
     broken.actor.obs_normalizer = nn.Identity()
-    return graph.build_graph(broken, *rest)
+    return broken
+
+
+def without_normalizer(policy, *rest):
+    return graph.build_graph(stripped(policy), *rest)

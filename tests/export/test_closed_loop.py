@@ -138,7 +138,7 @@ def test_an_action_that_is_not_finite_is_refused(exported, walking, monkeypatch)
 
     class NotFinite(OnnxSession):
         def run(self, feeds):
-            return {"actions": np.full((1, 21), math.nan, np.float32)}
+            return {name: np.full(shape, math.nan, np.float32) for name, shape in self.outputs.items()}
 
     policy = runs.load_policy(runs.open_run("pretrained:humanoid_walk"))
     with pytest.raises(Refused, match=r"cannot control the robot: .*not finite"):

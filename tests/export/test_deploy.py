@@ -11,7 +11,6 @@ import pytest
 from robolearn.cli import main
 from robolearn.core.env import Env
 from robolearn.export import deploy as deploying
-from robolearn.runtime import robot
 from robolearn.runtime.errors import NOT_THE_SAME
 from tests.as_on_gpu import no_numpy_before_cpu, unread
 
@@ -50,11 +49,15 @@ def test_a_robot_that_falls_is_code_1(exported, capsys):
 
 def test_missed_deadlines_are_code_4(exported, capsys, monkeypatch):
     late = deploying.Drive(
-        np.full(10, 0.03), np.zeros(10), missed=4, falls=0, episode_return=1.0, seconds=0.2
+        np.full(10, 0.03), np.zeros(10), missed=4, began_late=1, falls=0, episode_return=1.0, seconds=0.2
     )
     monkeypatch.setattr(deploying, "drive", lambda *_: late)
     assert main(["deploy", str(exported), "--seconds", "0.2"]) == 4
-    assert "40.00 %, allowed 1 % (measured on this machine)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert (
+        "40.00 %, allowed 1 % (--max-missed 0.01; measured on this machine): 1 steps began too late" in said
+    )
+    assert "in 3 the policy took longer than 20 ms" in said
 
 
 @pytest.mark.parametrize(
@@ -79,20 +82,37 @@ def test_bad_options_and_settings_are_one_line(words, code, said, exported, caps
 
 @pytest.mark.parametrize(("when", "code"), [("golden check", 3), ("drive", 2)])
 def test_an_action_that_is_not_finite_is_one_line(when, code, exported, monkeypatch, capsys):
-    class Broken(deploying.Runtime):
-        def step(self, *given):
-            raise ValueError("the network's action is not finite: [nan]")
+    own = deploying.own_runtime
 
-    monkeypatch.setattr(robot if when == "golden check" else deploying, "Runtime", Broken)
+    def broken(folder, key):
+        ours = own(folder, key)
+
+        class Broken(ours.Runtime):
+            def step(self, *given):
+                raise ValueError("the network's action is not finite: [nan]")
+
+        if when == "golden check":
+            ours.Runtime = Broken
+        else:
+            ours.open_session = lambda bundle, name: ours.OnnxSession(bundle.graph)
+            ours.Runtime = Broken
+        return ours
+
+    monkeypatch.setattr(deploying, "own_runtime", broken)
     assert main(["deploy", str(exported), "--seconds", "0.1"]) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert "not finite: [nan]" in line
 
 
 def test_a_damaged_bundle_is_refused(bundle, capsys):
-    (bundle / "policy.onnx").write_bytes(b"")
+    (bundle / "controller.onnx").write_bytes(b"")
     assert main(["deploy", str(bundle)]) == 2
-    assert "policy.onnx is damaged" in capsys.readouterr().err
+    assert "controller.onnx is damaged" in capsys.readouterr().err
+    (bundle / "runtime.py").write_text("print('not run')")
+    assert main(["deploy", str(bundle)]) == 2
+    said = capsys.readouterr()
+    assert "runtime.py was changed" in said.err
+    assert not said.out
 
 
 def test_a_slow_simulation_misses_deadlines(exported, monkeypatch, capsys):

@@ -85,7 +85,7 @@ def recording() -> Recording:
     actions = np.stack((observations.sum(axis=-1), np.full((20, 2), 0.5)), axis=-1).astype(np.float32)
     reset = np.zeros((20, 2), bool)
     reset[0] = True
-    return Recording({}, reset, observations, actions, actions)
+    return Recording({}, reset, observations, actions, actions, pushed=reset)
 
 
 def parity(session: Linear):

@@ -11,7 +11,6 @@ import functools
 import json
 import operator
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,22 +19,20 @@ import onnx.numpy_helper
 import onnx.parser
 import onnxruntime
 import pytest
+import torch
 import yaml
 
 from robolearn.core.contract import Contract
 from robolearn.errors import ConfigError
 from robolearn.export import profiles
-from robolearn.export.bundle import contract_entry, manifest_entry
+from robolearn.export.bundle import contract_entry
 from robolearn.export.onnx.graph import build_graph
-from robolearn.export.profiles import mjlab, unitree
+from robolearn.export.profiles import PROFILES, mjlab, unitree
 from robolearn.learners.policy import Policy
 from robolearn.learners.saved import PRETRAINED, pretrained
-from robolearn.runtime.bundle import Bundle
+from robolearn.runtime.contract import checked_contract
 from robolearn.runtime.errors import BAD_INPUT, Refused
-from robolearn.runtime.observe import checked_contract
-from robolearn.runtime.robot import Runtime
-from robolearn.runtime.sessions import OnnxSession
-from robolearn.tasks.mdp.observations import VOCABULARY
+from robolearn.tasks.mdp.observations import VOCABULARY, projected_gravity
 
 JOINTS = ("knee", "ankle", "hip", "waist")
 HOME = (0.6, -0.31, -0.1, 0.0)
@@ -89,15 +86,26 @@ def readings(seed: int, joints: int = len(JOINTS)) -> dict[str, np.ndarray]:
     return {**sensors, "command": rng.uniform((-0.5, -0.3, -0.5), (1.0, 0.3, 0.5)).astype(np.float32)}
 
 
+BY_HAND: dict[str, Callable[[dict], np.ndarray]] = {
+    "base_ang_vel": lambda s: s["gyro"],
+    "projected_gravity": lambda s: projected_gravity(torch.from_numpy(s["quat"])[None])[0].numpy(),
+    "joint_pos_rel": lambda s: (s["joint_pos"] - s["home"]).astype(np.float32),
+    "joint_vel_rel": lambda s: s["joint_vel"],
+    "last_action": lambda s: s["last_action"],
+    "velocity_commands": lambda s: s["command"],
+}
+"""Observations as docs/tasks.md defines them."""
+
+
 def targets_by_contract(manifest: dict[str, Any], graph: onnx.ModelProto, steps: int) -> np.ndarray:
-    """(steps, A) joint targets: the vocabulary's numpy functions, the given ONNX graph, offset + scale x action."""
+    """(steps, A) joint targets: BY_HAND's observations, the given ONNX graph, offset + scale x action."""
     contract, session = manifest["contract"], onnxruntime.InferenceSession(graph.SerializeToString())
     home = np.array([joint["home"] for joint in contract["joints"]])
     offset, scale = (np.array([a[key] for a in contract["actions"]]) for key in ("offset", "scale"))
     action, targets = np.zeros(len(offset), np.float32), []
     for step in range(steps):
-        sensors = {**readings(step), "home": home, "last_action": action}
-        parts = [VOCABULARY[item["name"]].deployed(sensors) for item in contract["observations"]]
+        sensors = {**readings(step, len(home)), "home": home, "last_action": action}
+        parts = [BY_HAND[item["name"]](sensors) for item in contract["observations"]]
         action = session.run(["actions"], {"obs": np.concatenate(parts)[None]})[0][0]
         targets.append(offset + scale * action)
     return np.array(targets)
@@ -285,6 +293,20 @@ def test_mjlabs_readers_send_the_contracts_targets(model: tuple[str, ...]) -> No
     assert dict(zip(robot.joints, robot.kp, strict=True))["hip"] == 42 + 1 / 3
 
 
+@pytest.mark.parametrize("name", WIDTHS)
+def test_each_kind_of_observation_reaches_the_network_through_unitrees_reader(name: str) -> None:
+    manifest, graph = manifest_of(name), graph_of(WIDTHS[name])
+    reader = UnitreeReader(unitree.files(manifest, graph))
+    assert agrees(run_unitree(reader, [0, 1, 2, 3], steps=20), manifest, graph)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_controller_that_keeps_task_state_is_refused(profile: str) -> None:
+    manifest = manifest_of() | {"state": [{"name": "last_action"}, {"name": "task_phase"}]}
+    with pytest.raises(Refused, match="it keeps task_phase from step to step"):
+        profiles.load(profile).files(manifest, graph_of())
+
+
 def test_rounding_to_three_decimals_changes_the_joint_targets() -> None:
     manifest, graph = manifest_of(), graph_of()
     reader = UnitreeReader(unitree.files(manifest, graph))
@@ -398,25 +420,21 @@ def test_a_policy_that_the_readers_cannot_run_is_refused_with_the_reason(
 
 def shipped(name: str) -> tuple[dict[str, Any], onnx.ModelProto]:
     """Manifest and network of a shipped policy, as in its bundle."""
-    contract = contract_entry(Contract.load(PRETRAINED / name / "contract.json"))
+    contract = contract_entry(Contract.load(PRETRAINED / name / "contract.json"), VOCABULARY.values())
     width = sum(item["width"] for item in contract["observations"])
     graph = build_graph(Policy.load(f"pretrained:{name}"), width, "fp32", {"contract": contract})
-    manifest = manifest_entry(contract, graph, "fp32", target={}, run={"name": name, "iteration": 7})
+    manifest = {"contract": contract, "run": {"name": name, "iteration": 7}}
     return manifest | {"command_ranges": manifest_of()["command_ranges"]}, graph
 
 
 @pytest.mark.parametrize("name", pretrained())
-def test_the_profiles_of_a_shipped_policy_send_the_joint_targets_of_its_bundle(
-    name: str, tmp_path: Path
-) -> None:
+def test_the_profiles_of_a_shipped_policy_send_the_joint_targets_of_its_contract(name: str) -> None:
     manifest, graph = shipped(name)
-    onnx.save(graph, tmp_path / "policy.onnx")
     contract = checked_contract(manifest["contract"], name)
-    robot = Runtime(Bundle(tmp_path, manifest, contract, {}), OnnxSession(tmp_path / "policy.onnx"))
-    assert robot.actuators == robot.joints
-    joints, steps = tuple(robot.joints), 10
+    joints, steps = tuple(joint["name"] for joint in contract["joints"]), 10
+    assert joints == tuple(action["joint"] for action in contract["actions"])
     sensed = [readings(step, len(joints)) for step in range(steps)]
-    wanted = np.array([robot.step(s, s["command"]) for s in sensed])
+    wanted = targets_by_contract(manifest, graph, steps)
     assert np.ptp(wanted, axis=0).min() > 0.01  # every joint moves
     one = run_unitree(UnitreeReader(unitree.files(manifest, graph)), list(range(len(joints))), steps)
     reader = MjlabReader(mjlab.files(manifest, graph), model=tuple(sorted(joints)), sensed=joints)

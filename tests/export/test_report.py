@@ -10,20 +10,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
+from torch import nn
 
 from robolearn import config
 from robolearn.core.contract import contract_of
 from robolearn.export import report as reports
-from robolearn.export.bundle import contract_entry
+from robolearn.export.bundle import contract_entry, sensor_entries, state_entries
 from robolearn.export.closed_loop import DelayResult, Gap
+from robolearn.export.controller.module import Controller
 from robolearn.export.latency.latency import Cost, Measurement, decide, model
-from robolearn.export.latency.picture import draw_latency
 from robolearn.export.onnx.parity import Parity
 from robolearn.export.report import report, write_report
+from robolearn.export.robot_model import base_facts, joint_facts
 from robolearn.export.target import load
 from robolearn.runtime.measure import statistics
-from robolearn.runtime.observe import projected_gravity_of
+from robolearn.runtime.picture import draw_latency
+from robolearn.tasks.mdp.observations import projected_gravity
 from robolearn.training.build import make_env
 
 THOR = "NVIDIA Jetson AGX Thor Developer Kit"
@@ -36,6 +40,10 @@ GAP = Gap(
 )  # fmt: skip
 PARITY = Parity(9.5e-7, 7.2e-7, 7.6e-6, observations=4096, resets=32, limit=1e-5, cosine=0.999999)
 BUDGET = {"p50": 1.0, "p99": 2.0, "max": 5.0, "jitter": 1.0}
+GOLDEN = {
+    "episodes": 4, "steps": 320, "events": {"stop": 3, "lean": 0},
+    "branches": {"ways": 4, "taken": 3, "not_taken": ["Where clock: false"]},
+}  # fmt: skip
 NO_TENSORRT = "TensorRT's Python module cannot be imported (no). On a Jetson: apt install x; elsewhere: pip"
 
 
@@ -44,12 +52,23 @@ def trained(name: str, *words: str) -> Any:
     settings = config.resolve([f"task={name}", *words])
     env = make_env(settings, num_envs=1)
     try:
-        contract = contract_entry(contract_of(env))
+        contract = contract_entry(contract_of(env), env.task.items("policy"))
+        controller = Controller(
+            env, nn.Linear(sum(i["width"] for i in contract["observations"]), env.num_actions), {}
+        )
+        tables = {
+            "sensors": sensor_entries(controller),
+            "state": state_entries(controller),
+            "targets": {"depend_on": ["action"]},
+            "base": base_facts(env.robot),
+            "joints": joint_facts(env.robot),
+            "golden": GOLDEN,
+        }
     finally:
         env.close()
     commands = settings.task.commands
     ranges = {name: list(getattr(commands, name)) for name in contract["command"]}
-    return SimpleNamespace(config=settings, contract=contract, ranges=ranges)
+    return SimpleNamespace(config=settings, contract=contract, ranges=ranges, tables=tables)
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +107,15 @@ def made(policy: Any, target: str = "jetson-thor", board: str | None = None, **c
         checked=checked, graph="obs 1x72, actions 1x21", parity=PARITY, gap=GAP, verdict=verdict,
         golden={"onnxruntime": {"observations": 6e-8, "actions": 3e-7, "targets": 2e-7}},
         recommendation=best, estimates=estimates, measured=measured, engine=NO_TENSORRT, profiles={}, warnings=[],
-        late=None,
+        late=None, drawn=False,
         manifest={
             "made_by": "robolearn 9.9", "contract": copy.deepcopy(policy.contract), "run": run,
             "command_ranges": policy.ranges,
-            "graph": {"precision": precision, "sha256": "0123456789abcdef" * 4, "inputs": {"obs": [1, 72]}},
+            **copy.deepcopy(policy.tables),
+            "controller": {
+                "file": "controller.onnx", "precision": precision, "sha256": "0123456789abcdef" * 4,
+                "inputs": {"quat": [1, 4], "command": [1, 3], "last_action_in": [1, 21]},
+            },
         },
     )  # fmt: skip
     vars(out).update(changes)
@@ -305,41 +328,41 @@ def test_the_checks_by_hand_are_those_of_the_observations(humanoid, cartpole):
     assert "`base_ang_vel`, columns 0 to 2: turning left: the third is positive" in said
     assert all(word in said for word in ("ramp", "gantry", "command 0", "reset()", "emergency stop"))
     assert "`velocity_commands`, columns 69 to 71: equal to the command" in said
-    assert "the runtime holds the old last action." in said
+    assert "the runtime holds the old last_action." in said
     other = section(report(made(cartpole)), "Before it moves")
     assert "`joint_pos_rel`, columns 0 to 1" in other
     assert not re.search("gravity|base_ang_vel|axes|command", other)
     out = made(humanoid)
-    out.manifest["graph"]["inputs"]["h_in"] = [1, 1, 16]
-    assert "the old last action and recurrent state." in report(out)
+    out.manifest["state"].append({"name": "h", "shape": [1, 1, 2], "reset": [[[0.0, 0.0]]]})
+    assert "the old last_action, h." in report(out)
 
 
 def test_the_signs_of_the_checks_equal_the_runtimes():
     # +10 degrees about y (left) lowers the nose, about x (forward) the right side.
     w, v = np.cos(np.radians(5)), np.sin(np.radians(5))
-    assert projected_gravity_of({"quat": [w, 0, v, 0]}) == pytest.approx([0.17, 0, -0.98], abs=0.005)
-    assert projected_gravity_of({"quat": [w, v, 0, 0]}) == pytest.approx([0, -0.17, -0.98], abs=0.005)
+    nose, side = projected_gravity(torch.tensor([[w, 0, v, 0], [w, v, 0, 0]])).tolist()
+    assert nose == pytest.approx([0.17, 0, -0.98], abs=0.005)
+    assert side == pytest.approx([0, -0.17, -0.98], abs=0.005)
 
 
 def test_the_table_has_every_actuator_with_its_limits(humanoid):
     said = section(report(made(humanoid)), "What the robot must agree with")
     assert said.count(" | position | ") == len(humanoid.contract["actions"]) == 21
     assert all(said.count(f"| {action['joint']} | position") == 1 for action in humanoid.contract["actions"])
-    assert "| l_knee | position | 120 | 4 | 120 | 0.6 | 0.25 | -0.05 | 2.2 |" in said
-    assert "| kp [Nm/rad] | kd [Nm s/rad] | Effort [Nm] | Offset [rad] | Scale [rad] | Lower [rad] |" in said
+    assert "| l_knee | position | 120 | 4 | 120 | 0.6 | 0.25 | 0.6 | -0.05 | 2.2 |" in said
+    assert (
+        "| kp [Nm/rad] | kd [Nm s/rad] | Effort [Nm] | Offset [rad] | Scale [rad] | Home [rad] | Lower [rad] |"
+        in said
+    )
     assert said.count("m for rad and N for Nm") == 1
-    assert "in the order of the actuators" in said
-    assert "Home" not in said  # it is the offset; else it has a column
-    out = made(humanoid)
-    out.manifest["contract"]["actions"][3]["offset"] = 0.7
-    assert "| l_knee | position | 120 | 4 | 120 | 0.7 | 0.25 | 0.6 | -0.05 | 2.2 |" in report(out)
+    assert "The order of `joint_pos` and `joint_vel` is that of the actuators" in said
 
 
 def test_joints_without_an_actuator_are_listed(cartpole):
     said = section(report(made(cartpole)), "What the robot must agree with")
     assert re.search(r"^\| slider \| force \| 0 \| 0 \| 100 \| 0 \| 20 \|", said, flags=re.M)
     assert "Scale [Nm]" in said
-    assert "in the order slider, hinge." in said
+    assert "The order of `joint_pos` and `joint_vel` is slider, hinge." in said
     assert re.search(r"^\| hinge \| 0 \|", said, flags=re.M)
 
 
@@ -417,3 +440,22 @@ def test_the_title_of_a_picture_from_another_device_says_so(humanoid, monkeypatc
     write_report(tmp_path, made(humanoid))
     assert len(titles) == 1
     assert "(latency.png)" not in (tmp_path / "REPORT.md").read_text()
+
+
+def test_the_sensors_signs_state_and_golden_steps_are_stated(humanoid):
+    said = section(report(made(humanoid)), "What the robot must agree with")
+    assert "| `gyro` | 3 | rad/s | axes of the base link |" in said
+    assert "Base link: `pelvis`" in said
+    # A knee bends backward about the axis to the left.
+    assert "| l_knee | what points down turns backward | (0, 1, 0) of `l_thigh` | 0.2 | 0 | 0.02 |" in said
+    assert "| waist_yaw | what points forward turns left | (0, 0, 1) of `pelvis` | 0.2 | 0 | 0.02 |" in said
+    assert "| `last_action` | 21 | 0 |" in said
+    assert "robot.png" not in said
+    assert "![" in section(report(made(humanoid, drawn=True)), "What the robot must agree with")
+    golden = section(report(made(humanoid)), "The same policy")
+    assert "320 control steps of 4 episodes, with a command to stand after one to move (3)" in golden
+    assert "**Without a lean of more than 9 degrees.**" in golden
+    assert (
+        "3 of 4 ways of the branches in the task's code are taken; **not taken: Where clock: false**"
+        in golden
+    )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +13,9 @@ from robolearn.core.contract import contract_of
 from robolearn.export.bundle import contract_entry
 from robolearn.runtime import main as commands
 from robolearn.runtime.bundle import Bundle, difference
+from robolearn.runtime.contract import checked_contract
 from robolearn.runtime.errors import BAD_INPUT, Refused
 from robolearn.runtime.measure import best_of, is_target, over_budget, paced, statistics
-from robolearn.runtime.observe import checked_contract
 from robolearn.runtime.robot import Runtime, replay
 from robolearn.runtime.sessions import OnnxSession
 from robolearn.tasks.humanoid_walk import HumanoidWalk
@@ -90,7 +88,8 @@ def test_a_missing_reading_is_named(robot):
 
 
 def test_an_action_that_is_not_finite_raises(robot):
-    robot.session.run = lambda feeds: {"actions": np.full((1, 21), np.nan, np.float32)}
+    none = {name: np.full(shape, np.nan, np.float32) for name, shape in robot.session.outputs.items()}
+    robot.session.run = lambda feeds: none
     with pytest.raises(ValueError, match="action is not finite"):
         robot.step(readings(robot), [0, 0, 0])
 
@@ -142,16 +141,16 @@ def test_a_constant_network_fails_the_golden_check(exported):
         name, inputs, outputs = "frozen", session.inputs, session.outputs
 
         def run(self, feeds):
-            return {"actions": np.zeros((1, 21), np.float32)}
+            return {**session.run(feeds), "actions": np.zeros((1, 21), np.float32)}
 
     with pytest.raises(Refused, match=r"actions .* is 0"):
         replay(found, Frozen())
 
 
 def test_the_runtime_accepts_the_contract_of_every_task(make_env):
-    plain = json.loads(json.dumps(asdict(contract_of(make_env(HumanoidWalk(), num_envs=2)))))
+    env = make_env(HumanoidWalk(), num_envs=2)
+    plain = contract_entry(contract_of(env), env.task.items("policy"))
     assert checked_contract(plain, "it") == plain
-    assert checked_contract(contract_entry(contract_of(make_env(HumanoidWalk(), num_envs=2))), "it")
 
 
 def test_a_contract_that_needs_more_than_its_network_is_refused_and_the_parts_are_named(exported):
@@ -230,4 +229,4 @@ def test_the_overhead_script_compares_the_control_step_with_the_bare_network(exp
     rows = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in out[2:]}
     for bare, step, more, ratio in (rows["hot"], rows["paced"]):
         assert more == pytest.approx(step - bare, abs=0.2)
-        assert ratio == pytest.approx(step / bare, abs=0.02)
+        assert ratio == pytest.approx(step / bare, abs=0.1)

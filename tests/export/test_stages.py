@@ -26,6 +26,9 @@ from tests.export.conftest import QUICK, export, nothing_left, without_normalize
 def test_a_bundle_is_complete_and_names_no_folder_of_this_machine(exported):
     assert {path.name for path in exported.iterdir()} == {
         "policy.onnx",
+        "controller.onnx",
+        "robot.xml",
+        "robot.png",
         "manifest.json",
         "golden.npz",
         "latency.json",
@@ -63,7 +66,7 @@ def test_the_manifest_has_full_precision(exported):
     assert contract["control_dt"] == 0.02
     assert all(item["history"] == 1 and item["unit"] for item in contract["observations"])
     assert manifest["command_ranges"]["forward"] == [-0.5, 1.0]
-    assert manifest["graph"]["precision"] == "fp32"
+    assert manifest["controller"]["precision"] == "fp32"
     assert manifest["target"]["name"] == "jetson-thor"
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict
 
 import pytest
 import torch
 
 from robolearn.core.contract import contract_of
+from robolearn.export.bundle import contract_entry
+from robolearn.runtime.contract import checked_contract
 from robolearn.runtime.errors import Refused
-from robolearn.runtime.observe import checked_contract
 from robolearn.tasks.cartpole_swingup import CartpoleSwingup
 from tests.tasks.scenes import ends, rewards, slopes, standing
 
@@ -88,9 +87,9 @@ def test_poles_start_near_hanging_and_the_contract_lists_the_observations(make_e
         ("turning_joint_pos", 2),
         ("joint_vel_rel", 2),
     ]
-    plain = json.loads(json.dumps(asdict(contract)))
+    plain = contract_entry(contract, CartpoleSwingup().items("policy"))
     assert checked_contract(plain, "it") == plain
-    plain["joints"][1] |= {"lower": -1.0, "upper": 1.0}  # as if the pole had limits
-    with pytest.raises(Refused, match="limited_joint_pos takes 1 columns"):
+    plain["observations"][1]["column"] = 2
+    with pytest.raises(Refused, match="turning_joint_pos takes 2 columns from 2, not from 1"):
         checked_contract(plain, "it")
     assert (contract.actions[0]["offset"], contract.actions[0]["scale"]) == (0.0, 12.0)

@@ -37,8 +37,8 @@ def test_an_engine_is_built_checked_and_loaded_again(version, computer, bundle, 
     assert command(bundle, "build") == 0, capsys.readouterr().err
     assert command(bundle, "check") == 0
     said = capsys.readouterr().out
-    assert "ok    tensorrt: 240 recorded control steps" in said
-    assert "ok    onnxruntime: 240 recorded control steps" in said
+    assert "ok    tensorrt: 320 recorded control steps" in said
+    assert "ok    onnxruntime: 320 recorded control steps" in said
 
 
 def test_an_engine_that_fails_the_golden_check_is_deleted(computer, bundle, capsys, monkeypatch):
@@ -48,8 +48,8 @@ def test_an_engine_that_fails_the_golden_check_is_deleted(computer, bundle, caps
     )
     assert command(bundle, "build") == 3
     assert "golden check failed" in capsys.readouterr().err
-    assert not (bundle / "policy.engine").exists()
-    assert not (bundle / "policy.engine.json").exists()
+    assert not (bundle / "controller.engine").exists()
+    assert not (bundle / "controller.engine.json").exists()
 
 
 def test_an_engine_of_another_tensorrt_or_device_is_code_6(computer, bundle, capsys):
@@ -72,9 +72,9 @@ def test_an_export_on_a_machine_with_tensorrt_builds_an_engine(computer, run, tm
     words = ["--target", "host", "--require-engine", "--output", str(tmp_path / "b")]
     assert main(["export", str(run), *words, *QUICK]) == 0, capsys.readouterr().err
     said = capsys.readouterr().out
-    assert "policy.engine built and checked" in said
+    assert "controller.engine built and checked" in said
     assert json.loads((tmp_path / "b" / "latency.json").read_text())["engine"]["status"] == "built"
-    sidecar = json.loads((tmp_path / "b" / "policy.engine.json").read_text())
+    sidecar = json.loads((tmp_path / "b" / "controller.engine.json").read_text())
     assert sidecar["tensorrt"] == VERSIONS[-1]
 
 

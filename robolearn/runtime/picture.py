@@ -1,4 +1,4 @@
-"""latency.png: histogram of the control steps' times, with the budget."""
+"""latency.png: histogram of the control steps' times, with the budget; needs matplotlib, unlike the rest."""
 
 from __future__ import annotations
 
