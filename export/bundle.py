@@ -104,7 +104,7 @@ def manifest_entry(
         },
         "sensors": sensor_entries(controller),
         "state": state_entries(controller),
-        "targets": {"depend_on": list(controller.targets_of)},
+        "targets": {"depend_on": list(controller.targets_of), "affine": controller.affine},
         "controller": graph(controller_model, CONTROLLER),
         "policy": graph(model, GRAPH),
         "golden": {"file": GOLDEN, "sha256": ""},

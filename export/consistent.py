@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from robolearn.config.run_config import Config
+from robolearn.core.contract import SMALL
 from robolearn.core.env import Env
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.state import InitialState
@@ -44,13 +45,13 @@ def require_consistent(bundle: Bundle, trained: Config, ranges: Mapping[str, Seq
                 f"the manifest differs from the simulated robot: command_ranges: {stated} and {dict(ranges)}",
                 NOT_THE_SAME,
             )
-        _require_same_values(contract, env)
+        _require_same_values(contract, env, bundle.manifest["targets"]["affine"])
         _require_torques(contract, env)
     finally:
         env.close()
 
 
-def _require_same_values(contract: dict[str, Any], env: Env) -> None:
+def _require_same_values(contract: dict[str, Any], env: Env, affine: bool) -> None:
     """Compare the values that can be read: names, order, limits, control period, delays, columns."""
     robot, task = env.robot, env.task
     lower, upper = joint_limits(robot)
@@ -76,7 +77,7 @@ def _require_same_values(contract: dict[str, Any], env: Env) -> None:
             [(item.name, width) for item, width in env.columns["policy"]],
         )
     )
-    for probe in (0.0, 1.0, -2.5):
+    for probe in (0.0, 1.0, -2.5) if affine else (0.0, SMALL):
         action = torch.full((1, env.num_actions), probe, device=env.device)
         ctx = replace(
             env.ctx.rows(slice(0, 1)), task_state=task.task_state(1, env.ctx.robot, env.random.fork())

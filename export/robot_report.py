@@ -57,8 +57,13 @@ def agreement(manifest: dict[str, Any], picture: str) -> list[str]:
 def _depends(manifest: dict[str, Any]) -> str:
     """A warning where offset and scale are not the whole of the joint targets."""
     other = [name for name in manifest["targets"]["depend_on"] if name != "action"]
-    if not other:
+    if not other and manifest["targets"]["affine"]:
         return ""
+    if not other:
+        return (
+            "**The joint targets are not offset + scale x action: only the controller computes them; offset and scale "
+            "are those of small actions.** "
+        )
     return (
         f"**The joint targets depend on {', '.join(other)} too: only the controller computes them; offset and scale "
         "are those of a robot at rest after a reset.** "

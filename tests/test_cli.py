@@ -139,7 +139,6 @@ def test_an_invalid_setting_is_exit_code_2_and_named_and_writes_nothing(
 @pytest.mark.parametrize(
     ("method", "body", "said"),
     [
-        ("joint_targets", "20 * arguments[0].tanh()", "Faulty.joint_targets is not offset"),
         ("joint_targets", "arguments[0][:, :0]", "joint_targets() returns"),
         (
             "reward_terms",

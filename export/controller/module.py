@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from robolearn.core.contract import mapping
 from robolearn.core.env import Env
 from robolearn.core.measurable import Reads, reads
 from robolearn.envs.state import State, Tensor
@@ -41,6 +42,8 @@ class Exportable(nn.Module):
     """The state after a reset by name, (1, ...) each."""
     targets_of: tuple[str, ...]
     """What the joint targets depend on: `action`, and whatever else."""
+    affine: bool
+    """Whether the joint targets are offset + scale x action, where they depend on nothing else."""
 
     @property
     def example(self) -> dict[str, Tensor]:
@@ -76,6 +79,7 @@ class Controller(Exportable):
         self._state, self._ctx = env.backend.state.rows(first).each(Tensor.cpu), _on_cpu(env.ctx.rows(first))
         self.reads: Reads = reads(env.task, self._state, self._ctx, env.num_actions)
         self.targets_of = self.reads.targets
+        self.affine = mapping(env.task, self._ctx, env.num_actions)[2]
         sensors = {s.name: s for s in env.task.all_sensors()}
         self.sensors = {name: sensors[name] for name in self.reads.sensors}
         """The sensors that the policy reads, by name."""

@@ -26,7 +26,7 @@ class GivenController(Exportable):
         ours = {name: value.cpu() for name, value in vars(actions).items() if isinstance(value, Tensor)}
         self.actions, self.network = Actions(**ours, names=actions.names), network
         self.sensors, self.initial, self.width = {GIVEN: SENSOR}, dict(recurrent), width
-        self.targets_of = ("action",)
+        self.targets_of, self.affine = ("action",), True  # but for the limits, which the contract states
 
     @property
     def example(self) -> dict[str, Tensor]:

@@ -75,6 +75,8 @@ def _obstacles(
     other = [name for name in manifest.get("targets", {}).get("depend_on", ()) if name != "action"]
     if other:
         yield f"its joint targets depend on {', '.join(other)} too, not on the action alone", RUNTIME
+    if not manifest.get("targets", {}).get("affine", True):
+        yield "its joint targets are not offset + scale x action", RUNTIME
     if contract["extra"]:
         yield f"it needs {', '.join(contract['extra'])}, which the readers do not support", ""
     for name, item in items.items():

@@ -13,9 +13,13 @@ from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.errors import ConfigError
 from robolearn.files import replacing
+from robolearn.tasks.mdp.context import Context
+from robolearn.tasks.mdp.task import Task
 
 SCHEMA = 1
 """Version of contract.json's layout."""
+SMALL = 0.01
+"""A small action."""
 MOTOR = ("joint", "kind", "kp", "kd", "effort")
 """What the contract says of each actuator: what the robot's drive is told. The rotor's inertia it has by itself."""
 
@@ -37,7 +41,8 @@ class Contract:
     joints: list[dict[str, Any]]
     """Every joint in order: `name`, `home`, `lower`, `upper` [rad or m]."""
     actions: list[dict[str, Any]]
-    """Every actuator in order: `joint`, `kind`, `kp`, `kd`, `effort`, and its joint target, offset + scale x action."""
+    """Every actuator in order: `joint`, `kind`, `kp`, `kd`, `effort`, and its joint target, offset + scale x action; of
+    a task whose joint targets are no such sum (a clamp, a filter), those of small actions after a reset."""
     command: list[str]
     """Names of the command's columns."""
     action_delay: tuple[int, int]
@@ -78,24 +83,14 @@ class Contracting(LearnerEnv, Protocol):
 def contract_of(env: LearnerEnv) -> Contract:
     """The Contract of a policy trained in `env`.
 
-    Scale and offset are computed with `Task.joint_targets`, so they are those of the training.
-
-    Raises:
-        ConfigError: the joint targets are not offset + scale x action.
+    Scale and offset are computed with `Task.joint_targets`, so they are those of the training, see `mapping`.
     """
     if not isinstance(env, Env):
         return cast(Contracting, env).contract()
     task, robot, constants = env.task, env.robot, env.ctx.robot
     at_rest = task.task_state(1, constants, env.random.fork())
     ctx = replace(env.ctx.rows(slice(0, 1)), task_state=at_rest)
-    ones = torch.ones(1, env.num_actions, device=env.device)
-    offset = task.joint_targets(0 * ones, ctx)[0]
-    scale = task.joint_targets(ones, ctx)[0] - offset
-    odd = -2.5 * torch.arange(1, env.num_actions + 1, device=env.device)[None].cos()
-    if not torch.allclose(task.joint_targets(odd, ctx)[0], offset + scale * odd[0], rtol=1e-4, atol=1e-5):
-        raise ConfigError(
-            f"{type(task).__name__}.joint_targets is not offset + scale x action for each actuator"
-        )
+    offset, scale, _ = mapping(task, ctx, env.num_actions)
     column, observations = 0, []
     for item, width in env.columns["policy"]:
         observations.append({"name": item.name, "width": width, "column": column})
@@ -121,6 +116,23 @@ def contract_of(env: LearnerEnv) -> Contract:
         observation_delay=task.observation_delay,
         extra={},
     )
+
+
+def mapping(task: Task, ctx: Context, actions: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """Offset (A,) and scale (A,) of a task's joint targets, and whether these are offset + scale x action. Where they
+    are not, offset and scale are those of small actions.
+
+    Args:
+        ctx: of one environment.
+        actions: number of actuators, A.
+    """
+    ones = torch.ones(1, actions, device=ctx.episode_time.device)
+    offset = task.joint_targets(0 * ones, ctx)[0]
+    scale = task.joint_targets(ones, ctx)[0] - offset
+    odd = -2.5 * torch.arange(1, actions + 1, device=ones.device)[None].cos()
+    if torch.allclose(task.joint_targets(odd, ctx)[0], offset + scale * odd[0], rtol=1e-4, atol=1e-5):
+        return offset, scale, True
+    return offset, (task.joint_targets(SMALL * ones, ctx)[0] - offset) / SMALL, False
 
 
 def _finite(limits: torch.Tensor) -> list[float | None]:

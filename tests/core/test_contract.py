@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from robolearn.core.contract import Contract, contract_of
+from robolearn.core.contract import Contract, contract_of, mapping
 from robolearn.errors import ConfigError
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
@@ -69,7 +69,12 @@ def test_a_contract_is_equal_after_saving_and_another_schema_is_refused(make_env
         Contract.load(path)
 
 
-def test_joint_targets_that_are_not_linear_in_the_action_are_refused(make_env, monkeypatch):
+def test_joint_targets_that_are_not_linear_in_the_action_have_the_scale_of_small_actions(
+    make_env, monkeypatch
+):
+    env = make_env(CartpoleBalance(), num_envs=2)
+    assert mapping(env.task, env.ctx.rows(slice(0, 1)), 1)[2]
     monkeypatch.setattr(CartpoleBalance, "joint_targets", lambda self, action, ctx: 20 * action.tanh())
-    with pytest.raises(ConfigError, match="not offset"):
-        contract_of(make_env(CartpoleBalance(), num_envs=2))
+    assert not mapping(env.task, env.ctx.rows(slice(0, 1)), 1)[2]
+    (action,) = contract_of(env).actions
+    assert (action["offset"], action["scale"]) == (0.0, pytest.approx(20.0, rel=1e-3))

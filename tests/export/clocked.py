@@ -135,6 +135,16 @@ class Filtered(Clocked):
         return super().joint_targets(0.7 * action + 0.3 * ctx.previous_action, ctx)
 
 
+@dataclass
+class Clamped(Clocked):
+    """Joint targets that stay within the joints' limits."""
+
+    def joint_targets(self, action, ctx):
+        robot = ctx.robot
+        low, high = robot.lower[robot.actuated], robot.upper[robot.actuated]
+        return super().joint_targets(action, ctx).clamp(low, high)
+
+
 def observing(compute):
     """A task whose policy observes one more number."""
 

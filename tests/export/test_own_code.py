@@ -274,9 +274,34 @@ def test_a_history_that_is_no_whole_number_is_refused_by_name(history):
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_refuses_joint_targets_that_depend_on_more_than_the_action(profile, bundle):
-    manifest = {**bundle.manifest, "targets": {"depend_on": ["action", "previous_action"]}, "state": []}
+    manifest = {
+        **bundle.manifest,
+        "targets": {"depend_on": ["action", "previous_action"], "affine": True},
+        "state": [],
+    }
     manifest["contract"] = {**bundle.contract, "observations": bundle.contract["observations"][:6]}
     with pytest.raises(Refused, match="its joint targets depend on previous_action too"):
+        profiles.load(profile).files(manifest, onnx.load(bundle.folder / "policy.onnx"))
+
+
+def test_joint_targets_with_a_clamp_are_the_controllers(tmp_path):
+    env = make_env(on_robot(config.resolve([f"task={FILE}:Clamped"])), num_envs=1)
+    width = sum(width for _, width in env.columns["policy"])
+    network = torch.nn.Linear(width, env.num_actions)
+    torch.nn.init.constant_(network.bias, 100.0)  # far beyond every limit
+    ours = Controller(env, network, {})
+    assert not ours.affine
+    model = exported(ours, ours.example, ours.outputs, "controller", {})
+    (tmp_path / "it.onnx").write_bytes(model.SerializeToString())
+    out = OnnxSession(tmp_path / "it.onnx").run({name: value.numpy() for name, value in ours.example.items()})
+    assert out["targets"][0] == pytest.approx(env.ctx.robot.upper.numpy(), abs=1e-6)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_refuses_joint_targets_that_are_not_linear_in_the_action(profile, bundle):
+    manifest = {**bundle.manifest, "targets": {"depend_on": ["action"], "affine": False}, "state": []}
+    manifest["contract"] = {**bundle.contract, "observations": bundle.contract["observations"][:6]}
+    with pytest.raises(Refused, match="joint targets are not offset"):
         profiles.load(profile).files(manifest, onnx.load(bundle.folder / "policy.onnx"))
 
 

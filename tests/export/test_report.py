@@ -59,7 +59,7 @@ def trained(name: str, *words: str) -> Any:
         tables = {
             "sensors": sensor_entries(controller),
             "state": state_entries(controller),
-            "targets": {"depend_on": ["action"]},
+            "targets": {"depend_on": ["action"], "affine": True},
             "base": base_facts(env.robot),
             "joints": joint_facts(env.robot),
             "golden": GOLDEN,
