@@ -19,6 +19,10 @@ LONGEST = 1 << 20
 """Most numbers in one sensor, observation or state, and most joints."""
 
 
+LARGEST_FLOAT = 3.4e38
+"""Largest number of float32."""
+
+
 class Fault(ValueError):
     """What is wrong with a manifest."""
 
@@ -192,8 +196,8 @@ def text(value: Any, what: str) -> str:
 
 
 def finite(value: Any, what: str) -> float:
-    """`value`, which must be a finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    """`value`, which must be a finite number of float32."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_FLOAT:
         raise Fault(f"{what} is {value!r:.60}; it must be a finite number")
     return float(value)
 
