@@ -15,14 +15,13 @@ ENGINE = 6
 """The engine is for another device or TensorRT version, or could not be built."""
 
 
-LONGEST_MESSAGE = 1000
-"""Most characters of a message: a damaged file may hold any text."""
-
-
 class Refused(Exception):
     """A one-line message for the user and its exit code, `code`."""
 
+    longest = 1000
+    """Most characters of a message: a damaged file may hold any text."""
+
     def __init__(self, message: str, code: int) -> None:
         text = " ".join(message.split())
-        super().__init__(text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}...")
+        super().__init__(text if len(text) <= self.longest else f"{text[: self.longest]}...")
         self.code = code
