@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 from torch import nn
@@ -148,7 +149,21 @@ def exported(
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
     assert program is not None
-    return _cleaned(program.model_proto, name, notes)
+    return _cleaned(_bounded(program.model_proto), name, notes)
+
+
+def _bounded(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the largest float32 in place of infinite bounds, as of an action or a joint without a limit: it
+    computes the same, and weights that are not finite are a fault."""
+    bounds = {i for node in model.graph.node if node.op_type in ("Clip", "Max", "Min") for i in node.input}
+    for tensor in model.graph.initializer:
+        if tensor.name in bounds and tensor.data_type == onnx.TensorProto.FLOAT:
+            values = onnx.numpy_helper.to_array(tensor)
+            if np.isinf(values).any():
+                most = np.finfo(np.float32).max
+                finite = np.clip(values, -most, most)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(finite, tensor.name))
+    return model
 
 
 def _cleaned(model: onnx.ModelProto, name: str, notes: dict[str, Any]) -> onnx.ModelProto:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from robolearn.core.measurable import reads
 from robolearn.errors import ConfigError
 from robolearn.export import profiles
 from robolearn.export.controller.module import Controller
+from robolearn.export.onnx.check import check_graph
 from robolearn.export.onnx.graph import ExportModule, exported
 from robolearn.export.profiles import PROFILES
 from robolearn.export.record import on_robot
@@ -282,6 +284,19 @@ def test_a_profile_refuses_joint_targets_that_depend_on_more_than_the_action(pro
     manifest["contract"] = {**bundle.contract, "observations": bundle.contract["observations"][:6]}
     with pytest.raises(Refused, match="its joint targets depend on previous_action too"):
         profiles.load(profile).files(manifest, onnx.load(bundle.folder / "policy.onnx"))
+
+
+def test_a_bound_that_is_infinite_leaves_no_weight_that_is_not_finite(tmp_path):
+    class Limited(torch.nn.Module):
+        def forward(self, x):
+            return torch.clamp(x, torch.tensor([-math.inf, -1.0]), torch.tensor([2.0, math.inf]))
+
+    model = exported(Limited(), {"x": torch.zeros(1, 2)}, ["y"], "it", {})
+    check_graph(model, {"x": (1, 2)}, {"y": (1, 2)})
+    (tmp_path / "it.onnx").write_bytes(model.SerializeToString())
+    session = OnnxSession(tmp_path / "it.onnx")
+    for given, wanted in (((-1e30, -5.0), (-1e30, -1.0)), ((9.0, 1e30), (2.0, 1e30))):
+        assert session.run({"x": np.array([given], np.float32)})["y"][0] == pytest.approx(wanted)
 
 
 def test_joint_targets_with_a_clamp_are_the_controllers(tmp_path):
