@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -61,12 +61,19 @@ class Runtime:
             f"{entry['name']}_in": np.array(entry["reset"], np.float32).reshape(entry["shape"])
             for entry in bundle.manifest["state"]
         }
-        self.feeds = {name: np.zeros(shape, np.float32) for name, shape in session.inputs.items()}
+        self.feeds, self._given_flat = _arrays(session.inputs)
         """Every input of the controller by name, with a batch of 1."""
+        self._out, self._out_flat = _arrays(session.outputs)
+        self._run = _bound(session, self.feeds, self._out)
+        command = (len(contract["command"]),)
         self._command = self.feeds.get("command", np.zeros((1, 0), np.float32))
+        self._places = [(name, self.feeds[name][0], shape) for name, shape in self.sensors.items()]
+        if self._command.size:
+            self._places.append(("command", self._command[0], command))
+        self._carried = [(self.feeds[name], self._out[f"{name[:-3]}_out"]) for name in self._initial]
         self._units = [entry["name"] for entry in bundle.manifest["sensors"] if entry.get("unit_length")]
         given = any(action["kind"] == GIVEN for action in contract["actions"])
-        self._largest = math.inf if given else LARGEST
+        self._largest = math.inf if given else LARGEST**2
         self.columns: list[str] = [
             name
             for item in contract["observations"]
@@ -86,8 +93,7 @@ class Runtime:
             self.feeds[f"{name}_in"][...] = value
         self.action = np.zeros(len(self.actuators), np.float32)
         """(A,) output of the network in the last step."""
-        self.observation = np.zeros(len(self.columns), np.float32)
-        """(D,) input of the network in the last step."""
+        self._out_flat[:] = 0.0
         self.command = np.zeros(self._command.shape[1], np.float32)
 
     def step(self, sensors: Mapping[str, Any], command: Any = ()) -> np.ndarray:
@@ -105,16 +111,25 @@ class Runtime:
             ValueError: a reading is missing, not finite, too large or of another shape, or is not of unit length where
                 it must be, or the result is not finite; the state is then unchanged.
         """
-        for name, shape in self.sensors.items():
-            try:
-                value = sensors[name]
-            except KeyError:
-                raise ValueError(f"{name} is missing; a step needs {', '.join(self.sensors)}") from None
-            self._put(name, shape, value)
-        if self._command.size:
-            self._put("command", self._command.shape[1:], command)
-        elif np.size(command):
+        if not self._command.size and np.size(command):
             raise ValueError("this policy takes no command")
+        with np.errstate(over="ignore"):
+            for name, place, shape in self._places:
+                try:
+                    value = command if name == "command" else sensors[name]
+                except KeyError:
+                    raise ValueError(f"{name} is missing; a step needs {', '.join(self.sensors)}") from None
+                try:
+                    if len(value) != shape[0] or len(shape) > 1:
+                        _require_shape(name, value, shape)
+                    place[...] = value
+                except (TypeError, ValueError):
+                    _require_shape(name, value, shape)
+                    raise
+            flat = self._given_flat
+            # The dot product is the quickest test; where it fails, one number is too large, or many are not small.
+            if not float(flat.dot(flat)) < self._largest:
+                self._require_small()
         for name in self._units:
             # An empty sensor message is all zeros, which would count as a rotation.
             norm = math.hypot(*self.feeds[name][0].tolist())
@@ -123,45 +138,79 @@ class Runtime:
                     f"{name} has the length {norm:.3g}; it must be a unit quaternion (w, x, y, z)"
                 )
         began = time.perf_counter()
-        out = self.session.run(self.feeds)
+        self._run()
         self.network_seconds = time.perf_counter() - began
-        targets, action = out["targets"][0], out["actions"][0]
-        if not math.isfinite(targets.sum() + action.sum()):
-            raise ValueError(f"the network's action is not finite: {action.tolist()}")
-        state = {name: out[f"{name[:-3]}_out"] for name in self._initial}
-        for name, value in state.items():
-            if not math.isfinite(value.sum()):
-                raise ValueError(f"the controller's state {name[:-3]} is not finite")
-        self.action, self.observation = action.copy(), out["observations"][0].copy()
+        with np.errstate(over="ignore"):
+            whole = float(self._out_flat.dot(self._out_flat))
+        if not math.isfinite(whole):
+            self._require_finite()
+        self.action = self._out["actions"][0].copy()
         self.command = self._command[0].copy()
-        for name, value in state.items():
-            self.feeds[name][...] = value
-        return targets.copy()
+        for given, out in self._carried:
+            given[...] = out
+        return self._out["targets"][0].copy()
 
-    def _put(self, name: str, shape: tuple[int, ...], value: Any) -> None:
-        """Put a reading into its input.
+    @property
+    def observation(self) -> np.ndarray:
+        """(D,) input of the network in the last step."""
+        return self._out["observations"][0].copy()
 
-        Raises:
-            ValueError: it is of another shape, not finite, or too large.
-        """
-        size = shape[0] if len(shape) == 1 else "x".join(map(str, shape))
-        try:
-            with np.errstate(over="ignore"):
-                numbers = np.asarray(value, np.float32)
-        except (TypeError, ValueError):
-            raise ValueError(f"{name} must be {size} numbers, not {value!r:.80}") from None
-        if numbers.shape != shape:
-            raise ValueError(
-                f"{name} must be {size} numbers, not {'x'.join(map(str, numbers.shape)) or 'one'}"
-            )
-        if not np.abs(numbers).max(initial=0.0) < self._largest:  # true for NaN, too
+    def _require_small(self) -> None:
+        """Raise ValueError for a reading that is not finite, or too large."""
+        largest = math.inf if self._given else LARGEST
+        for name, place, _ in self._places:
+            if np.abs(place).max(initial=0.0) < largest:  # false for NaN, too
+                continue
             if self._given:
-                i = int(np.argmin(np.isfinite(numbers)))
-                raise ValueError(
-                    f"{name} must be finite numbers; its column {self.columns[i]} is {numbers[i]}"
-                )
-            raise ValueError(f"{name} must be finite numbers below {self._largest:g}, not {numbers.tolist()}")
-        self.feeds[name][0] = numbers
+                i = int(np.argmin(np.isfinite(place)))
+                raise ValueError(f"{name} must be finite numbers; its column {self.columns[i]} is {place[i]}")
+            raise ValueError(f"{name} must be finite numbers below {largest:g}, not {place.tolist()}")
+
+    def _require_finite(self) -> None:
+        """Raise ValueError for a result that is not finite."""
+        for name in ("targets", "actions"):
+            if not np.isfinite(self._out[name]).all():
+                raise ValueError(f"the network's action is not finite: {self._out['actions'][0].tolist()}")
+        for name, value in self._out.items():
+            if not np.isfinite(value).all():
+                raise ValueError(f"the controller's {name.removesuffix('_out')} is not finite")
+
+
+def _arrays(ports: Mapping[str, tuple[int, ...]]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """An array of zeros for each port, by name, and the flat one of which all are parts."""
+    flat = np.zeros(sum(math.prod(shape) for shape in ports.values()), np.float32)
+    arrays, begin = {}, 0
+    for name, shape in ports.items():
+        arrays[name] = flat[begin : begin + math.prod(shape)].reshape(shape)
+        begin += math.prod(shape)
+    return arrays, flat
+
+
+def _bound(
+    session: Session, feeds: dict[str, np.ndarray], outputs: dict[str, np.ndarray]
+) -> Callable[[], None]:
+    """A function that computes `outputs` from `feeds`, in place."""
+    if bind := getattr(session, "bind", None):
+        bound: Callable[[], None] = bind(feeds, outputs)
+        return bound
+
+    def run() -> None:
+        for name, value in session.run(feeds).items():
+            outputs[name][...] = value
+
+    return run
+
+
+def _require_shape(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    """Raise ValueError for a reading that is not numbers of that shape."""
+    size = shape[0] if len(shape) == 1 else "x".join(map(str, shape))
+    try:
+        numbers = np.asarray(value, np.float32)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be {size} numbers, not {value!r:.80}") from None
+    if numbers.shape != shape:
+        given = "x".join(map(str, numbers.shape)) or "one"
+        raise ValueError(f"{name} must be {size} numbers, not {given}")
 
 
 TOLERANCE = {"fp32": 1e-5, "fp16": 8e-3, "bf16": 6.5e-2}

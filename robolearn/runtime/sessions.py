@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -69,6 +70,23 @@ class OnnxSession:
     def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every output by name, float32."""
         return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
+
+    def bind(self, feeds: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> Callable[[], None]:
+        """A function that computes `outputs` from `feeds`, arrays that it reads and writes in place: around a small
+        graph `run` takes twice the time. All are contiguous float32 of the graph's shapes."""
+        binding = self._session.io_binding()
+        for name, array in feeds.items():
+            binding.bind_input(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+        for name, array in outputs.items():
+            binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+        run = self._session.run_with_iobinding
+
+        def bound(
+            _held: tuple[object, ...] = (feeds, outputs),
+        ) -> None:  # the binding has only their addresses
+            run(binding)
+
+        return bound
 
     def close(self) -> None:
         """Does nothing: ONNX Runtime frees its memory when the session is deleted."""

@@ -60,8 +60,10 @@ def projected_gravity(quat: Tensor) -> Tensor:
     """The world's down direction (N, 3) in the base frame, from the base orientation (N, 4) wxyz: the third row of
     its rotation matrix, negated.
     """
-    w, x, y, z = quat.unbind(-1)
-    return torch.stack((2 * (w * y - x * z), -2 * (y * z + w * x), 2 * (x * x + y * y) - 1), dim=-1)
+    w, x, y, z = quat.split(
+        1, dim=-1
+    )  # not unbind: on a robot, each change of shape is a node of the controller
+    return torch.cat((2 * (w * y - x * z), -2 * (y * z + w * x), 2 * (x * x + y * y) - 1), dim=-1)
 
 
 def _foot_velocity(state: State) -> Tensor:

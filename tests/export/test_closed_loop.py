@@ -137,6 +137,8 @@ def test_an_action_that_is_not_finite_is_refused(exported, walking, monkeypatch)
     bundle = Bundle.load(exported)
 
     class NotFinite(OnnxSession):
+        bind = None
+
         def run(self, feeds):
             return {name: np.full(shape, math.nan, np.float32) for name, shape in self.outputs.items()}
 
