@@ -20,7 +20,7 @@ import robolearn
 from robolearn import runtime
 from robolearn.core.contract import Contract
 from robolearn.errors import ConfigError, quote
-from robolearn.export.controller.module import Exportable
+from robolearn.export.controller import Exportable
 from robolearn.export.golden import Golden
 from robolearn.export.profiles import PROFILES
 from robolearn.runtime.bundle import MANIFEST_SCHEMA, canonical

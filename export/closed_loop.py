@@ -59,13 +59,17 @@ class Gap:
     """Reference of the shares: the mean return or, where that is smaller, the standard deviation of the returns."""
     episode: float = SECONDS
     """Length of an episode of the task [s]."""
+    target_difference: float = 0.0
+    """Largest difference between a joint target of the bundle and the trained policy's in the same step, as a share of
+    the target's range."""
 
     def __str__(self) -> str:
         """One line."""
         gap, low, high = (100 * share for share in (self.mean, self.low, self.high))
         return (
             f"{self.starts} paired starts of {self.seconds:g} s: return {gap:+.3f} % ({low:+.3f} to {high:+.3f}) "
-            f"{self.of}; {self.fell} fell, {self.trained_fell} with the trained policy"
+            f"{self.of}; joint targets within {self.target_difference:.1e} of their range; {self.fell} fell, "
+            f"{self.trained_fell} with the trained policy"
         )
 
     @property
@@ -136,7 +140,8 @@ def closed_loop(
             "closed loop: the trained policy's return is 0 in every start, so returns cannot be compared",
             BAD_INPUT,
         )
-    gap = gap_between(trained, exported, survived, bundle_survived, length, episode)
+    plain = gap_between(trained, exported, survived, bundle_survived, length, episode)
+    gap = replace(plain, target_difference=drivers[0].target_difference)
     if not gap.inside:
         raise Refused(
             f"closed loop: {gap}; the whole 95 % interval must lie within ±{100 * LIMIT:g} %", NOT_THE_SAME
@@ -278,6 +283,7 @@ class _BundleDriver:
         """(N,) robots with an observation or joint target that differed from the simulation's."""
         self.first_mismatch = ""
         """The first such column, for the message."""
+        self.target_difference = 0.0
         began = starts(env, (entry["name"] for entry in bundle.manifest["state"]))
         for i, runtime in enumerate(self.runtimes):
             runtime.reset({name: rows[i] for name, rows in began.items()})
@@ -304,6 +310,8 @@ class _BundleDriver:
             wanted = self.policy(self.env.observations)
             ctx = replace(self.env.ctx, action=wanted, previous_action=self.env.ctx.action)
             expected = self.env.task.joint_targets(wanted, ctx)
+            share = np.abs(sent[rows] - expected.cpu().numpy()[rows]) / self.reach
+            self.target_difference = max(self.target_difference, float(share.max(initial=0.0)))
             # Another order of summation moves an action by a share of the largest one.
             allowed = self.limit * self.scale * max(1.0, float(wanted.abs().max()))
             self._compare(rows, sent, expected, motors, np.maximum(TARGET_LIMIT * self.reach, allowed))

@@ -107,7 +107,7 @@ def report(out: Export) -> str:
         _before(out),
         _contract(out),
         _use(out),
-        same(out, "Replayed from raw sensors", f"{returns(out)}, allowed ±{100 * LIMIT:g} %. {_fall(out)}"),
+        same(out, "Replayed from raw sensors", _closing(out)),
         fast(out),
         appendix(out),
     )
@@ -234,7 +234,7 @@ def _met(out: Export) -> list[str]:
         unit = "" if name in COMMANDS else units.get(name, "").partition(",")[0].partition(" (")[0]
         rows.append((f"noise on `{name}`, uniform", f"±{half:g} {unit.removeprefix('1')}".rstrip()))
     if _pushed(task):
-        rows.append((f"pushes, every {span(*task.pushes.seconds)} s", _jumps(task.pushes)))
+        rows.append((f"pushes, every {span(*task.pushes.seconds)} s", _jumps(task.pushes) + _grown(task)))
     if task.commands is not None:
         of_command = dict(zip(task.commands.names, task.commands.units, strict=True))
         for name, ends in out.manifest.get("command_ranges", {}).items():
@@ -257,6 +257,14 @@ def _met(out: Export) -> list[str]:
         clip = "clip them to `robot.command_low` and `robot.command_high`"
         items.append(f"The runtime does not limit commands to these ranges: {clip}.")
     return ["## Conditions in training", table(("What", "Range"), rows), bullets(items)]
+
+
+def _grown(task: Any) -> str:
+    """How far a curriculum scales the pushes."""
+    level = task.curricula.get("pushes")
+    if level is None or level.off:
+        return ""
+    return f"; while training succeeded, up to {level.most:g} times of all this"
 
 
 def _parameter(name: str) -> str:
@@ -310,6 +318,13 @@ def returns(out: Export) -> str:
     return (
         f"Closed loop: mean return {out.gap.trained_return:.4f} trained, {out.gap.bundle_return:.4f} bundle"
     )
+
+
+def _closing(out: Export) -> str:
+    apart = (
+        f"Joint targets within {out.gap.target_difference:.1e} of their range in every step of every robot."
+    )
+    return f"{returns(out)}, allowed ±{100 * LIMIT:g} %. {apart} {_fall(out)}"
 
 
 def _fall(out: Export) -> str:

@@ -27,7 +27,7 @@ from robolearn.export import bundle as bundles
 from robolearn.export import profiles
 from robolearn.export.closed_loop import DelayResult, Gap, closed_loop, one_step_late
 from robolearn.export.consistent import require_consistent
-from robolearn.export.controller.module import Controller, Exportable
+from robolearn.export.controller import Controller, Exportable
 from robolearn.export.external.export import ExternalTrial
 from robolearn.export.golden import Golden, choose, eventful
 from robolearn.export.latency import latency
@@ -138,7 +138,7 @@ def export(request: Request) -> int:
     manifest = bundles.manifest_entry(
         entry, model, controller, ours, request.precision, target_entry(target), run_entry(checked)
     )
-    manifest |= trial.notes()
+    manifest |= trial.notes(controller)
     # Before the long stages: a profile refuses by the contract and the ONNX graph alone.
     extra = {name: profiles.load(name).files(manifest, model) for name in request.profiles}
 
@@ -151,7 +151,7 @@ def export(request: Request) -> int:
     show(*_golden(golden))
     with bundles.new_folder(checked.folder) as folder:
         bundles.write_parts(folder, manifest, model, ours, golden)
-        trial.write(folder)
+        trial.write(folder, controller)
         configuration.save(replace(found.config, resume=None, output=None), folder / configuration.FILE_NAME)
         session, judge = _sessions(folder / bundles.CONTROLLER, ours, request.precision)
         bare = _sessions(folder / bundles.GRAPH, model, request.precision)[1]
@@ -263,19 +263,23 @@ class RobotTrial:
         """Name of the exported task and robot."""
         return f"{contract.task} on {contract.robot}"
 
-    def notes(self) -> dict[str, Any]:
+    def notes(self, controller: Exportable) -> dict[str, Any]:
         """Further entries of the manifest."""
+        assert isinstance(controller, Controller)
         return {
             "command_ranges": ranges_of(self.checked.trained),
-            "base": base_facts(self.robot),
-            "joints": joint_facts(self.robot),
+            "base": base_facts(controller.robot),
+            "joints": joint_facts(controller.robot),
         }
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, controller: Exportable) -> None:
         """Write the robot's model and, where something can draw, a picture of its home pose."""
-        (folder / bundles.MODEL).write_text(bundle_model(self.robot, self.timestep), encoding="utf-8")
+        assert isinstance(controller, Controller)
+        (folder / bundles.MODEL).write_text(
+            bundle_model(controller.robot, controller.timestep), encoding="utf-8"
+        )
         try:
-            draw(self.robot, folder / bundles.PICTURE)
+            draw(controller.robot, folder / bundles.PICTURE)
         except MissingError as error:
             show("skip", "picture", f"none of the home pose: {error}")
 
@@ -283,14 +287,13 @@ class RobotTrial:
         """The contract as in the manifest."""
         return bundles.contract_entry(contract, self.config.task.items("policy"))
 
-    def controller(self, network: nn.Module, recurrent: dict[str, Tensor]) -> Exportable:
+    def controller(self, network: nn.Module, recurrent: dict[str, Tensor]) -> Controller:
         """What runs on the robot, around the exported network.
 
         Raises:
             ConfigError: the policy observes what no robot measures.
         """
         env = make_env(self.config, num_envs=1, rank=NEVER_TRAINED)
-        self.robot, self.timestep = env.robot, env.capabilities.timestep
         try:
             return Controller(env, network, recurrent)
         finally:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from robolearn.envs.state import Tensor
-from robolearn.export.controller.module import Exportable
+from robolearn.export.controller import Exportable
 from robolearn.external.env import Actions
 from robolearn.runtime.contract import GIVEN
 from robolearn.tasks.mdp.sensors import Sensor

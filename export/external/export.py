@@ -20,7 +20,7 @@ from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.export import bundle as bundles
 from robolearn.export.closed_loop import DelayResult, Gap
-from robolearn.export.controller.module import Exportable
+from robolearn.export.controller import Exportable
 from robolearn.export.external.controller import GivenController
 from robolearn.export.external.loop import ExternalGap, closed_loop, one_step_late, record
 from robolearn.export.external.report import report
@@ -82,7 +82,7 @@ class ExternalTrial:
         """Name of the exported task."""
         return contract.task
 
-    def notes(self) -> dict[str, Any]:
+    def notes(self, controller: Exportable) -> dict[str, Any]:
         """Further entries of the manifest."""
         return {"units": UNITS, "command_ranges": {}}
 
@@ -98,7 +98,7 @@ class ExternalTrial:
         finally:
             env.close()
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, controller: Exportable) -> None:
         """Nothing: there is no robot."""
 
     def record(self, robots: int, steps: int, controller: Exportable) -> Recording:

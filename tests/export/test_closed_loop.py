@@ -81,6 +81,28 @@ def test_the_actuators_get_the_runtimes_joint_targets(exported, walking, monkeyp
     assert float(sent[-1].abs().max()) > 0.1
 
 
+def test_a_joint_target_that_is_off_by_more_than_1e_5_of_its_range_is_refused(exported, walking):
+    bundle = Bundle.load(exported)
+    policy = runs.load_policy(runs.open_run("pretrained:humanoid_walk"))
+    knee = [action["joint"] for action in bundle.contract["actions"]].index("l_knee")
+
+    class Off(OnnxSession):
+        bind = None
+        by = 0.0
+
+        def run(self, feeds):
+            out = super().run(feeds)
+            out["targets"][0, knee] += self.by
+            return out
+
+    session = Off(bundle.graph)
+    gap = loop.closed_loop(walking, policy, bundle, session, STARTS, 0.4, 20.0)
+    assert 0.0 < gap.target_difference < 1e-5
+    session.by = 1e-4  # of a range of 2.25 rad
+    with pytest.raises(Refused, match="first, the joint target of l_knee is"):
+        loop.closed_loop(walking, policy, bundle, session, STARTS, 0.4, 20.0)
+
+
 def test_joint_targets_are_moved_to_the_simulations_device(exported, walking, monkeypatch):
     """Detected by `Tensor.to`, since there is one device here; comparisons use `Tensor.cpu`."""
     bundle, sent = Bundle.load(exported), []

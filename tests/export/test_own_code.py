@@ -17,7 +17,7 @@ from robolearn.cli import main
 from robolearn.core.measurable import reads
 from robolearn.errors import ConfigError
 from robolearn.export import profiles
-from robolearn.export.controller.module import Controller
+from robolearn.export.controller import Controller
 from robolearn.export.onnx.check import check_graph
 from robolearn.export.onnx.graph import ExportModule, exported
 from robolearn.export.profiles import PROFILES

@@ -19,7 +19,7 @@ from robolearn.core.contract import contract_of
 from robolearn.export import report as reports
 from robolearn.export.bundle import contract_entry, sensor_entries, state_entries
 from robolearn.export.closed_loop import DelayResult, Gap
-from robolearn.export.controller.module import Controller
+from robolearn.export.controller import Controller
 from robolearn.export.latency.latency import Cost, Measurement, decide, model
 from robolearn.export.onnx.parity import Parity
 from robolearn.export.report import report, write_report
@@ -283,7 +283,7 @@ def test_randomization_in_training_is_stated_with_units(humanoid):
         "| noise on `projected_gravity`, uniform | ±0.02 |",
         "| noise on `joint_pos_rel`, uniform | ±0.01 rad |",
         "| pushes, every 4 to 8 s | the base's velocity jumps by 0 to 0.5 m/s, in any direction and by ±[0.25, ",
-        ", in any direction and by ±[0.25, 0.25, 0.2] m/s (x, y, z) and by ±[0, 0, 0.39] rad/s (roll, pitch, yaw) |",
+        ", in any direction and by ±[0.25, 0.25, 0.2] m/s (x, y, z) and by ±[0, 0, 0.39] rad/s (roll, pitch, yaw); ",
         "| command `forward` | -0.5 to 1 m/s |",
         "| time from reset to reset | at most 20 s |",
     ):
@@ -297,6 +297,7 @@ def test_ranges_are_those_of_training_not_of_the_closed_loop(humanoid):
     out.checked.found.config = config.resolve(["task=humanoid_walk", *still])
     text = report(out)
     assert "jumps by 0 to 0.5 m/s" in text
+    assert "(roll, pitch, yaw); while training succeeded, up to 2.5 times of all this |" in text
     assert "| the same starts, under randomized physics |" in text
 
 

@@ -74,7 +74,8 @@ class Controller(Exportable):
             ConfigError: the policy reads what no robot measures.
         """
         super().__init__()
-        self.task, self.network = env.task, network
+        self.task, self.robot, self.timestep = env.task, env.robot, env.capabilities.timestep
+        self.network = network
         first = torch.tensor([0], device=env.device)
         self._state, self._ctx = env.backend.state.rows(first).each(Tensor.cpu), _on_cpu(env.ctx.rows(first))
         self.reads: Reads = reads(env.task, self._state, self._ctx, env.num_actions)
