@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from robolearn.commands.evaluate import NEVER_TRAINED
 from robolearn.config.run_config import Config
 from robolearn.core.env import Env
 from robolearn.core.finite_check import NonFiniteTerm
@@ -20,6 +19,7 @@ from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import BAD_INPUT, NOT_THE_SAME, Refused
 from robolearn.runtime.robot import TOLERANCE, Runtime
 from robolearn.runtime.sessions import Session
+from robolearn.simulation.episodes import NEVER_TRAINED
 from robolearn.training.build import make_env
 
 Driver = Callable[[Tensor], tuple[Tensor, Tensor | None]]

@@ -17,8 +17,6 @@ import onnx
 from torch import nn
 
 from robolearn import config as configuration
-from robolearn.commands.evaluate import NEVER_TRAINED
-from robolearn.commands.robot import draw
 from robolearn.config.run_config import Config
 from robolearn.core.contract import Contract, contract_of
 from robolearn.envs.state import Tensor
@@ -48,6 +46,8 @@ from robolearn.runtime.measure import measure, over_budget, processor
 from robolearn.runtime.robot import Runtime, replay
 from robolearn.runtime.sessions import OnnxSession, Session
 from robolearn.runtime.signature import SIGNATURE, sign
+from robolearn.simulation.episodes import NEVER_TRAINED
+from robolearn.simulation.picture import draw
 from robolearn.training.build import make_env
 from robolearn.training.runs import load_policy
 from robolearn.training.train import set_threads

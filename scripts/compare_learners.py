@@ -45,7 +45,7 @@ def train_one(
     import torch
 
     from robolearn import config
-    from robolearn.commands.evaluate import NEVER_TRAINED, tally
+    from robolearn.simulation.episodes import NEVER_TRAINED, tally
     from robolearn.training.build import make_env
     from robolearn.training.train import make_learner, set_threads
 

@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
-from robolearn.commands.evaluate import NEVER_TRAINED, summarize, tally
+from robolearn.commands.evaluate import summarize
 from robolearn.errors import ConfigError, MissingError
+from robolearn.simulation.episodes import NEVER_TRAINED, tally
 from robolearn.training import checkpoint
 from robolearn.training.build import make_env
 from robolearn.training.runs import load_policy, open_run

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from robolearn.commands.evaluate import NEVER_TRAINED
 from robolearn.config.run_config import Config
 from robolearn.core.contract import Contract
 from robolearn.envs.state import Tensor
@@ -31,6 +30,7 @@ from robolearn.learners.policy import Act
 from robolearn.runtime.bundle import Bundle, canonical, difference
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
 from robolearn.runtime.sessions import Session
+from robolearn.simulation.episodes import NEVER_TRAINED
 from robolearn.training.build import build_external
 
 UNITS = {

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from robolearn.commands.evaluate import NEVER_TRAINED
 from robolearn.config.run_config import Config
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.envs.state import Tensor
@@ -23,6 +22,7 @@ from robolearn.runtime.contract import GIVEN
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
 from robolearn.runtime.robot import TOLERANCE, Runtime
 from robolearn.runtime.sessions import Session
+from robolearn.simulation.episodes import NEVER_TRAINED
 from robolearn.training.build import build_external
 
 ZERO_RETURN = "return 0 in every start, so returns cannot be compared"

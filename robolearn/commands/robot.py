@@ -19,8 +19,6 @@ from robolearn.files import replacing
 if TYPE_CHECKING:
     from robolearn.envs.robot import Robot
 
-SIZE = (960, 720)
-
 
 def robot(name: str, settings: list[str], picture: Path | None, write: Path | None) -> bool:
     """Print what is derived from a robot's file, and the findings about its model.
@@ -60,6 +58,8 @@ def robot(name: str, settings: list[str], picture: Path | None, write: Path | No
     errors = sum(finding.level == "error" for finding in findings)
     print(f"{errors} errors, {len(findings) - errors} warnings")
     if picture is not None:
+        from robolearn.simulation.picture import draw
+
         draw(made, picture)
         print(f"wrote {picture}")
     if write is not None:
@@ -172,27 +172,3 @@ def stated(made: Robot) -> str:
         "# Mirror pairs are derived from names and axes: state `mirror: null` for none, or {left, right, flip}.\n"
     )
     return head + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110)
-
-
-def draw(made: Robot, path: Path) -> None:
-    """Write a picture of the home pose with the axes of the joints, and of the world (x red, y green, z blue).
-
-    Raises:
-        MissingError: there is no renderer.
-    """
-    import mujoco
-    import torch
-    from PIL import Image
-
-    from robolearn.commands.play.renderer import Renderer
-    from robolearn.envs.state import State, robot_entity
-
-    entity = robot_entity(made, 1, torch.device("cpu"))
-    entity.base_pos[0, 2] = made.home_height
-    entity.joint_pos[0] = torch.tensor(made.home)
-    with Renderer(made, *SIZE) as renderer:
-        renderer.options.flags[mujoco.mjtVisFlag.mjVIS_JOINT] = True
-        renderer.options.frame = mujoco.mjtFrame.mjFRAME_WORLD.value
-        pixels = renderer.draw(State({"robot": entity}))
-    with replacing(path) as part:
-        Image.fromarray(pixels).save(part, format="PNG")

@@ -102,6 +102,10 @@ class Env:
         self._stats = EpisodeStats(list(self._reward_terms), metrics, self._weights, self.dt)
         self.read_at_once = self.device.type == "cpu"
         """Whether reading a number costs nothing; on a GPU the read would wait for everything queued."""
+        self.paired = False
+        """Whether resets leave the random numbers of later steps as they are: two simulators then draw the same
+        commands, pushes and noise, however their episodes end. The first episodes are then meant to be compared: a
+        later one begins with numbers that the steps draw, too."""
         self._finite = FiniteCheck(
             self.read_at_once,
             lambda: self.backend.state,
@@ -286,9 +290,12 @@ class Env:
         self._judge()
         # Skips the reset when no env is done; on a GPU the check would force a sync.
         if not self.read_at_once or self.state.outcome["done"].any():
+            before = self.random.generator.get_state() if self.paired else None
             self._renew()
             self.backend.reset(self.state.outcome["done"], self._initial)
             self._begin()
+            if before is not None:
+                self.random.generator.set_state(before)
 
     def _rows(self, mask: Tensor) -> Rows:
         return Rows.of(mask, by_index=self.read_at_once and self._takes_rows)
@@ -441,8 +448,19 @@ class Env:
         left = episode.push_left - self.dt
         due = left <= 0
         episode.push_left = torch.where(due, seconds, left)
-        episode.push_time = torch.where(due, 0.0, episode.push_time)
-        self.backend.push(due, jump, turn)
+        self.push(due, jump, turn)
+
+    def push(self, mask: Tensor, jump: Tensor, turn: Tensor | None = None) -> None:
+        """Push the robots of the environments in `mask` (N,) bool, before the next step; see `Backend.push`."""
+        episode = self.state.episode
+        episode.push_time = torch.where(mask, 0.0, episode.push_time)
+        self.backend.push(mask, jump, turn)
+
+    def restart_command_time(self, mask: Tensor) -> None:
+        """Count the time since the command from now on, in the environments in `mask` (N,) bool: an operator has
+        given another one."""
+        episode = self.state.episode
+        episode.command_time = torch.where(mask, 0.0, episode.command_time)
 
     def _observe(self, rows: Rows | None = None, lost: Tensor | None = None) -> dict[str, Tensor]:
         """Every group (N, D), or only its `rows`, without noise, history or delay; 0 in rows `lost` (N,) to

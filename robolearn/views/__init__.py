@@ -1,6 +1,6 @@
 """RoboLearn's environments for other libraries: gymnasium, stable-baselines3, rsl_rl.
 
-May import: commands (to render) and the layers below it. Read `gymnasium.py` first.
+May import: simulation (to render) and the layers below it. Read `gymnasium.py` first.
 """
 
 from __future__ import annotations

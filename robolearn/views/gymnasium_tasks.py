@@ -14,9 +14,9 @@ import torch
 from hydra.core.override_parser.types import Quote, QuotedString
 
 from robolearn import config
-from robolearn.commands.play.renderer import Renderer
 from robolearn.core.env import Env
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
+from robolearn.simulation.renderer import Renderer
 from robolearn.training.build import make_env
 from robolearn.views.gymnasium import ACTION_BOUND, GymnasiumVectorView, GymnasiumView
 

@@ -12,10 +12,11 @@ import torch
 
 from robolearn import config
 from robolearn.cli import main
-from robolearn.commands.evaluate import summarize, tally
+from robolearn.commands.evaluate import summarize
 from robolearn.core.env import Env, NonFiniteTerm
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.learners import saved
+from robolearn.simulation.episodes import tally
 from robolearn.tasks.mdp.task import Ratio
 from robolearn.training import runs
 from robolearn.training.build import make_env

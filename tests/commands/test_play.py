@@ -13,9 +13,9 @@ import pytest
 from robolearn import config
 from robolearn.cli import main
 from robolearn.commands.play import play as player
-from robolearn.commands.play import renderer as renderers
-from robolearn.commands.play import video
 from robolearn.errors import MissingError, RunFailed
+from robolearn.simulation import renderer as renderers
+from robolearn.simulation import video
 from robolearn.training.build import make_env
 from robolearn.training.runs import random_policy, zero_policy
 from tests.as_on_gpu import no_numpy_before_cpu, warp_env
@@ -177,7 +177,7 @@ def test_osmesa_is_tried_where_egl_has_no_driver():
     """libEGL without a driver fails only when a display is opened, after PyOpenGL has picked EGL. In another process,
     because the environment variable is read once."""
     code = (
-        "from robolearn.commands.play import renderer as renderers\n"
+        "from robolearn.simulation import renderer as renderers\n"
         "from robolearn.errors import MissingError\n"
         "try:\n"
         "    context, on_cpu = renderers.open_context(16, 16)\n"

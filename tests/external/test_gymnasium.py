@@ -12,11 +12,11 @@ import torch
 
 from robolearn import config
 from robolearn.cli import main
-from robolearn.commands.evaluate import tally
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.learners.ppo.ppo import PPO
 from robolearn.learners.rollout import collect
+from robolearn.simulation.episodes import tally
 from robolearn.training.build import build_external
 
 COUNTERS = Path(__file__).with_name("counters.py")

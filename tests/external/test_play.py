@@ -11,8 +11,8 @@ import pytest
 
 from robolearn.cli import main
 from robolearn.commands.play import external as films
-from robolearn.commands.play.renderer import open_context
 from robolearn.errors import MissingError
+from robolearn.simulation.renderer import open_context
 from tests.external.test_export import trained
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")

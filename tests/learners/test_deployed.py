@@ -9,12 +9,12 @@ import torch
 from rsl_rl.models import RNNModel
 
 from robolearn import config
-from robolearn.commands.evaluate import tally
 from robolearn.commands.play import play as viewer
 from robolearn.commands.sim import roll_out
 from robolearn.core.env import Env
 from robolearn.learners.policy import Policy, PolicyRunner, PolicySpec
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
+from robolearn.simulation.episodes import tally
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.training import runs
 from robolearn.training.build import make_env as open_env

@@ -11,13 +11,13 @@ import torch
 from rsl_rl.modules import RNN
 
 from robolearn import config
-from robolearn.commands.evaluate import tally
 from robolearn.errors import ConfigError
 from robolearn.learners.networks import blank_state
 from robolearn.learners.policy import PolicyRunner
 from robolearn.learners.ppo.minibatch import Minibatch
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
 from robolearn.learners.recurrent import ActorRecurrence, unroll
+from robolearn.simulation.episodes import tally
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
 from robolearn.training import checkpoint

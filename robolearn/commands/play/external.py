@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from robolearn.commands.play.renderer import open_context
-from robolearn.commands.play.video import caption, write_video
 from robolearn.errors import ConfigError, MissingError, RunFailed, one_line
 from robolearn.external.env import ExternalEnv
 from robolearn.learners.policy import Act, reset_state
+from robolearn.simulation.renderer import open_context
+from robolearn.simulation.video import caption, write_video
 from robolearn.training.build import build_external
 from robolearn.training.runs import Run
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from robolearn.commands.play.renderer import Renderer, row
-from robolearn.commands.play.video import caption, write_video
 from robolearn.config.run_config import EXTERNAL
 from robolearn.core.env import Env
 from robolearn.envs.state import State, quat_multiply, quat_rotate
 from robolearn.errors import ConfigError, quote
 from robolearn.learners.policy import Act, reset_state
+from robolearn.simulation.renderer import Renderer, row
+from robolearn.simulation.video import caption, write_video
 from robolearn.tasks.mdp.commands import PoseCommands, VelocityCommands
 from robolearn.tasks.mdp.task import Ratio
 from robolearn.training.build import make_env

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from robolearn.commands.play.renderer import ARROWS
 from robolearn.errors import MissingError
 from robolearn.files import replacing
+from robolearn.simulation.renderer import ARROWS
 
 
 def caption(pixels: np.ndarray, lines: list[str]) -> np.ndarray:

@@ -1,0 +1,266 @@
+"""Scripts: what an operator asks of a robot and how it is pushed, by the time into the episode."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from robolearn.core.env import Env
+from robolearn.envs.state import State, Tensor
+from robolearn.errors import ConfigError, did_you_mean, listing, quote
+from robolearn.tasks.mdp.commands import Command, Drawn
+from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.terms import forward_axis
+
+Give = Callable[[Tensor, State, Context], Tensor]
+"""(the task's own commands (N, C), State, Context) -> the commands (N, C) to follow; a pure function."""
+
+DIRECTIONS = {"forward": 0.0, "left": 90.0, "back": 180.0, "right": -90.0}
+"""Directions of a push by name [deg], from where the base faces; left is positive."""
+RANDOM = "random"
+
+FASTEST = 100.0
+"""Largest speed of a push [m/s], and largest value of a command."""
+
+
+class GivenCommands(Command):
+    """A task's commands, replaced by those that a function gives: an operator's, or a script's."""
+
+    def __init__(self, drawn: Command, give: Give, redrawn: bool = True) -> None:
+        """`redrawn`: whether the task's own commands are still redrawn as they expire."""
+        self.drawn, self.give, self.redrawn = drawn, give, redrawn
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See `Command.names`."""
+        return self.drawn.names
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """See `Command.units`."""
+        return self.drawn.units
+
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """See `Command.ranges`."""
+        return self.drawn.ranges()
+
+    def validate(self) -> None:
+        """See `Command.validate`."""
+        self.drawn.validate()
+
+    def sample(self, num_envs: int, random: Random) -> Drawn:
+        """The task's own commands; they hold forever unless they are redrawn."""
+        drawn = self.drawn.sample(num_envs, random)
+        return drawn if self.redrawn else drawn._replace(seconds=torch.full_like(drawn.seconds, torch.inf))
+
+    def eased(self, values: Tensor, level: Tensor) -> Tensor:
+        """See `Command.eased`."""
+        return self.drawn.eased(values, level)
+
+    def follow(self, values: Tensor, aim: dict[str, Tensor], state: State, ctx: Context) -> Tensor:
+        """The given commands (N, C)."""
+        return self.give(self.drawn.follow(values, aim, state, ctx), state, ctx)
+
+
+def give_commands(env: Env, give: Give, redrawn: bool = True) -> None:
+    """From the next step on, the commands of `env` are those of `give`; see `GivenCommands`.
+
+    Raises:
+        ConfigError: the task has no commands.
+    """
+    own = env.task.commands
+    if own is None:
+        raise ConfigError("this task has no commands")
+    if isinstance(own, GivenCommands):
+        own = own.drawn
+    env.task.commands = GivenCommands(own, give, redrawn)
+    if env.device.type == "cuda":
+        env.capture()  # the CUDA graphs hold the commands of before
+
+
+@dataclass(frozen=True)
+class Push:
+    """A jump of the velocity of a robot's base."""
+
+    at: float
+    """Time into the episode [s]."""
+    speed: float
+    """Size of the jump [m/s], horizontal."""
+    direction: float | None
+    """[deg] from where the base faces, left is positive; None: drawn for each environment."""
+    up: float = 0.0
+    """Vertical part [m/s]."""
+    turn: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Jump of the angular velocity about the world's axes [rad/s]."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """Commands and pushes of an episode."""
+
+    commands: tuple[tuple[float, dict[str, float]], ...] = ()
+    """(time [s], value of each column by name) in the order of time; columns that are not named are 0. Empty: the
+    task's own commands."""
+    pushes: tuple[Push, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.commands or self.pushes)
+
+    @classmethod
+    def of(cls, commands: object, pushes: object, where: str = "") -> Script:
+        """The script that a YAML file states.
+
+        Args:
+            commands: {forward: 1.0}, or a list of such with `at` [s] each.
+            pushes: a list of {at: 5, speed: 1.0, direction: left}; direction: forward, left, back, right, random or
+                degrees.
+            where: place in the file, for messages.
+
+        Raises:
+            ConfigError: a part is invalid; the message names it.
+        """
+        timed = []
+        for i, entry in enumerate(_entries(commands, f"{where}commands")):
+            place = f"{where}commands[{i}]" if isinstance(commands, Sequence) else f"{where}commands"
+            values = {str(k): _number(v, f"{place}.{k}") for k, v in entry.items()}
+            timed.append((_at(values.pop("at", 0.0), place), values))
+        if [at for at, _ in timed] != sorted({at for at, _ in timed}):
+            raise ConfigError(f"{where}commands: the times `at` must rise from one entry to the next")
+        if timed and timed[0][0] != 0:
+            raise ConfigError(f"{where}commands: the first entry must begin at 0 s")
+        shoves = []
+        for i, entry in enumerate(_entries(pushes, f"{where}pushes")):
+            shoves.append(_push(entry, f"{where}pushes[{i}]"))
+        return cls(tuple(timed), tuple(sorted(shoves, key=lambda push: push.at)))
+
+    def require_columns(self, names: Sequence[str], where: str = "") -> None:
+        """Check that the commands' columns are among `names`.
+
+        Raises:
+            ConfigError: one is not.
+        """
+        for _, values in self.commands:
+            for name in values:
+                if name not in names:
+                    raise ConfigError(
+                        f"{where}commands: this task has no command {quote(name)}{did_you_mean(name, names)} "
+                        f"(valid: at, {listing(names)})"
+                    )
+
+
+class Director:
+    """Plays a script in an Env: call `before_step` before each `env.step`."""
+
+    def __init__(self, env: Env, script: Script, seed: int = 0, where: str = "") -> None:
+        """Installs the script's commands; they are in force from the next reset on.
+
+        Raises:
+            ConfigError: the task lacks a command that the script names, or a free base to push.
+        """
+        self.env, self.script = env, script
+        if script.pushes and env.robot.base is None:
+            raise ConfigError(f"{where}pushes: {env.robot.name} stands on a fixed base and cannot be pushed")
+        self._generator = torch.Generator().manual_seed(seed)
+        self._changes = torch.tensor([at for at, _ in script.commands[1:]], device=env.device)
+        if script.commands:
+            names = env.task.commands.names if env.task.commands else ()
+            script.require_columns(names, where)
+            self._times = torch.tensor([at for at, _ in script.commands], device=env.device)
+            table = [[values.get(name, 0.0) for name in names] for _, values in script.commands]
+            self._table = torch.tensor(table, dtype=torch.float32, device=env.device)
+            give_commands(env, self._command, redrawn=False)
+
+    def _command(self, own: Tensor, state: State, ctx: Context) -> Tensor:
+        entry = torch.searchsorted(self._times, ctx.episode_time + ctx.dt / 2, right=True) - 1
+        return self._table[entry.clamp(min=0)]
+
+    def before_step(self) -> dict[str, Tensor]:
+        """Push the robots whose time has come.
+
+        Returns:
+            `pushed` (N,) bool, and the jumps (N, 3) [m/s] in world axes as `jump`.
+        """
+        env = self.env
+        time = env.state.episode.time
+        if len(self._changes):
+            due = (time[:, None] - self._changes).abs().amin(dim=1) < env.dt / 2
+            env.restart_command_time(due)
+        pushed = torch.zeros_like(env.state.outcome["done"])
+        whole = torch.zeros(env.num_envs, 3, device=env.device)
+        for push in self.script.pushes:
+            due = (time - push.at).abs() < env.dt / 2
+            jump = self._jump(push)
+            turn = torch.tensor(push.turn, device=env.device).expand_as(jump) if any(push.turn) else None
+            env.push(due, jump, turn)
+            pushed |= due
+            whole = torch.where(due[:, None], jump, whole)
+        return {"pushed": pushed, "jump": whole}
+
+    def _jump(self, push: Push) -> Tensor:
+        """(N, 3) [m/s] in world axes."""
+        n, device = self.env.num_envs, self.env.device
+        if push.direction is None:
+            angle = (2 * torch.rand(n, generator=self._generator) - 1).to(device) * math.pi
+        else:
+            angle = torch.full((n,), math.radians(push.direction), device=device)
+        ahead, across = forward_axis(self.env.backend.state.robot.base_quat).unbind(-1)
+        angle = angle + torch.atan2(across, ahead)
+        up = torch.full_like(angle, push.up)
+        return torch.stack((push.speed * angle.cos(), push.speed * angle.sin(), up), dim=1)
+
+
+def _entries(value: object, where: str) -> list[Mapping[str, Any]]:
+    entries: list[Any] = [] if value is None else value if isinstance(value, list) else [value]
+    for entry in entries:
+        if not isinstance(entry, Mapping) or not entry:
+            raise ConfigError(
+                f"{where}: expected entries such as {{at: 0, forward: 1.0}}, not {quote(entry)}"
+            )
+    return entries
+
+
+def _push(entry: Mapping[str, Any], where: str) -> Push:
+    valid = ("at", "speed", "direction", "up", "turn")
+    for key in entry:
+        if key not in valid:
+            raise ConfigError(
+                f"{where}: unknown key {quote(key)}{did_you_mean(str(key), valid)} (valid: {listing(valid)})"
+            )
+    direction = entry.get("direction", "forward")
+    if isinstance(direction, str):
+        if direction not in (*DIRECTIONS, RANDOM):
+            raise ConfigError(
+                f"{where}.direction: {quote(direction)} is not {', '.join((*DIRECTIONS, RANDOM))} or degrees"
+            )
+        angle = DIRECTIONS.get(direction)
+    else:
+        angle = _number(direction, f"{where}.direction", 360.0)
+    turn = entry.get("turn", [0, 0, 0])
+    if not isinstance(turn, list) or len(turn) != 3:
+        raise ConfigError(f"{where}.turn: expected three numbers [rad/s], not {quote(turn)}")
+    x, y, z = (_number(value, f"{where}.turn") for value in turn)
+    speed, up = (_number(entry.get(key, 0.0), f"{where}.{key}") for key in ("speed", "up"))
+    if speed < 0:
+        raise ConfigError(f"{where}.speed: {speed:g} is negative; turn the direction instead")
+    if not any((speed, up, x, y, z)):
+        raise ConfigError(f"{where}: speed, up or turn must say how hard, such as speed: 1.0")
+    return Push(_at(_number(entry.get("at", 0.0), f"{where}.at", 1e6), where), speed, angle, up, (x, y, z))
+
+
+def _at(value: float, where: str) -> float:
+    if value < 0:
+        raise ConfigError(f"{where}.at: {value:g} is before the episode begins")
+    return value
+
+
+def _number(value: object, where: str, most: float = FASTEST) -> float:
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if where.endswith(".at"):
+        most = 1e6
+    if not fine or abs(float(value)) > most:  # type: ignore[arg-type]
+        raise ConfigError(f"{where}: expected a number within +-{most:g}, not {quote(value)}")
+    return float(value)  # type: ignore[arg-type]

@@ -1,0 +1,136 @@
+"""Scripts of commands and pushes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from robolearn import config
+from robolearn.core.env import Env
+from robolearn.errors import ConfigError
+from robolearn.simulation.script import Director, Push, Script, give_commands
+from robolearn.training.build import make_env
+
+CALM = [
+    "task.pushes.speed=[0,0]",
+    "task.pushes.box=[0,0,0]",
+    "task.pushes.turn=[0,0,0]",
+    "task.moving_starts=0",
+]
+
+
+def walker(*settings: str, num_envs: int = 3) -> Env:
+    words = ["task=humanoid_walk", "backend=mujoco", "backend.threads=1", *CALM, *settings]
+    return make_env(config.resolve(words), num_envs=num_envs)
+
+
+def stand(env: Env, steps: int, director: Director | None = None) -> list[dict[str, torch.Tensor]]:
+    """Hold the home pose; what each step saw."""
+    seen = []
+    for _ in range(steps):
+        told = director.before_step() if director else {}
+        env.step(torch.zeros(env.num_envs, env.num_actions))
+        seen.append({**told, "command": env.ctx.command.clone(), "since": env.ctx.command_time.clone()})
+    return seen
+
+
+def test_commands_change_at_their_times_and_the_first_holds_from_the_start() -> None:
+    env = walker()
+    script = Script.of([{"at": 0, "forward": 0.5}, {"at": 0.1, "yaw": -0.2}], None)
+    director = Director(env, script)
+    env.reset()
+    assert env.ctx.command.tolist() == [[0.5, 0, 0]] * 3
+    seen = stand(env, 7, director)
+    forward = [float(step["command"][0, 0]) for step in seen]
+    # A control step is 0.02 s: the observation at 0.1 s, after the fifth step, shows the second command.
+    assert forward == pytest.approx([0.5] * 4 + [0.0] * 3)
+    assert float(seen[4]["command"][0, 2]) == pytest.approx(-0.2)
+    # The time since the command counts from 0.1 s on: one and two steps after the sixth and the seventh.
+    assert [float(step["since"][0]) for step in seen[4:]] == pytest.approx([0.1, 0.02, 0.04])
+
+
+def test_a_push_jumps_the_base_once_by_its_speed_in_its_direction() -> None:
+    env = walker(num_envs=2)
+    director = Director(env, Script.of(None, [{"at": 0.04, "speed": 0.8, "direction": "left", "up": 0.1}]))
+    env.reset()
+    told = stand(env, 6, director)
+    assert [bool(step["pushed"][0]) for step in told] == [False, False, True, False, False, False]
+    # The jump is to the left of where each base faces.
+    assert told[2]["jump"][:, 2].tolist() == pytest.approx([0.1, 0.1])
+    size = told[2]["jump"][:, :2].norm(dim=1)
+    assert size.tolist() == pytest.approx([0.8, 0.8])
+
+
+def test_the_same_seed_draws_the_same_directions_and_they_differ_between_envs() -> None:
+    jumps = []
+    for seed in (1, 1, 2):
+        env = walker(num_envs=4)
+        director = Director(env, Script.of(None, [{"at": 0, "speed": 1.0, "direction": "random"}]), seed)
+        env.reset()
+        jumps.append(director.before_step()["jump"])
+    assert torch.equal(jumps[0], jumps[1])
+    assert not torch.equal(jumps[0], jumps[2])
+    assert len({round(float(x), 4) for x in jumps[0][:, 0]}) == 4
+
+
+def test_given_commands_replace_those_of_the_task_until_they_are_taken_away() -> None:
+    env = walker("task.commands.forward=[0.9,0.9]", "task.commands.standing=0", "task.commands.heading=0")
+    give_commands(env, lambda own, state, ctx: torch.full_like(own, 0.25))
+    env.reset()
+    assert env.ctx.command.tolist() == [[0.25] * 3] * 3
+    give_commands(env, lambda own, state, ctx: own)
+    env.reset()
+    assert env.ctx.command[:, 0].tolist() == pytest.approx([0.9] * 3)
+
+
+def test_paired_envs_draw_the_same_commands_however_their_episodes_end() -> None:
+    drawn = []
+    for falls in (False, True):
+        env = walker("task.commands.seconds=[0.1,0.2]", num_envs=2)
+        env.paired = True
+        env.reset()
+        kept = []
+        for step in range(30):
+            if falls and step == 3:
+                env.state.episode.step[0] = env.max_episode_steps  # env 0 starts anew, env 1 goes on
+            env.step(torch.zeros(2, env.num_actions))
+            kept.append(env.ctx.command[1].clone())
+        drawn.append(torch.stack(kept))
+    assert torch.equal(drawn[0], drawn[1])
+    assert len(drawn[0].unique(dim=0)) > 2
+
+
+@pytest.mark.parametrize(
+    ("commands", "pushes", "offender"),
+    [
+        ([{"at": 1, "forward": 1}], None, "commands"),
+        ([{"at": 0, "forward": 1}, {"at": 0, "forward": 2}], None, "commands"),
+        ({"forward": "fast"}, None, "commands.forward"),
+        ({"forward": math.inf}, None, "commands.forward"),
+        ({"forward": True}, None, "commands.forward"),
+        ("quickly", None, "commands"),
+        (None, [{"at": -1, "speed": 1}], "pushes[0].at"),
+        (None, [{"at": 1, "speed": -1}], "pushes[0].speed"),
+        (None, [{"at": 1, "speed": 1, "direction": "lefft"}], "pushes[0].direction"),
+        (None, [{"at": 1, "sped": 1}], "pushes[0]"),
+        (None, [{"at": 1}], "pushes[0]"),
+        (None, [{"at": 1, "turn": [1, 2]}], "pushes[0].turn"),
+    ],
+)
+def test_an_invalid_script_is_refused_by_its_place(commands, pushes, offender) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Script.of(commands, pushes)
+    assert str(caught.value).startswith(offender)
+
+
+def test_a_command_that_the_task_does_not_have_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="foward"):
+        Director(walker(), Script.of({"foward": 1.0}, None))
+
+
+def test_a_robot_on_a_fixed_base_cannot_be_pushed() -> None:
+    env = make_env(config.resolve(["task=cartpole_balance", "backend=mujoco"]), num_envs=1)
+    with pytest.raises(ConfigError, match="cartpole"):
+        Director(env, Script((), (Push(1.0, 1.0, 0.0),)))
