@@ -4,6 +4,7 @@
 #   make test      install, then run every check and the tests, without those marked slow
 #   make slow      install, then run the tests marked slow
 #   make robots    install ten robots of other packages, about 200 MB, into a separate folder, then run their tests
+#   make browser   install Chromium where there is none (as root, on Debian and Ubuntu), then run the tests in it
 #   make isaaclab  install Isaac Lab 3 without a GPU, into a separate environment, then run its tests
 #   make lint      style and type checks only
 #   make install   installation only, into .venv
@@ -21,7 +22,7 @@ ISAACLAB ?= .venv-isaaclab
 ROBOTS ?= .robots
 KNOWN  := python3 python3.13 python3.12 python3.11 python
 
-.PHONY: walk test slow robots isaaclab lint install clean
+.PHONY: walk test slow robots browser isaaclab lint install clean
 
 walk: install
 	$(BIN)/robolearn train task=humanoid_walk num_envs=4096 $(ARGS)
@@ -38,6 +39,12 @@ slow: install
 
 robots: install $(ROBOTS)/.installed
 	PYTHONPATH=$(abspath $(ROBOTS)) $(BIN)/python -m pytest -n auto tests/robots
+
+# The viewer and the reports, as a browser shows them. One worker: each browser draws with both cores.
+CHROMIUM = $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
+browser: install
+	@command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -qq; apt-get install -y -qq chromium; }
+	BROWSER=$(CHROMIUM) $(BIN)/python -m pytest tests/browser
 
 # One thread: Isaac Lab steps from Python, where a second thread of torch would only wait for the first.
 isaaclab: $(ISAACLAB)/.installed
@@ -66,7 +73,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "$$found -m venv --clear $(VENV)"; \
 	  $$found -m venv --clear $(VENV) || exit 1; \
 	fi
-	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[mujoco,mujoco-warp,differentiable,newton,dev]' --constraint constraints.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[mujoco,mujoco-warp,differentiable,newton,viewer,report,dev]' --constraint constraints.txt
 	@touch $@
 
 # Their files are all that is used: none is imported, so what they depend on is left out.
