@@ -415,7 +415,12 @@ class MujocoWarpBackend:
     def _set_mass_scale(self, mask: Tensor) -> None:
         scale = self._scale("mass_scale", self.model.nbody)
         gains = 1.0 / (scale[:, self._mode_bodies] + self._poles)
-        rows = {name: gains @ weights.T for name, weights in self._weights.items()}
+        if self.device.type == "cpu":
+            # Row by row: the rounding of a matrix product depends on the number of rows, and an environment must have
+            # the same bits among others and alone.
+            rows = {name: (gains[:, None] * weights).sum(-1) for name, weights in self._weights.items()}
+        else:
+            rows = {name: gains @ weights.T for name, weights in self._weights.items()}
         for name, repeats in (("body_mass", 1), ("body_inertia", 3), ("body_subtreemass", 1)):
             rows[name] = self._sim.nominal[name] * scale.repeat_interleave(repeats, dim=1)
         if not self.scene.alone:  # the world's: the sum of those of the trees

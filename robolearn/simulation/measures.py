@@ -1,0 +1,212 @@
+"""What a trial measures of every episode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from robolearn.core.env import Env
+from robolearn.core.learner_env import LearnerEnv
+from robolearn.core.step_result import StepResult
+from robolearn.envs.state import Tensor
+from robolearn.simulation.episodes import Displacement
+from robolearn.simulation.posed import Posed
+
+ON_GROUND = 1.0
+"""Contact force from which a foot counts as on the ground [N]."""
+
+PENETRATION_INTERVAL = 10
+"""Penetration is measured every so many control steps: it takes a collision detection of its own."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measure of an episode; the value of a trial is its mean over the episodes."""
+
+    meaning: str
+    unit: str = ""
+    better: int = 0
+    """1: higher is better; -1: lower is better; 0: neither."""
+
+
+MEASURES = {
+    "survival": Measure("share of the episodes that no termination ended", "", 1),
+    "return": Measure("sum of the rewards", "", 1),
+    "episode_length": Measure("length of an episode", "s", 1),
+    "distance": Measure("displacement along the initial heading", "m"),
+    "torque": Measure("root mean square of the joint torques, as a share of their limits", "", -1),
+    "peak_torque": Measure("largest joint torque, as a share of its limit", "", -1),
+    "power": Measure("mean positive mechanical power of all joints", "W", -1),
+    "foot_slide": Measure("mean horizontal speed of the soles that touch the ground", "m/s", -1),
+    "penetration": Measure("largest depth of a contact", "m", -1),
+}
+"""Measures of every robot that has what they need; a task's own metrics join them by name."""
+
+LOWER = (
+    "linear_velocity_error",
+    "yaw_rate_error",
+    "foot_slip",
+    "standing_drift",
+    "torque_saturation",
+    "action_rate",
+    "energy_per_metre",
+    "position_error",
+    "rotation_error",
+)
+"""Metrics of tasks for which lower is better."""
+
+ALIASES = {
+    "survival_rate": "survival",
+    "tracking_error": "linear_velocity_error",
+    "yaw_tracking_error": "yaw_rate_error",
+    "energy": "power",
+}
+"""Other names of measures."""
+
+
+def described(name: str) -> Measure:
+    """What a measure or a task's metric means."""
+    if name in MEASURES:
+        return MEASURES[name]
+    better = -1 if name in LOWER or name.endswith("_error") else 0
+    return Measure(f"the task's metric {name}", "", better)
+
+
+class Measures:
+    """Collects the measures of N environments, episode by episode."""
+
+    def __init__(self, env: LearnerEnv, episodes_each: int, whole: bool = False) -> None:
+        """
+        Args:
+            env: just reset.
+            episodes_each: episodes of each environment that count.
+            whole: everything until `columns` is one episode of each environment.
+        """
+        self._env = env if isinstance(env, Env) else None
+        self._any, self._each, self._whole = env, episodes_each, whole
+        n = env.num_envs
+        self._finished = torch.zeros(n, dtype=torch.long, device=env.device)
+        self._survived = torch.ones(n, dtype=torch.bool, device=env.device)
+        self._sums: dict[str, tuple[Tensor, Tensor]] = {}
+        """Totals and weights (N,) float64 of means, by measure."""
+        self._peaks: dict[str, Tensor] = {}
+        self._return = torch.zeros(n, dtype=torch.float64, device=env.device)
+        self._steps = torch.zeros(n, dtype=torch.long, device=env.device)
+        self._displacement = Displacement(env)
+        self._count = 0
+        self._ended: list[tuple[dict[str, Tensor], Tensor, int]] = []
+        self._posed = None
+        if self._env is not None:
+            self._posed = Posed(self._env.scene)
+            robot, device = self._env.robot, env.device
+            effort = {actuator.joint: actuator.effort for actuator in robot.actuators}
+            limits = [effort.get(joint) or torch.inf for joint in robot.joints]
+            self._effort = torch.tensor(limits, dtype=torch.float64, device=device)
+            self._limited = torch.isfinite(self._effort)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every environment has finished its episodes."""
+        return not self._whole and bool((self._finished >= self._each).all())
+
+    @property
+    def lacking(self) -> int:
+        """Number of environments that have not."""
+        return int((self._finished < self._each).sum())
+
+    def add(self, result: StepResult) -> None:
+        """Count one control step."""
+        done = result.done
+        took = torch.ones_like(done) if result.valid is None else result.valid
+        self._count += 1
+        self._steps += took
+        self._return += result.reward
+        self._survived &= ~result.terminated
+        for name, (total, weight) in result.metrics.items():
+            self._mean(name, total.double().clone(), weight.double().clone())
+        if self._env is not None:
+            # Where an episode has ended, the State is that of the next one.
+            self._measure(self._env, (took & ~done).double())
+        if self._whole:
+            self._displacement.update(torch.zeros_like(done))
+            return
+        counting = done & (self._finished < self._each)
+        if bool(counting.any()):
+            rows = counting.nonzero().squeeze(-1)
+            self._ended.append(({k: v[rows] for k, v in self._values().items()}, rows, self._count))
+        self._finished += done
+        if bool(done.any()):
+            self._restart(done)
+        self._displacement.update(done)
+
+    def _mean(self, name: str, total: Tensor, weight: Tensor) -> None:
+        before = self._sums.get(name)
+        self._sums[name] = (
+            (total.clone(), weight.clone()) if before is None else (before[0] + total, before[1] + weight)
+        )
+
+    def _peak(self, name: str, value: Tensor) -> None:
+        self._peaks[name] = torch.maximum(self._peaks[name], value) if name in self._peaks else value.clone()
+
+    def _measure(self, env: Env, counts: Tensor) -> None:
+        robot = env.backend.state.robot
+        torque, velocity = robot.joint_torque.double(), robot.joint_vel.double()
+        self._mean("power", counts * (torque * velocity).clamp(min=0).sum(dim=1), counts)
+        if bool(self._limited.any()):
+            share = (torque / self._effort)[:, self._limited]
+            self._mean("torque", counts * share.square().mean(dim=1), counts)
+            self._peak("peak_torque", counts * share.abs().amax(dim=1))
+        if robot.foot_force.shape[1]:
+            down = (robot.foot_force[:, :, 2] > ON_GROUND).double() * counts[:, None]
+            speed = robot.foot_lin_vel[:, :, :2].double().norm(dim=-1)
+            self._mean("foot_slide", (down * speed).sum(dim=1), down.sum(dim=1))
+        if self._posed is not None and self._count % PENETRATION_INTERVAL == 0:
+            depth = self._posed.penetration(env.backend.state, counts > 0)
+            self._peak("penetration", torch.from_numpy(depth).to(counts.device))
+
+    def _values(self) -> dict[str, Tensor]:
+        """The measures (N,) float64 of the episodes so far."""
+        out = {
+            "survival": self._survived.double(),
+            "return": self._return.clone(),
+            "episode_length": self._steps.double() * self._any.dt,
+        }
+        if self._displacement.known:
+            out["distance"] = self._displacement.distance.clone()
+        for name, (total, weight) in self._sums.items():
+            # Not a number where nothing counted: an episode without a step has no swing height.
+            out[name] = torch.where(weight > 0, total / weight.clamp(min=1e-12), torch.nan)
+        if "torque" in out:
+            out["torque"] = out["torque"].sqrt()
+        return {**out, **{name: value.clone() for name, value in self._peaks.items()}}
+
+    def _restart(self, done: Tensor) -> None:
+        self._survived |= done
+        self._return = torch.where(done, 0.0, self._return)
+        self._steps = torch.where(done, 0, self._steps)
+        self._sums = {
+            name: (torch.where(done, 0.0, total), torch.where(done, 0.0, weight))
+            for name, (total, weight) in self._sums.items()
+        }
+        self._peaks = {name: torch.where(done, 0.0, value) for name, value in self._peaks.items()}
+
+    def columns(self) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+        """(measures, environments, ends) of the episodes; see `Trial`."""
+        if self._whole:
+            every = torch.arange(self._any.num_envs)
+            self._ended = [(self._values(), every, self._count)]
+        names = sorted({name for values, _, _ in self._ended for name in values})
+        columns = {}
+        for name in names:
+            parts = [
+                values.get(name, torch.full((len(rows),), torch.nan, dtype=torch.float64)).cpu()
+                for values, rows, _ in self._ended
+            ]
+            columns[name] = torch.cat(parts).numpy()
+        envs = [rows.cpu() for _, rows, _ in self._ended]
+        ends = [np.full(len(rows), count, np.int64) for _, rows, count in self._ended]
+        if not envs:
+            return columns, np.zeros(0, np.int64), np.zeros(0, np.int64)
+        return columns, torch.cat(envs).numpy(), np.concatenate(ends)

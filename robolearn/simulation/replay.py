@@ -1,0 +1,150 @@
+"""Replay files: the last second of one environment, to be simulated again bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robolearn.config import run_config
+from robolearn.config.run_config import Config
+from robolearn.core.env import Env
+from robolearn.envs.state import State
+from robolearn.errors import ConfigError, one_line, quote
+from robolearn.files import replacing
+from robolearn.simulation.recorder import Recorder, play_event
+from robolearn.simulation.trial import checksum
+from robolearn.training.build import make_env
+
+SCHEMA = 1
+SUFFIX = ".replay"
+KINDS = ("step", "push", "params", "reset")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A recorded second."""
+
+    path: Path
+    config_text: str
+    """The YAML of its configuration."""
+    why: str
+    """What happened at its end."""
+    env: int
+    """Index of the environment among those it was recorded with."""
+    snapshot: dict[str, Any]
+    events: list[dict[str, Any]]
+    checksum: str
+    """sha256 of the State at the end."""
+
+    @property
+    def steps(self) -> int:
+        """Number of control steps."""
+        return sum(event["kind"] == "step" for event in self.events)
+
+    def config(self, folder: Path) -> Config:
+        """The configuration; `folder` is a temporary one."""
+        file = folder / run_config.FILE_NAME
+        file.write_text(self.config_text, encoding="utf-8")
+        return run_config.load(file)
+
+
+def write(path: Path, recorder: Recorder, env: int, config: Config, why: str) -> None:
+    """Write the last second of environment `env` to `path`, atomically.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    content = {
+        "schema": SCHEMA,
+        "kind": "robolearn replay",
+        "config": run_config.show(config),
+        "why": one_line(why),
+        "env": env,
+        **recorder.dump(env),
+    }
+    with replacing(path) as part:
+        torch.save(content, part)
+
+
+def read(path: Path) -> Replay:
+    """Read a replay file; nothing in it is executed.
+
+    Raises:
+        ConfigError: it does not exist, is damaged, or is of another version.
+    """
+    where = quote(str(path), 120)
+    if not path.is_file():
+        raise ConfigError(
+            f"{where}: there is no such file; `sim --suite` and a failed `train` write {SUFFIX} files"
+        )
+    try:
+        content = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # a damaged archive raises almost any error
+        raise ConfigError(f"{where} is damaged or no replay: {one_line(str(error), 120)}") from error
+    if not isinstance(content, dict) or content.get("kind") != "robolearn replay":
+        raise ConfigError(f"{where} is not a replay that RoboLearn wrote")
+    if content.get("schema") != SCHEMA:
+        raise ConfigError(f"{where} has schema {content.get('schema')!r}; this version reads {SCHEMA}")
+    types = {"config": str, "why": str, "env": int, "snapshot": dict, "events": list, "checksum": str}
+    for key, kind in types.items():
+        if not isinstance(content.get(key), kind):
+            raise ConfigError(f"{where} is damaged: {key} is missing or not a {kind.__name__}")
+    for event in content["events"]:
+        if not isinstance(event, dict) or event.get("kind") not in KINDS:
+            raise ConfigError(f"{where} is damaged: unknown event {quote(event)}")
+    fields = {key: content[key] for key in ("why", "env", "snapshot", "events", "checksum")}
+    return Replay(path, content["config"], **fields)
+
+
+@contextmanager
+def opened(replay: Replay, folder: Path) -> Iterator[Env]:
+    """The Env of a replay, with one environment, set to its beginning.
+
+    Raises:
+        ConfigError: its configuration does not fit this installation, or the file is damaged.
+    """
+    env = make_env(replay.config(folder), num_envs=1)
+    try:
+        try:
+            env.backend.restore(replay.snapshot)
+        except (KeyError, RuntimeError, IndexError, TypeError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"{quote(str(replay.path), 120)} does not fit robot {env.robot.name} on "
+                f"{env.backend.capabilities.name}: {one_line(str(error), 120)}"
+            ) from error
+        yield env
+    finally:
+        env.close()
+
+
+def steps_of(
+    replay: Replay, env: Env, told: Callable[[dict[str, Any]], None] | None = None
+) -> Iterator[State]:
+    """The State at the beginning and after each control step; `told` sees every event before it happens.
+
+    Raises:
+        ConfigError: an event does not fit the robot: the file is damaged.
+    """
+    yield env.backend.state
+    for event in replay.events:
+        if told is not None:
+            told(event)
+        try:
+            play_event(env.backend, event)
+        except (KeyError, RuntimeError, IndexError, TypeError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"{quote(str(replay.path), 120)} is damaged: a recorded {event['kind']} does not fit robot "
+                f"{env.robot.name}: {one_line(str(error), 120)}"
+            ) from error
+        if event["kind"] == "step":
+            yield env.backend.state
+
+
+def same_bits(replay: Replay, env: Env) -> bool:
+    """Whether the State after the last step has the bits that were recorded."""
+    return checksum(env.backend.state) == replay.checksum
