@@ -17,9 +17,9 @@ import torch
 
 from robolearn import config
 from robolearn.config import FILE_NAME
-from robolearn.config.run_config import Config
 from robolearn.core.contract import contract_of
 from robolearn.core.env import Env
+from robolearn.core.learner_env import LearnerEnv
 from robolearn.errors import ConfigError, quote
 from robolearn.export.bundle import RUNTIME, contract_entry
 from robolearn.export.closed_loop import in_order
@@ -207,7 +207,11 @@ def deploy(
     ours = own_runtime(folder, key)
     bundle = told(ours, lambda: ours.Bundle.load(folder))
     saved = load_config(folder, overrides)
-    _require_its_robot(saved, bundle)
+    made = make_learner_env(saved, num_envs=1)
+    try:
+        require_its_robot(made, bundle)
+    finally:
+        made.close()
     external = saved.backend_name == config.EXTERNAL
     run = replace(saved if external else on_robot(saved), num_envs=1, torch_threads=1)
     name = runtime or told(ours, lambda: ours.available(bundle)[0])
@@ -256,13 +260,15 @@ def _count(terminated: int) -> str:
     return f"{terminated} episode{'s' * (terminated > 1)}; the environment defines what that means"
 
 
-def _require_its_robot(saved: Config, bundle: Bundle) -> None:
-    """Raise ConfigError where the settings give another contract than the bundle's."""
-    env = make_learner_env(saved, num_envs=1)
-    try:
-        items = env.task.items("policy") if isinstance(env, Env) else ()
-        now = json.loads(canonical(contract_entry(contract_of(env), items)))
-    finally:
-        env.close()
+def require_its_robot(env: LearnerEnv, bundle: Bundle, delays: bool = True) -> None:
+    """Compare the contract of an env with the bundle's; its simulated `delays` only where asked for.
+
+    Raises:
+        ConfigError: they differ; the first difference is named.
+    """
+    items = env.task.items("policy") if isinstance(env, Env) else ()
+    now = json.loads(canonical(contract_entry(contract_of(env), items)))
+    if not delays:
+        now |= {name: bundle.contract[name] for name in ("action_delay", "observation_delay")}
     if found := difference(bundle.contract, now):
         raise ConfigError(f"the bundle is for another robot or task than these settings: {found}")
