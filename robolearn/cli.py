@@ -240,6 +240,33 @@ def sim(
         float,
         typer.Option(min=0, max=1, help="Minimum share of robots that a trained policy keeps from falling."),
     ] = 0.9,
+    suite: Annotated[
+        Path | None, typer.Option(help="Run the scenarios of this YAML file instead.", show_default=False)
+    ] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(help="With --suite: JSON report; beside --junit where omitted.", show_default=False),
+    ] = None,
+    summary: Annotated[
+        Path | None,
+        typer.Option(help="With --suite: append a Markdown summary; $GITHUB_STEP_SUMMARY where omitted."),
+    ] = None,
+    failures: Annotated[
+        Path, typer.Option(help="With --suite: folder for a replay and a video of each failed scenario.")
+    ] = Path("sim_failures"),
+    jobs: Annotated[
+        int, typer.Option(min=0, max=1024, help="With --suite: cases at once; 0: one a core.")
+    ] = 0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="With --suite: only this scenario; may be repeated."),
+    ] = None,
+    update_baseline: Annotated[
+        bool, typer.Option("--update-baseline", help="With --suite: record its measures as the baseline.")
+    ] = False,
+    skip_missing: Annotated[
+        bool, typer.Option("--skip-missing", help="With --suite: skip backends that are not installed.")
+    ] = False,
 ) -> int:
     """Simulate without a display and check gates; exit code 1 where one fails.
 
@@ -249,7 +276,35 @@ def sim(
     \b
     robolearn sim --task humanoid_walk --policy zero --junit out.xml
     robolearn sim --policy runs/humanoid_walk/2026-01-31_12-00-00
+    robolearn sim --suite suites/shipped.yaml --junit out.xml
     """
+    if suite is not None:
+        given = {
+            "--task": task,
+            "--policy": policy != "zero",
+            "--backend": backend != "auto",
+            "--steps": steps != 1000,
+        }
+        for option, set_ in given.items():
+            if set_:
+                raise ConfigError(
+                    f"{option} does not go with --suite: the scenarios of {quote(str(suite))} state it"
+                )
+        from robolearn.commands.suite.suite import run_suite
+
+        passed = run_suite(
+            suite,
+            overrides=overrides or [],
+            junit=junit,
+            json=json,
+            summary=summary,
+            failures=failures,
+            jobs=jobs,
+            only=only or [],
+            update_baseline=update_baseline,
+            skip_missing=skip_missing,
+        )
+        return OK if passed else CHECK_FAILED
     from robolearn.commands.sim import simulate
 
     passed = simulate(

@@ -44,18 +44,20 @@ MEASURES = {
 }
 """Measures of every robot that has what they need; a task's own metrics join them by name."""
 
-LOWER = (
-    "linear_velocity_error",
-    "yaw_rate_error",
-    "foot_slip",
-    "standing_drift",
-    "torque_saturation",
-    "action_rate",
-    "energy_per_metre",
-    "position_error",
-    "rotation_error",
-)
-"""Metrics of tasks for which lower is better."""
+OF_TASKS = {
+    "linear_velocity_error": Measure("error of the horizontal velocity", "m/s", -1),
+    "yaw_rate_error": Measure("error of the turning rate", "rad/s", -1),
+    "foot_slip": Measure("horizontal speed of the soles in stance", "m/s", -1),
+    "swing_height": Measure("height of a swing", "m"),
+    "step_frequency": Measure("steps a second a foot", "1/s"),
+    "standing_drift": Measure("drift of a standing robot in 10 s", "m", -1),
+    "torque_saturation": Measure("share of motors at their limit", "", -1),
+    "action_rate": Measure("change of the actions from one step to the next", "", -1),
+    "energy_per_metre": Measure("positive mechanical work for each metre", "J/m", -1),
+    "position_error": Measure("error of the position", "m", -1),
+    "rotation_error": Measure("error of the orientation", "rad", -1),
+}
+"""Metrics of RoboLearn's own tasks."""
 
 ALIASES = {
     "survival_rate": "survival",
@@ -67,11 +69,9 @@ ALIASES = {
 
 
 def described(name: str) -> Measure:
-    """What a measure or a task's metric means."""
-    if name in MEASURES:
-        return MEASURES[name]
-    better = -1 if name in LOWER or name.endswith("_error") else 0
-    return Measure(f"the task's metric {name}", "", better)
+    """What a measure or a task's metric means; of a metric whose name ends in `_error`, lower is better."""
+    known = MEASURES.get(name) or OF_TASKS.get(name)
+    return known or Measure(f"the task's metric {name}", "", -1 if name.endswith("_error") else 0)
 
 
 class Measures:

@@ -45,6 +45,9 @@ class Recorder:
         self.features = backend.features
         self._older: _Stretch | None = None
         self._newer = _Stretch(backend.snapshot())
+        self._armed: int | None = None
+        self.held: dict[str, Any] | None = None
+        """The dump of the environment that `arm` named, from just before its episode was replaced by the next."""
 
     @classmethod
     def install(cls, env: Env, seconds: float = SECONDS) -> Recorder:
@@ -66,6 +69,7 @@ class Recorder:
         starts = (
             {} if isinstance(initial, Mapping) and not initial else by_entity(initial, self.state.entities)
         )
+        self._before_reset(mask)
         self._note("reset", mask=mask.clone(), initial={k: _cloned(vars(v)) for k, v in starts.items()})
         self._backend.reset(mask, initial)
 
@@ -95,6 +99,7 @@ class Recorder:
 
     def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
         """See `Backend.set_params`."""
+        self._before_reset(mask)  # the parameters of the next episode come before its start
         self._note("params", mask=mask.clone(), params=_cloned(params))
         self._backend.set_params(mask, params)
 
@@ -105,6 +110,14 @@ class Recorder:
     def close(self) -> None:
         """See `Backend.close`."""
         self._backend.close()
+
+    def arm(self, env: int) -> None:
+        """Hold a dump of environment `env` when its episode ends next."""
+        self._armed = env
+
+    def _before_reset(self, mask: Tensor) -> None:
+        if self._armed is not None and bool(mask[self._armed]):
+            self.held, self._armed = self.dump(self._armed), None
 
     def _note(self, kind: str, **values: Any) -> None:
         self._newer.events.append({"kind": kind, **values})

@@ -16,7 +16,7 @@ from robolearn.core.env import Env
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError, one_line, quote
 from robolearn.files import replacing
-from robolearn.simulation.recorder import Recorder, play_event
+from robolearn.simulation.recorder import play_event
 from robolearn.simulation.trial import checksum
 from robolearn.training.build import make_env
 
@@ -53,8 +53,8 @@ class Replay:
         return run_config.load(file)
 
 
-def write(path: Path, recorder: Recorder, env: int, config: Config, why: str) -> None:
-    """Write the last second of environment `env` to `path`, atomically.
+def write(path: Path, dump: dict[str, Any], env: int, config: Config, why: str) -> None:
+    """Write what a Recorder dumped of environment `env` to `path`, atomically.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -65,7 +65,7 @@ def write(path: Path, recorder: Recorder, env: int, config: Config, why: str) ->
         "config": run_config.show(config),
         "why": one_line(why),
         "env": env,
-        **recorder.dump(env),
+        **dump,
     }
     with replacing(path) as part:
         torch.save(content, part)

@@ -48,8 +48,12 @@ class Gate:
                 return cls._ordered(name, _number(found[1], place), _number(found[2], place), place)
         if isinstance(value, Mapping) and value and set(value) <= {"min", "max"}:
             low, high = (_number(value[k], place) if k in value else None for k in ("min", "max"))
-            return cls._ordered(name, -math.inf if low is None else low, math.inf if high is None else high, place)
-        raise ConfigError(f'{place}: {quote(value)} is no limit; write ">= 0.95", "<= 0.2", "1 .. 3" or {{min: 1}}')
+            return cls._ordered(
+                name, -math.inf if low is None else low, math.inf if high is None else high, place
+            )
+        raise ConfigError(
+            f'{place}: {quote(value)} is no limit; write ">= 0.95", "<= 0.2", "1 .. 3" or {{min: 1}}'
+        )
 
     @classmethod
     def _ordered(cls, name: str, low: float, high: float, place: str) -> Gate:
@@ -121,7 +125,9 @@ def require_known(gates: Collection[Gate], metrics: Collection[str], place: str)
 
 def _number(value: object, place: str) -> float:
     try:
-        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+        number = (
+            float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+        )
     except ValueError:
         number = math.nan
     if not math.isfinite(number):

@@ -99,7 +99,9 @@ def read(path: Path) -> Suite:
 def _suite(content: object, path: Path) -> Suite:
     top = _mapping(content, "the file", ("schema", "name", "defaults", "scenarios"))
     if top.get("schema") != SCHEMA:
-        raise ConfigError(f"schema: {quote(top.get('schema'))} is not {SCHEMA}; begin the file with `schema: {SCHEMA}`")
+        raise ConfigError(
+            f"schema: {quote(top.get('schema'))} is not {SCHEMA}; begin the file with `schema: {SCHEMA}`"
+        )
     defaults = _mapping(top.get("defaults") or {}, "defaults", tuple(k for k in KEYS if k != "name"))
     stated = top.get("scenarios")
     if not isinstance(stated, list) or not stated:
