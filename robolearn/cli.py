@@ -322,6 +322,26 @@ def sim(
     return OK if passed else CHECK_FAILED
 
 
+@app.command(epilog=EPILOG, context_settings=WIDTH)
+def replay(
+    file: Annotated[
+        Path, typer.Argument(help="A .replay file, which `sim --suite` or a failed training wrote.")
+    ],
+    video: Annotated[Path | None, typer.Option(help="Write a video of it here.", show_default=False)] = None,
+    rows: Annotated[int, typer.Option(min=0, help="Number of control steps in the table; 0: all.")] = 15,
+    slow: Annotated[float, typer.Option(help="How many times slower than real time the video is.")] = 4.0,
+) -> int:
+    """Simulate the recorded last second of a failure again, bit for bit; exit code 1 where the bits differ.
+
+    \b
+    robolearn replay sim_failures/walk-mujoco.replay
+    robolearn replay runs/humanoid_walk/2026-01-31_12-00-00/diverged.replay --video diverged.mp4
+    """
+    from robolearn.commands.replay import replay as again
+
+    return OK if again(file, video, rows, slow) else CHECK_FAILED
+
+
 @app.command(epilog=EXPORT_EPILOG, context_settings=WIDTH)
 def export(
     words: Words = None,

@@ -15,10 +15,10 @@ import torch
 from robolearn import config
 from robolearn.config import registry
 from robolearn.config.run_config import Config
+from robolearn.core.checksum import add_tensors, checksum
 from robolearn.core.env import Env
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
-from robolearn.envs.state import State, Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, near, one_line, printable, quote
 from robolearn.files import replacing
 from robolearn.learners.policy import Act, reset_state
@@ -215,7 +215,7 @@ def roll_out(run: Config, make_policy: Callable[[LearnerEnv], Act], steps: int) 
             env.check()  # before the step counts; no extra sync on a GPU: divergence is read back below
             reset_state(policy, result.done if result.valid is None else result.done | ~result.valid)
             if not outcome.has_state:
-                _add(seen, {**result.observations, "reward": result.reward, "done": result.done})
+                add_tensors(seen, {**result.observations, "reward": result.reward, "done": result.done})
             outcome.steps += 1
             outcome.simulated += env.dt
             outcome.diverged += int(result.diverged.sum())
@@ -233,24 +233,8 @@ def roll_out(run: Config, make_policy: Callable[[LearnerEnv], Act], steps: int) 
     return outcome
 
 
-def checksum(state: State) -> str:
-    """sha256 of the names, shapes, dtypes and bytes of all tensors of a State."""
-    digest = hashlib.sha256()
-    tensors = {"diverged": state.diverged, **{f"params.{k}": v for k, v in state.params.items()}}
-    for name, entity in state.entities.items():
-        tensors |= {f"{name}.{field}": tensor for field, tensor in entity.tensors().items()}
-    _add(digest, tensors)
-    return digest.hexdigest()
-
-
 def _checksum_of(env: LearnerEnv, seen: hashlib._Hash) -> str:
     return checksum(env.backend.state) if isinstance(env, Env) else seen.hexdigest()
-
-
-def _add(digest: hashlib._Hash, tensors: dict[str, Tensor]) -> None:
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
 
 
 def judge(

@@ -17,8 +17,10 @@ ORDER = ("action of", "joint target of", "reward", "metric", "initial state", "o
 class NonFiniteTerm(RunFailed):
     """An action, reward, observation, metric, initial state or gradient was not finite."""
 
-    def __init__(self, message: str, state: State | None = None) -> None:
+    def __init__(self, message: str, state: State | None = None, env: int | None = None) -> None:
         super().__init__(message)
+        self.env = env
+        """The environment that it is of, where it is known."""
         self.state = state
         """A copy of the State that it was computed from."""
 
@@ -75,6 +77,7 @@ class FiniteCheck:
                 f"{kind} {names[column]!r} is not finite in environment {env} (and {others} more) at step "
                 f"{int(self._episode_step()[env])} of its episode, on a State that is {'' if sound else 'not '}finite",
                 state.clone(),
+                env,
             )
 
     @torch.no_grad()

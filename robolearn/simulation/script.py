@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ def give_commands(env: Env, give: Give, redrawn: bool = True) -> None:
         raise ConfigError("this task has no commands")
     if isinstance(own, GivenCommands):
         own = own.drawn
+    env.task = copy.copy(env.task)  # the task is part of the configuration, which stays as it is
     env.task.commands = GivenCommands(own, give, redrawn)
     if env.device.type == "cuda":
         env.capture()  # the CUDA graphs hold the commands of before

@@ -14,11 +14,12 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from robolearn.core.checksum import checksum
 from robolearn.core.env import Env
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.step_result import StepResult
-from robolearn.envs.state import State, Tensor
+from robolearn.envs.state import Tensor
 from robolearn.errors import RunFailed
 from robolearn.learners.policy import Act, reset_state
 from robolearn.simulation.measures import Measures
@@ -154,8 +155,8 @@ def run_trial(
             driver.reset(begins)
     except NonFiniteTerm as error:
         trial.problem = str(error)
-        if trial.problem_env is None:
-            trial.problem_env = _first_bad(env)
+        if error.env is not None:
+            trial.problem_env = error.env
     trial.seconds = time.perf_counter() - began
     if steps is None and not measures.complete and not trial.problem:
         raise RunFailed(
@@ -167,15 +168,6 @@ def run_trial(
     return trial
 
 
-def _first_bad(env: LearnerEnv) -> int | None:
-    """The first environment whose observations are not finite."""
-    for values in env.observations.values():
-        bad = (~torch.isfinite(values)).any(dim=1).nonzero()
-        if len(bad):
-            return int(bad[0])
-    return None
-
-
 def _checksum(trial: Trial, env: LearnerEnv) -> str:
     digest = hashlib.sha256()
     for name, values in sorted(trial.episodes.items()):
@@ -183,20 +175,3 @@ def _checksum(trial: Trial, env: LearnerEnv) -> str:
     if isinstance(env, Env):
         digest.update(checksum(env.backend.state).encode())
     return digest.hexdigest()
-
-
-def checksum(state: State) -> str:
-    """sha256 of the names, shapes, dtypes and bytes of all tensors of a State."""
-    tensors = {"diverged": state.diverged, **{f"params.{k}": v for k, v in state.params.items()}}
-    for name, entity in state.entities.items():
-        tensors |= {f"{name}.{field}": tensor for field, tensor in entity.tensors().items()}
-    digest = hashlib.sha256()
-    add_tensors(digest, tensors)
-    return digest.hexdigest()
-
-
-def add_tensors(digest: hashlib._Hash, tensors: dict[str, Tensor]) -> None:
-    """Add the names, shapes, dtypes and bytes of tensors to a hash."""
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())

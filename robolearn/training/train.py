@@ -21,14 +21,14 @@ from robolearn import config
 from robolearn.config import registry
 from robolearn.config.run_config import Config
 from robolearn.core.contract import contract_of
-from robolearn.core.env import Diverged, Env
+from robolearn.core.env import Diverged
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
-from robolearn.envs.backend import Backend
+from robolearn.core.recorder import Recorder
 from robolearn.errors import ConfigError
 from robolearn.files import locked, replacing
 from robolearn.learners.learner import Learner, Report
-from robolearn.training import checkpoint
+from robolearn.training import checkpoint, replay
 from robolearn.training.active import active
 from robolearn.training.build import build_env, build_external, device_of
 from robolearn.training.host_memory import PLENTY, enough_memory, require_room
@@ -103,6 +103,7 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack) -> Path:
     where = "" if run.backend_name == config.EXTERNAL else f" on {run.backend_name}"
     title = f"{run.task_name}{where}, {run.num_envs} environments, {run.learner_name}"
     panel = Panel(title, run.max_iterations)
+    recorder = Recorder.for_training(env)
     with interruptible() as interrupted, closing(env), closing(log), panel:
         panel.note(f"run {folder}")
         panel.print_active(active(run.task, getattr(env, "columns", None), getattr(env, "scene", None)))
@@ -112,13 +113,19 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack) -> Path:
             )
         for iteration in range(start + 1, run.max_iterations + 1):
             began = time.perf_counter()
-            report = _iterate(learner, env, folder)
+            report = _iterate(learner, env, folder, run, recorder)
             report.seconds.setdefault("total", time.perf_counter() - began)
             steps += report.steps
             seconds += report.seconds["total"]
             row = _row(iteration, steps, seconds, report)
             log.write(row)
             panel.show(row)
+            if recorder is not None and (caught := recorder.take()):
+                file = folder / f"diverged{replay.SUFFIX}"
+                replay.write(
+                    file, caught[1], caught[0], run, f"the simulation diverged in iteration {iteration}"
+                )
+                panel.note(f"an environment diverged; look at it with robolearn replay {file}")
             if report.env["diverged"] > max(1, DIVERGED_SHARE * report.steps):
                 raise Diverged(
                     f"{report.env['diverged']:.0f} of {report.steps} steps diverged in iteration {iteration} (limit "
@@ -154,10 +161,11 @@ def _build(run: Config) -> LearnerEnv:
         return build_env(run, run.num_envs, training=True)
 
 
-def _probe(run: Config, num_envs: int) -> tuple[Env, Backend, Learner]:
+def _probe(run: Config, num_envs: int) -> tuple[Any, ...]:
     """The parts of a run that take memory, with fewer environments."""
     env = build_env(run, num_envs, training=True)
-    return env, env.backend, make_learner(run, env)
+    # A flight recorder holds two snapshots.
+    return env, env.backend, make_learner(run, env), Recorder.for_training(env), env.backend.snapshot()
 
 
 def _plenty(run: Config) -> int:
@@ -188,8 +196,10 @@ def _resumed(run: Config, held: ExitStack) -> tuple[Path | None, dict[str, Any] 
     return folder, content
 
 
-def _iterate(learner: Learner, env: LearnerEnv, folder: Path) -> Report:
-    """One iteration; the State at a non-finite term is saved in the run folder."""
+def _iterate(
+    learner: Learner, env: LearnerEnv, folder: Path, run: Config, recorder: Recorder | None
+) -> Report:
+    """One iteration; the State at a non-finite term is saved in the run folder, and a replay of the second before."""
     try:
         return learner.iterate(env)
     except NonFiniteTerm as error:
@@ -198,7 +208,12 @@ def _iterate(learner: Learner, env: LearnerEnv, folder: Path) -> Report:
         path = folder / "non_finite_state.pt"
         with replacing(path) as part:
             torch.save({name: entity.tensors() for name, entity in error.state.entities.items()}, part)
-        raise NonFiniteTerm(f"{error}; saved as {path}") from error
+        said = f"{error}; saved as {path}"
+        if recorder is not None and error.env is not None:
+            file = folder / f"non_finite{replay.SUFFIX}"
+            replay.write(file, recorder.dump(error.env), error.env, run, str(error))
+            said = f"{said}; look at the second before with robolearn replay {file}"
+        raise NonFiniteTerm(said) from error
 
 
 def make_learner(run: Config, env: LearnerEnv) -> Learner:

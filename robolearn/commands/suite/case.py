@@ -249,10 +249,10 @@ def record_case(case: Case, seed: int, row: int, end: int, folder: Path, why: st
         ConfigError: a file cannot be written.
     """
     from robolearn.core.env import Env
+    from robolearn.core.recorder import Recorder
     from robolearn.errors import MissingError
-    from robolearn.simulation import replay
-    from robolearn.simulation.recorder import Recorder
     from robolearn.simulation.video import write_video
+    from robolearn.training import replay
 
     stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in f"{case.scenario.name}-{case.backend}")
     config, make_driver = opened(case, seed)
@@ -282,7 +282,8 @@ def record_case(case: Case, seed: int, row: int, end: int, folder: Path, why: st
             _trial(case, env, make_driver, seed, (watch,))
         # Without a held dump no reset has followed: the trial counts steps, or a value was not finite.
         path = folder / f"{stem}{replay.SUFFIX}"
-        replay.write(path, recorder.held or recorder.dump(row), row, config, f"{case.name}: {why}")
+        held = recorder.take()
+        replay.write(path, held[1] if held else recorder.dump(row), row, config, f"{case.name}: {why}")
         files.append(str(path))
         video = folder / f"{stem}.mp4"
         if not states:

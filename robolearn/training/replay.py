@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ import torch
 
 from robolearn.config import run_config
 from robolearn.config.run_config import Config
+from robolearn.core.checksum import checksum
 from robolearn.core.env import Env
+from robolearn.core.recorder import play_event
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError, one_line, quote
 from robolearn.files import replacing
-from robolearn.simulation.recorder import play_event
-from robolearn.simulation.trial import checksum
 from robolearn.training.build import make_env
 
 SCHEMA = 1
@@ -62,7 +62,7 @@ def write(path: Path, dump: dict[str, Any], env: int, config: Config, why: str) 
     content = {
         "schema": SCHEMA,
         "kind": "robolearn replay",
-        "config": run_config.show(config),
+        "config": run_config.show(replace(config, resume=None, output=None)),
         "why": one_line(why),
         "env": env,
         **dump,

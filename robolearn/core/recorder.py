@@ -12,11 +12,12 @@ from typing import Any, cast
 
 import torch
 
+from robolearn.core.checksum import checksum
 from robolearn.core.env import Env
+from robolearn.core.learner_env import LearnerEnv
 from robolearn.envs.backend import Backend, Capabilities, Snapshot
 from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import Initial, InitialState, State, Targets, Tensor, by_entity
-from robolearn.simulation.trial import checksum
 
 SECONDS = 1.0
 """A dump reaches back at least this far [s], where the simulation is as old."""
@@ -46,8 +47,8 @@ class Recorder:
         self._older: _Stretch | None = None
         self._newer = _Stretch(backend.snapshot())
         self._armed: int | None = None
-        self.held: dict[str, Any] | None = None
-        """The dump of the environment that `arm` named, from just before its episode was replaced by the next."""
+        self._catches_divergence = False
+        self._held: tuple[int, dict[str, Any]] | None = None
 
     @classmethod
     def install(cls, env: Env, seconds: float = SECONDS) -> Recorder:
@@ -57,6 +58,16 @@ class Recorder:
             return backend
         recorder = cls(backend, round(seconds / env.dt))
         env.backend = cast(Backend, recorder)  # its features are those of one backend, not of a class
+        return recorder
+
+    @classmethod
+    def for_training(cls, env: LearnerEnv) -> Recorder | None:
+        """Record until the first environment diverges, which is held; None for environments that a replay could not
+        repeat bit for bit."""
+        if not isinstance(env, Env) or env.gradients or not env.capabilities.exact_restore:
+            return None
+        recorder = cls.install(env)
+        recorder._catches_divergence = True
         return recorder
 
     @property
@@ -81,6 +92,10 @@ class Recorder:
         self._note("step", targets=_cloned(targets), substeps=substeps)
         self._newer.steps += 1
         self._backend.step(joint_targets, substeps)
+        if self._catches_divergence and bool(self.state.diverged.any()):
+            self._catches_divergence = False
+            row = int(self.state.diverged.nonzero()[0])
+            self._held = row, self.dump(row)
 
     def push(self, mask: Tensor, jump: Tensor, turn: Tensor | None = None) -> None:
         """See `Backend.push`."""
@@ -112,12 +127,17 @@ class Recorder:
         self._backend.close()
 
     def arm(self, env: int) -> None:
-        """Hold a dump of environment `env` when its episode ends next."""
+        """Hold a dump of environment `env` when its episode ends next, from just before the next one replaces it."""
         self._armed = env
+
+    def take(self) -> tuple[int, dict[str, Any]] | None:
+        """(environment, its dump) that is held, once; None where none is."""
+        held, self._held = self._held, None
+        return held
 
     def _before_reset(self, mask: Tensor) -> None:
         if self._armed is not None and bool(mask[self._armed]):
-            self.held, self._armed = self.dump(self._armed), None
+            self._held, self._armed = (self._armed, self.dump(self._armed)), None
 
     def _note(self, kind: str, **values: Any) -> None:
         self._newer.events.append({"kind": kind, **values})
