@@ -169,13 +169,25 @@ def eval_(
     words: Words = None,
     output: Output = None,
     episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Minimum number of episodes.")] = 512,
-    backend: Annotated[str | None, typer.Option(help="Simulator to use instead of the run's.")] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            help="Simulator to use instead of the run's; several, A,B,C, are compared with the first."
+        ),
+    ] = None,
     gap: Annotated[
         bool,
         typer.Option(
             "--gap", help="Evaluate on the run's simulator too, and report the difference in return."
         ),
     ] = False,
+    python: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="BACKEND=PATH",
+            help="With several simulators: the Python of an environment where one is installed; may be repeated.",
+        ),
+    ] = None,
 ) -> int:
     """Run many episodes of the deterministic policy and write metrics.json.
 
@@ -185,7 +197,19 @@ def eval_(
     robolearn eval
     robolearn eval runs/humanoid_walk/2026-01-31_12-00-00 seed=7 "task.commands.forward=[1,1]"
     robolearn eval runs/humanoid_walk/2026-01-31_12-00-00 --backend mujoco_warp --gap --output out
+    robolearn eval runs/humanoid_walk/2026-01-31_12-00-00 --backend mujoco,mujoco_warp --episodes 64
     """
+    if backend is not None and "," in backend:
+        run, overrides = split(words)
+        pythons = dict(word.partition("=")[::2] for word in python or ())
+        if gap:
+            raise ConfigError("--gap goes with one simulator; several are always compared")
+        from robolearn.commands.compare_backends import compare_backends
+
+        compare_backends(run, backend.split(","), overrides, episodes, output, pythons)
+        return OK
+    if python:
+        raise ConfigError("--python goes with several simulators: --backend A,B")
     run, overrides = split(words, backend)
     from robolearn.commands.evaluate import evaluate
 

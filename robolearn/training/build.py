@@ -85,17 +85,34 @@ def build_env(run: Config, num_envs: int, rank: int = 0, training: bool = False)
     _seed_globals(run.seed)
     try:
         robot = make_robot(run)
-        backend_class = registry.load("backends", run.backend_name)
-        try:
-            backend = backend_class(make_scene(run, robot), num_envs, str(device_of(run)), run.backend)
-        except NotImplementedError as error:  # raised by MuJoCo Warp for an unsupported feature of the robot
-            raise ConfigError(
-                f"backend={run.backend_name} cannot simulate robot {robot.name}: {error}; change its robot.yaml or "
-                "MJCF, or choose another backend= (robolearn list)"
-            ) from error
+        backend = _backend(run, robot, num_envs)
         return Env(run.task, robot, backend, run.seed, rank, training)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def make_backend(run: Config, num_envs: int) -> Backend:
+    """The simulator of a configuration, without a task.
+
+    Raises:
+        ConfigError: robot, backend, device and scene do not fit together.
+    """
+    try:
+        return _backend(run, make_robot(run), num_envs)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _backend(run: Config, robot: Robot, num_envs: int) -> Backend:
+    backend_class = registry.load("backends", run.backend_name)
+    try:
+        made: Backend = backend_class(make_scene(run, robot), num_envs, str(device_of(run)), run.backend)
+    except NotImplementedError as error:  # raised by MuJoCo Warp for an unsupported feature of the robot
+        raise ConfigError(
+            f"backend={run.backend_name} cannot simulate robot {robot.name}: {error}; change its robot.yaml or MJCF, "
+            "or choose another backend= (robolearn list)"
+        ) from error
+    return made
 
 
 def make_robot(run: Config) -> Robot:
