@@ -107,10 +107,11 @@ class Script:
     commands: tuple[tuple[float, dict[str, float]], ...] = ()
     """(time [s], value of each column by name) in the order of time; columns that are not named are 0. Empty: the
     task's own commands."""
-    pushes: tuple[Push, ...] = ()
+    pushes: tuple[Push, ...] | None = None
+    """The only pushes; None: the task's own."""
 
     def __bool__(self) -> bool:
-        return bool(self.commands or self.pushes)
+        return bool(self.commands) or self.pushes is not None
 
     @classmethod
     def of(cls, commands: object, pushes: object, where: str = "") -> Script:
@@ -137,7 +138,8 @@ class Script:
         shoves = []
         for i, entry in enumerate(_entries(pushes, f"{where}pushes")):
             shoves.append(_push(entry, f"{where}pushes[{i}]"))
-        return cls(tuple(timed), tuple(sorted(shoves, key=lambda push: push.at)))
+        by_time = tuple(sorted(shoves, key=lambda push: push.at))
+        return cls(tuple(timed), None if pushes is None else by_time)
 
     def require_columns(self, names: Sequence[str], where: str = "") -> None:
         """Check that the commands' columns are among `names`.
@@ -166,6 +168,9 @@ class Director:
         self.env, self.script = env, script
         if script.pushes and env.robot.base is None:
             raise ConfigError(f"{where}pushes: {env.robot.name} stands on a fixed base and cannot be pushed")
+        if script.pushes is not None:
+            env.task = copy.copy(env.task)
+            env.task.pushes = None
         self._generator = torch.Generator().manual_seed(seed)
         self._changes = torch.tensor([at for at, _ in script.commands[1:]], device=env.device)
         if script.commands:
@@ -193,7 +198,7 @@ class Director:
             env.restart_command_time(due)
         pushed = torch.zeros_like(env.state.outcome["done"])
         whole = torch.zeros(env.num_envs, 3, device=env.device)
-        for push in self.script.pushes:
+        for push in self.script.pushes or ():
             due = (time - push.at).abs() < env.dt / 2
             jump = self._jump(push)
             turn = torch.tensor(push.turn, device=env.device).expand_as(jump) if any(push.turn) else None

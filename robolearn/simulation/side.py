@@ -105,7 +105,7 @@ def simulate(request: Request, python: str | None = None) -> Side:
         asked.write_text(json.dumps(asdict(request)), encoding="utf-8")
         command = [python, "-m", __name__, str(asked), str(given)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True)
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
         except OSError as error:
             raise ConfigError(f"--python {quote(python, 120)}: {error.strerror}") from error
         if done.returncode or not given.is_file():

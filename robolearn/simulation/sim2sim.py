@@ -303,10 +303,9 @@ def content(reference: Side, comparisons: Sequence[Comparison], sides: Sequence[
 
 def table(reference: Side, comparison: Comparison) -> str:
     """A comparison as text."""
-    lines = [
-        f"{comparison.other} against {comparison.reference}: {len(reference.episodes['survival'])} pairs of episodes, "
-        "same starts, commands, pushes and noise"
-    ]
+    pairs = len(reference.episodes["survival"])
+    head = f"{comparison.other} against {comparison.reference}: {pairs} pairs of episodes"
+    lines = [f"{head}, same starts, commands, pushes and noise"]
     rows = [("measure", comparison.reference, comparison.other, "difference (95 %)", "")]
     for name, gap in comparison.gaps.items():
         unit = described(name).unit

@@ -29,7 +29,7 @@ KEYS = {
     "backends": "simulators",
     "settings": "settings in Hydra's grammar, such as task.randomize.friction=[0.5,0.5]",
     "commands": "what the robot is asked to do, by time; without, the task's own commands",
-    "pushes": "pushes by time; without, the task's own pushes",
+    "pushes": "pushes by time, [] for none; without, the task's own pushes",
     "terrain": "flat",
     "seeds": "seeds, whose episodes are pooled",
     "episodes": "episodes of each seed",
@@ -149,9 +149,6 @@ def _scenario(entry: object, index: int, defaults: Mapping[str, Any]) -> Scenari
     if terrain not in TERRAINS:
         raise ConfigError(f"{place}: terrain: {quote(terrain)} is not one of {listing(TERRAINS)}")
     script = Script.of(whole.get("commands"), whole.get("pushes"), f"{place}: ")
-    if whole.get("pushes") is not None:
-        # The scenario's pushes are the only ones.
-        settings += ["task.pushes.speed=[0,0]", "task.pushes.box=[0,0,0]", "task.pushes.turn=[0,0,0]"]
     steps, seconds = whole.get("steps"), whole.get("seconds")
     if steps is not None:
         steps = _whole(steps, f"{place}: steps", 1, 100_000_000)
