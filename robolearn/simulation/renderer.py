@@ -255,11 +255,12 @@ class Renderer:
         self._arrow(tail, tip, (0.02 - 0.008 * i) * self._scale, colour)
 
     def _push(self, pos: np.ndarray, jump: np.ndarray) -> None:
-        """Draw an arrow that ends at the base, from where it is pushed; longer for a harder push."""
+        """Draw a level arrow that ends at the base, from where it is pushed; longer for a harder push."""
+        jump = np.array([*jump[:2], 0.0])
         size = float(np.linalg.norm(jump))
         if size:
-            tip = pos - 0.12 * self._scale * jump / size
-            length = self._scale * (0.25 + 0.35 * min(size, 2.0))
+            tip = pos - 0.15 * self._scale * jump / size
+            length = self._scale * (0.4 + 0.4 * min(size, 2.0))
             self._arrow(tip - length * jump / size, tip, 0.025 * self._scale, PUSHED)
 
     def _arrow(self, tail: np.ndarray, tip: np.ndarray, radius: float, colour: tuple[float, ...]) -> None:

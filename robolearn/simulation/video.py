@@ -62,7 +62,7 @@ def caption(pixels: np.ndarray, lines: list[str]) -> np.ndarray:
     return out
 
 
-def headline(pixels: np.ndarray, line: str, colour: Colour = LIGHT, share: float = 1 / 22) -> np.ndarray:
+def headline(pixels: np.ndarray, line: str, colour: Colour = LIGHT, share: float = 1 / 28) -> np.ndarray:
     """The frame (H, W, 3) uint8 with one line of text of a `share` of its height in the upper left corner."""
     height, width = pixels.shape[:2]
     size = max(10, round(share * height))
