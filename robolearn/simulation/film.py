@@ -68,7 +68,8 @@ def film(
 
     The caption has the time, the episode, and the commanded and the actual velocity, or the task's metrics; pushes and
     the ends of episodes are said for a second. The camera sees the robot from its front left at the start of each
-    episode. To write the frames as a video, see `robolearn.simulation.video.write_video`.
+    episode. To write the frames as a video, see `robolearn.simulation.video.write_video`. An iterator that is not used up must be closed (`close()`), because
+    it holds an OpenGL context.
 
     Args:
         env: the environments.
