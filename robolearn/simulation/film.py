@@ -68,8 +68,8 @@ def film(
 
     The caption has the time, the episode, and the commanded and the actual velocity, or the task's metrics; pushes and
     the ends of episodes are said for a second. The camera sees the robot from its front left at the start of each
-    episode. To write the frames as a video, see `robolearn.simulation.video.write_video`. An iterator that is not used up must be closed (`close()`), because
-    it holds an OpenGL context.
+    episode. To write the frames as a video, see `robolearn.simulation.video.write_video`. Close an iterator that is not
+    used up (`close()`): it holds an OpenGL context.
 
     Args:
         env: the environments.
