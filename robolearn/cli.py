@@ -224,18 +224,42 @@ def play(
         Path | None, typer.Option(help="Video to write; play.mp4 in the run folder where omitted.")
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Length of the video [s].")] = 20.0,
+    size: Annotated[
+        str | None,
+        typer.Option(metavar="WxH", help="Size of the video; 640x480 where omitted.", show_default=False),
+    ] = None,
+    fps: Annotated[
+        float | None, typer.Option(help="Frames per second; 25 where omitted.", show_default=False)
+    ] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option(help="YAML file with commands: and pushes: to play.", show_default=False),
+    ] = None,
     output: Output = None,
 ) -> int:
     """Write a video of a policy, without a display. (There is no browser viewer yet.)
 
+    Without --script and task.commands settings, a robot that follows velocity commands stands, walks, turns, steps
+    sideways and stops; where the task pushes, it is pushed once at the end.
+
     \b
     robolearn play --video walk.mp4
+    robolearn play pretrained:humanoid_walk --video walk.mp4 --size 1280x720 --fps 50
     robolearn play runs/humanoid_walk/2026-01-31_12-00-00 "task.commands.forward=[1,1]"
     """
     run, overrides = split(words)
     from robolearn.commands.play.play import play as watch
 
-    watch(run, overrides, video=video, seconds=seconds, output=output)
+    watch(
+        run,
+        overrides,
+        video=video,
+        seconds=seconds,
+        output=output,
+        size=size,
+        fps=fps,
+        script=script,
+    )
     return OK
 
 

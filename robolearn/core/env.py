@@ -154,7 +154,11 @@ class Env:
             observations={},
             terminal_observations={},
             outcome={"reward": zeros(), **ends},
-            transit={"action": zeros(self.num_actions), "joint_targets": zeros(self.num_actions)},
+            transit={
+                "action": zeros(self.num_actions),
+                "joint_targets": zeros(self.num_actions),
+                "jump": zeros(3),
+            },
             stats=torch.zeros(0),
             flags={},
         )
@@ -452,8 +456,9 @@ class Env:
 
     def push(self, mask: Tensor, jump: Tensor, turn: Tensor | None = None) -> None:
         """Push the robots of the environments in `mask` (N,) bool, before the next step; see `Backend.push`."""
-        episode = self.state.episode
+        episode, transit = self.state.episode, self.state.transit
         episode.push_time = torch.where(mask, 0.0, episode.push_time)
+        transit["jump"] = torch.where(mask[:, None], jump, transit["jump"])
         self.backend.push(mask, jump, turn)
 
     def restart_command_time(self, mask: Tensor) -> None:

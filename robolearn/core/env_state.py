@@ -72,7 +72,8 @@ class EnvState:
     outcome: Named
     """(N,) of the last step: `reward`, `terminated`, `truncated`, `diverged`, `done`."""
     transit: Named
-    """Values that one part of a step passes to the next: `action` (N, A), `joint_targets` (N, A), `noise` (N, D)."""
+    """Values that one part of a step passes to the next: `action` (N, A), `joint_targets` (N, A), `noise` (N, D); and
+    `jump` (N, 3) [m/s], of the base's velocity in world axes at the last push."""
     stats: Tensor
     """Sums over steps, see `robolearn.core.episode_stats`."""
     flags: Named

@@ -6,10 +6,12 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from robolearn.config import yaml_file
 from robolearn.core.env import Env
 from robolearn.envs.state import State, Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
@@ -31,9 +33,14 @@ FASTEST = 100.0
 class GivenCommands(Command):
     """A task's commands, replaced by those that a function gives: an operator's, or a script's."""
 
-    def __init__(self, drawn: Command, give: Give, redrawn: bool = True) -> None:
-        """`redrawn`: whether the task's own commands are still redrawn as they expire."""
-        self.drawn, self.give, self.redrawn = drawn, give, redrawn
+    def __init__(self, drawn: Command, give: Give, redrawn: bool = True, first: Tensor | None = None) -> None:
+        """
+        Args:
+            redrawn: whether the task's own commands are still redrawn as they expire.
+            first: commands (C,) at the start of an episode, which a task's initial state may depend on: a robot that is
+                told to stand must not start at the speed of a command that was drawn. None: those drawn.
+        """
+        self.drawn, self.give, self.redrawn, self.first = drawn, give, redrawn, first
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,6 +63,8 @@ class GivenCommands(Command):
     def sample(self, num_envs: int, random: Random) -> Drawn:
         """The task's own commands; they hold forever unless they are redrawn."""
         drawn = self.drawn.sample(num_envs, random)
+        if self.first is not None:
+            drawn = drawn._replace(values=self.first.expand_as(drawn.values).clone())
         return drawn if self.redrawn else drawn._replace(seconds=torch.full_like(drawn.seconds, torch.inf))
 
     def eased(self, values: Tensor, level: Tensor) -> Tensor:
@@ -67,7 +76,7 @@ class GivenCommands(Command):
         return self.give(self.drawn.follow(values, aim, state, ctx), state, ctx)
 
 
-def give_commands(env: Env, give: Give, redrawn: bool = True) -> None:
+def give_commands(env: Env, give: Give, redrawn: bool = True, first: Tensor | None = None) -> None:
     """From the next step on, the commands of `env` are those of `give`; see `GivenCommands`.
 
     Raises:
@@ -79,7 +88,7 @@ def give_commands(env: Env, give: Give, redrawn: bool = True) -> None:
     if isinstance(own, GivenCommands):
         own = own.drawn
     env.task = copy.copy(env.task)  # the task is part of the configuration, which stays as it is
-    env.task.commands = GivenCommands(own, give, redrawn)
+    env.task.commands = GivenCommands(own, give, redrawn, first)
     if env.device.type == "cuda":
         env.capture()  # the CUDA graphs hold the commands of before
 
@@ -141,6 +150,23 @@ class Script:
         by_time = tuple(sorted(shoves, key=lambda push: push.at))
         return cls(tuple(timed), None if pushes is None else by_time)
 
+    @classmethod
+    def read(cls, path: Path) -> Script:
+        """The script in a YAML file with `commands:` and `pushes:`, see `of`.
+
+        Raises:
+            ConfigError: the file cannot be read, or a part of it is invalid.
+        """
+        content = yaml_file.read(path)
+        shown = quote(str(path), 120)
+        valid = ("commands", "pushes")
+        for key in content:
+            if key not in valid:
+                raise ConfigError(
+                    f"{shown}: unknown key {quote(key)}{did_you_mean(key, valid)} (valid: {listing(valid)})"
+                )
+        return cls.of(content.get("commands"), content.get("pushes"), f"{shown}: ")
+
     def require_columns(self, names: Sequence[str], where: str = "") -> None:
         """Check that the commands' columns are among `names`.
 
@@ -179,7 +205,7 @@ class Director:
             self._times = torch.tensor([at for at, _ in script.commands], device=env.device)
             table = [[values.get(name, 0.0) for name in names] for _, values in script.commands]
             self._table = torch.tensor(table, dtype=torch.float32, device=env.device)
-            give_commands(env, self._command, redrawn=False)
+            give_commands(env, self._command, redrawn=False, first=self._table[0])
 
     def _command(self, own: Tensor, state: State, ctx: Context) -> Tensor:
         entry = torch.searchsorted(self._times, ctx.episode_time + ctx.dt / 2, right=True) - 1

@@ -12,12 +12,14 @@ import pytest
 
 from robolearn import config
 from robolearn.cli import main
-from robolearn.commands.play import play as player
+from robolearn.commands.play.play import staged
 from robolearn.errors import MissingError, RunFailed
 from robolearn.simulation import renderer as renderers
 from robolearn.simulation import video
+from robolearn.simulation.film import film
+from robolearn.simulation.script import Script
 from robolearn.training.build import make_env
-from robolearn.training.runs import random_policy, zero_policy
+from robolearn.training.runs import open_run, random_policy, zero_policy
 from tests.as_on_gpu import no_numpy_before_cpu, warp_env
 
 imageio = pytest.importorskip("imageio")
@@ -33,10 +35,8 @@ def renderer() -> None:
     context.free()
 
 
-@pytest.fixture
-def small(monkeypatch) -> None:
-    """Small frames, which are drawn ten times as fast."""
-    monkeypatch.setattr(player, "SIZE", (320, 192))
+SMALL = ("--size", "320x192")
+"""Small frames, which are drawn faster."""
 
 
 def ask(*words: object) -> int:
@@ -48,37 +48,123 @@ def frames_of(path: Path) -> list[np.ndarray]:
         return list(reader.iter_data())
 
 
+def about(path: Path) -> dict[str, object]:
+    with imageio.get_reader(path) as reader:
+        return reader.get_meta_data()
+
+
 @pytest.mark.usefixtures("renderer")
-def test_a_video_has_one_frame_per_control_step_and_shows_motion(trained, tmp_path, capsys):
+def test_a_video_has_25_frames_a_second_of_640x480_and_shows_motion(trained, tmp_path, capsys):
     video = tmp_path / "new" / "balance.mp4"
     words = ["task.start_angle=0.6", "seed=2"]
-    assert ask("play", trained, *words, "--video", video, "--seconds", 0.2) == 0
+    assert ask("play", trained, *words, "--video", video, "--seconds", 0.4) == 0
     frames = frames_of(video)
-    assert len(frames) == 10  # 0.2 s at 50 Hz
-    assert {frame.shape for frame in frames} == {(720, 1280, 3)}
-    with imageio.get_reader(video) as reader:
-        about = reader.get_meta_data()
-    assert about["fps"] == 50
-    assert about["codec"] == "h264"
-    first, last = (frames[i][:500].astype(int) for i in (0, -1))  # above the caption
+    assert len(frames) == 10  # 0.4 s
+    assert {frame.shape for frame in frames} == {(480, 640, 3)}
+    assert (about(video)["fps"], about(video)["codec"]) == (25, "h264")
+    first, last = (frames[i][:380].astype(int) for i in (0, -1))  # above the caption
     assert first.std() > 5
     assert np.abs(last - first).max() > 50
     assert [path.name for path in video.parent.iterdir()] == ["balance.mp4"]
-    assert str(video) in capsys.readouterr().out
+    last = capsys.readouterr().out.splitlines()[-1]
+    for part in (str(video), "0.4 s", "640x480", "25 frames/s", "MB"):
+        assert part in last
 
 
-@pytest.mark.usefixtures("renderer", "small")
+@pytest.mark.usefixtures("renderer")
+def test_size_and_rate_of_a_video_can_be_chosen(trained, tmp_path):
+    video = tmp_path / "a.mp4"
+    words = ["--video", video, "--seconds", 0.1, "--size", "322x180", "--fps", 50]
+    assert ask("play", trained, *words) == 0
+    assert {frame.shape for frame in frames_of(video)} == {
+        (180, 322, 3)
+    }  # also where 16 does not divide them
+    assert (about(video)["fps"], len(frames_of(video))) == (50, 5)
+
+
+@pytest.mark.usefixtures("renderer")
+def test_the_same_command_writes_the_same_frames(trained, tmp_path):
+    for name in ("a.mp4", "b.mp4"):
+        assert ask("play", trained, *SMALL, "--video", tmp_path / name, "--seconds", 0.2) == 0
+    pairs = zip(frames_of(tmp_path / "a.mp4"), frames_of(tmp_path / "b.mp4"), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.usefixtures("renderer")
 def test_a_video_continues_across_episodes(trained, tmp_path):
     video = tmp_path / "resets.mp4"
-    assert ask("play", trained, "task.episode_length_s=0.06", "--video", video, "--seconds", 0.2) == 0
+    words = ["task.episode_length_s=0.06", *SMALL, "--video", video, "--seconds", 0.4]
+    assert ask("play", trained, *words) == 0
     assert len(frames_of(video)) == 10
 
 
-@pytest.mark.usefixtures("renderer", "small")
+@pytest.mark.usefixtures("renderer")
 def test_without_video_play_mp4_is_written_and_the_missing_browser_viewer_reported(trained, tmp_path, capsys):
-    assert ask("play", trained, "--seconds", 0.1, "--output", tmp_path / "out") == 0
+    assert ask("play", trained, *SMALL, "--seconds", 0.2, "--output", tmp_path / "out") == 0
     assert len(frames_of(tmp_path / "out" / "play.mp4")) == 5
     assert "no browser viewer" in capsys.readouterr().out
+
+
+WALKER = "pretrained:humanoid_walk"
+
+
+def test_a_walker_is_filmed_on_a_tour_with_its_own_pushes_replaced_by_one():
+    task, script, what = staged(open_run(WALKER), 40.0)
+    assert (task.pushes, task.episode_length_s) == (None, 40.0)
+    assert [push.at for push in script.pushes] == pytest.approx([34.0])  # 17 s of 20 s
+    assert script.commands[0][1] == {"forward": 0.0, "sideways": 0.0, "yaw": 0.0}
+    assert "pushed at 34.0 s" in what
+
+
+def test_settings_of_commands_pushes_or_the_episode_are_respected():
+    words = ["task.commands.forward=[1,1]", "task.pushes.speed=[1,1]"]
+    found = open_run(WALKER, words)
+    task, script, _ = staged(found, 40.0)
+    assert not script  # the commands that the task draws
+    assert (task.commands.forward, task.pushes.speed, task.episode_length_s) == ((1, 1), (1, 1), 20)
+    task, script, _ = staged(open_run(WALKER, words[1:]), 20.0)
+    assert script.commands
+    assert not script.pushes
+    assert task.pushes.speed == (1, 1)
+    found = open_run(WALKER, ["task.episode_length_s=5"])
+    task, script, _ = staged(found, 20.0)
+    assert task.episode_length_s == 5
+    assert script.commands[-1][0] < 5
+    assert found.config.task.pushes is not None  # the run's own task is as it was
+
+
+def test_a_given_script_replaces_the_pushes_of_the_task_and_the_tour():
+    given = Script.of({"forward": 0.3}, None)
+    task, script, _ = staged(open_run(WALKER), 3.0, given)
+    assert (script, task.pushes) == (given, None)
+
+
+@pytest.mark.usefixtures("renderer")
+def test_a_script_from_a_file_is_played(tmp_path, monkeypatch):
+    said = []
+    drawn = video.caption
+    monkeypatch.setattr(
+        "robolearn.simulation.film.caption", lambda pixels, lines: said.append(lines) or drawn(pixels, lines)
+    )
+    told = []
+    monkeypatch.setattr(
+        "robolearn.simulation.film.headline", lambda pixels, text, *rest, **more: told.append(text) or pixels
+    )
+    file = tmp_path / "script.yaml"
+    file.write_text(
+        "commands:\n- {at: 0, forward: 0.3}\n- {at: 0.2, yaw: -0.5}\npushes:\n"
+        "- {at: 0.1, speed: 0.5, direction: right}\n"
+    )
+    words = [*SMALL, "--script", file, "--video", tmp_path / "a.mp4", "--seconds", 0.4, "--fps", 10]
+    assert ask("play", WALKER, *words) == 0
+    assert [lines[0] for lines in said] == [
+        "0.00 s   episode 1   forward",
+        "0.10 s   episode 1   forward",
+        "0.20 s   episode 1   turn right",
+        "0.30 s   episode 1   turn right",
+    ]
+    assert said[0][1] == "command  forward +0.30 m/s   sideways +0.00 m/s   yaw +0.00 rad/s"
+    assert told == ["pushed 0.50 m/s from the left"] * 2  # the step after 0.1 s is first seen at 0.2 s
 
 
 @pytest.mark.usefixtures("renderer")
@@ -122,14 +208,14 @@ def test_without_a_camera_in_the_model_a_free_camera_follows_the_robot(monkeypat
     env.close()
 
 
-@pytest.mark.usefixtures("renderer", "small")
+@pytest.mark.usefixtures("renderer")
 def test_drawing_frames_draws_no_random_numbers_of_the_env():
     """The first frames of a longer video are the same."""
     run = config.resolve(["task=humanoid_walk", "num_envs=1", "device=cpu"])
 
     def filmed(frames: int) -> list[np.ndarray]:
         env = make_env(run)
-        out = list(player.film(env, zero_policy(env), frames))
+        out = list(film(env, zero_policy(env), frames, size=(320, 192)))
         env.close()
         return out
 
@@ -138,11 +224,11 @@ def test_drawing_frames_draws_no_random_numbers_of_the_env():
     assert all(np.array_equal(a, b) for a, b in zip(short, long, strict=False))
 
 
-@pytest.mark.usefixtures("renderer", "small")
+@pytest.mark.usefixtures("renderer")
 def test_dropped_contacts_end_the_video_and_name_the_setting():
     env = warp_env("humanoid_walk", 1, "backend.nconmax=3")
     with pytest.raises(RunFailed, match=r"raise backend\.nconmax, now 3"), no_numpy_before_cpu():
-        list(player.film(env, zero_policy(env), 100))
+        list(film(env, zero_policy(env), 100, size=(320, 192)))
 
 
 def test_a_caption_changes_only_the_lower_left_corner():
@@ -204,6 +290,13 @@ def test_osmesa_is_tried_where_egl_has_no_driver():
         (["--seconds", "0"], "--seconds"),
         (["--seconds", "nan"], "--seconds"),
         (["--seconds", "inf"], "--seconds"),
+        (["--size", "640"], "640"),
+        (["--size", "641x480"], "641x480"),
+        (["--size", "32x32"], "32x32"),
+        (["--size", "99999x480"], "99999x480"),
+        (["--fps", "0"], "--fps"),
+        (["--fps", "nan"], "--fps"),
+        (["--script", "none.yaml"], "none.yaml"),
         (["task.commands.forward=[1,1]"], "commands"),
     ],
 )

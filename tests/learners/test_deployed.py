@@ -9,11 +9,11 @@ import torch
 from rsl_rl.models import RNNModel
 
 from robolearn import config
-from robolearn.commands.play import play as viewer
 from robolearn.commands.sim import roll_out
 from robolearn.core.env import Env
 from robolearn.learners.policy import Policy, PolicyRunner, PolicySpec
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
+from robolearn.simulation import film as films
 from robolearn.simulation.episodes import tally
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.training import runs
@@ -179,13 +179,16 @@ def test_a_video_resets_the_recurrent_state_at_the_end_of_each_episode(make_env,
         def __exit__(self, *args) -> None:
             pass
 
+        def face(self, heading: float) -> None:
+            pass
+
         def draw(self, *args) -> np.ndarray:
             return np.zeros((200, 320, 3), np.uint8)
 
-    monkeypatch.setattr(viewer, "Renderer", Blank)
+    monkeypatch.setattr(films, "Renderer", Blank)
     counting = Counting()
     counting.env = env = make_env(CartpoleBalance(episode_length_s=0.1), num_envs=1)
-    assert len(list(viewer.film(env, counting, 13))) == 13
+    assert len(list(films.film(env, counting, 13, fps=50))) == 13
     assert counting.ended == 2  # 12 steps of episodes of 5
 
 

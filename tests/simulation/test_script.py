@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -134,3 +135,25 @@ def test_a_robot_on_a_fixed_base_cannot_be_pushed() -> None:
     env = make_env(config.resolve(["task=cartpole_balance", "backend=mujoco"]), num_envs=1)
     with pytest.raises(ConfigError, match="cartpole"):
         Director(env, Script((), (Push(1.0, 1.0, 0.0),)))
+
+
+def test_an_episode_starts_as_its_first_command_asks_not_as_a_drawn_one() -> None:
+    # Every episode starts at up to the commanded speed, and drawn commands are all 1 m/s.
+    fast = ["task.moving_starts=1", "task.commands.forward=[1,1]", "task.commands.standing=0"]
+    env = walker(*fast)
+    assert float(env.backend.state.robot.base_lin_vel.abs().max()) > 0.1
+    Director(env, Script.of([{"at": 0}, {"at": 1, "forward": 1.0}], None))
+    env.reset()
+    assert env.backend.state.robot.base_lin_vel.tolist() == [[0.0, 0.0, 0.0]] * 3
+
+
+def test_a_script_is_read_from_a_file_and_other_keys_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "script.yaml"
+    file.write_text("commands: {forward: 0.5}\npushes: [{at: 1, speed: 1, direction: left}]\n")
+    assert Script.read(file) == Script(((0.0, {"forward": 0.5}),), (Push(1.0, 1.0, 90.0),))
+    file.write_text("comands: {forward: 0.5}\n")
+    with pytest.raises(ConfigError, match="comands"):
+        Script.read(file)
+    file.write_text("pushes: [{at: 1, sped: 1}]\n")
+    with pytest.raises(ConfigError, match=r"script\.yaml.*sped"):
+        Script.read(file)

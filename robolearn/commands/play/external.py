@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ BLOCK = 16
 """Encoders need sides that are multiples of this [pixels]."""
 
 
-def film_external(run: Run, policy: Act, path: Path, seconds: float) -> None:
+def film_external(run: Run, policy: Act, path: Path, seconds: float) -> tuple[int, float, tuple[int, int]]:
     """Write a video of the run's environment under its policy.
 
     Args:
@@ -36,6 +37,9 @@ def film_external(run: Run, policy: Act, path: Path, seconds: float) -> None:
         policy: its policy.
         path: file of the video.
         seconds: length of the video [s].
+
+    Returns:
+        Number of frames, frames per second, width and height [pixels].
 
     Raises:
         ConfigError: the environment draws no frames.
@@ -47,8 +51,11 @@ def film_external(run: Run, policy: Act, path: Path, seconds: float) -> None:
         try:
             rate = 1 / env.dt if env.dt_known else UNKNOWN_RATE
             frames = max(1, round(seconds * rate))
-            print(f"{run.config.task_name}, iteration {run.iteration}: {frames} frames")
-            write_video(path, film(env, policy, frames), rate, frames)
+            print(f"{run.config.task_name}, iteration {run.iteration}: drawing {frames} frames", flush=True)
+            pictures = film(env, policy, frames)
+            first = next(pictures)
+            write_video(path, chain((first,), pictures), rate, frames)
+            return frames, rate, (first.shape[1], first.shape[0])
         finally:
             env.close()
 

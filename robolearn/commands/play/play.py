@@ -1,35 +1,29 @@
-"""`robolearn play`: writes a video of a policy, without a display. There is no browser viewer yet.
-
-Frames are drawn by MuJoCo from State, so runs of all backends look the same, and no backend needs a renderer.
-"""
+"""`robolearn play`: writes a video of a policy, without a display. There is no browser viewer yet."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
+import copy
+import time
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import torch
-
+from robolearn.config.overrides import parse
 from robolearn.config.run_config import EXTERNAL
-from robolearn.core.env import Env
-from robolearn.envs.state import State, quat_multiply, quat_rotate
 from robolearn.errors import ConfigError, quote
-from robolearn.learners.policy import Act, reset_state
-from robolearn.simulation.renderer import Renderer, row
-from robolearn.simulation.video import caption, write_video
-from robolearn.tasks.mdp.commands import PoseCommands, VelocityCommands
-from robolearn.tasks.mdp.task import Ratio
-from robolearn.training.build import make_env
-from robolearn.training.runs import load_policy, open_run, require_writable
+from robolearn.simulation.film import film
+from robolearn.simulation.script import Director, Script
+from robolearn.simulation.tour import tour
+from robolearn.simulation.video import FPS, SIZE, parse_size, write_video
+from robolearn.tasks.mdp.task import Task
+from robolearn.training.build import make_env, require_robolearn_task
+from robolearn.training.runs import Run, load_policy, open_run, require_writable
 from robolearn.training.train import set_threads
-
-SIZE = (1280, 720)
-"""Width and height of a video [pixels]."""
 
 FILE_NAME = "play.mp4"
 CONTAINERS = (".mp4", ".mov", ".mkv")
+RATES = (1.0, 240.0)
+"""Bounds of the frames per second."""
 
 
 def play(
@@ -38,8 +32,14 @@ def play(
     video: Path | None = None,
     seconds: float = 20.0,
     output: Path | None = None,
+    size: str | None = None,
+    fps: float | None = None,
+    script: Path | None = None,
 ) -> Path:
-    """Write a video of one robot with a run's policy, and the commands that the task draws.
+    """Write a video of one robot with a run's policy.
+
+    The robot follows the script; without one a tour of what the commands allow (`robolearn.simulation.tour`), unless an
+    override states commands (`task.commands...`): then those that the task draws.
 
     Args:
         run: see `robolearn.training.runs.open_run`.
@@ -47,6 +47,9 @@ def play(
         video: file of the video; None: play.mp4.
         seconds: length of the video [s].
         output: folder of the file; None: the run folder for play.mp4, the current folder for `video`.
+        size: width and height, 640x480 where None.
+        fps: frames per second, 25 where None.
+        script: YAML file with `commands:` and `pushes:`, see `robolearn.simulation.script.Script.of`.
 
     Returns:
         The file.
@@ -60,6 +63,10 @@ def play(
         raise ConfigError(f"--video {quote(str(video), 120)}: the file must end in {', '.join(CONTAINERS)}")
     if not 0 < seconds <= 3600:
         raise ConfigError(f"--seconds {seconds:g}: it must be above 0 and at most 3600")
+    if fps is not None and not RATES[0] <= fps <= RATES[1]:
+        raise ConfigError(f"--fps {fps:g}: it must be from {RATES[0]:g} to {RATES[1]:g}")
+    pixels = SIZE if size is None else parse_size(size)
+    told = None if script is None else Script.read(script)
     found = open_run(run, overrides)
     if video is None:
         path = (output or found.folder) / FILE_NAME
@@ -67,85 +74,82 @@ def play(
     else:
         path = output / video if output else video
     require_writable(path.parent)
-    set_threads(found.config)
-    policy = load_policy(found)
+    began = time.perf_counter()
     if found.config.backend_name == EXTERNAL:
+        if told is not None:
+            require_robolearn_task(found.config, "--script")
         from robolearn.commands.play.external import film_external
 
-        film_external(found, policy, path, seconds)
-        print(f"wrote {path}")
-        return path
-    env = make_env(found.config, num_envs=1)
-    try:
-        frames = max(1, round(seconds / env.ctx.dt))
-        print(f"{found.config.task_name}, iteration {found.iteration}: {frames} frames, {SIZE[0]}x{SIZE[1]}")
-        write_video(path, film(env, policy, frames), 1 / env.ctx.dt, frames)
-    finally:
-        env.close()
-    print(f"wrote {path}")
+        if size is not None or fps is not None:
+            print(f"--size and --fps do not apply: {found.config.task_name} draws its own frames")
+        set_threads(found.config)
+        frames, rate, pixels = film_external(found, load_policy(found), path, seconds)
+    else:
+        rate = FPS if fps is None else fps
+        frames = max(1, round(seconds * rate))
+        film_run(found, path, seconds, frames, rate, pixels, told)
+    print(
+        f"wrote {path}: {frames / rate:.4g} s, {pixels[0]}x{pixels[1]} at {rate:.4g} frames/s, "
+        f"{path.stat().st_size / 1e6:.1f} MB, in {time.perf_counter() - began:.0f} s"
+    )
     return path
 
 
-@torch.no_grad()
-def film(env: Env, policy: Act, frames: int) -> Iterator[np.ndarray]:
-    """Frames (H, W, 3) uint8 of environment 0, one per control step, across episodes.
+def film_run(
+    found: Run,
+    path: Path,
+    seconds: float,
+    frames: int,
+    fps: float,
+    size: tuple[int, int],
+    script: Script | None,
+) -> None:
+    """Write a video of a run of a RoboLearn task; see `play`."""
+    set_threads(found.config)
+    policy = load_policy(found)
+    task, script, what = staged(found, seconds, script)
+    env = make_env(replace(found.config, task=task), num_envs=1)
+    try:
+        director = Director(env, script)
+        print(
+            f"{found.config.task_name}, iteration {found.iteration}: {what}; drawing {frames} frames",
+            flush=True,
+        )
+        write_video(path, film(env, policy, frames, fps, size, director), fps, frames)
+    finally:
+        env.close()
 
-    Raises:
-        MissingError: this machine has no renderer.
-        RunFailed: a term was not finite, or the simulator dropped part of the physics.
+
+def staged(found: Run, seconds: float, script: Script | None = None) -> tuple[Task, Script, str]:
+    """What a video of a run shows: the task to simulate, the script to play in it, and both in words.
+
+    Pushes that the task draws make way for those of the script, unless an override names them; an episode lasts as long
+    as the video, unless an override says how long.
     """
-    env.reset()
-    reset_state(policy)
-    episode = 1
-    smooth: np.ndarray | None = None
-    with Renderer(env.scene, *SIZE, backend=env.backend.capabilities.name) as renderer:
-        for frame in range(frames):
-            env.check()  # on a GPU, errors are raised only here
-            state = env.backend.state
-            lines = [f"{float(env.ctx.episode_time[0]):.2f} s   episode {episode}"]
-            arrows: dict[str, np.ndarray] = {}
-            if isinstance(env.task.commands, VelocityCommands):
-                wanted, actual = command_of(env), velocity_of(state)
-                # Smoothed: at 50 Hz, the sway of each step would make the number unreadable.
-                smooth = actual if smooth is None else smooth + 0.08 * (actual - smooth)
-                lines += [_velocity("command", wanted), _velocity("actual", smooth)]
-                arrows = {"command": wanted[:2], "actual": smooth[:2]}
-            else:
-                for name, value in env.task.metrics(state, env.ctx).items():
-                    each = float((value.each() if isinstance(value, Ratio) else value)[0])
-                    shown = "-" if math.isnan(each) else f"{each:.3f}"  # a Ratio does not count in every step
-                    lines.append(f"{name.replace('_', ' ')} {shown}")
-            goal = goal_of(env) if isinstance(env.task.commands, PoseCommands) else None
-            yield caption(renderer.draw(state, arrows, goal), lines)
-            if frame + 1 == frames:
-                break
-            done = env.step(policy(env.observations)).done
-            reset_state(policy, done)
-            if bool(done[0]):
-                episode, smooth = episode + 1, None
+    given = [".".join(item.key) for item in parse(found.overrides)]
+    task: Task = copy.copy(found.config.task)
+    length = (
+        task.episode_length_s if "task.episode_length_s" in given else max(task.episode_length_s, seconds)
+    )
+    pushed = any(_names(key, "task.pushes") for key in given)
+    what = "the given script"
+    if script is None:
+        if any(_names(key, "task.commands") for key in given):
+            return task, Script(), "the commands that the task draws"
+        script = tour(task.commands, min(seconds, length), None if pushed else task.pushes)
+        if not script:
+            return task, script, "the commands that the task draws" if task.commands else "no commands"
+        what = "a tour of its commands"
+        what += f", pushed at {script.pushes[0].at:.1f} s" if script.pushes else ""
+    # A time-out would throw the robot back to the start of the script.
+    task.episode_length_s = length
+    if not pushed:
+        task.pushes = None
+    elif not script.pushes:
+        script = replace(script, pushes=None)  # those that the task draws
+    return task, script, what
 
 
-def command_of(env: Env) -> np.ndarray:
-    """Command of environment 0: forward, sideways [m/s], yaw rate [rad/s]."""
-    return row(env.ctx.command)
-
-
-def goal_of(env: Env) -> np.ndarray:
-    """The commanded pose of environment 0 in the world: position (3,) [m], perhaps with an orientation wxyz (7,)."""
-    robot, command = env.backend.state.robot, env.ctx.command
-    parts = [robot.base_pos + quat_rotate(robot.base_quat, command[:, :3])]
-    if command.shape[1] > 3:
-        parts.append(quat_multiply(robot.base_quat, command[:, 3:]))
-    return row(torch.cat(parts, dim=1))
-
-
-def velocity_of(state: State) -> np.ndarray:
-    """Velocity of the robot in environment 0 in base axes: forward, sideways [m/s], yaw rate [rad/s]."""
-    return np.array([*row(state.robot.base_lin_vel)[:2], row(state.robot.base_ang_vel)[2]])
-
-
-def _velocity(label: str, values: np.ndarray) -> str:
-    forward, sideways, yaw = values
-    # Adding 0 to the rounded value turns -0.00 into +0.00.
-    forward, sideways, yaw = (round(value, 2) + 0.0 for value in (forward, sideways, yaw))
-    return f"{label:<8} forward {forward:+.2f} m/s   sideways {sideways:+.2f} m/s   yaw {yaw:+.2f} rad/s"
+def _names(key: str, setting: str) -> bool:
+    """Whether an override's key is a setting or one of its parts."""
+    return key == setting or key.startswith(f"{setting}.")
