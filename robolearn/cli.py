@@ -375,6 +375,7 @@ def replay(
     file: Annotated[
         Path, typer.Argument(help="A .replay file, which `sim --suite` or a failed training wrote.")
     ],
+    overrides: Overrides = None,
     video: Annotated[Path | None, typer.Option(help="Write a video of it here.", show_default=False)] = None,
     rows: Annotated[int, typer.Option(min=0, help="Number of control steps in the table; 0: all.")] = 15,
     slow: Annotated[float, typer.Option(help="How many times slower than real time the video is.")] = 4.0,
@@ -387,7 +388,7 @@ def replay(
     """
     from robolearn.commands.replay import replay as again
 
-    return OK if again(file, video, rows, slow) else CHECK_FAILED
+    return OK if again(file, video, rows, slow, overrides or []) else CHECK_FAILED
 
 
 @app.command(epilog=EXPORT_EPILOG, context_settings=WIDTH)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,13 @@ class Row:
     """Pushes, new parameters and resets before the step, and what is not finite after it."""
 
 
-def replay(path: Path, video: Path | None = None, rows: int = SHOWN, slow: float = 4.0) -> bool:
+def replay(
+    path: Path,
+    video: Path | None = None,
+    rows: int = SHOWN,
+    slow: float = 4.0,
+    overrides: Sequence[str] = (),
+) -> bool:
     """Simulate a replay file again and print a table of its steps.
 
     Args:
@@ -60,6 +66,7 @@ def replay(path: Path, video: Path | None = None, rows: int = SHOWN, slow: float
         video: file for a video; None: none.
         rows: rows of the table, the last ones; 0: all.
         slow: how many times slower than real time the video is.
+        overrides: `task=FILE.py:NAME` for a task from a file, which is not imported otherwise.
 
     Returns:
         Whether the end has the recorded bits.
@@ -71,7 +78,7 @@ def replay(path: Path, video: Path | None = None, rows: int = SHOWN, slow: float
     if video is not None:
         require_writable(video.parent)
     recorded = files.read(path)
-    with tempfile.TemporaryDirectory() as folder, files.opened(recorded, Path(folder)) as env:
+    with tempfile.TemporaryDirectory() as folder, files.opened(recorded, Path(folder), overrides) as env:
         states: list[State] = []
         table = list(_rows(recorded, env, states if video is not None else None))
         same = files.same_bits(recorded, env)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,11 +46,12 @@ class Replay:
         """Number of control steps."""
         return sum(event["kind"] == "step" for event in self.events)
 
-    def config(self, folder: Path) -> Config:
-        """The configuration; `folder` is a temporary one."""
+    def config(self, folder: Path, overrides: Sequence[str] = ()) -> Config:
+        """The configuration; `folder` is a temporary one. A task from a file is imported only where an override names
+        it again: see `robolearn.config.load`."""
         file = folder / run_config.FILE_NAME
         file.write_text(self.config_text, encoding="utf-8")
-        return run_config.load(file)
+        return run_config.load(file, overrides)
 
 
 def write(path: Path, dump: dict[str, Any], env: int, config: Config, why: str) -> None:
@@ -102,13 +103,13 @@ def read(path: Path) -> Replay:
 
 
 @contextmanager
-def opened(replay: Replay, folder: Path) -> Iterator[Env]:
+def opened(replay: Replay, folder: Path, overrides: Sequence[str] = ()) -> Iterator[Env]:
     """The Env of a replay, with one environment, set to its beginning.
 
     Raises:
         ConfigError: its configuration does not fit this installation, or the file is damaged.
     """
-    env = make_env(replay.config(folder), num_envs=1)
+    env = make_env(replay.config(folder, overrides), num_envs=1)
     try:
         try:
             env.backend.restore(replay.snapshot)
