@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from robolearn.core.env import Env
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import State, quat_rotate
 from robolearn.errors import ConfigError, quote
 from robolearn.simulation.posed import Posed
 from robolearn.training import replay as files
-from robolearn.training.replay import Replay
+from robolearn.training.replay import Opened, Replay
 from robolearn.training.runs import require_writable
 
 SHOWN = 15
@@ -89,7 +88,7 @@ def replay(
     return same
 
 
-def _rows(recorded: Replay, env: Env, states: list[State] | None) -> Iterator[Row]:
+def _rows(recorded: Replay, env: Opened, states: list[State] | None) -> Iterator[Row]:
     posed = Posed(env.scene)
     told: list[str] = []
     total = recorded.steps * env.dt
@@ -133,7 +132,7 @@ def _row(state: State, robot: Robot, posed: Posed, time: float, told: list[str])
     )
 
 
-def _print(recorded: Replay, env: Env, table: list[Row], rows: int, same: bool) -> None:
+def _print(recorded: Replay, env: Opened, table: list[Row], rows: int, same: bool) -> None:
     name, backend = env.robot.name, env.backend.capabilities.name
     print(f"{recorded.path}: {recorded.why}")
     print(f"{name} on {backend}, environment {recorded.env}: {recorded.steps} control steps of {env.dt:g} s")
@@ -174,7 +173,7 @@ def _print(recorded: Replay, env: Env, table: list[Row], rows: int, same: bool) 
     )
 
 
-def _film(env: Env, states: list[State], table: list[Row], video: Path, slow: float) -> None:
+def _film(env: Opened, states: list[State], table: list[Row], video: Path, slow: float) -> None:
     from robolearn.simulation.renderer import Renderer
     from robolearn.simulation.video import caption, write_video
 

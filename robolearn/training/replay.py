@@ -13,12 +13,14 @@ import torch
 from robolearn.config import run_config
 from robolearn.config.run_config import Config
 from robolearn.core.checksum import checksum
-from robolearn.core.env import Env
 from robolearn.core.recorder import play_event
+from robolearn.envs.backend import Backend
+from robolearn.envs.robot import Robot
+from robolearn.envs.scene import Scene
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError, one_line, quote
 from robolearn.files import replacing
-from robolearn.training.build import make_env
+from robolearn.training.build import make_backend, make_robot, make_scene
 
 SCHEMA = 1
 SUFFIX = ".replay"
@@ -102,29 +104,42 @@ def read(path: Path) -> Replay:
     return Replay(path, content["config"], **fields)
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A simulator of one environment, set to the beginning of a replay; there is no task: its inputs are recorded."""
+
+    backend: Backend
+    robot: Robot
+    scene: Scene
+    dt: float
+    """Control period [s]."""
+
+
 @contextmanager
-def opened(replay: Replay, folder: Path, overrides: Sequence[str] = ()) -> Iterator[Env]:
-    """The Env of a replay, with one environment, set to its beginning.
+def opened(replay: Replay, folder: Path, overrides: Sequence[str] = ()) -> Iterator[Opened]:
+    """The simulator of a replay, set to its beginning.
 
     Raises:
         ConfigError: its configuration does not fit this installation, or the file is damaged.
     """
-    env = make_env(replay.config(folder, overrides), num_envs=1)
+    config = replay.config(folder, overrides)
+    backend = make_backend(config, 1)
     try:
+        robot = make_robot(config)
         try:
-            env.backend.restore(replay.snapshot)
+            backend.restore(replay.snapshot)
         except (KeyError, RuntimeError, IndexError, TypeError, AttributeError, ValueError) as error:
             raise ConfigError(
-                f"{quote(str(replay.path), 120)} does not fit robot {env.robot.name} on "
-                f"{env.backend.capabilities.name}: {one_line(str(error), 120)}"
+                f"{quote(str(replay.path), 120)} does not fit robot {robot.name} on "
+                f"{backend.capabilities.name}: {one_line(str(error), 120)}"
             ) from error
-        yield env
+        yield Opened(backend, robot, make_scene(config, robot), config.task.control_dt)
     finally:
-        env.close()
+        backend.close()
 
 
 def steps_of(
-    replay: Replay, env: Env, told: Callable[[dict[str, Any]], None] | None = None
+    replay: Replay, env: Opened, told: Callable[[dict[str, Any]], None] | None = None
 ) -> Iterator[State]:
     """The State at the beginning and after each control step; `told` sees every event before it happens.
 
@@ -146,6 +161,6 @@ def steps_of(
             yield env.backend.state
 
 
-def same_bits(replay: Replay, env: Env) -> bool:
+def same_bits(replay: Replay, env: Opened) -> bool:
     """Whether the State after the last step has the bits that were recorded."""
     return checksum(env.backend.state) == replay.checksum

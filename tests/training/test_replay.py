@@ -53,7 +53,7 @@ def test_a_replay_repeats_pushes_parameters_and_resets_bit_for_bit(tmp_path, bac
     if steps == 40:
         assert kinds == {"step", "push", "params", "reset"}
     with replay.opened(found, tmp_path) as env:
-        assert env.num_envs == 1
+        assert env.backend.num_envs == 1
         states = sum(1 for _ in replay.steps_of(found, env))
         assert states == found.steps + 1
         assert replay.same_bits(found, env)
