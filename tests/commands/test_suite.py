@@ -299,7 +299,8 @@ def test_junit_is_read_back_with_a_test_case_for_each_scenario_and_gate(tmp_path
     path = tmp_path / "out.xml"
     path.write_bytes(text)
     report = junitparser.JUnitXml.fromfile(str(path))
-    assert (report.tests, report.failures, report.skipped, report.errors) == (8, 2, 1, 0)
+    assert (report.tests, report.failures, report.errors) == (8, 2, 0)
+    assert sum(each.skipped for each in report) == 1
     cases = [case for each in report for case in each]
     assert [case.name for case in cases][:3] == [
         "finite [mujoco]",

@@ -1,0 +1,45 @@
+"""The workflow for GitHub Actions and the example for GitLab: valid by their schemas, and they call what exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from robolearn import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = {
+    "vendor.github-workflows": ROOT / ".github" / "workflows" / "simulation.yml",
+    "vendor.gitlab-ci": ROOT / "suites" / "gitlab-ci.yml",
+}
+
+
+@pytest.mark.parametrize("schema", FILES)
+def test_a_ci_file_fits_its_schema_and_a_misspelt_key_does_not(tmp_path, schema) -> None:
+    def fits(path: Path) -> bool:
+        command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(path)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    assert fits(FILES[schema])
+    wrong = tmp_path / FILES[schema].name
+    wrong.write_text(FILES[schema].read_text().replace("  timeout", "  timeoutt"))
+    assert not fits(wrong)
+
+
+@pytest.mark.parametrize("schema", FILES)
+def test_a_ci_file_calls_an_option_that_exists_and_the_suite_of_the_repository(schema) -> None:
+    text = FILES[schema].read_text()
+    (call,) = re.findall(r"robolearn sim .*", text)
+    known = {
+        option for each in typer.main.get_command(cli.app).commands["sim"].params for option in each.opts
+    }  # type: ignore[attr-defined]
+    used = re.findall(r"--[a-z-]+", call)
+    assert len(used) == 3
+    assert set(used) <= known
+    (suite,) = set(re.findall(r"suites/\w+\.yaml", text))
+    assert (ROOT / suite).is_file()
