@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robolearn.envs.backend import PARAMETERS
+from robolearn.export import other_simulators
 from robolearn.export.closed_loop import LIMIT, SECONDS, STARTS
 from robolearn.export.markdown import bullets, columns, figures_table, interval, span, table
 from robolearn.export.robot_report import agreement, golden_facts
@@ -161,6 +162,7 @@ def _answers(out: Export) -> list[tuple[str, ...]]:
         ),
         ("Does it stay up?", fell, f"the same starts{f', under {under}' * bool(under)}"),
         *_late(out),
+        *other_simulators.answer(out.compared),
         (f"Is it fast enough for {target_title(out)}?", *speed(out)),
     ]
 

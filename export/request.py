@@ -56,6 +56,8 @@ class Request:
     """Duration of the measurement at the control rate [s]; 0: no measurement."""
     require_engine: bool = False
     require_measured: bool = False
+    require_sim2sim: float | None = None
+    """Least survival in other simulators, as a share of that in its own; None: they are not tried."""
     sign: Path | None = None
     """File of an ed25519 private key to sign the bundle with."""
 
@@ -110,6 +112,8 @@ def check_request(request: Request) -> Checked:
     ):
         if not low <= value <= 86400:
             raise ConfigError(f"{option} {value:g} is not within {low:g}..86400")
+    if request.require_sim2sim is not None and not 0 <= request.require_sim2sim <= 1:
+        raise ConfigError(f"--require-sim2sim {request.require_sim2sim:g} is not within 0..1")
     if request.rate is not None and not (math.isfinite(request.rate) and request.rate > 0):
         raise ConfigError(
             f"--rate {request.rate:g} Hz is not a control rate; give a positive number, or omit it"
@@ -141,6 +145,10 @@ def check_request(request: Request) -> Checked:
     trained = runs.open_run(request.run, files).config if changes else found.config
     period = trained.task.control_dt
     if found.config.backend_name == EXTERNAL:
+        if request.require_sim2sim is not None:
+            raise ConfigError(
+                f"--require-sim2sim: task={found.config.task_name} brings its own simulator; there is no other one"
+            )
         if request.profiles:
             raise ConfigError(
                 f"--profile {request.profiles[0]} needs joints, and task={found.config.task_name} has none; omit it"

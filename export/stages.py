@@ -22,7 +22,7 @@ from robolearn.core.contract import Contract, contract_of
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, MissingError, RunFailed, printable
 from robolearn.export import bundle as bundles
-from robolearn.export import profiles
+from robolearn.export import other_simulators, profiles
 from robolearn.export.closed_loop import DelayResult, Gap, closed_loop, one_step_late
 from robolearn.export.consistent import require_consistent
 from robolearn.export.controller import Controller, Exportable
@@ -48,6 +48,7 @@ from robolearn.runtime.sessions import OnnxSession, Session
 from robolearn.runtime.signature import SIGNATURE, sign
 from robolearn.simulation.episodes import NEVER_TRAINED
 from robolearn.simulation.picture import draw
+from robolearn.simulation.sim2sim import Comparison
 from robolearn.training.build import make_env
 from robolearn.training.runs import load_policy
 from robolearn.training.train import set_threads
@@ -86,6 +87,8 @@ class Export:
     """Whether there is a picture of the home pose."""
     late: DelayResult | None = None
     """Result with joint targets one control step late."""
+    compared: list[Comparison] = field(default_factory=list)
+    """The policy in other simulators."""
 
 
 def show(verdict: str, stage: str, text: str) -> None:
@@ -174,6 +177,10 @@ def export(request: Request) -> int:
         gap, late = trial.closed_loop(bundle, driving)
         for finding in trial.findings(gap, late):
             show(*finding)
+        compared: list[Comparison] = []
+        if request.require_sim2sim is not None:
+            compared, text = other_simulators.other_simulators(checked, show)
+            other_simulators.write(folder, text)
         sessions: list[Session] = [session] if isinstance(session, OnnxSession) else []
         why_no_engine = checked.engine_here
         if not why_no_engine:
@@ -206,6 +213,7 @@ def export(request: Request) -> int:
             why_no_engine,
             drawn=(folder / bundles.PICTURE).exists(),
             late=late,
+            compared=compared,
         )
         if driving is not session:
             out.warnings.append(

@@ -430,6 +430,14 @@ def export(
     require_measured: Annotated[
         bool, typer.Option("--require-measured", help="Fail where this machine is not the export target.")
     ] = False,
+    require_sim2sim: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Fail where the policy survives less in another installed simulator; a share of its own, such as 0.9.",
+        ),
+    ] = None,
     sign: Annotated[
         Path | None,
         typer.Option("--sign", metavar="KEY", help="Sign the bundle with an ed25519 private key (PEM)."),
@@ -461,6 +469,7 @@ def export(
         measure_seconds=measure_seconds,
         require_engine=require_engine,
         require_measured=require_measured,
+        require_sim2sim=require_sim2sim,
         sign=sign,
     )
     with export_codes():
