@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-GOOD, BAD, UNKNOWN = "good", "bad", "unknown"
-"""Marks of a cell or a line."""
+GOOD, BAD, UNKNOWN, NOTED = "good", "bad", "unknown", "noted"
+"""Marks of a cell or a line: passed, failed, no verdict, and worth a look without being good or bad."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,8 @@ class Section:
     id: str
     title: str
     blocks: list[Any] = field(default_factory=list)
+    short: str = ""
+    """Title in the navigation, where it is another."""
 
 
 @dataclass

@@ -31,9 +31,17 @@ UNITS = {
 }
 """Units of columns whose unit is known."""
 
+TITLES = {
+    "episode/return": "return of an episode",
+    "episode/length": "episode length",
+    "episode/fall_rate": "share of episodes terminated",
+    "reward/total": "reward of a step",
+    "steps_per_second": "environment steps per second, learning included",
+}
+"""What a column is, where its name does not say it."""
+
 LEVEL = "metric/level_"
 """Columns of the levels of curricula, as shares of the level of a complete training."""
-
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -48,8 +56,8 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def word(name: str) -> str:
-    """A column's name without its group, in words."""
-    return name.rpartition("/")[2].replace("_", " ")
+    """What a column is, in words: its name without the group."""
+    return TITLES.get(name) or name.rpartition("/")[2].replace("_", " ")
 
 
 def binned(values: np.ndarray, count: int = POINTS) -> np.ndarray:
@@ -108,10 +116,9 @@ def sections(run: RunData) -> list[Section]:
 
 def learning(run: RunData) -> Section:
     """The return and the errors, large."""
-    section = Section("learning", "Learning curves")
-    names = [("episode/return", "return of an episode"), ("reward/total", "reward of a step")]
-    names += [(name, word(name)) for name in ("metric/linear_velocity_error", "metric/yaw_rate_error")]
-    figures = [single(run, name, title) for name, title in names if name in run.columns]
+    section = Section("learning", "Learning curves", short="Learning")
+    names = ("episode/return", "reward/total", "metric/linear_velocity_error", "metric/yaw_rate_error")
+    figures = [single(run, name) for name in names if name in run.columns]
     if figures:
         width = width_of(run.iterations)
         of = f"Each point is the mean of {width} iterations." if width > 1 else "Each point is one iteration."
@@ -121,7 +128,7 @@ def learning(run: RunData) -> Section:
 
 def rewards(run: RunData) -> Section:
     """Weighted terms in one figure with a table, raw terms side by side."""
-    section = Section("rewards", "Reward terms")
+    section = Section("rewards", "Reward terms", short="Rewards")
     terms = [name for name in run.columns if name.startswith("reward/") and name != "reward/total"]
     terms.sort(key=lambda name: -abs(run.final(name) or 0.0))
     acting = [name for name in terms if np.nanmax(np.abs(run.columns[name]), initial=0.0) > 0]
@@ -136,11 +143,14 @@ def rewards(run: RunData) -> Section:
         share = "-" if final is None or not total else f"{100 * abs(final) / total:.1f} %"
         colour = acting.index(name) if name in acting else None
         rows.append((Cell(word(name), colour=colour), number(final), number(raw), share))
-    caption = "Means of the last tenth of the iterations; the share is that of the sum of all absolute values."
+    caption = (
+        "Means of the last tenth of the iterations; the share is that of the sum of all absolute values."
+    )
     section.blocks.append(Table(("term", "weighted", "raw", "share"), rows, caption, numeric=1))
-    raw = [single(run, name) for name in run.columns if name.startswith("raw/")]
-    if raw:
-        section.blocks.append(Plots(raw, small=True, folded=f"Raw terms, before their weights ({len(raw)})"))
+    figures = [single(run, name) for name in run.columns if name.startswith("raw/")]
+    if figures:
+        title = f"Raw terms, before their weights ({len(figures)})"
+        section.blocks.append(Plots(figures, small=True, folded=title))
     return section
 
 
@@ -157,9 +167,13 @@ def episodes(run: RunData) -> Section:
             {"name": "timed out", "colour": 0, "y": plain(100 * binned(1 - ended))},
         ]
         figures.append(Figure("how they ended", shares, "%", stacked=True, legend=True, zero=True))
-    if "diverged" in run.columns:
+    diverged = run.columns.get("diverged")
+    if diverged is not None and np.nanmax(diverged, initial=0) > 0:
         figures.append(single(run, "diverged", "diverged steps of an iteration", zero=True))
     section.blocks = [Plots(figures)] if figures else []
+    if diverged is not None:
+        count = np.nansum(diverged)
+        section.blocks.append(Text(f"{count:,.0f} steps diverged." if count else "No step diverged."))
     return section
 
 
@@ -193,20 +207,23 @@ def times(run: RunData) -> Section:
     figures = []
     if phases and "time/total" in run.columns:
         with np.errstate(divide="ignore", invalid="ignore"):
-            shares = [100 * binned(run.columns[f"time/{phase}"] / run.columns["time/total"]) for phase in phases]
+            shares = [
+                100 * binned(run.columns[f"time/{phase}"] / run.columns["time/total"]) for phase in phases
+            ]
         traces = [
             {"name": phase, "colour": i, "y": plain(share)}
             for i, (phase, share) in enumerate(zip(phases, shares, strict=True))
         ]
         figures.append(Figure("share of an iteration", traces, "%", stacked=True, legend=True, zero=True))
     if "steps_per_second" in run.columns:
-        title = "environment steps per second, learning included"
-        figures.append(single(run, "steps_per_second", title, zero=True))
+        figures.append(single(run, "steps_per_second", zero=True))
     if figures:
         section.blocks.append(Plots(figures))
     if phases:
         sums = {phase: float(np.nansum(run.columns[f"time/{phase}"])) for phase in phases}
         total = sum(sums.values()) or 1.0
         rows = [(phase, f"{value:,.1f}", f"{100 * value / total:.1f} %") for phase, value in sums.items()]
-        section.blocks.append(Table(("phase", "seconds", "share"), rows, "Of all logged iterations.", numeric=1))
+        section.blocks.append(
+            Table(("phase", "seconds", "share"), rows, "Of all logged iterations.", numeric=1)
+        )
     return section

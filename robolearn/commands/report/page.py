@@ -39,9 +39,13 @@ def render(page: Page, plotly: str) -> str:
         loader=source, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     # Text of ours, as it is: within style and script elements HTML knows no escapes.
-    ours = {name: Markup((HERE / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js")}  # noqa: S704
+    ours = {name: Markup((HERE / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js")}
     return environment.get_template("page.html").render(
-        page=page, data=data_of(page), plotly=Markup(plotly), version=__version__, **ours  # noqa: S704
+        page=page,
+        data=data_of(page),
+        plotly=Markup(plotly),
+        version=__version__,
+        **ours,
     )
 
 

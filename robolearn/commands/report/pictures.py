@@ -28,7 +28,7 @@ SECONDS = (0.0, 1.0, 2.5, 5.0)
 
 def section(run: RunData, stills: bool, words: tuple[str, ...] = ()) -> Section:
     """The video where it is small enough, else stills; a line that says why where there are none."""
-    out = Section("pictures", "The robot")
+    out = Section("pictures", "The robot", short="Robot")
     if run.video is not None:
         size = run.video.stat().st_size
         if size <= LARGEST_VIDEO:

@@ -66,7 +66,9 @@ class RunData:
     def last(self, name: str) -> float | None:
         """The last value of a column."""
         column = self.columns.get(name)
-        known = column[np.isfinite(column)] if column is not None else ()
+        if column is None:
+            return None
+        known = column[np.isfinite(column)]
         return float(known[-1]) if len(known) else None
 
     def final(self, name: str) -> float | None:
@@ -115,8 +117,12 @@ def read(run: str | None) -> RunData:
     out.columns, notes = read_columns(folder / METRICS, running=out.trains is not None)
     out.notes += [] if shipped else notes
     if checkpoint is None:
-        out.notes.append("The run has no checkpoint: it ended before its first one, or has not reached it yet.")
-    out.starts = [entry for entry in _dict(_json(folder / origin.FILE_NAME, out)).get("starts", []) if _dict(entry)]
+        out.notes.append(
+            "The run has no checkpoint: it ended before its first one, or has not reached it yet."
+        )
+    out.starts = [
+        entry for entry in _dict(_json(folder / origin.FILE_NAME, out)).get("starts", []) if _dict(entry)
+    ]
     out.made = _dict(_json(folder / "made.json", out))
     for path in _files(out.output, ".json"):
         if path.name not in NO_RESULT and (content := _json(path, out)) is not None:
@@ -174,7 +180,9 @@ def read_columns(path: Path, running: bool = False) -> tuple[dict[str, np.ndarra
         if not running:
             notes.append(f"The last line of {path.name} is incomplete: the run was killed. It is left out.")
     if bad:
-        notes.append(f"{len(bad)} lines of {path.name} cannot be read and are left out, the first is line {bad[0]}.")
+        notes.append(
+            f"{len(bad)} lines of {path.name} cannot be read and are left out, the first is line {bad[0]}."
+        )
     if not rows:
         notes.append(f"There are no curves: {path.name} has no complete line.")
     return {name: np.array(column) for name, column in columns.items()}, notes
@@ -188,7 +196,9 @@ def _row(line: bytes) -> dict[str, float] | None:
         return None
     if not isinstance(row, dict) or not isinstance(row.get("iteration"), (int, float)):
         return None
-    return {name: float(v) for name, v in row.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
+    return {
+        name: float(v) for name, v in row.items() if isinstance(v, (int, float)) and not isinstance(v, bool)
+    }
 
 
 def junit(path: Path) -> list[tuple[str, str, str]] | None:
@@ -240,12 +250,14 @@ def _dict(value: Any) -> dict[str, Any]:
 
 def _bundle(folder: Path, out: RunData) -> Bundle:
     manifest, latency = (_dict(_json(folder / name, out)) for name in ("manifest.json", "latency.json"))
-    answers: list[list[str]] = []
     try:
         text = (folder / "REPORT.md").read_text(encoding="utf-8").partition("\n## In short\n")[2]
     except (OSError, UnicodeDecodeError):
         text = ""
-    for line in text.partition("\n## ")[0].splitlines():
-        if line.startswith("|") and not line.startswith("| ---"):
-            answers.append([cell.strip() for cell in line.strip("|").split(" | ")])
+    lines = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    answers = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in lines
+        if not line.startswith("| ---")
+    ]
     return Bundle(folder, manifest, latency, answers)

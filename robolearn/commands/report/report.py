@@ -89,10 +89,14 @@ def notes(run: RunData) -> list[Cell]:
     if run.trains:
         target = run.setting("max_iterations")
         of = f" of {target}" if target else ""
-        lines.append(f"The run is still training: iteration {run.iterations and int(run.last('iteration') or 0)}{of}.")
+        lines.append(
+            f"The run is still training: iteration {run.iterations and int(run.last('iteration') or 0)}{of}."
+        )
     elif _short(run):
         target = run.setting("max_iterations")
-        lines.append(f"The run has {int(run.last('iteration') or 0)} of {target} iterations: it was stopped, or failed.")
+        lines.append(
+            f"The run has {int(run.last('iteration') or 0)} of {target} iterations: it was stopped, or failed."
+        )
     return [Cell(line, UNKNOWN) for line in (*lines, *run.notes)]
 
 
@@ -122,7 +126,9 @@ def overview(run: RunData) -> Section:
         section.blocks.append(Facts(big, big=True))
     section.blocks.append(Facts(facts(run)))
     if big and run.iterations > 1:
-        text = "Return, length, ends and error: means of the last tenth of the training, with exploration noise."
+        text = (
+            "Return, length, ends and error: means of the last tenth of the training, with exploration noise."
+        )
         section.blocks.append(Text(text))
     return section
 
@@ -148,7 +154,12 @@ def facts(run: RunData) -> list[tuple[str, str]]:
     ]
     if made := run.made:
         rows += [
-            ("environment steps", f"{made['environment_steps'] / 1e6:.2f} M" if _is_number(made.get("environment_steps")) else None),
+            (
+                "environment steps",
+                f"{made['environment_steps'] / 1e6:.2f} M"
+                if _is_number(made.get("environment_steps"))
+                else None,
+            ),
             ("wall time", f"{made['minutes']:.0f} min" if _is_number(made.get("minutes")) else None),
         ]
     return [(name, str(value)) for name, value in rows if value not in (None, "")]
@@ -171,7 +182,7 @@ def machine_text(machine: dict[str, Any]) -> str:
 
 def terms(run: RunData, words: tuple[str, ...]) -> Section:
     """The table of what is active in the task."""
-    section = Section("terms", "What is active")
+    section = Section("terms", "What is active", short="Terms")
     try:
         sections = active_of(run, words)
     except (ConfigError, MissingError) as error:
@@ -209,7 +220,9 @@ def configuration(run: RunData) -> Section:
         text = (run.folder / config.FILE_NAME).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return Section("configuration", "Configuration")
-    return Section("configuration", "Configuration", [Code(text, f"{config.FILE_NAME}: every setting of the run")])
+    return Section(
+        "configuration", "Configuration", [Code(text, f"{config.FILE_NAME}: every setting of the run")]
+    )
 
 
 def origin(run: RunData) -> Section:
@@ -219,8 +232,8 @@ def origin(run: RunData) -> Section:
         shown = [entry for entry in run.starts if isinstance(entry.get("versions"), dict)]
         rows: list[tuple[str, ...]] = [("iteration", *(str(entry.get("iteration", "")) for entry in shown))]
         rows.append(("commit", *(str(entry.get("commit") or "not a checkout") for entry in shown)))
-        for name in dict.fromkeys(name for entry in shown for name in entry["versions"]):
-            rows.append((name, *(str(entry["versions"].get(name, "-")) for entry in shown)))
+        packages = dict.fromkeys(name for entry in shown for name in entry["versions"])
+        rows += [(name, *(str(entry["versions"].get(name, "-")) for entry in shown)) for name in packages]
         machines = [entry.get("machine") for entry in shown]
         rows.append(("machine", *(machine_text(m) if isinstance(m, dict) else "-" for m in machines)))
         heads = [str(entry.get("at", "")).replace("T", " ")[:19] for entry in shown]

@@ -26,10 +26,9 @@ def evaluation(run: RunData) -> Section:
     if not found:
         section.blocks = [Text(f"There is no {EVALUATION}; write one with: robolearn eval {run.name}")]
         return section
-    rows: list[Sequence[str]] = []
     names = {key: _evaluated(content) for key, content in found.items()}
-    for label in dict.fromkeys(label for values in names.values() for label in values):
-        rows.append((label, *(values.get(label, "-") for values in names.values())))
+    labels = dict.fromkeys(label for values in names.values() for label in values)
+    rows = [(label, *(values.get(label, "-") for values in names.values())) for label in labels]
     caption = "Whole episodes of the deterministic policy (robolearn eval)."
     section.blocks = [Table(("", *found), rows, caption, numeric=1)]
     for path, content in found.items():
@@ -47,7 +46,9 @@ def _evaluated(content: Mapping[str, Any]) -> dict[str, str]:
     """The rows of one metrics.json by their label."""
     get = content.get
     out = {"simulator": str(get("backend", "-")), "iteration": str(get("iteration", "-"))}
-    out["episodes"] = f"{get('episodes', '-')}, {'with' if get('observation_noise') else 'without'} observation noise"
+    out["episodes"] = (
+        f"{get('episodes', '-')}, {'with' if get('observation_noise') else 'without'} observation noise"
+    )
     out["settings changed"] = ", ".join(map(str, get("overrides") or ())) or "none"
     if isinstance(get("survival_rate"), (int, float)):
         out["survival"] = f"{100 * get('survival_rate'):.1f} %"  # type: ignore[operator]
@@ -55,7 +56,9 @@ def _evaluated(content: Mapping[str, Any]) -> dict[str, str]:
         out["return"] = f"{number(get('return_mean'))} ± {number(get('return_std'))}"
     limit = get("episode_limit_s")
     if isinstance(get("episode_length_s"), (int, float)):
-        out["episode length"] = f"{number(get('episode_length_s'))}{f' of {number(limit)}' if limit else ''} s"
+        out["episode length"] = (
+            f"{number(get('episode_length_s'))}{f' of {number(limit)}' if limit else ''} s"
+        )
     if isinstance(get("forward_distance"), (int, float)):
         out["forward distance"] = f"{number(get('forward_distance'))} m"
     units = {**TRACKING, **{name.rpartition("/")[2]: unit for name, unit in UNITS.items()}}
@@ -76,7 +79,7 @@ def _name(path: str) -> str:
 
 def simulators(run: RunData) -> Section:
     """Every sim2sim.json: metrics by backend, gaps with intervals, verdicts."""
-    section = Section("sim2sim", "Other simulators")
+    section = Section("sim2sim", "Other simulators", short="Sim-to-sim")
     for path, content in run.results.items():
         if _name(path) == SIM2SIM and isinstance(content, dict):
             section.blocks += compared(content)
@@ -92,7 +95,7 @@ def compared(content: Mapping[str, Any]) -> list[Any]:
     names = list(dict.fromkeys([n for values in backends.values() for n in values] + [n for _, n in gaps]))
     others = list(dict.fromkeys(backend for backend, _ in gaps))
     if backends or gaps:
-        rows = []
+        rows: list[Sequence[str | Cell]] = []
         for name in names:
             means = [_shown(values.get(name)) for values in backends.values()]
             off = [_gap(gaps.get((backend, name))) for backend in others]
@@ -114,11 +117,13 @@ def _backends(node: Any) -> dict[str, dict[str, Any]]:
     if isinstance(node, list):
         node = {str(i.get("name", i.get("backend", n))): i for n, i in enumerate(node) if isinstance(i, dict)}
     out: dict[str, dict[str, Any]] = {}
-    for name, values in (node.items() if isinstance(node, dict) else ()):
+    for name, values in node.items() if isinstance(node, dict) else ():
         if isinstance(values, dict):
             inner = values.get("metrics")
             named = dict(inner) if isinstance(inner, dict) else {}
-            named |= {k: v for k, v in values.items() if k != "metrics" and (_numeric(v) or _mean(v) is not None)}
+            named |= {
+                k: v for k, v in values.items() if k != "metrics" and (_numeric(v) or _mean(v) is not None)
+            }
             out[str(name)] = named
     return out
 
@@ -205,7 +210,9 @@ def _verdicts(node: Any) -> list[Cell]:
         text = node.get("text", node.get("line", node.get("message")))
         if isinstance(text, str):
             return [Cell(text, _mark(node.get("ok", node.get("passed", node.get("verdict", text)))))]
-        return [Cell(f"{k}: {_word(v)}", _mark(v)) for k, v in node.items() if not isinstance(v, (dict, list))]
+        return [
+            Cell(f"{k}: {_word(v)}", _mark(v)) for k, v in node.items() if not isinstance(v, (dict, list))
+        ]
     return []
 
 
@@ -218,7 +225,7 @@ def _word(value: Any) -> str:
 
 def suites(run: RunData) -> Section:
     """JUnit reports."""
-    section = Section("suites", "Simulation suites")
+    section = Section("suites", "Simulation suites", short="Suites")
     marks = {"passed": GOOD, "failed": BAD, "skipped": UNKNOWN}
     for path, cases in run.suites.items():
         failed = sum(outcome == "failed" for _, outcome, _ in cases)
@@ -230,7 +237,7 @@ def suites(run: RunData) -> Section:
 
 def others(run: RunData) -> Section:
     """JSON files of other kinds, as tables of names and values."""
-    section = Section("files", "Other result files")
+    section = Section("files", "Other result files", short="Files")
     for path, content in run.results.items():
         if _name(path) not in (EVALUATION, SIM2SIM):
             section.blocks += table_of(content, path)
@@ -255,7 +262,9 @@ def flat(node: Any, path: str = "", depth: int = 0) -> list[tuple[str, str]]:
     else:
         text = number(float(node), 6) if isinstance(node, float) else str(node)
         return [(path, text if len(text) <= 300 else text[:297] + "...")]
-    return [row for key, value in items for row in flat(value, f"{path}.{key}" if path else str(key), depth + 1)]
+    return [
+        row for key, value in items for row in flat(value, f"{path}.{key}" if path else str(key), depth + 1)
+    ]
 
 
 # ---------------------------------------------------------------------- bundles
@@ -265,7 +274,7 @@ TIMES = {"p50_ms": "p50", "p99_ms": "p99", "jitter_ms": "jitter", "max_ms": "max
 
 def exports(run: RunData) -> Section:
     """Every bundle: answers of its report, and latency against the budget."""
-    section = Section("export", "On the robot's computer")
+    section = Section("export", "On the robot's computer", short="Export")
     for bundle in run.bundles:
         section.blocks += _bundle(bundle)
     if not run.bundles:
@@ -282,9 +291,18 @@ def _bundle(bundle: Bundle) -> list[Any]:
     stated = bundle.latency.get("lines")
     lines = [Cell(str(line), mark) for line in stated] if isinstance(stated, list) else []
     about = ", ".join(
-        filter(None, (f"iteration {made.get('iteration', '?')}", str(made.get("exported_at", ""))[:10], made.get("machine")))
+        filter(
+            None,
+            (
+                f"iteration {made.get('iteration', '?')}",
+                str(made.get("exported_at", ""))[:10],
+                made.get("machine"),
+            ),
+        )
     )
-    blocks: list[Any] = [Text(f"{about}. Details: {bundle.path}/REPORT.md", heading=f"export target {bundle.path.name}")]
+    blocks: list[Any] = [
+        Text(f"{about}. Details: {bundle.path}/REPORT.md", heading=f"export target {bundle.path.name}")
+    ]
     if bundle.answers:
         head, *rows = [[_plain(cell) for cell in row] for row in bundle.answers]
         blocks.append(Table(head, rows))
@@ -293,15 +311,23 @@ def _bundle(bundle: Bundle) -> list[Any]:
     rows_: list[Sequence[str | Cell]] = []
     measured = bundle.latency.get("measured")
     for result in measured if isinstance(measured, list) else ():
-        for part, title in (("paced", "whole step, paced"), ("network", "network alone"), ("hot", "without pauses")):
+        for part, title in (
+            ("paced", "whole step, paced"),
+            ("network", "network alone"),
+            ("hot", "without pauses"),
+        ):
             values = result.get(part) if isinstance(result, dict) else None
             if isinstance(values, dict):
                 cells = [_against(values.get(key), budget.get(name), part) for key, name in TIMES.items()]
-                rows_.append((f"{result.get('runtime', '')}, {title}", *cells, number(values.get("count"), 8)))
+                rows_.append(
+                    (f"{result.get('runtime', '')}, {title}", *cells, number(values.get("count"), 8))
+                )
     if rows_:
         rows_.append(("budget", *(number(budget.get(name)) for name in TIMES.values()), ""))
         caption = "Milliseconds a control step, on the machine of the export."
-        blocks.append(Table(("measured", "p50", "p99", "p99 - p50", "max", "steps"), rows_, caption, numeric=1))
+        blocks.append(
+            Table(("measured", "p50", "p99", "p99 - p50", "max", "steps"), rows_, caption, numeric=1)
+        )
     if lines:
         blocks.append(Lines(lines))
     if uri := picture_uri(bundle.path / "latency.png"):
