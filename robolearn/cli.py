@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from robolearn import __version__
-from robolearn.commands.exits import CHECK_FAILED, OK, exit_code, export_codes
+from robolearn.commands.exits import CHECK_FAILED, MISSING, OK, exit_code, export_codes
 from robolearn.config.overrides import split
 from robolearn.errors import ConfigError, did_you_mean, quote
 
@@ -434,6 +434,19 @@ def report(
 
     describe(run, overrides, output, stills)
     return OK
+
+
+@app.command(epilog=EPILOG, context_settings=WIDTH)
+def doctor(
+    json: Annotated[Path | None, typer.Option(help="File for the same, as JSON.", show_default=False)] = None,
+) -> int:
+    """Show what this machine can do, and the command that installs what is missing.
+
+    Exit code 3 where no training works, not even on the CPU.
+    """
+    from robolearn.commands.doctor import doctor as examine
+
+    return OK if examine(json) else MISSING
 
 
 @app.command("grad-check", epilog=EPILOG, context_settings=WIDTH)
