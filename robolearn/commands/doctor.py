@@ -164,10 +164,10 @@ def processor(path: Path) -> Row:
     model = values.get("model name") or platform.processor() or platform.machine()
     flags = set((values.get("flags") or values.get("features") or "").split())
     has = [flag for flag in SIMD if flag in flags]
-    text = f"{model}, {platform.machine()}"
+    text = ", ".join(dict.fromkeys((model, platform.machine())))
     if has:
         text += f", {', '.join(has)}"
-    if platform.machine() == "x86_64" and flags and "avx2" not in flags:
+    if "flags" in values and "avx2" not in flags:  # the flags of x86; ARM has features
         return Row("machine", "processor", WARNING, f"{text}: no AVX2, so training is slow")
     return Row("machine", "processor", OK, text)
 
@@ -247,7 +247,7 @@ def learning() -> Iterator[Row]:
         import torch
     except Exception as error:  # a broken installation raises OSError, ImportError or AttributeError
         yield Row(part, "torch", MISSING, _why(error), TORCH_FIX)
-        yield from _gpus(None)
+        yield from gpus(None)
         return
     capability = torch.backends.cpu.get_cpu_capability()
     text = f"{torch.__version__}, {torch.get_num_threads()} threads, instructions {capability}"
@@ -261,10 +261,10 @@ def learning() -> Iterator[Row]:
 
     precision = choose_precision("auto", torch.device("cpu"))
     yield Row(part, "precision on the CPU", NOTE, f"{precision} (learner.precision=auto)")
-    yield from _gpus(torch)
+    yield from gpus(torch)
 
 
-def _gpus(torch: Any) -> Iterator[Row]:
+def gpus(torch: Any) -> Iterator[Row]:
     """GPUs that the driver has, and whether torch can use them."""
     part, driver = "learning", nvidia_smi()
     build = getattr(getattr(torch, "version", None), "cuda", None)
@@ -275,7 +275,8 @@ def _gpus(torch: Any) -> Iterator[Row]:
             of = f", driver {driver[0][1]}" if driver else ""
             yield Row(part, f"cuda:{i}", OK, f"{text}, CUDA {build}{of}")
     elif driver:
-        text = f"{driver[0][0]}, driver {driver[0][1]}, is not used: torch {getattr(torch, '__version__', 'is missing')}"
+        version = getattr(torch, "__version__", "is missing")
+        text = f"{driver[0][0]}, driver {driver[0][1]}, is not used: torch {version}"
         why = "" if build else " is built for the CPU"
         fix = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
         if build:
@@ -406,6 +407,8 @@ def opengl() -> Row:
         fix = GL_FIX if isinstance(error, MissingError) else "see the rows on torch and MuJoCo"
         if "MUJOCO_GL" in why:
             why, fix = "MUJOCO_GL is set to something that MuJoCo refuses", "unset MUJOCO_GL"
+        elif os.environ.get("MUJOCO_GL", "").lower().strip() in ("egl", "osmesa"):
+            fix = f"unset MUJOCO_GL, so that every platform is tried; or {fix}"
         # What to install is in the fix.
         why = why.replace("; apt install libegl1 libgl1 (or libosmesa6 libgl1)", "")
         return Row("tools", "OpenGL", MISSING, f"no videos and pictures: {why}", fix)

@@ -15,6 +15,12 @@ from robolearn.commands.report.reading import Bundle, RunData
 
 SIM2SIM = "sim2sim.json"
 
+LONGEST_ROW = 100
+"""Longest list that is shown in one row [characters]."""
+
+LONGEST_TEXT = 2000
+"""Longest text that is shown whole [characters]."""
+
 MOST_ROWS = 200
 """Largest number of rows of a table of a file whose layout is not known."""
 
@@ -254,17 +260,21 @@ def table_of(content: Any, title: str) -> list[Table]:
 
 
 def flat(node: Any, path: str = "", depth: int = 0) -> list[tuple[str, str]]:
-    """The values in nested mappings and lists with their dotted names; lists of plain values in one row."""
+    """The values in nested mappings and lists with their dotted names; short lists in one row."""
     if isinstance(node, dict) and depth < 8:
         items: Any = node.items()
-    elif isinstance(node, list) and depth < 8 and any(isinstance(item, (dict, list)) for item in node):
+    elif isinstance(node, list) and depth < 8 and (_nested(node) or len(str(node)) > LONGEST_ROW):
         items = enumerate(node)
     else:
         text = number(float(node), 6) if isinstance(node, float) else str(node)
-        return [(path, text if len(text) <= 300 else text[:297] + "...")]
+        return [(path, text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 3] + "...")]
     return [
         row for key, value in items for row in flat(value, f"{path}.{key}" if path else str(key), depth + 1)
     ]
+
+
+def _nested(items: list[Any]) -> bool:
+    return any(isinstance(item, (dict, list)) for item in items)
 
 
 # ---------------------------------------------------------------------- bundles
