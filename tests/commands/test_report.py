@@ -402,7 +402,7 @@ def test_a_junit_report_in_the_run_folder_is_a_table(tmp_path):
         ("fast", "failed", "0.5 < 1"),
         ("gpu", "skipped", ""),
     ]
-    assert "sim.finite" in page(run).text("table")
+    assert "sim.finite" in page(run).text("td")
 
 
 @pytest.mark.parametrize(

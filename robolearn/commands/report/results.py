@@ -235,9 +235,9 @@ def suites(run: RunData) -> Section:
     marks = {"passed": GOOD, "failed": BAD, "skipped": UNKNOWN}
     for path, cases in run.suites.items():
         failed = sum(outcome == "failed" for _, outcome, _ in cases)
-        rows = [(name, Cell(outcome, marks[outcome]), message) for name, outcome, message in cases]
+        rows = [(Cell(outcome, marks[outcome]), name, message) for name, outcome, message in cases]
         caption = f"{path}: {failed} of {len(cases)} failed."
-        section.blocks.append(Table(("check", "outcome", "message"), rows, caption))
+        section.blocks.append(Table(("outcome", "check", "message"), rows, caption))
     return section
 
 
