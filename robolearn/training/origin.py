@@ -23,7 +23,17 @@ SCHEMA = 1
 
 FILE_NAME = "starts.json"
 
-PACKAGES = ("torch", "numpy", "mujoco", "mujoco-warp", "warp-lang", "isaaclab", "newton", "mjlab")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "mujoco",
+    "mujoco-warp",
+    "warp-lang",
+    "isaaclab",
+    "newton",
+    "gymnasium",
+    "mjlab",
+)
 """Packages that decide what a training computes; those that are installed are recorded."""
 
 SOURCE = Path(__file__).resolve().parents[2]

@@ -568,6 +568,21 @@ def test_evaluations_are_compared_too(tmp_path):
     assert rows_of(table) == [["survival rate", "0.95 (0.3147 to 1.585)"]]
 
 
+def test_evaluations_under_other_conditions_are_not_tested(tmp_path):
+    a = seeds(tmp_path, "a", [1.0, 2.0, 3.0])
+    b = seeds(tmp_path, "b", [1.0, 2.0, 3.0], "learner.gamma=0.9")
+    for i, run in enumerate([*a, *b]):
+        (run / "metrics.json").write_text(json.dumps({"survival_rate": float(i), "backend": "mujoco"}))
+    groups = compare.grouped(read_all(*a, *b))
+    assert compare.conditions(groups) == []
+    assert blocks_of(compare.final(groups), "table")[-1].head[-1] == "beyond chance"
+    (b[0] / "metrics.json").write_text(json.dumps({"survival_rate": 3.0, "backend": "mujoco_warp"}))
+    groups = compare.grouped(read_all(*a, *b))
+    section = compare.final(groups)
+    assert blocks_of(section, "table")[-1].head == ("", "A (3)", "B (3)")
+    assert "backend" in blocks_of(section, "lines")[-1].rows[0].text
+
+
 def test_the_command_writes_a_page_with_differences_and_members(tmp_path):
     a, b = make_run(tmp_path / "a", [1.0, 2.0]), make_run(tmp_path / "b", [2.0, 3.0], "learner.gamma=0.9")
     empty = make_run(tmp_path / "empty", [])

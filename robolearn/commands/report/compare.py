@@ -304,8 +304,12 @@ def final(groups: Sequence[Group]) -> Section:
     evaluated = evaluations(groups)
     if evaluated:
         section.blocks.append(Text(f"From each run's {EVALUATION} (robolearn eval).", heading="Evaluation"))
-        alike = {"return_mean"} if _rewards_differ(groups) else set()
-        section.blocks += compared(groups, evaluated, alike)
+        apart = {"return_mean"} if _rewards_differ(groups) else set()
+        if found := conditions(groups):
+            text = f"The evaluations were made under different conditions ({', '.join(found)}), so nothing is tested."
+            section.blocks.append(Lines([Cell(text, UNKNOWN)]))
+            apart = set(evaluated)
+        section.blocks += compared(groups, evaluated, apart)
     return section
 
 
@@ -332,6 +336,14 @@ def evaluations(groups: Sequence[Group]) -> dict[str, list[list[float]]]:
     return out if count > 1 else {}
 
 
+def conditions(groups: Sequence[Group]) -> list[str]:
+    """Conditions of the evaluations that are not the same in all metrics.json."""
+    found = [run.results.get(EVALUATION) for group in groups for run in group.runs]
+    contents = [content for content in found if isinstance(content, dict)]
+    names = ("backend", "overrides", "observation_noise", "episode_limit_s")
+    return [name for name in names if len({json.dumps(content.get(name)) for content in contents}) > 1]
+
+
 def compared(groups: Sequence[Group], values: dict[str, list[list[float]]], apart: set[str]) -> list[Any]:
     """A table of means with intervals, and one of differences with corrected p values.
 
@@ -347,7 +359,8 @@ def compared(groups: Sequence[Group], values: dict[str, list[list[float]]], apar
     caption = "Mean of the seeds with Student's 95 % interval of the mean; no interval with one seed."
     heads = [f"{group.letter} ({len(group.runs)})" for group in groups]
     blocks: list[Any] = [Table(("", *heads), rows, caption, numeric=1)]
-    small = [group.letter for group in groups if len(group.runs) < statistics.LEAST]
+    counts = [max(len(columns[i]) for columns in values.values()) for i in range(len(groups))]
+    small = [g.letter for g, count in zip(groups, counts, strict=True) if count < statistics.LEAST]
     if len(groups) < 2:
         return blocks
     if small:

@@ -34,7 +34,7 @@
         out.push({ ...edge, y: found.low });
         out.push({ ...edge, y: found.high, fill: "tonexty", fillcolor: faded(tone, 0.2) });
       }
-      const one = found.x.length === 1;
+      const one = found.y.filter((value) => value !== null).length === 1;
       const line = {
         x: found.x, y: found.y, name: trace.name, mode: one ? "markers" : "lines", connectgaps: true,
         line: { color: tone, width: figure.small ? 1.4 : 1.8, dash: dash(trace.colour) },
