@@ -400,8 +400,8 @@ def _tested(
         rows.append((word(name), pair, number(found.difference), ends, _p(found.p), _p(p), verdict))
     count = sum(not math.isnan(p) for p in corrected)
     caption = (
-        f"Welch's t-test of each pair of groups, {count} tests, corrected by Holm's method: where no groups differ, "
-        f"any of them says so with a probability of at most {100 * statistics.ALPHA:g} %. The intervals are of one "
+        f"Welch's t-test of each pair of groups, {count} tests, corrected by Holm's method: where nothing differs, "
+        f"the chance that any row says so is about {100 * statistics.ALPHA:g} %. The intervals are of one "
         "difference each, 95 %, not corrected. A difference that is not shown may still be there."
     )
     head = ("", "groups", "difference", "interval", "p", "corrected", "beyond chance")
