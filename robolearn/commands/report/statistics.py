@@ -14,8 +14,8 @@ LEAST = 3
 """Least number of seeds in each group for a test: with two, a group's spread is hardly known."""
 
 ALPHA = 0.05
-"""Rate of false alarms of all tests of a table together, about: Welch's test is approximate. docs/report.md has what was
-measured."""
+"""Rate of false alarms of all tests of a table together. Welch's test is approximate: docs/report.md has the measured
+rates."""
 
 LEVEL = 0.95
 """Level of the intervals."""
