@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from robolearn import __version__
-from robolearn.commands.exits import CHECK_FAILED, OK, exit_code, export_codes
+from robolearn.commands.exits import CHECK_FAILED, MISSING, OK, exit_code, export_codes
 from robolearn.config.overrides import split
 from robolearn.errors import ConfigError, did_you_mean, quote
 
@@ -534,6 +534,52 @@ def bench(
 
     measure(overrides or [], rounds, warmup, sizes, json)
     return OK
+
+
+@app.command(epilog=EPILOG, context_settings=WIDTH)
+def report(
+    words: Words = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="File to write; report.html in the run folder where omitted."),
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Compare several runs, and average those that differ by seed.")
+    ] = False,
+    stills: Annotated[
+        bool, typer.Option(help="Make pictures of the policy where the run folder holds no video.")
+    ] = True,
+) -> int:
+    """Write a page about a run: curves, rewards, evaluation, latency, settings. It opens without a network.
+
+    \b
+    robolearn report
+    robolearn report runs/humanoid_walk/2026-01-31_12-00-00 --output walk.html
+    robolearn report --compare runs/a runs/b runs/c
+    """
+    if compare:
+        from robolearn.commands.report.compare import compare as overlay
+
+        overlay(words or [], output)
+        return OK
+    run, overrides = split(words)
+    from robolearn.commands.report.report import report as describe
+
+    describe(run, overrides, output, stills)
+    return OK
+
+
+@app.command(epilog=EPILOG, context_settings=WIDTH)
+def doctor(
+    json: Annotated[Path | None, typer.Option(help="File for the same, as JSON.", show_default=False)] = None,
+) -> int:
+    """Show what this machine can do, and the command that installs what is missing.
+
+    Exit code 3 where no training works, not even on the CPU.
+    """
+    from robolearn.commands.doctor import doctor as examine
+
+    return OK if examine(json) else MISSING
 
 
 @app.command("grad-check", epilog=EPILOG, context_settings=WIDTH)

@@ -74,3 +74,17 @@ def locked(folder: Path) -> Iterator[None]:
         file.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
         file.flush()
         yield
+
+
+def holder(folder: Path) -> str | None:
+    """The process that has locked a folder, as its lock file names it; None where none has."""
+    try:
+        # "r": a lock file that is not there stays away.
+        with (folder / LOCK).open(encoding="utf-8", errors="replace") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                return file.read(200).strip() or "another process"
+    except OSError:
+        pass
+    return None

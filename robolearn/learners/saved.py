@@ -42,6 +42,18 @@ def find_run(run: str | None) -> tuple[Path, Path]:
     Raises:
         ConfigError: there is no such run, or it has no checkpoint yet.
     """
+    folder, checkpoint = find_folder(run)
+    if checkpoint is None:
+        raise ConfigError(f"{quote(str(folder), 120)} has no checkpoint: the run ended before its first one")
+    return folder, checkpoint
+
+
+def find_folder(run: str | None) -> tuple[Path, Path | None]:
+    """As `find_run`, of a run that may have no checkpoint yet.
+
+    Raises:
+        ConfigError: there is no such run.
+    """
     if run is not None and run.startswith(PREFIX):
         name = run.removeprefix(PREFIX)
         if name not in pretrained():
@@ -73,9 +85,7 @@ def find_run(run: str | None) -> tuple[Path, Path]:
         return folder, checkpoint
     if not (folder / "config.yaml").is_file():
         raise ConfigError(f"{quote(str(folder), 120)} is not a run folder: it has no config.yaml")
-    if not (folder / LATEST).is_file():
-        raise ConfigError(f"{quote(str(folder), 120)} has no checkpoint: the run ended before its first one")
-    return folder, folder / LATEST
+    return folder, folder / LATEST if (folder / LATEST).is_file() else None
 
 
 def load(path: Path, folder: Path | None = None) -> dict[str, Any]:

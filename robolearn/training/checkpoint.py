@@ -3,6 +3,7 @@
     runs/humanoid_walk/2026-01-31_12-00-00/
       config.yaml       the resolved configuration
       contract.json     how a policy's inputs and outputs relate to the robot
+      starts.json       versions, commit and machine of each start; see `robolearn.training.origin`
       metrics.jsonl     one line per iteration; TensorBoard's event files are beside it
       latest.pt         the newest checkpoint, with the state of the simulation: exact resume
       checkpoints/      iteration_000025.pt ...: weights, optimizer, normalizers

@@ -28,7 +28,7 @@ from robolearn.core.recorder import Recorder
 from robolearn.errors import ConfigError
 from robolearn.files import locked, replacing
 from robolearn.learners.learner import Learner, Report
-from robolearn.training import checkpoint, replay
+from robolearn.training import checkpoint, origin, replay
 from robolearn.training.active import active
 from robolearn.training.build import build_env, build_external, device_of
 from robolearn.training.host_memory import PLENTY, enough_memory, require_room
@@ -90,10 +90,13 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack) -> Path:
         folder = checkpoint.new_run_folder(run.task_name, run.output)
         held.enter_context(locked(folder))
 
+    began_with = origin.here(env.device)  # now: a resumed run writes it with its first checkpoint
+
     def describe() -> None:
         # Without resume and output, so that the run can be moved and resumed again.
         config.save(replace(run, resume=None, output=None), folder / config.FILE_NAME)
         contract_of(env).save(folder / "contract.json")
+        origin.record_start(folder, start, began_with)
 
     # A run resumed in the same folder keeps its old files until it has written a checkpoint.
     described = not in_place

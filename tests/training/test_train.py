@@ -39,7 +39,15 @@ def test_a_run_folder_holds_the_documented_files(tmp_path, monkeypatch, capsys):
     assert main([*SMALL, "max_iterations=3", "checkpoint_interval=2"]) == 0
     run = tmp_path / "run"
     names = {p.name for p in run.iterdir()} - {p.name for p in run.glob("events.out.*")}
-    assert names == {".lock", "config.yaml", "contract.json", "metrics.jsonl", "checkpoints", "latest.pt"}
+    assert names == {
+        ".lock",
+        "config.yaml",
+        "contract.json",
+        "starts.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "latest.pt",
+    }
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == [
         "iteration_000002.pt",
         "iteration_000003.pt",

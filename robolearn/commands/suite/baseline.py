@@ -170,7 +170,7 @@ def worse(name: str, before: Recorded, now: Recorded, better: int) -> float:
     Shares (survival): Fisher's exact test. Means: Welch's t-test, with at least the spread of a rounding error, so that
     values which never varied can be compared.
     """
-    from scipy import stats  # type: ignore[import-untyped]
+    from scipy import stats
 
     if name == "survival":
         counts = [[round(r.mean * r.count), r.count - round(r.mean * r.count)] for r in (now, before)]
