@@ -147,6 +147,7 @@ def _here(request: Request) -> Side:
                 "actuators": [actuator.joint for actuator in env.robot.actuators],
                 "timestep": env.capabilities.timestep,
                 "pd": env.capabilities.pd,
+                "derived_lag": env.capabilities.derived_lag,
                 "iteration": found.iteration,
                 "task": found.config.task_name,
                 "robot": env.robot.name,
