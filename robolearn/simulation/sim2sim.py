@@ -27,6 +27,17 @@ CONTACT_AGREES = 0.1
 """Forces and speeds in contact agree within this share."""
 SINK_AGREES = 0.005
 """Heights of the base in contact agree within this [m]."""
+LAGGING = (
+    "energy_per_metre",
+    "foot_slide",
+    "foot_slip",
+    "peak_torque",
+    "power",
+    "swing_height",
+    "torque",
+    "torque_saturation",
+)
+"""Measures of fields that some simulators show one physics step late (`Capabilities.derived_lag`)."""
 SHIFTS = (-2, -1, 0, 1, 2)
 """Delays that are tried [control steps]."""
 
@@ -42,6 +53,8 @@ class Gap:
     high: float
     """Ends of the 95 % interval of the mean difference (bootstrap over pairs)."""
     pairs: int
+    lag: int = 0
+    """Physics steps by which the other simulator shows what is measured earlier than the reference."""
 
     @property
     def differs(self) -> bool:
@@ -114,7 +127,8 @@ def gaps(reference: Side, other: Side) -> dict[str, Gap]:
         picks = random.integers(len(difference), size=(RESAMPLES, len(difference)))
         low, high = np.percentile(difference[picks].mean(axis=1), (2.5, 97.5))
         means = float(before[both].mean()), float(after[both].mean()), float(difference.mean())
-        out[name] = Gap(*means, float(low), float(high), int(both.sum()))
+        lag = reference.facts["derived_lag"] - other.facts["derived_lag"] if name in LAGGING else 0
+        out[name] = Gap(*means, float(low), float(high), int(both.sum()), lag)
     return out
 
 
@@ -282,6 +296,7 @@ def content(reference: Side, comparisons: Sequence[Comparison], sides: Sequence[
                 },
                 "timestep": side.facts["timestep"],
                 "pd": side.facts["pd"],
+                "derived_lag": side.facts["derived_lag"],
                 "seconds": side.facts["seconds"],
             }
             for side in (reference, *sides)
@@ -311,9 +326,10 @@ def table(reference: Side, comparison: Comparison) -> str:
         unit = described(name).unit
         label = f"{name.replace('_', ' ')}{f' [{unit}]' if unit else ''}"
         interval = f"{gap.mean:+.3g} ({gap.low:+.3g} to {gap.high:+.3g})"
-        rows.append(
-            (label, f"{gap.reference:.4g}", f"{gap.other:.4g}", interval, "differs" if gap.differs else "")
-        )
+        verdict = "differs" if gap.differs else ""
+        if gap.differs and gap.lag:
+            verdict = "differs; measured one physics step apart"
+        rows.append((label, f"{gap.reference:.4g}", f"{gap.other:.4g}", interval, verdict))
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     lines += [
         "  " + "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows

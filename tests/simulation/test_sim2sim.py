@@ -43,7 +43,7 @@ def side(name: str = "a", **changes: Any) -> Side:
         probes,
         {"joints": JOINTS, "actuators": JOINTS, "run": "r", "iteration": 1, "task": "t", "robot": "x"},
     )
-    made.facts |= {"timestep": 0.01, "pd": "implicit", "seconds": 1.0, "steps": 10}
+    made.facts |= {"derived_lag": 1, "timestep": 0.01, "pd": "implicit", "seconds": 1.0, "steps": 10}
     return replace(made, **changes)
 
 
@@ -73,6 +73,17 @@ def test_gaps_are_over_pairs_and_leave_out_those_without_a_value() -> None:
     assert torque.differs
     assert not found["survival"].differs
     assert sim2sim.compare(side(), other).survival == pytest.approx(2 / 3)
+
+
+def test_a_measure_of_what_one_simulator_shows_later_says_so() -> None:
+    other = side("b")
+    other.episodes = {name: values + 0.1 for name, values in other.episodes.items()}
+    other.facts = {**other.facts, "derived_lag": 0}
+    found = sim2sim.compare(side(), other)
+    assert (found.gaps["torque"].lag, found.gaps["survival"].lag) == (1, 0)
+    text = [line for line in sim2sim.table(side(), found).splitlines() if "differs" in line]
+    assert len(text) == 2
+    assert [line.strip().split()[0] for line in text if line.endswith("apart")] == ["torque"]
 
 
 def test_observations_part_at_the_first_step_that_differs_by_a_tenth_of_the_spread() -> None:
