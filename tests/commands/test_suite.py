@@ -449,7 +449,7 @@ def swapped_joint(folder: Path) -> Path:
         swap[3], swap[9] = 9, 3
         tensors[name] = tensors[name][swap]
     assert names
-    torch.save(content, run / "policy.pt")
+    torch.save(content, run / "latest.pt")
     return run
 
 
