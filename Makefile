@@ -4,6 +4,7 @@
 #   make test      install, then run every check and the tests, without those marked slow
 #   make slow      install, then run the tests marked slow
 #   make robots    install ten robots of other packages, about 200 MB, into a separate folder, then run their tests
+#   make suite     install, then simulate the shipped policy in the scenarios of suites/shipped.yaml
 #   make browser   install Chromium where there is none (as root, on Debian and Ubuntu), then run the tests in it
 #   make isaaclab  install Isaac Lab 3 without a GPU, into a separate environment, then run its tests
 #   make lint      style and type checks only
@@ -22,7 +23,7 @@ ISAACLAB ?= .venv-isaaclab
 ROBOTS ?= .robots
 KNOWN  := python3 python3.13 python3.12 python3.11 python
 
-.PHONY: walk test slow robots browser isaaclab lint install clean
+.PHONY: walk test slow suite robots browser isaaclab lint install clean
 
 walk: install
 	$(BIN)/robolearn train task=humanoid_walk num_envs=4096 $(ARGS)
@@ -36,6 +37,9 @@ test: lint
 
 slow: install
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
+
+suite: install
+	$(BIN)/robolearn sim --suite suites/shipped.yaml --junit build/suite.xml --failures build/suite
 
 robots: install $(ROBOTS)/.installed
 	PYTHONPATH=$(abspath $(ROBOTS)) $(BIN)/python -m pytest -n auto tests/robots
