@@ -195,20 +195,54 @@ def eval_(
 
 @app.command(epilog=EPILOG, context_settings=WIDTH)
 def play(
-    words: Words = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN|BUNDLE|KEY=VALUE",
+            help="A run folder, a checkpoint, pretrained:NAME or a bundle (the newest run where omitted), then settings.",
+            show_default=False,
+        ),
+    ] = None,
     video: Annotated[
-        Path | None, typer.Option(help="Video to write; play.mp4 in the run folder where omitted.")
+        Path | None, typer.Option(help="Write this video instead of opening a viewer.", show_default=False)
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Length of the video [s].")] = 20.0,
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", help="Folder for the video and for recordings; the run folder where omitted."
+        ),
+    ] = None,
+    num_envs: Annotated[int, typer.Option(min=1, max=64, help="Number of robots in the viewer.")] = 1,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="Port of the viewer; 8080 or the next free one where omitted.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address of the viewer; 0.0.0.0 lets the network in, such as a phone.")
+    ] = "127.0.0.1",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Switch to each new checkpoint of a run that is being trained.")
+    ] = False,
 ) -> int:
-    """Write a video of a policy, without a display. (There is no browser viewer yet.)
+    """Watch and drive a policy in the browser, or write a video of it. Neither needs a display.
 
     \b
-    robolearn play --video walk.mp4
-    robolearn play runs/humanoid_walk/2026-01-31_12-00-00 "task.commands.forward=[1,1]"
+    robolearn play pretrained:humanoid_walk
+    robolearn play runs/humanoid_walk/2026-01-31_12-00-00 --follow
+    robolearn play runs/humanoid_walk/2026-01-31_12-00-00 --video walk.mp4 "task.commands.forward=[1,1]"
     """
     run, overrides = split(words)
+    if video is None:
+        from robolearn.commands.viewer.viewer import view
+
+        view(run, overrides, num_envs=num_envs, host=host, port=port, follow=follow, output=output)
+        return OK
     from robolearn.commands.play.play import play as watch
 
     watch(run, overrides, video=video, seconds=seconds, output=output)
