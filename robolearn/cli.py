@@ -199,7 +199,7 @@ def play(
         list[str] | None,
         typer.Argument(
             metavar="RUN|BUNDLE|KEY=VALUE",
-            help="A run folder, a checkpoint, pretrained:NAME or a bundle (the newest run where omitted), then settings.",
+            help="A run, a checkpoint, pretrained:NAME or a bundle (the newest run where omitted), then settings.",
             show_default=False,
         ),
     ] = None,

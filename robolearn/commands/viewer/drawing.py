@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import mujoco
@@ -12,7 +13,8 @@ from mjviser import ViserMujocoScene
 from robolearn.core.env import Env
 from robolearn.envs import mjcf
 from robolearn.envs.elements import compiled
-from robolearn.envs.state import State, Tensor
+from robolearn.envs.scene import ROBOT
+from robolearn.envs.state import State, Tensor, quat_multiply, quat_rotate
 from robolearn.simulation.renderer import ARROWS
 from robolearn.tasks.mdp.commands import PoseCommands, VelocityCommands
 from robolearn.tasks.mdp.terms import forward_axis
@@ -20,8 +22,10 @@ from robolearn.tasks.mdp.terms import forward_axis
 if TYPE_CHECKING:
     import viser
 
-FORCE = (214, 52, 64)
+FORCE = (0.84, 0.2, 0.25)
 """Colour of contact forces."""
+FLOOR = {"command": 0.02, "actual": 0.05}
+"""Height of the arrows on the floor [m]."""
 GRAVITY = 9.81
 STANDING_ARROW = 0.6
 """Length of the arrow of a force that carries the robot's weight [m], for a robot 1 m tall."""
@@ -70,7 +74,9 @@ class Drawing:
         self.weight = GRAVITY * float(self.model.body_subtreemass[self.base])
         self.shown = 0
         """The robot that is followed, commanded and plotted."""
-        self.alone, self.follow, self.forces, self.commands = False, True, False, True
+        self.alone, self.follow, self.in_place, self.forces, self.commands = False, True, False, False, True
+        """Whether only that robot is drawn, it stays in the middle, all stay above their spots, contact forces and
+        commands are drawn."""
         view = self._default_view()
         self.size = view["size"]
         self.spacing = round(max(0.5, 1.2 * self.size), 1) if self.count > 1 else 0.0
@@ -81,13 +87,13 @@ class Drawing:
                 name: server.scene.add_arrows(
                     f"/arrows/{name}",
                     np.zeros((1, 2, 3), np.float32),
-                    tuple(round(255 * c) for c in colour[:3]),
+                    np.array(colour[:3]),
                     shaft_radius=0.012 * self.size,
                     head_radius=0.03 * self.size,
                     head_length=0.06 * self.size,
                     visible=False,
-                )  # fmt: skip
-                for name, colour in (*ARROWS.items(), ("force", tuple(c / 255 for c in FORCE)))
+                )
+                for name, colour in (*ARROWS.items(), ("force", FORCE))
             }
             self.goals = server.scene.add_batched_axes(
                 "/goals",
@@ -99,6 +105,11 @@ class Drawing:
         camera = server.initial_camera
         camera.position, camera.look_at, camera.fov = view["eye"], view["center"], math.radians(35)
         self._smooth: np.ndarray | None = None
+        self.place, self.quat, self.ahead = np.zeros(3), np.array([1.0, 0, 0, 0]), np.array([1.0, 0])
+        """Of the robot that is shown, where it was last drawn: base position (3,) and orientation wxyz (4,), and the
+        horizontal direction (2,) that it faces."""
+        self.after: list[Callable[[], None]] = []
+        """Called in each frame, after the robots were drawn."""
         self.frames = 0
         """How many frames were drawn."""
 
@@ -119,14 +130,10 @@ class Drawing:
         """Draw the current State."""
         state, model, data = self.env.backend.state, self.model, self.data
         columns = {
-            name: (
-                _numbers(torch_row.base_pos),
-                _numbers(torch_row.base_quat),
-                _numbers(torch_row.joint_pos),
-            )
-            for name, torch_row in state.entities.items()
+            name: (_numbers(entity.base_pos), _numbers(entity.base_quat), _numbers(entity.joint_pos))
+            for name, entity in state.entities.items()
         }
-        xpos, xquat = np.zeros((self.count, model.nbody, 3)), np.zeros((self.count, model.nbody, 3, 3))
+        xpos, xmat = np.zeros((self.count, model.nbody, 3)), np.zeros((self.count, model.nbody, 3, 3))
         for i in range(self.count):
             for name, (place, quat, joints) in columns.items():
                 if (first := self._roots.get(name)) is not None:
@@ -134,18 +141,25 @@ class Drawing:
                 if name in self._joints:
                     data.qpos[self._joints[name]] = joints[i]
             mujoco.mj_kinematics(model, data)
-            xpos[i], xquat[i] = data.xpos, data.xmat.reshape(-1, 3, 3)
+            xpos[i], xmat[i] = data.xpos, data.xmat.reshape(-1, 3, 3)
         anchor = np.zeros(3)
         if self.follow:
             anchor[:2] = xpos[self.shown, self.base, :2] + self.spots[self.shown, :2]
         move = self.spots - anchor
+        if self.in_place:
+            move[:, :2] -= xpos[:, self.base, :2] - xpos[self.shown, self.base, :2]
         mocap = np.tile(data.mocap_pos, (self.count, 1, 1)) + move[:, None]
         turned = np.tile(data.mocap_quat, (self.count, 1, 1))
+        self.place, self.quat = xpos[self.shown, self.base] + move[self.shown], columns[ROBOT][1][self.shown]
+        ahead = _numbers(forward_axis(state.robot.base_quat))[self.shown, :2]
+        self.ahead = ahead / max(float(np.linalg.norm(ahead)), 1e-9)
         with self.server.atomic():
             self.scene.env_idx, self.scene.show_only_selected = self.shown, self.alone
-            self.scene.update_from_arrays(xpos + move[:, None], xquat, mocap, turned)
+            self.scene.update_from_arrays(xpos + move[:, None], xmat, mocap, turned)
             self.scene.fixed_bodies_frame.position = -anchor
             self._draw_arrows(state, xpos, move)
+            for work in self.after:
+                work()
         self.frames += 1
 
     def _draw_arrows(self, state: State, xpos: np.ndarray, move: np.ndarray) -> None:
@@ -178,10 +192,9 @@ class Drawing:
         self._smooth = actual if self._smooth is None else self._smooth + 0.15 * (actual - self._smooth)
         tails = _numbers(robot.base_pos) + move
         out = {}
-        for i, (name, wanted) in enumerate(
-            (("command", _numbers(self.env.ctx.command)[:, :2]), ("actual", self._smooth))
-        ):
-            tails[:, 2] = 0.02 + 0.02 * i
+        commanded = _numbers(self.env.ctx.command)[:, :2]
+        for name, wanted in (("command", commanded), ("actual", self._smooth)):
+            tails[:, 2] = FLOOR[name]
             tips = tails.copy()
             tips[:, :2] += wanted[:, :1] * ahead + wanted[:, 1:2] * left
             out[name] = np.stack((tails, tips), axis=1)[rows]
@@ -194,8 +207,6 @@ class Drawing:
 
     def goal(self, state: State) -> tuple[Tensor, Tensor]:
         """The commanded poses in the world: positions (N, 3) and orientations (N, 4)."""
-        from robolearn.envs.state import quat_multiply, quat_rotate
-
         robot, command = state.robot, self.env.ctx.command
         place = robot.base_pos + quat_rotate(robot.base_quat, command[:, :3])
         turned = robot.base_quat

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
 LAST = 120
 """Most checkpoints in the list."""
+STYLE = """<style>
+@media (pointer: coarse), (max-width: 640px) {
+  .mantine-Button-root[data-size^="compact"] { height: 2.6em; font-size: 1em; }
+}
+</style>"""
+"""Buttons on a phone as large as a finger; viser's own are 22 pixels high."""
+PAUSE, PLAY, STEP, RESET = "Pause", "Play", "Step", "Reset"
 
 
 class Panel:
@@ -26,6 +33,7 @@ class Panel:
         gui = viewer.server.gui
         gui.configure_theme(show_logo=False, show_share_button=False, control_width="medium")
         gui.set_panel_label("RoboLearn")
+        gui.add_html(STYLE)
         self.status = gui.add_html("")
         self._playback()
         tabs = gui.add_tab_group()
@@ -54,9 +62,12 @@ class Panel:
         self.plots.update()
         self.recording.refresh()
 
-    def offer(self, choices: list[str]) -> None:
-        """Offer these checkpoints."""
-        self.checkpoints.options = tuple(choices[:LAST])
+    def offer(self, choices: list[str], current: str) -> None:
+        """Offer these checkpoints, of which `current` acts."""
+        offered = tuple(dict.fromkeys((*choices[:LAST], current)))
+        if offered != self.checkpoints.options:
+            self.checkpoints.options = offered
+        self.checkpoints.value = current
 
     def _status(self) -> str:
         viewer, shown = self.viewer, self.viewer.drawing.shown
@@ -82,7 +93,7 @@ class Panel:
 
     def _playback(self) -> None:
         viewer, gui = self.viewer, self.viewer.server.gui
-        self.buttons = gui.add_button_group("Play", ("Pause", "Step", "Reset"))
+        self.buttons = gui.add_button_group("Simulation", (PAUSE, STEP, RESET))
         self.speed = gui.add_slider(
             "Speed", min=0.1, max=2.0, step=0.1, initial_value=1.0, hint="Simulated time per real time"
         )
@@ -90,17 +101,18 @@ class Panel:
         @self.buttons.on_click
         def _(event: Any) -> None:
             pressed = event.target.value
-            viewer.do({"Pause": self._pause, "Step": self._step, "Reset": viewer.reset}[pressed])
+            viewer.do({PAUSE: self._pause, PLAY: self._pause, STEP: self._step, RESET: viewer.reset}[pressed])
 
         @self.speed.on_update
         def _(event: Any) -> None:
             viewer.do(lambda: setattr(viewer, "speed", float(self.speed.value)))
 
-    def _pause(self) -> None:
-        self.viewer.paused = not self.viewer.paused
+    def _pause(self, paused: bool | None = None) -> None:
+        self.viewer.paused = not self.viewer.paused if paused is None else paused
+        self.buttons.options = (PLAY if self.viewer.paused else PAUSE, STEP, RESET)
 
     def _step(self) -> None:
-        self.viewer.paused = True
+        self._pause(True)
         if not self.viewer.error:
             self.viewer.step()
 
@@ -126,6 +138,7 @@ class Panel:
                 viewer.do(lambda: self._show(int(self.robot.value)))
 
             switch("Only this one", "alone", "Hide the other robots")
+            switch("Stay in place", "in_place", "Draw each robot above its own spot, wherever it walks")
             self.spacing = gui.add_slider(
                 "Spacing [m]", min=0.0, max=round(4 * drawing.spacing, 1), step=0.1,
                 initial_value=drawing.spacing, hint="0 draws all robots in one place",
@@ -157,19 +170,29 @@ class Panel:
     def _policy(self) -> None:
         viewer, gui = self.viewer, self.viewer.server.gui
         choices = viewer.source.choices()
-        self.checkpoints = gui.add_dropdown(
+        self.checkpoints: Any = gui.add_dropdown(
             "Checkpoint", tuple(choices[:LAST]), initial_value=viewer.source.name
         )
-        self.following = gui.add_checkbox(
+        self.following: Any = gui.add_checkbox(
             "Follow training", viewer.follow, hint="Switch to each new checkpoint of the run"
         )
+
+        bundle = not hasattr(viewer.source, "folder")
+        self.following.disabled = bundle
 
         @self.checkpoints.on_update
         def _(event: Any) -> None:
             if event.client_id is not None:
                 name = self.checkpoints.value
-                viewer.do(lambda: viewer.switch(name))
+                viewer.do(lambda: self._choose(name))
 
         @self.following.on_update
         def _(event: Any) -> None:
-            viewer.do(lambda: setattr(viewer, "follow", self.following.value))
+            if event.client_id is not None:
+                follow = self.following.value
+                viewer.do(lambda: viewer.follow_training(follow))
+
+    def _choose(self, name: str) -> None:
+        self.following.value = False
+        self.viewer.follow_training(False)  # else the newest would be back in a second
+        self.viewer.switch(name)

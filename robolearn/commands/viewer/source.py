@@ -63,8 +63,8 @@ class RunSource:
         self.runner.reset(mask)
 
     def choices(self) -> list[str]:
-        """Files of the run's checkpoints, the newest first; latest.pt, which repeats the newest, only where it was asked
-        for or is the only one."""
+        """Files of the run's checkpoints: the one that was asked for first, if it is none of those under checkpoints/,
+        then those, the newest first."""
         found = [path.name for path in (self.folder / "checkpoints").glob("iteration_*.pt")]
         found = sorted((name for name in found if _ITERATION.fullmatch(name)), key=iteration_of, reverse=True)
         return found if self._first.name in found else [self._first.name, *found]
@@ -81,8 +81,8 @@ class RunSource:
         action = runner(self.env.observations)
         if action.shape[1] != self.env.num_actions:
             raise ConfigError(
-                f"{path} has {action.shape[1]} actions and the robot {self.env.num_actions} actuators: it is of another "
-                "task or robot"
+                f"{path} has {action.shape[1]} actions and the robot {self.env.num_actions} actuators: it is of "
+                "another task or robot"
             )
         runner.reset()
         self.runner, self.name = runner, name
@@ -128,24 +128,10 @@ def iteration_of(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-class Follower:
-    """Finds out when a run's newest checkpoint has changed."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.newest = self._newest()
-
-    def _newest(self) -> str | None:
-        found = [name for name in self.source.choices() if iteration_of(name) >= 0]
-        return max(found, key=iteration_of) if found else None
-
-    def new(self) -> str | None:
-        """The name of a checkpoint that has appeared since the last call; None without one."""
-        now = self._newest()
-        if now is None or now == self.newest:
-            return None
-        self.newest = now
-        return now
+def newest(source: Source) -> str | None:
+    """The source's checkpoint of the highest iteration; None without any."""
+    found = [name for name in source.choices() if iteration_of(name) >= 0]
+    return max(found, key=iteration_of) if found else None
 
 
 def has_checkpoint(folder: Path) -> bool:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from robolearn.commands.viewer import server as serving
-from robolearn.commands.viewer.operator import Operator
+from robolearn.commands.viewer.operate import Operator
 from robolearn.commands.viewer.plots import History, Probe
-from robolearn.commands.viewer.source import BundleSource, Follower, RunSource, Source, has_checkpoint
+from robolearn.commands.viewer.source import BundleSource, RunSource, Source, has_checkpoint, newest
 from robolearn.config.run_config import EXTERNAL
 from robolearn.core.env import Env
 from robolearn.errors import ConfigError, RunFailed, one_line, quote
@@ -90,11 +90,7 @@ def view(
     set_threads(settings)
     env = make_env(settings, num_envs=num_envs)
     try:
-        source: Source
-        if bundle is not None:
-            source = BundleSource(env, bundle)
-        else:
-            source = RunSource(env, *reversed(saved.find_run(run)))
+        source = BundleSource(env, bundle) if bundle else _run_source(env, run)
         server = serving.open_server(host, port)
         try:
             viewer = Viewer(
@@ -102,12 +98,20 @@ def view(
             )
             viewer.follow = follow
             print(serving.address(host, server.get_port()), flush=True)
-            viewer.run()
+            try:
+                viewer.run()
+            finally:
+                viewer.panel.recording.close(2.0)
         finally:
             serving.stop(server)
             source.close()
     finally:
         env.close()
+
+
+def _run_source(env: Env, run: str | None) -> RunSource:
+    folder, checkpoint = saved.find_run(run)
+    return RunSource(env, checkpoint, folder)
 
 
 def _await_first_checkpoint(run: str | None) -> None:
@@ -125,14 +129,29 @@ class Viewer:
     """The loop. viser's callbacks run in other threads and hand their work in with `do`."""
 
     def __init__(
-        self, server: viser.ViserServer, env: Env, source: Source, title: str = "", folder: Path | None = None
+        self,
+        server: viser.ViserServer,
+        env: Env,
+        source: Source,
+        title: str = "",
+        folder: Path | None = None,
+        follow: bool = False,
     ) -> None:
+        """
+        Args:
+            server: of viser, just started.
+            env: the robots; starts anew.
+            source: of their actions.
+            title: of the run, for the panel.
+            folder: of recordings.
+            follow: whether to switch to new checkpoints.
+        """
         from robolearn.commands.viewer.drawing import Drawing
         from robolearn.commands.viewer.panel import Panel
 
         self.server, self.env, self.source = server, env, source
         self.title, self.folder = title, folder or Path()
-        self.paused, self.speed, self.follow = False, 1.0, False
+        self.paused, self.speed, self.follow = False, 1.0, follow
         self.error = ""
         """Why the simulation stands still; empty while it runs."""
         self.steps = 0
@@ -143,9 +162,12 @@ class Viewer:
         self.operator = Operator(env)
         self.drawing = Drawing(server, env)
         self.probe, self.history = Probe(env), History(env.dt)
-        self.follower = Follower(source)
+        self._newest = newest(source)
+        self._tried: str | None = None
+        """The newest checkpoint that was switched to; one that cannot be read is tried once."""
         self.time = 0.0
         """Simulated time since the start [s]."""
+        self._drawn_at = 0.0
         env.reset()
         source.reset()
         self.panel = Panel(self)
@@ -171,7 +193,15 @@ class Viewer:
     def run(self) -> None:
         """Simulate in real time while a browser is connected, until `end` is called or Ctrl-C is pressed."""
         now = time.perf_counter()
-        budget, last, drawn, plotted, looked, counted = 0.0, now, 0.0, 0.0, now, (now, self.time)
+        budget, last, drawn, plotted, looked, counted, stale = (
+            0.0,
+            now,
+            0.0,
+            0.0,
+            0.0,
+            (now, self.time),
+            False,
+        )
         while not self._ends.is_set():
             changed = self._work()
             if not self.watched:
@@ -190,9 +220,10 @@ class Viewer:
                 budget -= self.env.dt
                 changed = True
                 running = not self.error
-            if changed and now - drawn >= FRAME or changed and not running:
-                self.drawing.update()
-                drawn = now
+            stale |= changed
+            if stale and (now - drawn >= FRAME or not running):
+                self._draw()
+                drawn, stale = now, False
             if now - plotted >= PLOTTED:
                 if now - counted[0] >= 1.0:
                     self.achieved = (self.time - counted[1]) / (now - counted[0])
@@ -237,6 +268,12 @@ class Viewer:
         self.steps += 1
         self.time += self.env.dt
         self.history.add(self.time, self.probe.read(self.drawing.shown))
+        self.panel.recording.step()
+
+    def _draw(self) -> None:
+        self.drawing.update()
+        self.panel.recording.frame(self.time - self._drawn_at)
+        self._drawn_at = self.time
 
     def reset(self) -> None:
         """Begin new episodes."""
@@ -253,10 +290,18 @@ class Viewer:
             self.panel.say(str(error))
         else:
             self.panel.say(f"acting with {name}")
+        self.panel.offer(self.source.choices(), self.source.name)
+
+    def follow_training(self, follow: bool) -> None:
+        """Whether to switch to the newest checkpoint, now and whenever there is another."""
+        self.follow, self._tried = follow, None
 
     def _look(self) -> None:
-        new = self.follower.new()
-        if new is not None:
-            self.panel.offer(self.source.choices())
-            if self.follow:
-                self.switch(new)
+        """Offer new checkpoints, and switch to the newest if it is to be followed."""
+        now = newest(self.source)
+        if now != self._newest:
+            self._newest = now
+            self.panel.offer(self.source.choices(), self.source.name)
+        if self.follow and now is not None and now != self.source.name and now != self._tried:
+            self._tried = now
+            self.switch(now)

@@ -24,6 +24,8 @@ class Column:
     unit: str
     low: float
     high: float
+    step: float
+    """Least change."""
     start: float
     """Its value before the user has moved it."""
     left_positive: bool
@@ -59,9 +61,13 @@ class Operator:
         return self.env.robot.base is not None
 
     def give(self, values: Sequence[float], robots: Tensor) -> None:
-        """Give the commands `values` (C,) to the `robots` (N,) bool, which follow the user from now on. The quaternion of
-        a pose is scaled to unit length."""
-        wanted = torch.tensor(values, dtype=torch.float32, device=self.env.device)
+        """Give the commands `values` (C,), within their ranges, to the `robots` (N,) bool, which follow the user from
+        now on. The quaternion of a pose is scaled to unit length."""
+        ranged = [
+            min(max(value, column.low), column.high)
+            for value, column in zip(values, self.columns, strict=True)
+        ]
+        wanted = torch.tensor(ranged, dtype=torch.float32, device=self.env.device)
         if self._quaternion:
             length = wanted[3:].norm()
             straight = wanted.new_tensor((1.0, 0.0, 0.0, 0.0))
@@ -85,8 +91,8 @@ class Operator:
             self.env.state.episode.command_left = torch.where(self.mine, torch.inf, left)
 
     def push(self, speed: float, direction: float, robots: Tensor) -> None:
-        """Push the `robots` (N,) bool: their velocity jumps by `speed` [m/s] in `direction` [deg] from where each faces;
-        left is positive."""
+        """Push the `robots` (N,) bool: their velocity jumps by `speed` [m/s] in `direction` [deg] from where each
+        faces; left is positive."""
         angle = torch.full((self.env.num_envs,), math.radians(direction), device=self.env.device)
         ahead, across = forward_axis(self.env.backend.state.robot.base_quat).unbind(-1)
         angle = angle + torch.atan2(across, ahead)
@@ -95,7 +101,7 @@ class Operator:
 
 
 def columns_of(env: Env) -> list[Column]:
-    """The columns of a task's commands with ranges that a slider can have; [] for a task without commands."""
+    """The columns of a task's commands, with ranges that a slider can have; [] for a task without commands."""
     commands = env.task.commands
     if commands is None:
         return []
@@ -107,9 +113,16 @@ def columns_of(env: Env) -> list[Column]:
             low, high = min(low, 0.0), max(high, 0.0)
         if low == high:
             low, high = low - 1.0, high + 1.0
+        step = nice_step(high - low)
         start = 1.0 if name == "qw" else min(max(0.0, low), high)
         if isinstance(commands, PoseCommands) and name in ("x", "y", "z"):
-            start = (low + high) / 2
+            start = (low + high) / 2  # reachable, unlike the base itself
         left = isinstance(commands, PoseCommands) or "left is positive" in unit
-        out.append(Column(name, unit.partition(",")[0], low, high, start, left))
+        out.append(Column(name, unit.partition(",")[0], low, high, step, start, left))
     return out
+
+
+def nice_step(span: float) -> float:
+    """1, 2 or 5 times a power of ten, about a hundredth of `span`."""
+    power = 10.0 ** math.floor(math.log10(span / 100))
+    return next(round(k * power, 12) for k in (1, 2, 5, 10) if k * power >= span / 100 * 0.999)
