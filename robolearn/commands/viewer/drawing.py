@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from robolearn.envs import mjcf
 from robolearn.envs.elements import compiled
 from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import State, Tensor, quat_multiply, quat_rotate
+from robolearn.envs.visuals import FIELD_OF_VIEW
 from robolearn.simulation.renderer import ARROWS
 from robolearn.tasks.mdp.commands import PoseCommands, VelocityCommands
 from robolearn.tasks.mdp.terms import forward_axis
@@ -26,6 +28,8 @@ FORCE = (0.84, 0.2, 0.25)
 """Colour of contact forces."""
 FLOOR = {"command": 0.02, "actual": 0.05}
 """Height of the arrows on the floor [m]."""
+PHONE = 2.4
+"""How much further the camera is away on a tall screen."""
 GRAVITY = 9.81
 STANDING_ARROW = 0.6
 """Length of the arrow of a force that carries the robot's weight [m], for a robot 1 m tall."""
@@ -71,6 +75,12 @@ class Drawing:
             for label, contact in contacts.items()
         }
         """Bodies in the model on which each contact's forces are."""
+        self._feet = {
+            int(self.model.body(scene.prefix(name) + foot).id)
+            for name, robot in scene.robots.items()
+            for foot in robot.feet
+        }
+        """Bodies whose forces the State has anyway."""
         self.weight = GRAVITY * float(self.model.body_subtreemass[self.base])
         self.shown = 0
         """The robot that is followed, commanded and plotted."""
@@ -103,7 +113,10 @@ class Drawing:
                 visible=False,
             )  # fmt: skip
         camera = server.initial_camera
-        camera.position, camera.look_at, camera.fov = view["eye"], view["center"], math.radians(35)
+        camera.position, camera.look_at, camera.fov = view["eye"], view["center"], math.radians(FIELD_OF_VIEW)
+
+        self._view = view
+        server.on_client_connect(self._frame_for_phone)
         self._smooth: np.ndarray | None = None
         self.place, self.quat, self.ahead = np.zeros(3), np.array([1.0, 0, 0, 0]), np.array([1.0, 0])
         """Of the robot that is shown, where it was last drawn: base position (3,) and orientation wxyz (4,), and the
@@ -112,6 +125,18 @@ class Drawing:
         """Called in each frame, after the robots were drawn."""
         self.frames = 0
         """How many frames were drawn."""
+
+    def _frame_for_phone(self, client: viser.ClientHandle) -> None:
+        """Look from further away, and below the robots, where the panel covers the lower half of a tall screen."""
+        camera, view = client.camera, self._view
+        if camera.image_height <= camera.image_width:
+            return
+        for _ in range(100):  # the browser first takes the initial camera, and would overwrite this one
+            if np.allclose(camera.position, view["eye"], atol=1e-2):
+                break
+            time.sleep(0.1)
+        camera.position = view["center"] + PHONE * (view["eye"] - view["center"])
+        camera.look_at = view["center"] - np.array([0, 0, 0.75 * self.size])
 
     @property
     def has_contacts(self) -> bool:
@@ -222,8 +247,9 @@ class Drawing:
                 places.append(_numbers(entity.foot_pos))
                 forces.append(_numbers(entity.foot_force))
         for (name, label), bodies in self._touched.items():
-            places.append(xpos[:, bodies])
-            forces.append(_numbers(state.entities[name].contacts[label].force))
+            others = [i for i, body in enumerate(bodies) if body not in self._feet]
+            places.append(xpos[:, [bodies[i] for i in others]])
+            forces.append(_numbers(state.entities[name].contacts[label].force)[:, others])
         scale = STANDING_ARROW * self.size / max(self.weight, 1e-9)
         tails = (np.concatenate(places, axis=1) + move[:, None])[rows].reshape(-1, 3)
         tips = tails + scale * np.concatenate(forces, axis=1)[rows].reshape(-1, 3)

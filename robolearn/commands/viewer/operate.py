@@ -24,6 +24,7 @@ class Column:
     unit: str
     low: float
     high: float
+    """Ends of its slider: the task's range, to the next whole step."""
     step: float
     """Least change."""
     start: float
@@ -114,6 +115,9 @@ def columns_of(env: Env) -> list[Column]:
         if low == high:
             low, high = low - 1.0, high + 1.0
         step = nice_step(high - low)
+        if low < 0 < high or velocity:  # 0 must be on the slider, so its ends are whole steps
+            low, high = math.floor(low / step + 1e-6) * step, math.ceil(high / step - 1e-6) * step
+            low, high = round(low, 9), round(high, 9)
         start = 1.0 if name == "qw" else min(max(0.0, low), high)
         if isinstance(commands, PoseCommands) and name in ("x", "y", "z"):
             start = (low + high) / 2  # reachable, unlike the base itself

@@ -41,13 +41,13 @@ class History:
         self.rows.clear()
 
     def curves(self, kind: str, columns: Sequence[int]) -> tuple[np.ndarray, ...]:
-        """Times [s] and one curve for each of the `columns` of a kind, as many points as are sent."""
+        """Times before now [s] and one curve for each of the `columns` of a kind, as many points as are sent."""
         rows = list(self.rows)
-        rows = rows[:: max(1, -(-len(rows) // POINTS))]
+        rows = rows[:: -max(1, -(-len(rows) // POINTS))][::-1]  # with the newest
         if len(rows) < 2:  # a plot without points has no axes
-            return (np.array([0.0, 1.0]), *(np.zeros(2) for _ in columns))
+            return (np.array([-SECONDS, 0.0]), *(np.zeros(2) for _ in columns))
         table = np.array([values[kind][list(columns)] for _, values in rows], np.float64)
-        return (np.array([time for time, _ in rows]), *table.T.copy())
+        return (np.array([time for time, _ in rows]) - rows[-1][0], *table.T.copy())
 
 
 class Probe:
@@ -110,11 +110,11 @@ class Plots:
         """The charts by what they show."""
         gui, names = server.gui, probe.names
         with gui.add_folder("Rewards", expand_by_default=True):
-            self._one("reward", "Term", names["reward"], "weighted reward [1/s]")
+            self._one("reward", "Term", names["reward"], "reward [1/s]")
         with gui.add_folder("Joint: target and position", expand_by_default=True):
             self._joint()
         with gui.add_folder("Torques", expand_by_default=False):
-            self._one("torque", "Joint", names["torque"], "torque [Nm or N]")
+            self._one("torque", "Joint", names["torque"], "Nm or N")
         with gui.add_folder("Observations", expand_by_default=False):
             self._observations()
 
@@ -127,9 +127,14 @@ class Plots:
     def _chart(self, key: str, labels: Callable[[], list[str]], curves: Callable[[], Any], unit: str) -> None:
         shown = labels()
         chart = self.server.gui.add_uplot(
-            curves(), _series(shown), height=HEIGHT, axes=({}, {"label": unit, "labelSize": 20, "size": 48}),
-            scales={"x": {"time": False}}, legend={"show": True, "live": False}, cursor={"show": False},
-        )  # fmt: skip
+            curves(),
+            _series(shown),
+            height=HEIGHT,
+            axes=({}, {"label": unit, "labelSize": 20, "size": 48}),
+            scales={"x": {"time": False, "range": (-SECONDS, 0.0)}},
+            legend={"show": True, "live": False},
+            cursor={"show": False},
+        )
         self.charts[key] = chart
 
         def draw() -> None:
@@ -187,7 +192,8 @@ class Plots:
 
 def _series(labels: Sequence[str]) -> tuple[Any, ...]:
     curves = [
-        {"label": label, "stroke": COLOURS[i % len(COLOURS)], "width": 1.5} for i, label in enumerate(labels)
+        {"label": label, "stroke": COLOURS[i % len(COLOURS)], "width": 1.5, "points": {"show": False}}
+        for i, label in enumerate(labels)
     ]
     return ({"label": "s"}, *curves)
 

@@ -175,7 +175,7 @@ class Knob:
 
     def __init__(self, viewer: Viewer, set_: Any) -> None:
         self.drawing, self.env = viewer.drawing, viewer.env
-        radius = 0.05 * self.drawing.size
+        radius = 0.04 * self.drawing.size
         self.height = FLOOR["command"] + radius
         self.ball = viewer.server.scene.add_icosphere("/knob", radius, (51, 140, 255), cast_shadow=False)
         self.drawing.after.append(self._draw)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FRAME = 1 / 30
 """Least time between two frames [s]."""
-PLOTTED = 0.2
+TOLD = 0.2
 """Least time between two updates of the plots and of the status [s]."""
 LOOKED = 1.0
 """Time between two looks for new checkpoints [s]."""
@@ -157,6 +157,7 @@ class Viewer:
         self.steps = 0
         self.achieved = 0.0
         """Simulated seconds per second of wall time, over the last second."""
+        self._measured = time.perf_counter(), 0.0
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ends = threading.Event()
         self.operator = Operator(env)
@@ -192,49 +193,45 @@ class Viewer:
 
     def run(self) -> None:
         """Simulate in real time while a browser is connected, until `end` is called or Ctrl-C is pressed."""
-        now = time.perf_counter()
-        budget, last, drawn, plotted, looked, counted, stale = (
-            0.0,
-            now,
-            0.0,
-            0.0,
-            0.0,
-            (now, self.time),
-            False,
-        )
+        last, stale = time.perf_counter(), False
+        budget = 0.0
+        """Simulated time that is due [s]."""
+        due = dict.fromkeys((self._draw, self._tell, self._look), 0.0)
+        """When to call each again."""
         while not self._ends.is_set():
-            changed = self._work()
-            if not self.watched:
+            stale |= self._work()
+            if not self.watched:  # without a browser nothing is simulated, and no core is busy
                 self._ends.wait(IDLE)
                 last = time.perf_counter()
                 continue
             now = time.perf_counter()
             running = not self.paused and not self.error
-            budget = budget + self.speed * (now - last) if running else 0.0
+            # A simulation that cannot keep up runs slower than asked for, instead of falling behind ever further.
+            most = max(2 * self.env.dt, 2 * self.speed * FRAME)
+            budget = min(budget + self.speed * (now - last), most) if running else 0.0
             last = now
-            # A simulation that is too slow runs slower than asked for, instead of falling behind ever further.
-            budget = min(budget, max(2 * self.env.dt, self.speed * 2 * FRAME))
-            began = now
-            while running and budget >= self.env.dt and time.perf_counter() - began < FRAME:
+            while running and budget >= self.env.dt and time.perf_counter() - now < FRAME:
                 self.step()
                 budget -= self.env.dt
-                changed = True
-                running = not self.error
-            stale |= changed
-            if stale and (now - drawn >= FRAME or not running):
+                stale, running = True, not self.error
+            if stale and now >= due[self._draw]:
                 self._draw()
-                drawn, stale = now, False
-            if now - plotted >= PLOTTED:
-                if now - counted[0] >= 1.0:
-                    self.achieved = (self.time - counted[1]) / (now - counted[0])
-                    counted = (now, self.time)
-                self.panel.refresh()
-                plotted = now
-            if now - looked >= LOOKED:
-                self._look()
-                looked = now
-            left = (self.env.dt - budget) / self.speed if running else FRAME
-            self._ends.wait(min(max(left, 0.001), FRAME))
+                due[self._draw], stale = now + FRAME, False
+            for work, period in ((self._tell, TOLD), (self._look, LOOKED)):
+                if now >= due[work]:
+                    work()
+                    due[work] = now + period
+            rest = (self.env.dt - budget) / self.speed if running else FRAME
+            self._ends.wait(min(max(rest, 0.001), FRAME))
+
+    def _tell(self) -> None:
+        """Show times and curves in the panel."""
+        now = time.perf_counter()
+        since, simulated = self._measured
+        if now - since >= 1.0:
+            self.achieved = (self.time - simulated) / (now - since)
+            self._measured = now, self.time
+        self.panel.refresh()
 
     def _work(self) -> bool:
         """Do the work that callbacks have handed in; whether there was any."""
