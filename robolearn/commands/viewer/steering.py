@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class Steering:
             @self.mine.on_update
             def _(event: Any) -> None:
                 if event.client_id is not None:
-                    viewer.do(self._give if self.mine.value else self.operator.release)
+                    viewer.do(self._giving() if self.mine.value else self.operator.release)
 
             self._pad()
             self._sliders()
@@ -68,9 +69,8 @@ class Steering:
 
     def set(self, values: dict[int, float]) -> None:
         """Give commands by the index of their columns; the others stay."""
-        for i, value in values.items():
-            self.sliders[i].value = _on_slider(self.operator.columns[i], value)
-        self._give()
+        now = [float(slider.value) for slider in self.sliders]
+        self._give([values.get(i, value) for i, value in enumerate(now)])
 
     def refresh(self) -> None:
         """Show the commands of the robot that is shown, where they are not the user's."""
@@ -84,9 +84,17 @@ class Steering:
             for slider, column, value in zip(self.sliders, self.operator.columns, now, strict=True):
                 slider.value = _on_slider(column, value)
 
-    def _give(self) -> None:
-        self.operator.give([float(slider.value) for slider in self.sliders], self.robots())
+    def _give(self, values: list[float]) -> None:
+        placed = [_on_slider(c, value) for c, value in zip(self.operator.columns, values, strict=True)]
+        self.operator.give(placed, self.robots())
         self.mine.value = True
+        for slider, value in zip(self.sliders, placed, strict=True):
+            slider.value = value
+
+    def _giving(self) -> Callable[[], None]:
+        """The work of giving what the sliders show now: until the loop does it, `refresh` may move them."""
+        values = [float(slider.value) for slider in self.sliders]
+        return lambda: self._give(values)
 
     def _press(self, pressed: str) -> None:
         columns = self.operator.columns
@@ -141,7 +149,7 @@ class Steering:
             @slider.on_update
             def _(event: Any) -> None:
                 if event.client_id is not None:
-                    self.viewer.do(self._give)
+                    self.viewer.do(self._giving())
 
     def _pushes(self) -> None:
         viewer, gui = self.viewer, self.viewer.server.gui
