@@ -239,13 +239,17 @@ def play(
     """
     run, overrides = split(words)
     if video is None:
+        if seconds is not None:
+            raise ConfigError("--seconds is the length of a video: add --video FILE.mp4")
         from robolearn.commands.viewer.viewer import view
 
         view(run, overrides, num_envs=num_envs, host=host, port=port, follow=follow, output=output)
         return OK
+    if follow or port is not None:
+        raise ConfigError(f"{'--follow' if follow else '--port'} is for the viewer: leave --video out")
     from robolearn.commands.play.play import play as watch
 
-    watch(run, overrides, video=video, seconds=seconds, output=output)
+    watch(run, overrides, video=video, seconds=20.0 if seconds is None else seconds, output=output)
     return OK
 
 

@@ -74,13 +74,6 @@ def test_a_video_continues_across_episodes(trained, tmp_path):
     assert len(frames_of(video)) == 10
 
 
-@pytest.mark.usefixtures("renderer", "small")
-def test_without_video_play_mp4_is_written_and_the_missing_browser_viewer_reported(trained, tmp_path, capsys):
-    assert ask("play", trained, "--seconds", 0.1, "--output", tmp_path / "out") == 0
-    assert len(frames_of(tmp_path / "out" / "play.mp4")) == 5
-    assert "no browser viewer" in capsys.readouterr().out
-
-
 @pytest.mark.usefixtures("renderer")
 def test_the_drawn_model_has_the_base_and_joint_positions_of_the_state():
     run = config.resolve(["task=humanoid_walk", "num_envs=2", "device=cpu", "seed=4"])

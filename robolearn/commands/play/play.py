@@ -1,4 +1,4 @@
-"""`robolearn play`: writes a video of a policy, without a display. There is no browser viewer yet.
+"""`robolearn play --video`: writes a video of a policy, without a display.
 
 Frames are drawn by MuJoCo from State, so runs of all backends look the same, and no backend needs a renderer.
 """
@@ -61,11 +61,9 @@ def play(
     if not 0 < seconds <= 3600:
         raise ConfigError(f"--seconds {seconds:g}: it must be above 0 and at most 3600")
     found = open_run(run, overrides)
-    if video is None:
-        path = (output or found.folder) / FILE_NAME
-        print("there is no browser viewer yet: writing a video instead")
-    else:
-        path = output / video if output else video
+    path = video or Path(FILE_NAME)
+    folder = output or (found.folder if video is None else None)
+    path = folder / path if folder else path
     require_writable(path.parent)
     set_threads(found.config)
     policy = load_policy(found)

@@ -101,18 +101,19 @@ class Panel:
         @self.buttons.on_click
         def _(event: Any) -> None:
             pressed = event.target.value
-            viewer.do({PAUSE: self._pause, PLAY: self._pause, STEP: self._step, RESET: viewer.reset}[pressed])
+            viewer.do({PAUSE: self.pause, PLAY: self.pause, STEP: self._step, RESET: viewer.reset}[pressed])
 
         @self.speed.on_update
         def _(event: Any) -> None:
             viewer.do(lambda: setattr(viewer, "speed", float(self.speed.value)))
 
-    def _pause(self, paused: bool | None = None) -> None:
+    def pause(self, paused: bool | None = None) -> None:
+        """Pause, or go on; without `paused`, the other of the two."""
         self.viewer.paused = not self.viewer.paused if paused is None else paused
         self.buttons.options = (PLAY if self.viewer.paused else PAUSE, STEP, RESET)
 
     def _step(self) -> None:
-        self._pause(True)
+        self.pause(True)
         if not self.viewer.error:
             self.viewer.step()
 

@@ -161,18 +161,36 @@ class Plots:
         )
 
     def _observations(self) -> None:
-        items = self.probe.items
-        chosen = self.server.gui.add_dropdown("Item", tuple(items))
+        gui, items = self.server.gui, self.probe.items
+        chosen = gui.add_dropdown("Item", tuple(items))
+        column: Any = gui.add_dropdown("Column", (EVERY, *self._columns_of(chosen.value)))
+
+        @chosen.on_update
+        def _(event: Any) -> None:
+            column.value = EVERY
+            column.options = (EVERY, *self._columns_of(chosen.value))
 
         def columns() -> list[int]:
-            return items[chosen.value][1][: len(COLOURS)]
+            names, asked = self._columns_of(chosen.value), column.value
+            return [names.index(asked)] if asked in names else list(range(len(names)))[: len(COLOURS)]
 
         def labels() -> list[str]:
-            return [f"{chosen.value} {i}" for i in range(len(columns()))]
+            names = self._columns_of(chosen.value)
+            return [names[i] for i in columns()]
 
-        self._chart(
-            "observation", labels, lambda: self.history.curves(items[chosen.value][0], columns()), "value"
-        )
+        def curves() -> tuple[np.ndarray, ...]:
+            group, places = items[chosen.value]
+            return self.history.curves(group, [places[i] for i in columns()])
+
+        self._chart("observation", labels, curves, "value")
+
+    def _columns_of(self, item: str) -> list[str]:
+        """Names of an observation item's columns: the joints where there is one for each, else numbers."""
+        width = len(self.probe.items[item][1])
+        for names in (self.probe.names["torque"], self.probe.names["target"]):
+            if width == len(names) and width > 1:
+                return names
+        return [str(i) for i in range(width)]
 
     def _joint(self) -> None:
         names = self.probe.names["target"]
