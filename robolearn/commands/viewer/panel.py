@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 LAST = 120
 """Most checkpoints in the list."""
 STYLE = """<style>
+html, body { overflow: hidden; position: fixed; inset: 0; width: 100%; overscroll-behavior: none; }
 @media (pointer: coarse), (max-width: 640px) {
   .mantine-Button-root[data-size^="compact"] { height: 2.6em; font-size: 1em; }
+  .mantine-Select-option { padding: .6em; }
+  .mantine-Checkbox-root { transform: scale(1.4); transform-origin: left; }
 }
 </style>"""
-"""Buttons on a phone as large as a finger; viser's own are 22 pixels high."""
+"""What viser's page lacks on a phone: it must not grow and zoom out while a list opens, and buttons must be as large as
+a finger; viser's own are 22 pixels high."""
 PAUSE, PLAY, STEP, RESET = "Pause", "Play", "Step", "Reset"
 
 

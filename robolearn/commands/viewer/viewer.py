@@ -23,7 +23,7 @@ from robolearn.export.driver import config_of, is_bundle
 from robolearn.learners import saved
 from robolearn.runtime.errors import Refused
 from robolearn.training.build import make_env
-from robolearn.training.runs import load_config, open_run
+from robolearn.training.runs import load_config, load_policy, open_run
 from robolearn.training.train import set_threads
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def view(
     else:
         found = open_run(run, overrides)
         settings, title, folder = found.config, found.name, found.folder
+        load_policy(found)  # refuses a setting that changes the trained network
     if settings.backend_name == EXTERNAL:
         raise ConfigError(
             f"task={settings.task_name} brings its own simulator, which the viewer cannot draw; write a video: "
