@@ -206,7 +206,12 @@ def play(
     video: Annotated[
         Path | None, typer.Option(help="Write this video instead of opening a viewer.", show_default=False)
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Length of the video [s].")] = 20.0,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1, max=3600, help="Length of the video [s]; 20 where omitted.", show_default=False
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
