@@ -451,6 +451,26 @@ def test_robots_are_drawn_side_by_side_where_the_state_has_them(start):
     assert np.allclose(base[0, 2], state.base_pos[0, 2])
 
 
+@pytest.mark.parametrize("task", ["cartpole_balance", "arm_reach"])
+def test_what_of_a_robot_cannot_move_stands_beside_every_copy(task, start):
+    viewer = start(task, 2)
+    drawing = viewer.drawing
+    drawing.follow = False
+    drawing.update()
+    if task == "cartpole_balance":  # the rail is a part of the world in its file
+        drawn = drawing._scenery.batched_positions
+    else:  # the arm's base is a body that cannot move
+        name = viewer.env.scene.first
+        from robolearn.envs import mjcf
+
+        base = int(drawing.model.body(mjcf.root_body(viewer.env.scene, name)).id)
+        groups = (group for group in drawing.scene._mesh_groups if group.handle.visible)
+        group = next(group for group in groups if base in group.body_ids.tolist())
+        drawn = group.handle.batched_positions.reshape(2, len(group.body_ids), 3)[:, 0]
+    assert np.allclose(drawn[1] - drawn[0], drawing.spots[1] - drawing.spots[0], atol=1e-6)
+    assert np.linalg.norm(drawn[1] - drawn[0]) > 0.4
+
+
 def test_contact_forces_are_those_of_the_state_at_the_feet(start):
     viewer = start("humanoid_walk", 1)
     robot = viewer.env.backend.state.robot

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import mujoco
 import numpy as np
 from mjviser import ViserMujocoScene
+from mjviser.conversions import merge_geoms
 
 from robolearn.core.env import Env
 from robolearn.envs import mjcf
@@ -91,6 +92,7 @@ class Drawing:
         self.size = view["size"]
         self.spacing = round(max(0.5, 1.2 * self.size), 1) if self.count > 1 else 0.0
         with server.atomic():
+            self._scenery = self._add_scenery() if self.count > 1 else None
             self.scene = ViserMujocoScene(server, self.model, self.count)
             self.scene.camera_tracking_enabled = False
             self.arrows = {
@@ -182,10 +184,28 @@ class Drawing:
             self.scene.env_idx, self.scene.show_only_selected = self.shown, self.alone
             self.scene.update_from_arrays(xpos + move[:, None], xmat, mocap, turned)
             self.scene.fixed_bodies_frame.position = -anchor
+            if self._scenery is not None:
+                self._scenery.batched_positions = move.astype(np.float32)
             self._draw_arrows(state, xpos, move)
             for work in self.after:
                 work()
         self.frames += 1
+
+    def _add_scenery(self) -> Any:
+        """A copy for each robot of what its file has in the world itself, such as the rail of a cart; None without any.
+        mjviser, which would draw it once, finds it transparent."""
+        model, kinds = self.model, mujoco.mjtGeom
+        ground = np.isin(model.geom_type, (int(kinds.mjGEOM_PLANE), int(kinds.mjGEOM_HFIELD)))
+        seen = (model.geom_rgba[:, 3] > 0) & (model.geom_group < 3)
+        found = np.flatnonzero((model.geom_bodyid == 0) & ~ground & seen).tolist()
+        if not found:
+            return None
+        mesh = merge_geoms(model, found)
+        model.geom_rgba[found, 3] = 0.0
+        turned = np.tile([1.0, 0, 0, 0], (self.count, 1))
+        return self.server.scene.add_batched_meshes_trimesh(
+            "/scenery", mesh, batched_wxyzs=turned, batched_positions=self.spots, lod="off"
+        )
 
     def _draw_arrows(self, state: State, xpos: np.ndarray, move: np.ndarray) -> None:
         rows = [self.shown] if self.alone else list(range(self.count))

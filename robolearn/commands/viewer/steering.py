@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PRESS = 0.1
 """Part of a command's range by which a press of the pad changes it."""
-UP, DOWN, LEFT, RIGHT, STOP = "▲", "▼", "◀", "▶", "■ Zero"
+UP, DOWN, LEFT, RIGHT, ZERO, MIDDLE = "▲", "▼", "◀", "▶", "■ Zero", "■ Middle"
 TURN_LEFT, TURN_RIGHT = "↺", "↻"
 STRONGEST = 3.0
 """Largest push in the panel [m/s]."""
@@ -47,7 +47,7 @@ class Steering:
             self._sliders()
         else:
             gui.add_markdown("This task has no commands.")
-        if env.num_envs > 1:
+        if env.num_envs > 1 and (self.operator.columns or self.operator.pushable):
             self.all = gui.add_checkbox("For all robots", True, hint="Unchecked: for the robot shown only")
         if self.operator.pushable:
             self._pushes()
@@ -98,7 +98,7 @@ class Steering:
 
     def _press(self, pressed: str) -> None:
         columns = self.operator.columns
-        if pressed == STOP:
+        if pressed in (ZERO, MIDDLE):
             self.set({i: column.start for i, column in enumerate(columns)})
             return
         i, sign = {UP: (0, 1), DOWN: (0, -1), LEFT: (1, 1), RIGHT: (1, -1), TURN_LEFT: (2, 1), TURN_RIGHT: (2, -1)}[
@@ -121,7 +121,7 @@ class Steering:
         turns = len(columns) > 2 and columns[2].name == "yaw"
         rows = [(TURN_LEFT, UP, TURN_RIGHT) if turns else (UP,)]
         rows.append((LEFT, DOWN, RIGHT) if len(columns) > 1 else (DOWN,))
-        rows.append((STOP,))
+        rows.append((MIDDLE,) if any(column.start for column in columns) else (ZERO,))
         self.pad = []
         for i, row in enumerate(rows):
             group = viewer.server.gui.add_button_group(
@@ -137,7 +137,7 @@ class Steering:
     def _sliders(self) -> None:
         for column in self.operator.columns:
             slider = self.viewer.server.gui.add_slider(
-                f"{column.name} [{column.unit}]",
+                column.name if column.unit in ("", "1") else f"{column.name} [{column.unit}]",
                 min=column.low,
                 max=column.high,
                 step=column.step,
