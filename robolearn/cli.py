@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Sequence
@@ -476,6 +477,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
+        gc.freeze()  # else the interpreter's last collections, over all of torch, take seconds
 
 
 def _run(words: Sequence[str]) -> int:
