@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Sequence
@@ -219,42 +220,88 @@ def eval_(
 
 @app.command(epilog=EPILOG, context_settings=WIDTH)
 def play(
-    words: Words = None,
-    video: Annotated[
-        Path | None, typer.Option(help="Video to write; play.mp4 in the run folder where omitted.")
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN|BUNDLE|KEY=VALUE",
+            help="A run, a checkpoint, pretrained:NAME or a bundle (the newest run where omitted), then settings.",
+            show_default=False,
+        ),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Length of the video [s].")] = 20.0,
+    video: Annotated[
+        Path | None, typer.Option(help="Write this video instead of opening a viewer.", show_default=False)
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1, max=3600, help="Length of the video [s]; 20 where omitted.", show_default=False
+        ),
+    ] = None,
     size: Annotated[
         str | None,
         typer.Option(metavar="WxH", help="Size of the video; 640x480 where omitted.", show_default=False),
     ] = None,
     fps: Annotated[
-        float | None, typer.Option(help="Frames per second; 25 where omitted.", show_default=False)
+        float | None,
+        typer.Option(help="Frames per second of the video; 25 where omitted.", show_default=False),
     ] = None,
     script: Annotated[
         Path | None,
-        typer.Option(help="YAML file with commands: and pushes: to play.", show_default=False),
+        typer.Option(help="With --video: YAML file with commands: and pushes: to play.", show_default=False),
     ] = None,
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", help="Folder for the video and for recordings; the run folder where omitted."
+        ),
+    ] = None,
+    num_envs: Annotated[int, typer.Option(min=1, max=64, help="Number of robots in the viewer.")] = 1,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="Port of the viewer; 8080 or the next free one where omitted.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address of the viewer; 0.0.0.0 lets the network in, such as a phone.")
+    ] = "127.0.0.1",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Switch to each new checkpoint of a run that is being trained.")
+    ] = False,
 ) -> int:
-    """Write a video of a policy, without a display. (There is no browser viewer yet.)
+    """Watch and drive a policy in the browser, or write a video of it. Neither needs a display.
 
     Without --script and task.commands settings, a robot that follows velocity commands stands, walks, turns, steps
     sideways and stops; where the task pushes, it is pushed once at the end.
 
     \b
-    robolearn play --video walk.mp4
+    robolearn play pretrained:humanoid_walk
+    robolearn play runs/humanoid_walk/2026-01-31_12-00-00 --follow
     robolearn play pretrained:humanoid_walk --video walk.mp4 --size 1280x720 --fps 50
-    robolearn play runs/humanoid_walk/2026-01-31_12-00-00 "task.commands.forward=[1,1]"
+    robolearn play runs/humanoid_walk/2026-01-31_12-00-00 --video walk.mp4 "task.commands.forward=[1,1]"
     """
     run, overrides = split(words)
+    if video is None:
+        of_videos = {"--seconds": seconds, "--size": size, "--fps": fps, "--script": script}
+        for option, value in of_videos.items():
+            if value is not None:
+                raise ConfigError(f"{option} is for a video: add --video FILE.mp4")
+        from robolearn.commands.viewer.viewer import view
+
+        view(run, overrides, num_envs=num_envs, host=host, port=port, follow=follow, output=output)
+        return OK
+    if follow or port is not None:
+        raise ConfigError(f"{'--follow' if follow else '--port'} is for the viewer: leave --video out")
     from robolearn.commands.play.play import play as watch
 
     watch(
         run,
         overrides,
         video=video,
-        seconds=seconds,
+        seconds=20.0 if seconds is None else seconds,
         output=output,
         size=size,
         fps=fps,
@@ -612,6 +659,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
+        gc.freeze()  # else the interpreter's last collections, over all of torch, take seconds
 
 
 def _run(words: Sequence[str]) -> int:

@@ -98,13 +98,6 @@ def test_a_video_continues_across_episodes(trained, tmp_path):
     assert len(frames_of(video)) == 10
 
 
-@pytest.mark.usefixtures("renderer")
-def test_without_video_play_mp4_is_written_and_the_missing_browser_viewer_reported(trained, tmp_path, capsys):
-    assert ask("play", trained, *SMALL, "--seconds", 0.2, "--output", tmp_path / "out") == 0
-    assert len(frames_of(tmp_path / "out" / "play.mp4")) == 5
-    assert "no browser viewer" in capsys.readouterr().out
-
-
 WALKER = "pretrained:humanoid_walk"
 
 

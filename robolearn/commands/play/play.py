@@ -1,4 +1,4 @@
-"""`robolearn play`: writes a video of a policy, without a display. There is no browser viewer yet."""
+"""`robolearn play --video`: writes a video of a policy, without a display."""
 
 from __future__ import annotations
 
@@ -68,11 +68,9 @@ def play(
     pixels = SIZE if size is None else parse_size(size)
     told = None if script is None else Script.read(script)
     found = open_run(run, overrides)
-    if video is None:
-        path = (output or found.folder) / FILE_NAME
-        print("there is no browser viewer yet: writing a video instead")
-    else:
-        path = output / video if output else video
+    path = video or Path(FILE_NAME)
+    folder = output or (found.folder if video is None else None)
+    path = folder / path if folder else path
     require_writable(path.parent)
     began = time.perf_counter()
     if found.config.backend_name == EXTERNAL:
