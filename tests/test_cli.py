@@ -92,7 +92,7 @@ def test_help_list_and_version_exit_with_0_and_no_error_output(words: list[str],
 def test_the_help_of_export_lists_every_export_target() -> None:
     from robolearn.export import target
 
-    assert sorted(cli.TARGETS.split(", ")) == target.names()
+    assert sorted(TARGETS.split(", ")) == target.names()
 
 
 TASK = """
