@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from robolearn import __version__
-from robolearn.commands.exits import CHECK_FAILED, OK, exit_code
+from robolearn.commands.exits import CHECK_FAILED, MISSING, OK, exit_code
 from robolearn.commands.export import DEPLOY_EPILOG, EXPORT_EPILOG, deploy, export
 from robolearn.commands.options import Output, Overrides, Words
 from robolearn.config.overrides import split

@@ -9,6 +9,7 @@ import pytest
 
 from robolearn import cli, config
 from robolearn.commands import exits
+from robolearn.commands.export import TARGETS
 from robolearn.errors import ConfigError, MissingError, one_line, quote
 
 
