@@ -1,5 +1,6 @@
 """A finished policy in simulation: whole episodes counted, scripts of commands and pushes, pictures and videos.
 
 May import: training and the layers below it; commands, views and export import it. Read `episodes.py` first, then
-`script.py`.
+`script.py` (commands and pushes by time), `trial.py` and `measures.py` (what `sim --suite` measures), `side.py` and
+`sim2sim.py` (simulators compared), `film.py` and `tour.py` (videos).
 """

@@ -18,13 +18,17 @@ import yaml
 from robolearn.cli import main
 from robolearn.commands import exits
 from robolearn.commands.report import compare, curves, pictures, reading, results, statistics
-from robolearn.commands.report.blocks import BAD, GOOD
+from robolearn.commands.report.blocks import BAD, GOOD, UNKNOWN
 from robolearn.commands.report.page import plotly_js
 from robolearn.commands.report.report import report
 from robolearn.errors import MissingError
 from robolearn.files import locked
 from robolearn.learners import saved
+from robolearn.simulation import sim2sim
 from tests.commands.runs import make_run
+from tests.simulation.test_sim2sim import side
+
+CAUSE = {"name": "delay", "excluded": True, "evidence": ""}
 
 
 class Content(HTMLParser):
@@ -175,7 +179,10 @@ def test_text_of_the_user_does_not_become_markup_or_script(tmp_path):
     content["task"]["name"] = evil
     (run / "config.yaml").write_text(yaml.safe_dump(content))
     (run / "metrics.json").write_text(json.dumps({"metrics": {evil: 1.5}, "overrides": [evil]}))
-    (run / "sim2sim.json").write_text(json.dumps({"backends": {evil: {evil: 1.0}}, "verdicts": [evil]}))
+    compared = comparison()
+    compared["backends"]["a"]["measures"][evil] = 1.0  # type: ignore[index]
+    compared["comparisons"] = {evil: {**compared["comparisons"]["b"], "causes": [CAUSE | {"evidence": evil}]}}  # type: ignore[index]
+    (run / "sim2sim.json").write_text(json.dumps(compared))
     (run / "starts.json").write_text(json.dumps({"starts": [{"versions": {evil: evil}, "commit": evil}]}))
     made = page(run)
     assert len(made.texts["script"]) == 3  # the data, plotly.js and ours
@@ -343,51 +350,31 @@ def rows_of(block):
     return [[c if isinstance(c, str) else c.text for c in row] for row in block.rows]
 
 
-@pytest.mark.parametrize(
-    ("backends", "gaps"),
-    [
-        (
-            {
-                "mujoco": {"metrics": {"return": {"mean": 10.0, "low": 9.0, "high": 11.0}}},
-                "warp": {"metrics": {"return": 8}},
-            },
-            {"warp": {"return": {"gap": -2.0, "interval": [-3.0, -1.0], "verdict": "differs"}}},
-        ),
-        (
-            [
-                {"name": "mujoco", "metrics": {"return": {"mean": 10.0, "ci": [9.0, 11.0]}}},
-                {"backend": "warp", "return": 8.0},
-            ],
-            [
-                {
-                    "backend": "warp",
-                    "metric": "return",
-                    "mean": -2.0,
-                    "low": -3.0,
-                    "high": -1.0,
-                    "verdict": "differs",
-                }
-            ],
-        ),
-    ],
-)
-def test_a_comparison_of_simulators_is_a_table_whatever_its_layout(backends, gaps):
-    content = {
-        "schema": 1,
-        "backends": backends,
-        "gaps": gaps,
-        "verdicts": ["ok: it walks", {"ok": False, "text": "slow"}],
-    }
-    table, lines = results.compared(content)
-    assert list(table.head) == ["metric", "mujoco", "warp", "gap of warp"]
-    assert rows_of(table) == [["return", "10 (9 to 11)", "8", "-2 (-3 to -1): differs"]]
-    assert table.rows[0][-1].mark == BAD
-    assert [(line.text, line.mark) for line in lines.rows] == [("ok: it walks", GOOD), ("slow", BAD)]
+def comparison() -> dict[str, object]:
+    """What `robolearn eval --backend a,b` writes."""
+    other = side("b")
+    other.episodes = {name: values + 0.25 for name, values in other.episodes.items()}
+    other.facts = {**other.facts, "derived_lag": 0}
+    found = sim2sim.compare(side(), other)
+    content: dict[str, object] = json.loads(json.dumps(sim2sim.content(side(), [found], [other])))
+    return content
 
 
-def test_a_comparison_of_an_unknown_layout_is_shown_as_names_and_values():
-    (table,) = results.compared({"pairs": [{"a": 1.5, "b": [1, 2]}], "note": "text"})
-    assert rows_of(table) == [["pairs.0.a", "1.5"], ["pairs.0.b", "[1, 2]"], ["note", "text"]]
+def test_a_comparison_of_simulators_is_a_table_with_gaps_and_causes():
+    table, lines = results.compared(comparison())
+    assert list(table.head) == ["measure", "a", "b: difference (95 %)"]
+    assert rows_of(table) == [
+        ["survival", "0.75", "+0.25 (+0.25 to +0.25)"],
+        ["torque", "0.2333", "+0.25 (+0.25 to +0.25), measured one physics step apart"],
+    ]
+    assert [row[-1].mark for row in table.rows] == [BAD, UNKNOWN]
+    assert lines.rows[0].text == "b survives 1.333 times as often as a"
+    assert {line.mark for line in lines.rows[1:]} == {GOOD}
+
+
+def test_a_damaged_comparison_is_shown_as_names_and_values():
+    (table,) = results.compared({"reference": "a", "comparisons": [{"a": 1.5}], "note": "text"})
+    assert rows_of(table) == [["reference", "a"], ["comparisons.0.a", "1.5"], ["note", "text"]]
 
 
 def test_a_junit_report_in_the_run_folder_is_a_table(tmp_path):

@@ -12,8 +12,8 @@ from robolearn.commands.report.blocks import BAD, GOOD, UNKNOWN, Cell, Lines, Pi
 from robolearn.commands.report.curves import UNITS, number
 from robolearn.commands.report.pictures import picture_uri
 from robolearn.commands.report.reading import Bundle, RunData
-
-SIM2SIM = "sim2sim.json"
+from robolearn.simulation.measures import described
+from robolearn.simulation.sim2sim import FILE_NAME as SIM2SIM
 
 LONGEST_ROW = 100
 """Longest list that is shown in one row [characters]."""
@@ -84,7 +84,7 @@ def _name(path: str) -> str:
 
 
 def simulators(run: RunData) -> Section:
-    """Every sim2sim.json: metrics by backend, gaps with intervals, verdicts."""
+    """Every sim2sim.json."""
     section = Section("sim2sim", "Other simulators", short="Sim-to-sim")
     for path, content in run.results.items():
         if _name(path) == SIM2SIM and isinstance(content, dict):
@@ -93,137 +93,54 @@ def simulators(run: RunData) -> Section:
 
 
 def compared(content: Mapping[str, Any]) -> list[Any]:
-    """A comparison between simulators, whatever its exact layout: a table of the metrics of each backend, with a gap
-    and its interval where the file states one, then lines with verdicts; other entries as they are."""
-    blocks: list[Any] = []
-    backends = _backends(content.get("backends"))
-    gaps = _gaps(content.get("gaps", content.get("gap")))
-    names = list(dict.fromkeys([n for values in backends.values() for n in values] + [n for _, n in gaps]))
-    others = list(dict.fromkeys(backend for backend, _ in gaps))
-    if backends or gaps:
-        rows: list[Sequence[str | Cell]] = []
-        for name in names:
-            means = [_shown(values.get(name)) for values in backends.values()]
-            off = [_gap(gaps.get((backend, name))) for backend in others]
-            rows.append((name.replace("_", " "), *means, *off))
-        heads = [f"gap{f' of {backend}' if backend else ''}" for backend in others]
-        blocks.append(Table(("metric", *backends, *heads), rows, numeric=1))
-    lines = []
-    for key in ("verdicts", "verdict", "lines"):
-        lines += list(_verdicts(content.get(key)))
-    if lines:
+    """A comparison between simulators: a table of the measures, when observations part, and the causes that probes
+    exclude; the plain entries of a file that was damaged."""
+    try:
+        return _compared(content)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return list(table_of(content, "An unreadable comparison"))
+
+
+def _compared(content: Mapping[str, Any]) -> list[Any]:
+    reference, others = str(content["reference"]), content["comparisons"]
+    measures = content["backends"][reference]["measures"]
+    rows: list[Sequence[str | Cell]] = []
+    for name, mean in measures.items():
+        unit = f" [{described(name).unit}]" if described(name).unit else ""
+        cells = [_gap(each["gaps"].get(name)) for each in others.values()]
+        rows.append((f"{name.replace('_', ' ')}{unit}", number(float(mean)), *cells))
+    head = ("measure", reference, *(f"{other}: difference (95 %)" for other in others))
+    caption = f"{int(content['episodes'])} pairs of episodes from the same starts (robolearn eval --backend)."
+    blocks: list[Any] = [Table(head, rows, caption, numeric=1)]
+    for other, each in others.items():
+        lines = [
+            Cell(f"{other} survives {number(float(each['survival_share']))} times as often as {reference}")
+        ]
+        parted = each["divergence"]
+        if parted["median"] is not None:
+            first = ", ".join(f"{name} ({100 * float(share):.0f} %)" for name, share in parted["columns"])
+            lines.append(
+                Cell(f"Observations part after {float(parted['median']):.2f} s (median), first in {first}")
+            )
+        for cause in each["causes"]:
+            said = {True: "excluded", False: "not excluded"}.get(cause["excluded"], "not probed")
+            mark = {True: GOOD, False: BAD}.get(cause["excluded"], UNKNOWN)
+            lines.append(Cell(f"{cause['name']}: {said}: {cause['evidence']}", mark))
         blocks.append(Lines(lines))
-    known = {"schema", "backends", "gaps", "gap", "verdicts", "verdict", "lines"}
-    rest = {key: value for key, value in content.items() if key not in known}
-    return [*blocks, *table_of(rest, "Other entries of this file" if blocks else "")]
-
-
-def _backends(node: Any) -> dict[str, dict[str, Any]]:
-    """Metrics by backend: a mapping, or a list whose items have a name."""
-    if isinstance(node, list):
-        node = {str(i.get("name", i.get("backend", n))): i for n, i in enumerate(node) if isinstance(i, dict)}
-    out: dict[str, dict[str, Any]] = {}
-    for name, values in node.items() if isinstance(node, dict) else ():
-        if isinstance(values, dict):
-            inner = values.get("metrics")
-            named = dict(inner) if isinstance(inner, dict) else {}
-            named |= {
-                k: v for k, v in values.items() if k != "metrics" and (_numeric(v) or _mean(v) is not None)
-            }
-            out[str(name)] = named
-    return out
-
-
-def _gaps(node: Any) -> dict[tuple[str, str], Any]:
-    """Gaps by (backend, metric): nested mappings, or a list whose items name their metric and perhaps backend."""
-    out: dict[tuple[str, str], Any] = {}
-    if isinstance(node, list):
-        for item in node:
-            if isinstance(item, dict) and (metric := item.get("metric", item.get("name"))) is not None:
-                out[str(item.get("backend", "")), str(metric)] = item
-    elif isinstance(node, dict):
-        for name, value in node.items():
-            if _numeric(value) or _mean(value) is not None:
-                out["", str(name)] = value
-            elif isinstance(value, dict):
-                inner = value.get("metrics", value)
-                for metric, gap in inner.items() if isinstance(inner, dict) else ():
-                    if _numeric(gap) or _mean(gap) is not None:
-                        out[str(name), str(metric)] = gap
-    return out
+    return blocks
 
 
 def _numeric(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _mean(value: Any) -> float | None:
-    """The central value of a mapping that states one."""
-    if isinstance(value, dict):
-        for key in ("mean", "gap", "value", "difference", "estimate", "relative"):
-            if _numeric(value.get(key)):
-                return float(value[key])
-    return None
-
-
-def _interval(value: Any) -> tuple[float, float] | None:
-    if not isinstance(value, dict):
-        return None
-    pair = value.get("interval", value.get("ci", (value.get("low"), value.get("high"))))
-    if isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(_numeric, pair)):
-        return float(pair[0]), float(pair[1])
-    return None
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    if _numeric(value):
-        return number(float(value))
-    if (mean := _mean(value)) is None:
-        return str(value)
-    ends = _interval(value)
-    return number(mean) + (f" ({number(ends[0])} to {number(ends[1])})" if ends else "")
-
-
-def _gap(value: Any) -> Cell:
-    """A gap with its interval; marked as the file says, else not at all."""
-    verdict = value.get("verdict", value.get("ok")) if isinstance(value, dict) else None
-    said = f": {verdict}" if isinstance(verdict, str) else ""
-    return Cell(_shown(value) + said, _mark(verdict))
-
-
-def _mark(verdict: Any) -> str:
-    """The mark of a verdict."""
-    if isinstance(verdict, bool):
-        return GOOD if verdict else BAD
-    first = re.split(r"\W+", str(verdict).strip().lower(), maxsplit=1)[0] if verdict is not None else ""
-    if first in ("ok", "pass", "passed", "yes", "good", "true", "same", "agree", "agrees", "holds"):
-        return GOOD
-    if first in ("fail", "failed", "no", "bad", "false", "differs", "differ", "worse"):
-        return BAD
-    return UNKNOWN if verdict is not None else ""
-
-
-def _verdicts(node: Any) -> list[Cell]:
-    if isinstance(node, str):
-        return [Cell(node, _mark(node))]
-    if isinstance(node, bool):
-        return [Cell("passed" if node else "failed", _mark(node))]
-    if isinstance(node, list):
-        return [cell for item in node for cell in _verdicts(item)]
-    if isinstance(node, dict):
-        text = node.get("text", node.get("line", node.get("message")))
-        if isinstance(text, str):
-            return [Cell(text, _mark(node.get("ok", node.get("passed", node.get("verdict", text)))))]
-        return [
-            Cell(f"{k}: {_word(v)}", _mark(v)) for k, v in node.items() if not isinstance(v, (dict, list))
-        ]
-    return []
-
-
-def _word(value: Any) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+def _gap(gap: Mapping[str, Any] | None) -> Cell:
+    if gap is None:
+        return Cell("-")
+    mean, low, high = (float(gap[key]) for key in ("mean", "low", "high"))
+    apart = ", measured one physics step apart" if gap["differs"] and gap.get("lag") else ""
+    text = f"{mean:+.3g} ({low:+.3g} to {high:+.3g}){apart}"
+    return Cell(text, UNKNOWN if apart else BAD if gap["differs"] else "")
 
 
 # ---------------------------------------------------------------------- suites and other files
