@@ -400,16 +400,22 @@ def replay(
     video: Annotated[Path | None, typer.Option(help="Write a video of it here.", show_default=False)] = None,
     rows: Annotated[int, typer.Option(min=0, help="Number of control steps in the table; 0: all.")] = 15,
     slow: Annotated[float, typer.Option(help="How many times slower than real time the video is.")] = 4.0,
+    view: Annotated[bool, typer.Option("--view", help="Step through it in the browser.")] = False,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of the viewer.", show_default=False)
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address of the viewer.")] = "127.0.0.1",
 ) -> int:
     """Simulate the recorded last second of a failure again, bit for bit; exit code 1 where the bits differ.
 
     \b
-    robolearn replay sim_failures/walk-mujoco.replay
+    robolearn replay sim_failures/walk-mujoco.replay --view
     robolearn replay runs/humanoid_walk/2026-01-31_12-00-00/diverged.replay --video diverged.mp4
     """
     from robolearn.commands.replay import replay as again
 
-    return OK if again(file, video, rows, slow, overrides or []) else CHECK_FAILED
+    same = again(file, video, rows, slow, overrides or [], view, host, port)
+    return OK if same else CHECK_FAILED
 
 
 app.command(epilog=EXPORT_EPILOG, context_settings=WIDTH)(export)

@@ -57,6 +57,9 @@ def replay(
     rows: int = SHOWN,
     slow: float = 4.0,
     overrides: Sequence[str] = (),
+    view: bool = False,
+    host: str = "127.0.0.1",
+    port: int | None = None,
 ) -> bool:
     """Simulate a replay file again and print a table of its steps.
 
@@ -66,6 +69,9 @@ def replay(
         rows: rows of the table, the last ones; 0: all.
         slow: how many times slower than real time the video is.
         overrides: `task=FILE.py:NAME` for a task from a file, which is not imported otherwise.
+        view: show it in the browser, until interrupted.
+        host: address of the viewer.
+        port: of the viewer; None: 8080, or the next free one.
 
     Returns:
         Whether the end has the recorded bits.
@@ -76,15 +82,26 @@ def replay(
     """
     if video is not None:
         require_writable(video.parent)
+    if view:
+        from robolearn.commands.viewer.server import free_port, require_viser
+
+        require_viser()
+        free_port(host, port)
     recorded = files.read(path)
     with tempfile.TemporaryDirectory() as folder, files.opened(recorded, Path(folder), overrides) as env:
         states: list[State] = []
-        table = list(_rows(recorded, env, states if video is not None else None))
+        table = list(_rows(recorded, env, states if video is not None or view else None))
         same = files.same_bits(recorded, env)
         _print(recorded, env, table, rows, same)
         if video is not None:
             _film(env, states, table, video, slow)
             print(f"wrote {video}")
+        if view:
+            from robolearn.commands.viewer.stepping import Stepping
+
+            stepping = Stepping(env.scene, states, [_told(row) for row in table], env.dt, host, port)
+            print(stepping.url, flush=True)
+            stepping.run()
     return same
 
 
@@ -171,6 +188,18 @@ def _print(recorded: Replay, env: Opened, table: list[Row], rows: int, same: boo
         if same
         else "the end differs from the recording: another processor or version"
     )
+
+
+def _told(row: Row) -> str:
+    """A step in Markdown."""
+    lines = [
+        f"**{row.time:.2f} s before the end**",
+        f"base {row.height:.3f} m high, tilted by {row.tilt:.0f} deg",
+        f"fastest joint: {row.fastest}, {row.speed:.1f} rad/s",
+        f"strongest torque: {row.strongest}, {100 * row.torque:.0f} % of its limit",
+        f"feet: {row.force:.0f} N; deepest contact: {1e3 * row.depth:.0f} mm",
+    ]
+    return "\n\n".join([*lines, *([f"**{row.told}**"] if row.told else [])])
 
 
 def _film(env: Opened, states: list[State], table: list[Row], video: Path, slow: float) -> None:
