@@ -532,3 +532,24 @@ def test_a_baseline_is_not_recorded_with_other_settings(tmp_path, capsys) -> Non
 def test_the_schema_refuses_a_report_without_names() -> None:
     root = ET.fromstring('<testsuites><testsuite tests="1"><testcase/></testsuite></testsuites>')
     assert not xmlschema.XMLSchema(SCHEMA).is_valid(ET.tostring(root).decode())
+
+
+@pytest.mark.slow
+def test_a_bundle_is_a_policy_with_a_latency_gate(trained, tmp_path) -> None:
+    bundle = tmp_path / "bundle"
+    words = ["--starts", "4", "--seconds", "0.2", "--measure-seconds", "0", "--output", str(bundle)]
+    assert main(["export", str(trained), *words]) == 0
+    text = CARTPOLE.replace("policy: zero, task: cartpole_balance", f"policy: {bundle}").replace(
+        "seconds: 1", "seconds: 0.4"
+    )
+    path = suite(tmp_path, text.replace('survival: ">= 0"', 'survival: ">= 0", latency_ms: "<= 1000"'))
+    assert run_suite(path, json=tmp_path / "out.json", jobs=1, failures=tmp_path / "f")
+    (case,) = json.loads((tmp_path / "out.json").read_text())["cases"]
+    assert [gate["gate"] for gate in case["gates"]] == ["finite", "divergence", "survival", "latency_ms"]
+    assert case["episodes"] == 16
+
+
+def test_a_latency_gate_needs_a_bundle(tmp_path, capsys) -> None:
+    path = suite(tmp_path, CARTPOLE.replace('survival: ">= 0"', 'latency_ms: "<= 1"'))
+    assert main(["sim", "--suite", str(path), "--jobs", "1"]) == 2
+    assert "latency_ms" in capsys.readouterr().err

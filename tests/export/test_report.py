@@ -27,8 +27,10 @@ from robolearn.export.robot_model import base_facts, joint_facts
 from robolearn.export.target import load
 from robolearn.runtime.measure import statistics
 from robolearn.runtime.picture import draw_latency
+from robolearn.simulation import sim2sim
 from robolearn.tasks.mdp.observations import projected_gravity
 from robolearn.training.build import make_env
+from tests.simulation.test_sim2sim import side
 
 THOR = "NVIDIA Jetson AGX Thor Developer Kit"
 JETSONS = ["jetson-thor", "jetson-thor-t4000", "jetson-agx-orin", "jetson-orin-nx", "jetson-orin-nano"]
@@ -107,7 +109,7 @@ def made(policy: Any, target: str = "jetson-thor", board: str | None = None, **c
         checked=checked, graph="obs 1x72, actions 1x21", parity=PARITY, gap=GAP, verdict=verdict,
         golden={"onnxruntime": {"observations": 6e-8, "actions": 3e-7, "targets": 2e-7}},
         recommendation=best, estimates=estimates, measured=measured, engine=NO_TENSORRT, profiles={}, warnings=[],
-        late=None, drawn=False,
+        late=None, drawn=False, compared=[],
         manifest={
             "made_by": "robolearn 9.9", "contract": copy.deepcopy(policy.contract), "run": run,
             "command_ranges": policy.ranges,
@@ -460,3 +462,15 @@ def test_the_sensors_signs_state_and_golden_steps_are_stated(humanoid):
         "3 of 4 ways of the branches in the task's code are taken; **not taken: Where clock: false**"
         in golden
     )
+
+
+def test_a_comparison_with_other_simulators_is_an_answer(humanoid):
+    other = side("mujoco_warp")
+    other.episodes = {"survival": np.array([1.0, 1.0, 0.0, 0.0]), "return": np.array([9.0, 9.0, 9.0, 9.0])}
+    own = side("mujoco")
+    own.episodes = {**own.episodes, "return": np.full(4, 10.0)}
+    told = answer(
+        report(made(humanoid, compared=[sim2sim.compare(own, other)])), "Does it work in other simulators?"
+    )
+    assert "mujoco_warp: survives 0.667 as often as in mujoco" in told
+    assert "-1 (-1 to -1) on 10" in told

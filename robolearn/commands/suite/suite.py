@@ -30,6 +30,7 @@ from robolearn.commands.suite.gates import OF_THE_RUN, Gate, Verdict, require_kn
 from robolearn.commands.suite.output import Result
 from robolearn.commands.suite.spec import Scenario, Suite
 from robolearn.errors import ConfigError, MissingError, RunFailed, did_you_mean, listing, one_line, quote
+from robolearn.export.driver import is_bundle
 from robolearn.runtime.errors import Refused
 from robolearn.simulation.measures import described
 from robolearn.training.runs import require_writable
@@ -149,6 +150,12 @@ def _cases(
                     said if said.startswith("scenario ") else f"{place} on {backend}: {said}"
                 ) from error
             require_known(scenario.gates, metrics, place)
+            if any(gate.measure == "latency_ms" for gate in scenario.gates) and not is_bundle(
+                scenario.policy
+            ):
+                raise ConfigError(
+                    f"{place}: gates: latency_ms needs the folder of a bundle as policy, not {quote(scenario.policy)}"
+                )
             cases.append(case)
     return cases, skipped
 
