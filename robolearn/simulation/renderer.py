@@ -59,21 +59,13 @@ class Renderer:
             import mujoco
 
             from robolearn.envs import mjcf
+            from robolearn.simulation.posed import Placing
         except ImportError as error:
             raise MissingError(f"a video needs MuJoCo ({error}): pip install 'robolearn[mujoco]'") from error
         scene = Scene.of(scene)
         self.model = model = mjcf.build_model(scene, backend, visual=True)
         self.data = mujoco.MjData(model)
-        self._roots = {
-            name: int(mjcf.root_joint(scene, name, model).qposadr[0])
-            for name in scene.entities
-            if scene.moves(name)
-        }
-        """First index in qpos of each free root."""
-        self._joints = {
-            name: [int(model.joint(scene.prefix(name) + joint).qposadr[0]) for joint in robot.joints]
-            for name, robot in scene.robots.items()
-        }
+        self._placing = Placing(scene, model)
         self._follows = scene.robot.base is not None
         self._scale = min(1.0, scene.robot.home_height / TALL_BASE) if self._follows else 1.0
         self._drawn: Any = None
@@ -177,16 +169,7 @@ class Renderer:
         the robot's base (3,) [m/s] in world axes."""
         import mujoco
 
-        qpos = self.data.qpos
-        for name, entity in state.entities.items():
-            if name in self._roots:
-                first = self._roots[name]
-                qpos[first : first + 3], qpos[first + 3 : first + 7] = (
-                    row(entity.base_pos, index),
-                    row(entity.base_quat, index),
-                )
-            if name in self._joints:
-                qpos[self._joints[name]] = row(entity.joint_pos, index)
+        self.data.qpos[:] = self._placing.qpos(state, slice(index, index + 1))[0]
         # The parts of mj_forward that drawing needs, without dynamics.
         mujoco.mj_kinematics(self.model, self.data)
         mujoco.mj_comPos(self.model, self.data)

@@ -15,9 +15,9 @@ from mjviser.conversions import merge_geoms
 from robolearn.core.env import Env
 from robolearn.envs import mjcf
 from robolearn.envs.elements import compiled
-from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import State, Tensor, quat_multiply, quat_rotate
 from robolearn.envs.visuals import FIELD_OF_VIEW
+from robolearn.simulation.posed import Placing
 from robolearn.simulation.renderer import ARROWS
 from robolearn.tasks.mdp.commands import PoseCommands, VelocityCommands
 from robolearn.tasks.mdp.terms import forward_axis
@@ -57,16 +57,7 @@ class Drawing:
                     body.mocap = True
         self.model = compiled(scene.robot, spec)
         self.data = mujoco.MjData(self.model)
-        self._roots = {
-            name: int(mjcf.root_joint(scene, name, self.model).qposadr[0])
-            for name in scene.entities
-            if scene.moves(name)
-        }
-        """First index in qpos of each free root."""
-        self._joints = {
-            name: [int(self.model.joint(scene.prefix(name) + joint).qposadr[0]) for joint in robot.joints]
-            for name, robot in scene.robots.items()
-        }
+        self._placing = Placing(scene, self.model)
         self.base = int(self.model.body(mjcf.root_body(scene, scene.first)).id)
         self._touched = {
             (name, label): [
@@ -156,17 +147,10 @@ class Drawing:
     def update(self) -> None:
         """Draw the current State."""
         state, model, data = self.env.backend.state, self.model, self.data
-        columns = {
-            name: (_numbers(entity.base_pos), _numbers(entity.base_quat), _numbers(entity.joint_pos))
-            for name, entity in state.entities.items()
-        }
+        positions = self._placing.qpos(state)
         xpos, xmat = np.zeros((self.count, model.nbody, 3)), np.zeros((self.count, model.nbody, 3, 3))
         for i in range(self.count):
-            for name, (place, quat, joints) in columns.items():
-                if (first := self._roots.get(name)) is not None:
-                    data.qpos[first : first + 3], data.qpos[first + 3 : first + 7] = place[i], quat[i]
-                if name in self._joints:
-                    data.qpos[self._joints[name]] = joints[i]
+            data.qpos[:] = positions[i]
             mujoco.mj_kinematics(model, data)
             xpos[i], xmat[i] = data.xpos, data.xmat.reshape(-1, 3, 3)
         anchor = np.zeros(3)
@@ -177,7 +161,10 @@ class Drawing:
             move[:, :2] -= xpos[:, self.base, :2] - xpos[self.shown, self.base, :2]
         mocap = np.tile(data.mocap_pos, (self.count, 1, 1)) + move[:, None]
         turned = np.tile(data.mocap_quat, (self.count, 1, 1))
-        self.place, self.quat = xpos[self.shown, self.base] + move[self.shown], columns[ROBOT][1][self.shown]
+        self.place, self.quat = (
+            xpos[self.shown, self.base] + move[self.shown],
+            _numbers(state.robot.base_quat)[self.shown],
+        )
         ahead = _numbers(forward_axis(state.robot.base_quat))[self.shown, :2]
         self.ahead = ahead / max(float(np.linalg.norm(ahead)), 1e-9)
         with self.server.atomic():

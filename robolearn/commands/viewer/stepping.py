@@ -48,7 +48,7 @@ class Stepping:
         from mjviser import ViserMujocoScene
 
         posed = Posed(scene, visual=True)
-        qpos = [posed.qpos(state)[0] for state in states]
+        qpos = [posed.placing.qpos(state)[0] for state in states]
         # Where the simulation has exploded, the last place that can be drawn stays.
         self._qpos = [q if np.isfinite(q).all() else None for q in qpos]
         self._posed, self._said, self._dt = posed, said, dt
