@@ -203,7 +203,7 @@ def test_the_command_prints_one_url_and_ends_cleanly_when_interrupted(trained, t
 
         with urllib.request.urlopen(url.strip()) as page:
             assert b"<html" in page.read().lower()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
