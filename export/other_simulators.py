@@ -11,7 +11,7 @@ from robolearn.errors import ConfigError, MissingError, RunFailed, one_line
 from robolearn.export.request import Checked
 from robolearn.runtime.errors import NOT_HERE, NOT_THE_SAME, Refused
 from robolearn.simulation import sim2sim
-from robolearn.simulation.side import Request, Side, simulate
+from robolearn.simulation.side import SAME_DEVICE, Request, Side, simulate
 from robolearn.simulation.sim2sim import Comparison
 
 MOST = 64
@@ -38,15 +38,24 @@ def other_simulators(checked: Checked, show: Show) -> tuple[list[Comparison], st
     found, own = checked.found, checked.found.config.backend_name
     episodes = min(checked.request.starts, MOST)
     words = tuple(word for word in checked.request.overrides if not word.startswith(("backend=", "backend.")))
+    if not any(word.startswith("device=") for word in words):
+        words = (*words, SAME_DEVICE)
     own_words = tuple(word for word in checked.request.overrides if word.startswith(("backend=", "backend.")))
     reference = simulate(Request(found.name, (*words, *(own_words or (f"backend={own}",))), episodes))
+    if not reference.episodes["survival"].any():
+        raise Refused(
+            f"--require-sim2sim: the policy survives none of {episodes} episodes in {own}, its own simulator",
+            NOT_THE_SAME,
+        )
     sides: list[Side] = []
     for name, entry in registry.entries("backends").items():
         if name == own or entry.hint:
             continue
         try:
             sides.append(simulate(Request(found.name, (*words, f"backend={name}"), episodes)))
-        except (ConfigError, MissingError, RunFailed) as error:
+        except RunFailed as error:
+            raise Refused(f"--require-sim2sim: the policy fails in {name}: {error}", NOT_THE_SAME) from error
+        except (ConfigError, MissingError) as error:
             show("skip", "sim-to-sim", f"not in {name}: {one_line(str(error), 200)}")
     if not sides:
         raise Refused(

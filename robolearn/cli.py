@@ -267,8 +267,15 @@ def play(
 
         view(run, overrides, num_envs=num_envs, host=host, port=port, follow=follow, output=output)
         return OK
-    if follow or port is not None:
-        raise ConfigError(f"{'--follow' if follow else '--port'} is for the viewer: leave --video out")
+    of_viewer = {
+        "--follow": follow,
+        "--port": port,
+        "--num-envs": num_envs != 1,
+        "--host": host != "127.0.0.1",
+    }
+    for option, set_ in of_viewer.items():
+        if set_:
+            raise ConfigError(f"{option} is for the viewer: leave --video out")
     from robolearn.commands.play.play import play as watch
 
     watch(
@@ -348,7 +355,11 @@ def sim(
     robolearn sim --suite suites/shipped.yaml --junit out.xml
     """
     if suite is not None:
-        given = {
+        given: dict[str, object] = {
+            "--min-survival": min_survival != 0.9,
+            "--min-real-time-factor": min_real_time_factor != 1.0,
+            "--seed": seed != 1,
+            "--num-envs": num_envs != 64,
             "--task": task,
             "--policy": policy != "zero",
             "--backend": backend != "auto",
@@ -374,6 +385,18 @@ def sim(
             skip_missing=skip_missing,
         )
         return OK if passed else CHECK_FAILED
+    of_suites = {
+        "--json": json,
+        "--summary": summary,
+        "--failures": failures != Path("sim_failures"),
+        "--jobs": jobs,
+        "--only": only,
+        "--update-baseline": update_baseline,
+        "--skip-missing": skip_missing,
+    }
+    for option, set_ in of_suites.items():
+        if set_:
+            raise ConfigError(f"{option} goes with --suite FILE.yaml")
     from robolearn.commands.sim import simulate
 
     passed = simulate(

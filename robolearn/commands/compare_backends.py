@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from robolearn.config import registry
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
 from robolearn.files import replacing
 from robolearn.simulation import sim2sim
-from robolearn.simulation.side import Request, Side, simulate
+from robolearn.simulation.side import SAME_DEVICE, Request, Side, simulate
 from robolearn.training.runs import open_run, require_writable
 
 
@@ -53,6 +54,11 @@ def compare_backends(
     for word in words:
         if word.partition("=")[0] in ("backend", "num_envs"):
             raise ConfigError(f"{quote(word)}: use --backend and --episodes")
+    if not any(word.startswith("device=") for word in words):
+        words = (*words, SAME_DEVICE)
+    for name, python in (pythons or {}).items():
+        if shutil.which(python) is None:
+            raise ConfigError(f"--python {name}={quote(python, 120)}: there is no such program")
     found = open_run(run, [*words, f"backend={backends[0]}"])
     folder = output or found.folder
     require_writable(folder)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from robolearn.commands.play.play import CONTAINERS
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import State, quat_rotate
 from robolearn.errors import ConfigError, quote
@@ -80,7 +81,13 @@ def replay(
         ConfigError: the file is damaged, or does not fit this installation.
         MissingError: a video was asked for, and there is no renderer or encoder.
     """
+    if not 0.1 <= slow <= 100:
+        raise ConfigError(f"--slow {slow:g} is not within 0.1..100")
     if video is not None:
+        if video.suffix.lower() not in CONTAINERS:
+            raise ConfigError(
+                f"--video {quote(str(video), 120)}: the file must end in {', '.join(CONTAINERS)}"
+            )
         require_writable(video.parent)
     if view:
         from robolearn.commands.viewer.server import free_port, require_viser
@@ -205,9 +212,6 @@ def _told(row: Row) -> str:
 def _film(env: Opened, states: list[State], table: list[Row], video: Path, slow: float) -> None:
     from robolearn.simulation.renderer import Renderer
     from robolearn.simulation.video import caption, write_video
-
-    if not 0.1 <= slow <= 100:
-        raise ConfigError(f"--slow {quote(slow)} is not within 0.1..100")
 
     count = max(1, round(len(states) * env.dt * slow * FAST))
 

@@ -89,6 +89,8 @@ class Measures:
         n = env.num_envs
         self._finished = torch.zeros(n, dtype=torch.long, device=env.device)
         self._survived = torch.ones(n, dtype=torch.bool, device=env.device)
+        self._fell = torch.zeros(n, dtype=torch.long, device=env.device)
+        """Number of control steps at the first termination; 0 without one."""
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
         """Totals and weights (N,) float64 of means, by measure."""
         self._peaks: dict[str, Tensor] = {}
@@ -123,6 +125,8 @@ class Measures:
         self._count += 1
         self._steps += took
         self._return += result.reward
+        first = result.terminated & self._survived
+        self._fell = torch.where(first, self._count, self._fell)
         self._survived &= ~result.terminated
         for name, (total, weight) in result.metrics.items():
             self._mean(name, total.double().clone(), weight.double().clone())
@@ -130,7 +134,6 @@ class Measures:
             # Where an episode has ended, the State is that of the next one.
             self._measure(self._env, (took & ~done).double())
         if self._whole:
-            self._displacement.update(torch.zeros_like(done))
             return
         counting = done & (self._finished < self._each)
         if bool(counting.any()):
@@ -162,7 +165,7 @@ class Measures:
             down = (robot.foot_force[:, :, 2] > ON_GROUND).double() * counts[:, None]
             speed = robot.foot_lin_vel[:, :, :2].double().norm(dim=-1)
             self._mean("foot_slide", (down * speed).sum(dim=1), down.sum(dim=1))
-        if self._posed is not None and self._count % PENETRATION_INTERVAL == 0:
+        if self._posed is not None and self._count % PENETRATION_INTERVAL == 1:
             depth = self._posed.penetration(env.backend.state, counts > 0)
             self._peak("penetration", torch.from_numpy(depth).to(counts.device))
 
@@ -173,7 +176,7 @@ class Measures:
             "return": self._return.clone(),
             "episode_length": self._steps.double() * self._any.dt,
         }
-        if self._displacement.known:
+        if self._displacement.known and not self._whole:  # a reset puts the base back
             out["distance"] = self._displacement.distance.clone()
         for name, (total, weight) in self._sums.items():
             # Not a number where nothing counted: an episode without a step has no swing height.
@@ -197,6 +200,7 @@ class Measures:
         if self._whole:
             every = torch.arange(self._any.num_envs)
             self._ended = [(self._values(), every, self._count)]
+            falls = self._fell.cpu().numpy()
         names = sorted({name for values, _, _ in self._ended for name in values})
         columns = {}
         for name in names:
@@ -209,4 +213,7 @@ class Measures:
         ends = [np.full(len(rows), count, np.int64) for _, rows, count in self._ended]
         if not envs:
             return columns, np.zeros(0, np.int64), np.zeros(0, np.int64)
-        return columns, torch.cat(envs).numpy(), np.concatenate(ends)
+        last = np.concatenate(ends)
+        if self._whole:
+            last = np.where(falls > 0, falls, last)  # what a replay should show
+        return columns, torch.cat(envs).numpy(), last

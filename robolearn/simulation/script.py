@@ -198,7 +198,7 @@ class Director:
             env.task = copy.copy(env.task)
             env.task.pushes = None
         self._generator = torch.Generator().manual_seed(seed)
-        self._changes = torch.tensor([at for at, _ in script.commands[1:]], device=env.device)
+        self._changes = torch.tensor([round(at / env.dt) for at, _ in script.commands[1:]], device=env.device)
         if script.commands:
             names = env.task.commands.names if env.task.commands else ()
             script.require_columns(names, where)
@@ -218,14 +218,14 @@ class Director:
             `pushed` (N,) bool, and the jumps (N, 3) [m/s] in world axes as `jump`.
         """
         env = self.env
-        time = env.state.episode.time
+        step = torch.round(env.state.episode.time / env.dt).long()
         if len(self._changes):
-            due = (time[:, None] - self._changes).abs().amin(dim=1) < env.dt / 2
+            due = (step[:, None] == self._changes).any(dim=1)
             env.restart_command_time(due)
         pushed = torch.zeros_like(env.state.outcome["done"])
         whole = torch.zeros(env.num_envs, 3, device=env.device)
         for push in self.script.pushes or ():
-            due = (time - push.at).abs() < env.dt / 2
+            due = step == round(push.at / env.dt)
             jump = self._jump(push)
             turn = torch.tensor(push.turn, device=env.device).expand_as(jump) if any(push.turn) else None
             env.push(due, jump, turn)
@@ -249,7 +249,7 @@ class Director:
 def _entries(value: object, where: str) -> list[Mapping[str, Any]]:
     entries: list[Any] = [] if value is None else value if isinstance(value, list) else [value]
     for entry in entries:
-        if not isinstance(entry, Mapping) or not entry:
+        if not isinstance(entry, Mapping) or not entry or not all(isinstance(key, str) for key in entry):
             raise ConfigError(
                 f"{where}: expected entries such as {{at: 0, forward: 1.0}}, not {quote(entry)}"
             )

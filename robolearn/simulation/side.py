@@ -31,6 +31,9 @@ from robolearn.simulation.trial import Moment, PolicyDriver, run_trial
 from robolearn.training.build import make_env
 from robolearn.training.runs import load_policy, open_run
 
+SAME_DEVICE = "device=cpu"
+"""Random numbers differ from one kind of device to the other: only on one of them all sides draw the same."""
+
 TRACED = 64
 """Environments whose observations are kept."""
 

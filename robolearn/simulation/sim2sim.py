@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,12 @@ from robolearn.simulation.side import Side
 SCHEMA = 1
 FILE_NAME = "sim2sim.json"
 
-RESAMPLES = 5000
+RESAMPLES = 10_000
 """Of the bootstrap over pairs of episodes."""
+MANY = 5000
+"""Pairs from which on intervals are those of a normal distribution."""
+ROUNDING = 1e-6
+"""Differences below this share of the mean are rounding errors."""
 APART = 0.1
 """Observations have diverged where a column differs by more than this share of its standard deviation."""
 LEAST_SPREAD = 1e-3
@@ -53,13 +58,10 @@ class Gap:
     high: float
     """Ends of the 95 % interval of the mean difference (bootstrap over pairs)."""
     pairs: int
+    differs: bool
+    """Whether it is more than chance: 5 % over all measures together, and more than a rounding error."""
     lag: int = 0
     """Physics steps by which the other simulator shows what is measured earlier than the reference."""
-
-    @property
-    def differs(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def compare(reference: Side, other: Side) -> Comparison:
 def gaps(reference: Side, other: Side) -> dict[str, Gap]:
     """The gap of every measure that both have."""
     out = {}
-    random = np.random.default_rng(0)  # the same episodes give the same interval
+    tested = max(1, len(reference.episodes))
     for name, before in reference.episodes.items():
         after = other.episodes.get(name)
         if after is None or len(after) != len(before):
@@ -124,12 +126,30 @@ def gaps(reference: Side, other: Side) -> dict[str, Gap]:
         if not both.any():
             continue
         difference = (after - before)[both]
-        picks = random.integers(len(difference), size=(RESAMPLES, len(difference)))
-        low, high = np.percentile(difference[picks].mean(axis=1), (2.5, 97.5))
+        low, high, lower, higher = bootstrap(difference, (0.05, 0.05 / tested))
         means = float(before[both].mean()), float(after[both].mean()), float(difference.mean())
         lag = reference.facts["derived_lag"] - other.facts["derived_lag"] if name in LAGGING else 0
-        out[name] = Gap(*means, float(low), float(high), int(both.sum()), lag)
+        least = ROUNDING * max(abs(means[0]), abs(means[1]))
+        differs = (lower > 0 or higher < 0) and abs(means[2]) > least
+        out[name] = Gap(*means, low, high, int(both.sum()), bool(differs), lag)
     return out
+
+
+def bootstrap(values: np.ndarray, levels: Sequence[float]) -> list[float]:
+    """Ends of the intervals of a mean at each level, low and high, over resampled values (E,).
+
+    From MANY values on the intervals are those of a normal distribution, which the bootstrap approaches.
+    """
+    if len(values) >= MANY:
+        spread = values.std(ddof=1) / np.sqrt(len(values))
+        ends = [NormalDist().inv_cdf(1 - level / 2) * spread for level in levels]
+        return [float(values.mean() + sign * end) for end in ends for sign in (-1, 1)]
+    random = np.random.default_rng(0)  # the same episodes give the same interval
+    means = np.array(
+        [values[random.integers(len(values), size=len(values))].mean() for _ in range(RESAMPLES)]
+    )
+    quantiles = [q for level in levels for q in (level / 2, 1 - level / 2)]
+    return [float(end) for end in np.quantile(means, quantiles)]
 
 
 def divergence(reference: Side, other: Side) -> Divergence:
@@ -212,8 +232,8 @@ def _gains(reference: Side, other: Side) -> Cause:
     each = np.array([_relative(a[:, i, j], b[:, i, j]) for i, j in enumerate(own)])
     worst = int(each.argmax())
     said = (
-        f"steps of the joint targets in free fall: responses differ by {100 * np.median(each):.2g} % (median), at most "
-        f"{100 * each[worst]:.2g} % ({reference.facts['actuators'][worst]})"
+        f"steps of the joint targets without contact: responses differ by {100 * np.median(each):.2g} % (median), "
+        f"at most {100 * each[worst]:.2g} % ({reference.facts['actuators'][worst]})"
     )
     return Cause("gains, armature, joint friction", bool(each[worst] <= JOINTS_AGREE), said)
 
@@ -247,7 +267,7 @@ def _delay(reference: Side, other: Side) -> Cause:
 def _friction(reference: Side, other: Side) -> Cause:
     name = "friction"
     if "slide_speed" not in reference.probes:
-        return Cause(name, None, "not probed: the base is fixed, or the robot has no feet")
+        return Cause(name, None, "the base is fixed, or the robot has no feet")
     a, b = (side.probes["slide_speed"] for side in (reference, other))
     lost = [1.0 - float(v.min()) for v in (a, b)]
     error = float(np.abs(a - b).max()) / max(lost[0], 0.05)
@@ -261,7 +281,7 @@ def _friction(reference: Side, other: Side) -> Cause:
 def _contact(reference: Side, other: Side) -> Cause:
     name = "contact model"
     if "drop_height" not in reference.probes:
-        return Cause(name, None, "not probed: the base is fixed, or the robot has no feet")
+        return Cause(name, None, "the base is fixed, or the robot has no feet")
     height = float(np.abs(other.probes["drop_height"] - reference.probes["drop_height"]).max())
     forces = [side.probes["drop_force"] for side in (reference, other)]
     peak = [float(force.max()) for force in forces]
@@ -304,7 +324,7 @@ def content(reference: Side, comparisons: Sequence[Comparison], sides: Sequence[
         "comparisons": {
             each.other: {
                 "survival_share": each.survival,
-                "gaps": {name: {**vars(gap), "differs": gap.differs} for name, gap in each.gaps.items()},
+                "gaps": {name: vars(gap) for name, gap in each.gaps.items()},
                 "divergence": {
                     **vars(each.divergence),
                     "columns": [list(pair) for pair in each.divergence.columns],

@@ -86,6 +86,8 @@ class Trial:
     """Wall time [s]."""
     diverged: int = 0
     """Number of environment steps that diverged."""
+    diverged_at: tuple[int, int] | None = None
+    """(environment, number of control steps) of the first divergence."""
     problem: str = ""
     """What was not finite, and ended the trial; empty where everything was."""
     problem_env: int | None = None
@@ -146,7 +148,10 @@ def run_trial(
             result = env.step(action, targets)
             env.check()
             trial.steps += 1
-            trial.diverged += int(result.diverged.sum())
+            diverged = int(result.diverged.sum())
+            trial.diverged += diverged
+            if diverged and trial.diverged_at is None:
+                trial.diverged_at = int(result.diverged.nonzero()[0]), trial.steps
             moment = Moment(trial.steps - 1, action, result, told)
             for observe in observers:
                 observe(moment)

@@ -53,7 +53,10 @@ class Replay:
         it again: see `robolearn.config.load`."""
         file = folder / run_config.FILE_NAME
         file.write_text(self.config_text, encoding="utf-8")
-        return run_config.load(file, overrides)
+        try:
+            return run_config.load(file, overrides)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(str(file), str(self.path))) from error
 
 
 def write(path: Path, dump: dict[str, Any], env: int, config: Config, why: str) -> None:

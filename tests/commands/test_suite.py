@@ -73,6 +73,8 @@ def suite(folder: Path, text: str = CARTPOLE, name: str = "suite.yaml") -> Path:
         ("seconds: 1", "backends: [mujoco, mujoco]", "mujoco"),
         ("seconds: 1", "settings: [seed=3]", "seed=3"),
         ("seconds: 1", "seeds: []", "seeds"),
+        ("seconds: 1", "seeds: [1, 1]", "seeds"),
+        ("seconds: 1", "commands: {forward: 1, 1: 2}", "commands"),
         ('">= 0"', '"> 0"', "survival"),
         ('">= 0"', '"1 .. 0"', "survival"),
         ('">= 0"', '">= nan"', "survival"),
@@ -335,6 +337,60 @@ def test_a_passing_suite_writes_junit_with_json_beside_it_and_appends_a_summary(
     assert not (tmp_path / "sim_failures").exists()
 
 
+@pytest.mark.parametrize("word", ["backend=mujoco_warp", "seed=9", "num_envs=3", "task=x", "device=cpu"])
+def test_settings_that_scenarios_state_are_refused_on_the_command_line(tmp_path, capsys, word) -> None:
+    assert main(["sim", "--suite", str(suite(tmp_path)), word]) == 2
+    assert word in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--json=x.json", "--only=rest", "--jobs=2", "--summary=x.md"])
+def test_options_of_a_suite_are_refused_without_one(capsys, option) -> None:
+    assert main(["sim", "--task", "cartpole_balance", *option.split("=")]) == 2
+    assert option.split("=")[0] in capsys.readouterr().err
+
+
+def test_scenarios_whose_files_would_collide_are_refused(tmp_path) -> None:
+    both = '  - {name: a b, gates: {survival: ">= 0"}}\n  - {name: A_b, gates: {survival: ">= 0"}}\n'
+    with pytest.raises(ConfigError, match="A_b"):
+        spec.read(suite(tmp_path, CARTPOLE + both))
+
+
+def test_a_stated_limit_of_divergence_replaces_that_of_0(tmp_path) -> None:
+    seen = outcome(survival=[1.0])
+    seen.diverged = 3
+    for gates, passed in (
+        ('survival: ">= 0"', False),
+        ('divergence: "<= 3"', True),
+        ('divergence: "<= 2"', False),
+    ):
+        verdicts = {v.gate: v.passed for v in judge(scenario(tmp_path, gates), "mujoco", seen)}
+        assert verdicts["divergence"] is passed
+
+
+def test_a_scenario_without_an_entry_in_the_baseline_fails_and_a_damaged_one_is_rewritten(tmp_path) -> None:
+    path = suite(tmp_path)
+    (tmp_path / "suite.baseline.json").write_text("damaged")
+    assert run_suite(path, jobs=1, update_baseline=True)
+    assert run_suite(path, jobs=1)
+    path.write_text(CARTPOLE.replace("name: rest", "name: renamed"))
+    assert not run_suite(path, jobs=1, json=tmp_path / "out.json", failures=tmp_path / "f")
+    (case,) = json.loads((tmp_path / "out.json").read_text())["cases"]
+    assert [gate["gate"] for gate in case["gates"] if gate["verdict"] == "FAIL"] == ["baseline"]
+
+
+def test_a_baseline_needs_eight_episodes(tmp_path, capsys) -> None:
+    path = suite(tmp_path, CARTPOLE.replace("episodes: 16", "episodes: 7"))
+    assert main(["sim", "--suite", str(path), "--update-baseline"]) == 2
+    assert "rest" in capsys.readouterr().err
+
+
+def test_a_measure_that_lost_its_values_fails_and_one_that_never_had_enough_is_skipped() -> None:
+    values, few = np.full(16, 0.5), np.array([0.5] * 4 + [np.nan] * 12)
+    entry = baseline.entry("f", {"torque": values, "power": few})
+    verdicts = {v.gate: v.passed for v in baseline.compare("s", "b", entry, {"torque": few, "power": few}, 1)}
+    assert verdicts == {"baseline torque": False, "baseline power": None}
+
+
 @pytest.mark.parametrize("option", ["--task=x", "--policy=random", "--backend=mujoco", "--steps=5"])
 def test_options_of_a_single_simulation_are_refused_with_a_suite(tmp_path, capsys, option) -> None:
     assert main(["sim", "--suite", str(suite(tmp_path)), *option.split("=")]) == 2
@@ -346,7 +402,8 @@ def test_options_of_a_single_simulation_are_refused_with_a_suite(tmp_path, capsy
     [
         (("policy: zero", "policy: runs/nowhere"), "nowhere", 2),
         (("task: cartpole_balance", "task: cartpole_blance"), "cartpole_blance", 2),
-        (("pushes: []", "pushes: [{at: 1, speed: 1}]"), "cartpole", 2),
+        (("pushes: []", "pushes: [{at: 0.5, speed: 1}]"), "cartpole", 2),
+        (("pushes: []", "pushes: [{at: 1, speed: 1}]"), "pushes", 2),
         (("pushes: []", "commands: {forward: 1}"), "forward", 2),
         (("pushes: []", "settings: [task.nothing=1]"), "nothing", 2),
     ],

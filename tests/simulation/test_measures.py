@@ -81,7 +81,7 @@ def test_a_number_of_steps_is_one_episode_which_survives_without_a_termination()
     measures.add(result([2.0, 2.0], truncated=(1,)))
     columns, envs, ends = measures.columns()
     assert envs.tolist() == [0, 1]
-    assert ends.tolist() == [2, 2]
+    assert ends.tolist() == [1, 2]  # where a replay should end: at the fall, or at the last step
     assert columns["return"].tolist() == [3.0, 3.0]
     assert columns["survival"].tolist() == [0.0, 1.0]
 

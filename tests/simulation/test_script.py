@@ -64,6 +64,16 @@ def test_a_push_jumps_the_base_once_by_its_speed_in_its_direction() -> None:
     assert size.tolist() == pytest.approx([0.8, 0.8])
 
 
+@pytest.mark.parametrize(("at", "step"), [(0.0, 0), (0.01, 0), (0.03, 2), (0.05, 2), (0.055, 3)])
+def test_a_push_between_two_control_steps_comes_with_the_nearer_one(at, step) -> None:
+    env = walker(num_envs=1)
+    director = Director(env, Script.of(None, [{"at": at, "speed": 0.1}]))
+    env.reset()
+    told = stand(env, 6, director)
+    assert [bool(each["pushed"][0]) for each in told].index(True) == step
+    assert sum(bool(each["pushed"][0]) for each in told) == 1
+
+
 def test_the_same_seed_draws_the_same_directions_and_they_differ_between_envs() -> None:
     jumps = []
     for seed in (1, 1, 2):

@@ -21,6 +21,7 @@ from robolearn.commands.suite.gates import Verdict
 from robolearn.errors import ConfigError, one_line, quote
 from robolearn.files import replacing
 from robolearn.simulation.measures import described
+from robolearn.simulation.sim2sim import bootstrap
 
 SCHEMA = 1
 
@@ -29,9 +30,6 @@ ALPHA = 0.01
 
 TOLERANCE = 0.02
 """Changes below this share of the baseline's mean never fail, however certain they are; of survival, this much of 1."""
-
-RESAMPLES = 2000
-"""Of the bootstrap."""
 
 LEAST = 8
 """Fewest episodes with a value that are compared."""
@@ -56,9 +54,7 @@ def recorded(values: np.ndarray) -> Recorded | None:
     values = values[~np.isnan(values)]
     if not len(values):
         return None
-    # A fixed seed: the same episodes give the same interval.
-    picks = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = np.percentile(values[picks].mean(axis=1), (2.5, 97.5))
+    low, high = bootstrap(values, (0.05,))
     std = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return Recorded(_short(values.mean()), _short(low), _short(high), _short(std), len(values))
 
@@ -143,8 +139,18 @@ def compare(
         comparisons: m, number of comparisons in the whole suite.
     """
     verdicts = []
-    for name in comparable(case, episodes):
-        before = Recorded(**case["measures"][name])
+    fitting = comparable(case, episodes)
+    for name, stated in case["measures"].items():
+        before = Recorded(**stated)
+        if not described(name).better:
+            continue
+        if name not in fitting:
+            count = int((~np.isnan(episodes[name])).sum()) if name in episodes else 0
+            few = f"{before.count} episodes had a value, {count} have one now; at least {LEAST} are compared"
+            lost = False if before.count >= LEAST else None
+            limit = f"{before.mean:.4g}"
+            verdicts.append(Verdict(scenario, backend, f"baseline {name}", lost, "-", limit, few))
+            continue
         now = recorded(episodes[name])
         assert now is not None  # `comparable` has counted its episodes
         measure = described(name)

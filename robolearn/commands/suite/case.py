@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from robolearn.commands.suite.spec import BUILT_IN, Scenario
+from robolearn.commands.suite.spec import BUILT_IN, Scenario, file_stem
 
-KEPT_STEPS = 150
-"""Control steps before the end of the worst episode that a video shows."""
+KEPT_SECONDS = 3.0
+"""Length of the video of the worst episode, up to its end [s]."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class Outcome:
     """What was not finite."""
     problem_at: tuple[int, int, int] | None = None
     """(seed, environment, number of control steps) of the problem."""
+    diverged_at: tuple[int, int, int] | None = None
+    """(seed, environment, number of control steps) of the first divergence."""
     checksums: tuple[str, ...] = ()
     """Of each seed's trial."""
     latency_ms: float | None = None
@@ -84,21 +86,52 @@ def metric_names(case: Case) -> tuple[list[str], tuple[str, ...]]:
         ConfigError, MissingError: policy, settings, backend or script are invalid.
     """
     from robolearn.core.env import Env
+    from robolearn.errors import ConfigError
     from robolearn.simulation.script import Director
 
+    _require_own_task(case)
     config, make_driver = opened(case, case.scenario.seeds[0])
     env = made(config, 1)
     try:
-        if not isinstance(env, Env):
-            return [], ()
+        assert isinstance(env, Env)  # `_require_own_task` refuses others
         place = f"scenario {case.scenario.name!r}: "
-        if case.scenario.script:
-            Director(env, case.scenario.script, where=place)
-        make_driver(env)
+        script, steps = case.scenario.script, case.scenario.steps or env.max_episode_steps
+        for key, times in (
+            ("commands", [at for at, _ in script.commands]),
+            ("pushes", [p.at for p in script.pushes or ()]),
+        ):
+            for at in times:
+                if round(at / env.dt) >= steps:
+                    raise ConfigError(f"{place}{key}: {at:g} s is after the end, at {steps * env.dt:g} s")
+        if script:
+            Director(env, script, where=place)
+        env.reset()
+        make_driver(env)()
         names = list(env.task.metrics(env.backend.state, env.ctx))
         return names, env.task.commands.names if env.task.commands else ()
     finally:
         env.close()
+
+
+def _require_own_task(case: Case) -> None:
+    """Raise ConfigError for a third-party environment: it brings its own simulator."""
+    from robolearn import config
+    from robolearn.config.run_config import EXTERNAL
+    from robolearn.errors import ConfigError
+    from robolearn.export.driver import is_bundle
+    from robolearn.training.runs import open_run
+
+    scenario = case.scenario
+    if is_bundle(scenario.policy):
+        return  # `config_of` refuses its own
+    if scenario.policy in BUILT_IN:
+        found = config.resolve([f"task={scenario.task}"])
+    else:
+        found = open_run(scenario.policy).config
+    if found.backend_name == EXTERNAL:
+        raise ConfigError(
+            f"task={found.task_name} brings its own simulator; suites simulate RoboLearn's: use robolearn sim"
+        )
 
 
 def opened(case: Case, seed: int) -> tuple[Any, Callable[[Any], Any]]:
@@ -160,6 +193,8 @@ def run_case(case: Case) -> Outcome:
         out.simulated += trial.steps * trial.dt
         out.diverged += trial.diverged
         out.checksums += (trial.checksum,)
+        if trial.diverged_at is not None and out.diverged_at is None:
+            out.diverged_at = (seed, *trial.diverged_at)
         if trial.problem and not out.problem:
             out.problem, out.problem_at = trial.problem, (seed, trial.problem_env or 0, trial.steps)
     names = sorted({name for part in columns for name in part})
@@ -169,8 +204,6 @@ def run_case(case: Case) -> Outcome:
         ]
         out.episodes[name] = np.concatenate(parts)
     out.seeds, out.envs, out.ends = (np.concatenate(parts) for parts in zip(*marks, strict=True))
-    if any(gate.measure == "latency_ms" for gate in scenario.gates):
-        out.latency_ms = latency(Path(scenario.policy))
     return out
 
 
@@ -250,17 +283,17 @@ def record_case(case: Case, seed: int, row: int, end: int, folder: Path, why: st
     """
     from robolearn.core.env import Env
     from robolearn.core.recorder import Recorder
-    from robolearn.errors import MissingError
+    from robolearn.errors import one_line
     from robolearn.simulation.video import write_video
     from robolearn.training import replay
 
-    stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in f"{case.scenario.name}-{case.backend}")
+    stem = f"{file_stem(case.scenario.name)}-{case.backend}"
     config, make_driver = opened(case, seed)
     env = made(config, case.scenario.num_envs, case.threads)
     files: list[str] = []
-    if not isinstance(env, Env):
+    if not isinstance(env, Env) or not env.capabilities.exact_restore:
         env.close()
-        return files, "third-party environments are not recorded"
+        return files, "nothing is recorded where results do not repeat bit for bit, as on a GPU"
     states: list[Any] = []
     try:
         recorder = Recorder.install(env)
@@ -271,7 +304,7 @@ def record_case(case: Case, seed: int, row: int, end: int, folder: Path, why: st
             import torch
 
             index = torch.tensor([row], device=env.device) if index is None else index
-            if end - KEPT_STEPS <= moment.step < end - 1:
+            if end - round(KEPT_SECONDS / env.dt) <= moment.step < end - 1:
                 states.append(env.backend.state.rows(index))
             if moment.step == end - 2:
                 recorder.arm(row)
@@ -287,12 +320,12 @@ def record_case(case: Case, seed: int, row: int, end: int, folder: Path, why: st
         files.append(str(path))
         video = folder / f"{stem}.mp4"
         if not states:
-            return files, "the episode is too short for a video"
+            return files, "no video: the episode is too short"
         try:
             frames = _frames(env, states, [case.name, why])
             write_video(video, frames, 25.0, len(states[:: _every(env.dt)]))
-        except MissingError as error:
-            return files, str(error)
+        except Exception as error:  # OpenGL and encoders raise almost anything; the replay is written
+            return files, one_line(f"no video: {error or type(error).__name__}")
         return [*files, str(video)], ""
     finally:
         env.close()

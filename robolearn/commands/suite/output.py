@@ -91,7 +91,7 @@ def table(results: Sequence[Result]) -> str:
         text += [f"FAIL {one_line(verdict.message)}" for verdict in result.failed]
         text += [f"  wrote {file}" for file in result.files]
         if result.note:
-            text.append(f"  no video: {one_line(result.note)}")
+            text.append(f"  {one_line(result.note)}")
     return "\n".join(text)
 
 

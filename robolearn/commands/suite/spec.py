@@ -111,10 +111,22 @@ def _suite(content: object, path: Path) -> Suite:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"scenarios: {quote(name)} occurs {names.count(name)} times; names must differ")
+    stems: dict[str, str] = {}
+    for each in names:
+        other = stems.setdefault(file_stem(each).lower(), each)
+        if other != each:
+            raise ConfigError(
+                f"scenarios: {quote(other)} and {quote(each)} would share the files of failures; rename one"
+            )
     name = top.get("name", path.stem)
     if not isinstance(name, str) or not _NAME.match(name):
         raise ConfigError(f"name: {quote(name)} is no name of letters, digits, spaces and _.-")
     return Suite(name, path, scenarios, path.with_suffix(".baseline.json"))
+
+
+def file_stem(name: str) -> str:
+    """The name of a scenario as part of a file's name."""
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
 
 
 def _scenario(entry: object, index: int, defaults: Mapping[str, Any]) -> Scenario:
@@ -159,8 +171,8 @@ def _scenario(entry: object, index: int, defaults: Mapping[str, Any]) -> Scenari
         settings.append(f"task.episode_length_s={float(seconds)!r}")
     seeds = whole.get("seeds", [1])
     seeds = seeds if isinstance(seeds, list) else [seeds]
-    if not seeds:
-        raise ConfigError(f"{place}: seeds is empty")
+    if not seeds or len({repr(seed) for seed in seeds}) < len(seeds):
+        raise ConfigError(f"{place}: seeds: {quote(seeds)}: at least one, and each once")
     episodes = _whole(whole.get("episodes", 64), f"{place}: episodes", 1, MOST_EPISODES)
     num_envs = _whole(whole.get("num_envs", min(episodes, 1024)), f"{place}: num_envs", 1, 1_048_576)
     fixed = {k: v for k, v in whole.items() if k not in ("gates", "policy", "backends")}

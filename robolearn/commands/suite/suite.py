@@ -5,11 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from robolearn.commands.suite.case import (
     Case,
     Outcome,
     cores,
+    latency,
     metric_names,
     record_case,
     run_case,
@@ -34,6 +38,9 @@ from robolearn.export.driver import is_bundle
 from robolearn.runtime.errors import Refused
 from robolearn.simulation.measures import described
 from robolearn.training.runs import require_writable
+
+STATED = {"backend": "backends", "seed": "seeds", "num_envs": "num_envs", "task": "task", "device": "device"}
+"""Settings that the command line must not change behind a report's back, and the scenario's key of each."""
 
 FAILURES = Path("sim_failures")
 """Default folder of replays and videos of failed scenarios."""
@@ -75,20 +82,35 @@ def run_suite(
         Refused: a bundle is damaged.
     """
     suite = spec.read(path)
+    for word in overrides:
+        key = word.lstrip("+~").partition("=")[0]
+        if key in STATED:
+            raise ConfigError(
+                f"{quote(word)}: the scenarios state their {STATED[key]}; change {quote(str(path), 120)}"
+            )
     if update_baseline and overrides:
         raise ConfigError(
             f"--update-baseline records the suite as it is: leave out {quote(' '.join(overrides))}"
         )
     json = json or (junit.with_suffix(".json") if junit is not None else None)
     summary = summary or (Path(named) if (named := os.environ.get("GITHUB_STEP_SUMMARY")) else None)
+    if json is not None and json == junit:
+        raise ConfigError(f"--junit and --json are both {quote(str(junit), 120)}; name two files")
     for file in (junit, json, summary, suite.baseline if update_baseline else None, failures / "x"):
         if file is not None:
             require_writable(file.parent)
-    known = baseline.read(suite.baseline)
+    known = {} if update_baseline and not only else baseline.read(suite.baseline)
     jobs = jobs or cores()
+    for scenario in suite.scenarios if update_baseline else ():
+        if scenario.steps is None and scenario.episodes * len(scenario.seeds) < baseline.LEAST:
+            raise ConfigError(
+                f"{quote(str(path), 120)}: scenario {quote(scenario.name)}: a baseline needs at least {baseline.LEAST} "
+                "episodes"
+            )
     cases, skipped = _cases(suite, tuple(overrides), only, max(1, cores() // jobs), skip_missing)
     began = time.perf_counter()
     outcomes, broken = _simulate(cases, jobs)
+    _measure_latency(cases, outcomes)
     results = _judged(cases, outcomes, broken, {} if update_baseline else known)
     _record(results, failures, jobs)
     results += skipped
@@ -146,9 +168,9 @@ def _cases(
                 continue
             except (ConfigError, RunFailed) as error:
                 said = str(error)
-                raise ConfigError(
-                    said if said.startswith("scenario ") else f"{place} on {backend}: {said}"
-                ) from error
+                if said.startswith("scenario "):
+                    raise ConfigError(f"{quote(str(suite.path), 120)}: {said}") from error
+                raise ConfigError(f"{place} on {backend}: {said}") from error
             require_known(scenario.gates, metrics, place)
             if any(gate.measure == "latency_ms" for gate in scenario.gates) and not is_bundle(
                 scenario.policy
@@ -158,6 +180,17 @@ def _cases(
                 )
             cases.append(case)
     return cases, skipped
+
+
+def _measure_latency(cases: Sequence[Case], outcomes: dict[str, Outcome]) -> None:
+    """Measure each bundle that a gate asks for, once, and after everything else: nothing else then runs."""
+    found: dict[str, float] = {}
+    for case in cases:
+        policy = case.scenario.policy
+        if case.name in outcomes and any(gate.measure == "latency_ms" for gate in case.scenario.gates):
+            if policy not in found:
+                found[policy] = latency(Path(policy))
+            outcomes[case.name].latency_ms = found[policy]
 
 
 def _guarded(work: Callable[..., Any], *arguments: Any) -> tuple[str, Any]:
@@ -174,12 +207,26 @@ def _pool(jobs: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(jobs, mp_context=context, initializer=start_worker)
 
 
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C while workers start: they inherit that, and the main process ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _simulate(cases: Sequence[Case], jobs: int) -> tuple[dict[str, Outcome], dict[str, str]]:
     """(outcomes, errors) by name of the case."""
     outcomes: dict[str, Outcome] = {}
     broken: dict[str, str] = {}
     with _pool(min(jobs, len(cases)) or 1) as pool:
-        futures = {pool.submit(_guarded, run_case, case): case for case in cases}
+        with _without_interrupts():
+            futures = {pool.submit(_guarded, run_case, case): case for case in cases}
         for number, (case, kind, value) in enumerate(_finished(futures), 1):
             if kind:
                 broken[case.name] = value
@@ -229,12 +276,12 @@ def _judged(
         verdicts = judge(scenario, case.backend, outcome)
         if name in fitting and not outcome.problem:
             verdicts += baseline.compare(scenario.name, case.backend, fitting[name], outcome.episodes, m)
-        elif name in known:
+        elif known and not outcome.problem:
+            value = "changed" if name in known else "none"
             why = "the scenario has changed since the baseline was recorded; run --update-baseline"
-            if not outcome.problem:
-                verdicts.append(
-                    Verdict(scenario.name, case.backend, "baseline", False, "changed", "the same", why)
-                )
+            if name not in known:
+                why = "the baseline has no entry of this scenario on this backend; run --update-baseline"
+            verdicts.append(Verdict(scenario.name, case.backend, "baseline", False, value, "the same", why))
         results.append(Result(case, outcome, verdicts, []))
     return results
 
@@ -244,15 +291,13 @@ def judge(scenario: Scenario, backend: str, outcome: Outcome) -> list[Verdict]:
     verdict = lambda *fields: Verdict(scenario.name, backend, *fields)  # noqa: E731
     problem = outcome.problem
     diverged = outcome.diverged
+    allowed = next(
+        (gate for gate in scenario.gates if gate.measure == "divergence"), Gate("divergence", high=0.0)
+    )
+    gave_up = "" if allowed.passes(diverged) else "lower the timestep or the gains"
     verdicts = [
         verdict("finite", not problem, "no" if problem else "yes", "yes", problem),
-        verdict(
-            "divergence",
-            not diverged,
-            str(diverged),
-            "0",
-            "lower the timestep or the gains" if diverged else "",
-        ),
+        verdict("divergence", allowed.passes(diverged), str(diverged), allowed.limit, gave_up),
     ]
     for gate in scenario.gates:
         if gate.measure == "divergence":
@@ -289,7 +334,8 @@ def _record(results: Sequence[Result], folder: Path, jobs: int) -> None:
         return
     print(f"recording the worst episode of {len(todo)} failed cases", file=sys.stderr, flush=True)
     with _pool(min(jobs, len(todo))) as pool:
-        futures = {pool.submit(_guarded, record_case, *arguments): i for i, arguments in todo.items()}
+        with _without_interrupts():
+            futures = {pool.submit(_guarded, record_case, *arguments): i for i, arguments in todo.items()}
         by_case = {future: results[i].case for future, i in futures.items()}
         of_case = {results[i].case.name: results[i] for i in todo}
         for case, kind, value in _finished(by_case):
@@ -309,6 +355,8 @@ def worst(result: Result) -> tuple[int, int, int, str] | None:
         if verdict.gate == "finite" and outcome.problem_at is not None:
             seed, row, step = outcome.problem_at
             return seed, row, step + 1, outcome.problem
+        if verdict.gate == "divergence" and outcome.diverged_at is not None:
+            return *outcome.diverged_at, why
         name = verdict.gate.removeprefix("baseline ")
         if (name in OF_THE_RUN and name != "divergence") or not len(outcome.envs):
             continue
