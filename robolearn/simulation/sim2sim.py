@@ -19,6 +19,8 @@ RESAMPLES = 10_000
 """Of the bootstrap over pairs of episodes."""
 MANY = 5000
 """Pairs from which on intervals are those of a normal distribution."""
+LEAST = 3
+"""Pairs below which nothing is said to differ: the bootstrap of so few is no test."""
 ROUNDING = 1e-6
 """Differences below this share of the mean are rounding errors."""
 APART = 0.1
@@ -130,7 +132,7 @@ def gaps(reference: Side, other: Side) -> dict[str, Gap]:
         means = float(before[both].mean()), float(after[both].mean()), float(difference.mean())
         lag = reference.facts["derived_lag"] - other.facts["derived_lag"] if name in LAGGING else 0
         least = ROUNDING * max(abs(means[0]), abs(means[1]))
-        differs = (lower > 0 or higher < 0) and abs(means[2]) > least
+        differs = len(difference) >= LEAST and (lower > 0 or higher < 0) and abs(means[2]) > least
         out[name] = Gap(*means, low, high, int(both.sum()), bool(differs), lag)
     return out
 
@@ -347,6 +349,8 @@ def table(reference: Side, comparison: Comparison) -> str:
         label = f"{name.replace('_', ' ')}{f' [{unit}]' if unit else ''}"
         interval = f"{gap.mean:+.3g} ({gap.low:+.3g} to {gap.high:+.3g})"
         verdict = "differs" if gap.differs else ""
+        if gap.pairs < len(reference.episodes["survival"]):
+            interval += f", {gap.pairs} pairs"
         if gap.differs and gap.lag:
             verdict = "differs; measured one physics step apart"
         rows.append((label, f"{gap.reference:.4g}", f"{gap.other:.4g}", interval, verdict))

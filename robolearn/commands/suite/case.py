@@ -33,6 +33,11 @@ class Case:
         """SCENARIO on BACKEND."""
         return f"{self.scenario.name} on {self.backend}"
 
+    @property
+    def stem(self) -> str:
+        """The name of its files, without their endings."""
+        return f"{file_stem(self.scenario.name)}-{self.backend}"
+
 
 @dataclass
 class Outcome:
@@ -287,7 +292,7 @@ def record_case(case: Case, seed: int, row: int, end: int, folder: Path, why: st
     from robolearn.simulation.video import write_video
     from robolearn.training import replay
 
-    stem = f"{file_stem(case.scenario.name)}-{case.backend}"
+    stem = case.stem
     config, make_driver = opened(case, seed)
     env = made(config, case.scenario.num_envs, case.threads)
     files: list[str] = []

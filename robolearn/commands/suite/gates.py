@@ -99,7 +99,9 @@ class Verdict:
     @property
     def message(self) -> str:
         """One line with everything."""
-        line = f"{self.scenario} on {self.backend}: {self.gate} is {self.value}, limit {self.limit}"
+        compared = "baseline" if self.gate.startswith("baseline") else "limit"
+        name = self.gate.removeprefix("baseline ")
+        line = f"{self.scenario} on {self.backend}: {name} is {self.value}, {compared} {self.limit}"
         return f"{line}; {self.why}" if self.why else line
 
 

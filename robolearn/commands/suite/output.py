@@ -90,6 +90,11 @@ def table(results: Sequence[Result]) -> str:
     for result in results:
         text += [f"FAIL {one_line(verdict.message)}" for verdict in result.failed]
         text += [f"  wrote {file}" for file in result.files]
+        text += [
+            f"  look at it: robolearn replay '{file}' --view"
+            for file in result.files
+            if file.endswith(".replay")
+        ]
         if result.note:
             text.append(f"  {one_line(result.note)}")
     return "\n".join(text)

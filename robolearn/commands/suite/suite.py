@@ -37,6 +37,7 @@ from robolearn.errors import ConfigError, MissingError, RunFailed, did_you_mean,
 from robolearn.export.driver import is_bundle
 from robolearn.runtime.errors import Refused
 from robolearn.simulation.measures import described
+from robolearn.training import replay
 from robolearn.training.runs import require_writable
 
 STATED = {"backend": "backends", "seed": "seeds", "num_envs": "num_envs", "task": "task", "device": "device"}
@@ -325,6 +326,9 @@ def _value(gate: Gate, outcome: Outcome) -> tuple[float | None, str]:
 
 def _record(results: Sequence[Result], folder: Path, jobs: int) -> None:
     """Simulate the failed cases again and keep their worst episodes."""
+    for result in results:  # a case that passes again leaves nothing of before
+        for suffix in (replay.SUFFIX, ".mp4"):
+            (folder / f"{result.case.stem}{suffix}").unlink(missing_ok=True)
     todo: dict[int, tuple[Any, ...]] = {}
     for i, result in enumerate(results):
         if found := worst(result):
