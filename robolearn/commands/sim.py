@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,51 +12,33 @@ from pathlib import Path
 import torch
 
 from robolearn import config
+from robolearn.commands.checks import Check, Group, junit_xml
 from robolearn.config import registry
 from robolearn.config.run_config import Config
 from robolearn.core.checksum import add_tensors, checksum
 from robolearn.core.env import Env
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
-from robolearn.errors import ConfigError, did_you_mean, listing, near, one_line, printable, quote
+from robolearn.errors import ConfigError, did_you_mean, listing, near, printable, quote
 from robolearn.files import replacing
 from robolearn.learners.policy import Act, reset_state
 from robolearn.training.build import make_learner_env
-from robolearn.training.runs import load_policy, open_run, random_policy, require_writable, zero_policy
+from robolearn.training.runs import (
+    BUILT_IN,
+    load_policy,
+    open_run,
+    random_policy,
+    require_writable,
+    zero_policy,
+)
 from robolearn.training.train import set_threads
 
 REPEATED_STEPS = 100
 """Number of steps that are simulated a second time, to compare checksums."""
 
-BUILT_IN = ("random", "zero")
-"""Policies without training."""
-
-
 MIN_SURVIVAL = 0.9
 """Default minimum share of environments in which no episode of a trained policy is terminated. In third-party
 environments, where a termination may mean success, only another value than this one is checked."""
-
-
-@dataclass(frozen=True)
-class Gate:
-    """Result of one check."""
-
-    name: str
-    passed: bool | None
-    """None: not checked; `why` says why not."""
-    value: str
-    limit: str
-    why: str = ""
-    """Why it failed, or why it was not checked."""
-
-    @property
-    def verdict(self) -> str:
-        """PASS, FAIL or SKIP."""
-        return {True: "PASS", False: "FAIL", None: "SKIP"}[self.passed]
-
-    def __str__(self) -> str:
-        line = f"{self.verdict} {self.name:<17} {self.value:<14} limit {self.limit}"
-        return f"{line}   {self.why}" if self.why else line
 
 
 @dataclass
@@ -163,7 +144,8 @@ def simulate(
             "checksum": outcome.checksum,
         }
         with replacing(junit) as part:
-            part.write_bytes(junit_xml(f"robolearn.sim.{run.task_name}", gates, properties, outcome.seconds))
+            group = Group(f"robolearn.sim.{run.task_name}", gates, properties, outcome.seconds)
+            part.write_bytes(junit_xml("robolearn sim", [group]))
         print(f"wrote {junit}")
     return all(gate.passed is not False for gate in gates)
 
@@ -239,7 +221,7 @@ def _checksum_of(env: LearnerEnv, seen: hashlib._Hash) -> str:
 
 def judge(
     outcome: Outcome, repeated: Outcome | None, min_real_time_factor: float, min_survival: float | None
-) -> list[Gate]:
+) -> list[Check]:
     """The gates, in a fixed order.
 
     Args:
@@ -251,7 +233,7 @@ def judge(
     problem = outcome.problem
     cut_short = "the simulation ended early" if problem else ""
     gave_up = f"environment steps diverged: {outcome.diverged}; lower the timestep or the gains"
-    diverged = Gate(
+    diverged = Check(
         "divergence",
         not outcome.diverged,
         str(outcome.diverged),
@@ -259,28 +241,28 @@ def judge(
         gave_up if outcome.diverged else "",
     )
     if not outcome.has_state:
-        diverged = Gate("divergence", None, "-", "0", "third-party environments do not report divergence")
+        diverged = Check("divergence", None, "-", "0", "third-party environments do not report divergence")
     gates = [
         diverged,
-        Gate("finite", not problem, "no" if problem else "yes", "yes", problem),
+        Check("finite", not problem, "no" if problem else "yes", "yes", problem),
     ]
     if not outcome.timed:
         why = "the control period is unknown; set it, such as task.control_dt=0.02"
-        gates.append(Gate("real_time_factor", None, "-", f">= {min_real_time_factor:g}", why))
+        gates.append(Check("real_time_factor", None, "-", f">= {min_real_time_factor:g}", why))
     elif outcome.steps:
         factor = outcome.simulated / outcome.seconds
         fast = factor >= min_real_time_factor
         why = "" if fast else "too slow; use fewer --num-envs"
-        gates.append(Gate("real_time_factor", fast, f"{factor:.2f}", f">= {min_real_time_factor:g}", why))
+        gates.append(Check("real_time_factor", fast, f"{factor:.2f}", f">= {min_real_time_factor:g}", why))
     else:
-        gates.append(Gate("real_time_factor", None, "-", f">= {min_real_time_factor:g}", cut_short))
+        gates.append(Check("real_time_factor", None, "-", f">= {min_real_time_factor:g}", cut_short))
     if min_survival is None:
-        gates.append(Gate("survival", None, "-", "-", "checked only for a trained policy"))
+        gates.append(Check("survival", None, "-", "-", "checked only for a trained policy"))
     elif problem:
-        gates.append(Gate("survival", None, "-", f">= {min_survival:g}", cut_short))
+        gates.append(Check("survival", None, "-", f">= {min_survival:g}", cut_short))
     elif not outcome.has_state and min_survival == MIN_SURVIVAL:
         why = "a termination may mean success; set another --min-survival to check it"
-        gates.append(Gate("survival", None, f"{outcome.survival:.3f}", "-", why))
+        gates.append(Check("survival", None, f"{outcome.survival:.3f}", "-", why))
     else:
         survived = outcome.survival >= min_survival
         why = (
@@ -288,10 +270,10 @@ def judge(
             if survived
             else f"{100 * (1 - outcome.survival):.1f} % of the environments had an episode terminated"
         )
-        gates.append(Gate("survival", survived, f"{outcome.survival:.3f}", f">= {min_survival:g}", why))
+        gates.append(Check("survival", survived, f"{outcome.survival:.3f}", f">= {min_survival:g}", why))
     if repeated is None:
         why = cut_short or "results on a GPU repeat statistically, not bit for bit"
-        gates.append(Gate("deterministic", None, "-", "same bits", why))
+        gates.append(Check("deterministic", None, "-", "same bits", why))
     else:
         same = repeated.early_checksum == outcome.early_checksum
         bits = (outcome.early_checksum[:12], repeated.early_checksum[:12] or repeated.problem)
@@ -300,30 +282,5 @@ def judge(
             f"after {repeated.steps} steps the checksum of the {of} is {bits[0]}, and {bits[1]} when repeated"
         )
         why = "" if same else why
-        gates.append(Gate("deterministic", same, "same bits" if same else "other bits", "same bits", why))
+        gates.append(Check("deterministic", same, "same bits" if same else "other bits", "same bits", why))
     return gates
-
-
-def junit_xml(name: str, gates: list[Gate], properties: dict[str, str], seconds: float) -> bytes:
-    """A JUnit report with one test case per gate; characters that XML cannot hold are escaped."""
-    failures, skipped = (sum(gate.passed is which for gate in gates) for which in (False, None))
-    counts = {"tests": str(len(gates)), "failures": str(failures), "errors": "0", "skipped": str(skipped)}
-    totals = {key: value for key, value in counts.items() if key != "skipped"}  # as Jenkins' schema has it
-    root = ET.Element("testsuites", {"name": "robolearn sim", **totals, "time": f"{seconds:.3f}"})
-    suite = ET.SubElement(root, "testsuite", {"name": printable(name), **counts, "time": f"{seconds:.3f}"})
-    listed = ET.SubElement(suite, "properties")
-    for key, value in properties.items():
-        ET.SubElement(listed, "property", {"name": key, "value": printable(value)})
-    for gate in gates:
-        case = ET.SubElement(
-            suite, "testcase", {"classname": printable(name), "name": gate.name, "time": "0"}
-        )
-        if gate.passed is False:
-            message = one_line(f"{gate.value}, limit {gate.limit}: {gate.why}")
-            ET.SubElement(case, "failure", {"message": message, "type": "gate"}).text = message
-        elif gate.passed is None:
-            ET.SubElement(case, "skipped", {"message": one_line(gate.why)})
-        else:
-            ET.SubElement(case, "system-out").text = f"{gate.value}, limit {gate.limit}"
-    ET.indent(root)
-    return ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"

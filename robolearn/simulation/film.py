@@ -88,7 +88,7 @@ def film(
     env.reset()
     reset_state(policy)
     with Renderer(env.scene, *size, backend=env.backend.capabilities.name, lift=LIFT) as renderer:
-        watched = _Watched(env, index)
+        watched = Watched(env, index)
         watched.begin(renderer)
         step, pixels = 0, None
         for frame in range(frames):
@@ -107,7 +107,7 @@ def film(
             yield pixels
 
 
-class _Watched:
+class Watched:
     """One environment of an Env, and what of it is said in the picture."""
 
     def __init__(self, env: Env, index: int) -> None:

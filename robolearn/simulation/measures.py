@@ -129,7 +129,7 @@ class Measures:
         self._fell = torch.where(first, self._count, self._fell)
         self._survived &= ~result.terminated
         for name, (total, weight) in result.metrics.items():
-            self._mean(name, total.double().clone(), weight.double().clone())
+            self._mean(name, total.double(), weight.double())
         if self._env is not None:
             # Where an episode has ended, the State is that of the next one.
             self._measure(self._env, (took & ~done).double())
@@ -145,10 +145,9 @@ class Measures:
         self._displacement.update(done)
 
     def _mean(self, name: str, total: Tensor, weight: Tensor) -> None:
-        before = self._sums.get(name)
-        self._sums[name] = (
-            (total.clone(), weight.clone()) if before is None else (before[0] + total, before[1] + weight)
-        )
+        if name in self._sums:
+            total, weight = self._sums[name][0] + total, self._sums[name][1] + weight
+        self._sums[name] = total, weight
 
     def _peak(self, name: str, value: Tensor) -> None:
         self._peaks[name] = torch.maximum(self._peaks[name], value) if name in self._peaks else value.clone()

@@ -83,7 +83,7 @@ class Trial:
     dt: float = 0.0
     """Control period [s]."""
     seconds: float = 0.0
-    """Wall time [s]."""
+    """Wall time of the policy and the environments [s], without that of measuring."""
     diverged: int = 0
     """Number of environment steps that diverged."""
     diverged_at: tuple[int, int] | None = None
@@ -137,9 +137,9 @@ def run_trial(
     measures = Measures(env, episodes_each, whole=steps is not None)
     takes_a_step = getattr(env, "resets_take_a_step", False)
     most = steps if steps is not None else episodes_each * (env.max_episode_steps + takes_a_step)
-    began = time.perf_counter()
     try:
         while trial.steps < most and not measures.complete:
+            began = time.perf_counter()
             told = director.before_step() if director else {}
             action, targets = driver()
             if not bool(torch.isfinite(action).all()):
@@ -147,6 +147,7 @@ def run_trial(
                 raise NonFiniteTerm(f"the policy's action is not finite after step {trial.steps}")
             result = env.step(action, targets)
             env.check()
+            trial.seconds += time.perf_counter() - began
             trial.steps += 1
             diverged = int(result.diverged.sum())
             trial.diverged += diverged
@@ -162,7 +163,6 @@ def run_trial(
         trial.problem = str(error)
         if error.env is not None:
             trial.problem_env = error.env
-    trial.seconds = time.perf_counter() - began
     if steps is None and not measures.complete and not trial.problem:
         raise RunFailed(
             f"{measures.lacking} of {env.num_envs} environments had not finished {episodes_each} episodes within "

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from robolearn import __version__
+from robolearn.core.threads import usable_cores
 from robolearn.files import replacing
 from robolearn.runtime.measure import processor
 
@@ -95,7 +96,7 @@ def machine(device: torch.device) -> dict[str, Any]:
         "processor": processor() or platform.processor() or platform.machine(),
         "architecture": platform.machine(),
         "system": platform.system(),
-        "cores": len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)),
+        "cores": usable_cores(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
     }
     if device.type == "cuda":

@@ -91,7 +91,7 @@ def read(path: Path) -> Replay:
     try:
         content = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # a damaged archive raises almost any error
-        raise ConfigError(f"{where} is damaged or no replay: {one_line(str(error), 120)}") from error
+        raise ConfigError(f"{where} is damaged, or no replay that RoboLearn wrote") from error
     if not isinstance(content, dict) or content.get("kind") != "robolearn replay":
         raise ConfigError(f"{where} is not a replay that RoboLearn wrote")
     if content.get("schema") != SCHEMA:

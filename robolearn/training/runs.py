@@ -20,6 +20,9 @@ from robolearn.learners import saved
 from robolearn.learners.policy import Act, Policy, PolicyRunner
 from robolearn.training.build import device_of
 
+BUILT_IN = ("random", "zero")
+"""Policies without training: see `random_policy` and `zero_policy`."""
+
 _NOT_HERE = {
     "resume": "name the run as the first word instead",
     "output": "use --output DIR",

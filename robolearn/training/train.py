@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 import sys
@@ -25,6 +24,7 @@ from robolearn.core.env import Diverged
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.recorder import Recorder
+from robolearn.core.threads import usable_cores
 from robolearn.errors import ConfigError
 from robolearn.files import locked, replacing
 from robolearn.learners.learner import Learner, Report
@@ -246,9 +246,7 @@ def make_learner(run: Config, env: LearnerEnv) -> Learner:
 
 def set_threads(run: Config) -> None:
     """Set the number of PyTorch's CPU threads: `torch_threads`, or where 0 as many as the process may use."""
-    # macOS does not tell which cores a process may use, only how many there are.
-    allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
-    torch.set_num_threads(run.torch_threads or len(allowed(0)))
+    torch.set_num_threads(run.torch_threads or usable_cores())
 
 
 def _row(iteration: int, steps: int, seconds: float, report: Report) -> dict[str, float]:

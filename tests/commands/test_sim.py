@@ -10,7 +10,8 @@ import pytest
 
 from robolearn.cli import main
 from robolearn.commands import sim
-from robolearn.commands.sim import REPEATED_STEPS, Gate, Outcome, judge, junit_xml
+from robolearn.commands.checks import Check, Group, junit_xml
+from robolearn.commands.sim import REPEATED_STEPS, Outcome, judge
 from tests.as_on_gpu import unread
 
 GATES = ["divergence", "finite", "real_time_factor", "survival", "deterministic"]
@@ -229,7 +230,9 @@ def test_gates_without_a_single_step():
 
 def test_the_report_is_valid_xml_for_any_text():
     nasty = 'a<b>&"c"]]>\x00\x1b[31m\ud800\uffff and ünïcode'
-    report = junit_xml(nasty, [Gate("finite", False, "no", "yes", nasty)], {"policy": nasty}, 1.0)
+    report = junit_xml(
+        "robolearn sim", [Group(nasty, [Check("finite", False, "no", "yes", nasty)], {"policy": nasty}, 1.0)]
+    )
     failure = ET.fromstring(report).find("testsuite/testcase/failure")
     assert failure is not None
     assert 'a<b>&"c"]]>' in str(failure.get("message"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import platform
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from robolearn import config
 from robolearn.commands.bench.rates import RATES, SHARES, measure, memory
 from robolearn.config.schema import Config
 from robolearn.core.env import Env
+from robolearn.core.threads import usable_cores
 from robolearn.errors import ConfigError, MissingError, RunFailed, quote
 from robolearn.files import replacing
 from robolearn.learners.learner import Learner
@@ -170,7 +170,6 @@ def _in_subprocess(words: list[str], num_envs: int) -> tuple[dict[str, Any], dic
 
 def about(run: Config, env: Env, learner: Learner, rounds: int, warmup: int) -> dict[str, Any]:
     """Description of the machine and of the measured run."""
-    allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
     cpu = processor() or platform.processor() or platform.machine()
     return {
         "task": run.task_name,
@@ -178,7 +177,7 @@ def about(run: Config, env: Env, learner: Learner, rounds: int, warmup: int) -> 
         "learner": run.learner_name,
         "device": torch.cuda.get_device_name(env.device) if env.device.type == "cuda" else cpu,
         "cpu": cpu,
-        "cores": len(allowed(0)),
+        "cores": usable_cores(),
         "torch_threads": torch.get_num_threads(),
         "precision": getattr(learner, "precision", "fp32"),
         "substeps": env.substeps,

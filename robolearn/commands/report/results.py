@@ -162,7 +162,8 @@ def others(run: RunData) -> Section:
     """JSON files of other kinds, as tables of names and values."""
     section = Section("files", "Other result files", short="Files")
     for path, content in run.results.items():
-        if _name(path) not in (EVALUATION, SIM2SIM):
+        of_suite = isinstance(content, dict) and {"suite", "cases"} <= set(content)  # beside its JUnit report
+        if _name(path) not in (EVALUATION, SIM2SIM) and not of_suite:
             section.blocks += table_of(content, path)
     return section
 

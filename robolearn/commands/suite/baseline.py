@@ -149,7 +149,7 @@ def compare(
             few = f"{before.count} episodes had a value, {count} have one now; at least {LEAST} are compared"
             lost = False if before.count >= LEAST else None
             limit = f"{before.mean:.4g}"
-            verdicts.append(Verdict(scenario, backend, f"baseline {name}", lost, "-", limit, few))
+            verdicts.append(Verdict(f"baseline {name}", lost, "-", limit, few, scenario, backend))
             continue
         now = recorded(episodes[name])
         assert now is not None  # `comparable` has counted its episodes
@@ -165,7 +165,7 @@ def compare(
             why = f"worse than the baseline by {abs(change):.4g}{unit}{share} (p = {p:.1g})"
         limit = f"{before.mean:.4g} ({before.low:.4g} to {before.high:.4g})"
         verdicts.append(
-            Verdict(scenario, backend, f"baseline {name}", not bad, f"{now.mean:.4g}{unit}", limit, why)
+            Verdict(f"baseline {name}", not bad, f"{now.mean:.4g}{unit}", limit, why, scenario, backend)
         )
     return verdicts
 

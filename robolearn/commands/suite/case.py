@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from robolearn.commands.suite.spec import BUILT_IN, Scenario, file_stem
-
-KEPT_SECONDS = 3.0
-"""Length of the video of the worst episode, up to its end [s]."""
+from robolearn.commands.suite.spec import Scenario, file_stem
+from robolearn.training.runs import BUILT_IN
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ def start_worker() -> None:
     torch.set_num_threads(1)
 
 
-def metric_names(case: Case) -> tuple[list[str], tuple[str, ...]]:
+def check_case(case: Case) -> tuple[list[str], tuple[str, ...]]:
     """(names of the task's metrics, columns of its commands) of a case, checked in an Env of one environment.
 
     Raises:
@@ -188,7 +184,7 @@ def run_case(case: Case) -> Outcome:
         config, make_driver = opened(case, seed)
         env = made(config, scenario.num_envs, case.threads)
         try:
-            trial = _trial(case, env, make_driver, seed)
+            trial = simulate(case, env, make_driver, seed)
             out.device = env.device.type
         finally:
             env.close()
@@ -212,9 +208,10 @@ def run_case(case: Case) -> Outcome:
     return out
 
 
-def _trial(
+def simulate(
     case: Case, env: Any, make_driver: Callable[[Any], Any], seed: int, observers: tuple[Any, ...] = ()
 ) -> Any:
+    """The Trial of one seed of a case in `env`; see `robolearn.simulation.trial.run_trial`."""
     from robolearn.simulation.trial import run_trial
 
     scenario = case.scenario
@@ -228,134 +225,3 @@ def _trial(
         observers=observers,
         where=f"scenario {scenario.name!r}: ",
     )
-
-
-def latency(folder: Path, steps: int = 2000) -> float:
-    """99th percentile [ms] of the time of a control step of a bundle on this machine, one step after the other.
-
-    Raises:
-        ConfigError: `folder` is no bundle.
-        Refused: the bundle is damaged.
-    """
-    import time
-
-    from robolearn.errors import ConfigError
-    from robolearn.export.deploy import own_runtime, told
-    from robolearn.export.driver import is_bundle
-
-    if not is_bundle(folder):
-        raise ConfigError(f"gates: latency_ms needs the folder of a bundle as policy, not {str(folder)!r}")
-    ours = own_runtime(folder)
-    bundle: Any = told(ours, lambda: ours.Bundle.load(folder))
-    name = told(ours, lambda: ours.available(bundle)[0])
-    session: Any = told(ours, lambda: ours.open_session(bundle, name))
-    try:
-        runtime = ours.Runtime(bundle, session)
-        sensors = {name: np.zeros(shape, np.float32) for name, shape in runtime.sensors.items()}
-        for entry in bundle.manifest["sensors"]:
-            if entry.get("unit_length"):
-                sensors[entry["name"]].flat[0] = 1.0
-        if "joint_pos" in sensors:
-            sensors["joint_pos"][...] = runtime.home
-        command = np.zeros(len(bundle.contract["command"]), np.float32)
-        took = np.zeros(steps)
-        for i in range(steps):
-            began = time.perf_counter()
-            runtime.step(sensors, command) if command.size else runtime.step(sensors)
-            took[i] = time.perf_counter() - began
-        return float(np.percentile(took[steps // 10 :], 99) * 1e3)
-    finally:
-        session.close()
-
-
-def record_case(case: Case, seed: int, row: int, end: int, folder: Path, why: str) -> tuple[list[str], str]:
-    """Simulate a case again, which has the same bits on a CPU, and keep the worst episode: a replay of its last second
-    and a short video.
-
-    Args:
-        case: the case.
-        seed: of the trial.
-        row: environment of the episode.
-        end: number of control steps of the trial after which it ended.
-        folder: for the files.
-        why: what happened.
-
-    Returns:
-        (the files, why there is no video).
-
-    Raises:
-        ConfigError: a file cannot be written.
-    """
-    from robolearn.core.env import Env
-    from robolearn.core.recorder import Recorder
-    from robolearn.errors import one_line
-    from robolearn.simulation.video import write_video
-    from robolearn.training import replay
-
-    stem = case.stem
-    config, make_driver = opened(case, seed)
-    env = made(config, case.scenario.num_envs, case.threads)
-    files: list[str] = []
-    if not isinstance(env, Env) or not env.capabilities.exact_restore:
-        env.close()
-        return files, "nothing is recorded where results do not repeat bit for bit, as on a GPU"
-    states: list[Any] = []
-    try:
-        recorder = Recorder.install(env)
-        index = None
-
-        def watch(moment: Any) -> None:
-            nonlocal index
-            import torch
-
-            index = torch.tensor([row], device=env.device) if index is None else index
-            if end - round(KEPT_SECONDS / env.dt) <= moment.step < end - 1:
-                states.append(env.backend.state.rows(index))
-            if moment.step == end - 2:
-                recorder.arm(row)
-            if moment.step == end - 1:
-                raise _Seen
-
-        with suppress(_Seen):
-            _trial(case, env, make_driver, seed, (watch,))
-        # Without a held dump no reset has followed: the trial counts steps, or a value was not finite.
-        path = folder / f"{stem}{replay.SUFFIX}"
-        held = recorder.take()
-        replay.write(path, held[1] if held else recorder.dump(row), row, config, f"{case.name}: {why}")
-        files.append(str(path))
-        video = folder / f"{stem}.mp4"
-        if not states:
-            return files, "no video: the episode is too short"
-        try:
-            frames = _frames(env, states, [case.name, why])
-            write_video(video, frames, 25.0, len(states[:: _every(env.dt)]))
-        except Exception as error:  # OpenGL and encoders raise almost anything; the replay is written
-            return files, one_line(f"no video: {error or type(error).__name__}")
-        return [*files, str(video)], ""
-    finally:
-        env.close()
-
-
-class _Seen(Exception):
-    """The episode to be recorded has ended."""
-
-
-def _every(dt: float) -> int:
-    """Control steps from one frame to the next, at 25 frames a second."""
-    return max(1, round(0.04 / dt))
-
-
-def _frames(env: Any, states: list[Any], title: list[str]) -> Any:
-    from robolearn.simulation.renderer import Renderer
-    from robolearn.simulation.video import caption
-
-    before = (len(states) - 1) * env.dt
-    with Renderer(env.scene, 640, 480, backend=env.backend.capabilities.name) as renderer:
-        for i in range(0, len(states), _every(env.dt)):
-            said = f"{before - i * env.dt:.2f} s before the end"
-            yield caption(renderer.draw(states[i]), [*title, said])
-
-
-def cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

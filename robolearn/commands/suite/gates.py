@@ -7,7 +7,8 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from robolearn.errors import ConfigError, did_you_mean, listing, quote
+from robolearn.commands.checks import Check
+from robolearn.errors import ConfigError, did_you_mean, listing, one_line, quote
 from robolearn.simulation.measures import ALIASES, MEASURES
 
 OF_THE_RUN = {
@@ -79,30 +80,21 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The result of one gate on one backend."""
+class Verdict(Check):
+    """The result of one gate, or of a comparison with the baseline, of a scenario on a backend."""
 
-    scenario: str
-    backend: str
-    gate: str
-    passed: bool | None
-    """None: not checked; `why` says why not."""
-    value: str
-    limit: str
-    why: str = ""
-
-    @property
-    def text(self) -> str:
-        """PASS, FAIL or SKIP."""
-        return {True: "PASS", False: "FAIL", None: "SKIP"}[self.passed]
+    scenario: str = ""
+    backend: str = ""
 
     @property
     def message(self) -> str:
-        """One line with everything."""
-        compared = "baseline" if self.gate.startswith("baseline") else "limit"
-        name = self.gate.removeprefix("baseline ")
+        """One line that says everything; why, where it was not checked."""
+        if self.passed is None:
+            return one_line(self.why)
+        compared = "baseline" if self.name.startswith("baseline") else "limit"
+        name = self.name.removeprefix("baseline ")
         line = f"{self.scenario} on {self.backend}: {name} is {self.value}, {compared} {self.limit}"
-        return f"{line}; {self.why}" if self.why else line
+        return one_line(f"{line}; {self.why}" if self.why else line)
 
 
 def require_known(gates: Collection[Gate], metrics: Collection[str], place: str) -> None:

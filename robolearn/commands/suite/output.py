@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from robolearn.commands.checks import Group, junit_xml
 from robolearn.commands.suite.baseline import recorded
 from robolearn.commands.suite.case import Case, Outcome
 from robolearn.commands.suite.gates import Verdict
-from robolearn.errors import one_line, printable
+from robolearn.errors import one_line
 from robolearn.files import replacing
 from robolearn.simulation.measures import described
 
@@ -88,7 +88,7 @@ def table(results: Sequence[Result]) -> str:
         for line in lines
     ]
     for result in results:
-        text += [f"FAIL {one_line(verdict.message)}" for verdict in result.failed]
+        text += [f"FAIL {verdict.message}" for verdict in result.failed]
         text += [f"  wrote {file}" for file in result.files]
         text += [
             f"  look at it: robolearn replay '{file}' --view"
@@ -117,7 +117,7 @@ def markdown(name: str, results: Sequence[Result], seconds: float) -> str:
             cells = [
                 verdict.scenario,
                 verdict.backend,
-                verdict.gate,
+                verdict.name,
                 verdict.value,
                 verdict.limit,
                 verdict.why,
@@ -161,8 +161,8 @@ def content(name: str, results: Sequence[Result], seconds: float, facts: Mapping
                 },
                 "gates": [
                     {
-                        "gate": verdict.gate,
-                        "verdict": verdict.text,
+                        "gate": verdict.name,
+                        "verdict": verdict.verdict,
                         "value": verdict.value,
                         "limit": verdict.limit,
                         "why": verdict.why,
@@ -178,67 +178,25 @@ def content(name: str, results: Sequence[Result], seconds: float, facts: Mapping
 
 def junit(name: str, results: Sequence[Result], facts: Mapping[str, Any]) -> bytes:
     """A JUnit report: a suite for each scenario on a backend, a test case for each gate."""
-    root = ET.Element("testsuites", {"name": printable(name)})
-    total = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
-    for result in results:
-        verdicts = result.verdicts
-        counts = {
-            "tests": len(verdicts),
-            "failures": len(result.failed),
-            "errors": 0,
-            "skipped": sum(verdict.passed is None for verdict in verdicts),
-        }
-        total = {key: total[key] + counts[key] for key in total}
-        suite = ET.SubElement(
-            root,
-            "testsuite",
+    groups = [
+        Group(
+            result.case.name,
+            result.verdicts,
             {
-                "name": printable(result.case.name),
-                **{k: str(v) for k, v in counts.items()},
-                "time": f"{result.outcome.seconds:.3f}",
+                **facts,
+                "policy": result.case.scenario.policy,
+                "backend": result.case.backend,
+                "episodes": len(result.outcome.envs),
+                "checksum": " ".join(result.outcome.checksums),
             },
+            result.outcome.seconds,
+            classname=f"{name}.{result.case.scenario.name}",
+            suffix=f" [{result.case.backend}]",
+            files=result.files,
         )
-        listed = ET.SubElement(suite, "properties")
-        properties = {
-            **facts,
-            "policy": result.case.scenario.policy,
-            "backend": result.case.backend,
-            "episodes": len(result.outcome.envs),
-            "checksum": " ".join(result.outcome.checksums),
-        }
-        for key, value in properties.items():
-            ET.SubElement(listed, "property", {"name": key, "value": printable(str(value))})
-        for verdict in verdicts:
-            case = ET.SubElement(
-                suite,
-                "testcase",
-                {
-                    "classname": printable(f"{name}.{verdict.scenario}"),
-                    "name": printable(f"{verdict.gate} [{verdict.backend}]"),
-                    "time": "0",
-                },
-            )
-            if verdict.passed is False:
-                message = one_line(verdict.message)
-                body = "\n".join([message, *result.files])
-                ET.SubElement(case, "failure", {"message": message, "type": "gate"}).text = printable_lines(
-                    body
-                )
-            elif verdict.passed is None:
-                ET.SubElement(case, "skipped", {"message": one_line(verdict.why)})
-            else:
-                ET.SubElement(case, "system-out").text = printable(f"{verdict.value}, limit {verdict.limit}")
-    del total["skipped"]  # Jenkins' schema has it in a testsuite only
-    for key, value in total.items():
-        root.set(key, str(value))
-    root.set("time", f"{sum(result.outcome.seconds for result in results):.3f}")
-    ET.indent(root)
-    return ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"
-
-
-def printable_lines(text: str) -> str:
-    """`printable`, line by line."""
-    return "\n".join(printable(line) for line in text.split("\n"))
+        for result in results
+    ]
+    return junit_xml(name, groups)
 
 
 def save(path: Path, data: bytes | str) -> None:

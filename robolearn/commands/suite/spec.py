@@ -14,10 +14,9 @@ from robolearn.commands.suite.gates import Gate
 from robolearn.config import registry, yaml_file
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
 from robolearn.simulation.script import Script
+from robolearn.training.runs import BUILT_IN
 
 SCHEMA = 1
-BUILT_IN = ("random", "zero")
-"""Policies without training."""
 TERRAINS = ("flat",)
 MOST_EPISODES = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,79}\Z")

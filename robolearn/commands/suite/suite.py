@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import platform
@@ -23,25 +24,29 @@ from robolearn.commands.suite import baseline, output, spec
 from robolearn.commands.suite.case import (
     Case,
     Outcome,
-    cores,
-    latency,
-    metric_names,
-    record_case,
+    check_case,
     run_case,
     start_worker,
 )
+from robolearn.commands.suite.failures import record_case
 from robolearn.commands.suite.gates import OF_THE_RUN, Gate, Verdict, require_known
 from robolearn.commands.suite.output import Result
 from robolearn.commands.suite.spec import Scenario, Suite
+from robolearn.core.threads import usable_cores
 from robolearn.errors import ConfigError, MissingError, RunFailed, did_you_mean, listing, one_line, quote
+from robolearn.export.deploy import own_runtime, told
 from robolearn.export.driver import is_bundle
 from robolearn.runtime.errors import Refused
+from robolearn.runtime.measure import measure
 from robolearn.simulation.measures import described
 from robolearn.training import replay
 from robolearn.training.runs import require_writable
 
 STATED = {"backend": "backends", "seed": "seeds", "num_envs": "num_envs", "task": "task", "device": "device"}
 """Settings that the command line must not change behind a report's back, and the scenario's key of each."""
+
+LATENCY_SECONDS = 4.0
+"""How long a bundle's latency is measured [s]."""
 
 FAILURES = Path("sim_failures")
 """Default folder of replays and videos of failed scenarios."""
@@ -101,14 +106,14 @@ def run_suite(
         if file is not None:
             require_writable(file.parent)
     known = {} if update_baseline and not only else baseline.read(suite.baseline)
-    jobs = jobs or cores()
+    jobs = jobs or usable_cores()
     for scenario in suite.scenarios if update_baseline else ():
         if scenario.steps is None and scenario.episodes * len(scenario.seeds) < baseline.LEAST:
             raise ConfigError(
                 f"{quote(str(path), 120)}: scenario {quote(scenario.name)}: a baseline needs at least {baseline.LEAST} "
                 "episodes"
             )
-    cases, skipped = _cases(suite, tuple(overrides), only, max(1, cores() // jobs), skip_missing)
+    cases, skipped = _cases(suite, tuple(overrides), only, max(1, usable_cores() // jobs), skip_missing)
     began = time.perf_counter()
     outcomes, broken = _simulate(cases, jobs)
     _measure_latency(cases, outcomes)
@@ -158,13 +163,13 @@ def _cases(
             key = (scenario.policy, scenario.task, scenario.settings, bool(scenario.script.pushes), backend)
             try:
                 if key not in checked:
-                    checked[key] = metric_names(case)
+                    checked[key] = check_case(case)
                 metrics, columns = checked[key]
                 scenario.script.require_columns(columns, f"scenario {quote(scenario.name)}: ")
             except MissingError as error:
                 if not skip_missing:
                     raise MissingError(f"{place} on {backend}: {error} (or --skip-missing)") from error
-                verdict = Verdict(scenario.name, backend, "available", None, "-", "-", str(error))
+                verdict = Verdict("available", None, "-", "-", str(error), scenario.name, backend)
                 skipped.append(Result(case, Outcome(), [verdict], []))
                 continue
             except (ConfigError, RunFailed) as error:
@@ -192,6 +197,22 @@ def _measure_latency(cases: Sequence[Case], outcomes: dict[str, Outcome]) -> Non
             if policy not in found:
                 found[policy] = latency(Path(policy))
             outcomes[case.name].latency_ms = found[policy]
+
+
+def latency(folder: Path) -> float:
+    """99th percentile [ms] of a control step of a bundle on this machine, paced at its control rate.
+
+    Raises:
+        Refused: the bundle is damaged.
+    """
+    ours = own_runtime(folder)
+    bundle = told(ours, lambda: ours.Bundle.load(folder))
+    session = told(ours, lambda: ours.open_session(bundle, ours.available(bundle)[0]))
+    try:
+        result = measure(ours.Runtime(bundle, session), bundle.golden, LATENCY_SECONDS, hot=1)
+    finally:
+        session.close()
+    return float(result["paced"]["p99_ms"])
 
 
 def _guarded(work: Callable[..., Any], *arguments: Any) -> tuple[str, Any]:
@@ -270,7 +291,7 @@ def _judged(
     for case in cases:
         scenario, name = case.scenario, case.name
         if name in broken:
-            verdict = Verdict(scenario.name, case.backend, "finished", False, "no", "yes", broken[name])
+            verdict = Verdict("finished", False, "no", "yes", broken[name], scenario.name, case.backend)
             results.append(Result(case, Outcome(), [verdict], []))
             continue
         outcome = outcomes[name]
@@ -282,14 +303,14 @@ def _judged(
             why = "the scenario has changed since the baseline was recorded; run --update-baseline"
             if name not in known:
                 why = "the baseline has no entry of this scenario on this backend; run --update-baseline"
-            verdicts.append(Verdict(scenario.name, case.backend, "baseline", False, value, "the same", why))
+            verdicts.append(Verdict("baseline", False, value, "the same", why, scenario.name, case.backend))
         results.append(Result(case, outcome, verdicts, []))
     return results
 
 
 def judge(scenario: Scenario, backend: str, outcome: Outcome) -> list[Verdict]:
     """The verdicts of a scenario's gates on one backend."""
-    verdict = lambda *fields: Verdict(scenario.name, backend, *fields)  # noqa: E731
+    verdict = functools.partial(Verdict, scenario=scenario.name, backend=backend)
     problem = outcome.problem
     diverged = outcome.diverged
     allowed = next(
@@ -355,13 +376,13 @@ def worst(result: Result) -> tuple[int, int, int, str] | None:
     did, as for a latency."""
     outcome = result.outcome
     for verdict in result.failed:
-        why = f"{verdict.gate} {verdict.value}, limit {verdict.limit}"
-        if verdict.gate == "finite" and outcome.problem_at is not None:
+        why = f"{verdict.name} {verdict.value}, limit {verdict.limit}"
+        if verdict.name == "finite" and outcome.problem_at is not None:
             seed, row, step = outcome.problem_at
             return seed, row, step + 1, outcome.problem
-        if verdict.gate == "divergence" and outcome.diverged_at is not None:
+        if verdict.name == "divergence" and outcome.diverged_at is not None:
             return *outcome.diverged_at, why
-        name = verdict.gate.removeprefix("baseline ")
+        name = verdict.name.removeprefix("baseline ")
         if (name in OF_THE_RUN and name != "divergence") or not len(outcome.envs):
             continue
         gate = next((gate for gate in result.case.scenario.gates if gate.measure == name), Gate(name))
