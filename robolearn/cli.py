@@ -77,6 +77,12 @@ def train(
         rows = active(resolved.task, scene=scene_of(resolved))
         typer.echo(config.show(resolved) + comments(rows), nl=False)
         return OK
+    from robolearn.training.ranks import under_torchrun
+
+    if resolved.ranks > 1 and not under_torchrun():
+        from robolearn.training.ranks.launch import launch
+
+        return launch(resolved, overrides or [])
     from robolearn.training.train import train as run
 
     run(resolved, changes=config.resume_changes(overrides or [], resolved))

@@ -32,6 +32,14 @@ class RunFailed(_OneLine, RuntimeError):
     """A run started and had to stop: it diverged, or a term was not finite."""
 
 
+class OtherRankFailed(Exception):
+    """Another rank of the run has ended, and has said why where it could; this one ends with the same exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"another rank ended with exit code {code}")
+        self.code = code
+
+
 def printable(text: str) -> str:
     """`text` with unprintable characters (control, newline, lone surrogate) escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -294,7 +294,7 @@ class RobolearnUpdate:
     def __init__(self, learner: PPO, config: PPOConfig, precision: str, stored: Stored) -> None:
         self.stored, self.epochs = stored, config.num_epochs
         actor, critic = copy.deepcopy(learner.actor), copy.deepcopy(learner.critic)
-        self._update = Update(actor, critic, config, precision)
+        self._update = Update(actor, critic, config, precision, workers=learner.workers)
         self._update.adam.load_state_dict(_moments(learner))
         self._update.adam.set_rate(config.learning_rate)
         self.start = Start([actor, critic], self._update.adam.adam)
@@ -302,7 +302,7 @@ class RobolearnUpdate:
     def update(self, order: Tensor) -> Losses:
         """The timed part: all steps of an update with this permutation in every epoch, and reading the losses."""
         stored = self.stored
-        orders = [order] * self.epochs
+        orders = [[order]] * self.epochs
         self._update.learn(stored.batch, stored.advantage, stored.returns, stored.value, orders)
         return self._update.read()
 

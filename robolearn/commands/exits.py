@@ -7,6 +7,7 @@ Exit codes:
     2    bad input: an option, an override, a file
     3    something optional is missing: a package, a renderer, a GPU
     4    the run failed: it diverged, or a term was not finite
+    75   another rank of a training was lost; our launcher starts the ranks again
     70   a bug in RoboLearn; its traceback is shown, please report it
     130  interrupted (Ctrl-C, SIGTERM); a training run has saved a checkpoint
 
@@ -24,7 +25,7 @@ from typing import Any
 
 import typer
 
-from robolearn.errors import ConfigError, MissingError, RunFailed, one_line, quote
+from robolearn.errors import ConfigError, MissingError, OtherRankFailed, RunFailed, one_line, quote
 from robolearn.runtime.errors import NOT_HERE, NOT_THE_SAME, Refused
 
 OK, CHECK_FAILED, BAD_INPUT, MISSING, RUN_FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
@@ -42,6 +43,8 @@ def exit_code(work: Callable[[], object]) -> int:
     try:
         result = work()
         return result if isinstance(result, int) else OK
+    except OtherRankFailed as error:
+        return error.code
     except MissingError as error:
         return _fail(error, MISSING)
     except RunFailed as error:

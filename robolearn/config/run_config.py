@@ -306,6 +306,7 @@ def validate(config: Config) -> None:
         registry.require("robots", robot, "task.robot")
     elif config.robot:
         raise ConfigError(f"robot.{next(iter(config.robot))}: task={config.task_name} has no robot to change")
+    _validate_ranks(config)
     for section in SECTIONS:
         node = getattr(config, section)
         if not hasattr(node, "validate"):
@@ -320,17 +321,38 @@ def validate(config: Config) -> None:
             raise ConfigError(f"{section}{'.' if names_a_field else ': '}{error}") from error
 
 
+def _validate_ranks(config: Config) -> None:
+    """Raise ConfigError for ranks and shards that do not divide the environments."""
+    shards = config.shards
+    if shards & (shards - 1):
+        raise ConfigError(f"shards={shards} must be a power of two, such as {1 << shards.bit_length() - 1}")
+    if not config.ranks:
+        return
+    if config.backend_name == EXTERNAL:
+        raise ConfigError(
+            f"ranks={config.ranks}: task={config.task_name} brings its own simulator, whose random numbers cannot be "
+            "divided; leave ranks out"
+        )
+    if config.ranks > shards:
+        raise ConfigError(f"ranks={config.ranks} is more than shards={shards}; raise shards, a power of two")
+    if config.num_envs % shards:
+        raise ConfigError(
+            f"num_envs={config.num_envs} is no multiple of shards={shards}; use num_envs="
+            f"{max(1, config.num_envs // shards) * shards}, or fewer shards"
+        )
+
+
 def changed(before: Config, after: Config) -> list[str]:
     """The dotted keys whose values differ between two configurations."""
-    old, new = dict(_flat(to_dict(before))), dict(_flat(to_dict(after)))
+    old, new = dict(flat(to_dict(before))), dict(flat(to_dict(after)))
     return [key for key in {**old, **new} if key not in old or key not in new or old[key] != new[key]]
 
 
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """The values in nested dictionaries, with their dotted keys."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _flat(item, f"{path}.{key}" if path else key)
+            yield from flat(item, f"{path}.{key}" if path else key)
     else:
         yield path, value
 
@@ -354,7 +376,7 @@ def _lacking(now: Any, written: Any, path: str = "") -> Iterator[str]:
         if key in written:
             yield from _lacking(item, written[key], dotted)
         else:
-            yield from (name for name, _ in _flat(item, dotted))
+            yield from (name for name, _ in flat(item, dotted))
 
 
 def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:
@@ -366,7 +388,11 @@ def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:
     if run.resume is None:
         return []
     saved = load(run.resume, _naming_files(overrides))
-    harmless = {"resume", "output", "max_iterations", "checkpoint_interval"}
+    harmless = {"resume", "output", "max_iterations", "checkpoint_interval", "rank_timeout"}
+    if run.ranks and saved.ranks:
+        harmless |= {"ranks", "torch_threads"}
+    elif not run.ranks and not saved.ranks:
+        harmless |= {"ranks", "shards"}
     differing = dict.fromkeys((*_added(run.resume, saved), *changed(saved, run)))
     return [key for key in differing if key not in harmless]
 

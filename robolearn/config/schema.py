@@ -62,7 +62,15 @@ class Config:
     output: str | None = None
     """Run folder to write; null: runs/TASK/TIME."""
     torch_threads: int = field(default=0, metadata={"min": 0, "max": 1024})
-    """Number of PyTorch's CPU threads; 0: as many as the process may use."""
+    """Number of PyTorch's CPU threads; 0: as many as the process may use, its share where there are ranks."""
+    ranks: int = field(default=0, metadata={"min": 0, "max": 65536})
+    """Number of processes that train together; on a CPU any number gives the same bits. 0: one process, which computes
+    whole batches and not shards."""
+    shards: int = field(default=16, metadata={"min": 1, "max": 65536})
+    """Equal parts of the environments that ranks share, a power of two. Each draws its own random numbers and computes
+    its own gradient, so that results do not depend on the number of ranks; without ranks it has no effect."""
+    rank_timeout: float = field(default=20.0, metadata={"min": 1.0, "max": 86400.0})
+    """Longest that ranks wait for one of them after the first iteration [s]; it is then named, and all start again."""
     robot: dict[str, Any] = field(default_factory=dict, metadata={"open": True})
     """Changes to the robot's description, as in robot.yaml, for example robot.actuators.knee.kp=80. robot=NAME chooses
     the robot (task.robot)."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from robolearn.core.learner_env import LEVEL
+from robolearn.core.shards import ONE, Shards
 from robolearn.envs.state import State, Tensor
 from robolearn.tasks.mdp.context import Context
 from robolearn.tasks.mdp.task import Task
@@ -18,8 +19,9 @@ LEVEL_ENVS = 1024
 class Curricula:
     """The active curricula of a task. Their levels are part of the per-env state, under `LEVEL` and their name."""
 
-    def __init__(self, task: Task, training: bool) -> None:
+    def __init__(self, task: Task, training: bool, shards: Shards = ONE) -> None:
         """Without `training` there are none: commands and pushes have their full ranges."""
+        self._shards = shards
         active = task.active_levels() if training else {}
         self._functions = {f"{LEVEL}{name}": function for name, function in active.items()}
         self._stated = {f"{LEVEL}{name}": task.curricula[name] for name in active}
@@ -44,11 +46,20 @@ class Curricula:
         """Each level (N,) after it rose or fell by what its function says; a diverged environment keeps its own.
 
         A policy learns from all samples, of which each environment has fewer where there are more. So that training
-        becomes harder as early with many, the mean level changes with the number of samples beyond `LEVEL_ENVS`.
+        becomes harder as early with many, the mean level changes with the number of samples beyond `LEVEL_ENVS`. Where
+        ranks share the environments, the others are those of an environment's shard: a mean over all would be one
+        more exchange in every step.
         """
-        others, out = max(0.0, len(diverged) / LEVEL_ENVS - 1), {}
+        others, out = max(0.0, self._shards.whole(len(diverged)) / LEVEL_ENVS - 1), {}
         for name, function in self._functions.items():
             old, change = levels[name], function(state, ctx)
-            new = (old + change + others * change.mean()).clamp(0.0, self._stated[name].most)
+            new = (old + change + others * self._mean(change)).clamp(0.0, self._stated[name].most)
             out[name] = torch.where(diverged, old, new)
         return out
+
+    def _mean(self, change: Tensor) -> Tensor:
+        """The mean change: () of all environments, or (N,) that of each one's shard."""
+        if self._shards.single:
+            return change.mean()
+        means = torch.stack([part.mean() for part in self._shards.parts(change)])
+        return means.repeat_interleave(len(change) // len(means))

@@ -21,15 +21,15 @@ from robolearn.core.graphs import Graph
 from robolearn.core.history import ObservationHistory
 from robolearn.core.learner_env import LEVEL
 from robolearn.core.rows import Rows
+from robolearn.core.shards import ONE, Shards
 from robolearn.core.step_result import StepResult as StepResult
-from robolearn.core.task_check import check_backend, check_parts, draw, require_shape, takes_rows
+from robolearn.core.task_check import check_backend, check_parts, draw, initial_values, takes_rows
 from robolearn.core.threads import step_threads
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend, require_features
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
-from robolearn.envs.scene import ROBOT
-from robolearn.envs.state import Initial, InitialState, Tensor, by_entity
-from robolearn.errors import ConfigError, RunFailed
+from robolearn.envs.state import Initial, Tensor
+from robolearn.errors import RunFailed
 from robolearn.tasks.mdp.commands import Command, Drawn
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants, computed_once
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
@@ -63,11 +63,24 @@ class Env:
     resets_take_a_step = False
 
     def __init__(
-        self, task: Task, robot: Robot, backend: Backend, seed: int = 1, rank: int = 0, training: bool = False
+        self,
+        task: Task,
+        robot: Robot,
+        backend: Backend,
+        seed: int = 1,
+        rank: int = 0,
+        training: bool = False,
+        shards: Shards = ONE,
     ) -> None:
         """
         Args:
+            task: what the robots are to do.
+            robot: the task's robot.
+            backend: simulates N environments.
+            seed: of all random numbers.
+            rank: another one gives other random numbers for the same seed.
             training: whether the task's curricula are in force; without, commands and pushes have their full ranges.
+            shards: the parts of a run that these environments are.
         """
         self.task, self.robot, self.backend = task, robot, backend
         self.num_envs, self.device = backend.num_envs, backend.device
@@ -78,13 +91,15 @@ class Env:
         self.num_actions = len(robot.actuators)
         self.substeps = check_backend(task, backend.capabilities)
         self.max_episode_steps = max(1, round(task.episode_length_s / task.control_dt))
-        self.random = Random(int(np.random.SeedSequence((seed, rank)).generate_state(1)[0]), self.device)
+        self.shards = shards
+        drawn = int(np.random.SeedSequence((seed, rank)).generate_state(1)[0])
+        self.random = Random(shards.seeds(drawn), self.device)
         self.dt = task.control_dt
         """Control period [s]."""
         self._constants = RobotConstants.of(robot, joint_limits(robot), self.device)
         self._action_delay = DelayLine(task.action_delay)
         self._observation_delay = DelayLine(task.observation_delay)
-        self._curricula = Curricula(task, training)
+        self._curricula = Curricula(task, training, shards)
         self.state = self._blank()
         """Everything that a step changes, see `EnvState`."""
         self._reward_terms = task.reward_terms()
@@ -99,7 +114,9 @@ class Env:
         self._takes_rows = not self.gradients and takes_rows(task, backend.state, self.ctx)
         """Whether a reset may observe the new episodes only."""
         metrics = [*task.metrics(backend.state, self.ctx), *self._curricula.names]
-        self._stats = EpisodeStats(list(self._reward_terms), metrics, self._weights, self.dt)
+        self._stats = EpisodeStats(
+            list(self._reward_terms), metrics, self._weights, self.dt, 0 if shards.single else shards.count
+        )
         self.read_at_once = self.device.type == "cpu"
         """Whether reading a number costs nothing; on a GPU the read would wait for everything queued."""
         self.paired = False
@@ -111,6 +128,7 @@ class Env:
             lambda: self.backend.state,
             lambda: self.state.episode.step,
             lambda: self.state.flags,
+            first_env=shards.mine.start * (self.num_envs // shards.count),
         )
         self._complete()
         self._metrics: dict[str, Ratio] = {}
@@ -293,13 +311,19 @@ class Env:
         self.backend.step(self.state.transit["joint_targets"], self.substeps)
         self._judge()
         # Skips the reset when no env is done; on a GPU the check would force a sync.
-        if not self.read_at_once or self.state.outcome["done"].any():
-            before = self.random.generator.get_state() if self.paired else None
-            self._renew()
-            self.backend.reset(self.state.outcome["done"], self._initial)
-            self._begin()
+        used = self._shards_to_reset() if self.read_at_once else [True] * self.shards.count
+        if any(used):
+            before = self.random.state() if self.paired else None
+            with self.random.only(used):
+                self._renew()
+                self.backend.reset(self.state.outcome["done"], self._initial)
+                self._begin()
             if before is not None:
-                self.random.generator.set_state(before)
+                self.random.set_state(before)
+
+    def _shards_to_reset(self) -> list[bool]:
+        """Whether any env of each shard is done: what a shard draws must not depend on the envs of others."""
+        return [bool(part.any()) for part in self.shards.parts(self.state.outcome["done"])]
 
     def _rows(self, mask: Tensor) -> Rows:
         return Rows.of(mask, by_index=self.read_at_once and self._takes_rows)
@@ -406,7 +430,7 @@ class Env:
     def capture(self, make: Callable[[torch.device], Graph | None] | None = None) -> None:
         """From now on replay each part of a step as one CUDA graph (`make`: as for `Graphed`)."""
         places: Places[EnvState] = Places(lambda: self.state, lambda state: setattr(self, "state", state))
-        made = [Captured(part, places, self.device, [self.random.generator], make) for part in self._parts]
+        made = [Captured(part, places, self.device, self.random.generators, make) for part in self._parts]
         self._act, self._judge, self._renew, self._begin = made
 
     def _rewards(self, ctx: Context, lost: Tensor | None) -> Tensor:
@@ -517,16 +541,8 @@ class Env:
         self.state.episode = env_state.where(mask, new, old)
         with torch.no_grad():  # no gradient flows from an initial state to the episode before
             initial = task.initial_state(n, self.ctx, self.random)
-        for entity, start in by_entity(initial, self.backend.state.entities).items():
-            joints = self.backend.state.entities[entity].joint_pos.shape[1]
-            widths = {"base_quat": 4, "joint_pos": joints, "joint_vel": joints}
-            what = "initial_state()" if entity == ROBOT else f"initial_state()[{entity!r}]"
-            if not isinstance(start, InitialState):
-                raise ConfigError(f"{what} is {start!r:.80}; it must be a robolearn.envs.state.InitialState")
-            for name, value in vars(start).items():
-                require_shape(f"{what}.{name}", value, (n, widths.get(name, 3)), "a row an environment")
-                label = name if entity == ROBOT else f"{entity}.{name}"
-                self._finite.look(value, [label] * value.shape[-1], "initial state")
+        for label, value in initial_values(initial, self.backend.state, n):
+            self._finite.look(value, [label] * value.shape[-1], "initial state")
         return initial
 
     def _redraw_commands(self) -> Tensor:
@@ -579,13 +595,15 @@ class Env:
         self._finite.read()
 
     def drain(self) -> dict[str, float]:
-        """Means since the last call, by name; see `EpisodeStats.means`. On a GPU only this reads values to the host.
+        """Means since the last call, by name, over the environments of all ranks; see `EpisodeStats.means`. On a GPU
+        only this reads values to the host.
 
         Raises:
             NonFiniteTerm, RunFailed: see `check`.
         """
         self.check()
-        means = self._stats.means(self.state.stats)
+        sums = self.state.stats
+        means = self._stats.means(sums if self.shards.single else self.shards.sum(sums.unbind()))
         self.state.stats = self._stats.empty()
         return means
 
@@ -601,20 +619,19 @@ class Env:
         return {
             "backend": self.backend.snapshot(),
             "state": leaves(env_state.clone(self._kept())),
-            "random": self.random.generator.get_state(),
+            "random": self.random.state(),
         }
 
     @torch.no_grad()
     def restore(self, snapshot: dict[str, Any], source_rows: Tensor | None = None) -> None:
         """Continue from a snapshot; environment i becomes row `source_rows[i]` of it (row i by default)."""
-        # The state of a generator stays on the CPU, also for a generator on a GPU.
         moved = env_state.to(snapshot["backend"], self.device), env_state.to(snapshot["state"], self.device)
         rows = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
         self.backend.restore(moved[0], rows)
         state = with_leaves(self._kept(), moved[1]).rows(rows)
         now = self.state
         self.state = replace(state, outcome=now.outcome, transit=now.transit, flags=now.flags)
-        self.random.generator.set_state(snapshot["random"])
+        self.random.set_state(snapshot["random"])
 
     def _kept(self) -> EnvState:
         """The state without the parts that are meaningful only within a step."""

@@ -11,8 +11,12 @@ from robolearn.tasks.mdp.task import Ratio
 class EpisodeStats:
     """Sums over steps and finished episodes. The EnvState stores them: `add` returns new ones, `means` reads them."""
 
-    def __init__(self, terms: list[str], metrics: list[str], weights: Tensor, dt: float) -> None:
-        """Reward terms with their weights (K,) a second, metrics by name, and the control period [s]."""
+    def __init__(
+        self, terms: list[str], metrics: list[str], weights: Tensor, dt: float, shards: int = 0
+    ) -> None:
+        """Reward terms with their weights (K,) a second, metrics by name, the control period [s], and the number of
+        shards whose sums are kept apart; 0: sums of all environments."""
+        self.shards = shards
         self.terms, self.metrics, self.dt = terms, metrics, dt
         self.per_step = [weight * dt for weight in weights.tolist()]
         """Reward of a raw term of 1 in one step."""
@@ -20,9 +24,10 @@ class EpisodeStats:
 
     def empty(self) -> Tensor:
         """Sums at 0, float64: raw terms, metrics (all totals, then all weights), then steps, episodes,
-        terminated, diverged, and the returns and seconds of the finished episodes."""
+        terminated, diverged, and the returns and seconds of the finished episodes. With shards a row for each."""
         size = len(self.terms) + 2 * len(self.metrics) + 6
-        return torch.zeros(size, dtype=torch.float64, device=self.device)
+        shape = (self.shards, size) if self.shards else (size,)
+        return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
     @torch.no_grad()
     def add(
@@ -45,6 +50,12 @@ class EpisodeStats:
         steps = torch.ones_like(done) if counted is None else counted
         counts = (steps, done, terminated, diverged, done * returns, done * seconds)
         columns = [*(m.total for m in metrics), *(m.weight for m in metrics), *counts]
+        if self.shards:
+            # One sum for all columns: one for each column of each shard would take longer than the rest of the step.
+            table = torch.cat(
+                (raw.double(), torch.stack([column.double() for column in columns], dim=1)), dim=1
+            )
+            return sums + table.view(self.shards, -1, table.shape[1]).sum(dim=1)
         per_step = [column.sum(dtype=torch.float64) for column in columns]
         return sums + torch.cat((raw.sum(dim=0, dtype=torch.float64), torch.stack(per_step)))
 

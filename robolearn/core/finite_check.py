@@ -38,6 +38,7 @@ class FiniteCheck:
         state: Callable[[], State],
         episode_step: Callable[[], Tensor],
         flags: Callable[[], dict[str, Tensor]],
+        first_env: int = 0,
     ) -> None:
         """
         Args:
@@ -45,7 +46,9 @@ class FiniteCheck:
             state: the current State, for the message.
             episode_step: (N,), for the message.
             flags: a dictionary for (K,) bool of each check: the columns that were not finite since `read`.
+            first_env: number of the first environment among those of all ranks, for the message.
         """
+        self.first_env = first_env
         self.at_once, self._state, self._episode_step, self._flags = at_once, state, episode_step, flags
         self._names: dict[str, list[str]] = {}
 
@@ -73,9 +76,10 @@ class FiniteCheck:
             others = len({e for e, _ in guilty}) - 1
             state = self._state()
             sound = all(bool(torch.isfinite(t[env]).all()) for t in state.robot.tensors().values())
+            what = f"a State that is {'' if sound else 'not '}finite"
             raise NonFiniteTerm(
-                f"{kind} {names[column]!r} is not finite in environment {env} (and {others} more) at step "
-                f"{int(self._episode_step()[env])} of its episode, on a State that is {'' if sound else 'not '}finite",
+                f"{kind} {names[column]!r} is not finite in environment {self.first_env + env} (and {others} more) at "
+                f"step {int(self._episode_step()[env])} of its episode, on {what}",
                 state.clone(),
                 env,
             )

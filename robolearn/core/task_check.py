@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 
 from robolearn.core.measurable import reads
 from robolearn.envs.backend import Capabilities
-from robolearn.envs.state import State, Tensor
+from robolearn.envs.scene import ROBOT
+from robolearn.envs.state import Initial, InitialState, State, Tensor, by_entity
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.commands import Command, Drawn
 from robolearn.tasks.mdp.context import Context, Random
@@ -183,3 +185,21 @@ def require_shape(name: str, value: Any, shape: tuple[int, ...], meaning: str) -
     found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
     if found != shape:
         raise ConfigError(f"{name} returns {found}, and must return a tensor {shape}: {meaning}")
+
+
+def initial_values(initial: Initial, state: State, num_envs: int) -> Iterator[tuple[str, Tensor]]:
+    """The values of a task's initial states with their names, such as `joint_pos`, or `ENTITY.joint_pos` of an entity
+    that is not the robot.
+
+    Raises:
+        ConfigError: one is no initial state, or a value has another shape.
+    """
+    for entity, start in by_entity(initial, state.entities).items():
+        joints = state.entities[entity].joint_pos.shape[1]
+        widths = {"base_quat": 4, "joint_pos": joints, "joint_vel": joints}
+        what = "initial_state()" if entity == ROBOT else f"initial_state()[{entity!r}]"
+        if not isinstance(start, InitialState):
+            raise ConfigError(f"{what} is {start!r:.80}; it must be a robolearn.envs.state.InitialState")
+        for name, value in vars(start).items():
+            require_shape(f"{what}.{name}", value, (num_envs, widths.get(name, 3)), "a row an environment")
+            yield (name if entity == ROBOT else f"{entity}.{name}"), value

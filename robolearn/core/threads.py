@@ -18,8 +18,15 @@ def step_threads(num_envs: int, device: torch.device) -> Iterator[None]:
 
     The threads of a simulator are its own and stay as they are. docs/performance.md has the measurement.
     """
+    with one_thread(device, num_envs <= ONE_THREAD_ENVS):
+        yield
+
+
+@contextmanager
+def one_thread(device: torch.device, only: bool = True) -> Iterator[None]:
+    """One thread for PyTorch's operations within, on a CPU and where `only`."""
     before = torch.get_num_threads()
-    if device.type != "cpu" or num_envs > ONE_THREAD_ENVS or before == 1:
+    if device.type != "cpu" or not only or before == 1:
         yield
         return
     torch.set_num_threads(1)
@@ -30,6 +37,7 @@ def step_threads(num_envs: int, device: torch.device) -> Iterator[None]:
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may use."""
+    """Number of cores that this process may use: its share, where torchrun has started several on this machine."""
     # macOS does not tell which cores a process may use, only how many there are.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -25,6 +25,8 @@ class Timers:
         self._device = device if device is not None and device.type == "cuda" else None
         self._spans: list[tuple[str, Any, Any]] = []
         self._spare: list[Any] = []
+        self.current = ""
+        """The phase that has begun last."""
         self.start()
 
     def start(self) -> None:
@@ -38,6 +40,7 @@ class Timers:
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Time the block as part of `phase`."""
+        self.current = phase
         began = self._mark()
         try:
             yield

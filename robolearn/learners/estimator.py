@@ -14,11 +14,14 @@ from typing import Any, Protocol
 import torch
 from rsl_rl.models import MLPModel
 
+from robolearn.core.shards import ONE, Shards
+from robolearn.envs.state import Tensor
 from robolearn.learners.equivariance import Equivariance
 from robolearn.learners.networks import Normalizer, build_model, estimating
 from robolearn.learners.optimizer import DeviceAdam
-from robolearn.learners.ranks import AllReduceMean, single_rank
-from robolearn.learners.rollout import Batch
+from robolearn.learners.rollout import Batch, parts_of, permutations
+from robolearn.learners.workers import Workers, map_each
+from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.symmetry import Reflection
 
 PASSES = 2
@@ -41,13 +44,15 @@ class Estimator:
         self,
         actor: MLPModel,
         config: _Groups,
-        random: torch.Generator,
+        random: Random,
         reflections: tuple[Reflection, Reflection] | None = None,
-        all_reduce_mean: AllReduceMean = single_rank,
+        shards: Shards = ONE,
+        workers: Workers | None = None,
     ) -> None:
         """`actor` was built with estimates; `reflections` are those of its observations and of the estimated groups,
         both with all columns side by side, where its weights are to be symmetric."""
-        self.actor, self.config, self.random, self.all_reduce_mean = actor, config, random, all_reduce_mean
+        self.actor, self.config, self.random = actor, config, random
+        self.shards, self.workers = shards, workers
         self.normalizer = estimating(actor)
         self.targets: Normalizer = self.normalizer.estimated
         inner = [
@@ -58,7 +63,7 @@ class Estimator:
             self.network = build_model(
                 {"obs": self.normalizer.width}, inner[-1], tuple(inner[:-1]), self.normalizer.activation, None
             ).to(random.device)
-        self.adam = DeviceAdam({"estimator": self.network}, RATE, 1.0)
+        self.adam = DeviceAdam({"estimator": self.network}, RATE, 1.0, shards=shards)
         self._reflections = reflections
         self.equivariance = None
         self.take()
@@ -80,27 +85,36 @@ class Estimator:
         with torch.no_grad():
             truth = batch.taken(batch.observed(self.config.estimated_groups)[:-1])
             reflection = None if self._reflections is None else self._reflections[1]
-            self.targets.absorb(truth, self.all_reduce_mean, reflection)
+            size = batch.reward.shape
+            self.targets.absorb(parts_of(truth, self.shards, size), self.shards, reflection)
             wanted = self.targets(truth)
             seen = self.normalizer.normalized(batch.taken(batch.observed(self.config.actor_groups)[:-1]))
         # Of all samples, also where some are not valid: ranks must take equally many steps.
-        parts = max(1, round(batch.reward.numel() / SAMPLES))
+        parts = max(1, round(self.shards.whole(batch.reward.numel()) / SAMPLES))
+
+        def fit(rows: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+            missed = (self.network.mlp(seen[rows]) - wanted[rows]).square().mean()
+            return torch.autograd.grad(missed, self.adam.parameters), missed.detach()
+
         errors = []
         for _ in range(PASSES):
-            order = torch.randperm(len(wanted), generator=self.random, device=self.random.device)
-            for rows in order.tensor_split(parts):
-                missed = (self.network.mlp(seen[rows]) - wanted[rows]).square().mean()
-                self.adam.take(torch.autograd.grad(missed, self.adam.parameters))
-                self.all_reduce_mean(self.adam.shared)
+            orders = permutations(self.random, self.shards, size, len(wanted))
+            for chosen in zip(*(order.tensor_split(parts) for order in orders), strict=True):
+                if self.shards.single:
+                    self.adam.take(*fit(chosen[0]))
+                else:
+                    for i, (gradients, missed) in enumerate(map_each(self.workers, fit, chosen)):
+                        self.adam.take(gradients, missed, i)
+                self.adam.average()
                 if self.equivariance is not None:
                     self.equivariance.project_gradients()
                 _, finite = self.adam.clip()
                 self.adam.step(~finite)
-                errors.append(missed.detach())
+                errors.append(self.adam.extra.clone())
         if self.equivariance is not None:
             self.equivariance.project_weights()
         self._give()
-        self._error = torch.stack(errors).mean()
+        self._error = torch.cat(errors).mean()
 
     def error(self) -> float:
         """Mean squared error of the last batch as a share of the variance of what is estimated; waits for a GPU."""

@@ -24,7 +24,7 @@ class Report:
 
 
 class Learner(Protocol):
-    """One algorithm. Its constructor takes (env, config, seed, all_reduce_mean), see `robolearn.learners.ranks`; it
+    """One algorithm. Its constructor takes (env, config, seed, shards), see `robolearn.core.shards`; it
     computes on the Env's device."""
 
     config_class: ClassVar[type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -10,8 +10,8 @@ from rsl_rl.models import MLPModel, RNNModel
 from tensordict import TensorDict
 from torch import nn
 
+from robolearn.core.shards import ONE, Shards
 from robolearn.envs.state import Tensor
-from robolearn.learners.ranks import AllReduceMean, single_rank
 from robolearn.tasks.mdp.symmetry import Reflection
 
 RecurrentState = tuple[Tensor, ...]
@@ -30,7 +30,7 @@ class Normalizer(nn.Module):
     """Running mean and variance of observations, updated once an iteration from the whole batch.
 
     Its buffers have the names of rsl_rl's in a checkpoint, so that each loads the other's weights. rsl_rl's normalizer
-    reads from the device and averages over ranks itself; this one takes `all_reduce_mean`.
+    reads from the device and averages over ranks itself; this one takes `shards`.
     """
 
     _mean: Tensor
@@ -57,22 +57,25 @@ class Normalizer(nn.Module):
     @torch.no_grad()
     def absorb(
         self,
-        obs: Tensor,
-        all_reduce_mean: AllReduceMean = single_rank,
+        obs: Tensor | Sequence[Tensor],
+        shards: Shards = ONE,
         reflection: Reflection | None = None,
     ) -> None:
-        """Add a batch (M, D) to the statistics; with `reflection`, the batch together with its mirror image.
+        """Add a batch (M, D), or that of each shard, to the statistics; with `reflection`, the batch together with its
+        mirror image.
 
         Chan, Golub, LeVeque (1979), "Updating formulae and a pairwise algorithm for computing sample
-        variances"; with several ranks the batch's moments are averaged first.
+        variances"; the moments of shards are averaged first.
         """
-        mean = all_reduce_mean(obs.mean(dim=0, keepdim=True))
-        # Around the mean of all ranks: E[x^2] - E[x]^2 would lose precision by cancellation.
-        variance = all_reduce_mean((obs - mean).square().mean(dim=0, keepdim=True))
+        parts = [obs] if isinstance(obs, Tensor) else obs
+        mean = shards.mean([part.mean(dim=0, keepdim=True) for part in parts])
+        # Around the mean of all shards: E[x^2] - E[x]^2 would lose precision by cancellation.
+        variance = shards.mean([(part - mean).square().mean(dim=0, keepdim=True) for part in parts])
         if reflection is not None:
             mean, variance = _with_mirror_image(mean, variance, reflection)
-        total = self.count + obs.shape[0]
-        rate = obs.shape[0] / total
+        added = shards.whole(sum(len(part) for part in parts))
+        total = self.count + added
+        rate = added / total
         delta = mean - self._mean
         self._mean += rate * delta
         self._var += rate * (variance - self._var + (1 - rate) * delta.square())

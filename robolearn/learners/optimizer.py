@@ -6,12 +6,13 @@ Nothing is read back to the host, so that a whole gradient step can be captured 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from robolearn.core.shards import ONE, Shards
 from robolearn.envs.state import Tensor
 
 ALIGN = 4
@@ -21,8 +22,8 @@ ALIGN = 4
 class DeviceAdam:
     """Adam (Kingma and Ba, 2015, "Adam: A Method for Stochastic Optimization") for several networks.
 
-    Each network's gradient is clipped by its own norm. All gradients are in one flat tensor with one more number that a
-    step depends on, so that ranks average everything in one operation.
+    Each network's gradient is clipped by its own norm. All gradients are in one flat tensor with further numbers that a
+    step depends on, so that ranks exchange everything in one operation.
     """
 
     def __init__(
@@ -31,8 +32,12 @@ class DeviceAdam:
         rate: float,
         max_norm: float,
         betas: tuple[float, float] = (0.9, 0.999),
+        extra: int = 1,
+        shards: Shards = ONE,
     ) -> None:
-        """`networks` by name, all on one device; `max_norm` bounds each network's gradient norm; `betas` are Adam's."""
+        """`networks` by name, all on one device; `max_norm` bounds each network's gradient norm; `betas` are Adam's;
+        `extra` is how many numbers are averaged with the gradients over `shards`."""
+        self.shards = shards
         named = {f"{n}.{k}": p for n, module in networks.items() for k, p in _trained(module)}
         self.names, self.parameters = list(named), list(named.values())
         self.max_norm, self.betas = max_norm, betas
@@ -41,14 +46,21 @@ class DeviceAdam:
         for parameter in self.parameters:
             starts.append(end)
             end += parameter.numel() + -parameter.numel() % ALIGN
-        self.shared = torch.zeros(end + 1, device=device)
-        """(G + 1,) the flat gradients and `extra`, averaged over ranks before a step."""
-        self.extra = self.shared[-1]
-        """() averaged with the gradients."""
-        self.gradients = [
-            self.shared[start : start + p.numel()].view_as(p)
-            for start, p in zip(starts, self.parameters, strict=True)
-        ]
+        size = end + extra
+
+        def views(flat: Tensor) -> list[Tensor]:
+            pairs = zip(starts, self.parameters, strict=True)
+            return [flat[start : start + p.numel()].view_as(p) for start, p in pairs]
+
+        self.shared = torch.zeros(size, device=device)
+        """(G + E,) the flat gradients and `extra`, averaged over shards before a step."""
+        self.extra = self.shared[end:]
+        """(E,) averaged with the gradients."""
+        self.gradients = views(self.shared)
+        self._parts = [] if shards.single else [torch.zeros(size, device=device) for _ in shards.mine]
+        self._kept: dict[int, Sequence[Tensor]] = {}
+        self._gradients = [views(part) for part in self._parts]
+        self._extras = [part[end:] for part in self._parts]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
         # Each network's range in the list of parameters and in the flat tensor.
@@ -73,12 +85,24 @@ class DeviceAdam:
         # It would warn about the uncaptured steps before a capture, which are intended.
         self.adam._warned_capturable_if_run_uncaptured = True
 
-    def take(self, gradients: tuple[Tensor, ...]) -> None:
-        """Copy these gradients, one per parameter, into the flat tensor for the next step."""
-        torch._foreach_copy_(self.gradients, gradients)
+    def take(
+        self, gradients: Sequence[Tensor], extra: Tensor | None = None, shard: int | None = None
+    ) -> None:
+        """Copy these gradients, one per parameter, and `extra` (E,) into the flat tensor for the next step.
+
+        With `shard`, into that of this shard of the process; `average` then computes those of the step.
+        """
+        torch._foreach_copy_(self.gradients if shard is None else self._gradients[shard], list(gradients))
+        if extra is not None:
+            (self.extra if shard is None else self._extras[shard]).copy_(extra)
         # Allocated last, they are at the top of a CPU's heap. If they were freed, malloc would return the memory of the
         # whole step to the system, and the next step would have to allocate it again.
-        self._kept = gradients
+        self._kept[shard or 0] = gradients
+
+    def average(self) -> None:
+        """Average the gradients, and `extra`, over the shards of all ranks; nothing where there is one."""
+        if not self.shards.single:
+            self.shared.copy_(self.shards.mean(self._parts))
 
     def clip(self) -> tuple[Tensor, Tensor]:
         """Scale each network's gradient to a norm of at most `max_norm`.

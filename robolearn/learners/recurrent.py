@@ -62,12 +62,13 @@ class ActorRecurrence:
         for start, now in zip(self.start, self.now, strict=True):
             start.copy_(now)
 
-    def step(self, inputs: Tensor) -> Tensor:
-        """Outputs (N, H) for the inputs (N, D) of a step; advances the state."""
+    def step(self, inputs: Tensor, rows: slice = slice(None)) -> Tensor:
+        """Outputs (N, H) for the inputs (N, D) of a step; advances the state. With `rows`, for these environments."""
+        state = tuple(now[:, rows].contiguous() for now in self.now)
         with torch.autocast(inputs.device.type, enabled=False):
-            outputs, new = advance(self.rnn, inputs.float().unsqueeze(0), self.now)
+            outputs, new = advance(self.rnn, inputs.float().unsqueeze(0), state)
         for now, after in zip(self.now, new, strict=True):
-            now.copy_(after)
+            now[:, rows] = after
         return outputs.squeeze(0)
 
     def reset(self, done: Tensor) -> None:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from robolearn.core.learner_env import LearnerEnv
+from robolearn.core.shards import Shards
 from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
+from robolearn.tasks.mdp.context import Random
 
 
 @dataclass
@@ -122,3 +124,26 @@ def collect(
             kept[t] = result.terminal_observations[name]
         if ended is not None:
             ended(done)
+
+
+def parts_of(rows: Tensor, shards: Shards, size: Sequence[int]) -> list[Tensor]:
+    """(T n, ...) a shard: the samples of each, of the rows (T N, ...) of a batch of T x N = `size`."""
+    if shards.single:
+        return [rows]
+    return [part.flatten(0, 1) for part in shards.parts(rows.unflatten(0, (size[0], size[1])), dim=1)]
+
+
+def permutations(random: Random, shards: Shards, size: Sequence[int], samples: int) -> list[Tensor]:
+    """A permutation of each shard's samples, (T n,) int64: numbers of rows among the T N of a batch of T x N = `size`.
+
+    Each is drawn from the shard's own generator. Without shards it is one of `samples` rows, of which there are fewer
+    where some steps of the batch are not valid.
+    """
+    if shards.single:
+        return [torch.randperm(samples, generator=random.generator, device=random.device)]
+    steps, envs = size
+    share, out = envs // shards.count, []
+    for i, generator in enumerate(random.generators):
+        order = torch.randperm(steps * share, generator=generator, device=random.device)
+        out.append(order // share * envs + i * share + order % share)
+    return out

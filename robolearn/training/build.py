@@ -13,6 +13,7 @@ from robolearn.config import registry
 from robolearn.config.run_config import EXTERNAL, Config
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
+from robolearn.core.shards import ONE, Shards
 from robolearn.envs.backend import Backend, require_features
 from robolearn.envs.mjcf import build_model
 from robolearn.envs.randomize import parameters
@@ -76,8 +77,10 @@ def device_of(run: Config) -> torch.device:
     return torch.device("cuda" if cuda else "cpu")
 
 
-def build_env(run: Config, num_envs: int, rank: int = 0, training: bool = False) -> Env:
+def build_env(run: Config, num_envs: int, rank: int = 0, training: bool = False, shards: Shards = ONE) -> Env:
     """`make_env` without the check that memory is large enough; with `training`, the task's curricula are in force.
+
+    `shards` are the parts of the run that the environments are.
 
     Raises:
         ConfigError: robot, backend, device and task do not fit together.
@@ -86,7 +89,7 @@ def build_env(run: Config, num_envs: int, rank: int = 0, training: bool = False)
     try:
         robot = make_robot(run)
         backend = _backend(run, robot, num_envs)
-        return Env(run.task, robot, backend, run.seed, rank, training)
+        return Env(run.task, robot, backend, run.seed, rank, training, shards)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

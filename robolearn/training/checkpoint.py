@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from robolearn.config.run_config import Config
 from robolearn.errors import ConfigError, quote
 from robolearn.files import replacing
 from robolearn.learners.policy import Policy
@@ -30,9 +31,14 @@ from robolearn.learners.saved import LATEST as LATEST
 from robolearn.learners.saved import ROOT, SCHEMA
 from robolearn.learners.saved import find_run as find_run
 from robolearn.learners.saved import load as load
+from robolearn.training.ranks.world import ALONE, World, joined_rows
 
 SIMULATED = ("memory", "noise")  # "memory": the name of the recurrent state since the first version
 """Keys of a learner's state that belong to the simulated environments; dropped where the simulation is not restored."""
+
+
+ROWS = {"random": 0, "noise": 0, "memory": 1}
+"""Keys of a learner's state with a row for each shard or environment, where ranks share them; with the dimension."""
 
 
 def new_run_folder(task_name: str, output: str | None) -> Path:
@@ -66,20 +72,31 @@ def _make(folder: Path) -> None:
         raise ConfigError(f"cannot write to {quote(str(folder), 120)}: {error.strerror}") from None
 
 
-def save(folder: Path, iteration: int, learner: Any, env: Any, infos: dict[str, Any] | None = None) -> Path:
+def save(
+    folder: Path | None,
+    iteration: int,
+    learner: Any,
+    env: Any,
+    infos: dict[str, Any] | None = None,
+    world: World = ALONE,
+) -> Path | None:
     """Write the checkpoint after `iteration`: weights in checkpoints/, and latest.pt with the simulation, atomically.
 
     Args:
-        folder: the run folder.
+        folder: the run folder; only rank 0 needs it.
         iteration: the last finished iteration.
         learner: its `state_dict` is saved.
         env: its `snapshot` is saved, in latest.pt.
         infos: plain values about the run, saved as they are.
+        world: the ranks of the run; rank 0 writes the environments of all.
 
     Returns:
-        The file under checkpoints/.
+        The file under checkpoints/, None on a rank that does not write.
     """
-    saved = learner.state_dict()
+    saved, simulation = _of_all(world, learner.state_dict(), env.snapshot())
+    if not world.writes:
+        return None
+    assert folder is not None
     if reserved := {"schema", "iter", "infos", "policy", "env", "global_random"} & set(saved):
         raise ConfigError(
             f"{type(learner).__name__}.state_dict() has the entry {min(reserved)!r}, which checkpoints use for "
@@ -90,8 +107,40 @@ def save(folder: Path, iteration: int, learner: Any, env: Any, infos: dict[str, 
     weights = {"schema": SCHEMA, "iter": iteration, "infos": infos, **saved, **alone}
     path = folder / "checkpoints" / f"iteration_{iteration:06d}.pt"
     _write({name: value for name, value in weights.items() if name not in SIMULATED}, path)
-    _write({**weights, "env": env.snapshot(), "global_random": _global_random()}, folder / LATEST)
+    _write({**weights, "env": simulation, "global_random": _global_random()}, folder / LATEST)
     return path
+
+
+def _of_all(world: World, state: dict[str, Any], simulation: Any) -> tuple[dict[str, Any], Any]:
+    """A learner's state and a simulation with the environments of all ranks, of this rank's."""
+    if world.ranks == 1:
+        return state, simulation
+    mine = {"env": simulation, **{name: state[name] for name in ROWS if name in state}}
+    parts = world.share_tensors(mine)
+    if not world.writes:
+        return state, simulation
+    whole = {name: joined_rows([part[name] for part in parts], ROWS.get(name, 0)) for name in mine}
+    return {**state, **{name: value for name, value in whole.items() if name != "env"}}, whole["env"]
+
+
+def rows_of(content: dict[str, Any] | None, run: Config, world: World) -> dict[str, Any] | None:
+    """The content of a checkpoint with the environments of this rank alone; without any where it was not made with the
+    same shards."""
+    if content is None or not run.ranks:
+        return content
+    infos = content.get("infos") or {}
+    env, parts = content.get("env") or {}, {}
+    if env and infos.get("shards") == run.shards and len(env["state"]["episode.step"]) == run.num_envs:
+        parts = {"env": world.my_rows(env)}
+        parts |= {name: world.my_rows(content[name], dim) for name, dim in ROWS.items() if name in content}
+    kept = {name: value for name, value in content.items() if name not in ROWS and name != "env"}
+    return {**kept, **parts}
+
+
+def local(iteration: int, learner: Any, env: Any, infos: dict[str, Any]) -> dict[str, Any]:
+    """The content of a checkpoint with the environments of this rank alone, as `restore` takes it."""
+    state = {"schema": SCHEMA, "iter": iteration, "infos": infos, **learner.state_dict()}
+    return {**state, "env": env.snapshot(), "global_random": _global_random()}
 
 
 def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[str] = ()) -> bool:
@@ -122,7 +171,7 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
     anew = any(key.partition(".")[0] in ("task", "backend", "device", "num_envs", "seed") for key in changed)
     simulated = bool(saved) and not anew and len(saved["state"]["episode.step"]) == env.num_envs
     # The random states of GPU and CPU differ: a simulation is only restored on the kind of device it was saved on.
-    simulated = simulated and len(saved["random"]) == len(env.random.generator.get_state())
+    simulated = simulated and env.random.fits(saved["random"])
     if not simulated:
         state = {name: value for name, value in state.items() if name not in SIMULATED}
     _require_same_inputs(content.get("policy"), learner.policy)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,21 +19,23 @@ import torch
 from robolearn import config
 from robolearn.config import registry
 from robolearn.config.run_config import Config
-from robolearn.core.contract import contract_of
 from robolearn.core.env import Diverged
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.recorder import Recorder
+from robolearn.core.shards import ONE, Shards
 from robolearn.core.threads import usable_cores
 from robolearn.errors import ConfigError
 from robolearn.files import locked, replacing
 from robolearn.learners.learner import Learner, Report
-from robolearn.training import checkpoint, origin, replay
-from robolearn.training.active import active
+from robolearn.training import checkpoint, replay
 from robolearn.training.build import build_env, build_external, device_of
 from robolearn.training.host_memory import PLENTY, enough_memory, require_room
-from robolearn.training.metrics import MetricsLog
-from robolearn.training.panel import Panel
+from robolearn.training.ranks.copies import Copies
+from robolearn.training.ranks.launch import launched_folder, started_by_launcher
+from robolearn.training.ranks.slow import Slow
+from robolearn.training.ranks.world import World, joined, with_ranks
+from robolearn.training.record import Record
 
 DIVERGED_SHARE = 0.001
 """Training stops where more than this share of an iteration's steps diverges."""
@@ -54,98 +56,106 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
         KeyboardInterrupt: after Ctrl-C, once a checkpoint is written.
     """
     with ExitStack() as held:
-        return _train(run, changes, held)
+        run = with_ranks(run)
+        world = held.enter_context(joined(run))
+        return _train(run, changes, held, world)
 
 
-def _train(run: Config, changes: list[str] | None, held: ExitStack) -> Path:
+def _train(run: Config, changes: list[str] | None, held: ExitStack, world: World) -> Path:
     """See `train`; the lock of the run folder is entered into `held`."""
     set_threads(run)
-    folder, content = _resumed(run, held)
-    env = _build(run)
-    learner = make_learner(run, env)
-    numerics = {"torch threads": torch.get_num_threads(), "precision": getattr(learner, "precision", None)}
-    start, seconds, steps, exact, why = 0, 0.0, 0, True, ""
-    if content is not None:
-        exact = checkpoint.restore(content, learner, env, changes or ())
-        start, infos = content["iter"], content["infos"] or {}
-        seconds, steps = infos.get("seconds", 0.0), infos.get("steps", 0)
-        differ = [
-            *(changes or ()),
-            *(k for k, v in numerics.items() if infos.get("numerics", numerics)[k] != v),
-        ]
-        why = f"{', '.join(differ)} differ from the saved run" if differ else WEIGHTS_ONLY
-        if run.backend_name == config.EXTERNAL:
-            why = "a third-party environment cannot be restored, and starts again"
-        elif exact and not differ and not env.capabilities.exact_restore:
-            why = f"backend={run.backend_name} does not repeat a trajectory bit for bit here"
-        exact = exact and not differ and env.capabilities.exact_restore
-        if start >= run.max_iterations:
-            raise ConfigError(
-                f"the run is at iteration {start} already; for more, set max_iterations={2 * start}"
-            )
-    in_place = folder is not None
-    for stale in folder.rglob(".*.part*") if folder else ():
-        stale.unlink(missing_ok=True)  # left half written by a kill
-    if folder is None:
+    world.require_same(run)
+    folder, content = _begun(run, held) if world.writes else (None, None)
+    content = world.from_first(content)
+    copies = Copies(world)
+    env = _build(run, world)
+    learner = make_learner(run, env, world.shards)
+    known = {"precision": getattr(learner, "precision", None)}
+    if not run.ranks:  # a shard is always computed by one thread
+        known["torch threads"] = torch.get_num_threads()
+    content = copies.newest(content) or checkpoint.rows_of(content, run, world)
+    start, infos, said = _restored(run, content, learner, env, known, changes or [])
+    if world.writes and folder is None:
         folder = checkpoint.new_run_folder(run.task_name, run.output)
         held.enter_context(locked(folder))
+    folder = Path(world.share(str(folder))[0])
+    for stale in folder.rglob(".*.part*") if world.writes else ():
+        stale.unlink(missing_ok=True)  # left half written by a kill
 
-    began_with = origin.here(env.device)  # now: a resumed run writes it with its first checkpoint
-
-    def describe() -> None:
-        # Without resume and output, so that the run can be moved and resumed again.
-        config.save(replace(run, resume=None, output=None), folder / config.FILE_NAME)
-        contract_of(env).save(folder / "contract.json")
-        origin.record_start(folder, start, began_with)
-
-    # A run resumed in the same folder keeps its old files until it has written a checkpoint.
-    described = not in_place
-    if described:
-        describe()
-    log = MetricsLog(folder, resume_at=start)
-    where = "" if run.backend_name == config.EXTERNAL else f" on {run.backend_name}"
-    title = f"{run.task_name}{where}, {run.num_envs} environments, {run.learner_name}"
-    panel = Panel(title, run.max_iterations)
+    steps, seconds = infos.get("steps", 0), infos.get("seconds", 0.0)
     recorder = Recorder.for_training(env)
-    with interruptible() as interrupted, closing(env), closing(log), panel:
-        panel.note(f"run {folder}")
-        panel.print_active(active(run.task, getattr(env, "columns", None), getattr(env, "scene", None)))
+    slow = Slow(world.share(world.host), world.rank)
+    record = Record(run, folder, env, start, world.ranks, world.writes)
+    with interruptible(quiet=not world.writes or started_by_launcher()) as signals, closing(env), record:
         if start:
-            panel.note(
-                f"resumed at iteration {start}, " + ("exactly" if exact else f"not bit for bit: {why}")
-            )
+            record.note(f"resumed at iteration {start}, {said}")
         for iteration in range(start + 1, run.max_iterations + 1):
             began = time.perf_counter()
-            report = _iterate(learner, env, folder, run, recorder)
+            world.begin(iteration, getattr(learner, "timers", None))
+            report = _iterate(learner, env, folder, run, recorder, world)
             report.seconds.setdefault("total", time.perf_counter() - began)
             steps += report.steps
             seconds += report.seconds["total"]
-            row = _row(iteration, steps, seconds, report)
-            log.write(row)
-            panel.show(row)
-            if recorder is not None and (caught := recorder.take()):
-                file = folder / f"diverged{replay.SUFFIX}"
-                replay.write(
-                    file, caught[1], caught[0], run, f"the simulation diverged in iteration {iteration}"
-                )
-                panel.note(f"an environment diverged; look at it with robolearn replay {file}")
+            stop, times = world.agree(bool(signals), slow.mine(report.seconds, world.waited))
+            of_ranks, late = slow.found(times)
+            record.row(_row(iteration, steps, seconds, report) | of_ranks)
+            if late is not None:
+                record.note(late)
+            record.divergence(recorder, iteration, world.suffix)
             if report.env["diverged"] > max(1, DIVERGED_SHARE * report.steps):
                 raise Diverged(
                     f"{report.env['diverged']:.0f} of {report.steps} steps diverged in iteration {iteration} (limit "
                     f"{100 * DIVERGED_SHARE:g} %): lower the timestep or the gains; the last checkpoint is kept"
                 )
-            stop = bool(interrupted)
+            infos = {
+                "steps": steps,
+                "seconds": seconds,
+                "numerics": known,
+                "shards": run.shards if run.ranks else 0,
+            }
+            if copies.folder is not None:
+                copies.keep(checkpoint.local(iteration, learner, env, infos))
             if stop or iteration == run.max_iterations or iteration % run.checkpoint_interval == 0:
-                if not described:
-                    describe()
-                    described = True
-                infos = {"steps": steps, "seconds": seconds, "numerics": numerics}
-                checkpoint.save(folder, iteration, learner, env, infos)
+                record.describe()
+                checkpoint.save(folder, iteration, learner, env, infos, world)
             if stop and iteration < run.max_iterations:
-                panel.note(f"stopped at iteration {iteration}; resume with: {_resume_command(run, folder)}")
+                record.note(f"stopped at iteration {iteration}; resume with: {_resume_command(run, folder)}")
                 raise KeyboardInterrupt
-        panel.note(f"trained {run.task_name}: {folder}")
+        record.done()
     return folder
+
+
+def _restored(
+    run: Config,
+    content: dict[str, Any] | None,
+    learner: Learner,
+    env: LearnerEnv,
+    known: dict[str, Any],
+    changes: list[str],
+) -> tuple[int, dict[str, Any], str]:
+    """Restore learner and environments from the content of a checkpoint, of which `changes` are other settings now, and
+    `known` what else bits depend on.
+
+    Returns:
+        The iteration, what the checkpoint says of the run, and how exactly it goes on, for the user.
+    """
+    if content is None:
+        return 0, {}, ""
+    exact = checkpoint.restore(content, learner, env, changes)
+    start, infos = content["iter"], content["infos"] or {}
+    saved = infos.get("numerics", known)
+    differ = [*changes, *(name for name, value in known.items() if saved.get(name, value) != value)]
+    why = f"{', '.join(differ)} differ from the saved run" if differ else WEIGHTS_ONLY
+    if run.backend_name == config.EXTERNAL:
+        why = "a third-party environment cannot be restored, and starts again"
+    elif exact and not differ and not env.capabilities.exact_restore:
+        why = f"backend={run.backend_name} does not repeat a trajectory bit for bit here"
+    if start >= run.max_iterations:
+        raise ConfigError(
+            f"the run is at iteration {start} already; for more, set max_iterations={2 * start}"
+        )
+    exact = exact and not differ and env.capabilities.exact_restore
+    return start, infos, "exactly" if exact else f"not bit for bit: {why}"
 
 
 def _resume_command(run: Config, folder: Path) -> str:
@@ -155,13 +165,15 @@ def _resume_command(run: Config, folder: Path) -> str:
     return shlex.join(["robolearn", "train", f"resume={folder}", *again])
 
 
-def _build(run: Config) -> LearnerEnv:
-    """The run's environments, after a check that memory is large enough."""
+def _build(run: Config, world: World) -> LearnerEnv:
+    """This rank's environments, after a check that memory is large enough."""
     if run.backend_name == config.EXTERNAL:
         return build_external(run, run.num_envs)
-    require_room(run.num_envs, device_of(run), lambda n: _probe(run, n), _plenty(run))
-    with enough_memory(run.num_envs):
-        return build_env(run, run.num_envs, training=True)
+    num_envs = world.mine(run.num_envs)
+    # A rank measures what fits into its share of the memory of a machine.
+    require_room(num_envs, device_of(run), lambda n: _probe(run, n), _plenty(run))
+    with enough_memory(num_envs):
+        return build_env(run, num_envs, training=True, shards=world.shards)
 
 
 def _probe(run: Config, num_envs: int) -> tuple[Any, ...]:
@@ -183,9 +195,15 @@ def _plenty(run: Config) -> int:
     return PLENTY + 4 * steps * (1024 + 2 * max(widths))
 
 
-def _resumed(run: Config, held: ExitStack) -> tuple[Path | None, dict[str, Any] | None]:
+def _begun(run: Config, held: ExitStack) -> tuple[Path | None, dict[str, Any] | None]:
     """The run folder and the checkpoint to resume; both None for a new run, no folder where the run resumes in another
-    one."""
+    one. Our launcher has chosen the folder, locked it, and may start the ranks again."""
+    if (chosen := launched_folder()) is not None:
+        if (chosen / checkpoint.LATEST).exists():
+            return chosen, checkpoint.load(chosen / checkpoint.LATEST)
+        if run.resume is None:
+            return chosen, None
+        return chosen, checkpoint.load(checkpoint.find_run(run.resume)[1])
     if run.resume is None:
         return None, None
     folder, path = checkpoint.find_run(run.resume)
@@ -200,7 +218,7 @@ def _resumed(run: Config, held: ExitStack) -> tuple[Path | None, dict[str, Any] 
 
 
 def _iterate(
-    learner: Learner, env: LearnerEnv, folder: Path, run: Config, recorder: Recorder | None
+    learner: Learner, env: LearnerEnv, folder: Path, run: Config, recorder: Recorder | None, world: World
 ) -> Report:
     """One iteration; the State at a non-finite term is saved in the run folder, and a replay of the second before."""
     try:
@@ -208,19 +226,19 @@ def _iterate(
     except NonFiniteTerm as error:
         if error.state is None:
             raise
-        path = folder / "non_finite_state.pt"
+        path = folder / f"non_finite_state{world.suffix}.pt"
         with replacing(path) as part:
             torch.save({name: entity.tensors() for name, entity in error.state.entities.items()}, part)
         said = f"{error}; saved as {path}"
         if recorder is not None and error.env is not None:
-            file = folder / f"non_finite{replay.SUFFIX}"
+            file = folder / f"non_finite{world.suffix}{replay.SUFFIX}"
             replay.write(file, recorder.dump(error.env), error.env, run, str(error))
             said = f"{said}; look at the second before with robolearn replay {file}"
         raise NonFiniteTerm(said) from error
 
 
-def make_learner(run: Config, env: LearnerEnv) -> Learner:
-    """The run's learner.
+def make_learner(run: Config, env: LearnerEnv, shards: Shards = ONE) -> Learner:
+    """The run's learner, of environments that are these `shards` of all.
 
     Raises:
         ConfigError: the backend lacks a capability that the learner requires, or a setting of the learner is invalid.
@@ -237,9 +255,14 @@ def make_learner(run: Config, env: LearnerEnv) -> Learner:
                 f"learner={run.learner_name} needs {need}; backend={run.backend_name} has none; use {fix}"
             )
     seed = int(np.random.SeedSequence((run.seed, 0, 1)).generate_state(1)[0])
+    more = {} if shards.single else {"shards": shards}
+    if more and "shards" not in inspect.signature(cls).parameters:
+        raise ConfigError(
+            f"learner={run.learner_name} takes no shards, so it cannot train with ranks={run.ranks}"
+        )
     try:
         with enough_memory(run.num_envs, " with these learner settings"):
-            return cls(env, run.learner, seed=seed)
+            return cls(env, run.learner, seed=seed, **more)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -263,8 +286,9 @@ def _row(iteration: int, steps: int, seconds: float, report: Report) -> dict[str
 
 
 @contextmanager
-def interruptible() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM end the loop after the current iteration; a second signal ends it at once.
+def interruptible(quiet: bool = False) -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM end the loop after the current iteration, which is said unless `quiet`; a second signal ends
+    it at once.
 
     A signal that the process ignored from its start stays ignored, as is the convention for background jobs.
 
@@ -277,6 +301,8 @@ def interruptible() -> Iterator[list[int]]:
         if caught:
             raise KeyboardInterrupt
         caught.append(number)
+        if quiet:
+            return
         print(
             "stopping after this iteration, with a checkpoint; press Ctrl-C again to stop now",
             file=sys.stderr,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
@@ -88,16 +89,40 @@ Bounds = float | tuple[float, ...] | list[float]
 
 
 class Random:
-    """Random numbers of an Env: one generator, seeded and checkpointed with it."""
+    """Random numbers of an Env, seeded and checkpointed with it: one generator, or one for each shard of the
+    environments, so that the numbers of a shard do not depend on which others there are."""
 
-    def __init__(self, seed: int, device: torch.device) -> None:
+    def __init__(self, seed: int | Sequence[int], device: torch.device) -> None:
+        """A seed, or one a shard."""
         self.device = device
-        self.generator = torch.Generator(device).manual_seed(seed)
+        seeds = [seed] if isinstance(seed, int) else seed
+        self.generators = [torch.Generator(device).manual_seed(each) for each in seeds]
+        self._used: Sequence[bool] = [True] * len(self.generators)
         self._bounds: dict[Any, tuple[Tensor, Tensor]] = {}
 
     def fork(self) -> Random:
         """Another generator, for a look at a task that must not change the numbers drawn after it."""
         return Random(0, self.device)
+
+    @property
+    def generator(self) -> torch.Generator:
+        """The only generator."""
+        (generator,) = self.generators
+        return generator
+
+    def state(self) -> Tensor:
+        """The state: (L,) uint8 of the only generator, (S, L) of several."""
+        states = [generator.get_state() for generator in self.generators]
+        return states[0] if len(states) == 1 else torch.stack(states)
+
+    def set_state(self, state: Tensor) -> None:
+        """Continue from a state that `state` returned; it stays on the CPU, also for generators on a GPU."""
+        for generator, each in zip(self.generators, state[None] if state.dim() == 1 else state, strict=True):
+            generator.set_state(each.clone())  # torch reads the start of the storage, also of a view
+
+    def fits(self, state: Tensor) -> bool:
+        """Whether this is the state of as many generators on the same kind of device."""
+        return state.shape == self.state().shape
 
     def uniform(self, low: Bounds, high: Bounds, *shape: int) -> Tensor:
         """Uniform numbers between `low` and `high`, of `shape`, or (*shape, k) for bounds that are tuples of k."""
@@ -107,8 +132,35 @@ class Random:
             bounds = torch.as_tensor(key, dtype=torch.float32, device=self.device)
             self._bounds[key] = bounds[0], bounds[1] - bounds[0]
         start, span = self._bounds[key]
-        unit = torch.rand((*shape, *start.shape), generator=self.generator, device=self.device)
-        return unit.mul_(span).add_(start)
+        return self.rand(*shape, *start.shape).mul_(span).add_(start)
+
+    def rand(self, *shape: int) -> Tensor:
+        """Uniform numbers from 0 to 1; of several generators, each gives its shard's share of the rows."""
+        return self._drawn(torch.rand, shape)
+
+    def randn(self, *shape: int) -> Tensor:
+        """Gaussian numbers of mean 0 and variance 1, likewise."""
+        return self._drawn(torch.randn, shape)
+
+    def _drawn(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
+        if len(self.generators) == 1 and self._used[0]:
+            return draw(shape, generator=self.generator, device=self.device)
+        share = (shape[0] // len(self.generators), *shape[1:])
+        return torch.cat(
+            [
+                draw(share, generator=each, device=self.device)
+                if used
+                else torch.zeros(share, device=self.device)
+                for each, used in zip(self.generators, self._used, strict=True)
+            ]
+        )
+
+    @contextmanager
+    def only(self, used: Sequence[bool]) -> Iterator[None]:
+        """Within, only the generators of these shards draw; the numbers of the others are 0 and not to be used."""
+        self._used = used
+        yield
+        self._used = [True] * len(self.generators)
 
 
 @dataclass

@@ -60,7 +60,7 @@ def compare(kind: str, device: str, iterations: int = 7) -> None:
     assert (parameters(eager) - parameters(recorded)).abs().max() <= 1e-6
     for a, b in zip(ours, theirs, strict=True):
         assert a == pytest.approx(b, rel=1e-4, abs=1e-6)
-    assert torch.equal(eager.random.get_state(), recorded.random.get_state())
+    assert torch.equal(eager.random.state(), recorded.random.state())
     assert (eager.batch.action - recorded.batch.action).abs().max() <= 1e-5
     assert eager.batch.truncated.any()
     if eager.recurrence is not None:
@@ -125,7 +125,7 @@ def test_reading_after_each_step_or_at_the_end_gives_the_same_weights():
         learner.batch.truncated.zero_()  # whose values are rounded differently
         value, advantage, returns = learner._estimate()
         learner.update.learn(learner.batch, advantage, returns, value, learner.orders())
-        results.append((learner.update.read(), parameters(learner), learner.random.get_state()))
+        results.append((learner.update.read(), parameters(learner), learner.random.state()))
     assert results[0][0] == results[1][0]
     assert 0 < results[0][0]["gradient_steps"] < 8
     assert torch.equal(results[0][1], results[1][1])

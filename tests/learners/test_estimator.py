@@ -18,6 +18,7 @@ from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.ppo import PPO
 from robolearn.learners.rollout import Batch
 from robolearn.tasks.cartpole import CartpoleBalance
+from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.symmetry import Reflection
 from robolearn.training.build import build_env
 from robolearn.training.train import train
@@ -45,7 +46,7 @@ def actor_of(estimated: int = 1):
 
 def test_it_learns_what_the_observations_tell_and_the_actor_sees_it():
     actor = actor_of()
-    trainer = Estimator(actor, SETTINGS, torch.Generator().manual_seed(0))
+    trainer = Estimator(actor, SETTINGS, Random(0, torch.device("cpu")))
     for _ in range(150):
         seen = torch.randn(512, 3) * 2 + 1
         trainer.learn(batch_of(seen, 5 + 3 * seen[:, :1] - seen[:, 1:2]))
@@ -61,7 +62,7 @@ def test_it_learns_what_the_observations_tell_and_the_actor_sees_it():
 
 
 def test_it_learns_nothing_where_the_observations_tell_nothing():
-    trainer = Estimator(actor_of(), SETTINGS, torch.Generator().manual_seed(0))
+    trainer = Estimator(actor_of(), SETTINGS, Random(0, torch.device("cpu")))
     for _ in range(30):
         trainer.learn(batch_of(torch.randn(512, 3), torch.randn(512, 1)))
     assert trainer.error() == pytest.approx(1.0, abs=0.15)
@@ -76,7 +77,7 @@ def test_the_gradient_steps_of_the_actor_leave_its_estimator_alone():
 
 def test_the_estimate_of_a_mirror_image_is_the_mirror_image_of_the_estimate():
     actor = actor_of()
-    trainer = Estimator(actor, SETTINGS, torch.Generator().manual_seed(0), (SEEN, WANTED))
+    trainer = Estimator(actor, SETTINGS, Random(0, torch.device("cpu")), (SEEN, WANTED))
     for _ in range(5):  # towards a truth that is not symmetric
         seen = torch.randn(256, 3)
         trainer.learn(batch_of(seen, seen[:, :1] + 1))

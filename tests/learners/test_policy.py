@@ -153,7 +153,7 @@ class Settings:
 class Constant:
     config_class, requires = Settings, frozenset()
 
-    def __init__(self, env, config, seed=1, all_reduce_mean=None):
+    def __init__(self, env, config, seed=1):
         spec = PolicySpec({"policy": 4}, env.num_actions, (8,), "elu", head="deterministic")
         self.policy = Policy(spec, spec.build())
 
@@ -245,7 +245,7 @@ class Student:
 
     config_class, requires = Config, frozenset()
 
-    def __init__(self, env, config, seed=1, all_reduce_mean=None):
+    def __init__(self, env, config, seed=1):
         self.teacher = PolicyRunner(Policy.load(config.teacher))
         self.policy = made(
             PolicySpec({"policy": 4}, env.num_actions, config.hidden, "elu", head="deterministic")

@@ -144,7 +144,7 @@ def test_every_epoch_sees_every_environment_once(make_env, monkeypatch):
 
     def spy(chosen):
         go_on = original(chosen)
-        seen.append(learner.update._minibatches[len(chosen)][0].part["actor"].clone())
+        seen.append(learner.update._minibatches[len(chosen[0])][0][0].part["actor"].clone())
         return go_on
 
     monkeypatch.setattr(learner.update, "_gradient_step", spy)

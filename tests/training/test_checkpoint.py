@@ -150,8 +150,8 @@ def test_a_gpu_checkpoint_loads_its_weights_on_a_cpu_but_not_its_random_state(ma
     content["random"] = content["env"]["random"] = torch.arange(16, dtype=torch.uint8)
     other = make_env(CartpoleBalance(), num_envs=4, seed=9)
     taker = PPO(other, PPOConfig(), seed=6)
-    drawn = taker.random.get_state()
+    drawn = taker.random.state()
     assert checkpoint.restore(content, taker, other) is False
-    assert torch.equal(taker.random.get_state(), drawn)
+    assert torch.equal(taker.random.state(), drawn)
     for loaded, saved_weight in zip(taker.actor.parameters(), learner.actor.parameters(), strict=True):
         assert torch.equal(loaded, saved_weight)

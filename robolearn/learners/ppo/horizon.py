@@ -8,7 +8,6 @@ import torch
 
 from robolearn.core.learner_env import LEVEL
 from robolearn.envs.state import Tensor
-from robolearn.learners.ranks import AllReduceMean, single_rank
 
 LEVELS = f"metric/{LEVEL}"
 """Prefix of the mean levels in what `Env.drain` returns."""
@@ -23,20 +22,17 @@ class Horizon:
     not to fall.
     """
 
-    def __init__(
-        self, first: float, last: float, device: torch.device, all_reduce_mean: AllReduceMean = single_rank
-    ) -> None:
-        self.first, self.last, self.all_reduce_mean = first, last, all_reduce_mean
+    def __init__(self, first: float, last: float, device: torch.device) -> None:
+        self.first, self.last = first, last
         self.progress = 0.0
         """Progress of the curricula, 0 to 1; 0 without any."""
         self.discount: Tensor = torch.tensor(first, device=device)
         """() the discount; it keeps its address."""
 
     def observe(self, means: Mapping[str, float]) -> None:
-        """Take what `Env.drain` returned for an iteration."""
+        """Take what `Env.drain` returned for an iteration, means of all ranks."""
         levels = [min(value, 1.0) for name, value in means.items() if name.startswith(LEVELS)]
-        mine = torch.tensor(sum(levels) / max(len(levels), 1), device=self.discount.device)
-        self.set(float(self.all_reduce_mean(mine)))
+        self.set(float(torch.tensor(sum(levels) / max(len(levels), 1))))
 
     def set(self, progress: float) -> None:
         """Set the progress."""

@@ -7,7 +7,6 @@ Image-Based Robot Learning"). Read `iterate` first.
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +14,8 @@ from torch import nn
 
 from robolearn.core.graphs import Graphed
 from robolearn.core.learner_env import LearnerEnv
+from robolearn.core.shards import ONE, Shards
+from robolearn.core.threads import one_thread
 from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError
@@ -27,9 +28,10 @@ from robolearn.learners.ppo.horizon import Horizon
 from robolearn.learners.ppo.sampler import Sampler
 from robolearn.learners.ppo.update import Update
 from robolearn.learners.precision import autocast, choose_precision
-from robolearn.learners.ranks import AllReduceMean, single_rank
 from robolearn.learners.recurrent import ActorRecurrence, require_same_rnn
-from robolearn.learners.rollout import Batch, collect, side_by_side
+from robolearn.learners.rollout import Batch, collect, parts_of, permutations, side_by_side
+from robolearn.learners.workers import Workers, map_each
+from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.symmetry import Symmetry, joined
 
 
@@ -88,17 +90,17 @@ class PPO:
     config_class: ClassVar[type] = PPOConfig
     requires: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(
-        self, env: LearnerEnv, config: PPOConfig, seed: int = 1, all_reduce_mean: AllReduceMean = single_rank
-    ) -> None:
-        self.config, self.all_reduce_mean = config, all_reduce_mean
+    def __init__(self, env: LearnerEnv, config: PPOConfig, seed: int = 1, shards: Shards = ONE) -> None:
+        self.config, self.shards = config, shards
         if env.resets_take_a_step:
             _require_fit(config)
         self.device = env.device
-        self.random = torch.Generator(self.device).manual_seed(seed)
+        self.random = Random(shards.seeds(seed), self.device)
         self.symmetry = self._choose_symmetry(env)
         groups = (*config.actor_groups, *config.critic_groups, *config.estimated_groups)
-        self.batch = Batch.empty(env, config.steps_of(env.num_envs), groups, config.critic_groups)
+        self.batch = Batch.empty(
+            env, config.steps_of(shards.whole(env.num_envs)), groups, config.critic_groups
+        )
         self.precision = choose_precision(config.precision, self.device)
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
         self._inputs = {name: widths[name] for name in config.actor_groups}
@@ -112,7 +114,8 @@ class PPO:
             "estimated": self._estimated,
             "estimator_hidden": c.estimator_hidden,
         }
-        with torch.random.fork_rng(devices=[]):
+        # Of shards with one thread of torch, throughout: its rounding depends on the number of threads.
+        with torch.random.fork_rng(devices=[]), one_thread(self.device, not shards.single):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed GPUs too
             self.actor = build_model(
                 self._inputs, env.num_actions, c.actor_hidden, c.activation, c.init_std, **more
@@ -122,15 +125,20 @@ class PPO:
             nn.init.orthogonal_(self.actor.mlp[-1].weight, 0.01)
         rnn = rnn_of(self.actor)
         self.recurrence = None if rnn is None else ActorRecurrence(rnn, env.num_envs)
+        # Each thread takes a part of a minibatch, or whole shards; gradients through time stay together.
+        threads = torch.get_num_threads()
+        split = self.device.type == "cpu" and threads > 1 and (self.recurrence is None or not shards.single)
+        self.workers = Workers(threads) if split else None
+        self._shard_workers = None if shards.single else self.workers
         self.sampler = Sampler(
             *(self.actor, c.actor_groups, self.batch, env.observations, self.random, self.precision),
-            *(self.recurrence, c.noise_correlation),
+            *(self.recurrence, c.noise_correlation, shards, self._shard_workers),
         )
         augmented = self.symmetry if c.symmetry == "augment" else None
         exact = None if c.symmetry == "augment" else self.symmetry
         self.update = Update(
             *(self.actor, self.critic, config, self.precision, self.recurrence),
-            *(augmented, all_reduce_mean, exact),
+            *(augmented, exact, shards, self.workers),
         )
         self.estimator = self._make_estimator(exact)
         """Trains the part of the actor that estimates; None without one, see `PPOConfig.estimated_groups`."""
@@ -142,7 +150,7 @@ class PPO:
         """The mean of the actor's past weights, see `PPOConfig.average`; None without averaging."""
         self._averaged = 0
         self.horizon = (
-            Horizon(c.gamma, c.final_gamma or c.gamma, self.device, all_reduce_mean)
+            Horizon(c.gamma, c.final_gamma or c.gamma, self.device)
             if c.final_gamma or c.final_std or c.final_kl
             else None
         )
@@ -194,6 +202,10 @@ class PPO:
         Raises:
             NonFiniteTerm: a term of the Env or a gradient was not finite; see `Env.drain` and `Update.read`.
         """
+        with one_thread(self.device, not self.shards.single):
+            return self._iterate(env)
+
+    def _iterate(self, env: LearnerEnv) -> Report:
         self.timers.start()
         self.collect(env)
         with self.timers("learn"):
@@ -205,9 +217,10 @@ class PPO:
                 (self.config.actor_groups, self.actor),
                 (self.config.critic_groups, self.critic),
             ):
+                observed = self.batch.taken(self.batch.observed(groups)[:-1])
                 network.obs_normalizer.absorb(
-                    self.batch.taken(self.batch.observed(groups)[:-1]),
-                    self.all_reduce_mean,
+                    parts_of(observed, self.shards, self.batch.reward.shape),
+                    self.shards,
                     self._reflections[groups],
                 )
             self._average()
@@ -222,7 +235,7 @@ class PPO:
             self.horizon.observe(drained)
             self._calm(self.horizon.progress)
             self.update.follow(self.horizon.progress)
-        return Report(self.batch.steps, losses, drained, self.timers.read())
+        return Report(self.shards.whole(self.batch.steps), losses, drained, self.timers.read())
 
     @torch.no_grad()
     def _calm(self, progress: float) -> None:
@@ -256,12 +269,17 @@ class PPO:
             for name, obs in self.batch.observations.items():
                 obs[-1] = env.observations[name]
 
-    def orders(self) -> list[Tensor]:
-        """A permutation for each epoch, of the samples, or of the environments if the actor is recurrent."""
+    def orders(self) -> list[list[Tensor]]:
+        """For each epoch a permutation of each shard's samples, or environments if the actor is recurrent; see
+        `permutations`."""
         # All at once: an early stop must not change the random numbers drawn after it.
-        units = self.batch.reward.numel() if self.recurrence is None else self.batch.reward.shape[1]
-        draw = partial(torch.randperm, units, generator=self.random, device=self.device)
-        return [self._taken(draw()) for _ in range(self.config.num_epochs)]
+        steps, envs = self.batch.reward.shape
+        size = (1 if self.recurrence is not None else steps), envs
+        epochs = range(self.config.num_epochs)
+        return [
+            [self._taken(order) for order in permutations(self.random, self.shards, size, size[0] * envs)]
+            for _ in epochs
+        ]
 
     def _taken(self, order: Tensor) -> Tensor:
         """The permutation with invalid samples replaced by valid ones, drawn at random."""
@@ -269,7 +287,7 @@ class PPO:
             return order
         valid = self.batch.valid.flatten()
         steps = valid.nonzero().squeeze(-1)
-        drawn = torch.randint(len(steps), order.shape, generator=self.random, device=self.device)
+        drawn = torch.randint(len(steps), order.shape, generator=self.random.generator, device=self.device)
         return torch.where(valid[order], order, steps[drawn])
 
     # ------------------------------------------------------------------ estimating
@@ -294,19 +312,31 @@ class PPO:
         """Values (T + 1, N) in one pass, and rewards (T, N) to which a time-out adds the discounted value of the
         state that the episode ended in (Pardo et al., 2018, "Time Limits in Reinforcement Learning")."""
         reward = self.batch.reward * self.config.reward_scale
-        return self._value(
-            self.batch.observed(self.config.critic_groups)
-        ), reward + self.discount * self._terminal_value()
+        observed = self.batch.observed(self.config.critic_groups)
+        value = torch.cat(
+            map_each(self._shard_workers, self._value, self.shards.parts(observed, dim=1)), dim=1
+        )
+        return value, reward + self.discount * self._terminal_value()
 
     def _terminal_value(self) -> Tensor:
         """Values (T, N) of the states that episodes ended in by a time-out, and 0 elsewhere."""
-        truncated = self.batch.truncated
-        terminal = {name: obs.flatten(0, 1) for name, obs in self.batch.terminal.items()}
+        groups = {name: self.shards.parts(obs, dim=1) for name, obs in self.batch.terminal.items()}
+        parts = [
+            (truncated, {name: obs[i] for name, obs in groups.items()})
+            for i, truncated in enumerate(self.shards.parts(self.batch.truncated, dim=1))
+        ]
+        return torch.cat(map_each(self._shard_workers, self._value_of_ended, parts), dim=1)
+
+    @torch.no_grad()
+    def _value_of_ended(self, part: tuple[Tensor, dict[str, Tensor]]) -> Tensor:
+        """Those of a shard (T, n), of `truncated` (T, n) and the terminal observations (T, n, D) by group."""
+        truncated, terminal = part
+        terminal = {name: obs.flatten(0, 1) for name, obs in terminal.items()}
         if not self.update.read_at_once:
             # The host does not know these rows without a sync: evaluate all rows in one pass of fixed size.
-            value = self._value(self._critic_obs(terminal)).view_as(self.batch.reward)
+            value = self._value(self._critic_obs(terminal)).view_as(truncated)
             return torch.where(truncated, value, 0.0)
-        value = torch.zeros_like(self.batch.reward)
+        value = torch.zeros(truncated.shape)
         rows = truncated.flatten().nonzero().squeeze(-1)
         if len(rows):
             ended = self._critic_obs({name: obs.index_select(0, rows) for name, obs in terminal.items()})
@@ -317,6 +347,7 @@ class PPO:
         """The critic's groups side by side, (M, D)."""
         return side_by_side(observations, self.config.critic_groups)
 
+    @torch.no_grad()
     def _value(self, obs: Tensor) -> Tensor:
         with autocast(self.device, self.precision):
             return self.critic.mlp(self.critic.obs_normalizer(obs)).float().squeeze(-1)
@@ -324,17 +355,21 @@ class PPO:
     def _normalized(self, advantage: Tensor) -> Tensor:
         """Advantages at mean 0 and variance 1 over the whole batch of all ranks; those of events are 0
         and not counted."""
-        counted, events = self.batch.taken(advantage), self._events
+        counted, events, size = self.batch.taken(advantage), self._events, advantage.shape
+
+        def mean_of(samples: Tensor) -> Tensor:
+            return self.shards.mean([part.mean() for part in parts_of(samples, self.shards, size)])
+
         if events is None:
-            mean = self.all_reduce_mean(counted.mean())
-            variance = self.all_reduce_mean((counted - mean).square().mean())
+            mean = mean_of(counted)
+            variance = mean_of((counted - mean).square())
             return (advantage - mean) / (variance.sqrt() + 1e-8)
         usual = (~self.batch.taken(events)).to(
             counted.dtype
         )  # weights, not rows: sizes must not depend on the data
-        share = self.all_reduce_mean(usual.mean()).clamp(min=1e-8)
-        mean = self.all_reduce_mean((usual * counted).mean()) / share
-        variance = self.all_reduce_mean((usual * (counted - mean).square()).mean()) / share
+        share = mean_of(usual).clamp(min=1e-8)
+        mean = mean_of(usual * counted) / share
+        variance = mean_of(usual * (counted - mean).square()) / share
         return torch.where(events, 0.0, (advantage - mean) / (variance.sqrt() + 1e-8))
 
     # ------------------------------------------------------------------ the rest
@@ -367,7 +402,7 @@ class PPO:
                 joined([exact.groups[g] for g in groups]) for groups in (c.actor_groups, c.estimated_groups)
             )
             both = seen, wanted
-        return Estimator(self.actor, c, self.random, both, self.all_reduce_mean)
+        return Estimator(self.actor, c, self.random, both, self.shards, self._shard_workers)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights under rsl_rl's names, so that its runner loads them, and what exact resume needs."""
@@ -376,7 +411,7 @@ class PPO:
             "critic_state_dict": self.critic.state_dict(),
             "optimizer_state_dict": self.update.adam.state_dict(),
             "learning_rate": self.learning_rate,
-            "random": self.random.get_state(),
+            "random": self.random.state(),
             **(
                 {}
                 if self.averaged is None
@@ -420,7 +455,7 @@ class PPO:
         rate = state.get("learning_rate", c.learning_rate)
         self.update.adam.set_rate(min(max(rate, c.min_learning_rate), c.max_learning_rate))
         # A GPU's generator has another state than a CPU's; then the run goes on with this learner's seed, not exactly.
-        if "random" in state and len(state["random"]) == len(self.random.get_state()):
+        if "random" in state and self.random.fits(state["random"]):
             self.random.set_state(state["random"])
         if self.recurrence is not None:
             self.recurrence.restore(state.get("memory"))

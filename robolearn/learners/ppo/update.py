@@ -1,9 +1,9 @@
 """PPO's gradient steps, queued on a GPU without waiting for their results.
 
-A step consists of: gathering rows into fixed tensors; forward and backward pass; average over the ranks; clipping and
-Adam. On CUDA the second and the last are CUDA graphs. The device decides whether a step is still taken, and a skipped
-step changes nothing: the host queues all steps and reads the results once, at the end. On a CPU, where reading is free,
-the same code reads after each step and stops early.
+A step consists of: gathering rows into fixed tensors; forward and backward pass; average over the shards of all ranks;
+clipping and Adam. On CUDA the second and the last are CUDA graphs. The device decides whether a step is still taken,
+and a skipped step changes nothing: the host queues all steps and reads the results once, at the end. On a CPU, where
+reading is free, the same code reads after each step and stops early.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import nn
 
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.graphs import Graphed
+from robolearn.core.shards import ONE, Shards
 from robolearn.envs.state import Tensor
 from robolearn.learners.blocks import LEAST_ROWS, Blocks, can_halve
 from robolearn.learners.equivariance import Equivariance
@@ -29,10 +30,9 @@ from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.minibatch import Minibatch, Tables, with_mirror_image
 from robolearn.learners.precision import autocast
 from robolearn.learners.products import forward
-from robolearn.learners.ranks import AllReduceMean, single_rank
 from robolearn.learners.recurrent import ActorRecurrence
-from robolearn.learners.rollout import Batch
-from robolearn.learners.workers import Workers
+from robolearn.learners.rollout import Batch, parts_of
+from robolearn.learners.workers import Workers, map_each
 from robolearn.tasks.mdp.symmetry import Reflection, Symmetry, joined
 
 LOSSES = ("surrogate", "value", "entropy", "kl", "clip_fraction")
@@ -53,20 +53,28 @@ class Update:
         precision: str,
         recurrence: ActorRecurrence | None = None,
         symmetry: Symmetry | None = None,
-        all_reduce_mean: AllReduceMean = single_rank,
         exact: Symmetry | None = None,
+        shards: Shards = ONE,
+        workers: Workers | None = None,
     ) -> None:
         """With `recurrence`, the actor's, minibatches are whole environments; with `symmetry` each sample is learned
-        together with its mirror image; with `exact` the networks are kept equivariant."""
+        together with its mirror image; with `exact` the networks are kept equivariant. Each of the `shards` has its
+        share of every minibatch and its own gradient; `workers`, if any, compute at the same time."""
         self.actor, self.critic, self.config, self.precision = actor, critic, config, precision
-        self.recurrence, self.symmetry, self.all_reduce_mean = recurrence, symmetry, all_reduce_mean
+        self.recurrence, self.symmetry, self.shards = recurrence, symmetry, shards
         self._mirror: dict[str, tuple[Reflection, Normalizer]] = {}
         """Reflection and normalizer of each network's observations, where samples are mirrored."""
         if symmetry is not None:
             for name, groups, net in self._networks():
                 reflection = joined([symmetry.groups[group] for group in groups])
                 self._mirror[name] = reflection, net.obs_normalizer
-        self.adam = DeviceAdam({"actor": actor, "critic": critic}, config.learning_rate, config.max_grad_norm)
+        self.adam = DeviceAdam(
+            {"actor": actor, "critic": critic},
+            config.learning_rate,
+            config.max_grad_norm,
+            extra=len(LOSSES),
+            shards=shards,
+        )
         self.equivariance = None if exact is None else self._equivariant(exact)
         """Keeps the networks symmetric; None where they need not be."""
         self.device = self.adam.rate.device
@@ -82,9 +90,7 @@ class Update:
 
         # Under autocast torch chooses the matrix products.
         self._through = forward if precision == "fp32" else nn.Sequential.__call__
-        threads = torch.get_num_threads()
-        split = self.device.type == "cpu" and threads > 1 and recurrence is None
-        self._workers = Workers(threads) if split else None
+        self._workers = workers
         # Fixed tensors, which CUDA graphs read and write.
         self._old_std = deviation(actor).detach().clone()
         self._losses = number(len(LOSSES) + 1)  # of the current step, and 1 to count it
@@ -97,13 +103,18 @@ class Update:
         self._explained = number()
         self._wanted_kl = number().fill_(config.desired_kl)
         self._tables: Tables = {}
-        self._minibatches: dict[int, tuple[Minibatch, Graphed[None]]] = {}
+        self._minibatches: dict[int, tuple[list[Minibatch], Graphed[None]]] = {}
         self._step = Graphed(self._clip_and_step, self.device)
 
     # ------------------------------------------------------------------ an iteration
 
     def learn(
-        self, batch: Batch, advantage: Tensor, returns: Tensor, value: Tensor, orders: Iterable[Tensor]
+        self,
+        batch: Batch,
+        advantage: Tensor,
+        returns: Tensor,
+        value: Tensor,
+        orders: Iterable[Sequence[Tensor]],
     ) -> None:
         """Take the gradient steps of an iteration.
 
@@ -112,18 +123,21 @@ class Update:
             advantage: (T, N), normalized.
             returns: (T, N), the critic's regression targets.
             value: (T, N), the critic's values before the update.
-            orders: for each epoch a permutation of the T N samples (N environments, if recurrent), int64 on
-                the device; it is split into equal parts of about `minibatch_size` samples.
+            orders: for each epoch, a permutation of each shard's samples (environments, if recurrent), int64 on the
+                device; it is split into equal parts, which together have about `minibatch_size` samples.
 
         Raises:
             NonFiniteTerm: on a CPU, see `read`.
         """
-        self._begin(batch.taken(returns), batch.taken(value))
+        size = returns.shape
+        self._begin(
+            parts_of(batch.taken(returns), self.shards, size), parts_of(batch.taken(value), self.shards, size)
+        )
         self._tables = self._tables_of(batch, advantage, returns, value)
         for order in orders:
             self._epoch.zero_()
-            minibatches = order.chunk(self.parts(returns.numel()))
-            if not all(self._gradient_step(chosen) for chosen in minibatches):
+            minibatches = [each.chunk(self.parts(returns.numel())) for each in order]
+            if not all(self._gradient_step(chosen) for chosen in zip(*minibatches, strict=True)):
                 break
         if self.read_at_once and self._failed:
             raise NonFiniteTerm(self._failure())
@@ -154,8 +168,8 @@ class Update:
         }
 
     def parts(self, samples: int) -> int:
-        """Number of minibatches of a batch of this many samples."""
-        return max(1, round(samples / self.config.minibatch_size))
+        """Number of minibatches of a batch with this many samples on this rank."""
+        return max(1, round(self.shards.whole(samples) / self.config.minibatch_size))
 
     def follow(self, progress: float) -> None:
         """Set the wanted KL divergence, `desired_kl` to `final_kl`, after this progress of the curricula, 0 to 1."""
@@ -171,24 +185,39 @@ class Update:
     # ------------------------------------------------------------------ its parts
 
     @torch.no_grad()
-    def _begin(self, returns: Tensor, value: Tensor) -> None:
+    def _begin(self, returns: list[Tensor], value: list[Tensor]) -> None:
+        """Reset the sums, and note the explained variance of `returns` and `value`, (M,) of each shard."""
         self._old_std.copy_(deviation(self.actor))
         for tensor in (self._sums, self._epoch, self._stopped, self._failed):
             tensor.zero_()
-        unexplained = (returns - value).var(correction=0) / returns.var(correction=0).clamp(min=1e-8)
+        errors = [r - v for r, v in zip(returns, value, strict=True)]
+        unexplained = self._variance(errors) / self._variance(returns).clamp(min=1e-8)
         self._explained.copy_(1 - unexplained)
+
+    def _variance(self, parts: list[Tensor]) -> Tensor:
+        """() the variance of all samples, (M,) of each shard."""
+        if self.shards.single:
+            return parts[0].var(correction=0)
+        mean = self.shards.mean([part.mean() for part in parts])
+        return self.shards.mean([(part - mean).square().mean() for part in parts])
 
     @torch.no_grad()
     def _tables_of(self, batch: Batch, advantage: Tensor, returns: Tensor, value: Tensor) -> Tables:
         dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
         # Normalizers do not change during an update, so each sample is normalized once.
-        observed = {n: net.obs_normalizer(batch.observed(g)[:-1]).to(dtype) for n, g, net in self._networks()}
-        samples, threads = returns.numel(), 1 if self._workers is None else self._workers.count
-        large = samples // (self.parts(samples) * threads) >= LEAST_ROWS
+        samples, shares = returns.numel(), 1 if self._workers is None else self._workers.count
+        if not self.shards.single:
+            shares = self.shards.count  # not the workers: rounding must not depend on their number
+        large = samples // (self.parts(samples) * shares) >= LEAST_ROWS
         self._halved = self._blocks if large else {}
+        workers = None if self.shards.single else self._workers
+        observed = {}
+        for name, groups, net in self._networks():
+            seen = self.shards.parts(batch.observed(groups)[:-1], dim=1)
+            inputs = map_each(workers, partial(self._input, name, net, dtype), seen)
+            observed[name] = inputs[0] if len(inputs) == 1 else torch.cat(inputs, dim=1)
         data = {
             **observed,
-            **{name: halved.parts(observed[name]) for name, halved in self._halved.items()},
             "action": batch.action,
             "mean": batch.mean,
             "log_prob": log_prob(batch.action, batch.mean, self._old_std),
@@ -200,6 +229,12 @@ class Update:
         if self.recurrence is not None:
             return self.recurrence.tables(data, batch.done)
         return {name: x.flatten(0, 1) for name, x in data.items()}
+
+    @torch.no_grad()
+    def _input(self, name: str, net: MLPModel, dtype: torch.dtype, seen: Tensor) -> Tensor:
+        """What a network takes of its observations (T, n, D): normalized, and where it is halved, their parts."""
+        normalized = net.obs_normalizer(seen).to(dtype)
+        return self._halved[name].parts(normalized) if name in self._halved else normalized
 
     def _networks(self) -> list[tuple[str, tuple[str, ...], MLPModel]]:
         """Name, observation groups and network of actor and critic."""
@@ -227,23 +262,32 @@ class Update:
         pairs = zip(self._networks(), self._seen(exact), strict=True)
         return {name: Blocks(net.mlp, seen) for (name, _, net), seen in pairs if can_halve(net.mlp)}
 
-    def _gradient_step(self, chosen: Tensor) -> bool:
-        """One step on these samples or environments; False if it was read at once and skipped."""
-        size = len(chosen)
+    def _gradient_step(self, chosen: Sequence[Tensor]) -> bool:
+        """One step on these samples or environments of each shard; False if it was read at once and skipped."""
+        size = len(chosen[0])
         if size not in self._minibatches:
-            minibatch = Minibatch(self._tables, size, self.recurrence)
-            self._minibatches[size] = minibatch, Graphed(partial(self._descend, minibatch.part), self.device)
-        minibatch, descend = self._minibatches[size]
-        minibatch.gather(self._tables, chosen)
-        descend()
-        self.all_reduce_mean(self.adam.shared)
+            made = [Minibatch(self._tables, size, self.recurrence) for _ in chosen]
+            parts = [minibatch.part for minibatch in made]
+            descend = self._descend if self.shards.single else self._descend_each
+            self._minibatches[size] = made, Graphed(partial(descend, parts), self.device)
+        minibatches, descend_now = self._minibatches[size]
+        for minibatch, rows in zip(minibatches, chosen, strict=True):
+            minibatch.gather(self._tables, rows)
+        descend_now()
+        self.adam.average()
         self._step()
         return not (self.read_at_once and bool(self.adam.skip))
 
-    def _descend(self, part: dict[str, Tensor]) -> None:
+    def _descend_each(self, parts: list[dict[str, Tensor]]) -> None:
+        """The same as `_descend` for each shard's share of a minibatch."""
+        for shard, (gradients, losses) in enumerate(map_each(self._workers, self._gradients, parts)):
+            self.adam.take(gradients, losses, shard)
+
+    def _descend(self, parts: list[dict[str, Tensor]]) -> None:
         """Losses and gradients of a minibatch, and the KL divergence from the policy that collected it."""
+        (part,) = parts
         size = len(part["advantage"])
-        if self._workers is None or size < WORTH_SPLITTING:
+        if self._workers is None or size < WORTH_SPLITTING or self.recurrence is not None:
             gradients, losses = self._gradients(part)
         else:
             cuts = [size * k // self._workers.count for k in range(self._workers.count + 1)]
@@ -255,9 +299,7 @@ class Update:
                 torch._foreach_add_(summed, list(more), alpha=share)
                 losses += share * other
             gradients = summed
-        self.adam.take(tuple(gradients))
-        self.adam.extra.copy_(losses[KL])
-        self._losses[:-1].copy_(losses)
+        self.adam.take(gradients, losses)
 
     def _gradients(self, part: dict[str, Tensor]) -> tuple[Sequence[Tensor], Tensor]:
         """Gradient of each parameter and the losses, in the order of LOSSES, as means over these samples."""
@@ -282,7 +324,7 @@ class Update:
     @torch.no_grad()
     def _clip_and_step(self) -> None:
         """One step of Adam, skipped after the KL divergence exceeded `max_kl` or a gradient was not finite."""
-        self._losses[KL].copy_(self.adam.extra)  # the mean of all ranks
+        self._losses[:-1].copy_(self.adam.extra)
         if self.equivariance is not None:
             self.equivariance.project_gradients()
         norms, finite = self.adam.clip()

@@ -16,6 +16,7 @@ from torch import nn
 
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
+from robolearn.core.shards import ONE, Shards
 from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
 from robolearn.learners.learner import Report
@@ -23,7 +24,6 @@ from robolearn.learners.losses import entropy, value_loss
 from robolearn.learners.networks import build_model, deviation, require_unfolded
 from robolearn.learners.optimizer import DeviceAdam
 from robolearn.learners.policy import Policy, PolicySpec
-from robolearn.learners.ranks import AllReduceMean, single_rank
 from robolearn.learners.rollout import Batch, side_by_side
 from robolearn.learners.shac.config import SHACConfig
 
@@ -77,11 +77,13 @@ class SHAC:
     config_class: ClassVar[type] = SHACConfig
     requires: ClassVar[frozenset[str]] = frozenset({"gradients"})
 
-    def __init__(
-        self, env: LearnerEnv, config: SHACConfig, seed: int = 1, all_reduce_mean: AllReduceMean = single_rank
-    ) -> None:
-        self.config, self.all_reduce_mean, self.device = config, all_reduce_mean, env.device
-        self.random = torch.Generator(self.device).manual_seed(seed)
+    def __init__(self, env: LearnerEnv, config: SHACConfig, seed: int = 1, shards: Shards = ONE) -> None:
+        self.config, self.shards, self.device = config, shards, env.device
+        if shards.count > 1:
+            # One autograd graph holds all environments of a rank.
+            raise ValueError(f"learner=shac needs one shard a rank; use shards={len(shards.owners)}")
+        self._shard = None if shards.single else 0
+        self.random = torch.Generator(self.device).manual_seed(shards.seeds(seed)[0])
         c = config
         self.batch = Batch.empty(env, c.num_steps, (*c.actor_groups, *c.critic_groups))
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
@@ -101,9 +103,11 @@ class SHAC:
         self.target_critic = copy.deepcopy(self.critic.mlp).requires_grad_(False)
         """The target critic: a slowly following copy of the critic, used for all value estimates. Its inputs are
         normalized by the critic's normalizer."""
-        self.actor_adam = DeviceAdam({"actor": self.actor}, c.learning_rate, c.max_grad_norm, c.betas)
+        self.actor_adam = DeviceAdam(
+            {"actor": self.actor}, c.learning_rate, c.max_grad_norm, c.betas, shards=shards
+        )
         self.critic_adam = DeviceAdam(
-            {"critic": self.critic}, c.critic_learning_rate, c.max_grad_norm, c.betas
+            {"critic": self.critic}, c.critic_learning_rate, c.max_grad_norm, c.betas, shards=shards
         )
         self.iterations = 0
         """Iterations so far."""
@@ -145,9 +149,7 @@ class SHAC:
             self._update_target_critic()
             c = self.config
             for groups, network in ((c.actor_groups, self.actor), (c.critic_groups, self.critic)):
-                network.obs_normalizer.absorb(
-                    self.batch.observed(groups)[:-1].flatten(0, 1), self.all_reduce_mean
-                )
+                network.obs_normalizer.absorb(self.batch.observed(groups)[:-1].flatten(0, 1), self.shards)
         self.iterations += 1
         with self.timers("synchronize"):
             # The Env first: a non-finite reward makes everything else non-finite, and the Env names the reward term.
@@ -221,8 +223,8 @@ class SHAC:
         """One gradient step of the actor: its loss, the gradient's norm, and () bool whether it was taken."""
         objective = horizon_return(reward, following, self.batch.done, self.config.gamma)
         loss = -objective - self.config.entropy_coef * entropy(deviation(self.actor))
-        self.actor_adam.take(torch.autograd.grad(loss, self.actor_adam.parameters))
-        self.all_reduce_mean(self.actor_adam.shared)
+        self.actor_adam.take(torch.autograd.grad(loss, self.actor_adam.parameters), shard=self._shard)
+        self.actor_adam.average()
         norms, finite = self.actor_adam.clip()
         self.actor_adam.step(~finite)
         return loss.detach(), torch.linalg.vector_norm(norms), finite
@@ -240,8 +242,9 @@ class SHAC:
             order = torch.randperm(len(returns), generator=self.random, device=self.device)
             for chosen in order.chunk(c.critic_minibatches):
                 loss = value_loss(self.critic.mlp(obs[chosen]).squeeze(-1), returns[chosen], None, 0.0)
-                self.critic_adam.take(torch.autograd.grad(loss, self.critic_adam.parameters))
-                self.all_reduce_mean(self.critic_adam.shared)
+                gradients = torch.autograd.grad(loss, self.critic_adam.parameters)
+                self.critic_adam.take(gradients, shard=self._shard)
+                self.critic_adam.average()
                 _, finite = self.critic_adam.clip()
                 self.critic_adam.step(~finite)
                 losses.append(torch.where(finite, loss.detach(), torch.nan))

@@ -32,13 +32,6 @@ def test_a_level_above_1_counts_as_1_and_no_curriculum_as_0():
     assert float(horizon.discount) == pytest.approx(0.95, abs=1e-6)
 
 
-def test_the_progress_is_that_of_all_ranks():
-    horizon = Horizon(0.95, 0.99, CPU, lambda mine: (mine + 0.0) / 2)  # another rank is at level 0
-    horizon.observe({"metric/level_pushes": 0.5})
-    assert horizon.progress == 0.25
-    assert float(horizon.discount) == pytest.approx(1 - 1 / 40, abs=1e-6)
-
-
 def test_the_tensor_that_a_graph_has_recorded_is_changed_in_place():
     horizon = Horizon(0.95, 0.99, CPU)
     before = horizon.discount.data_ptr()

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from robolearn.core.finite_check import NonFiniteTerm
+from robolearn.core.shards import Shards
 from robolearn.learners.networks import Normalizer
 from robolearn.learners.ppo.minibatch import with_mirror_image
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
@@ -103,7 +104,7 @@ def test_a_fixed_schedule_keeps_its_rate(make_env):
 def test_every_epoch_has_a_new_permutation_and_an_early_stop_does_not_change_later_draws(make_env):
     env = make_env(CartpoleBalance(), num_envs=8)
     learner = PPO(env, PPOConfig(num_epochs=2, minibatch_size=48, max_kl=100.0))
-    first, second = learner.orders()
+    (first,), (second,) = learner.orders()
     assert torch.equal(first.sort().values, torch.arange(8 * 24))
     assert torch.equal(second.sort().values, torch.arange(8 * 24))
     assert not torch.equal(first, second)
@@ -111,7 +112,7 @@ def test_every_epoch_has_a_new_permutation_and_an_early_stop_does_not_change_lat
     for max_kl in (100.0, 0.01):
         env = make_env(CartpoleBalance(), num_envs=8)
         learner = PPO(env, PPOConfig(minibatch_size=48, max_kl=max_kl, learning_rate=1e-2))
-        drawn.append((learner.iterate(env).losses["gradient_steps"], learner.random.get_state()))
+        drawn.append((learner.iterate(env).losses["gradient_steps"], learner.random.state()))
     assert drawn[0][0] > drawn[1][0]
     assert torch.equal(drawn[0][1], drawn[1][1])
 
@@ -142,11 +143,12 @@ def test_gradients_and_moments_are_averaged_over_ranks(make_env):
     env = make_env(CartpoleBalance(), num_envs=8)
     seen = []
 
-    def all_reduce_mean(tensor):
+    def exchange(tensor):
         seen.append(tuple(tensor.shape))
-        return tensor
+        return [tensor, tensor]
 
-    learner = PPO(env, PPOConfig(minibatch_size=10_000, num_epochs=1), all_reduce_mean=all_reduce_mean)
+    of_two = Shards(2, range(1), [range(1), range(1, 2)], exchange)
+    learner = PPO(env, PPOConfig(minibatch_size=10_000, num_epochs=1), shards=of_two)
     learner.iterate(env)
     assert seen.count(tuple(learner.update.adam.shared.shape)) == 1  # one gradient step
     assert (1, 4) in seen  # the normalizer's moments

@@ -13,6 +13,7 @@ from rsl_rl.models import MLPModel
 
 from robolearn.core import graphs
 from robolearn.core.finite_check import NonFiniteTerm
+from robolearn.core.shards import ONE, Shards
 from robolearn.learners.networks import build_model, rnn_of
 from robolearn.learners.optimizer import DeviceAdam
 from robolearn.learners.ppo.config import PPOConfig
@@ -38,7 +39,7 @@ def make(
     rnn: str = "none",
     precision: str = "fp32",
     mirrored: bool = False,
-    all_reduce_mean=None,
+    shards=ONE,
     device: str = "cpu",
     **settings,
 ) -> Update:
@@ -58,7 +59,7 @@ def make(
         precision,
         recurrence,
         symmetry(device) if mirrored else None,
-        all_reduce_mean or (lambda tensor: tensor),
+        shards=shards,
     )
 
 
@@ -72,9 +73,9 @@ def collected(update: Update, seed: int) -> tuple[Batch, torch.Tensor, torch.Ten
     return batch, *rest
 
 
-def orders(count: int, units: int = SAMPLES, seed: int = 7) -> list[torch.Tensor]:
+def orders(count: int, units: int = SAMPLES, seed: int = 7) -> list[list[torch.Tensor]]:
     random = torch.Generator().manual_seed(seed)
-    return [torch.randperm(units, generator=random) for _ in range(count)]
+    return [[torch.randperm(units, generator=random)] for _ in range(count)]
 
 
 def weights(update: Update) -> torch.Tensor:
@@ -120,7 +121,7 @@ def test_captured_steps_give_the_same_parameters_and_losses_as_eager_steps(kind)
     with on_tape(tapes):
         recorded = make(**KINDS[kind])
     units = ENVS if "rnn" in KINDS[kind] else SAMPLES
-    began, whole, fewer = weights(eager), 2 * len(orders(1, units)[0].chunk(eager.parts(SAMPLES))), 0
+    began, whole, fewer = weights(eager), 2 * len(orders(1, units)[0][0].chunk(eager.parts(SAMPLES))), 0
     for iteration in range(5):
         reports = []
         for update, graphs_of in ((eager, nullcontext()), (recorded, on_tape(tapes))):
@@ -217,7 +218,7 @@ def test_a_nan_advantage_skips_its_step_and_all_after_it_and_is_named(at_once):
     update, sound = make(), make(minibatch_size=SAMPLES)
     batch, advantage, returns, value = collected(update, 0)
     order = torch.arange(SAMPLES)
-    sound.learn(batch, advantage, returns, value, [order[:16]])  # the first of three parts, whole
+    sound.learn(batch, advantage, returns, value, [[order[:16]]])  # the first of three parts, whole
     advantage.view(-1)[20] = math.nan  # in the second part
     update.read_at_once = at_once
     call = update.learn if at_once else update.read
@@ -271,7 +272,7 @@ def test_the_first_non_finite_tensor_is_named(spoil, name, at_once):
     before = weights(update)
     message = rf": {name} \(.*lower learner\.learning_rate"
     with pytest.raises(NonFiniteTerm, match=message) as error:  # noqa: PT012
-        update.learn(batch, advantage, returns, value, [torch.arange(SAMPLES)])
+        update.learn(batch, advantage, returns, value, [[torch.arange(SAMPLES)]])
         assert not at_once
         update.read()
     assert "\n" not in str(error.value)
@@ -328,7 +329,7 @@ def spy_on(update: Update) -> list[torch.Tensor]:
 
     def spy(chosen):
         go_on = original(chosen)
-        seen.append(update._minibatches[len(chosen)][0].part["returns"].clone())
+        seen.append(update._minibatches[len(chosen[0])][0][0].part["returns"].clone())
         return go_on
 
     update._gradient_step = spy
@@ -350,7 +351,7 @@ def test_the_given_permutations_are_used():
     update = make()
     seen = spy_on(update)
     batch, advantage, returns, value = collected(update, 0)
-    update.learn(batch, advantage, returns, value, [torch.arange(SAMPLES).flip(0)])
+    update.learn(batch, advantage, returns, value, [[torch.arange(SAMPLES).flip(0)]])
     assert torch.equal(torch.cat(seen), returns.flatten().flip(0))
 
 
@@ -367,28 +368,30 @@ def test_a_minibatch_is_learned_with_the_mirror_image_of_raw_observations():
         return through(mlp, x)
 
     update._through = watched
-    update.learn(*given, [torch.arange(SAMPLES)])
+    update.learn(*given, [[torch.arange(SAMPLES)]])
     raw = given[0].observations["policy"][:-1].flatten(0, 1)[:16]
     assert [len(x) for x in seen] == [32, 32, 32]
     assert torch.allclose(seen[0][:16], normalizer(raw), atol=1e-6)
     assert torch.allclose(seen[0][16:], normalizer(symmetry().groups["policy"](raw)), atol=1e-5)
 
 
-def test_ranks_average_gradients_and_divergence_in_one_operation():
+def test_ranks_average_gradients_and_divergence_in_one_exchange():
     seen = []
 
-    def all_reduce_mean(tensor):
+    def exchange(tensor):
         seen.append(tensor.shape)
-        return tensor.mul_(0.5)
+        return [tensor, torch.zeros_like(tensor)]  # the other rank's numbers are 0
 
-    update = make(all_reduce_mean=all_reduce_mean, minibatch_size=SAMPLES)
+    of_two = Shards(2, range(1), [range(1), range(1, 2)], exchange)
+    update = make(shards=of_two, minibatch_size=2 * SAMPLES)
     update.learn(*random_batch(STEPS, ENVS, seed=0), orders(1))
-    assert seen == [update.adam.shared.shape]
+    assert seen.count(update.adam.shared.shape) == 1
     alone = make(minibatch_size=SAMPLES)
     alone.learn(*random_batch(STEPS, ENVS, seed=0), orders(1))
     assert update.read()["kl"] == pytest.approx(alone.read()["kl"] / 2)
 
-    update = make(all_reduce_mean=torch.Tensor.zero_)
+    nothing = Shards(2, range(1), [range(1), range(1, 2)], lambda x: [torch.zeros_like(x)] * 2)
+    update = make(shards=nothing)
     before = weights(update)
     update.learn(*collected(update, 0), orders(1))
     assert torch.equal(weights(update), before)

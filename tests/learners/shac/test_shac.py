@@ -13,6 +13,7 @@ import torch
 
 from robolearn import config
 from robolearn.core.finite_check import NonFiniteTerm
+from robolearn.core.shards import Shards
 from robolearn.errors import ConfigError
 from robolearn.learners.networks import deviation
 from robolearn.learners.ppo.config import PPOConfig
@@ -330,11 +331,11 @@ def test_gradients_and_moments_are_averaged_over_ranks():
     env, _ = toy_env()
     seen = []
 
-    def all_reduce_mean(tensor: Tensor) -> Tensor:
+    def exchange(tensor: Tensor) -> list[Tensor]:
         seen.append(tuple(tensor.shape))
-        return tensor
+        return [tensor, tensor]
 
-    learner = SHAC(env, TINY, all_reduce_mean=all_reduce_mean)
+    learner = SHAC(env, TINY, shards=Shards(2, range(1), [range(1), range(1, 2)], exchange))
     learner.iterate(env)
     assert seen.count(tuple(learner.actor_adam.shared.shape)) == 1
     assert seen.count(tuple(learner.critic_adam.shared.shape)) == 2 * 2

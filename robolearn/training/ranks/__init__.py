@@ -1,0 +1,15 @@
+"""Several processes that train one policy: `robolearn train ... ranks=N`, or under torchrun.
+
+Read `world.py` first: what the training loop sees, this rank, its shards and what ranks exchange. `launch.py`
+starts the ranks of one machine with torch's elastic agent and restarts them; `copies.py` keeps the state of the last
+iterations in memory, from which they go on; `watch.py` finds the rank that others wait for.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def under_torchrun() -> bool:
+    """Whether torchrun, or our launcher, has started this process as a rank."""
+    return "WORLD_SIZE" in os.environ and "RANK" in os.environ
