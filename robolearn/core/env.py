@@ -74,11 +74,8 @@ class Env:
     ) -> None:
         """
         Args:
-            task: what the robots are to do.
-            robot: the task's robot.
-            backend: simulates N environments.
-            seed: of all random numbers.
-            rank: another one gives other random numbers for the same seed.
+            task, robot, backend: what N robots are to do, which, and their simulator.
+            seed, rank: of all random numbers; evaluations have another rank than trainings.
             training: whether the task's curricula are in force; without, commands and pushes have their full ranges.
             shards: the parts of a run that these environments are.
         """

@@ -138,9 +138,13 @@ def _agent(run: Config, words: Sequence[str], logs: str) -> LocalElasticAgent:
                 _tell(result.failures, run.ranks, reached)
             return result
 
+        def _running(self) -> bool:
+            handlers = getattr(self._pcontext, "subprocess_handlers", {})
+            return any(handler.proc.poll() is None for handler in handlers.values())
+
         def _shutdown(self, death_sig: Any = signal.SIGTERM, timeout: int = GRACE_S) -> None:
-            stopping = timeout == STOPPING_S
-            if stopping and self._pcontext is not None:
+            stopping = timeout == STOPPING_S and self._running()
+            if stopping:
                 print(
                     "stopping after this iteration, with a checkpoint; press Ctrl-C again to stop now",
                     file=sys.stderr,

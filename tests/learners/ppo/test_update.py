@@ -222,7 +222,7 @@ def test_a_nan_advantage_skips_its_step_and_all_after_it_and_is_named(at_once):
     advantage.view(-1)[20] = math.nan  # in the second part
     update.read_at_once = at_once
     call = update.learn if at_once else update.read
-    arguments = (batch, advantage, returns, value, [order])
+    arguments = (batch, advantage, returns, value, [[order]])
     if not at_once:
         update.learn(*arguments)
         arguments = ()
