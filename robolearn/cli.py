@@ -156,9 +156,7 @@ def sweep(
     from robolearn.commands.sweep.sweep import Options
     from robolearn.commands.sweep.sweep import sweep as run
 
-    options = Options(
-        jobs, ray, retry_failed, show, last, columns, search, trials, metric, direction, pruner
-    )
+    options = Options(jobs, ray, retry_failed, show, last, columns, search, trials, metric, direction, pruner)
     return run(overrides or [], options)
 
 

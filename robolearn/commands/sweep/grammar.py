@@ -1,4 +1,4 @@
-"""Expands Hydra's sweep grammar: `seed=1,2,3`, `choice(...)`, `range(...)`, `interval(...)`, with Hydra's own parser."""
+"""Expands Hydra's sweep grammar: `seed=1,2,3`, `choice(...)`, `range(...)`, `interval(...)`, with Hydra's parser."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ def _item(word: str, search: bool) -> str | Axis:
     if isinstance(sweep, RangeSweep) and len(choices) > 1 and not sweep.shuffle:
         first, last = float(choices[0]), float(choices[-1])
         integer = all(re.fullmatch(r"[+-]?\d+", choice) for choice in choices)
-        return Axis(key, word, choices, (first, last, (last - first) / (len(choices) - 1)), integer)
+        step = float(f"{(last - first) / (len(choices) - 1):.12g}")
+        return Axis(key, word, choices, (first, last, step), integer)
     return Axis(key, word, choices)
 
 

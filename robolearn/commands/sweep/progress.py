@@ -63,9 +63,10 @@ class Tail:
         """The last iteration, 0 before the first one."""
         return int(self.rows[-1]["iteration"]) if self.rows else 0
 
-    def mean(self, column: str, last: int) -> float | None:
-        """Mean of a column over the last iterations that have it, of `last` iterations; None where none has."""
-        values = [row[column] for row in self.rows[-last:] if column in row]
+    def mean(self, column: str, last: int, end: int | None = None) -> float | None:
+        """Mean of a column over `last` rows before row `end` (the last one by default); None where none has it."""
+        end = len(self.rows) if end is None else end
+        values = [row[column] for row in self.rows[max(0, end - last) : end] if column in row]
         values = [value for value in values if math.isfinite(value)]
         return sum(values) / len(values) if values else None
 

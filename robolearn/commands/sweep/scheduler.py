@@ -53,8 +53,8 @@ def run_all(
     """Run what the source gives, at most `jobs` at once; `training` describes a run to start in a slot.
 
     Returns:
-        Whether all ran to their ends; False after Ctrl-C or SIGTERM, which let each training save a checkpoint. A second
-        signal ends them at once, a third one kills them.
+        Whether all ran to their ends; False after Ctrl-C or SIGTERM, which let each training save a checkpoint. A
+        second signal ends them at once, a third one kills them.
 
     Raises:
         Whatever `source` raises, after all jobs were stopped.

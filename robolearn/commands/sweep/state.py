@@ -1,11 +1,11 @@
 """sweep.json: what a sweep consists of and how far it is, written atomically at every change of a run's status.
 
-    runs/sweeps/cartpole_balance/2026-01-31_12-00-00/
-      sweep.json            this file
-      gamma-0.97_seed-1/    a run's folder, as `robolearn train` writes it, and train.log with its output
-      table.csv             the table of runs; groups.csv: means over seeds
-      compare.html          the page of `robolearn report --compare`
-      study.journal         of a search: Optuna's trials
+runs/sweeps/cartpole_balance/2026-01-31_12-00-00/
+  sweep.json            this file
+  gamma-0.97_seed-1/    a run's folder, as `robolearn train` writes it, and train.log with its output
+  table.csv             the table of runs; groups.csv: means over seeds
+  compare.html          the page of `robolearn report --compare`
+  study.journal         of a search: Optuna's trials
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RunState:
     """The last line of a failed run's output."""
     exit_code: int | None = None
     trial: int | None = None
-    """Of a search: number of Optuna's trial."""
+    """Of a search: number of Optuna's newest trial with these settings."""
     value: float | None = None
     """Of a search: the metric at the end of the run."""
 

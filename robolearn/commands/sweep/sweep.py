@@ -17,7 +17,18 @@ from robolearn.commands.sweep import grammar, jobs, state, table
 from robolearn.commands.sweep.grammar import Plan
 from robolearn.commands.sweep.progress import Tail, View, listed
 from robolearn.commands.sweep.scheduler import Source, run_all
-from robolearn.commands.sweep.state import FAILED, FINISHED, RUNNING, STOPPED, WAITING, RunState, Sweep
+from robolearn.commands.sweep.state import (
+    FAILED,
+    FINISHED,
+    PRUNED,
+    RUNNING,
+    STOPPED,
+    WAITING,
+    RunState,
+    Sweep,
+)
+from robolearn.config import registry
+from robolearn.config.overrides import Scalar, parse
 from robolearn.config.run_config import Config
 from robolearn.core.threads import usable_cores
 from robolearn.errors import ConfigError, MissingError, RunFailed, quote
@@ -83,8 +94,7 @@ def _folders(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     for word in words:
         key, equals, _ = word.partition("=")
         if equals and key in ("resume", "output"):
-            (item,) = config_words(word)
-            folders[key] = item
+            folders[key] = _path(word)
         else:
             rest.append(word)
     if len(folders) == 2:
@@ -92,15 +102,13 @@ def _folders(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return folders, rest
 
 
-def config_words(word: str) -> tuple[str]:
+def _path(word: str) -> str:
     """The value of `key=PATH` as text."""
-    from robolearn.config.overrides import Scalar, parse
-
     value = parse([word])[0].value
     text = value.text if isinstance(value, Scalar) else value
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"{quote(word)}: {word.partition('=')[0]} takes the path of a sweep's folder")
-    return (text,)
+    return text
 
 
 # ---------------------------------------------------------------------- new, or to be continued
@@ -314,31 +322,33 @@ class Grid:
 
 def _run(found: Sweep, options: Options) -> int:
     plan = grammar.parse(found.words, found.search is not None)
+    place: jobs.Place = jobs.LocalPlace()
+    gpus: list[str] = []
+    if options.ray:
+        from robolearn.commands.sweep.cluster import RayPlace
+
+        place = on_ray = RayPlace(found.threads or 1, gpu="device=cpu" not in found.words)
+        number = options.jobs or on_ray.slots()
+    else:
+        number = options.jobs or _default_again(found)
+        gpus = _gpus(found, plan)
+    left = _total(found) - found.count(FINISHED, PRUNED, FAILED)
+    number = max(1, min(number, left))
     source: Source = Grid(found)
     if found.search is not None:
         from robolearn.commands.sweep import search
 
-        source = search.Search(found, plan, options.jobs or 1, options.retry_failed)
-    number = options.jobs or _default_again(found, plan)
-    gpus = _gpus(found, plan) if not options.ray else []
+        source = search.Search(found, plan, number)
 
     def training(run: RunState, slot: int) -> jobs.Training:
         words = (*plan.words(run.settings), *found.own_threads)
         chosen = {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]} if gpus else {}
         return jobs.Training(str(found.path(run).absolute()), words, run.iterations, environment=chosen)
 
-    place: jobs.Place = jobs.LocalPlace()
-    if options.ray:
-        from robolearn.commands.sweep.cluster import RayPlace
-
-        place = RayPlace(found.threads or 1)
-        number = options.jobs or place.slots(_total(found))
-    metric = found.search.metric if found.search else METRIC
-    view = View(found, _total(found), metric)
-    left = _total(found) - found.count(FINISHED, state.PRUNED, FAILED)
-    number = max(1, min(number, left))
-    print(f"sweep {found.folder}: {_described(found)}")
-    print(f"{_at_once(number, options.ray)}{_threads(found)}", flush=True)
+    print(f"sweep {found.folder}: {_described(found)}", flush=True)
+    if left:
+        print(f"{_at_once(number, options.ray)}{_threads(found)}", flush=True)
+    view = View(found, _total(found), found.search.metric if found.search else METRIC)
     try:
         with view:
             complete = run_all(found, source, place, number, training, view)
@@ -347,7 +357,7 @@ def _run(found: Sweep, options: Options) -> int:
     return _finish(found, plan, complete)
 
 
-def _default_again(found: Sweep, plan: Plan) -> int:
+def _default_again(found: Sweep) -> int:
     if found.threads:
         return max(1, usable_cores() // found.threads)
     return default_jobs(found, [])
@@ -369,8 +379,10 @@ def _gpus(found: Sweep, plan: Plan) -> list[str]:
 def _described(found: Sweep) -> str:
     if found.search is not None:
         s = found.search
-        done = found.count(FINISHED, FAILED, state.PRUNED)
-        return f"search for {s.metric} ({s.direction}), {s.trials} trials" + (f", {done} done" if done else "")
+        done = found.count(FINISHED, FAILED, PRUNED)
+        return f"search for {s.metric} ({s.direction}), {s.trials} trials" + (
+            f", {done} done" if done else ""
+        )
     parts = [f"{len(found.runs)} runs"]
     parts += [f"{n} {status}" for status in (FINISHED, FAILED) if (n := found.count(status))]
     return ", ".join(parts)
@@ -415,13 +427,14 @@ def _finish(found: Sweep, plan: Plan, complete: bool) -> int:
             f"output in {jobs.LOG}; try them again with {again} --retry-failed"
         )
     if stopped:
-        raise RunFailed(f"{len(stopped)} runs were stopped from outside: {listed(stopped)}; go on with: {again}")
+        raise RunFailed(
+            f"{len(stopped)} runs were stopped from outside: {listed(stopped)}; go on with: {again}"
+        )
     return OK
 
 
 def _again(found: Sweep, plan: Plan) -> str:
     """The command that goes on with a sweep; it names files again, whose code is not run otherwise."""
-    from robolearn.config import registry
 
     def names_file(word: str) -> bool:
         values = word.partition("=")[2].split(",")

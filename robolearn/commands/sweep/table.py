@@ -5,19 +5,24 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from robolearn.commands.report import statistics
-from robolearn.commands.report.blocks import BAD, GOOD, UNKNOWN, Cell, Section, Text
+from robolearn.commands.report.blocks import BAD, GOOD, UNKNOWN, Cell, Section
 from robolearn.commands.report.blocks import Table as PageTable
+from robolearn.commands.report.blocks import Text as PageText
 from robolearn.commands.report.compare import page_of
-from robolearn.commands.report.curves import UNITS, number, word
+from robolearn.commands.report.curves import UNITS, number
 from robolearn.commands.report.page import plotly_js, write
 from robolearn.commands.report.reading import METRICS, RunData, read, read_columns
 from robolearn.commands.sweep.grammar import short_keys
@@ -119,8 +124,8 @@ def groups_of(rows: Sequence[Row]) -> list[SeedGroup]:
 
 
 def title(name: str) -> str:
-    """Heading of a column."""
-    return word(name) + (f" [{UNITS[name]}]" if name in UNITS else "")
+    """Heading of a column: its name without the group, and its unit."""
+    return name.rpartition("/")[2].replace("_", " ") + (f" [{UNITS[name]}]" if name in UNITS else "")
 
 
 def show(sweep: Sweep, console: Console | None = None) -> None:
@@ -130,48 +135,75 @@ def show(sweep: Sweep, console: Console | None = None) -> None:
     columns = columns_of(sweep, rows)
     keys = list(dict.fromkeys(key for run in sweep.runs for key in run.settings))
     short = short_keys(keys)
-    numbered = sweep.search is not None
-    table = Table(show_edge=False, pad_edge=False)
-    for head in (["trial"] if numbered else []) + [short[key] for key in keys]:
-        table.add_column(head, justify="right", overflow="fold")
-    table.add_column("status", no_wrap=True)
-    for head in ("iterations", "steps/s", *(title(name) for name in columns)):
-        table.add_column(head, justify="right")
-    colour = {FINISHED: "green", FAILED: "red", STOPPED: "yellow", PRUNED: "dim"}
-    for row in rows:
-        run, speed = row.run, row.speed
-        style = colour.get(run.status, "")
-        table.add_row(
-            *([str(run.trial)] if numbered else []),
-            *(run.settings.get(key, "") for key in keys),
-            f"[{style}]{run.status}[/]" if style else run.status,
-            f"{row.iteration}/{run.iterations}",
-            "-" if speed is None else f"{speed:,.0f}",
-            *(number(row.final(name)) for name in columns),
-        )
-    console.print(table)
-    last = f"the last {sweep.last} iterations" if sweep.last else "the last tenth of the iterations"
-    console.print(f"Metrics are means over {last}, with exploration noise.", style="dim", highlight=False)
+    print_fitting(console, lambda shown: _run_table(sweep, rows, shown, short), columns)
+    console.print(f"Metrics are {_means(sweep)}", style="dim", highlight=False, soft_wrap=True)
     groups = groups_of(rows)
-    if groups and any(len(group.rows) > 1 for group in groups):
+    if any(len(group.rows) > 1 for group in groups):
         console.print()
-        console.print(_group_table(groups, columns, short))
-        console.print(
-            "Mean over the seeds of finished runs, ± half of Student's 95 % interval of the mean.",
-            style="dim",
-            highlight=False,
-        )
+        print_fitting(console, lambda shown: _group_table(groups, shown, short), columns)
+        said = "Means over the seeds of finished runs, ± half of Student's 95 % interval of the mean."
+        console.print(said, style="dim", highlight=False, soft_wrap=True)
     _write_runs(sweep, rows, columns, keys)
     if groups:
         _write_groups(sweep.folder / GROUPS, groups, columns)
 
 
+def _means(sweep: Sweep) -> str:
+    last = f"the last {sweep.last} iterations" if sweep.last else "the last tenth of the iterations"
+    return f"means over {last}, with exploration noise."
+
+
+def print_fitting(console: Console, table: Callable[[Sequence[str]], Table], columns: Sequence[str]) -> None:
+    """Print a table with as many of the columns as fit the terminal; all of them where there is none."""
+    shown = list(columns)
+    if not console.is_terminal:
+        console = Console(file=console.file, width=max(console.width, _width(console, table(shown))))
+    while len(shown) > 1 and _width(console, table(shown)) > console.width:
+        shown.pop()
+    console.print(table(shown))
+    if left := list(columns[len(shown) :]):
+        said = f"Not enough room for {', '.join(title(name) for name in left)}: see the .csv file."
+        console.print(said, style="dim", highlight=False, soft_wrap=True)
+
+
+def _width(console: Console, table: Table) -> int:
+    return Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+
+
+def _new_table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+
+
+def _run_table(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str], short: dict[str, str]) -> Table:
+    table = _new_table()
+    numbered = sweep.search is not None
+    if numbered:
+        table.add_column("trial", justify="right")
+    for head in short.values():
+        table.add_column(head, justify="right", overflow="fold")
+    table.add_column("status", no_wrap=True)
+    for head in ("iterations", "steps/s", *(title(name) for name in columns)):
+        table.add_column(head, justify="right", no_wrap=True)
+    colour = {FINISHED: "green", FAILED: "red", STOPPED: "yellow", PRUNED: "dim"}
+    for row in rows:
+        run, speed = row.run, row.speed
+        table.add_row(
+            *([str(sweep.runs.index(run))] if numbered else []),
+            *(run.settings.get(key, "") for key in short),
+            Text(run.status, style=colour.get(run.status, "")),
+            f"{row.iteration}/{run.iterations}",
+            "-" if speed is None else f"{speed:,.0f}",
+            *(number(row.final(name)) for name in columns),
+        )
+    return table
+
+
 def _group_table(groups: Sequence[SeedGroup], columns: Sequence[str], short: dict[str, str]) -> Table:
-    table = Table(show_edge=False, pad_edge=False)
+    table = _new_table()
     for key in groups[0].settings:
         table.add_column(short[key], justify="right", overflow="fold")
     for head in ("seeds", *(title(name) for name in columns)):
-        table.add_column(head, justify="right")
+        table.add_column(head, justify="right", no_wrap=True)
     for group in groups:
         cells = []
         for name in columns:
@@ -189,10 +221,10 @@ def _write_runs(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str], keys:
     there = dict.fromkeys(name for row in rows for name in row.columns)
     known = [name for name in there if name.startswith(("episode/", "metric/")) or name == "reward/total"]
     metrics = list(dict.fromkeys([*columns, *known]))
-    search = ["trial", "value"] if sweep.search else []
+    search = ["value"] if sweep.search else []
     head = ["run", *search, *keys, "status", "exit_code", "error", "iterations", "steps", "seconds"]
     head += ["steps_per_second", *metrics]
-    lines: list[list[object]] = [head]
+    lines: list[list[object]] = [list(head)]
     for row in rows:
         run = row.run
         totals = [
@@ -201,7 +233,7 @@ def _write_runs(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str], keys:
         lines.append(
             [
                 run.name,
-                *([run.trial, run.value] if search else []),
+                *([run.value] if search else []),
                 *(run.settings.get(key, "") for key in keys),
                 run.status,
                 run.exit_code,
@@ -273,9 +305,9 @@ def _overview(sweep: Sweep, rows: Sequence[Row], curves: int) -> Section:
     keys = list(dict.fromkeys(key for run in sweep.runs for key in run.settings))
     short = short_keys(keys)
     marks = {FINISHED: GOOD, FAILED: BAD}
-    body = [
+    body: list[Sequence[str | Cell]] = [
         (
-            *([str(row.run.trial)] if sweep.search else []),
+            *([str(sweep.runs.index(row.run))] if sweep.search else []),
             *(row.run.settings.get(key, "") for key in keys),
             Cell(row.run.status, marks.get(row.run.status, UNKNOWN)),
             f"{row.iteration}/{row.run.iterations}",
@@ -286,9 +318,10 @@ def _overview(sweep: Sweep, rows: Sequence[Row], curves: int) -> Section:
     ]
     head = [*(["trial"] if sweep.search else []), *(short[key] for key in keys)]
     head += ["status", "iterations", "steps/s", *(title(name) for name in columns)]
-    last = f"the last {sweep.last} iterations" if sweep.last else "the last tenth of the iterations"
-    caption = f"Metrics are means over {last}, with exploration noise."
-    blocks: list[object] = [PageTable(head, body, caption, numeric=0)]
+    caption = f"Metrics are {_means(sweep)}"
+    blocks: list[Any] = [PageTable(head, body, caption, numeric=0)]
     if sweep.search is not None and curves < len(rows):
-        blocks.append(Text(f"The curves below are of the {curves} best trials that were trained to the end."))
+        blocks.append(
+            PageText(f"The curves below are of the {curves} best trials that were trained to the end.")
+        )
     return Section("sweep", "Sweep", blocks)

@@ -3,8 +3,8 @@
     python -m robolearn.commands.sweep.tether MODULE [ARGUMENT]...
 
 Standard input is a pipe whose other end the parent holds: it ends with the parent, also by kill -9. A training then
-saves a checkpoint and stops, instead of going on unseen. Unlike PR_SET_PDEATHSIG, this works on every Unix, and does not
-depend on which thread started the process.
+saves a checkpoint and stops, instead of going on unseen. Unlike PR_SET_PDEATHSIG, this works on every Unix, and does
+not depend on which thread started the process.
 """
 
 from __future__ import annotations
