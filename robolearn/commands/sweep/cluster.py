@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import signal
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -48,15 +50,36 @@ def connect() -> Any:
     if ray.is_initialized():
         return ray
     address = os.environ.get("RAY_ADDRESS")
+    _require_open(address)
     more: dict[str, Any] = {"address": address} if address else {}
     if not address:
         more = {"address": "local", "num_cpus": usable_cores(), "include_dashboard": False}
+    before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**more, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = f"RAY_ADDRESS={address}" if address else "on this machine"
-        raise ConfigError(f"Ray cannot be reached: {quote(where, 120)}: {error}") from error
+        token = (
+            "" if os.environ.get("RAY_AUTH_MODE") else "; a cluster with a token needs RAY_AUTH_MODE=token"
+        )
+        raise ConfigError(f"Ray cannot be reached, {where}: {error}{token}") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)  # Ray's own handler would end the sweep with another exit code
     return ray
+
+
+def _require_open(address: str | None) -> None:
+    """Refuse an address where nothing listens: Ray itself would try for minutes."""
+    host, colon, port = (address or "").rpartition("//")[2].rpartition(":")
+    if not (colon and port.isdigit()):
+        return  # "auto", or none
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"there is no Ray cluster at RAY_ADDRESS={quote(str(address), 120)} ({error}); start one with ray start "
+            "--head, or unset RAY_ADDRESS to use this machine"
+        ) from error
 
 
 def share_of_cluster(total: int, jobs: int | None) -> int:

@@ -95,6 +95,11 @@ def _item(word: str, search: bool) -> str | Axis:
     if not equals or len(word) > overrides.LONGEST:
         return word  # refused by name when the run is resolved
     parsed = _hydra(word)
+    if parsed is None and re.match(r"\s*(choice|range|interval|tag|shuffle|sort|glob)\s*\(", raw):
+        raise ConfigError(
+            f"{quote(word)} cannot be read; write {key}=A,B,C or choice(A,B), range(START,STOP,STEP), or with --search "
+            "interval(LOW,HIGH), tag(log,interval(LOW,HIGH))"
+        )
     if parsed is None or not parsed.is_sweep_override():
         return word
     from hydra.core.override_parser.types import Glob, IntervalSweep, RangeSweep
@@ -108,14 +113,18 @@ def _item(word: str, search: bool) -> str | Axis:
     if unknown := sorted(tag for tag in sweep.tags if tag.lower() != "log"):
         raise ConfigError(f"{quote(word)}: there is no tag {quote(unknown[0])}; valid: log")
     if log and not isinstance(sweep, IntervalSweep):
-        raise ConfigError(f"{quote(word)}: only an interval is logarithmic: tag(log,interval(LOW,HIGH))")
+        raise ConfigError(
+            f"{quote(word)}: only an interval has a logarithmic scale: tag(log,interval(LOW,HIGH))"
+        )
     if isinstance(sweep, IntervalSweep):
         return _interval(word, key, sweep, log, search)
     if isinstance(sweep, RangeSweep) and sweep.step == 0:
         raise ConfigError(f"{quote(word)}: the step of a range is not 0")
     choices = tuple(itertools.islice(parsed.sweep_string_iterator(), MOST + 1))
     if isinstance(sweep, RangeSweep):
-        choices = tuple(_tidy(choice) for choice in choices)
+        # Adding up the steps, Hydra may stay just below the stop: 0.7999999999999999.
+        tidy = [_tidy(choice) for choice in choices]
+        choices = tuple(text for text in tidy if float(text) != float(sweep.stop))
     if not choices:
         raise ConfigError(f"{quote(word)} has no value: a range ends before its stop, range(START,STOP,STEP)")
     if twice := [choice for i, choice in enumerate(choices) if choice in choices[:i]]:
@@ -207,7 +216,8 @@ def setting(key: str, value: str) -> str:
     """`key=value`, with quotes where Hydra's grammar needs them for a text such as a path."""
     if re.fullmatch(r"[\w./:+-]+", value, re.ASCII):
         return f"{key}={value}"
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    # The grammar reads backslashes as they are, but for those before a quote or at the end.
+    escaped = re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
     return f"{key}='{escaped}'"
 
 

@@ -19,7 +19,7 @@ from robolearn.commands.exits import BAD_INPUT, INTERRUPTED
 from robolearn.commands.sweep import tether
 from robolearn.commands.sweep.grammar import setting
 from robolearn.config import registry
-from robolearn.errors import ConfigError, one_line, quote
+from robolearn.errors import ConfigError, one_line
 from robolearn.files import holder
 from robolearn.learners import saved
 
@@ -194,5 +194,5 @@ def refuse_files(words: Sequence[str], named: Sequence[str], resume: str) -> Non
         if registry.is_file(value.strip("'\"")) and word not in named:
             raise ConfigError(
                 f"the sweep's {key} comes from a file, which is only run where you name it again: "
-                f"robolearn sweep {setting('resume', resume)} {quote(word)}"
+                f"{shlex.join(['robolearn', 'sweep', setting('resume', resume), word])}"
             )

@@ -181,7 +181,8 @@ def _resolved(plan: Plan, settings: dict[str, str]) -> Config:
         return config.resolve(plan.words(settings))
     except (ConfigError, MissingError) as error:
         varying = " ".join(f"{key}={value}" for key, value in settings.items())
-        raise type(error)(f"{varying}: {error}" if varying else str(error)) from error
+        kind = MissingError if isinstance(error, MissingError) else ConfigError
+        raise kind(f"{varying}: {error}" if varying else str(error)) from error
 
 
 def _resolve_search(plan: Plan) -> list[Config]:

@@ -1,0 +1,691 @@
+"""`robolearn sweep`: grammar, refusals before anything starts, real sweeps that are stopped or killed and go on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from robolearn import config
+from robolearn.cli import main
+from robolearn.commands.sweep import grammar, state, table
+from robolearn.commands.sweep.jobs import LocalJob, Training, reason
+from robolearn.commands.sweep.progress import Tail
+from robolearn.commands.sweep.sweep import Options, sweep
+from robolearn.config.overrides import parse as parse_single
+from robolearn.errors import ConfigError, MissingError
+from robolearn.files import holder
+from robolearn.training import checkpoint
+from tests.commands.runs import make_run
+
+TINY = ["task=cartpole_balance", "num_envs=8", "learner.num_steps=8", "learner.schedule=fixed"]
+RATE = "learner.learning_rate"
+
+# ---------------------------------------------------------------------------------------- the grammar
+
+
+def values(word: str) -> tuple[str, ...]:
+    (axis,) = grammar.parse([word]).axes
+    return axis.choices
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("seed=1,2,3", ("1", "2", "3")),
+        ("learner.gamma=choice(0.97,0.99)", ("0.97", "0.99")),
+        ("seed=range(1,4)", ("1", "2", "3")),  # the stop is not included
+        ("seed=range(1,8,3)", ("1", "4", "7")),
+        ("learner.gamma=range(0.5,0.8,0.1)", ("0.5", "0.6", "0.7")),  # without 0.7000000000000001
+        ("learner.learning_rate=1e-3,3e-3", ("0.001", "0.003")),
+        ("learner.actor_hidden=[64,64],[128,64]", ("[64,64]", "[128,64]")),
+        ("task.rewards={a:1,b:2},{a:3}", ("{a:1,b:2}", "{a:3}")),
+        ("output_name='x,y',z", ("'x,y'", "z")),
+        ("seed=sort(3,1,2)", ("1", "2", "3")),
+        ("learner.rnn=null,gru", ("null", "gru")),
+    ],
+)
+def test_a_word_expands_to_the_values_worked_out_by_hand(word: str, expected: tuple[str, ...]) -> None:
+    assert values(word) == expected
+
+
+@pytest.mark.parametrize(
+    "word", ["seed=1", "learner.actor_hidden=[64,64]", "robot='a,b'", "task.rewards={a:1,b:2}", "é=ü", "seed"]
+)
+def test_a_single_value_with_commas_inside_brackets_or_quotes_stays_one(word: str) -> None:
+    assert grammar.parse([word]) == grammar.Plan((word,))
+
+
+def test_the_product_is_in_the_order_written_and_the_last_setting_varies_fastest() -> None:
+    plan = grammar.parse(["task=x", "seed=1,2", "num_envs=8", "learner.gamma=0.9,0.99"])
+    assert [plan.words(settings) for settings in plan.product()] == [
+        ["task=x", "seed=1", "num_envs=8", "learner.gamma=0.9"],
+        ["task=x", "seed=1", "num_envs=8", "learner.gamma=0.99"],
+        ["task=x", "seed=2", "num_envs=8", "learner.gamma=0.9"],
+        ["task=x", "seed=2", "num_envs=8", "learner.gamma=0.99"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "offender"),
+    [
+        ("seed=range(3,3)", "seed=range(3,3)"),
+        ("seed=1,2,1", "1 twice"),
+        ("a=glob(*)", "glob"),
+        ("a=interval(1,2)", "--search"),
+        ("a=tag(log,1,2)", "a=tag(log,1,2)"),
+        ("a=choice(1,2", "a=choice(1,2"),
+        ("a=tag(log,choice(1,2))", "logarithmic"),
+        ("a=tag(big,interval(1,2))", "big"),
+        ("a=range(0,1000000)", "10000"),
+    ],
+)
+def test_a_sweep_that_cannot_be_run_is_refused_by_name(word: str, offender: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        grammar.parse([word], search="big" in word)
+    assert offender in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["a=interval(2,1)", "a=interval(1,1)", "a=tag(log,interval(0,1))"])
+def test_an_interval_that_is_none_is_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match="interval"):
+        grammar.parse([word], search=True)
+
+
+def test_intervals_know_their_ends_their_type_and_their_scale() -> None:
+    words = ["a=interval(1,8)", "b=int(interval(1,8))", "c=tag(log,interval(1e-4,1e-2))", "d=range(1,8,3)"]
+    a, b, c, d = grammar.parse(words, search=True).axes
+    assert (a.numbers, a.integer, a.log) == ((1.0, 8.0, 0.0), False, False)
+    assert (b.numbers, b.integer, b.log) == ((1, 8, 0.0), True, False)
+    assert (c.numbers, c.integer, c.log) == ((1e-4, 1e-2, 0.0), False, True)
+    assert (d.numbers, d.integer) == ((1.0, 7.0, 3.0), True)
+
+
+def test_a_key_that_is_set_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="seed"):
+        grammar.parse(["seed=1,2", "seed=3"])
+
+
+def test_names_are_short_different_and_readable_by_the_grammar() -> None:
+    combinations = [
+        {"learner.gamma": "0.97", "seed": "1"},
+        {"learner.gamma": "0.97", "seed": "2"},
+        {"learner.gamma": "0.99", "seed": "1"},
+    ]
+    names = grammar.run_names(combinations)
+    assert names == ["gamma-0.97_seed-1", "gamma-0.97_seed-2", "gamma-0.99_seed-1"]
+    for name in names:
+        (item,) = parse_single([f"resume=runs/sweeps/x/{name}"])
+        assert item.value == f"runs/sweeps/x/{name}"
+
+
+def test_names_that_would_be_the_same_get_a_number() -> None:
+    combinations = [{"robot": "'a b'"}, {"robot": "a/a-b"}, {"robot": "c"}]
+    assert grammar.run_names(combinations) == ["1_robot-a-b", "2_robot-a-b", "robot-c"]
+
+
+def test_a_key_is_shortened_as_far_as_it_stays_different() -> None:
+    keys = ["task.rewards.gait.weight", "task.rewards.upright.weight", "seed"]
+    assert grammar.short_keys(keys) == {
+        keys[0]: "gait.weight",
+        keys[1]: "upright.weight",
+        "seed": "seed",
+    }
+
+
+@pytest.mark.parametrize("path", ["runs/a", "runs/with space", "it's", "a,b=c", "x\\y"])
+def test_a_path_is_quoted_so_that_the_grammar_reads_it_back(path: str) -> None:
+    (item,) = parse_single([grammar.setting("resume", path)])
+    assert item.value == path
+
+
+# ---------------------------------------------------------------------------------------- refusals
+
+
+def refused(words: list[str], options: Options | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        sweep(words, options or Options())
+    return str(caught.value)
+
+
+def test_a_bad_combination_is_named_with_its_offender_and_nothing_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = refused([*TINY, "seed=1,2", "learner.gamma=0.9,1.5"])
+    assert "seed=1" in said
+    assert "learner.gamma=1.5" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "offender"),
+    [
+        (["seed=1"], Options(), "nothing varies"),
+        (["seed=1,2"], Options(trials=3), "--trials"),
+        (["seed=1,2"], Options(metric="x"), "--metric"),
+        (["seed=1,2"], Options(search=True), "seed"),
+        (["num_envs=8"], Options(search=True), "--search"),
+        ([f"{RATE}=1e-4,1e-3"], Options(search=True, direction="up"), "up"),
+        ([f"{RATE}=1e-4,1e-3"], Options(search=True, pruner="medina"), "median"),
+        (["seed=1,2", "seeds=1"], Options(), "seeds"),
+        (["seed=1,2", "output=a", "resume=b"], Options(), "output"),
+        (["resume=nowhere"], Options(), "nowhere"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    words: list[str], options: Options, offender: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = words if words[0].startswith("resume") else [*TINY, *words]
+    assert offender in refused(whole, options)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_with_a_run_or_another_sweep_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", [1.0])
+    assert "run" in refused([*TINY, "seed=1,2", f"output={run}"])
+    assert "is a run" in refused([f"resume={run}"])
+    made_sweep(tmp_path / "other", {})
+    assert "another sweep" in refused([*TINY, "seed=7,8", f"output={tmp_path / 'other'}"])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content | {"schema": 99},
+        lambda content: content | {"runs": [content["runs"][0] | {"name": "../../elsewhere"}]},
+        lambda content: content | {"runs": [content["runs"][0] | {"status": "done"}]},
+        lambda content: content | {"words": "seed=1"},
+        lambda content: content | {"unknown": 1},
+    ],
+)
+def test_a_damaged_sweep_file_is_refused_by_name(
+    damage: Callable[[dict[str, Any]], dict[str, Any]], tmp_path: Path
+) -> None:
+    folder = made_sweep(tmp_path / "s", {"seed-1": [1.0]})
+    file = folder / state.FILE_NAME
+    file.write_text(json.dumps(damage(json.loads(file.read_text()))))
+    assert str(file) in refused([f"resume={folder}"])
+
+
+def test_a_task_file_of_a_saved_sweep_is_not_imported_unless_it_is_named_again(tmp_path: Path) -> None:
+    task = tmp_path / "my_task.py"
+    task.write_text("open(__file__ + '.ran', 'w').close()\n")
+    folder = made_sweep(tmp_path / "s", {"seed-1": [1.0]})
+    file = folder / state.FILE_NAME
+    content = json.loads(file.read_text())
+    content["words"][0] = f"task={task}:MyTask"
+    content["runs"][0]["status"] = state.WAITING
+    file.write_text(json.dumps(content))
+    assert f"task={task}:MyTask" in refused([f"resume={folder}"])
+    assert not Path(f"{task}.ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("package", "options"), [("ray", Options(ray=True)), ("optuna", Options(search=True))]
+)
+def test_a_missing_package_is_named_with_its_extra(
+    package: str, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingError, match=r"robolearn\[cluster\]"):
+        sweep([*TINY, f"{RATE}=1e-4,1e-3", f"output={tmp_path / 's'}"], options)
+    assert not (tmp_path / "s").exists()
+
+
+# ---------------------------------------------------------------------------------------- the table
+
+
+def made_sweep(folder: Path, curves: dict[str, list[float]], axis: str = "seed=1,2,3") -> Path:
+    """A sweep whose runs have ended, with made-up curves of episode/return; a name is KEY-VALUE_KEY-VALUE."""
+    runs = []
+    for name, returns in curves.items():
+        pairs = dict(part.split("-", 1) for part in name.split("_"))
+        settings = {{"gamma": "learner.gamma"}.get(key, key): value for key, value in pairs.items()}
+        words = [f"{key}={value}" for key, value in settings.items() if key != "seed"]
+        make_run(folder / name, returns, *words, seed=int(pairs.get("seed", 1)))
+        runs.append(state.RunState(name, settings, len(returns), state.FINISHED, exit_code=0))
+    folder.mkdir(parents=True, exist_ok=True)
+    state.Sweep(folder, ["task=cartpole_balance", axis], runs=runs).save()
+    return folder
+
+
+def shown(folder: Path, width: int = 200) -> str:
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    table.show(state.load(folder), console)
+    return console.export_text()
+
+
+def test_the_table_has_means_of_the_last_iterations_and_over_seeds(tmp_path: Path) -> None:
+    curves = {"gamma-0.9_seed-1": [0.0] * 8 + [1.0, 3.0], "gamma-0.9_seed-2": [9.0] * 9 + [4.0]}
+    folder = made_sweep(tmp_path / "s", {**curves, "gamma-0.99_seed-1": [5.0] * 10})
+    found = state.load(folder)
+    found.last = 2
+    found.save()
+    shown(folder)
+    rows = list(csv.DictReader((folder / table.RUNS).open()))
+    assert [row["run"] for row in rows] == [*curves, "gamma-0.99_seed-1"]
+    # The last two iterations: (1 + 3) / 2, (9 + 4) / 2, 5. A step takes 60 s / 100 steps.
+    assert [float(row["episode/return"]) for row in rows] == [2.0, 6.5, 5.0]
+    assert [float(row["steps_per_second"]) for row in rows] == pytest.approx([100 / 60] * 3)
+    groups = list(csv.DictReader((folder / table.GROUPS).open()))
+    assert [(g["learner.gamma"], g["seeds"]) for g in groups] == [("0.9", "2"), ("0.99", "1")]
+    # Mean (2 + 6.5) / 2; s = 4.5 / sqrt(2), t(0.975, 1) = 12.706: half = 12.706 * 4.5 / sqrt(2) / sqrt(2) = 28.589.
+    assert float(groups[0]["episode/return"]) == 4.25
+    assert float(groups[0]["episode/return_high"]) == pytest.approx(4.25 + 28.589, abs=1e-3)
+    assert groups[1]["episode/return_low"] == ""  # one seed has no interval
+
+
+def test_without_last_the_mean_is_over_the_last_tenth(tmp_path: Path) -> None:
+    folder = made_sweep(tmp_path / "s", {"seed-1": [0.0] * 18 + [1.0, 3.0], "seed-2": [7.0]})
+    shown(folder)
+    rows = list(csv.DictReader((folder / table.RUNS).open()))
+    assert [float(row["episode/return"]) for row in rows] == [2.0, 7.0]
+
+
+def test_a_narrow_terminal_gets_fewer_columns_instead_of_cut_numbers(tmp_path: Path) -> None:
+    folder = made_sweep(tmp_path / "s", {"seed-1": [1234.0], "seed-2": [5678.0]})
+    found = state.load(folder)
+    found.columns = ["episode/return", "steps", "seconds"]
+    found.save()
+    console = Console(width=60, record=True, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
+    table.show(state.load(folder), console)
+    text = console.export_text()
+    assert "1234" in text
+    assert "…" not in text
+    assert "seconds" in text.partition("Not enough room for ")[2].partition("\n")[0]
+
+
+def test_the_page_compares_the_runs(tmp_path: Path) -> None:
+    folder = made_sweep(tmp_path / "s", {"gamma-0.9_seed-1": [1.0, 2.0], "gamma-0.99_seed-1": [3.0, 4.0]})
+    page = table.write_page(state.load(folder))
+    assert page == folder / table.PAGE
+    text = page.read_text()
+    for expected in ("gamma-0.9_seed-1", "gamma-0.99_seed-1", "Sweep of cartpole_balance: 2 runs"):
+        assert expected in text
+
+
+def test_one_run_with_curves_makes_no_page(tmp_path: Path) -> None:
+    assert table.write_page(state.load(made_sweep(tmp_path / "s", {"seed-1": [1.0]}))) is None
+
+
+# ---------------------------------------------------------------------------------------- one job
+
+
+def test_metrics_are_read_while_they_are_written_and_again_after_a_resume(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    tail = Tail(tmp_path)
+    assert not tail.read()
+    file.write_text('{"iteration": 1, "a": 2.0}\n{"iteration": 2, "a": 4.0}\n{"iterat')
+    assert tail.read()
+    assert (tail.iteration, tail.mean("a", 2), tail.mean("a", 1), tail.mean("b", 2)) == (2, 3.0, 4.0, None)
+    with file.open("a") as more:
+        more.write('ion": 3, "a": 9.0}\n')
+    assert tail.read()
+    assert (tail.iteration, tail.mean("a", 2)) == (3, 6.5)
+    new = tmp_path / "new"
+    new.write_text('{"iteration": 1, "a": 5.0}\n')  # a resume from iteration 1 replaces the file
+    new.replace(file)
+    assert tail.read()
+    assert (tail.iteration, tail.mean("a", 2)) == (1, 5.0)
+
+
+def test_the_reason_of_a_failure_is_the_last_line_or_the_signal(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(
+        "$ robolearn train x\nrun out\nrobolearn: learner.gamma=2 is too large\n\n"
+    )
+    assert reason(tmp_path, 2) == "learner.gamma=2 is too large"
+    assert "SIGKILL" in reason(tmp_path, -9)
+    assert reason(tmp_path / "none", 70) == "exit code 70"
+
+
+def test_a_run_that_was_complete_when_the_sweep_was_killed_is_not_started_again(tmp_path: Path) -> None:
+    assert main(["train", *TINY, "max_iterations=1", f"output={tmp_path / 'run'}"]) == 0
+    job = LocalJob(Training(str(tmp_path / "run"), (*TINY, "max_iterations=1"), 1))
+    assert job.poll() == 0
+    assert job.process is None
+
+
+# ---------------------------------------------------------------------------------------- whole sweeps
+
+
+def start(folder: Path, *words: str, cwd: Path | None = None) -> subprocess.Popen[str]:
+    """A sweep in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "robolearn.cli", "sweep", *words],
+        cwd=cwd or folder.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    output, _ = process.communicate(timeout=240)
+    return process.returncode, output
+
+
+def until(condition: Callable[[], Any], seconds: float = 120) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def iterations(folder: Path) -> int:
+    """Logged iterations of a run."""
+    tail = Tail(folder)
+    tail.read()
+    return tail.iteration
+
+
+def statuses(folder: Path) -> dict[str, str]:
+    return {run.name: run.status for run in state.load(folder).runs}
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    content = checkpoint.load(folder / "latest.pt")
+    return dict(content["actor_state_dict"])
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+ENDLESS = ["max_iterations=100000", "checkpoint_interval=10"]
+"""A training that only ends when it is stopped."""
+
+
+@pytest.mark.slow
+def test_a_sweep_trains_every_combination_as_train_does(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    words = [*TINY, "max_iterations=3", "seed=1,2", f"{RATE}=1e-3,2e-3"]
+    code, output = finish(start(folder, *words, f"output={folder}", "--jobs", "2"))
+    assert code == 0, output
+    assert set(statuses(folder)) == {
+        f"seed-{seed}_learning_rate-{rate}" for seed in (1, 2) for rate in ("0.001", "0.002")
+    }
+    assert set(statuses(folder).values()) == {state.FINISHED}
+    for name in statuses(folder):
+        saved = config.load(folder / name)
+        assert f"seed-{saved.seed}_learning_rate-{saved.learner.learning_rate}" == name
+    rows = list(csv.DictReader((folder / table.RUNS).open()))
+    assert [row["iterations"] for row in rows] == ["3"] * 4
+    assert (folder / table.GROUPS).exists()
+    assert (folder / table.PAGE).exists()
+    alone = [*TINY, "max_iterations=3", "seed=2", f"{RATE}=0.001"]
+    own = state.load(folder).own_threads
+    assert own == [
+        f"torch_threads={max(1, len(os.sched_getaffinity(0)) // 2)}",
+        f"backend.threads={max(1, len(os.sched_getaffinity(0)) // 2)}",
+    ]
+    assert main(["train", *alone, *own, f"output={tmp_path / 'alone'}"]) == 0
+    assert same(weights(tmp_path / "alone"), weights(folder / "seed-2_learning_rate-0.001"))
+    # The same command again has nothing to do, and a sweep of other settings is refused.
+    before = (folder / "seed-1_learning_rate-0.001" / "latest.pt").stat().st_mtime_ns
+    code, output = finish(start(folder, *words, f"output={folder}"))
+    assert code == 0, output
+    assert (folder / "seed-1_learning_rate-0.001" / "latest.pt").stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
+def test_after_kill_9_of_the_sweep_its_runs_stop_and_a_resume_gives_the_same_bits(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    length = ["max_iterations=300", "checkpoint_interval=100"]
+    threads = ["torch_threads=1", "backend.threads=1"]
+    words = [*TINY, *length, *threads, "seed=1,2,3"]
+    process = start(folder, *words, f"output={folder}", "--jobs", "2")
+    until(lambda: iterations(folder / "seed-1") > 20)
+    process.kill()
+    process.communicate()
+    # The runs notice it, save a checkpoint, and end long before their 300 iterations.
+    until(lambda: not any(holder(folder / f"seed-{seed}") for seed in (1, 2)))
+    stopped = checkpoint.load(folder / "seed-1" / "latest.pt")["iter"]
+    assert 20 < stopped < 300
+    assert statuses(folder) == {"seed-1": state.RUNNING, "seed-2": state.RUNNING, "seed-3": state.WAITING}
+    code, output = finish(start(folder, f"resume={folder}"))
+    assert code == 0, output
+    assert set(statuses(folder).values()) == {state.FINISHED}
+    assert "resume=" in (folder / "seed-1" / "train.log").read_text()
+    for seed in (1, 2):
+        alone = [*TINY, *length, *threads, f"seed={seed}", f"output={tmp_path / f'alone{seed}'}"]
+        assert main(["train", *alone]) == 0
+        assert same(weights(tmp_path / f"alone{seed}"), weights(folder / f"seed-{seed}"))
+
+
+@pytest.mark.slow
+def test_sigterm_lets_every_run_save_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+    words = [*TINY, "max_iterations=100000", "checkpoint_interval=100000", "seed=1,2,3"]
+    process = start(folder, *words, f"output='{folder}'", "--jobs", "2")
+    until(lambda: iterations(folder / "seed-1") > 2 and iterations(folder / "seed-2") > 2)
+    process.send_signal(signal.SIGTERM)
+    code, output = finish(process)
+    assert code == 130, output
+    assert statuses(folder) == {"seed-1": state.STOPPED, "seed-2": state.STOPPED, "seed-3": state.WAITING}
+    for seed in (1, 2):
+        assert checkpoint.load(folder / f"seed-{seed}" / "latest.pt")["iter"] >= 2
+    again = next(line for line in output.splitlines() if "go on with" in line)
+    assert f"resume='{folder}'" in again.replace("'\"'\"'", "'")
+    # What it says is what works.
+    process = start(folder, f"resume='{folder}'")
+    first = checkpoint.load(folder / "seed-1" / "latest.pt")["iter"]
+    until(lambda: iterations(folder / "seed-1") > first + 2)
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 130
+
+
+POISON = """
+from dataclasses import dataclass, field
+
+from robolearn.tasks.cartpole import CartpoleBalance, upright
+from robolearn.tasks.mdp.stated import Reward, reward
+
+
+def spoiled(state, ctx, divisor: float = 1.0):
+    return 0 * upright(state, ctx) / divisor
+
+
+@dataclass
+class Poison(CartpoleBalance):
+    rewards: dict[str, Reward] = field(
+        default_factory=lambda: {"upright": reward(upright, 1.0), "spoiled": reward(spoiled, 1.0, divisor=1.0)}
+    )
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_leaves_the_others_finished_and_gives_exit_code_4(tmp_path: Path) -> None:
+    (tmp_path / "my_task.py").write_text(POISON)
+    folder = tmp_path / "s"
+    words = ["task=my_task.py:Poison", *TINY[1:], "max_iterations=2", "task.rewards.spoiled.divisor=1,0,2"]
+    code, output = finish(start(folder, *words, "output=s", "--jobs", "2"))
+    assert code == 4, output
+    assert statuses(folder) == {
+        "divisor-1": state.FINISHED,
+        "divisor-0": state.FAILED,
+        "divisor-2": state.FINISHED,
+    }
+    assert "'spoiled' is not finite" in next(r.error for r in state.load(folder).runs if r.exit_code == 4)
+    rows = list(csv.DictReader((folder / table.RUNS).open()))
+    assert [row["iterations"] for row in rows] == ["2", "0", "2"]
+    # The task's file runs again only where it is named again, which the message tells to do.
+    assert "resume=s task=my_task.py:Poison" in output
+    assert finish(start(folder, "resume=s"))[0] == 2
+    code, output = finish(start(folder, "resume=s", "task=my_task.py:Poison", "--retry-failed"))
+    assert code == 4, output
+
+
+@pytest.mark.slow
+def test_a_killed_run_loses_only_itself_and_is_tried_again_only_when_asked(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    words = [*TINY, "max_iterations=400", "checkpoint_interval=10", "seed=1,2"]
+    process = start(folder, *words, f"output={folder}", "--jobs", "1")
+    until(lambda: iterations(folder / "seed-1") > 30)
+    (pid,) = children(process.pid)
+    os.kill(pid, signal.SIGKILL)
+    code, output = finish(process)
+    assert code == 4, output
+    assert "SIGKILL" in output
+    assert statuses(folder) == {"seed-1": state.FAILED, "seed-2": state.FINISHED}
+    assert finish(start(folder, f"resume={folder}"))[0] == 4
+    assert statuses(folder)["seed-1"] == state.FAILED
+    code, output = finish(start(folder, f"resume={folder}", "--retry-failed"))
+    assert code == 0, output
+    assert set(statuses(folder).values()) == {state.FINISHED}
+    assert "resumed at iteration" in (folder / "seed-1" / "train.log").read_text()
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process has started."""
+    return [
+        int(child)
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+        for child in (thread / "children").read_text().split()
+    ]
+
+
+# ---------------------------------------------------------------------------------------- searches
+
+SEARCH = [
+    *TINY,
+    f"{RATE}=tag(log,interval(1e-5,1e-2))",
+    "--search",
+    "--metric",
+    "loss/learning_rate",
+    "--jobs",
+    "2",
+]
+"""The metric of a trial is its learning rate: what the best one is, is known."""
+
+
+@pytest.mark.slow
+def test_a_search_keeps_the_best_trial_and_prunes_worse_ones(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    more = ["max_iterations=300", "--trials", "8", f"output={folder}"]
+    code, output = finish(start(folder, *SEARCH, *more))
+    assert code == 0, output
+    runs = state.load(folder).runs
+    assert len(runs) == 8
+    finished = [run for run in runs if run.status == state.FINISHED]
+    pruned = [run for run in runs if run.status == state.PRUNED]
+    assert len(finished) + len(pruned) == 8
+    assert pruned
+    for run in finished:
+        assert run.value == pytest.approx(float(run.settings[RATE]))
+    for run in pruned:
+        assert 300 // 5 <= iterations(folder / run.name) < 300  # not before a fifth, and not at the end
+        assert checkpoint.load(folder / run.name / "latest.pt")["iter"] == iterations(folder / run.name)
+    best = max(float(run.settings[RATE]) for run in runs)
+    assert f"robolearn train {' '.join(TINY)} {RATE}={best!r} max_iterations=300" in output
+    assert best == max(float(run.settings[RATE]) for run in finished)
+    rows = list(csv.DictReader((folder / table.RUNS).open()))
+    assert float(rows[0][RATE]) == best
+
+
+@pytest.mark.slow
+def test_a_search_that_is_killed_goes_on_with_its_trials(tmp_path: Path) -> None:
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    folder = tmp_path / "s"
+    words = [*SEARCH, "max_iterations=120", "--pruner", "none", "--trials", "4", f"output={folder}"]
+    process = start(folder, *words)
+    until(
+        lambda: len(list(folder.glob("0*"))) >= 2 and all(iterations(run) > 10 for run in folder.glob("0*"))
+    )
+    process.kill()
+    process.communicate()
+    before = {run.name: run.settings for run in state.load(folder).runs}
+    running = list(statuses(folder).values()).count(state.RUNNING)
+    assert running
+    code, output = finish(start(folder, f"resume={folder}", "--trials", "5"))
+    assert code == 0, output
+    found = state.load(folder)
+    assert [run.name[:3] for run in found.runs] == ["000", "001", "002", "003", "004"]
+    assert {run.name: run.settings for run in found.runs if run.name in before} == before
+    assert {run.status for run in found.runs} == {state.FINISHED}
+    assert len({run.settings[RATE] for run in found.runs}) == 5
+    study = optuna.load_study(
+        study_name="sweep",
+        storage=optuna.storages.JournalStorage(JournalFileBackend(str(folder / "study.journal"))),
+    )
+    states = [trial.state.name for trial in study.trials]
+    assert states.count("COMPLETE") == 5
+    assert states.count("FAIL") == running  # those that were running when it was killed
+    assert len(states) == 5 + running
+    told = {trial.user_attrs["run"]: trial.value for trial in study.trials if trial.state.name == "COMPLETE"}
+    assert told == {run.name: run.value for run in found.runs}
+
+
+@pytest.mark.slow
+def test_a_metric_that_no_run_has_ends_the_search_with_exit_code_2(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    words = [*SEARCH, *ENDLESS, f"output={folder}"]
+    words[words.index("loss/learning_rate")] = "loss/learning_rat"
+    code, output = finish(start(folder, *words))
+    assert code == 2, output
+    assert "did you mean loss/learning_rate" in output
+    assert state.RUNNING not in statuses(folder).values()
+
+
+# ---------------------------------------------------------------------------------------- Ray
+
+
+@pytest.mark.slow
+def test_on_ray_a_sweep_trains_to_the_same_bits_and_stops_with_checkpoints(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    folder = tmp_path / "s"
+    code, output = finish(start(folder, *TINY, "max_iterations=3", "seed=1,2", "--ray", f"output={folder}"))
+    assert code == 0, output
+    assert set(statuses(folder).values()) == {state.FINISHED}
+    own = state.load(folder).own_threads
+    assert main(["train", *TINY, "max_iterations=3", "seed=2", *own, f"output={tmp_path / 'alone'}"]) == 0
+    assert same(weights(tmp_path / "alone"), weights(folder / "seed-2"))
+
+    folder = tmp_path / "t"
+    process = start(folder, *TINY, *ENDLESS, "seed=1,2", "--ray", f"output={folder}")
+    until(lambda: iterations(folder / "seed-1") > 2)
+    process.send_signal(signal.SIGTERM)
+    code, output = finish(process)
+    assert code == 130, output
+    assert statuses(folder)["seed-1"] == state.STOPPED
+    assert checkpoint.load(folder / "seed-1" / "latest.pt")["iter"] >= 2
+    assert not (folder / "seed-1" / ".stop").exists()
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_that_is_not_there_is_exit_code_2(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "robolearn.cli",
+            "sweep",
+            *TINY,
+            "seed=1,2",
+            "--ray",
+            f"output={tmp_path / 's'}",
+        ],
+        env={**os.environ, "RAY_ADDRESS": "127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
