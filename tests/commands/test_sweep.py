@@ -1,4 +1,4 @@
-"""`robolearn sweep`: grammar, refusals before anything starts, real sweeps that are stopped or killed and go on."""
+"""`robolearn sweep`: refusals before anything starts, the table, real sweeps that are stopped or killed and go on."""
 
 from __future__ import annotations
 
@@ -6,149 +6,36 @@ import csv
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 
 from robolearn import config
 from robolearn.cli import main
-from robolearn.commands.sweep import grammar, state, table
+from robolearn.commands.sweep import state, table
 from robolearn.commands.sweep.jobs import LocalJob, Training, reason
 from robolearn.commands.sweep.progress import Tail
 from robolearn.commands.sweep.sweep import Options, sweep
-from robolearn.config.overrides import parse as parse_single
 from robolearn.errors import ConfigError, MissingError
 from robolearn.files import holder
 from robolearn.training import checkpoint
 from tests.commands.runs import make_run
-
-TINY = ["task=cartpole_balance", "num_envs=8", "learner.num_steps=8", "learner.schedule=fixed"]
-RATE = "learner.learning_rate"
-
-# ---------------------------------------------------------------------------------------- the grammar
-
-
-def values(word: str) -> tuple[str, ...]:
-    (axis,) = grammar.parse([word]).axes
-    return axis.choices
-
-
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        ("seed=1,2,3", ("1", "2", "3")),
-        ("learner.gamma=choice(0.97,0.99)", ("0.97", "0.99")),
-        ("seed=range(1,4)", ("1", "2", "3")),  # the stop is not included
-        ("seed=range(1,8,3)", ("1", "4", "7")),
-        ("learner.gamma=range(0.5,0.8,0.1)", ("0.5", "0.6", "0.7")),  # without 0.7000000000000001
-        ("learner.learning_rate=1e-3,3e-3", ("0.001", "0.003")),
-        ("learner.actor_hidden=[64,64],[128,64]", ("[64,64]", "[128,64]")),
-        ("task.rewards={a:1,b:2},{a:3}", ("{a:1,b:2}", "{a:3}")),
-        ("output_name='x,y',z", ("'x,y'", "z")),
-        ("seed=sort(3,1,2)", ("1", "2", "3")),
-        ("learner.rnn=null,gru", ("null", "gru")),
-    ],
+from tests.commands.sweeps import (
+    RATE,
+    TINY,
+    finish,
+    iterations,
+    made_sweep,
+    same,
+    start,
+    statuses,
+    until,
+    weights,
 )
-def test_a_word_expands_to_the_values_worked_out_by_hand(word: str, expected: tuple[str, ...]) -> None:
-    assert values(word) == expected
-
-
-@pytest.mark.parametrize(
-    "word", ["seed=1", "learner.actor_hidden=[64,64]", "robot='a,b'", "task.rewards={a:1,b:2}", "é=ü", "seed"]
-)
-def test_a_single_value_with_commas_inside_brackets_or_quotes_stays_one(word: str) -> None:
-    assert grammar.parse([word]) == grammar.Plan((word,))
-
-
-def test_the_product_is_in_the_order_written_and_the_last_setting_varies_fastest() -> None:
-    plan = grammar.parse(["task=x", "seed=1,2", "num_envs=8", "learner.gamma=0.9,0.99"])
-    assert [plan.words(settings) for settings in plan.product()] == [
-        ["task=x", "seed=1", "num_envs=8", "learner.gamma=0.9"],
-        ["task=x", "seed=1", "num_envs=8", "learner.gamma=0.99"],
-        ["task=x", "seed=2", "num_envs=8", "learner.gamma=0.9"],
-        ["task=x", "seed=2", "num_envs=8", "learner.gamma=0.99"],
-    ]
-
-
-@pytest.mark.parametrize(
-    ("word", "offender"),
-    [
-        ("seed=range(3,3)", "seed=range(3,3)"),
-        ("seed=1,2,1", "1 twice"),
-        ("a=glob(*)", "glob"),
-        ("a=interval(1,2)", "--search"),
-        ("a=tag(log,1,2)", "a=tag(log,1,2)"),
-        ("a=choice(1,2", "a=choice(1,2"),
-        ("a=tag(log,choice(1,2))", "logarithmic"),
-        ("a=tag(big,interval(1,2))", "big"),
-        ("a=range(0,1000000)", "10000"),
-    ],
-)
-def test_a_sweep_that_cannot_be_run_is_refused_by_name(word: str, offender: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        grammar.parse([word], search="big" in word)
-    assert offender in str(caught.value)
-
-
-@pytest.mark.parametrize("word", ["a=interval(2,1)", "a=interval(1,1)", "a=tag(log,interval(0,1))"])
-def test_an_interval_that_is_none_is_refused(word: str) -> None:
-    with pytest.raises(ConfigError, match="interval"):
-        grammar.parse([word], search=True)
-
-
-def test_intervals_know_their_ends_their_type_and_their_scale() -> None:
-    words = ["a=interval(1,8)", "b=int(interval(1,8))", "c=tag(log,interval(1e-4,1e-2))", "d=range(1,8,3)"]
-    a, b, c, d = grammar.parse(words, search=True).axes
-    assert (a.numbers, a.integer, a.log) == ((1.0, 8.0, 0.0), False, False)
-    assert (b.numbers, b.integer, b.log) == ((1, 8, 0.0), True, False)
-    assert (c.numbers, c.integer, c.log) == ((1e-4, 1e-2, 0.0), False, True)
-    assert (d.numbers, d.integer) == ((1.0, 7.0, 3.0), True)
-
-
-def test_a_key_that_is_set_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match="seed"):
-        grammar.parse(["seed=1,2", "seed=3"])
-
-
-def test_names_are_short_different_and_readable_by_the_grammar() -> None:
-    combinations = [
-        {"learner.gamma": "0.97", "seed": "1"},
-        {"learner.gamma": "0.97", "seed": "2"},
-        {"learner.gamma": "0.99", "seed": "1"},
-    ]
-    names = grammar.run_names(combinations)
-    assert names == ["gamma-0.97_seed-1", "gamma-0.97_seed-2", "gamma-0.99_seed-1"]
-    for name in names:
-        (item,) = parse_single([f"resume=runs/sweeps/x/{name}"])
-        assert item.value == f"runs/sweeps/x/{name}"
-
-
-def test_names_that_would_be_the_same_get_a_number() -> None:
-    combinations = [{"robot": "'a b'"}, {"robot": "a/a-b"}, {"robot": "c"}]
-    assert grammar.run_names(combinations) == ["1_robot-a-b", "2_robot-a-b", "robot-c"]
-
-
-def test_a_key_is_shortened_as_far_as_it_stays_different() -> None:
-    keys = ["task.rewards.gait.weight", "task.rewards.upright.weight", "seed"]
-    assert grammar.short_keys(keys) == {
-        keys[0]: "gait.weight",
-        keys[1]: "upright.weight",
-        "seed": "seed",
-    }
-
-
-@pytest.mark.parametrize("path", ["runs/a", "runs/with space", "it's", "a,b=c", "x\\y"])
-def test_a_path_is_quoted_so_that_the_grammar_reads_it_back(path: str) -> None:
-    (item,) = parse_single([grammar.setting("resume", path)])
-    assert item.value == path
-
 
 # ---------------------------------------------------------------------------------------- refusals
 
@@ -248,20 +135,6 @@ def test_a_missing_package_is_named_with_its_extra(
 # ---------------------------------------------------------------------------------------- the table
 
 
-def made_sweep(folder: Path, curves: dict[str, list[float]], axis: str = "seed=1,2,3") -> Path:
-    """A sweep whose runs have ended, with made-up curves of episode/return; a name is KEY-VALUE_KEY-VALUE."""
-    runs = []
-    for name, returns in curves.items():
-        pairs = dict(part.split("-", 1) for part in name.split("_"))
-        settings = {{"gamma": "learner.gamma"}.get(key, key): value for key, value in pairs.items()}
-        words = [f"{key}={value}" for key, value in settings.items() if key != "seed"]
-        make_run(folder / name, returns, *words, seed=int(pairs.get("seed", 1)))
-        runs.append(state.RunState(name, settings, len(returns), state.FINISHED, exit_code=0))
-    folder.mkdir(parents=True, exist_ok=True)
-    state.Sweep(folder, ["task=cartpole_balance", axis], runs=runs).save()
-    return folder
-
-
 def shown(folder: Path, width: int = 200) -> str:
     console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     table.show(state.load(folder), console)
@@ -359,54 +232,6 @@ def test_a_run_that_was_complete_when_the_sweep_was_killed_is_not_started_again(
 
 
 # ---------------------------------------------------------------------------------------- whole sweeps
-
-
-def start(folder: Path, *words: str, cwd: Path | None = None) -> subprocess.Popen[str]:
-    """A sweep in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "robolearn.cli", "sweep", *words],
-        cwd=cwd or folder.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    output, _ = process.communicate(timeout=240)
-    return process.returncode, output
-
-
-def until(condition: Callable[[], Any], seconds: float = 120) -> None:
-    """Wait until something is true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-
-
-def iterations(folder: Path) -> int:
-    """Logged iterations of a run."""
-    tail = Tail(folder)
-    tail.read()
-    return tail.iteration
-
-
-def statuses(folder: Path) -> dict[str, str]:
-    return {run.name: run.status for run in state.load(folder).runs}
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    content = checkpoint.load(folder / "latest.pt")
-    return dict(content["actor_state_dict"])
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
-
-
-ENDLESS = ["max_iterations=100000", "checkpoint_interval=10"]
-"""A training that only ends when it is stopped."""
 
 
 @pytest.mark.slow
@@ -556,136 +381,3 @@ def children(pid: int) -> list[int]:
         for thread in Path(f"/proc/{pid}/task").iterdir()
         for child in (thread / "children").read_text().split()
     ]
-
-
-# ---------------------------------------------------------------------------------------- searches
-
-SEARCH = [
-    *TINY,
-    f"{RATE}=tag(log,interval(1e-5,1e-2))",
-    "--search",
-    "--metric",
-    "loss/learning_rate",
-    "--jobs",
-    "2",
-]
-"""The metric of a trial is its learning rate: what the best one is, is known."""
-
-
-@pytest.mark.slow
-def test_a_search_keeps_the_best_trial_and_prunes_worse_ones(tmp_path: Path) -> None:
-    folder = tmp_path / "s"
-    more = ["max_iterations=300", "--trials", "8", f"output={folder}"]
-    code, output = finish(start(folder, *SEARCH, *more))
-    assert code == 0, output
-    runs = state.load(folder).runs
-    assert len(runs) == 8
-    finished = [run for run in runs if run.status == state.FINISHED]
-    pruned = [run for run in runs if run.status == state.PRUNED]
-    assert len(finished) + len(pruned) == 8
-    assert pruned
-    for run in finished:
-        assert run.value == pytest.approx(float(run.settings[RATE]))
-    for run in pruned:
-        assert 300 // 5 <= iterations(folder / run.name) < 300  # not before a fifth, and not at the end
-        assert checkpoint.load(folder / run.name / "latest.pt")["iter"] == iterations(folder / run.name)
-    best = max(float(run.settings[RATE]) for run in runs)
-    assert f"robolearn train {' '.join(TINY)} {RATE}={best!r} max_iterations=300" in output
-    assert best == max(float(run.settings[RATE]) for run in finished)
-    rows = list(csv.DictReader((folder / table.RUNS).open()))
-    assert float(rows[0][RATE]) == best
-
-
-@pytest.mark.slow
-def test_a_search_that_is_killed_goes_on_with_its_trials(tmp_path: Path) -> None:
-    import optuna
-    from optuna.storages.journal import JournalFileBackend
-
-    folder = tmp_path / "s"
-    words = [*SEARCH, "max_iterations=120", "--pruner", "none", "--trials", "4", f"output={folder}"]
-    process = start(folder, *words)
-    until(
-        lambda: len(list(folder.glob("0*"))) >= 2 and all(iterations(run) > 10 for run in folder.glob("0*"))
-    )
-    process.kill()
-    process.communicate()
-    before = {run.name: run.settings for run in state.load(folder).runs}
-    running = list(statuses(folder).values()).count(state.RUNNING)
-    assert running
-    code, output = finish(start(folder, f"resume={folder}", "--trials", "5"))
-    assert code == 0, output
-    found = state.load(folder)
-    assert [run.name[:3] for run in found.runs] == ["000", "001", "002", "003", "004"]
-    assert {run.name: run.settings for run in found.runs if run.name in before} == before
-    assert {run.status for run in found.runs} == {state.FINISHED}
-    assert len({run.settings[RATE] for run in found.runs}) == 5
-    study = optuna.load_study(
-        study_name="sweep",
-        storage=optuna.storages.JournalStorage(JournalFileBackend(str(folder / "study.journal"))),
-    )
-    states = [trial.state.name for trial in study.trials]
-    assert states.count("COMPLETE") == 5
-    assert states.count("FAIL") == running  # those that were running when it was killed
-    assert len(states) == 5 + running
-    told = {trial.user_attrs["run"]: trial.value for trial in study.trials if trial.state.name == "COMPLETE"}
-    assert told == {run.name: run.value for run in found.runs}
-
-
-@pytest.mark.slow
-def test_a_metric_that_no_run_has_ends_the_search_with_exit_code_2(tmp_path: Path) -> None:
-    folder = tmp_path / "s"
-    words = [*SEARCH, *ENDLESS, f"output={folder}"]
-    words[words.index("loss/learning_rate")] = "loss/learning_rat"
-    code, output = finish(start(folder, *words))
-    assert code == 2, output
-    assert "did you mean loss/learning_rate" in output
-    assert state.RUNNING not in statuses(folder).values()
-
-
-# ---------------------------------------------------------------------------------------- Ray
-
-
-@pytest.mark.slow
-def test_on_ray_a_sweep_trains_to_the_same_bits_and_stops_with_checkpoints(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    folder = tmp_path / "s"
-    code, output = finish(start(folder, *TINY, "max_iterations=3", "seed=1,2", "--ray", f"output={folder}"))
-    assert code == 0, output
-    assert set(statuses(folder).values()) == {state.FINISHED}
-    own = state.load(folder).own_threads
-    assert main(["train", *TINY, "max_iterations=3", "seed=2", *own, f"output={tmp_path / 'alone'}"]) == 0
-    assert same(weights(tmp_path / "alone"), weights(folder / "seed-2"))
-
-    folder = tmp_path / "t"
-    process = start(folder, *TINY, *ENDLESS, "seed=1,2", "--ray", f"output={folder}")
-    until(lambda: iterations(folder / "seed-1") > 2)
-    process.send_signal(signal.SIGTERM)
-    code, output = finish(process)
-    assert code == 130, output
-    assert statuses(folder)["seed-1"] == state.STOPPED
-    assert checkpoint.load(folder / "seed-1" / "latest.pt")["iter"] >= 2
-    assert not (folder / "seed-1" / ".stop").exists()
-
-
-@pytest.mark.slow
-def test_a_ray_cluster_that_is_not_there_is_exit_code_2(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "robolearn.cli",
-            "sweep",
-            *TINY,
-            "seed=1,2",
-            "--ray",
-            f"output={tmp_path / 's'}",
-        ],
-        env={**os.environ, "RAY_ADDRESS": "127.0.0.1:1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2, done.stderr
-    assert "127.0.0.1:1" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -124,7 +124,7 @@ def _item(word: str, search: bool) -> str | Axis:
     if isinstance(sweep, RangeSweep):
         # Adding up the steps, Hydra may stay just below the stop: 0.7999999999999999.
         tidy = [_tidy(choice) for choice in choices]
-        choices = tuple(text for text in tidy if float(text) != float(sweep.stop))
+        choices = tuple(text for text in tidy if float(text) != sweep.stop)
     if not choices:
         raise ConfigError(f"{quote(word)} has no value: a range ends before its stop, range(START,STOP,STEP)")
     if twice := [choice for i, choice in enumerate(choices) if choice in choices[:i]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from robolearn import config
 from robolearn.commands.report.curves import number
 from robolearn.commands.sweep.grammar import Axis, Plan, run_name, text
 from robolearn.commands.sweep.progress import Tail
@@ -71,6 +72,7 @@ class Search:
         self.sweep, self.plan, self.of = sweep, plan, sweep.search
         self.optuna = optuna()
         self.space = {axis.key: _distribution(axis) for axis in plan.axes}
+        self.iterations = self._length()
         self.study = self._open(jobs)
         self._trials: dict[str, Any] = {}
         self._reported: dict[str, int] = {}
@@ -93,7 +95,7 @@ class Search:
         return study
 
     def _pruner(self) -> Any:
-        pruners, iterations = self.optuna.pruners, self._iterations
+        pruners, iterations = self.optuna.pruners, self.iterations
         if self.of.pruner == "none":
             return pruners.NopPruner()
         if self.of.pruner == "asha":
@@ -104,10 +106,8 @@ class Search:
             interval_steps=max(1, iterations // 50),
         )
 
-    @property
-    def _iterations(self) -> int:
-        from robolearn import config
-
+    def _length(self) -> int:
+        """`max_iterations` of a trial."""
         usual = {
             axis.key: axis.choices[0] if axis.choices else text((axis.numbers or (1,))[0], axis.integer)
             for axis in self.plan.axes
@@ -145,7 +145,7 @@ class Search:
         if run is None:
             values = {axis.key: self._text(axis, trial.params[axis.key]) for axis in self.plan.axes}
             number = len(self.sweep.runs)
-            run = RunState(f"{number:03d}_{run_name(values)}", values, self._iterations)
+            run = RunState(f"{number:03d}_{run_name(values)}", values, self.iterations)
             trial.set_user_attr(_RUN, run.name)
             self.sweep.runs.append(run)
         run.trial = int(trial.number)
@@ -167,12 +167,14 @@ class Search:
             iteration = int(tail.rows[end]["iteration"])
             if iteration <= seen:
                 continue
-            seen = iteration
             value = tail.mean(self.of.metric, self._window(run), end + 1)
+            self._reported[run.name] = iteration
             if value is not None:
                 trial.report(value, iteration)
-        self._reported[run.name] = seen
-        return seen < run.iterations and bool(trial.should_prune())
+                # Asked for each iteration: the pruner skips those that are not the first of its interval.
+                if iteration < run.iterations and trial.should_prune():
+                    return True
+        return False
 
     def ended(self, run: RunState, tail: Tail) -> None:
         """Tell Optuna how a trial ended; one that was stopped stays open, for the search to go on with."""

@@ -74,8 +74,10 @@ class Sweep:
     folder: Path
     words: list[str]
     """The settings as the user wrote them."""
-    threads: int | None = None
-    """Threads of each run; None: the user set them."""
+    jobs: int = 0
+    """Runs at once on this machine; 0: it was not chosen."""
+    threads: int = 1
+    """Threads of each run."""
     own_threads: list[str] = field(default_factory=list)
     """The settings of threads that are added to each run."""
     last: int = 0
@@ -140,6 +142,11 @@ def load(folder: Path) -> Sweep:
 
 def _check(sweep: Sweep) -> None:
     """Raise ValueError where a value cannot be right: the file may have been edited."""
+
+    if not (
+        isinstance(sweep.threads, int) and isinstance(sweep.jobs, int) and sweep.threads > 0 <= sweep.jobs
+    ):
+        raise ValueError("threads and jobs are numbers")
 
     def texts(values: Any) -> bool:
         return isinstance(values, list) and all(isinstance(value, str) for value in values)

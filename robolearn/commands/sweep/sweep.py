@@ -269,35 +269,39 @@ def _all_words(plan: Plan, found: Sweep) -> list[str]:
 
 
 def _share(found: Sweep, resolved: Sequence[Config], options: Options) -> None:
-    """Choose the threads of each run, where the user set none; they stay the same when the sweep is resumed, because
-    the bits of a training depend on them."""
-    number = options.jobs or default_jobs(found, resolved)
-    share = max(1, usable_cores() // number)
+    """Choose runs at once and the threads of each, where the user does not say. Both stay the same when the sweep is
+    resumed, the threads because the bits of a training depend on them."""
+    torch_threads = max(run.torch_threads for run in resolved)
+    # None: a backend without the setting simulates in one thread, or on a GPU.
+    backend_threads = [getattr(run.backend, "threads", None) for run in resolved]
+    chosen = max(torch_threads, *(number or 0 for number in backend_threads))
     if options.ray:
         from robolearn.commands.sweep.cluster import share_of_cluster
 
-        share = share_of_cluster(_total(found), options.jobs)
-    own = []
+        share = chosen or share_of_cluster(_total(found), options.jobs)
+        found.jobs = options.jobs or 0
+    else:
+        most = usable_cores() // chosen if chosen else usable_cores()
+        found.jobs = options.jobs or _default_jobs(max(1, most), _total(found), resolved)
+        share = chosen or max(1, usable_cores() // found.jobs)
+    found.threads = share
     if all(run.torch_threads == 0 for run in resolved):
-        own.append(f"torch_threads={share}")
-    # A backend without the setting simulates in one thread, or on a GPU.
-    if all(getattr(run.backend, "threads", None) == 0 for run in resolved):
-        own.append(f"backend.threads={share}")
-    found.own_threads, found.threads = own, share if own else None
+        found.own_threads.append(f"torch_threads={share}")
+    if all(number == 0 for number in backend_threads):
+        found.own_threads.append(f"backend.threads={share}")
 
 
 def _total(found: Sweep) -> int:
     return found.search.trials if found.search else len(found.runs)
 
 
-def default_jobs(found: Sweep, resolved: Sequence[Config]) -> int:
-    """Runs at once where the user does not say: one a core, and on GPUs one a GPU."""
+def _default_jobs(most: int, total: int, resolved: Sequence[Config]) -> int:
+    """Runs at once where the user does not say: as many as the cores have room for, and on GPUs one a GPU."""
     import torch
 
-    most = usable_cores()
     if any(device_of(run).type == "cuda" for run in resolved):
         most = max(1, torch.cuda.device_count())
-    return max(1, min(most, _total(found)))
+    return min(most, total)
 
 
 # ---------------------------------------------------------------------- running
@@ -328,10 +332,10 @@ def _run(found: Sweep, options: Options) -> int:
     if options.ray:
         from robolearn.commands.sweep.cluster import RayPlace
 
-        place = on_ray = RayPlace(found.threads or 1, gpu="device=cpu" not in found.words)
+        place = on_ray = RayPlace(found.threads, gpu="device=cpu" not in found.words)
         number = options.jobs or on_ray.slots()
     else:
-        number = options.jobs or _default_again(found)
+        number = options.jobs or found.jobs or max(1, usable_cores() // found.threads)
         gpus = _gpus(found, plan)
     left = _total(found) - found.count(FINISHED, PRUNED, FAILED)
     number = max(1, min(number, left))
@@ -356,12 +360,6 @@ def _run(found: Sweep, options: Options) -> int:
     finally:
         place.close()
     return _finish(found, plan, complete)
-
-
-def _default_again(found: Sweep) -> int:
-    if found.threads:
-        return max(1, usable_cores() // found.threads)
-    return default_jobs(found, [])
 
 
 def _gpus(found: Sweep, plan: Plan) -> list[str]:
