@@ -32,11 +32,11 @@ def start(folder: Path, *words: str, cwd: Path | None = None) -> subprocess.Pope
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=600)
     return process.returncode, output
 
 
-def until(condition: Callable[[], Any], seconds: float = 120) -> None:
+def until(condition: Callable[[], Any], seconds: float = 600) -> None:
     """Wait until something is true."""
     end = time.monotonic() + seconds
     while not condition():

@@ -7,6 +7,7 @@ was running is told FAIL, and its settings and its half-trained run go to a new 
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,9 @@ class Search:
         optuna, of = self.optuna, self.of
         from optuna.storages.journal import JournalFileBackend
 
-        storage = optuna.storages.JournalStorage(JournalFileBackend(str(self.sweep.folder / JOURNAL)))
+        journal = (self.sweep.folder / JOURNAL).absolute()
+        mend(journal)
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal)))
         study = optuna.create_study(
             study_name="sweep", storage=storage, direction=of.direction, load_if_exists=True
         )
@@ -129,7 +132,8 @@ class Search:
         distribution = self.space[key]
         if isinstance(distribution, self.optuna.distributions.CategoricalDistribution):
             return value
-        return distribution.to_external_repr(float(value))
+        # The text is rounded: at an end of the interval it may be outside, and Optuna would take another value.
+        return type(distribution.low)(min(max(float(value), distribution.low), distribution.high))
 
     # ------------------------------------------------------------------ Source
 
@@ -199,6 +203,15 @@ class Search:
         metric = self.of.metric
         if tail.rows and not metric.startswith(_LATE) and all(metric not in row for row in tail.rows):
             raise ConfigError(_no_metric(metric, tail))
+
+
+def mend(journal: Path) -> None:
+    """Remove what a kill can leave: the lock, which Optuna would wait for, and a last line that is cut off, which would
+    make the lines after it unreadable. The lock of the sweep's folder is held, so that no other process writes."""
+    journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
+    if journal.is_file():
+        with journal.open("rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _no_metric(metric: str, tail: Tail) -> str:

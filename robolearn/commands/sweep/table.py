@@ -284,7 +284,8 @@ def write_page(sweep: Sweep) -> Path | None:
     if len(runs) < 2:
         return None
     page = page_of(runs)
-    page.title = f"Sweep of {page.title.partition(' runs of ')[2]}: {len(sweep.runs)} runs"
+    kind, what = ("Search", "trials") if sweep.search else ("Sweep", "runs")
+    page.title = f"{kind} of {page.title.partition(' runs of ')[2]}: {len(sweep.runs)} {what}"
     page.sections.insert(0, _overview(sweep, rows, len(runs)))
     path = sweep.folder / PAGE
     write(page, path, plotly_js())
@@ -311,7 +312,7 @@ def _overview(sweep: Sweep, rows: Sequence[Row], curves: int) -> Section:
             *(row.run.settings.get(key, "") for key in keys),
             Cell(row.run.status, marks.get(row.run.status, UNKNOWN)),
             f"{row.iteration}/{row.run.iterations}",
-            number(row.speed),
+            "-" if row.speed is None else f"{row.speed:,.0f}",
             *(number(row.final(name)) for name in columns),
         )
         for row in rows
@@ -324,4 +325,4 @@ def _overview(sweep: Sweep, rows: Sequence[Row], curves: int) -> Section:
         blocks.append(
             PageText(f"The curves below are of the {curves} best trials that were trained to the end.")
         )
-    return Section("sweep", "Sweep", blocks)
+    return Section("sweep", "Search" if sweep.search else "Sweep", blocks)
