@@ -139,9 +139,19 @@ def test_a_missing_package_is_named_with_its_extra(
 # ---------------------------------------------------------------------------------------- the table
 
 
+def show(folder: Path, console: Console) -> None:
+    found = state.load(folder)
+    table.show(found, table.rows_of(found), console)
+
+
+def page_of(folder: Path) -> Path | None:
+    found = state.load(folder)
+    return table.write_page(found, table.rows_of(found))
+
+
 def shown(folder: Path, width: int = 200) -> str:
     console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    table.show(state.load(folder), console)
+    show(folder, console)
     return console.export_text()
 
 
@@ -178,7 +188,7 @@ def test_a_narrow_terminal_gets_fewer_columns_instead_of_cut_numbers(tmp_path: P
     found.columns = ["episode/return", "steps", "seconds"]
     found.save()
     console = Console(width=60, record=True, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
-    table.show(state.load(folder), console)
+    show(folder, console)
     text = console.export_text()
     assert "1234" in text
     assert "…" not in text
@@ -187,7 +197,7 @@ def test_a_narrow_terminal_gets_fewer_columns_instead_of_cut_numbers(tmp_path: P
 
 def test_the_page_compares_the_runs(tmp_path: Path) -> None:
     folder = made_sweep(tmp_path / "s", {"gamma-0.9_seed-1": [1.0, 2.0], "gamma-0.99_seed-1": [3.0, 4.0]})
-    page = table.write_page(state.load(folder))
+    page = page_of(folder)
     assert page == folder / table.PAGE
     text = page.read_text()
     for expected in ("gamma-0.9_seed-1", "gamma-0.99_seed-1", "Sweep of cartpole_balance: 2 runs"):
@@ -195,7 +205,7 @@ def test_the_page_compares_the_runs(tmp_path: Path) -> None:
 
 
 def test_one_run_with_curves_makes_no_page(tmp_path: Path) -> None:
-    assert table.write_page(state.load(made_sweep(tmp_path / "s", {"seed-1": [1.0]}))) is None
+    assert page_of(made_sweep(tmp_path / "s", {"seed-1": [1.0]})) is None
 
 
 # ---------------------------------------------------------------------------------------- one job

@@ -400,10 +400,11 @@ def _threads(found: Sweep) -> str:
 
 def _finish(found: Sweep, plan: Plan, complete: bool) -> int:
     """Tables, page, and how it ended."""
-    table.show(found)
+    rows = table.rows_of(found)
+    table.show(found, rows)
     print(f"\nwrote {found.folder / table.RUNS}")
     try:
-        page = table.write_page(found)
+        page = table.write_page(found, rows)
         if page is not None:
             print(f"wrote {page}")
     except MissingError as error:

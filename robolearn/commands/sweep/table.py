@@ -35,8 +35,8 @@ RUNS, GROUPS, PAGE = "table.csv", "groups.csv", "compare.html"
 USUAL = ("episode/return", "episode/length", "episode/fall_rate")
 """Columns of the table where none is chosen; two of the task's metrics follow."""
 
-MOST_ON_PAGE = 12
-"""Of a search: number of trials whose curves the page shows, the best ones."""
+BEST_ON_PAGE, MOST_ON_PAGE = 12, 120
+"""Number of runs whose curves the page shows: of a search the best ones, else the first ones."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,9 @@ def title(name: str) -> str:
     return name.rpartition("/")[2].replace("_", " ") + (f" [{UNITS[name]}]" if name in UNITS else "")
 
 
-def show(sweep: Sweep, console: Console | None = None) -> None:
-    """Print the tables and write table.csv and, where seeds vary, groups.csv."""
+def show(sweep: Sweep, rows: Sequence[Row], console: Console | None = None) -> None:
+    """Print the tables of `rows_of` a sweep, and write table.csv and, where seeds vary, groups.csv."""
     console = console or Console()
-    rows = rows_of(sweep)
     columns = columns_of(sweep, rows)
     keys = list(dict.fromkeys(key for run in sweep.runs for key in run.settings))
     short = short_keys(keys)
@@ -270,16 +269,15 @@ def _csv(path: Path, lines: Sequence[Sequence[object]]) -> None:
 # ---------------------------------------------------------------------- the page
 
 
-def write_page(sweep: Sweep) -> Path | None:
-    """Write compare.html; None where fewer than two runs have curves.
+def write_page(sweep: Sweep, rows: Sequence[Row]) -> Path | None:
+    """Write compare.html of `rows_of` a sweep; None where fewer than two runs have curves.
 
     Raises:
         MissingError: plotly is not installed.
     """
-    rows = rows_of(sweep)
-    shown = [row.run for row in rows if row.iteration]
+    shown = [row.run for row in rows if row.iteration][:MOST_ON_PAGE]
     if sweep.search is not None:
-        shown = [run for run in shown if run.status == FINISHED][:MOST_ON_PAGE]
+        shown = [run for run in shown if run.status == FINISHED][:BEST_ON_PAGE]
     runs = [data for run in shown if (data := _data(sweep, run)) is not None]
     if len(runs) < 2:
         return None
@@ -325,4 +323,6 @@ def _overview(sweep: Sweep, rows: Sequence[Row], curves: int) -> Section:
         blocks.append(
             PageText(f"The curves below are of the {curves} best trials that were trained to the end.")
         )
+    elif curves == MOST_ON_PAGE < len(rows):
+        blocks.append(PageText(f"The curves below are of the first {curves} runs."))
     return Section("sweep", "Search" if sweep.search else "Sweep", blocks)
