@@ -16,10 +16,10 @@ from rich.console import Console
 
 from robolearn import config
 from robolearn.cli import main
-from robolearn.commands.sweep import state, table
+from robolearn.commands.sweep import grammar, state, table
 from robolearn.commands.sweep.jobs import LocalJob, Training, reason
 from robolearn.commands.sweep.progress import Tail
-from robolearn.commands.sweep.sweep import Options, sweep
+from robolearn.commands.sweep.sweep import Options, resolve_all, share, sweep
 from robolearn.errors import ConfigError, MissingError
 from robolearn.files import holder
 from robolearn.training import checkpoint
@@ -134,6 +134,37 @@ def test_a_missing_package_is_named_with_its_extra(
     with pytest.raises(MissingError, match=r"robolearn\[cluster\]"):
         sweep([*TINY, f"{RATE}=1e-4,1e-3", f"output={tmp_path / 's'}"], options)
     assert not (tmp_path / "s").exists()
+
+
+# ---------------------------------------------------------------------------------------- threads
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "jobs", "threads", "own"),
+    [
+        (["seed=range(1,7)"], None, 6, 1, ["torch_threads=1", "backend.threads=1"]),  # 8 cores // 6 runs
+        (["seed=1,2"], None, 2, 4, ["torch_threads=4", "backend.threads=4"]),
+        (["seed=range(1,31)"], None, 8, 1, ["torch_threads=1", "backend.threads=1"]),
+        (["seed=range(1,31)"], 3, 3, 2, ["torch_threads=2", "backend.threads=2"]),
+        (["seed=range(1,31)", "torch_threads=4"], None, 2, 4, ["backend.threads=4"]),
+        (["seed=range(1,31)", "torch_threads=1", "backend.threads=2"], None, 4, 2, []),
+    ],
+)
+def test_runs_at_once_and_their_threads_share_eight_cores(
+    words: list[str],
+    given: int | None,
+    jobs: int,
+    threads: int,
+    own: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("robolearn.commands.sweep.sweep.usable_cores", lambda: 8)
+    plan = grammar.parse([*TINY, "device=cpu", *words])
+    runs, resolved = resolve_all(plan)
+    found = state.Sweep(tmp_path, list(words), runs=runs)
+    share(found, resolved, Options(jobs=given))
+    assert (found.jobs, found.threads, found.own_threads) == (jobs, threads, own)
 
 
 # ---------------------------------------------------------------------------------------- the table

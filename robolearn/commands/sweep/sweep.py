@@ -118,7 +118,7 @@ def _new(words: list[str], output: str | None, options: Options, held: ExitStack
     """A new sweep, checked, with its folder; None with --show, which prints the runs."""
     plan = grammar.parse(words, options.search)
     _require_axes(plan, options)
-    runs, resolved = ([], _resolve_search(plan)) if options.search else _resolve_all(plan)
+    runs, resolved = ([], _resolve_search(plan)) if options.search else resolve_all(plan)
     if options.show:
         for run in runs:
             print(shlex.join(["robolearn", "train", *plan.words(run.settings)]))
@@ -133,7 +133,7 @@ def _new(words: list[str], output: str | None, options: Options, held: ExitStack
         from robolearn.commands.sweep import search
 
         found.search = search.settings(options, resolved[0])
-    _share(found, resolved, options)
+    share(found, resolved, options)
     found.folder = folder or _new_folder(resolved)
     found.folder.mkdir(parents=True, exist_ok=True)
     held.enter_context(locked(found.folder))
@@ -160,7 +160,7 @@ def _require_axes(plan: Plan, options: Options) -> None:
         raise ConfigError("nothing varies; give several values, such as seed=1,2,3, or use robolearn train")
 
 
-def _resolve_all(plan: Plan) -> tuple[list[RunState], list[Config]]:
+def resolve_all(plan: Plan) -> tuple[list[RunState], list[Config]]:
     """Every combination as a run, with its configuration.
 
     Raises:
@@ -268,7 +268,7 @@ def _all_words(plan: Plan, found: Sweep) -> list[str]:
 # ---------------------------------------------------------------------- threads
 
 
-def _share(found: Sweep, resolved: Sequence[Config], options: Options) -> None:
+def share(found: Sweep, resolved: Sequence[Config], options: Options) -> None:
     """Choose runs at once and the threads of each, where the user does not say. Both stay the same when the sweep is
     resumed, the threads because the bits of a training depend on them."""
     torch_threads = max(run.torch_threads for run in resolved)
