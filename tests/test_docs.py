@@ -32,6 +32,7 @@ TINY = {
     "bench": ["num_envs=8", "--rounds", "1", "--warmup", "1"],
     "deploy": ["--seconds", "0.2", "--max-missed", "1"],
     "grad-check": ["--directions", "3", "--envs", "2"],
+    "sweep": ["num_envs=8", "max_iterations=1"],
 }
 """Arguments that make a command quick; the last value of a setting wins."""
 

@@ -1,0 +1,251 @@
+"""`--search`: settings that Optuna proposes, trial by trial, and ends early where a trial falls behind the others.
+
+Each trial is a run of the sweep. Optuna's part is in study.journal, so that a search goes on after a kill: a trial that
+was running is told FAIL, and its settings and its half-trained run go to a new trial with the same values.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robolearn import config
+from robolearn.commands.report.curves import number
+from robolearn.commands.sweep.grammar import Axis, Plan, run_name, text
+from robolearn.commands.sweep.progress import Tail
+from robolearn.commands.sweep.state import FAILED, FINISHED, PRUNED, STOPPED, RunState, SearchSettings, Sweep
+from robolearn.config.run_config import Config
+from robolearn.errors import ConfigError, MissingError, did_you_mean, listing, quote
+
+JOURNAL = "study.journal"
+DIRECTIONS, PRUNERS = ("maximize", "minimize"), ("median", "asha", "none")
+
+TRIALS = 20
+"""Number of trials where none is given."""
+
+_RUN = "run"
+"""Attribute of a trial: name of its run."""
+
+_LATE = ("episode/", "metric/")
+"""Prefixes of columns that may come later than the first iteration: no episode has ended yet."""
+
+
+def optuna() -> Any:
+    """The package.
+
+    Raises:
+        MissingError: it is not installed.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise MissingError(f"--search needs Optuna ({error}): pip install 'robolearn[cluster]'") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def settings(options: Any, resolved: Config) -> SearchSettings:
+    """The search that the options of the command line describe (`robolearn.commands.sweep.sweep.Options`).
+
+    Raises:
+        ConfigError: an option has no such value.
+        MissingError: Optuna is not installed.
+    """
+    optuna()
+    direction, pruner = options.direction or DIRECTIONS[0], options.pruner or PRUNERS[0]
+    for option, value, valid in (("direction", direction, DIRECTIONS), ("pruner", pruner, PRUNERS)):
+        if value not in valid:
+            hint = did_you_mean(value, valid)
+            raise ConfigError(f"there is no --{option} {quote(value)}{hint or '.'} Valid: {listing(valid)}")
+    return SearchSettings(
+        options.trials or TRIALS, options.metric or "episode/return", direction, pruner, resolved.seed
+    )
+
+
+class Search:
+    """Asks Optuna for trials and tells it how they end; see `robolearn.commands.sweep.scheduler.Source`."""
+
+    def __init__(self, sweep: Sweep, plan: Plan, jobs: int) -> None:
+        assert sweep.search is not None
+        self.sweep, self.plan, self.of = sweep, plan, sweep.search
+        self.optuna = optuna()
+        self.space = {axis.key: _distribution(axis) for axis in plan.axes}
+        self.iterations = self._length()
+        self.study = self._open(jobs)
+        self._trials: dict[str, Any] = {}
+        self._reported: dict[str, int] = {}
+        self._take_over()
+
+    def _open(self, jobs: int) -> Any:
+        optuna, of = self.optuna, self.of
+        from optuna.storages.journal import JournalFileBackend
+
+        journal = (self.sweep.folder / JOURNAL).absolute()
+        mend(journal)
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal)))
+        study = optuna.create_study(
+            study_name="sweep", storage=storage, direction=of.direction, load_if_exists=True
+        )
+        # Another seed after each resume: with the same one, the random trials of the start would come again.
+        seed = int(np.random.SeedSequence((of.seed, len(study.trials))).generate_state(1)[0])
+        study.sampler = optuna.samplers.TPESampler(
+            n_startup_trials=max(3, min(10, of.trials // 3)), constant_liar=jobs > 1, seed=seed
+        )
+        study.pruner = self._pruner()
+        return study
+
+    def _pruner(self) -> Any:
+        pruners, iterations = self.optuna.pruners, self.iterations
+        if self.of.pruner == "none":
+            return pruners.NopPruner()
+        if self.of.pruner == "asha":
+            return pruners.SuccessiveHalvingPruner(min_resource=max(1, iterations // 27), reduction_factor=3)
+        return pruners.MedianPruner(
+            n_startup_trials=max(1, min(5, self.of.trials // 4)),
+            n_warmup_steps=iterations // 5,
+            interval_steps=max(1, iterations // 50),
+        )
+
+    def _length(self) -> int:
+        """`max_iterations` of a trial."""
+        usual = {
+            axis.key: axis.choices[0] if axis.choices else text((axis.numbers or (1,))[0], axis.integer)
+            for axis in self.plan.axes
+        }
+        return config.resolve(self.plan.words(usual)).max_iterations
+
+    def _take_over(self) -> None:
+        """Settle the trials of a process that was stopped or killed: give their settings to new trials."""
+        states = self.optuna.trial.TrialState
+        waiting = {trial.user_attrs.get(_RUN) for trial in self.study.get_trials(states=(states.WAITING,))}
+        for trial in self.study.get_trials(states=(states.RUNNING,)):
+            self.study.tell(trial.number, state=states.FAIL)
+        for run in self.sweep.runs:
+            if run.status == STOPPED and run.name not in waiting:
+                params = {key: self._param(key, value) for key, value in run.settings.items()}
+                self.study.enqueue_trial(params, user_attrs={_RUN: run.name})
+
+    def _param(self, key: str, value: str) -> Any:
+        distribution = self.space[key]
+        if isinstance(distribution, self.optuna.distributions.CategoricalDistribution):
+            return value
+        # The text is rounded: at an end of the interval it may be outside, and Optuna would take another value.
+        return type(distribution.low)(min(max(float(value), distribution.low), distribution.high))
+
+    # ------------------------------------------------------------------ Source
+
+    def next(self) -> RunState | None:
+        """A run with the settings of the next trial: one that was stopped, or a new one; None where all are made."""
+        states = self.optuna.trial.TrialState
+        stopped = bool(self.study.get_trials(deepcopy=False, states=(states.WAITING,)))
+        if not stopped and len(self.sweep.runs) >= self.of.trials:
+            return None
+        trial = self.study.ask(self.space)
+        name = trial.user_attrs.get(_RUN)
+        run = next((run for run in self.sweep.runs if run.name == name), None)
+        if run is None:
+            values = {axis.key: self._text(axis, trial.params[axis.key]) for axis in self.plan.axes}
+            number = len(self.sweep.runs)
+            run = RunState(f"{number:03d}_{run_name(values)}", values, self.iterations)
+            trial.set_user_attr(_RUN, run.name)
+            self.sweep.runs.append(run)
+        run.trial = int(trial.number)
+        self._trials[run.name] = trial
+        self._reported[run.name] = 0
+        return run
+
+    def _text(self, axis: Axis, value: Any) -> str:
+        return value if isinstance(value, str) else text(float(value), axis.integer)
+
+    def watch(self, run: RunState, tail: Tail) -> bool:
+        """Report the metric of the new iterations; whether the pruner ends the trial.
+
+        What is reported is a mean over as many iterations as the value at the end is.
+        """
+        self._require_metric(tail)
+        trial, seen = self._trials[run.name], self._reported[run.name]
+        for end in range(len(tail.rows)):
+            iteration = int(tail.rows[end]["iteration"])
+            if iteration <= seen:
+                continue
+            value = tail.mean(self.of.metric, self._window(run), end + 1)
+            self._reported[run.name] = iteration
+            if value is not None:
+                trial.report(value, iteration)
+                # Asked for each iteration: the pruner skips those that are not the first of its interval.
+                if iteration < run.iterations and trial.should_prune():
+                    return True
+        return False
+
+    def ended(self, run: RunState, tail: Tail) -> None:
+        """Tell Optuna how a trial ended; one that was stopped stays open, for the search to go on with."""
+        states = self.optuna.trial.TrialState
+        trial = self._trials.pop(run.name)
+        if run.status == STOPPED:
+            return
+        value = tail.mean(self.of.metric, self._window(run))
+        if run.status == FINISHED and value is None:
+            run.status, run.error = FAILED, _no_metric(self.of.metric, tail)
+        run.value = value
+        if run.status == FINISHED:
+            self.study.tell(trial, value)
+        else:
+            self.study.tell(trial, state=states.PRUNED if run.status == PRUNED else states.FAIL)
+
+    def _window(self, run: RunState) -> int:
+        return self.sweep.last or max(1, run.iterations // 10)
+
+    def _require_metric(self, tail: Tail) -> None:
+        """Refuse a metric that the runs do not have as soon as that is known, not after the first trial."""
+        metric = self.of.metric
+        if tail.rows and not metric.startswith(_LATE) and all(metric not in row for row in tail.rows):
+            raise ConfigError(_no_metric(metric, tail))
+
+
+def mend(journal: Path) -> None:
+    """Remove what a kill can leave: the lock, which Optuna would wait for, and a last line that is cut off, which would
+    make the lines after it unreadable. The lock of the sweep's folder is held, so that no other process writes."""
+    journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
+    if journal.is_file():
+        with journal.open("rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _no_metric(metric: str, tail: Tail) -> str:
+    there = list(dict.fromkeys(name for row in tail.rows for name in row))
+    hint = did_you_mean(metric, there)
+    return f"--metric {quote(metric)} is no column of the runs' metrics.jsonl{hint or '.'} Valid: {listing(there)}"
+
+
+def _distribution(axis: Axis) -> Any:
+    distributions = optuna().distributions
+    if axis.numbers is None:
+        return distributions.CategoricalDistribution(axis.choices)
+    low, high, step = axis.numbers
+    if axis.integer:
+        return distributions.IntDistribution(
+            int(min(low, high)), int(max(low, high)), log=axis.log, step=max(1, round(abs(step)))
+        )
+    low, high = min(low, high), max(low, high)
+    return distributions.FloatDistribution(low, high, log=axis.log, step=abs(step) or None)
+
+
+def tell_best(sweep: Sweep, plan: Plan) -> None:
+    """Print the best trial as the command that trains it."""
+    assert sweep.search is not None
+    sign = 1 if sweep.search.direction == "maximize" else -1
+    done = [run for run in sweep.runs if run.status == FINISHED and run.value is not None]
+    if not done:
+        print("no trial was trained to its end")
+        return
+    best = max(done, key=lambda run: sign * (run.value or 0.0))
+    words = plan.words(best.settings)
+    print(f"best: {sweep.search.metric} {number(best.value)}, {sweep.path(best)}")
+    print(f"  {shlex.join(['robolearn', 'train', *words, *sweep.own_threads])}")
+    more = [word for word in words if not word.startswith("seed=")]
+    print("one seed may be luck; several:")
+    seeds = ",".join(str(sweep.search.seed + i) for i in range(1, 4))
+    print(f"  {shlex.join(['robolearn', 'sweep', *more, f'seed={seeds}'])}")
