@@ -110,7 +110,10 @@ class Watch:
 
     def _beat(self) -> None:
         beats = 0
+        parent = os.getppid()
         while not self._done.wait(BEAT_S):
+            if os.getppid() != parent:
+                os._exit(LOST)  # the launcher was killed: nobody would stop this rank
             beats += 1
             since = self._since
             message = {
