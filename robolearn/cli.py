@@ -476,6 +476,78 @@ def bench(
 
 
 @app.command(epilog=EPILOG, context_settings=WIDTH)
+def plan(
+    overrides: Overrides = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|NAME", help="Constants of another machine; this one is measured where omitted."
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write this machine's constants here (YAML).", show_default=False),
+    ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(min=0, max=1e6, metavar="USD_PER_HOUR", help="Price of one machine for an hour."),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="File for the results, as JSON.", show_default=False)
+    ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            help="Numbers of environments to measure; num_envs, a half and a quarter where omitted."
+        ),
+    ] = None,
+    iterations: Annotated[int, typer.Option(min=2, max=1000, help="Measured iterations of each size.")] = 10,
+    latency: Annotated[
+        float | None, typer.Option(min=0, max=1e7, metavar="US", help="Of the network between machines [us].")
+    ] = None,
+    bandwidth: Annotated[
+        float | None,
+        typer.Option(min=1e-3, max=1e6, metavar="GBPS", help="Of the network between machines [Gb/s]."),
+    ] = None,
+    marginal: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Share of one process's speed that each further rank must add to pay."
+        ),
+    ] = 0.5,
+    example: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE", help="The same formulas for a language model: llm.", show_default=False
+        ),
+    ] = None,
+) -> int:
+    """Tell what a run will take before it starts: memory, time, cost, ranks and staleness that pay.
+
+    This machine is measured by a few short trainings, in about a minute.
+
+    \b
+    robolearn plan task=humanoid_walk num_envs=4096 --price 0.4
+    robolearn plan task=humanoid_walk num_envs=4096 --save machine.yaml
+    robolearn plan task=humanoid_walk num_envs=8192 --machine machine.yaml --bandwidth 25 --latency 30
+    robolearn plan --example llm
+    """
+    from robolearn.commands.plan import plan as planning
+
+    if example is not None:
+        if overrides:
+            raise ConfigError(
+                f"{quote(overrides[0])} does not go with --example, whose file states all inputs"
+            )
+        planning.plan_example(example, json)
+        return OK
+    planning.plan(
+        overrides or [], machine, save, price, json, sizes, iterations, latency, bandwidth, marginal
+    )
+    return OK
+
+
+@app.command(epilog=EPILOG, context_settings=WIDTH)
 def report(
     words: Words = None,
     output: Annotated[
