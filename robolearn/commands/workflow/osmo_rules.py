@@ -1,8 +1,8 @@
 """What an OSMO workflow may hold: its published fields, and the rules between them.
 
 After NVIDIA OSMO's own models (github.com/NVIDIA/OSMO, src/utils/job/workflow.py, task.py, common.py,
-src/utils/connectors/postgres.py and src/lib/api/storage.py, August 2026), which forbid unknown fields. `dataset` (gone in
-6.4) and `labels` (not in 6.3) are left out: a file that passes here is valid in both.
+src/utils/connectors/postgres.py and src/lib/api/storage.py, August 2026), which forbid unknown fields. `dataset`, which is
+gone in 6.4, and `labels`, which 6.3 lacks, are left out: a file that passes here is valid in both.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _SIZE = re.compile(r"\d+(\.\d+)?(T|Ti|TiB|G|Gi|GiB|M|Mi|MiB|K|Ki|KiB|B|m)?")
 _CODES = re.compile(r"(\d+(-\d+)?)(,\d+(-\d+)?)*")
 _SPAN = re.compile(r"\d+(us|ms|s|m|h|d)|P(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
 _TOKEN = re.compile(r"\{\{(.*?)\}\}")
+ACTIONS = ("COMPLETE", "FAIL", "RESCHEDULE")
 HIGHEST = 255
 """Exit codes above it are OSMO's own."""
 
@@ -200,10 +201,8 @@ class Task(Strict):
     def _actions(cls, value: dict[str, Word]) -> dict[str, Word]:
         taken: dict[int, str] = {}
         for action, codes in value.items():
-            if action.upper() not in ("COMPLETE", "FAIL", "RESCHEDULE"):
-                # OSMO's own enumeration takes the names of the states.
-                if action.upper() not in ("COMPLETED", "FAILED", "RESCHEDULED"):
-                    raise ValueError(f"unknown action {quote(action)}; valid: COMPLETE, FAIL, RESCHEDULE")
+            if action.upper() not in ACTIONS:
+                raise ValueError(f"unknown action {quote(action)}; valid: COMPLETE, FAIL, RESCHEDULE")
             if isinstance(codes, float) or not _CODES.fullmatch(str(codes)):
                 raise ValueError(f"{action}: {quote(codes)} are no exit codes; write 75 or 0,20-30")
             for part in str(codes).split(","):

@@ -20,7 +20,10 @@ group that torchrun restarts may read addresses of the processes before (torch 2
 RENDEZVOUS = "--rdzv-conf=last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"
 """A lost node is noticed after 3 s instead of 15."""
 
-CHOOSE = f'if [ -e {RUN}/latest.pt ]; then exec robolearn train resume={RUN} "$@"; fi; exec robolearn train output={RUN} "$@"'
+CHOOSE = (
+    f'if [ -e {RUN}/latest.pt ]; then exec robolearn train resume={RUN} "$@"; fi; '
+    f'exec robolearn train output={RUN} "$@"'
+)
 """Starts or resumes; each rank does it anew when torchrun restarts it."""
 
 

@@ -102,7 +102,7 @@ def _sbatch(request: Request, step: Step) -> str:
         '  kill -0 "$pid" 2>/dev/null || break',
         "done",
         "",
-        "# torchrun exits with 1 whatever its ranks return: the last checkpoint tells whether the training is complete.",
+        "# torchrun exits with 1 whatever its ranks return: the last checkpoint tells whether all is done.",
         '[ -e "$final" ] && exit 0',
         scripts.give_up(),
         "# A job that exits in its grace time is not requeued by Slurm. Without a checkpoint it would fail again.",
@@ -117,8 +117,8 @@ def _sbatch(request: Request, step: Step) -> str:
 def _submit(request: Request, steps: list[Step]) -> str:
     lines = [
         "#!/bin/bash",
-        f"# Submits {', '.join(s.name for s in steps)}: each begins once the one before it has succeeded, and is cancelled",
-        "# where that failed. Run it again after a failure: what is done is skipped, and a training resumes.",
+        f"# Submits {', '.join(s.name for s in steps)}. Each begins once the one before it has succeeded, and is",
+        "# cancelled where that failed. After a failure run it again: what is done is skipped, and a training resumes.",
         "set -euo pipefail",
         'cd "$(dirname "$0")"',
         "mkdir -p logs",

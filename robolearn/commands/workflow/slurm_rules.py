@@ -15,7 +15,7 @@ _TIME = (
 )
 _SIZE = r"\d+[KMGT]?"
 _COUNT = r"[1-9]\d*"
-_TEXT = r".+"
+_DEPENDENCY = r"(singleton|(after|afterany|afterburstbuffer|aftercorr|afternotok|afterok):[\w:+.-]+)"
 _GRES = r"([A-Za-z0-9_.-]+:)?\d+(,([A-Za-z0-9_.-]+:)?\d+)*"
 
 VALUES = {
@@ -43,8 +43,7 @@ VALUES = {
         "a signal with seconds before the end, such as USR1@120",
     ),
     "dependency": (
-        r"(singleton|(after|afterany|afterburstbuffer|aftercorr|afternotok|afterok):[\w:+$%{}.-]+)"
-        r"([,?](singleton|(after|afterany|afterburstbuffer|aftercorr|afternotok|afterok):[\w:+$%{}.-]+))*",
+        rf"{_DEPENDENCY}([,?]{_DEPENDENCY})*",
         "kind:job, such as afterok:123",
     ),
     "kill-on-invalid-dep": (r"yes|no", "yes or no"),
