@@ -36,7 +36,8 @@ def checked(model: type[Model], content: object, where: str = "") -> Model:
     try:
         return model.model_validate(content)
     except pydantic.ValidationError as error:
-        faults = error.errors(include_url=False)
+        # An unknown field first: one that is missing beside it is often the same, misspelt.
+        faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         prefix = f"{where}: " if where else ""
         raise ConfigError(f"{prefix}{_fault(model, faults[0])}{more}") from None
@@ -61,11 +62,11 @@ def _fault(model: type[pydantic.BaseModel], fault: Any) -> str:
 
 def _path(place: tuple[int | str, ...]) -> str:
     """`a.b[2].c` for ("a", "b", 2, "c"); the names of classes that pydantic adds for unions are left out."""
-    text = ""
+    text, classes = "", {each.__name__ for each in Strict.__subclasses__()}
     for part in place:
         if isinstance(part, int):
             text += f"[{part}]"
-        elif not part[:1].isupper() and not part.startswith("function-"):
+        elif part not in classes and not part.startswith("function-"):
             text += f".{part}" if text else part
     return text
 

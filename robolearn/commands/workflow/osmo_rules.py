@@ -1,8 +1,8 @@
 """What an OSMO workflow may hold: its published fields, and the rules between them.
 
-After NVIDIA OSMO's own models (github.com/NVIDIA/OSMO, src/utils/job/workflow.py, task.py, common.py,
-src/utils/connectors/postgres.py and src/lib/api/storage.py, August 2026), which forbid unknown fields. `dataset`, which is
-gone in 6.4, and `labels`, which 6.3 lacks, are left out: a file that passes here is valid in both.
+After NVIDIA OSMO's own models, which forbid unknown fields (github.com/NVIDIA/OSMO, August 2026, in src:
+utils/job/workflow.py, task.py and common.py, utils/connectors/postgres.py, lib/api/storage.py). `dataset`, gone in 6.4,
+and `labels`, not in 6.3, are left out: a file that passes here is valid in both.
 """
 
 from __future__ import annotations
