@@ -1,4 +1,4 @@
-"""One file or folder a command: eval, sim, play, report, robot, bench, doctor, grad-check (`train` is in
+"""One file or folder a command: eval, sim, play, report, robot, bench, plan, workflow, doctor, grad-check (`train` is in
 `training/train.py`).
 
 May import: export, views and the layers below them. Each has one entry function, which `cli.py` calls; `exits.py` turns
