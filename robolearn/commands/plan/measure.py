@@ -358,8 +358,8 @@ def _peak(pid: int) -> float:
 
 
 def _gpu_used(device: torch.device) -> float:
-    if device.type != "cuda":
-        return 0.0
+    if device.type != "cuda" or (device.index or 0) >= torch.cuda.device_count():
+        return 0.0  # a missing GPU is reported by the training
     free, total = torch.cuda.mem_get_info(device)
     return float(total - free)
 

@@ -209,7 +209,7 @@ def lines(
     what = f"{workload.task} on {workload.backend}, {workload.learner}"
     sizes = f"measured with {listing(map(str, m.num_envs))} environments, {m.iterations} iterations each"
     title = f"{what}, {p.num_envs} environments x {p.num_steps} steps an iteration, {steps}"
-    out = [title, f"{machine.name}: {on}, {machine.cores} cores; {sizes}"]
+    out = [title, f"{machine.name}: {on}, {machine.cores} core{'s' if machine.cores > 1 else ''}; {sizes}"]
     out += [f"note: {note}" for note in notes]
     out += ["", *_memory(machine, p), "", *_time(machine, p), "", *_ranks(machine, p, marginal)]
     return [*out, "", *_asynchronous(machine, workload, p)]
@@ -241,9 +241,13 @@ def _time(machine: Machine, p: Prediction) -> list[str]:
     rows.append(["  time", seconds_text(p.seconds), f"of which {seconds_text(p.start)} to start and to end"])
     if machine.price is not None:
         rows.append(["  cost", _usd(machine.price * p.seconds / 3600), f"at {machine.price:g} USD an hour"])
-    both = "simulate + infer" if i.collect >= i.learn else "learn"
+    longer = "(simulate + infer)" if i.collect >= i.learn else "learn"
     rows.append(
-        ["  ceiling of overlap", f"{p.ceiling:.2f} x", f"total / ({both}): collecting while learning"]
+        [
+            "  ceiling of overlap",
+            f"{p.ceiling:.2f} x",
+            f"total / {longer}: what collecting while learning gains at most",
+        ]
     )
     return table(rows, "lrl", indent="")
 
@@ -286,9 +290,7 @@ def _ranks(machine: Machine, p: Prediction, marginal: float) -> list[str]:
             f"ranks=1 takes {100 * cost:.0f} % longer than without ranks: a batch is computed in shards, for equal bits"
         )
     if p.gpu_bytes is None:
-        out.append(
-            f"on this machine alone they gain nothing: one process uses its {machine.cores} cores already"
-        )
+        out.append("on this machine alone they gain nothing: one process uses all of its cores already")
     return out
 
 

@@ -71,14 +71,18 @@ def _mark(step: Step, folder: Path) -> None:
 
 
 def _run(words: list[str], folder: Path) -> int:
-    process = subprocess.Popen([sys.executable, "-m", "robolearn.cli", *words], cwd=folder)
+    # In a session of its own: Ctrl-C would reach the step twice, and a second signal ends a training without a checkpoint.
+    command = [sys.executable, "-m", "robolearn.cli", *words]
+    process = subprocess.Popen(command, cwd=folder, start_new_session=True)
     try:
         return process.wait()
-    except BaseException:
-        # Ctrl-C in a terminal has reached the step too; SIGTERM has not. A training saves a checkpoint.
-        if process.poll() is None:
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait()
+        except KeyboardInterrupt:  # pressed again: at once
             process.send_signal(signal.SIGTERM)
-        process.wait()
+            process.wait()
         raise
 
 

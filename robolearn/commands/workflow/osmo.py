@@ -27,7 +27,10 @@ def files(request: Request) -> dict[str, str]:
         raise ConfigError(
             "--engine osmo needs --store, where checkpoints and results go, such as s3://bucket/path"
         )
-    content = {"version": 2, "workflow": _workflow(request)}
+    content: dict[str, Any] = {"version": 2, "workflow": _workflow(request)}
+    for group in content["workflow"]["groups"]:
+        for task in group["tasks"]:
+            scripts.require_bash(task["files"][0]["contents"], f"the script of {task['name']}")
     head = (
         "# robolearn workflow: submit with  osmo workflow submit workflow.yaml\n"
         "# The training is scheduled again where it is preempted or fails after a checkpoint, and resumes from it.\n"
