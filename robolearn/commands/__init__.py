@@ -1,5 +1,5 @@
-"""One file or folder a command: eval, sim, play, report, robot, bench, plan, workflow, doctor, grad-check; `train` is in
-`training/train.py`.
+"""One file or folder a command: eval, sim, play, report, robot, bench, plan, workflow, doctor, grad-check; `train` is
+in `training/train.py`.
 
 May import: export, views and the layers below them. Each has one entry function, which `cli.py` calls; `exits.py` turns
 exceptions into exit codes. Read `evaluate.py` first.

@@ -558,7 +558,11 @@ def test_an_osmo_training_is_scheduled_again_after_a_checkpoint_and_hands_its_ru
         """A task's script with folders of this test in place of tokens and of OSMO's own."""
         (file,) = (f for f in groups[group]["tasks"][0]["files"] if f["path"].endswith(".sh"))
         text = file["contents"].replace("{{input:0}}", str(kept)).replace("{{output}}", str(output))
-        return str(text).replace("/work", str(work)).replace("/tmp/suite.yaml", str(tmp_path / "suite.yaml"))
+        return (
+            str(text)
+            .replace("/tmp/robolearn", str(work))
+            .replace("/tmp/suite.yaml", str(tmp_path / "suite.yaml"))
+        )
 
     job = subprocess.Popen(["bash", "-c", script(0)], env=tools, start_new_session=True)
     until((work / "run" / "latest.pt").exists)
@@ -588,5 +592,7 @@ def test_an_osmo_training_that_fails_at_once_is_not_scheduled_again(tmp_path, to
     text = content["workflow"]["groups"][0]["tasks"][0]["files"][0]["contents"].replace(
         "num_envs", "num_evns"
     )
-    text = text.replace("{{input:0}}", str(tmp_path / "none")).replace("/work", str(tmp_path / "work"))
+    text = text.replace("{{input:0}}", str(tmp_path / "none")).replace(
+        "/tmp/robolearn", str(tmp_path / "work")
+    )
     assert subprocess.run(["bash", "-c", text], env=tools, check=False, cwd=tmp_path).returncode == 2

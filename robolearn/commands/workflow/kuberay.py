@@ -11,7 +11,7 @@ from robolearn.commands.workflow.yaml_text import dumped
 from robolearn.errors import ConfigError
 
 RAY = "2.60.0"
-FILES, STORE = "/workflow", "/store"
+FILES, STORE = "/etc/robolearn", "/store"
 """Where scripts and the volume are mounted."""
 KEPT = 600
 """Seconds that a finished job stays to be looked at."""

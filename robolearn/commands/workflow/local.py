@@ -71,7 +71,7 @@ def _mark(step: Step, folder: Path) -> None:
 
 
 def _run(words: list[str], folder: Path) -> int:
-    # In a session of its own: Ctrl-C would reach the step twice, and a second signal ends a training without a checkpoint.
+    # In a session of its own: else Ctrl-C reaches the step twice, and a second signal ends a training at once.
     command = [sys.executable, "-m", "robolearn.cli", *words]
     process = subprocess.Popen(command, cwd=folder, start_new_session=True)
     try:

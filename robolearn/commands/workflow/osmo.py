@@ -11,7 +11,7 @@ from robolearn.errors import ConfigError
 
 AGAIN = 75
 """Exit code (EX_TEMPFAIL) after which OSMO schedules the training again."""
-WORK = "/work"
+WORK = "/tmp/robolearn"
 STORAGE = "64Gi"
 
 
