@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from robolearn import __version__
+from robolearn.commands.cluster import plan, workflow
 from robolearn.commands.exits import CHECK_FAILED, MISSING, OK, exit_code
 from robolearn.commands.export import DEPLOY_EPILOG, EXPORT_EPILOG, deploy, export
 from robolearn.commands.options import Output, Overrides, Words
@@ -556,6 +557,10 @@ def bench(
 
     measure(overrides or [], rounds, warmup, sizes, json)
     return OK
+
+
+app.command(epilog=EPILOG, context_settings=WIDTH)(plan)
+app.command(epilog=EPILOG, context_settings=WIDTH)(workflow)
 
 
 @app.command(epilog=EPILOG, context_settings=WIDTH)

@@ -29,6 +29,7 @@ TINY = {
     "sim": ["--steps", "10", "--num-envs", "2"],
     "export": ["--starts", "4", "--seconds", "0.1", "--measure-seconds", "0"],
     "report": ["--no-stills"],
+    "plan": ["num_envs=8", "--iterations", "2"],
     "bench": ["num_envs=8", "--rounds", "1", "--warmup", "1"],
     "deploy": ["--seconds", "0.2", "--max-missed", "1"],
     "grad-check": ["--directions", "3", "--envs", "2"],

@@ -1,0 +1,598 @@
+"""`robolearn workflow`: its files pass the engines' rules, faults planted in them are named, and its steps run here."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from robolearn.cli import main
+from robolearn.commands.suite import spec
+from robolearn.commands.workflow import kuberay_rules, osmo_rules, slurm_rules, steps
+from robolearn.errors import ConfigError
+from tests.test_docs import parse
+
+TASK = ["task=cartpole_balance", "num_envs=16", "max_iterations=3"]
+IMAGE = ["--image", "reg/robolearn:1"]
+STORE = {"osmo": "s3://bucket/runs", "kuberay": "claim", "slurm": None}
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+
+
+def written(engine: str, folder: Path, *words: str) -> Path:
+    """The folder of a workflow for an engine."""
+    store = STORE[engine]
+    options = [*IMAGE, *(["--store", store] if store else [])] if engine != "slurm" else []
+    assert main(["workflow", "--engine", engine, "--output", str(folder), *options, *TASK, *words]) == 0
+    return folder
+
+
+# ---------------------------------------------------------------------------------------- what is written
+
+
+@pytest.mark.parametrize("engine", steps.ENGINES)
+def test_the_steps_of_every_engine_are_commands_that_robolearn_takes(engine, tmp_path):
+    folder = written(engine, tmp_path, "--target", "jetson-thor", "learner.gamma=0.98")
+    text = "\n".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+    found = [line.strip() for line in text.splitlines() if re.search(r"\brobolearn (eval|export|sim) ", line)]
+    for line in found:
+        parse(line[line.index("robolearn ") :].split()[1:])
+    assert {line[line.index("robolearn ") :].split()[1] for line in found} == {"eval", "export", "sim"}
+    assert "--target jetson-thor" in text
+    assert "learner.gamma=0.98" in text
+    assert "resume=run" in text
+
+
+def test_the_files_of_an_engine_are_all_there(tmp_path):
+    assert {p.name for p in written("osmo", tmp_path / "o").iterdir()} == {"workflow.yaml", "workflow.json"}
+    jobs = {f"{step}.sbatch" for step in steps.STEPS}
+    assert {p.name for p in written("slurm", tmp_path / "s").iterdir()} == {
+        *jobs,
+        *("submit.sh", "suite.yaml", "workflow.json"),
+    }
+    assert {p.name for p in written("kuberay", tmp_path / "k").iterdir()} == {
+        *(f"{step}.yaml" for step in steps.STEPS),
+        *("files.yaml", "submit.sh", "workflow.json"),
+    }
+    assert os.access(tmp_path / "s" / "submit.sh", os.X_OK)
+
+
+def test_several_ranks_are_started_by_torchrun_with_the_two_variables(tmp_path):
+    text = (written("slurm", tmp_path, "--nodes", "2", "--gpus-per-node", "4") / "train.sbatch").read_text()
+    assert "export OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in text
+    for word in (
+        "--nproc-per-node=4",
+        "--rdzv-conf=last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3",
+        '--rdzv-id="$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}"',
+        "--signals-to-handle=SIGTERM,SIGINT,SIGUSR1",
+    ):
+        assert word in text
+    options = {name: value for name, value, _ in slurm_rules.options(text, "x")}
+    assert (options["nodes"], options["gpus-per-node"], options["signal"]) == ("2", "4", "USR1@120")
+
+
+def test_one_rank_needs_no_torchrun(tmp_path):
+    text = (written("slurm", tmp_path) / "train.sbatch").read_text()
+    assert "torchrun --" not in text
+    # A process without torchrun would be ended by USR1.
+    assert {name: value for name, value, _ in slurm_rules.options(text, "x")}["signal"] == "TERM@120"
+
+
+def test_ranks_say_how_many_processes_there_are_and_are_no_setting_of_each(tmp_path):
+    text = (written("slurm", tmp_path, "--nodes", "2", "ranks=4") / "train.sbatch").read_text()
+    assert "--nproc-per-node=2" in text
+    assert "ranks=4" not in text
+
+
+def test_osmo_passes_data_from_task_to_task_and_schedules_a_training_again(tmp_path):
+    content = yaml.safe_load((written("osmo", tmp_path, "--nodes", "2") / "workflow.yaml").read_text())
+    train, *rest = content["workflow"]["groups"]
+    lead, other = train["tasks"]
+    assert (lead["lead"], other["lead"], train["ignoreNonleadStatus"]) == (True, False, False)
+    assert lead["exitActions"]["RESCHEDULE"] == "75"
+    # What is uploaded while it runs is the input of the next attempt.
+    (checkpoint,) = lead["checkpoint"]
+    assert lead["inputs"] == other["inputs"] == [{"url": checkpoint["url"] + "/run"}]
+    sources = [task["inputs"] for group in rest for task in group["tasks"]]
+    assert sources == [[{"task": "train-0"}], [{"task": "evaluate"}], [{"task": "export"}]]
+
+
+def test_slurm_begins_a_step_where_the_one_before_has_succeeded(tmp_path):
+    text = (written("slurm", tmp_path) / "submit.sh").read_text()
+    for before, step in zip(steps.STEPS, steps.STEPS[1:], strict=False):
+        assert f'--dependency=afterok:"$job_{before}" {step}.sbatch' in text
+
+
+def test_a_task_of_ones_own_is_taken_along(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("code").mkdir()
+    source = (
+        "from robolearn.tasks.cartpole import CartpoleBalance\n\nclass Mine(CartpoleBalance):\n    pass\n"
+    )
+    Path("code/mine.py").write_text(source)
+    words = ["task=code/mine.py:Mine", "num_envs=4", "--output", "out"]
+    assert main(["workflow", "--engine", "slurm", *words]) == 0
+    assert Path("out/mine.py").read_text() == source
+    assert "task=mine.py:Mine" in Path("out/train.sbatch").read_text()
+    assert "robolearn eval run task=mine.py:Mine" in Path("out/evaluate.sbatch").read_text()
+    assert (
+        main(["workflow", "--engine", "osmo", *words[:2], "--output", "o", *IMAGE, "--store", "s3://b"]) == 0
+    )
+    content = yaml.safe_load(Path("o/workflow.yaml").read_text())
+    files = {f["path"]: f["contents"] for f in content["workflow"]["groups"][1]["tasks"][0]["files"]}
+    assert files["/tmp/mine.py"] == source
+
+
+def test_the_suite_that_is_written_is_one_that_sim_takes(tmp_path):
+    (scenario,) = spec.read(written("slurm", tmp_path, "--min-survival", "0.75") / "suite.yaml").scenarios
+    assert scenario.policy == "bundle"
+    assert [(gate.measure, gate.low) for gate in scenario.gates] == [("survival", 0.75)]
+
+
+def test_actors_on_kuberay_are_placed_on_workers_of_their_own(tmp_path):
+    placement = tmp_path / "placement.yaml"
+    placement.write_text("actors: 3\n")
+    words = ["--nodes", "3", "--gpus-per-node", "1", "mode=async", f"placement={placement}"]
+    folder = written("kuberay", tmp_path / "out", *words)
+    job = yaml.safe_load((folder / "train.yaml").read_text())
+    groups = {g["groupName"]: g for g in job["spec"]["rayClusterSpec"]["workerGroupSpecs"]}
+    assert groups["learner"]["replicas"] == 1
+    assert groups["sim"]["replicas"] == 2
+    files = yaml.safe_load((folder / "files.yaml").read_text())["data"]
+    assert files["placement.yaml"] == "actors: 3\n"
+    assert "mode=async placement=placement.yaml" in files["train.sh"]
+
+
+# ---------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("words", "offender"),
+    [
+        (["--engine", "slrum"], "slrum"),
+        ([], "--engine"),
+        (["--engine", "slurm", "--local"], "--local"),
+        (["--engine", "osmo", "--store", "s3://b"], "--image"),
+        (["--engine", "osmo", *IMAGE], "--store"),
+        (["--engine", "osmo", *IMAGE, "--store", "ftp://b/x"], "ftp://b/x"),
+        (["--engine", "kuberay", *IMAGE], "--store"),
+        (["--engine", "kuberay", *IMAGE, "--store", "c", "--nodes", "2"], "mode=async"),
+        (["--engine", "kuberay", *IMAGE, "--store", "c", "--name", "Walk"], "Walk"),
+        (["--engine", "slurm", "--memory", "lots"], "lots"),
+        (["--engine", "slurm", "--sbatch", "partion=gpu"], "partion"),
+        (["--engine", "slurm", "--sbatch", "time=soon"], "soon"),
+        (["--engine", "slurm", "--setup", "if true"], "train.sbatch"),
+        (["--engine", "slurm", "--target", "jetson-nix"], "jetson-nix"),
+        (["--engine", "slurm", "--suite", "none.yaml"], "none.yaml"),
+        (["--engine", "slurm", "ranks=3", "--nodes", "2"], "ranks=3"),
+        (["--engine", "slurm", "ranks=3", "--gpus-per-node", "4"], "ranks=3"),
+        (["--engine", "slurm", "output=here"], "output=here"),
+        (["--engine", "slurm", "resume=there"], "resume=there"),
+        (["--engine", "slurm", "learner.gama=1"], "learner.gama"),
+        (["--engine", "slurm", "robot=my.xml"], "my.xml"),
+        (["--engine", "osmo", *IMAGE, "--store", "s3://b", "--sbatch", "partition=x"], "--sbatch"),
+        (["--local", "--nodes", "2"], "--nodes"),
+        (["--local", "--gpus-per-node", "2"], "--gpus-per-node"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(tmp_path, capsys, monkeypatch, words, offender):
+    monkeypatch.chdir(tmp_path)
+    assert main(["workflow", "--output", "out", *TASK, *words]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert offender in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_results_of_another_training_is_refused(tmp_path, capsys):
+    written("slurm", tmp_path)
+    written("slurm", tmp_path, "learner.gamma=0.9")  # nothing was run: it is written anew
+    (tmp_path / "run").mkdir()
+    assert main(["workflow", "--engine", "slurm", "--output", str(tmp_path), *TASK]) == 2
+    assert "learner.gamma" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------- planted faults: OSMO
+
+
+def osmo_file(tmp_path: Path) -> dict[str, Any]:
+    text = (written("osmo", tmp_path, "--nodes", "2") / "workflow.yaml").read_text()
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content
+
+
+def train(content: dict[str, Any], task: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = content["workflow"]["groups"][0]["tasks"][task]
+    return found
+
+
+def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        node: Any = content
+        for key in path[:-1]:
+            node = node[key]
+        node[path[-1]] = value
+
+    return change
+
+
+def remove(*path: Any) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        node: Any = content
+        for key in path[:-1]:
+            node = node[key]
+        del node[path[-1]]
+
+    return change
+
+
+FIRST = ("workflow", "groups", 0, "tasks", 0)
+OSMO_FAULTS = {
+    "an unknown field of a task": (put(*FIRST, "imgae", value="x"), "imgae"),
+    "an unknown field of the workflow": (put("workflow", "retries", value=3), "retries"),
+    "a field at the top": (put("jobs", value=[]), "jobs"),
+    "the dropped dataset": (put(*FIRST, "outputs", value=[{"dataset": {"name": "x"}}]), "dataset"),
+    "a wrong type": (put("workflow", "resources", "default", "gpu", value="four"), "resources.default.gpu"),
+    "a command that is text": (put(*FIRST, "command", value="bash"), "command"),
+    "no image": (remove(*FIRST, "image"), "image"),
+    "no command": (put(*FIRST, "command", value=[]), "command"),
+    "a duplicate task": (put("workflow", "groups", 0, "tasks", 1, "name", value="train-0"), "train-0"),
+    "a name that differs by - and _": (
+        put("workflow", "groups", 0, "tasks", 1, "name", value="TRAIN_0"),
+        "TRAIN_0",
+    ),
+    "a name with a dot": (put(*FIRST, "name", value="train.0"), "name"),
+    "a reserved name": (put(*FIRST, "name", value="OSMO_ctrl"), "osmo-ctrl"),
+    "no lead": (put(*FIRST, "lead", value=False), "lead"),
+    "two leads": (put("workflow", "groups", 0, "tasks", 1, "lead", value=True), "lead"),
+    "a bad time": (put("workflow", "timeout", "exec_timeout", value="8 hours"), "8 hours"),
+    "a time without a unit that exists": (put(*FIRST, "checkpoint", 0, "frequency", value="5min"), "5min"),
+    "a frequency that is a truth value": (put(*FIRST, "checkpoint", 0, "frequency", value=True), "frequency"),
+    "a bad size": (put("workflow", "resources", "default", "memory", value="64 gigs"), "64 gigs"),
+    "a storage that does not exist": (
+        put(*FIRST, "checkpoint", 0, "url", value="https://x/y"),
+        "https://x/y",
+    ),
+    "bad exit codes": (put(*FIRST, "exitActions", "RESCHEDULE", value="75-"), "75-"),
+    "an exit code of OSMO's own": (put(*FIRST, "exitActions", "RESCHEDULE", value="3006"), "3006"),
+    "an exit code twice": (put(*FIRST, "exitActions", "FAIL", value="70-80"), "75"),
+    "an unknown action": (put(*FIRST, "exitActions", "RETRY", value="1"), "RETRY"),
+    "an input of no task": (
+        put("workflow", "groups", 1, "tasks", 0, "inputs", 0, "task", value="tain-0"),
+        "tain-0",
+    ),
+    "an input that comes later": (put(*FIRST, "inputs", value=[{"task": "export"}]), "export"),
+    "an unknown resource": (put(*FIRST, "resource", value="big"), "big"),
+    "a file twice": (
+        put(*FIRST, "files", value=[{"path": "/a", "contents": ""}, {"path": "/a", "contents": ""}]),
+        "/a",
+    ),
+    "a file in OSMO's folder": (put(*FIRST, "files", 0, "path", value="/osmo/x"), "/osmo/x"),
+    "tasks and groups": (
+        put("workflow", "tasks", value=[{"name": "a", "image": "i", "command": ["b"]}]),
+        "groups",
+    ),
+    "another version": (put("version", value=3), "version"),
+    "a token with spaces": (put(*FIRST, "args", value=["{{ output }}"]), "{{ output }}"),
+    "a token that is none": (put(*FIRST, "args", value=["{{inputs:0}}"]), "inputs:0"),
+    "a host that is none": (put(*FIRST, "args", value=["{{host:train-9}}"]), "train-9"),
+}
+
+
+@pytest.mark.parametrize("fault", OSMO_FAULTS)
+def test_a_fault_planted_in_an_osmo_workflow_is_named(tmp_path, fault):
+    content = osmo_file(tmp_path)
+    osmo_rules.require_workflow(yaml.safe_dump(content), "good.yaml")
+    change, offender = OSMO_FAULTS[fault]
+    change(content)
+    with pytest.raises(ConfigError) as caught:
+        osmo_rules.require_workflow(yaml.safe_dump(content), "bad.yaml")
+    assert offender in str(caught.value)
+    assert "bad.yaml" in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------- planted faults: KubeRay
+
+HEAD = ("spec", "rayClusterSpec", "headGroupSpec")
+WORKERS = ("spec", "rayClusterSpec", "workerGroupSpecs")
+POD = (*HEAD, "template", "spec")
+KUBERAY_FAULTS = {
+    "an unknown field": (put("spec", "entryPoint", value="x"), "entryPoint"),
+    "an unknown field of a container": (put(*POD, "containers", 0, "img", value="x"), "img"),
+    "an unknown field of a volume": (put(*POD, "volumes", 0, "nfs", value={}), "nfs"),
+    "a wrong type": (put("spec", "backoffLimit", value="9"), "spec.backoffLimit"),
+    "a number of CPUs that is no text": (put(*HEAD, "rayStartParams", "num-cpus", value=0), "num-cpus"),
+    "another kind": (put("kind", value="RayJobs"), "kind"),
+    "another version": (put("apiVersion", value="ray.io/v1alpha1"), "apiVersion"),
+    "no head": (remove(*HEAD), "headGroupSpec"),
+    "no least number of workers": (remove(*WORKERS, 0, "minReplicas"), "minReplicas"),
+    "too few workers": (put(*WORKERS, 0, "replicas", value=0), "learner"),
+    "a group twice": (
+        lambda content: content["spec"]["rayClusterSpec"]["workerGroupSpecs"].append(
+            copy.deepcopy(content["spec"]["rayClusterSpec"]["workerGroupSpecs"][0])
+        ),
+        "learner",
+    ),
+    "a bad quantity": (put(*POD, "containers", 0, "resources", "limits", "memory", value="4 GB"), "4 GB"),
+    "a mount of no volume": (put(*POD, "containers", 0, "volumeMounts", 0, "name", value="stroe"), "stroe"),
+    "a name in capitals": (put("metadata", "name", value="Train"), "metadata.name"),
+    "a name that is too long": (put("metadata", "name", value="a" * 48), "aaaa"),
+    "a token mode that is none": (
+        put("spec", "rayClusterSpec", "authOptions", "mode", value="password"),
+        "password",
+    ),
+    "a submission that is none": (put("spec", "submissionMode", value="Job"), "submissionMode"),
+    "a lifetime without an end": (
+        put("spec", "shutdownAfterJobFinishes", value=False),
+        "ttlSecondsAfterFinished",
+    ),
+    "no containers": (put(*POD, "containers", value=[]), "containers"),
+}
+
+
+@pytest.mark.parametrize("fault", KUBERAY_FAULTS)
+def test_a_fault_planted_in_a_rayjob_is_named(tmp_path, fault):
+    content = yaml.safe_load((written("kuberay", tmp_path) / "train.yaml").read_text())
+    kuberay_rules.require_manifest(yaml.safe_dump(content), "good.yaml")
+    change, offender = KUBERAY_FAULTS[fault]
+    change(content)
+    with pytest.raises(ConfigError) as caught:
+        kuberay_rules.require_manifest(yaml.safe_dump(content), "bad.yaml")
+    assert offender in str(caught.value)
+
+
+@pytest.mark.skipif("KUBERAY_CRD" not in os.environ, reason="KUBERAY_CRD names no ray.io_rayjobs.yaml")
+def test_rayjobs_fit_the_whole_published_schema(tmp_path):
+    from scripts.check_workflow import check_manifest, schema_of
+
+    schema = schema_of(Path(os.environ["KUBERAY_CRD"]))
+    folder = written("kuberay", tmp_path, "--gpus-per-node", "1")
+    for step in steps.STEPS:
+        assert check_manifest(folder / f"{step}.yaml", schema) is None
+    bad = tmp_path / "bad.yaml"
+    bad.write_text((folder / "train.yaml").read_text().replace("backoffLimit", "backofLimit"))
+    assert "backofLimit" in (check_manifest(bad, schema) or "")
+
+
+# ---------------------------------------------------------------------------------------- planted faults: Slurm
+
+SLURM_FAULTS = {
+    "an unknown option": ("--gpus-per-node=1", "--gpu-per-node=1", "--gpu-per-node"),
+    "an unknown short option": ("--gpus-per-node=1", "-Z 3", "-Z"),
+    "a bad time": ("--time=24:00:00", "--time=24h", "24h"),
+    "a bad time with days": ("--time=24:00:00", "--time=1-0-0", "1-0-0"),
+    "bad memory": ("--mem=32768M", "--mem=32GB", "32GB"),
+    "a bad number of nodes": ("--nodes=1", "--nodes=one", "one"),
+    "no value": ("--nodes=1", "--nodes", "--nodes"),
+    "a value too many": ("--requeue", "--requeue=yes", "--requeue"),
+    "a bad signal": ("--signal=TERM@120", "--signal=TERM,120", "TERM,120"),
+    "a bad mode": ("--open-mode=append", "--open-mode=add", "add"),
+    "an option twice": ("--requeue", "--nodes=3", "--nodes"),
+    "no option": ("--requeue", "requeue", "requeue"),
+    "a bad dependency": ("--requeue", "--dependency=afterokay:12", "afterokay"),
+    "no interpreter": ("#!/bin/bash", "# bash", "#!/bin/bash"),
+    "an option after a command": ("set -uo pipefail", "set -u\n#SBATCH --exclusive", "#SBATCH"),
+}
+
+
+@pytest.mark.parametrize("fault", SLURM_FAULTS)
+def test_a_fault_planted_in_an_sbatch_file_is_named(tmp_path, fault):
+    text = (written("slurm", tmp_path, "--gpus-per-node", "1") / "train.sbatch").read_text()
+    old, new, offender = SLURM_FAULTS[fault]
+    assert old in text
+    with pytest.raises(ConfigError) as caught:
+        slurm_rules.require_sbatch(text.replace(old, new), "bad.sbatch")
+    assert offender in str(caught.value)
+    assert "line" in str(caught.value)
+
+
+@needs_bash
+def test_a_script_that_bash_refuses_is_found(tmp_path):
+    text = (written("slurm", tmp_path) / "train.sbatch").read_text()
+    with pytest.raises(ConfigError, match=r"bad.sbatch"):
+        slurm_rules.require_sbatch(text.replace("\nfi\n", "\n"), "bad.sbatch")
+
+
+@pytest.mark.parametrize("time", ["30", "30:00", "8:00:00", "1-12", "1-12:30", "1-12:30:00", "UNLIMITED"])
+def test_every_documented_form_of_a_time_is_taken(time):
+    slurm_rules.require_sbatch(f"#!/bin/bash\n#SBATCH --time={time}\n", "x")
+
+
+def test_short_options_and_values_after_a_space_are_taken():
+    text = "#!/bin/bash\n#SBATCH -N 2 -t 8:00:00 -pgpu\n#SBATCH --mem 64G  # of each node\n"
+    found = [(name, value) for name, value, _ in slurm_rules.options(text, "x")]
+    assert found == [("nodes", "2"), ("time", "8:00:00"), ("partition", "gpu"), ("mem", "64G")]
+    slurm_rules.require_sbatch(text, "x")
+
+
+def test_a_file_that_was_changed_by_hand_is_checked(tmp_path, capsys):
+    file = written("slurm", tmp_path) / "train.sbatch"
+    assert main(["workflow", "--engine", "slurm", "--check", str(file)]) == 0
+    file.write_text(file.read_text().replace("--time=24:00:00", "--time=tomorrow"))
+    capsys.readouterr()
+    assert main(["workflow", "--engine", "slurm", "--check", str(file)]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "tomorrow" in line
+    assert "line 7" in line
+    assert main(["workflow", "--engine", "osmo", "--check", str(tmp_path / "none")]) == 2
+
+
+# ---------------------------------------------------------------------------------------- run here
+
+
+def command(folder: Path, *words: str) -> list[str]:
+    # Not the target host: its latency is measured, which depends on the load of this machine.
+    options = ["--local", "--output", str(folder), "--min-survival", "0", "--target", "jetson-thor"]
+    return [sys.executable, "-m", "robolearn.cli", "workflow", *options, *words]
+
+
+@pytest.mark.slow
+def test_a_workflow_runs_here_resumes_after_a_kill_and_skips_what_is_done(tmp_path):
+    words = ["task=cartpole_balance", "num_envs=8", "max_iterations=40", "checkpoint_interval=1"]
+    folder = tmp_path / "work"
+    first = subprocess.Popen(command(folder, *words), stdout=subprocess.PIPE, text=True)
+    until((folder / "run" / "latest.pt").exists)
+    first.send_signal(signal.SIGTERM)
+    first.communicate()
+    assert first.returncode == 130
+    assert not (folder / "run" / "checkpoints" / "iteration_000040.pt").exists()
+    again = subprocess.run(command(folder, *words), capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert "resume=run" in again.stdout
+    assert "exactly" in again.stdout
+    for path in ("evaluation/metrics.json", "bundle/manifest.json", "simulation/out.xml", "done/simulate"):
+        assert (folder / path).exists()
+    rows = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == list(range(1, 41))
+    (folder / "simulation" / "out.xml").unlink()  # a result that is gone is made again, and only that
+    third = subprocess.run(command(folder, *words), capture_output=True, text=True, check=False)
+    assert third.returncode == 0
+    assert third.stdout.count("done before") == 3
+    assert (folder / "simulation" / "out.xml").exists()
+
+
+@pytest.mark.slow
+def test_the_exit_code_is_that_of_the_first_step_that_fails(tmp_path):
+    # An untrained policy falls, so the suite's gate fails; what came before it stays.
+    words = ["task=cartpole_balance", "num_envs=8", "max_iterations=1", "--min-survival", "1"]
+    done = subprocess.run(command(tmp_path / "w", *words), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert (tmp_path / "w" / "done" / "export").exists()
+    assert not (tmp_path / "w" / "done" / "simulate").exists()
+
+
+def until(condition: Callable[[], bool], seconds: float = 200.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+# ---------------------------------------------------------------------------------------- the scripts, run by bash
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> dict[str, str]:
+    """An environment with `robolearn`, and with srun and scontrol that do what one node does."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    programs = {
+        "robolearn": f'exec {sys.executable} -m robolearn.cli "$@"',
+        "srun": 'exec "$@"',
+        "scontrol": 'echo "$@" >> "$CALLS"',
+        "sleep": "exit 0",
+    }
+    for name, line in programs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{line}\n")
+        (folder / name).chmod(0o755)
+    return {
+        **os.environ,
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "CALLS": str(tmp_path / "calls"),
+        "SLURM_JOB_ID": "7",
+    }
+
+
+@needs_bash
+@pytest.mark.slow
+def test_a_slurm_job_that_is_told_to_stop_saves_requeues_and_resumes(tmp_path, tools):
+    folder = tmp_path / "work"
+    words = ["--engine", "slurm", "--output", str(folder), "task=cartpole_balance", "num_envs=8"]
+    assert main(["workflow", *words, "max_iterations=40", "checkpoint_interval=1"]) == 0
+    environment = {**tools, "SLURM_SUBMIT_DIR": str(folder)}
+    job = subprocess.Popen(["bash", "train.sbatch"], cwd=folder, env=environment)
+    until((folder / "run" / "latest.pt").exists)
+    # Slurm signals the steps of a job: here the process that bash waits for.
+    children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
+    if not children.exists():
+        job.kill()
+        pytest.skip("the system does not list a process's children")
+    for child in children.read_text().split():
+        os.kill(int(child), signal.SIGTERM)
+    assert job.wait(timeout=200) == 130
+    assert Path(tools["CALLS"]).read_text() == "requeue 7\n"
+    assert subprocess.run(["bash", "train.sbatch"], cwd=folder, env=environment, check=False).returncode == 0
+    assert (folder / "run" / "checkpoints" / "iteration_000040.pt").exists()
+    assert Path(tools["CALLS"]).read_text() == "requeue 7\n"
+    assert (
+        subprocess.run(["bash", "evaluate.sbatch"], cwd=folder, env=environment, check=False).returncode == 0
+    )
+    assert (folder / "done" / "evaluate").exists()
+
+
+@needs_bash
+@pytest.mark.slow
+def test_a_slurm_job_with_a_bad_setting_is_not_requeued(tmp_path, tools):
+    folder = tmp_path / "work"
+    words = ["--engine", "slurm", "--output", str(folder), "task=cartpole_balance", "num_envs=8"]
+    assert main(["workflow", *words, "max_iterations=2"]) == 0
+    file = folder / "train.sbatch"
+    file.write_text(file.read_text().replace("num_envs=8", "num_evns=8"))
+    environment = {**tools, "SLURM_SUBMIT_DIR": str(folder)}
+    assert subprocess.run(["bash", "train.sbatch"], cwd=folder, env=environment, check=False).returncode == 2
+    assert not Path(tools["CALLS"]).exists()
+
+
+@needs_bash
+@pytest.mark.slow
+def test_an_osmo_training_is_scheduled_again_after_a_checkpoint_and_hands_its_run_on(tmp_path, tools):
+    folder = tmp_path / "osmo"
+    options = ["--engine", "osmo", "--output", str(folder), *IMAGE, "--store", "s3://b", "--retries", "1"]
+    words = ["task=cartpole_balance", "num_envs=8", "max_iterations=40", "checkpoint_interval=1"]
+    assert main(["workflow", *options, *words]) == 0
+    groups = yaml.safe_load((folder / "workflow.yaml").read_text())["workflow"]["groups"]
+    work, kept, output = (tmp_path / name for name in ("work", "kept", "output"))
+    kept.mkdir()
+
+    def script(group: int) -> str:
+        """A task's script with folders of this test in place of tokens and of OSMO's own."""
+        (file,) = (f for f in groups[group]["tasks"][0]["files"] if f["path"].endswith(".sh"))
+        text = file["contents"].replace("{{input:0}}", str(kept)).replace("{{output}}", str(output))
+        return (
+            str(text)
+            .replace("/tmp/robolearn", str(work))
+            .replace("/tmp/suite.yaml", str(tmp_path / "suite.yaml"))
+        )
+
+    job = subprocess.Popen(["bash", "-c", script(0)], env=tools, start_new_session=True)
+    until((work / "run" / "latest.pt").exists)
+    os.killpg(job.pid, signal.SIGTERM)
+    job.wait(timeout=200)
+    assert not output.exists()
+    # A pod is gone with its disk: the next attempt has what was uploaded.
+    shutil.move(work / "run", kept / "run")
+    shutil.rmtree(work)
+    assert subprocess.run(["bash", "-c", script(0)], env=tools, check=False).returncode == 0
+    assert (output / "run" / "checkpoints" / "iteration_000040.pt").exists()
+    shutil.rmtree(work)
+    shutil.rmtree(kept)
+    shutil.move(output, kept)
+    assert subprocess.run(["bash", "-c", script(1)], env=tools, check=False).returncode == 0
+    assert (output / "evaluation" / "metrics.json").exists()
+    assert (output / "run" / "latest.pt").exists()
+
+
+@needs_bash
+@pytest.mark.slow
+def test_an_osmo_training_that_fails_at_once_is_not_scheduled_again(tmp_path, tools):
+    folder = tmp_path / "osmo"
+    options = ["--engine", "osmo", "--output", str(folder), *IMAGE, "--store", "s3://b"]
+    assert main(["workflow", *options, "task=cartpole_balance", "num_envs=8"]) == 0
+    content = yaml.safe_load((folder / "workflow.yaml").read_text())
+    text = content["workflow"]["groups"][0]["tasks"][0]["files"][0]["contents"].replace(
+        "num_envs", "num_evns"
+    )
+    text = text.replace("{{input:0}}", str(tmp_path / "none")).replace(
+        "/tmp/robolearn", str(tmp_path / "work")
+    )
+    assert subprocess.run(["bash", "-c", text], env=tools, check=False, cwd=tmp_path).returncode == 2
