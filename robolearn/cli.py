@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -78,15 +79,13 @@ def train(
         rows = active(resolved.task, scene=scene_of(resolved))
         typer.echo(config.show(resolved) + comments(rows), nl=False)
         return OK
-    from robolearn.training.ranks import under_torchrun
-
-    if resolved.ranks > 1 and not under_torchrun():
+    if resolved.ranks > 1 and "WORLD_SIZE" not in os.environ:  # which torchrun sets
         from robolearn.training.ranks.launch import launch
 
         return launch(resolved, overrides or [])
     from robolearn.training.train import train as run
 
-    run(resolved, changes=config.resume_changes(overrides or [], resolved))
+    run(resolved, config.resume_changes(overrides or [], resolved))
     return OK
 
 

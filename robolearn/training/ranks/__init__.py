@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 
+LOST = 75
+"""Exit code of a rank that another one has left; our launcher starts all of them again."""
+
 
 def under_torchrun() -> bool:
     """Whether torchrun, or our launcher, has started this process as a rank."""

@@ -9,11 +9,13 @@ any number of times.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from robolearn.config.run_config import Config
 from robolearn.errors import OtherRankFailed, RunFailed
 from robolearn.files import locked
+from robolearn.training.ranks import LOST
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -35,8 +38,8 @@ FINAL = (1, 2, 3, 4, 70, 130)
 """Exit codes of a rank that another start would not change."""
 GRACE_S = 5
 """Time that ranks have to end after one of them was lost, before they are killed [s]."""
-STOPPING_S = 3600
-"""Time that ranks have to finish an iteration and save a checkpoint after a stop signal [s]."""
+STOPPING_S = 10**6
+"""Timeout that torch's agent hands on with a stop signal [s]: ranks finish their iteration, however long it takes."""
 
 
 def launched_folder() -> Path | None:
@@ -79,6 +82,8 @@ def launch(run: Config, words: Sequence[str]) -> int:
             # Without it torch keeps one store over restarts, and the new group reads addresses of dead processes.
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             # torchrun sets 1 itself, but only for more than one rank: bits depend on it.
+            # A rank that is lost is named in one line, not by each socket of the others.
+            "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         }
         return _run(run, words, folder)
@@ -87,11 +92,12 @@ def launch(run: Config, words: Sequence[str]) -> int:
 def _run(run: Config, words: Sequence[str], folder: Path) -> int:
     from torch.distributed.elastic.multiprocessing import SignalException
 
-    for name in ("torch.distributed.elastic", "torch.distributed.launcher", "torch.distributed.run"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
     logs = tempfile.mkdtemp(prefix="robolearn-")
     try:
         agent = _agent(run, words, logs)
+        for name in list(logging.root.manager.loggerDict):
+            if name.startswith("torch.distributed"):  # what a user needs to know is said here
+                logging.getLogger(name).setLevel(logging.CRITICAL)
         result = agent.run()
     except SignalException:
         raise KeyboardInterrupt from None
@@ -113,7 +119,7 @@ def _agent(run: Config, words: Sequence[str], logs: str) -> LocalElasticAgent:
     import torch.distributed.elastic.rendezvous.registry as registry
     from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.rendezvous import RendezvousParameters
 
     class Agent(LocalElasticAgent):
@@ -138,6 +144,14 @@ def _agent(run: Config, words: Sequence[str], logs: str) -> LocalElasticAgent:
                 _tell(result.failures, run.ranks, reached)
             return result
 
+        def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+            started: dict[int, Any] = super()._start_workers(worker_group)
+            context: Any = self._pcontext
+            close = context.close
+            # Where one has ended, torch would give the others 30 s.
+            context.close = lambda death_sig=None, timeout=GRACE_S: close(death_sig, min(timeout, GRACE_S))
+            return started
+
         def _running(self) -> bool:
             handlers = getattr(self._pcontext, "subprocess_handlers", {})
             return any(handler.proc.poll() is None for handler in handlers.values())
@@ -151,11 +165,23 @@ def _agent(run: Config, words: Sequence[str], logs: str) -> LocalElasticAgent:
                     flush=True,
                 )
             try:
+                if stopping:
+                    self._stop(death_sig)
+            finally:
                 # Survivors of a lost rank have nothing to save.
-                super()._shutdown(death_sig if stopping else signal.SIGKILL, timeout)
-            except SignalException:
                 super()._shutdown(signal.SIGKILL, GRACE_S)
-                raise
+
+        def _stop(self, signal_: signal.Signals) -> None:
+            """Wait for the ranks' checkpoint; not longer than GRACE_S after one of them has ended in another way."""
+            handlers = list(getattr(self._pcontext, "subprocess_handlers", {}).values())
+            for handler in handlers:
+                if handler.proc.poll() is None:
+                    handler.proc.send_signal(signal_)
+            lost_since = math.inf
+            while self._running() and time.monotonic() < lost_since + GRACE_S:
+                time.sleep(0.05)
+                if any(handler.proc.poll() not in (None, 0, 130) for handler in handlers):
+                    lost_since = min(lost_since, time.monotonic())
 
     rendezvous = RendezvousParameters(
         backend="c10d",
@@ -166,7 +192,9 @@ def _agent(run: Config, words: Sequence[str], logs: str) -> LocalElasticAgent:
         is_host=True,
     )
     registry._register_default_handlers()
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    # A signal that the process ignored from its start stays ignored, as is the convention for background jobs.
+    handled = [s for s in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(s) is not signal.SIG_IGN]
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(each.name for each in handled)
     spec = WorkerSpec(
         role="robolearn",
         local_world_size=run.ranks,
@@ -190,20 +218,21 @@ def _newest_copy() -> int:
 
 def _tell(failures: dict[int, Any], ranks: int, reached: int) -> None:
     """Say which rank was lost and from where all go on."""
-    killed = {rank: -f.exitcode for rank, f in failures.items() if f.exitcode < 0}
+    # Of those that ended because another one did, nothing is said.
+    codes = {rank: f.exitcode for rank, f in failures.items() if f.exitcode not in (LOST, -signal.SIGTERM)}
     named = []
-    for rank, number in sorted(killed.items()):
+    for rank, code in sorted(codes.items()):
+        how = f"ended with exit code {code}"
         with suppress(ValueError):
-            named.append(f"rank {rank} of {ranks} was killed by {signal.Signals(number).name}")
-    what = ", ".join(named) or f"rank {min(failures)} of {ranks} has ended"
+            how = f"was killed by {signal.Signals(-code).name}"
+        named.append(f"rank {rank} of {ranks} {how}")
+    what = ", ".join(named) or "a rank was lost"
     where = f"iteration {reached}" if reached > 0 else "the start"
     print(f"robolearn: {what}; all ranks go on from {where}", file=sys.stderr, flush=True)
 
 
 def _remove_left_over(parent: Path) -> None:
     """Remove the copies of runs whose launcher was killed: those that nobody has written for a day."""
-    import time
-
     for folder in parent.glob("*"):
         with suppress(OSError):
             if time.time() - folder.stat().st_mtime > 86400:

@@ -23,9 +23,8 @@ from robolearn.errors import (
     OtherRankFailed,
     RunFailed,
 )
+from robolearn.training.ranks import LOST
 
-LOST = 75
-"""Exit code of a rank that another one has left; our launcher starts all of them again."""
 BEAT_S = 1.0
 """Time between two messages of a rank [s]."""
 REASON_S = 3.0
