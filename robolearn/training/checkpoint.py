@@ -31,14 +31,10 @@ from robolearn.learners.saved import LATEST as LATEST
 from robolearn.learners.saved import ROOT, SCHEMA
 from robolearn.learners.saved import find_run as find_run
 from robolearn.learners.saved import load as load
-from robolearn.training.ranks.world import ALONE, World, joined_rows
+from robolearn.training.ranks.world import ALONE, ROWS, World, joined_rows
 
 SIMULATED = ("memory", "noise")  # "memory": the name of the recurrent state since the first version
 """Keys of a learner's state that belong to the simulated environments; dropped where the simulation is not restored."""
-
-
-ROWS = {"random": 0, "noise": 0, "memory": 1}
-"""Keys of a learner's state with a row for each shard or environment, where ranks share them; with the dimension."""
 
 
 def new_run_folder(task_name: str, output: str | None) -> Path:

@@ -73,7 +73,7 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack, world: World
     known = {"precision": getattr(learner, "precision", None)}
     if not run.ranks:  # a shard is always computed by one thread
         known["torch threads"] = torch.get_num_threads()
-    content = copies.newest(content) or checkpoint.rows_of(content, run, world)
+    content = checkpoint.rows_of(copies.newest(content), run, world)
     start, infos, said = _restored(run, content, learner, env, known, changes or [])
     if world.writes and folder is None:
         folder = checkpoint.new_run_folder(run.task_name, run.output)

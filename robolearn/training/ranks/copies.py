@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tempfile
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from robolearn.training.ranks.world import World, packed, unpacked
+from robolearn.training.ranks.world import ROWS, World, joined_rows, packed, unpacked
 
 RUN = "ROBOLEARN_RANKS"
 """Environment variable with the identity of a start of all ranks, which our launcher sets; torchrun sets its own."""
@@ -46,68 +44,83 @@ class Copies:
 
     def keep(self, content: dict[str, Any]) -> None:
         """Keep the content of this rank's checkpoint; its "iter" is the iteration."""
-        rank, iteration = self.world.rank, int(content["iter"])
-        own = packed(content)
-        self._write(rank, iteration, own)
+        own, iteration, shards = packed(content), int(content["iter"]), self.world.shards
+        self._write(shards.mine, iteration, own)
         if self._partner is not None:
             for giver, theirs in self.world.pass_on(own, self._partner, self._given).items():
-                self._write(giver, iteration, theirs)
+                self._write(shards.owners[giver], iteration, theirs)
 
     def newest(self, saved: dict[str, Any] | None) -> dict[str, Any] | None:
-        """This rank's content of the newest iteration that is there of every rank; None where there is none, or the
-        checkpoint `saved` is newer."""
+        """The content of a checkpoint of the newest iteration of which all shards are there, with the environments of
+        all ranks; `saved` where none is as new as it. The ranks need not be those that made the copies."""
         if self.folder is None:
-            return None
+            return saved
         world = self.world
-        here = [(rank, n) for rank in range(world.ranks) for n in self._iterations(rank)]
-        there = [[tuple(pair) for pair in pairs] for pairs in world.share(here)]
-        known = {pair for pairs in there for pair in pairs}
-        common = [n for _, n in known if all((rank, n) in known for rank in range(world.ranks))]
-        if not common or (saved is not None and saved["iter"] > max(common)):
-            return None
-        iteration, mine = max(common), None
-        for rank in range(world.ranks):
-            holder = next(r for r, pairs in enumerate(there) if (rank, iteration) in pairs)
-            if (rank, iteration) in there[rank]:
-                if rank == world.rank:
-                    mine = self._read(rank, iteration)
-            else:
-                given = world.share_bytes(
-                    self._path(rank, iteration).read_bytes() if holder == world.rank else b""
-                )
-                if rank == world.rank:
-                    mine = given[holder]
-        assert mine is not None
-        content: dict[str, Any] = unpacked(mine)
-        return content
+        there = [{Kept(*kept) for kept in found} for found in world.share(self._found())]
+        known = set().union(*there)
+        for iteration in sorted({kept.iteration for kept in known}, reverse=True):
+            if saved is not None and saved["iter"] > iteration:
+                break
+            chosen = _covering([kept for kept in known if kept.iteration == iteration], world.shards.total)
+            if chosen:
+                return _joined([unpacked(self._fetch(kept, there)) for kept in chosen])
+        return saved
 
-    def clear(self) -> None:
-        """Remove them: the run has ended, or its checkpoint is on disk."""
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+    def _fetch(self, kept: Kept, there: list[set[Kept]]) -> bytes:
+        """The bytes of a copy, from this machine, or from a rank that has it where any rank does not."""
+        if all(kept in found for found in there):
+            return self._path(kept).read_bytes()
+        holder = next(rank for rank, found in enumerate(there) if kept in found)
+        return self.world.share_bytes(self._path(kept).read_bytes() if holder == self.world.rank else b"")[
+            holder
+        ]
 
-    def _path(self, rank: int, iteration: int) -> Path:
+    def _path(self, kept: Kept) -> Path:
         assert self.folder is not None
-        return self.folder / f"rank{rank}_{iteration}.pt"
+        return self.folder / f"shards_{kept.start}_{kept.stop}_{kept.iteration}.pt"
 
-    def _read(self, rank: int, iteration: int) -> bytes:
-        return self._path(rank, iteration).read_bytes()
-
-    def _write(self, rank: int, iteration: int, content: bytes) -> None:
-        path = self._path(rank, iteration)
+    def _write(self, shards: range, iteration: int, content: bytes) -> None:
+        path = self._path(Kept(shards.start, shards.stop, iteration))
         # No fsync: the file is in memory. The rename makes it whole or absent.
         part = path.with_suffix(f".{os.getpid()}.part")
         part.write_bytes(content)
         os.replace(part, path)
-        for old in self._iterations(rank):
-            if old < iteration - 1:
-                with suppress(FileNotFoundError):
-                    self._path(rank, old).unlink()
+        for old in self._found():
+            if old.iteration < iteration - 1:
+                self._path(old).unlink(missing_ok=True)
 
-    def _iterations(self, rank: int) -> list[int]:
-        """The iterations of which copies of a rank are here."""
+    def _found(self) -> list[Kept]:
+        """The copies that are on this machine."""
         assert self.folder is not None
-        return [int(path.stem.rpartition("_")[2]) for path in self.folder.glob(f"rank{rank}_*.pt")]
+        return [Kept(*map(int, path.stem.split("_")[1:])) for path in self.folder.glob("shards_*.pt")]
+
+
+class Kept(NamedTuple):
+    """Names a copy: of the shards from `start` to `stop`, after an iteration."""
+
+    start: int
+    stop: int
+    iteration: int
+
+
+def _covering(copies: list[Kept], total: int) -> list[Kept]:
+    """Copies that have each of `total` shards once, in their order; none where a shard is in none."""
+    chosen: list[Kept] = []
+    position = 0
+    while position < total:
+        fitting = [kept for kept in copies if kept.start == position]
+        if not fitting:
+            return []
+        chosen.append(max(fitting))
+        position = chosen[-1].stop
+    return chosen if position == total else []
+
+
+def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """One content of those of some ranks, in the order of their shards."""
+    first = parts[0]
+    rows = {name: dim for name, dim in {**ROWS, "env": 0}.items() if name in first}
+    return {**first, **{name: joined_rows([part[name] for part in parts], dim) for name, dim in rows.items()}}
 
 
 def _partners(hosts: list[str], rank: int) -> tuple[int | None, list[int]]:

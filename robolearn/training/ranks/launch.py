@@ -105,9 +105,7 @@ def _run(run: Config, words: Sequence[str], folder: Path) -> int:
         shutil.rmtree(logs, ignore_errors=True)
     if not result.is_failed():
         return 0
-    codes = sorted({failure.exitcode for failure in result.failures.values()})
-    final = next((code for code in codes if code in FINAL), None)
-    if final is not None:
+    if (final := final_code(result.failures)) is not None:
         raise OtherRankFailed(final)  # the rank has said why
     raise RunFailed(
         f"the ranks were lost {RESTARTS + 1} times without an iteration between; the last checkpoint is kept: "
@@ -134,8 +132,7 @@ def _agent(run: Config, words: Sequence[str], logs: str) -> LocalElasticAgent:
             result: RunResult = super()._monitor_workers(worker_group)
             if result.state not in (WorkerState.FAILED, WorkerState.UNHEALTHY):
                 return result
-            failures = result.failures.values()
-            if any(failure.exitcode in FINAL for failure in failures):
+            if final_code(result.failures) is not None:
                 self._remaining_restarts = 0
                 return result
             if (reached := _newest_copy()) > self.lost_at:
@@ -208,11 +205,18 @@ def _agent(run: Config, words: Sequence[str], logs: str) -> LocalElasticAgent:
     return Agent(spec, DefaultLogsSpecs(log_dir=logs), shutdown_timeout=STOPPING_S)
 
 
+def final_code(failures: dict[int, Any]) -> int | None:
+    """The exit code of ranks that another start would not change; None where they are to be started again."""
+    codes = [failure.exitcode for failure in sorted(failures.values(), key=lambda f: f.timestamp)]
+    # Only the first one may be interrupted: torch stops the others with SIGTERM.
+    return next((code for i, code in enumerate(codes) if code in FINAL and (i == 0 or code != 130)), None)
+
+
 def _newest_copy() -> int:
     """The newest iteration of which there is a copy of any rank; -1 without one."""
     from robolearn.training.ranks.copies import RUN, memory_folder
 
-    files = memory_folder(os.environ[RUN]).glob("rank*_*.pt")
+    files = memory_folder(os.environ[RUN]).glob("shards_*.pt")
     return max((int(path.stem.rpartition("_")[2]) for path in files), default=-1)
 
 
