@@ -388,7 +388,7 @@ def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:
     if run.resume is None:
         return []
     saved = load(run.resume, _naming_files(overrides))
-    harmless = {"resume", "output", "max_iterations", "checkpoint_interval", "rank_timeout"}
+    harmless = {"resume", "output", "max_iterations", "checkpoint_interval", "rank_timeout", "recovery"}
     if run.ranks and saved.ranks:
         harmless |= {"ranks", "torch_threads"}
     elif not run.ranks and not saved.ranks:

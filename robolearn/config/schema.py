@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from robolearn.config import fields
 from robolearn.errors import ConfigError, quote
@@ -69,6 +69,9 @@ class Config:
     shards: int = field(default=16, metadata={"min": 1, "max": 65536})
     """Equal parts of the environments that ranks share, a power of two. Each draws its own random numbers and computes
     its own gradient, so that results do not depend on the number of ranks; without ranks it has no effect."""
+    recovery: Literal["restart", "takeover"] = "restart"
+    """What happens where a rank is lost. restart: all ranks start again from the last iteration; takeover: the others
+    take over its environments until it is back, with torchft."""
     rank_timeout: float = field(default=20.0, metadata={"min": 1.0, "max": 86400.0})
     """Longest that ranks wait for one of them after the first iteration [s]; it is then named, and all start again."""
     robot: dict[str, Any] = field(default_factory=dict, metadata={"open": True})

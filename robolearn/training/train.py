@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shlex
 import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,6 +32,7 @@ from robolearn.learners.learner import Learner, Report
 from robolearn.training import checkpoint, replay
 from robolearn.training.build import build_env, build_external, device_of
 from robolearn.training.host_memory import PLENTY, enough_memory, require_room
+from robolearn.training.ranks import Regrouped
 from robolearn.training.ranks.copies import Copies
 from robolearn.training.ranks.launch import launched_folder, started_by_launcher
 from robolearn.training.ranks.slow import Slow
@@ -55,10 +57,22 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
         RunFailed: a term was not finite, or too many environments diverged; the last checkpoint is kept.
         KeyboardInterrupt: after Ctrl-C, once a checkpoint is written.
     """
+    run = with_ranks(run)
+    if run.recovery == "takeover" and run.ranks > 1:
+        return _train_with_takeover(run, changes)
     with ExitStack() as held:
-        run = with_ranks(run)
         world = held.enter_context(joined(run))
         return _train(run, changes, held, world)
+
+
+def _train_with_takeover(run: Config, changes: list[str] | None) -> Path:
+    """See `train`; begins again, in this process, whenever a rank has come or gone."""
+    from robolearn.training.ranks.takeover import Member
+
+    with closing(Member(run, int(os.environ["RANK"]))) as member:
+        while True:
+            with ExitStack() as held, suppress(Regrouped):
+                return _train(run, changes, held, member.world())
 
 
 def _train(run: Config, changes: list[str] | None, held: ExitStack, world: World) -> Path:
@@ -74,7 +88,7 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack, world: World
     if not run.ranks:  # a shard is always computed by one thread
         known["torch threads"] = torch.get_num_threads()
     content = checkpoint.rows_of(copies.newest(content), run, world)
-    start, infos, said = _restored(run, content, learner, env, known, changes or [])
+    start, infos, said = _restored(run, content, learner, env, known, changes or [], world.again)
     if world.writes and folder is None:
         folder = checkpoint.new_run_folder(run.task_name, run.output)
         held.enter_context(locked(folder))
@@ -89,6 +103,9 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack, world: World
     with interruptible(quiet=not world.writes or started_by_launcher()) as signals, closing(env), record:
         if start:
             record.note(f"resumed at iteration {start}, {said}")
+        if start >= run.max_iterations:  # a rank was lost while it was being saved
+            record.describe()
+            checkpoint.save(folder, start, learner, env, infos, world)
         for iteration in range(start + 1, run.max_iterations + 1):
             began = time.perf_counter()
             world.begin(iteration, getattr(learner, "timers", None))
@@ -132,6 +149,7 @@ def _restored(
     env: LearnerEnv,
     known: dict[str, Any],
     changes: list[str],
+    again: bool,
 ) -> tuple[int, dict[str, Any], str]:
     """Restore learner and environments from the content of a checkpoint, of which `changes` are other settings now, and
     `known` what else bits depend on.
@@ -150,7 +168,7 @@ def _restored(
         why = "a third-party environment cannot be restored, and starts again"
     elif exact and not differ and not env.capabilities.exact_restore:
         why = f"backend={run.backend_name} does not repeat a trajectory bit for bit here"
-    if start >= run.max_iterations:
+    if start >= run.max_iterations and not again:
         raise ConfigError(
             f"the run is at iteration {start} already; for more, set max_iterations={2 * start}"
         )

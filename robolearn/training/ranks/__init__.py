@@ -13,6 +13,10 @@ LOST = 75
 """Exit code of a rank that another one has left; our launcher starts all of them again."""
 
 
+class Regrouped(Exception):
+    """A rank has come or gone; those that take part load the newest copies and go on."""
+
+
 def under_torchrun() -> bool:
     """Whether torchrun, or our launcher, has started this process as a rank."""
     return "WORLD_SIZE" in os.environ and "RANK" in os.environ

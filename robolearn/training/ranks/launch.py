@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 FOLDER = "ROBOLEARN_RUN_FOLDER"
 """Environment variable with the run folder that the launcher has chosen and locked."""
-RESTARTS = 3
+RESTARTS = 5
 """How many times ranks are started again without any iteration between."""
 FINAL = (1, 2, 3, 4, 70, 130)
 """Exit codes of a rank that another start would not change."""
@@ -73,6 +73,10 @@ def launch(run: Config, words: Sequence[str]) -> int:
         else:
             folder = checkpoint.new_run_folder(run.task_name, run.output)
         held.enter_context(locked(folder))
+        if run.recovery == "takeover":
+            from robolearn.training.ranks.takeover import require_torchft
+
+            require_torchft()
         identity = uuid.uuid4().hex
         held.callback(shutil.rmtree, memory_folder(identity), ignore_errors=True)
         _remove_left_over(memory_folder(identity).parent)
@@ -86,6 +90,10 @@ def launch(run: Config, words: Sequence[str]) -> int:
             "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         }
+        if run.recovery == "takeover":
+            from robolearn.training.ranks.supervise import supervise
+
+            return supervise(run, words)
         return _run(run, words, folder)
 
 
@@ -107,9 +115,14 @@ def _run(run: Config, words: Sequence[str], folder: Path) -> int:
         return 0
     if (final := final_code(result.failures)) is not None:
         raise OtherRankFailed(final)  # the rank has said why
-    raise RunFailed(
+    raise lost_again(folder, run.ranks)
+
+
+def lost_again(folder: Path, ranks: int) -> RunFailed:
+    """The error of a run whose ranks are lost whenever they start."""
+    return RunFailed(
         f"the ranks were lost {RESTARTS + 1} times without an iteration between; the last checkpoint is kept: "
-        f"robolearn train resume={folder} ranks={run.ranks}"
+        f"robolearn train resume={folder} ranks={ranks}"
     )
 
 
@@ -135,7 +148,7 @@ def _agent(run: Config, words: Sequence[str], logs: str) -> LocalElasticAgent:
             if final_code(result.failures) is not None:
                 self._remaining_restarts = 0
                 return result
-            if (reached := _newest_copy()) > self.lost_at:
+            if (reached := newest_copy()) > self.lost_at:
                 self._remaining_restarts, self.lost_at = RESTARTS, reached
             if self._remaining_restarts:
                 _tell(result.failures, run.ranks, reached)
@@ -212,7 +225,7 @@ def final_code(failures: dict[int, Any]) -> int | None:
     return next((code for i, code in enumerate(codes) if code in FINAL and (i == 0 or code != 130)), None)
 
 
-def _newest_copy() -> int:
+def newest_copy() -> int:
     """The newest iteration of which there is a copy of any rank; -1 without one."""
     from robolearn.training.ranks.copies import RUN, memory_folder
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -28,8 +28,11 @@ from robolearn.core.shards import ONE, Shards, owned
 from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, OtherRankFailed
-from robolearn.training.ranks import under_torchrun
+from robolearn.training.ranks import Regrouped, under_torchrun
 from robolearn.training.ranks.watch import Watch
+
+if TYPE_CHECKING:
+    from robolearn.training.ranks.takeover import Member
 
 STARTING_S = 600.0
 """Longest that ranks wait for each other before the first iteration [s]: one may compile kernels for all."""
@@ -43,9 +46,16 @@ class World:
     """One rank among `ranks`."""
 
     def __init__(
-        self, rank: int = 0, ranks: int = 1, shards: Shards = ONE, watch: Watch | None = None
+        self,
+        rank: int = 0,
+        ranks: int = 1,
+        shards: Shards = ONE,
+        watch: Watch | None = None,
+        member: Member | None = None,
     ) -> None:
-        self.rank, self.ranks, self.shards, self.watch = rank, ranks, shards, watch
+        self.rank, self.ranks, self.shards, self.watch, self.member = rank, ranks, shards, watch, member
+        self.again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        """Whether the ranks have begun before in this start of the run, and one was lost."""
         self.waited = 0.0
         """Time in exchanges in this iteration [s]."""
         self.host = os.environ.get("ROBOLEARN_HOST", socket.gethostname())
@@ -58,6 +68,8 @@ class World:
     def begin(self, iteration: int, timers: Timers | None) -> None:
         """This rank begins an iteration; `timers` tell the phase that it is in."""
         self.waited = 0.0
+        if self.member is not None:
+            self.member.check()
         if self.watch is not None:
             self.watch.started = self.watch.begun
             self.watch.begun = True
@@ -84,7 +96,10 @@ class World:
         out = [torch.empty_like(tensor) for _ in range(self.ranks)]
         began = time.perf_counter()
         with self._waiting():
-            dist.all_gather(out, tensor.contiguous())
+            if self.member is None:
+                dist.all_gather(out, tensor.contiguous())
+            else:
+                self.member.gather(out, tensor.contiguous())
         self.waited += time.perf_counter() - began
         return out
 
@@ -119,19 +134,19 @@ class World:
 
     def pass_on(self, content: bytes, to: int, givers: Sequence[int]) -> dict[int, bytes]:
         """Send bytes to a rank, and receive those of each of the `givers`, which have chosen this rank."""
+        group: Any = dist.group.WORLD if self.member is None else self.member.group
         with self._waiting():
             data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-            sent = [dist.isend(torch.tensor([len(content)]), to, tag=1), dist.isend(data, to, tag=2)]
+            sent = [group.send([torch.tensor([len(content)])], to, 1), group.send([data], to, 2)]
             out = {}
             for giver in givers:
                 size = torch.zeros(1, dtype=torch.long)
-                dist.recv(size, giver, tag=1)
+                group.recv([size], giver, 1).wait()
                 received = torch.empty(int(size), dtype=torch.uint8)
-                dist.recv(received, giver, tag=2)
+                group.recv([received], giver, 2).wait()
                 out[giver] = received.numpy().tobytes()
             for work in sent:
-                if work is not None:
-                    work.wait()
+                work.wait()
         return out
 
     def agree(self, stop: bool, seconds: Sequence[float]) -> tuple[bool, list[list[float]]]:
@@ -173,13 +188,16 @@ class World:
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         """Turns the error of a collective operation into the reason for it."""
-        assert self.watch is not None
-        self.watch.enter()
+        if self.watch is not None:
+            self.watch.enter()
         try:
             yield
         except RuntimeError as error:
+            if self.watch is None:
+                raise Regrouped from error
             raise self.watch.reason(error) from error
-        self.watch.leave()
+        if self.watch is not None:
+            self.watch.leave()
 
     # ------------------------------------------------------------------ environments
 

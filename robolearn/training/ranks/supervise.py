@@ -1,0 +1,172 @@
+"""Starts the ranks of a run with torchft on this machine, each by itself, and each again where it is lost.
+
+torchft leaves that to its user. It brings the lighthouse, the process that knows which ranks there are; it too is
+started again where it is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from robolearn.config.run_config import Config
+from robolearn.errors import MissingError, OtherRankFailed
+from robolearn.training.ranks.launch import FINAL, FOLDER, GRACE_S, RESTARTS, lost_again, newest_copy
+from robolearn.training.ranks.takeover import LIGHTHOUSE
+
+POLL_S = 0.1
+"""Time between two looks at the processes [s]."""
+
+
+def supervise(run: Config, words: Sequence[str]) -> int:
+    """Train with `run.ranks` processes; `words` are the overrides of the command.
+
+    Returns:
+        The exit code of the run.
+
+    Raises:
+        MissingError: torchft's lighthouse is not installed.
+        OtherRankFailed: a rank has ended with an error, and has said why.
+        RunFailed: a rank was lost again and again without an iteration between.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is written.
+    """
+    ranks = _Ranks(run, words)
+    signals: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+
+    # A signal that the process ignored from its start stays ignored.
+    handled = [s for s in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(s) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, on_signal) for number in handled}
+    try:
+        while True:
+            if signals:
+                print(
+                    "stopping after this iteration, with a checkpoint; press Ctrl-C again to stop now",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                ranks.stop(signals)
+                raise KeyboardInterrupt
+            if ranks.look():
+                return 0
+            time.sleep(POLL_S)
+    finally:
+        ranks.kill()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Ranks:
+    """The processes of the ranks, and of the lighthouse."""
+
+    def __init__(self, run: Config, words: Sequence[str]) -> None:
+        self.run, self.words = run, words
+        # Scripts of the environment stand beside its Python; they may not be on the path.
+        found = shutil.which("torchft_lighthouse", path=str(Path(sys.executable).parent)) or shutil.which(
+            "torchft_lighthouse"
+        )
+        if found is None:
+            raise MissingError("torchft_lighthouse is not there: pip install 'robolearn[cluster]'")
+        self._program, self._port = found, _free_port()
+        self._lighthouse = self._light()
+        self._processes = {rank: self._start(rank) for rank in range(run.ranks)}
+        self._lost = dict.fromkeys(range(run.ranks), 0)
+        self._reached = -1
+        self._done = False
+
+    def look(self) -> bool:
+        """Start again what was lost; whether the run is complete.
+
+        Raises:
+            OtherRankFailed, RunFailed: see `supervise`.
+        """
+        if self._lighthouse.poll() is not None:
+            print("robolearn: torchft's lighthouse was lost, and starts again", file=sys.stderr, flush=True)
+            self._lighthouse = self._light()
+        reached = newest_copy()
+        if reached > self._reached:
+            self._reached, self._lost = reached, dict.fromkeys(self._lost, 0)
+        for rank, process in list(self._processes.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            if code == 0 or self._done:
+                self._done = True
+                del self._processes[rank]
+            elif code in FINAL:
+                self.stop([])
+                raise OtherRankFailed(code)
+            else:
+                self._lost[rank] += 1
+                if self._lost[rank] > RESTARTS:
+                    raise lost_again(Path(os.environ[FOLDER]), self.run.ranks)
+                how = (
+                    f"was killed by {signal.Signals(-code).name}"
+                    if code < 0
+                    else f"ended with exit code {code}"
+                )
+                print(
+                    f"robolearn: rank {rank} of {self.run.ranks} {how}, and starts again; until it is back the others "
+                    "have its environments",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                self._processes[rank] = self._start(rank)
+        return not self._processes
+
+    def stop(self, signals: list[int]) -> None:
+        """End all ranks: after a checkpoint; at once where a second signal arrives, or one ends in another way."""
+        for process in self._processes.values():
+            process.terminate()
+        lost_since = float("inf")
+        while any(p.poll() is None for p in self._processes.values()) and len(signals) < 2:
+            if any(p.poll() not in (None, 0, 130) for p in self._processes.values()):
+                lost_since = min(lost_since, time.monotonic())
+            if time.monotonic() > lost_since + GRACE_S:
+                break
+            time.sleep(POLL_S)
+
+    def kill(self) -> None:
+        """End what is left."""
+        for process in (*self._processes.values(), self._lighthouse):
+            process.kill()
+            process.wait()
+
+    def _start(self, rank: int) -> subprocess.Popen[bytes]:
+        ranks = str(self.run.ranks)
+        environment = {
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": ranks,
+            "LOCAL_WORLD_SIZE": ranks,
+            LIGHTHOUSE: f"http://localhost:{self._port}",
+        }
+        command = [sys.executable, "-m", "robolearn.cli", "train", *self.words]
+        return subprocess.Popen(command, env=environment, start_new_session=True)
+
+    def _light(self) -> subprocess.Popen[bytes]:
+        limits = ["--join_timeout_ms", "1000", "--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "50"]
+        return subprocess.Popen(
+            [self._program, "--min_replicas", "1", "--bind", f"[::]:{self._port}", *limits],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def _free_port() -> int:
+    """A port where nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,138 @@
+"""Takeover: ranks that leave and join while a run goes on, with torchft (`recovery=takeover`).
+
+Each rank is a replica group of torchft. Before every iteration all agree on who takes part, which costs a few
+milliseconds. Where that has changed, or an exchange has failed because a rank was lost in it, those that take part
+divide the shards among themselves, load the newest copies and go on: no process starts anew. Results do not depend on
+which rank has which shards, so the bits are those of an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import AllgatherOptions, TCPStore
+
+from robolearn.config.run_config import Config
+from robolearn.core.shards import Shards, owned
+from robolearn.envs.state import Tensor
+from robolearn.errors import MissingError
+from robolearn.training.ranks import Regrouped
+from robolearn.training.ranks.world import World
+
+LIGHTHOUSE = "ROBOLEARN_LIGHTHOUSE"
+"""Environment variable with the address of torchft's lighthouse, which knows the ranks."""
+RETRY_S = 60.0
+"""Longest that a rank looks for the lighthouse [s]: it may be started again."""
+
+
+def require_torchft() -> None:
+    """Raise MissingError where torchft is not installed."""
+    try:
+        import torchft  # noqa: F401
+    except ImportError as error:
+        raise MissingError(
+            "recovery=takeover needs torchft: pip install 'robolearn[cluster]', or use recovery=restart"
+        ) from error
+
+
+class Member:
+    """This rank as a replica group of torchft."""
+
+    def __init__(self, run: Config, rank: int) -> None:
+        require_torchft()
+        from torchft import Manager, ProcessGroupGloo
+
+        for name in ("torchft", "torchft_errors", "torchft_quorums", "torchft_commits"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        member = self
+
+        class Group(ProcessGroupGloo):
+            """A process group that notes that it was made anew."""
+
+            def configure(self, *args: Any, **kwargs: Any) -> None:
+                member.changed = True
+                super().configure(*args, **kwargs)
+
+        self.run, self.rank, self.changed, self.again = run, rank, True, False
+        limit = timedelta(seconds=run.rank_timeout)
+        self.group = Group(timeout=limit)
+        host = os.environ.get("ROBOLEARN_ADDRESS", "localhost")
+        self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        self._manager = Manager(
+            pg=self.group,
+            load_state_dict=None,
+            state_dict=None,
+            min_replica_size=1,
+            use_async_quorum=False,
+            timeout=limit,
+            quorum_timeout=timedelta(seconds=600),  # others may be in a long iteration
+            rank=0,
+            world_size=1,
+            hostname=host,
+            store_addr=host,
+            store_port=self._store.port,
+            lighthouse_addr=os.environ[LIGHTHOUSE],
+            replica_id=f"rank{rank:05d}",
+            init_sync=False,
+            quorum_retries=20,
+        )
+
+    def world(self) -> World:
+        """The ranks that take part from now on."""
+        self._agree()
+        self.changed = False
+        rank, ranks = self._manager.participating_rank(), self._manager.num_participants()
+        world = World(int(rank or 0), ranks, member=self)
+        total = self.run.shards
+        exchange = world.exchange if ranks > 1 else None
+        world.shards = Shards(total, owned(total, ranks)[world.rank], owned(total, ranks), exchange)
+        world.again, self.again = self.again, True
+        members = world.share(self.rank)
+        missing = [r for r in range(self.run.ranks) if r not in members]
+        if world.writes and world.again:
+            shown = f"without rank {', '.join(map(str, missing))}" if missing else f"with all {ranks} ranks"
+            print(f"robolearn: the run goes on {shown}", file=sys.stderr, flush=True)
+        return world
+
+    def check(self) -> None:
+        """Agree on who takes part in the next iteration.
+
+        Raises:
+            Regrouped: a rank has come or gone.
+        """
+        self._agree()
+        if self.changed:
+            raise Regrouped
+
+    def gather(self, out: list[Tensor], tensor: Tensor) -> None:
+        """Fill `out` with the tensors of all ranks.
+
+        Raises:
+            RuntimeError: a rank is lost, or has not answered within `rank_timeout`.
+        """
+        self.group.allgather([out], [tensor], AllgatherOptions()).wait()
+
+    def close(self) -> None:
+        """Leave."""
+        self._manager.shutdown(wait=False)
+
+    def _agree(self) -> None:
+        until = time.monotonic() + RETRY_S
+        while True:
+            try:
+                self._manager.start_quorum(allow_heal=False)
+                self._manager.wait_quorum()
+                if self._manager.errored() is None:
+                    return
+                self.changed = True
+            except (RuntimeError, TimeoutError, torch.distributed.DistError):
+                if time.monotonic() > until:
+                    raise
+                self.changed = True
+            time.sleep(0.2)
