@@ -87,6 +87,7 @@ def launch(run: Config, words: Sequence[str]) -> int:
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             # torchrun sets 1 itself, but only for more than one rank: bits depend on it.
             # A rank that is lost is named in one line, not by each socket of the others.
+            "RUST_LOG": os.environ.get("RUST_LOG", "error"),  # of torchft
             "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         }

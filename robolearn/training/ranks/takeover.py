@@ -8,6 +8,7 @@ which rank has which shards, so the bits are those of an undisturbed run.
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import logging
 import os
 import sys
@@ -59,7 +60,10 @@ class Member:
                 member.changed = True
                 super().configure(*args, **kwargs)
 
-        self.run, self.rank, self.changed, self.again = run, rank, True, False
+        self.run, self.rank, self.again = run, rank, False
+        self.changed = True
+        """Whether the process group is another one than that of the last `world`."""
+        self._agreed = False
         limit = timedelta(seconds=run.rank_timeout)
         self.group = Group(timeout=limit)
         host = os.environ.get("ROBOLEARN_ADDRESS", "localhost")
@@ -85,8 +89,9 @@ class Member:
 
     def world(self) -> World:
         """The ranks that take part from now on."""
-        self._agree()
-        self.changed = False
+        if not self._agreed:  # by `check`, as the others have
+            self._agree()
+        self.changed = self._agreed = False
         rank, ranks = self._manager.participating_rank(), self._manager.num_participants()
         world = World(int(rank or 0), ranks, member=self)
         total = self.run.shards
@@ -108,6 +113,7 @@ class Member:
         """
         self._agree()
         if self.changed:
+            self._agreed = True
             raise Regrouped
 
     def gather(self, out: list[Tensor], tensor: Tensor) -> None:
@@ -121,6 +127,8 @@ class Member:
     def close(self) -> None:
         """Leave."""
         self._manager.shutdown(wait=False)
+        # A thread of torchft may wait for others, and Python would wait for it at its end.
+        concurrent.futures.thread._threads_queues.clear()
 
     def _agree(self) -> None:
         until = time.monotonic() + RETRY_S
