@@ -1,0 +1,282 @@
+"""`robolearn train ranks=N`: the same bits for every number of ranks, and ranks that are lost, stopped or wrong."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from robolearn import config
+from robolearn.cli import main
+from robolearn.errors import ConfigError
+from robolearn.training.metrics import read_metrics
+from tests.training.ranks.processes import (
+    TINY,
+    alive,
+    child,
+    differing,
+    iterations,
+    ranks_of,
+    run,
+    said,
+    start,
+    totals,
+    until,
+)
+
+HUMANOID = ["task=humanoid_walk", "num_envs=64"]
+GRU = ["task=cartpole_swingup", "num_envs=64", "learner.rnn=gru", "learner.num_steps=8"]
+TAKEOVER = "recovery=takeover"
+BAD = """
+import os, time
+from robolearn.errors import ConfigError
+from robolearn.tasks.cartpole import CartpoleBalance
+
+class Bad(CartpoleBalance):
+    steps = 0
+
+    def reward_terms(self):
+        name, term = next(iter(super().reward_terms().items()))
+        def bad(state, ctx):
+            Bad.steps += 1
+            if os.environ.get("RANK") == os.environ["BAD_RANK"] and Bad.steps > 40:
+                if os.environ["BAD"] == "throw":
+                    raise LookupError("a planted bug")
+                if os.environ["BAD"] == "config":
+                    raise ConfigError("a planted setting")
+                if os.environ["BAD"] == "nan":
+                    return term(state, ctx) * float("nan")
+                time.sleep(1000)
+            return term(state, ctx)
+        return {**super().reward_terms(), name: bad}
+"""
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> str:
+    (tmp_path / "bad.py").write_text(BAD)
+    return "task=bad.py:Bad"
+
+
+# ---------------------------------------------------------------------------------------- the same bits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [HUMANOID, GRU], ids=["humanoid", "gru"])
+def test_1_2_3_and_4_ranks_give_the_same_bits(words, tmp_path):
+    for ranks in (1, 2, 3, 4):
+        assert run(tmp_path / str(ranks), *words, "max_iterations=4", f"ranks={ranks}") == 0
+    for ranks in ("2", "3", "4"):
+        assert differing(tmp_path / "1", tmp_path / ranks) == []
+        assert totals(tmp_path / "1") == totals(tmp_path / ranks)
+    assert (
+        totals(tmp_path / "1")[-1]["steps"] == 4 * read_metrics(tmp_path / "1" / "metrics.jsonl")[0]["steps"]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [HUMANOID, GRU], ids=["humanoid", "gru"])
+def test_a_run_resumed_with_another_number_of_ranks_has_the_same_bits(words, tmp_path):
+    assert run(tmp_path / "straight", *words, "max_iterations=4", "ranks=1") == 0
+    assert run(tmp_path / "first", *words, "max_iterations=2", "ranks=2") == 0
+    assert run(tmp_path / "second", f"resume={tmp_path / 'first'}", "max_iterations=3", "ranks=4") == 0
+    assert run(tmp_path / "third", f"resume={tmp_path / 'second'}", "max_iterations=4", "ranks=1") == 0
+    assert "resumed at iteration 3, exactly" in said(tmp_path / "third")
+    assert differing(tmp_path / "straight", tmp_path / "third") == []
+
+
+def test_one_rank_repeats_itself_and_its_number_of_threads_does_not_matter(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, threads in (("a", 1), ("b", 2), ("c", 2)):
+        words = [*TINY, "max_iterations=2", "ranks=1", f"torch_threads={threads}", f"output={name}"]
+        assert main(["train", *words]) == 0
+    assert differing(tmp_path / "a", tmp_path / "b") == differing(tmp_path / "b", tmp_path / "c") == []
+
+
+def test_another_number_of_shards_is_another_run_and_said_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *TINY, "max_iterations=1", "ranks=1", "output=run"]) == 0
+    capsys.readouterr()
+    assert main(["train", "resume=run", "max_iterations=2", "shards=8", "output=more"]) == 0
+    assert "not bit for bit: shards" in capsys.readouterr().out
+
+
+def test_symmetric_and_estimating_networks_have_shards_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ["task=humanoid_walk", "num_envs=16", "max_iterations=2", "shards=4", "ranks=1"]
+    for name in ("a", "b"):
+        assert main(["train", *small, "learner.minibatch_size=64", f"output={name}"]) == 0
+    assert differing(tmp_path / "a", tmp_path / "b") == []
+
+
+# ---------------------------------------------------------------------------------------- lost ranks
+
+
+def _undisturbed(folder: Path, count: int) -> Path:
+    assert run(folder, *TINY, f"max_iterations={count}", "ranks=1") == 0
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("how", ["recovery=restart", TAKEOVER])
+def test_ranks_killed_at_random_moments_change_no_bit_and_lose_no_iteration(how, tmp_path):
+    if how == TAKEOVER:
+        pytest.importorskip("torchft")
+    count, chance = 400 if how == TAKEOVER else 120, random.Random(3)
+    launcher = start(tmp_path / "killed", *TINY, f"max_iterations={count}", "ranks=2", how)
+    for victim in (1, 0, 1):
+        seen = iterations(tmp_path / "killed")
+        until(lambda seen=seen: iterations(tmp_path / "killed") > seen or launcher.poll() is not None)
+        time.sleep(chance.random() * 0.3)
+        found = until(lambda rank=victim: launcher.poll() is not None or ranks_of(launcher).get(rank))
+        if launcher.poll() is not None:
+            break
+        os.kill(found, signal.SIGKILL)
+        until(lambda found=found: not alive(found))
+    assert launcher.wait(timeout=600) == 0
+    assert "SIGKILL" in said(tmp_path / "killed")
+    reference = _undisturbed(tmp_path / "reference", count)
+    assert differing(reference, tmp_path / "killed") == []
+    assert totals(reference) == totals(tmp_path / "killed")
+
+
+@pytest.mark.slow
+def test_a_killed_lighthouse_changes_no_bit(tmp_path):
+    pytest.importorskip("torchft")
+    launcher = start(tmp_path / "killed", *TINY, "max_iterations=300", "ranks=2", TAKEOVER)
+    until(lambda: iterations(tmp_path / "killed") > 5)
+    os.kill(until(lambda: child(launcher, "torchft_lighthouse")), signal.SIGKILL)
+    assert launcher.wait(timeout=600) == 0
+    assert differing(_undisturbed(tmp_path / "reference", 300), tmp_path / "killed") == []
+
+
+@pytest.mark.slow
+def test_ranks_end_when_their_launcher_is_killed(tmp_path):
+    launcher = start(tmp_path / "run", *TINY, "max_iterations=100000", "ranks=2")
+    until(lambda: iterations(tmp_path / "run") > 2)
+    ranks = ranks_of(launcher)
+    assert sorted(ranks) == [0, 1]
+    launcher.kill()
+    launcher.wait()
+    until(lambda: not any(alive(pid) for pid in ranks.values()), seconds=60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["recovery=restart", TAKEOVER])
+def test_sigterm_saves_one_checkpoint_from_which_the_run_goes_on_exactly(how, tmp_path):
+    if how == TAKEOVER:
+        pytest.importorskip("torchft")
+    launcher = start(tmp_path / "run", *TINY, "max_iterations=100000", "ranks=2", how)
+    until(lambda: iterations(tmp_path / "run") > 2)
+    launcher.terminate()
+    assert launcher.wait(timeout=120) == 130
+    reached = iterations(tmp_path / "run")
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == max(
+        1, reached // 25 + (reached % 25 > 0)
+    )
+    more = ["ranks=2", f"max_iterations={reached + 2}"]
+    assert run(tmp_path / "more", f"resume={tmp_path / 'run'}", *more) == 0
+    assert f"resumed at iteration {reached}, exactly" in said(tmp_path / "more")
+
+
+# ---------------------------------------------------------------------------------------- wrong ranks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "rank", "code", "words"),
+    [
+        ("throw", 1, 70, "a planted bug"),
+        ("throw", 0, 70, "a planted bug"),
+        ("config", 1, 2, "a planted setting"),
+        ("nan", 1, 4, "in environment 16"),
+    ],
+)
+def test_an_error_of_one_rank_ends_all_with_its_line_and_exit_code(what, rank, code, words, task, tmp_path):
+    given = [task, *TINY[1:], "max_iterations=100", "ranks=2"]
+    launcher = start(tmp_path / "run", *given, BAD=what, BAD_RANK=str(rank))
+    assert launcher.wait(timeout=300) == code
+    assert said(tmp_path / "run").count(words) == 1
+    assert ("rank 1 of 2" in said(tmp_path / "run")) == (rank == 1)
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_named_with_what_it_does(task, tmp_path):
+    given = [task, *TINY[1:], "max_iterations=100", "ranks=2", "rank_timeout=3"]
+    launcher = start(tmp_path / "run", *given, BAD="hang", BAD_RANK="1")
+    line = "rank 1 of 2"
+    until(lambda: line in said(tmp_path / "run"))
+    assert "in simulate of iteration" in said(tmp_path / "run")
+    launcher.kill()
+    launcher.wait()
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_is_named_and_the_run_goes_on(tmp_path):
+    launcher = start(tmp_path / "run", *TINY, "max_iterations=100000", "ranks=2", "rank_timeout=3")
+    until(lambda: iterations(tmp_path / "run") > 2)
+    os.kill(ranks_of(launcher)[1], signal.SIGSTOP)
+    until(lambda: "rank 1 of 2 has not answered" in said(tmp_path / "run"))
+    until(lambda: "resumed at iteration" in said(tmp_path / "run"))
+    launcher.terminate()
+    assert launcher.wait(timeout=120) == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("second", "key"),
+    [(["seed=7"], "seed=7"), (["learner.gamma=0.9"], "learner.gamma=0.9")],
+)
+def test_a_rank_with_another_setting_is_named(second, key, tmp_path):
+    words = [*TINY, "max_iterations=5", "output=run"]
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = str(probe.getsockname()[1])
+    address = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "robolearn.cli", "train", *words, *(second if rank else [])],
+            env={**os.environ, **address, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            cwd=tmp_path,
+        )
+        for rank in range(2)
+    ]
+    errors = [process.communicate(timeout=300)[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2]
+    lines = [line for error in errors for line in error.splitlines() if key in line]
+    assert len(lines) == 1
+    assert "rank 1 of 2" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["shards=12"], "shards=12"),
+        (["ranks=32"], "ranks=32"),
+        (["ranks=2", "num_envs=100"], "num_envs=100"),
+        (["ranks=2", "recovery=pray"], "recovery"),
+    ],
+)
+def test_ranks_and_shards_that_do_not_divide_the_environments_are_refused(words, named):
+    with pytest.raises(ConfigError, match=named):
+        config.resolve(["task=cartpole_balance", *words])
+
+
+def test_shac_takes_one_shard_a_rank(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("warp")
+    monkeypatch.chdir(tmp_path)
+    words = ["task=hopper_run", "learner=shac", "num_envs=16", "ranks=1", "max_iterations=1"]
+    assert main(["train", *words]) == 2
+    assert "shards=1" in capsys.readouterr().err
+    assert main(["train", *words, "shards=1"]) == 0
