@@ -303,7 +303,7 @@ class Velocity(Task):
     curricula: dict[str, Level] = field(
         default_factory=lambda: {
             "commands": level(Velocity.keeping_up, 1.0, rise=0.0, drop=0.0),
-            "pushes": level(Velocity.staying_up, 0.0, most=2.5, full=2.0, rise=0.2, drop=1.2),
+            "pushes": level(Velocity.staying_up, 0.0, most=4.0, full=2.0, rise=0.2, drop=1.2),
         }
     )
     """Function, first level and parameters of each curriculum."""

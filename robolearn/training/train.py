@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,7 +37,7 @@ from robolearn.training.ranks import Regrouped
 from robolearn.training.ranks.copies import Copies
 from robolearn.training.ranks.launch import launched_folder, started_by_launcher
 from robolearn.training.ranks.slow import Slow
-from robolearn.training.ranks.world import World, joined, with_ranks
+from robolearn.training.ranks.world import World, goes_on, joined, with_ranks
 from robolearn.training.record import Record
 
 DIVERGED_SHARE = 0.001
@@ -58,6 +59,8 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
         KeyboardInterrupt: after Ctrl-C, once a checkpoint is written.
     """
     run = with_ranks(run)
+    if goes_on(run) and (Path(run.output or "") / checkpoint.LATEST).exists():
+        changes = config.resume_changes([], replace(run, resume=run.output))
     if run.recovery == "takeover" and run.ranks > 1:
         return _train_with_takeover(run, changes)
     with ExitStack() as held:
@@ -215,8 +218,12 @@ def _plenty(run: Config) -> int:
 
 def _begun(run: Config, held: ExitStack) -> tuple[Path | None, dict[str, Any] | None]:
     """The run folder and the checkpoint to resume; both None for a new run, no folder where the run resumes in another
-    one. Our launcher has chosen the folder, locked it, and may start the ranks again."""
-    if (chosen := launched_folder()) is not None:
+    one. Where ranks are started again, the folder is there."""
+    chosen = launched_folder()  # which the launcher has locked
+    if chosen is None and goes_on(run):
+        chosen = Path(run.output or "")
+        held.enter_context(locked(chosen))
+    if chosen is not None:
         if (chosen / checkpoint.LATEST).exists():
             return chosen, checkpoint.load(chosen / checkpoint.LATEST)
         if run.resume is None:

@@ -128,7 +128,8 @@ class Member:
         """Leave."""
         self._manager.shutdown(wait=False)
         # A thread of torchft may wait for others, and Python would wait for it at its end.
-        concurrent.futures.thread._threads_queues.clear()
+        waiting: Any = concurrent.futures.thread._threads_queues
+        waiting.clear()
 
     def _agree(self) -> None:
         until = time.monotonic() + RETRY_S

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +24,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from robolearn import __version__
-from robolearn.config.run_config import Config, flat, to_dict, validate
+from robolearn.config.run_config import FILE_NAME, Config, flat, to_dict, validate
 from robolearn.core.shards import ONE, Shards, owned
 from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
@@ -297,6 +298,14 @@ def with_ranks(run: Config) -> Config:
     run = replace(run, ranks=ranks)
     validate(run)
     return run
+
+
+def goes_on(run: Config) -> bool:
+    """Whether torchrun, or a scheduler, has started the command of a run again whose folder is there."""
+    by_hand = under_torchrun() and "ROBOLEARN_RUN_FOLDER" not in os.environ
+    return (
+        by_hand and run.resume is None and run.output is not None and (Path(run.output) / FILE_NAME).exists()
+    )
 
 
 @contextmanager

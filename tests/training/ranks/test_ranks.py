@@ -187,6 +187,28 @@ def test_sigterm_saves_one_checkpoint_from_which_the_run_goes_on_exactly(how, tm
     assert f"resumed at iteration {reached}, exactly" in said(tmp_path / "more")
 
 
+@pytest.mark.slow
+def test_under_torchrun_a_killed_rank_changes_no_bit(tmp_path):
+    words = [*TINY, "max_iterations=120", "output=run"]
+    with (tmp_path / "run.log").open("w") as log:
+        torchrun = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+                *("--max-restarts=3", "-m", "robolearn.cli", "train", *words),
+            ],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    until(lambda: iterations(tmp_path / "run") > 2)
+    os.kill(ranks_of(torchrun)[1], signal.SIGKILL)
+    assert torchrun.wait(timeout=600) == 0
+    assert "resumed at iteration" in said(tmp_path / "run")
+    assert (tmp_path / "run" / "DONE").exists()
+    assert differing(_undisturbed(tmp_path / "reference", 120), tmp_path / "run") == []
+
+
 # ---------------------------------------------------------------------------------------- wrong ranks
 
 
