@@ -109,10 +109,10 @@ class Shards:
         # Exact: the number of parts is a power of two.
         return parts[0] if self.single else self.sum(parts) * (1.0 / self.total)
 
-    def seeds(self, seed: int) -> list[int]:
-        """A seed for each part of this process; `seed` itself where there is one part."""
+    def seeds(self, seed: int) -> int | list[int]:
+        """A seed for each part of this process; `seed` itself where nothing is divided."""
         if self.single:
-            return [seed]
+            return seed
         return [int(np.random.SeedSequence((seed, part)).generate_state(1)[0]) for part in self.mine]
 
 

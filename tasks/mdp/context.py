@@ -95,6 +95,7 @@ class Random:
     def __init__(self, seed: int | Sequence[int], device: torch.device) -> None:
         """A seed, or one a shard."""
         self.device = device
+        self._alone = isinstance(seed, int)
         seeds = [seed] if isinstance(seed, int) else seed
         self.generators = [torch.Generator(device).manual_seed(each) for each in seeds]
         self._used: Sequence[bool] = [True] * len(self.generators)
@@ -111,9 +112,9 @@ class Random:
         return generator
 
     def state(self) -> Tensor:
-        """The state: (L,) uint8 of the only generator, (S, L) of several."""
+        """The state: (L,) uint8 of one generator, (S, L) of those of shards."""
         states = [generator.get_state() for generator in self.generators]
-        return states[0] if len(states) == 1 else torch.stack(states)
+        return states[0] if self._alone else torch.stack(states)
 
     def set_state(self, state: Tensor) -> None:
         """Continue from a state that `state` returned; it stays on the CPU, also for generators on a GPU."""

@@ -100,6 +100,13 @@ def test_a_state_of_several_generators_is_restored_row_by_row():
     assert not random.fits(state[:2])
 
 
+def test_the_state_of_a_single_shard_can_be_joined_with_those_of_others():
+    alone, other = Random([4], CPU), Random([5, 6], CPU)
+    assert alone.state().dim() == 2
+    assert torch.cat((alone.state(), other.state())).shape[0] == 3
+    assert Random(4, CPU).state().dim() == 1
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_sums_of_episodes_have_the_same_bits_for_every_number_of_ranks(ranks):
     envs, terms = 16, 3

@@ -26,6 +26,7 @@ from robolearn.learners.optimizer import DeviceAdam
 from robolearn.learners.policy import Policy, PolicySpec
 from robolearn.learners.rollout import Batch, side_by_side
 from robolearn.learners.shac.config import SHACConfig
+from robolearn.tasks.mdp.context import Random
 
 
 def horizon_return(reward: Tensor, following: Tensor, done: Tensor, gamma: float) -> Tensor:
@@ -83,7 +84,7 @@ class SHAC:
             # One autograd graph holds all environments of a rank.
             raise ValueError(f"learner=shac needs one shard a rank; use shards={len(shards.owners)}")
         self._shard = None if shards.single else 0
-        self.random = torch.Generator(self.device).manual_seed(shards.seeds(seed)[0])
+        self.random = Random(shards.seeds(seed), self.device).generator
         c = config
         self.batch = Batch.empty(env, c.num_steps, (*c.actor_groups, *c.critic_groups))
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}

@@ -92,6 +92,14 @@ def test_a_run_resumed_with_another_number_of_ranks_has_the_same_bits(words, tmp
     assert differing(tmp_path / "straight", tmp_path / "third") == []
 
 
+@pytest.mark.slow
+def test_as_many_ranks_as_shards_resume_from_fewer(tmp_path):
+    assert run(tmp_path / "straight", *TINY, "max_iterations=4", "ranks=1") == 0
+    assert run(tmp_path / "first", *TINY, "max_iterations=2", "ranks=4") == 0
+    assert run(tmp_path / "second", f"resume={tmp_path / 'first'}", "max_iterations=4", "ranks=3") == 0
+    assert differing(tmp_path / "straight", tmp_path / "second") == []
+
+
 def test_one_rank_repeats_itself_and_its_number_of_threads_does_not_matter(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, threads in (("a", 1), ("b", 2), ("c", 2)):
