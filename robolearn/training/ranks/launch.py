@@ -69,10 +69,12 @@ def launch(run: Config, words: Sequence[str]) -> int:
 
     with ExitStack() as held:
         if run.resume is not None and run.output is None:
-            folder = checkpoint.find_run(run.resume)[0]
+            folder, path = checkpoint.find_run(run.resume)
+            held.enter_context(locked(folder))
+            checkpoint.require_newest(folder, checkpoint.load(path))
         else:
             folder = checkpoint.new_run_folder(run.task_name, run.output)
-        held.enter_context(locked(folder))
+            held.enter_context(locked(folder))
         if run.recovery == "takeover":
             from robolearn.training.ranks.takeover import require_torchft
 
