@@ -224,8 +224,8 @@ def test_under_torchrun_a_killed_rank_changes_no_bit(tmp_path):
 @pytest.mark.parametrize(
     ("what", "rank", "code", "words"),
     [
-        ("throw", 1, 70, "a planted bug"),
-        ("throw", 0, 70, "a planted bug"),
+        ("throw", 1, 70, "LookupError: a planted bug"),
+        ("throw", 0, 70, "LookupError: a planted bug"),
         ("config", 1, 2, "a planted setting"),
         ("nan", 1, 4, "in environment 16"),
     ],
