@@ -35,7 +35,7 @@ from robolearn.training.build import build_env, build_external, device_of
 from robolearn.training.host_memory import PLENTY, enough_memory, require_room
 from robolearn.training.ranks import Regrouped
 from robolearn.training.ranks.copies import Copies
-from robolearn.training.ranks.launch import launched_folder, started_by_launcher
+from robolearn.training.ranks.launched import launched_folder, started_by_launcher
 from robolearn.training.ranks.slow import Slow
 from robolearn.training.ranks.world import World, goes_on, joined, with_ranks
 from robolearn.training.record import Record

@@ -23,34 +23,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robolearn.config.run_config import Config
-from robolearn.errors import OtherRankFailed, RunFailed
+from robolearn.errors import OtherRankFailed
 from robolearn.files import locked
 from robolearn.training.ranks import LOST
+from robolearn.training.ranks.launched import FINAL, FOLDER, GRACE_S, RESTARTS, lost_again, newest_copy
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-FOLDER = "ROBOLEARN_RUN_FOLDER"
-"""Environment variable with the run folder that the launcher has chosen and locked."""
-RESTARTS = 5
-"""How many times ranks are started again without any iteration between."""
-FINAL = (1, 2, 3, 4, 70, 130)
-"""Exit codes of a rank that another start would not change."""
-GRACE_S = 5
-"""Time that ranks have to end after one of them was lost, before they are killed [s]."""
 STOPPING_S = 10**6
 """Timeout that torch's agent hands on with a stop signal [s]: ranks finish their iteration, however long it takes."""
-
-
-def launched_folder() -> Path | None:
-    """The run folder that a launcher has chosen for this process; None where none started it."""
-    folder = os.environ.get(FOLDER)
-    return Path(folder) if folder else None
-
-
-def started_by_launcher() -> bool:
-    """Whether `launch` has started this process."""
-    return FOLDER in os.environ
 
 
 def launch(run: Config, words: Sequence[str]) -> int:
@@ -119,14 +101,6 @@ def _run(run: Config, words: Sequence[str], folder: Path) -> int:
     if (final := final_code(result.failures)) is not None:
         raise OtherRankFailed(final)  # the rank has said why
     raise lost_again(folder, run.ranks)
-
-
-def lost_again(folder: Path, ranks: int) -> RunFailed:
-    """The error of a run whose ranks are lost whenever they start."""
-    return RunFailed(
-        f"the ranks were lost {RESTARTS + 1} times without an iteration between; the last checkpoint is kept: "
-        f"robolearn train resume={folder} ranks={ranks}"
-    )
 
 
 def _agent(run: Config, words: Sequence[str], logs: str) -> LocalElasticAgent:
@@ -226,14 +200,6 @@ def final_code(failures: dict[int, Any]) -> int | None:
     codes = [failure.exitcode for failure in sorted(failures.values(), key=lambda f: f.timestamp)]
     # Only the first one may be interrupted: torch stops the others with SIGTERM.
     return next((code for i, code in enumerate(codes) if code in FINAL and (i == 0 or code != 130)), None)
-
-
-def newest_copy() -> int:
-    """The newest iteration of which there is a copy of any rank; -1 without one."""
-    from robolearn.training.ranks.copies import RUN, memory_folder
-
-    files = memory_folder(os.environ[RUN]).glob("shards_*.pt")
-    return max((int(path.stem.rpartition("_")[2]) for path in files), default=-1)
 
 
 def _tell(failures: dict[int, Any], ranks: int, reached: int) -> None:

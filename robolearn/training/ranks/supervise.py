@@ -19,7 +19,7 @@ from types import FrameType
 
 from robolearn.config.run_config import Config
 from robolearn.errors import MissingError, OtherRankFailed
-from robolearn.training.ranks.launch import FINAL, FOLDER, GRACE_S, RESTARTS, lost_again, newest_copy
+from robolearn.training.ranks.launched import FINAL, FOLDER, GRACE_S, RESTARTS, lost_again, newest_copy
 from robolearn.training.ranks.takeover import LIGHTHOUSE
 
 POLL_S = 0.1
@@ -156,7 +156,9 @@ class _Ranks:
         return subprocess.Popen(command, env=environment, start_new_session=True)
 
     def _light(self) -> subprocess.Popen[bytes]:
-        limits = ["--join_timeout_ms", "1000", "--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "50"]
+        # One that is lost stops its heartbeat. One that is in an iteration is waited for, or two groups would train.
+        waiting = str(round(1000 * self.run.rank_timeout))
+        limits = ["--join_timeout_ms", waiting, "--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "50"]
         return subprocess.Popen(
             [self._program, "--min_replicas", "1", "--bind", f"[::]:{self._port}", *limits],
             stdout=subprocess.DEVNULL,
