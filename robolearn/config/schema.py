@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from robolearn.config import fields
 from robolearn.errors import ConfigError, quote
@@ -71,6 +71,10 @@ class Config:
     its own gradient, so that results do not depend on the number of ranks; without ranks it has no effect."""
     rank_timeout: float = field(default=20.0, metadata={"min": 1.0, "max": 86400.0})
     """Longest that ranks wait for one of them after the first iteration [s]; it is then named, and all start again."""
+    mode: Literal["sync", "async"] = "sync"
+    """sync: collect, then learn; async: processes of their own collect while the learner learns, see docs/async.md."""
+    placement: str | None = None
+    """With mode=async: YAML file that says where actors, learner and evaluator run; null: an actor a core but one."""
     robot: dict[str, Any] = field(default_factory=dict, metadata={"open": True})
     """Changes to the robot's description, as in robot.yaml, for example robot.actuators.knee.kp=80. robot=NAME chooses
     the robot (task.robot)."""

@@ -91,6 +91,8 @@ class PPO:
 
     config_class: ClassVar[type] = PPOConfig
     requires: ClassVar[frozenset[str]] = frozenset()
+    learns_from_others: ClassVar[bool] = True
+    """Whether it can learn from batches that other processes collect, see `BatchSource`."""
 
     def __init__(self, env: LearnerEnv, config: PPOConfig, seed: int = 1, shards: Shards = ONE) -> None:
         self.config, self.shards = config, shards
