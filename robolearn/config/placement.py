@@ -14,11 +14,10 @@ import math
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from robolearn.config import fields, yaml_file
 from robolearn.errors import ConfigError, quote
-
 
 
 def usable_cores() -> int:
@@ -80,7 +79,7 @@ class Placement:
     """Roles and their places."""
 
     engine: Literal["auto", "local", "ray"] = "auto"
-    """local: processes of this machine; ray: actors of a Ray cluster; auto: ray where `address` is given, else local."""
+    """local: processes of this machine; ray: a Ray cluster; auto: ray where `address` is given, else local."""
     address: str | None = None
     """Ray: address of the cluster, auto for the one of this machine; null: start one here."""
     staleness: int = field(default=1, metadata={"min": 0, "max": 1000})

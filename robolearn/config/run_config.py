@@ -392,7 +392,15 @@ def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:
     if run.resume is None:
         return []
     saved = load(run.resume, _naming_files(overrides))
-    harmless = {"resume", "output", "max_iterations", "checkpoint_interval", "rank_timeout", "placement"}
+    harmless = {
+        "resume",
+        "output",
+        "max_iterations",
+        "checkpoint_interval",
+        "rank_timeout",
+        "mode",
+        "placement",
+    }
     if run.ranks and saved.ranks:
         harmless |= {"ranks", "torch_threads"}
     elif not run.ranks and not saved.ranks:

@@ -605,11 +605,7 @@ class Env:
         return self.means_of(sums if self.shards.single else self.shards.sum(sums.unbind()))
 
     def drained(self) -> Tensor:
-        """The sums of which `drain` returns the means, (S,) or a row for each shard; they start at 0 again.
-
-        Raises:
-            NonFiniteTerm, RunFailed: see `check`.
-        """
+        """The sums of which `drain` returns the means, (S,) or a row for each shard; they start at 0 again."""
         self.check()
         sums, self.state.stats = self.state.stats, self._stats.empty()
         return sums

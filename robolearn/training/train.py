@@ -166,6 +166,8 @@ def _restored(
     why = f"{', '.join(differ)} differ from the saved run" if differ else WEIGHTS_ONLY
     if run.backend_name == config.EXTERNAL:
         why = "a third-party environment cannot be restored, and starts again"
+    elif isinstance(env, RemoteEnvs) and not env.exact:
+        why = "actors collect ahead"
     elif exact and not differ and not env.capabilities.exact_restore:
         why = f"backend={run.backend_name} does not repeat a trajectory bit for bit here"
     if start >= run.max_iterations:

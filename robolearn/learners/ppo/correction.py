@@ -55,7 +55,8 @@ def correction(
         max_trace: bound of the weight of what follows, V-trace's c-bar.
         decoupled: clip around the current policy; else around the behaviour policy, as PPO does.
     """
-    assert batch.std is not None and batch.lag is not None
+    assert batch.std is not None
+    assert batch.lag is not None
     older = (batch.lag > 0).to(mean.device)
     # Rounding differs from that of the actor's own computation; where it is the same policy, its numbers are exact.
     mean = torch.where(older[:, None], mean, batch.mean)
@@ -69,9 +70,7 @@ def correction(
         (counted.var(correction=0), effective_share(counted), batch.taken(kl).double().mean())
     )
     weight = rho if decoupled else None
-    return Correction(
-        mean, now if decoupled else behaviour, rho, ratio.clamp(max=max_trace), weight, numbers
-    )
+    return Correction(mean, now if decoupled else behaviour, rho, ratio.clamp(max=max_trace), weight, numbers)
 
 
 def divergences(old_mean: Tensor, old_std: Tensor, mean: Tensor, std: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from robolearn.files import replacing
 
@@ -56,7 +57,7 @@ class Ledger:
         self._file.close()
 
 
-def read(path: Path) -> list[dict[str, int | str]]:
+def read(path: Path) -> list[dict[str, Any]]:
     """The lines of a batches.jsonl; a last one cut off by a kill is dropped."""
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines():

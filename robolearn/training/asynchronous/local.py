@@ -54,7 +54,7 @@ class LocalEngine:
 
     def poll(self, seconds: float) -> list[Event]:
         """See `Engine`."""
-        names = {connection: name for name, (_, connection) in self._processes.items()}
+        names = {connection: name for name, (_, connection) in list(self._processes.items())}
         events: list[Event] = []
         for ready in wait(list(names), seconds) if names else []:
             assert isinstance(ready, Connection)

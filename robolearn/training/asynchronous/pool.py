@@ -108,8 +108,11 @@ class Pool:
             if (role := self.placement.evaluator) is not None:
                 setup = replace(
                     self._setup,
-                    **{"role": "evaluator", "envs": role.episodes, "cores": role.cores, "index": 0},
-                    **{"resources": role.resources, "labels": role.labels},
+                    role="evaluator",
+                    envs=role.episodes,
+                    cores=role.cores,
+                    resources=role.resources,
+                    labels=role.labels,
                 )
                 self._evaluator = Actor(setup, None, 0)
                 self._begin(self._evaluator)

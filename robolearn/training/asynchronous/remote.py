@@ -53,7 +53,9 @@ class RemoteEnvs:
         )
         self.placement = placement
         self.described: LearnerEnv = (
-            build_external(run, 1) if run.backend_name == config.EXTERNAL else build_env(run, 1, training=True)
+            build_external(run, 1)
+            if run.backend_name == config.EXTERNAL
+            else build_env(run, 1, training=True)
         )
         """An environment like those of the actors."""
         one = self.described
@@ -62,7 +64,8 @@ class RemoteEnvs:
         self.max_episode_steps = one.max_episode_steps
         shape = self.num_envs
         self.observations = {
-            name: torch.zeros(shape, obs.shape[1], device=self.device) for name, obs in one.observations.items()
+            name: torch.zeros(shape, obs.shape[1], device=self.device)
+            for name, obs in one.observations.items()
         }
         """(N, D) zeros a group: only their shapes have a meaning."""
         count, batches = placement.actor.count, placement.batches
@@ -100,7 +103,9 @@ class RemoteEnvs:
         robot = getattr(run.task, "robot", None)
         if isinstance(robot, str):
             named["robot"] = robot
-        here = replace(run, resume=None, output=None, device=role.device or run.device, mode="sync", placement=None)
+        here = replace(
+            run, resume=None, output=None, device=role.device or run.device, mode="sync", placement=None
+        )
         setup = Setup(
             role="actor",
             index=0,

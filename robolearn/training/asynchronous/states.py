@@ -10,6 +10,9 @@ import torch
 from robolearn.envs.state import Tensor
 from robolearn.training.ranks.world import joined_rows
 
+STATS = "stats"
+"""Sums in an Env's state, which are 0 after a batch; all else in it are rows of environments."""
+
 
 class States:
     """The state of each actor after the last of its batches that an update has used."""
@@ -69,7 +72,11 @@ class States:
             place = before[actor] if mine else actor
             # Where actors have other numbers of environments now, each takes its share, from the start again if needed.
             index = (place * self.envs + torch.arange(self.envs)) % rows
-            env = {name: _rows(whole[name], index) for name in ("backend", "state")}
+            parts = {
+                "backend": whole["backend"],
+                "state": {k: x for k, x in whole["state"].items() if k != STATS},
+            }
+            env = _rows(parts, index)
             env["random"] = _random(whole["random"], place, rows // self.envs)
             state: dict[str, Any] = {}
             if mine:
@@ -87,6 +94,8 @@ def _joined(snapshots: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if len(snapshots) == 1:
         return dict(snapshots[0])
     out: dict[str, Any] = joined_rows([{k: x for k, x in s.items() if k != "random"} for s in snapshots])
+    if (first := snapshots[0]["state"][STATS]).dim() == 1:  # not those of a shard
+        out["state"][STATS] = first
     return {**out, "random": torch.stack([snapshot["random"] for snapshot in snapshots])}
 
 

@@ -21,6 +21,7 @@ from robolearn.envs.state import Tensor
 from robolearn.learners.ppo.collector import Collector
 from robolearn.training import replay
 from robolearn.training.asynchronous.engine import Setup
+from robolearn.training.asynchronous.states import STATS
 from robolearn.training.build import build_env, build_external
 
 ACTOR = "ROBOLEARN_ACTOR"
@@ -68,8 +69,15 @@ class ActorWorker:
         self.recorder = Recorder.for_training(self.env)
         if state is not None:
             if saved := state["env"]:
+                own = self.env.snapshot()
                 fits = self.env.random.fits(saved["random"])
-                self.env.restore(saved if fits else {**saved, "random": self.env.random.state()})
+                self.env.restore(
+                    {
+                        "backend": saved["backend"],
+                        "state": {STATS: own["state"][STATS], **saved["state"]},
+                        "random": saved["random"] if fits else own["random"],
+                    }
+                )
             self.collector.restore(state["state"])
 
     def collect(self, weights: dict[str, Any]) -> dict[str, Any]:
