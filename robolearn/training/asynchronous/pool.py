@@ -60,10 +60,13 @@ class Actor:
     waiting: deque[Delivered] = field(default_factory=deque)
     leaving: bool = False
 
+    taken: int = 0
+    """Batches that the current update has taken."""
+
     @property
     def held(self) -> int:
-        """Batches that are not used, with the one that it collects."""
-        return len(self.waiting) + (self.version is not None)
+        """Batches that no update has used, with the one that it collects."""
+        return len(self.waiting) + self.taken + (self.version is not None)
 
 
 class Pool:
@@ -153,6 +156,7 @@ class Pool:
                     raise self._error
                 if (chosen := self._choose()) is not None:
                     self._taken.append(chosen)
+                    self._actors[chosen.key.actor].taken += 1
                     self.needed -= 1
                     self._order_all()
                     return chosen
@@ -164,7 +168,9 @@ class Pool:
         """An update has used a batch, whose content is not needed any more."""
         with self._changed:
             self._taken.remove(batch)
-            if self._actors[batch.key.actor].state is not batch.handle:
+            actor = self._actors[batch.key.actor]
+            actor.taken -= 1
+            if actor.state is not batch.handle:
                 self.engine.release(batch.handle)
 
     def evaluate(self) -> None:
