@@ -126,6 +126,16 @@ def read(path: str | None, num_envs: int, cores: int | None = None) -> Placement
         raise ConfigError(str(error) if shown in str(error) else f"{shown}: {error}") from error
 
 
+def actors_in(path: str) -> int:
+    """The number of actors that a file asks for, 0 where it leaves it open.
+
+    Raises:
+        ConfigError: as for `read`.
+    """
+    made: Placement = fields.apply(Placement(), Placement, yaml_file.read(Path(path)), "placement", {})
+    return made.actor.count
+
+
 def _complete(placement: Placement, num_envs: int, cores: int | None) -> Placement:
     """The placement with the numbers that its zeros stand for."""
     actor, batches = placement.actor, placement.batches

@@ -120,7 +120,8 @@ class RemoteEnvs:
             resources=role.resources,
             labels=role.labels,
         )
-        self._stopping, self._version = stopping, start
+        self._stopping, self._version, self._note = stopping, start, note
+        self._written = self._file_time()
         self._ledger = Ledger(folder, start)
         starts = self._states.starts(learner.sampler.noise)
         pool = Pool(self._engine(), self.placement, setup, starts, note)
@@ -223,9 +224,39 @@ class RemoteEnvs:
             "simulate": simulated,
         }
         self._since, self._busy = now, busy
+        self._follow_file()
         while pool.evaluations:
             means |= {f"eval/{name}": value for name, value in pool.evaluations.popleft().items()}
         return means | {f"async/{name}": float(value) for name, value in numbers.items()}
+
+    def _file_time(self) -> float:
+        """When the placement file was written; 0 without one."""
+        try:
+            return Path(self.run.placement or "").stat().st_mtime if self.run.placement else 0.0
+        except OSError:
+            return 0.0
+
+    def _follow_file(self) -> None:
+        """Start or end actors where the placement file asks for another number now."""
+        if (written := self._file_time()) in (0.0, self._written):
+            return
+        assert self._pool is not None
+        assert self.run.placement is not None
+        self._written, p = written, self.placement
+        try:
+            count = placements.actors_in(self.run.placement) or p.actor.count
+        except ConfigError as error:
+            self._note(f"{error}; the number of actors stays")
+            return
+        if count == p.actor.count:
+            return
+        if self.exact or count > p.batches + p.ahead:
+            why = "staleness: 0" if self.exact else f"batches: {p.batches} and staleness: {p.staleness}"
+            self._note(f"{self.run.placement}: actor.count={count} does not go with {why}; it stays")
+            return
+        self._note(f"{count} actors instead of {p.actor.count}")
+        self._pool.resize(count)
+        self.placement = replace(p, actor=replace(p.actor, count=count))
 
     # ------------------------------------------------------------------ the rest of a LearnerEnv
 

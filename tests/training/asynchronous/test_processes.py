@@ -245,6 +245,26 @@ def test_kills_of_the_learner_at_random_moments_lose_no_batch_and_leave_no_proce
     assert_each_used_once(run, 40, 2, 1)
 
 
+def test_actors_join_and_leave_while_training_runs(tmp_path):
+    place = tmp_path / "place.yaml"
+    place.write_text("{staleness: 2, batches: 1, actor: {count: 1}}", encoding="utf-8")
+    words = ("task=cartpole_balance", *SMALL, "max_iterations=1000", "output=run", "mode=async")
+    process = start(tmp_path, *words, f"placement={place}")
+    run = tmp_path / "run"
+    wait_for(lambda: rows_of(run))
+    place.write_text("{staleness: 2, batches: 1, actor: {count: 3}}", encoding="utf-8")
+    wait_for(lambda: {0, 1, 2} <= {row["actor"] for row in rows_of(run)})
+    place.write_text("{staleness: 2, batches: 1, actor: {count: 1}}", encoding="utf-8")
+    wait_for(lambda: len(children(process)) == 1)
+    iterations = len(rows_of(run))
+    wait_for(lambda: len(rows_of(run)) > iterations + 10)
+    assert {row["actor"] for row in rows_of(run)[iterations + 6 :]} == {0}
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert_each_used_once(run, len(rows_of(run)), 1, 2)
+
+
 # ---------------------------------------------------------------------------------------- stops and errors
 
 
