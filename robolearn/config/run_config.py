@@ -401,6 +401,8 @@ def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:
         "mode",
         "placement",
     }
+    if run.mode == "sync":
+        harmless |= {"learner.proximal", "learner.max_rho", "learner.max_trace"}
     if run.ranks and saved.ranks:
         harmless |= {"ranks", "torch_threads"}
     elif not run.ranks and not saved.ranks:

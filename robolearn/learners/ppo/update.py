@@ -104,7 +104,8 @@ class Update:
         self._explained = number()
         self._wanted_kl = number().fill_(config.desired_kl)
         self._tables: Tables = {}
-        self._minibatches: dict[tuple[int, bool], tuple[list[Minibatch], Graphed[None]]] = {}
+        self._minibatches: dict[int, tuple[list[Minibatch], Graphed[None]]] = {}
+        self._weighted: dict[int, tuple[list[Minibatch], Graphed[None]]] = {}  # of batches of an older policy
         self._step = Graphed(self._clip_and_step, self.device)
 
     # ------------------------------------------------------------------ an iteration
@@ -183,6 +184,7 @@ class Update:
     def clear_graphs(self) -> None:
         """Capture the CUDA graphs again at the next step: loading a checkpoint replaced the optimizer's tensors."""
         self._minibatches.clear()
+        self._weighted.clear()
         self._step = Graphed(self._clip_and_step, self.device)
 
     # ------------------------------------------------------------------ its parts
@@ -278,13 +280,14 @@ class Update:
 
     def _gradient_step(self, chosen: Sequence[Tensor]) -> bool:
         """One step on these samples or environments of each shard; False if it was read at once and skipped."""
-        size = len(chosen[0]), "weight" in self._tables
-        if size not in self._minibatches:
-            made = [Minibatch(self._tables, size[0], self.recurrence) for _ in chosen]
+        size = len(chosen[0])
+        kept = self._weighted if "weight" in self._tables else self._minibatches
+        if size not in kept:
+            made = [Minibatch(self._tables, size, self.recurrence) for _ in chosen]
             parts = [minibatch.part for minibatch in made]
             descend = self._descend if self.shards.single else self._descend_each
-            self._minibatches[size] = made, Graphed(partial(descend, parts), self.device)
-        minibatches, descend_now = self._minibatches[size]
+            kept[size] = made, Graphed(partial(descend, parts), self.device)
+        minibatches, descend_now = kept[size]
         for minibatch, rows in zip(minibatches, chosen, strict=True):
             minibatch.gather(self._tables, rows)
         descend_now()
