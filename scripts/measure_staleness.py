@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,7 @@ def trained(folder: Path, staleness: int | None, words: list[str], resume: bool)
             return read_metrics(run / "metrics.jsonl")
         mode, words = [], [f"resume={run}", wanted]
     else:
+        shutil.rmtree(run, ignore_errors=True)
         words = [*words, f"output={run}"]
     command = [sys.executable, "-m", "robolearn.cli", "train", *words, *mode]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -93,7 +95,9 @@ def main() -> None:
     parser.add_argument("--staleness", default="0,1,3,5,10")
     parser.add_argument("--iterations", type=int, default=100)
     parser.add_argument("--output", type=Path, default=Path("runs/staleness"))
-    parser.add_argument("--resume", action="store_true", help="keep what --output has")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep what --output has; without it, its trainings are replaced"
+    )
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="settings of all trainings")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,9 @@ try:
     import ray
     from ray.exceptions import RayActorError, RayError
 except ImportError as error:
-    raise MissingError("engine: ray needs the package ray; install it with: pip install 'robolearn[cluster]'") from error
+    raise MissingError(
+        "engine: ray needs the package ray; install it with: pip install 'robolearn[cluster]'"
+    ) from error
 
 POLL_S = 0.01
 """Time between two looks at what actors have done [s]."""

@@ -91,12 +91,12 @@ class States:
 
 def _joined(snapshots: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """One snapshot of those of several actors."""
-    if len(snapshots) == 1:
-        return dict(snapshots[0])
+    # Copies, also of a single one: what Ray has delivered lies in one block, which a checkpoint cannot save in parts.
     out: dict[str, Any] = joined_rows([{k: x for k, x in s.items() if k != "random"} for s in snapshots])
     if (first := snapshots[0]["state"][STATS]).dim() == 1:  # not those of a shard
-        out["state"][STATS] = first
-    return {**out, "random": torch.stack([snapshot["random"] for snapshot in snapshots])}
+        out["state"][STATS] = first.clone()
+    random = [snapshot["random"] for snapshot in snapshots]
+    return {**out, "random": random[0].clone() if len(random) == 1 else torch.stack(random)}
 
 
 def _random(states: Tensor, place: int, parts: int) -> Tensor:
