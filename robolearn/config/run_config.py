@@ -307,6 +307,10 @@ def validate(config: Config) -> None:
     elif config.robot:
         raise ConfigError(f"robot.{next(iter(config.robot))}: task={config.task_name} has no robot to change")
     _validate_ranks(config)
+    if config.mode == "async" and config.ranks:
+        raise ConfigError(f"ranks={config.ranks} with mode=async, which has one learner; leave ranks out")
+    if config.mode == "sync" and config.placement is not None:
+        raise ConfigError(f"placement={config.placement} places the processes of mode=async; add mode=async")
     for section in SECTIONS:
         node = getattr(config, section)
         if not hasattr(node, "validate"):
@@ -388,7 +392,18 @@ def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:
     if run.resume is None:
         return []
     saved = load(run.resume, _naming_files(overrides))
-    harmless = {"resume", "output", "max_iterations", "checkpoint_interval", "rank_timeout", "recovery"}
+    harmless = {
+        "resume",
+        "output",
+        "max_iterations",
+        "checkpoint_interval",
+        "rank_timeout",
+        "recovery",
+        "mode",
+        "placement",
+    }
+    if run.mode == "sync":
+        harmless |= {"learner.proximal", "learner.max_rho", "learner.max_trace"}
     if run.ranks and saved.ranks:
         harmless |= {"ranks", "torch_threads"}
     elif not run.ranks and not saved.ranks:

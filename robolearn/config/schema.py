@@ -74,6 +74,10 @@ class Config:
     take over its environments until it is back, with torchft."""
     rank_timeout: float = field(default=20.0, metadata={"min": 1.0, "max": 86400.0})
     """Longest that ranks wait for one of them after the first iteration [s]; it is then named, and all start again."""
+    mode: Literal["sync", "async"] = "sync"
+    """sync: collect, then learn; async: processes of their own collect while the learner learns, see docs/async.md."""
+    placement: str | None = None
+    """With mode=async: YAML file that says where actors, learner and evaluator run; null: an actor a core but one."""
     robot: dict[str, Any] = field(default_factory=dict, metadata={"open": True})
     """Changes to the robot's description, as in robot.yaml, for example robot.actuators.knee.kp=80. robot=NAME chooses
     the robot (task.robot)."""

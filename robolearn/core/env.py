@@ -598,11 +598,18 @@ class Env:
         Raises:
             NonFiniteTerm, RunFailed: see `check`.
         """
+        sums = self.drained()
+        return self.means_of(sums if self.shards.single else self.shards.sum(sums.unbind()))
+
+    def drained(self) -> Tensor:
+        """The sums of which `drain` returns the means, (S,) or a row for each shard; they start at 0 again."""
         self.check()
-        sums = self.state.stats
-        means = self._stats.means(sums if self.shards.single else self.shards.sum(sums.unbind()))
-        self.state.stats = self._stats.empty()
-        return means
+        sums, self.state.stats = self.state.stats, self._stats.empty()
+        return sums
+
+    def means_of(self, sums: Tensor) -> dict[str, float]:
+        """Means by name of sums (S,) that `drained` returned, of these environments or of others of the same task."""
+        return self._stats.means(sums)
 
     def symmetry(self) -> Symmetry | None:
         """The left-right symmetry of task and robot in the columns of this Env's observation groups; None without."""

@@ -12,9 +12,10 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def log_prob(action: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Log density (B,) of actions (B, A) under independent Gaussians with means (B, A) and standard deviations (A,)."""
+    """Log density (B,) of actions (B, A) under independent Gaussians with means (B, A) and standard deviations (A,), or
+    (B, A) where they differ from sample to sample."""
     z = (action - mean) * std.reciprocal()
-    return -0.5 * z.square().sum(dim=-1) - (std.log() + HALF_LOG_2PI).sum()
+    return -0.5 * z.square().sum(dim=-1) - (std.log() + HALF_LOG_2PI).sum(dim=-1)
 
 
 def divergence(old_mean: Tensor, old_std: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -35,12 +36,16 @@ def entropy(std: Tensor) -> Tensor:
 
 
 def clipped_surrogate(
-    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: float
+    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: float, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """PPO's loss (Schulman et al., 2017, eq. 7, negated) and the share of samples it clips, () each; inputs (B,)."""
+    """PPO's loss (Schulman et al., 2017, eq. 7, negated) and the share of samples it clips, () each; inputs (B,).
+
+    With `weight` each sample counts by its own: decoupled PPO's loss, see `robolearn.learners.ppo.correction`.
+    """
     ratio = (log_prob - old_log_prob).exp()
     clipped = ratio.clamp(1 - clip, 1 + clip)
-    loss = -torch.min(ratio * advantage, clipped * advantage).mean()
+    gain = torch.min(ratio * advantage, clipped * advantage)
+    loss = -(gain if weight is None else weight * gain).mean()
     return loss, ((ratio - 1).abs() > clip).float().mean()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -38,6 +39,16 @@ class Batch:
     """(T, N) bool: the policy's action was used in this step, see `StepResult.valid`; None: in all steps."""
     exogenous: Tensor | None = None
     """(T, N) bool: a push or a new command came in this step, see `StepResult.exogenous`; None: it is not known."""
+    lag: Tensor | None = None
+    """(N,) int64, on the CPU: how many updates ago the policy was current that acted in each environment; None: it is
+    the current one everywhere."""
+    std: Tensor | None = None
+    """(N, A) standard deviations of that policy; None as above."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether an older policy acted in any environment."""
+        return self.lag is not None and bool(self.lag.any())
 
     @property
     def steps(self) -> int:
@@ -89,6 +100,18 @@ def side_by_side(observations: Mapping[str, Tensor], groups: Sequence[str]) -> T
     """(..., D) the columns of these groups side by side; a single group is not copied."""
     parts = [observations[name] for name in groups]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+@runtime_checkable
+class BatchSource(Protocol):
+    """Environments of other processes, which collect batches there; see `robolearn.training.asynchronous`."""
+
+    def gather(self, batch: Batch, weights: Mapping[str, Any], timers: Timers) -> dict[str, Tensor]:
+        """Give the actors the weights of the current policy, and fill `batch` with what they have collected.
+
+        Returns:
+            What the learner takes over where its policy acted: `random` and `noise`, as in `PPO.state_dict`.
+        """
 
 
 Act = Callable[[dict[str, Tensor], int], Tensor]

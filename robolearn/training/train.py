@@ -31,6 +31,8 @@ from robolearn.errors import ConfigError
 from robolearn.files import locked, replacing
 from robolearn.learners.learner import Learner, Report
 from robolearn.training import checkpoint, replay
+from robolearn.training.asynchronous.pool import Stopped
+from robolearn.training.asynchronous.remote import RemoteEnvs
 from robolearn.training.build import build_env, build_external, device_of
 from robolearn.training.host_memory import PLENTY, enough_memory, require_room
 from robolearn.training.ranks import Regrouped
@@ -86,7 +88,10 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack, world: World
     content = world.from_first(content)
     copies = Copies(world)
     env = _build(run, world)
-    learner = make_learner(run, env, world.shards)
+    if isinstance(env, RemoteEnvs):
+        run = env.run  # the learner's own device
+        set_threads(run)
+    learner = make_learner(run, env, env.shards if isinstance(env, RemoteEnvs) else world.shards)
     known = {"precision": getattr(learner, "precision", None)}
     if not run.ranks:  # a shard is always computed by one thread
         known["torch threads"] = torch.get_num_threads()
@@ -102,17 +107,29 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack, world: World
     steps, seconds = infos.get("steps", 0), infos.get("seconds", 0.0)
     recorder = Recorder.for_training(env)
     slow = Slow(world.share(world.host), world.rank)
-    record = Record(run, folder, env, start, world.ranks, world.writes)
+    described = env.described if isinstance(env, RemoteEnvs) else env
+    record = Record(run, folder, described, start, world.ranks, world.writes)
     with interruptible(quiet=not world.writes or started_by_launcher()) as signals, closing(env), record:
         if start:
             record.note(f"resumed at iteration {start}, {said}")
         if start >= run.max_iterations:  # a rank was lost while it was being saved
             record.describe()
             checkpoint.save(folder, start, learner, env, infos, world)
+        if isinstance(env, RemoteEnvs):
+            env.launch(folder, start, learner, record.note, lambda: bool(signals))
+        saved = start
         for iteration in range(start + 1, run.max_iterations + 1):
             began = time.perf_counter()
             world.begin(iteration, getattr(learner, "timers", None))
-            report = _iterate(learner, env, folder, run, recorder, world)
+            try:
+                report = _iterate(learner, env, folder, run, recorder, world)
+            except Stopped:  # before this iteration has changed anything
+                if saved < iteration - 1:
+                    record.describe()
+                    checkpoint.save(folder, iteration - 1, learner, env, infos, world)
+                again = _resume_command(run, folder)
+                record.note(f"stopped at iteration {iteration - 1}; resume with: {again}")
+                raise KeyboardInterrupt from None
             report.seconds.setdefault("total", time.perf_counter() - began)
             steps += report.steps
             seconds += report.seconds["total"]
@@ -138,6 +155,7 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack, world: World
             if stop or iteration == run.max_iterations or iteration % run.checkpoint_interval == 0:
                 record.describe()
                 checkpoint.save(folder, iteration, learner, env, infos, world)
+                saved = iteration
             if stop and iteration < run.max_iterations:
                 record.note(f"stopped at iteration {iteration}; resume with: {_resume_command(run, folder)}")
                 raise KeyboardInterrupt
@@ -169,6 +187,8 @@ def _restored(
     why = f"{', '.join(differ)} differ from the saved run" if differ else WEIGHTS_ONLY
     if run.backend_name == config.EXTERNAL:
         why = "a third-party environment cannot be restored, and starts again"
+    elif isinstance(env, RemoteEnvs) and not env.exact:
+        why = "actors collect ahead"
     elif exact and not differ and not env.capabilities.exact_restore:
         why = f"backend={run.backend_name} does not repeat a trajectory bit for bit here"
     if start >= run.max_iterations and not again:
@@ -188,6 +208,8 @@ def _resume_command(run: Config, folder: Path) -> str:
 
 def _build(run: Config, world: World) -> LearnerEnv:
     """This rank's environments, after a check that memory is large enough."""
+    if run.mode == "async":
+        return RemoteEnvs(run)
     if run.backend_name == config.EXTERNAL:
         return build_external(run, run.num_envs)
     num_envs = world.mine(run.num_envs)

@@ -97,6 +97,13 @@ class PPOConfig:
     average: float = field(default=0.0, metadata={"min": 0.0, "max": 0.9999})
     """Share that the mean of the actor's past weights keeps in each iteration; it is this mean that is evaluated and
     exported. 0: the latest weights are."""
+    proximal: Literal["current", "behaviour"] = "current"
+    """Policy around which `clip` bounds a batch that an older policy has collected, with mode=async. current: the
+    learner's before the update, and samples are weighted by its ratio to the older one; behaviour: the older one."""
+    max_rho: float = field(default=1.0, metadata={"above": 0.0, "max": 1e3})
+    """Largest importance weight of a step that an older policy took: rho-bar of V-trace."""
+    max_trace: float = field(default=1.0, metadata={"min": 0.0, "max": 1e3})
+    """Largest importance weight with which later steps count for such a step: c-bar of V-trace."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic of the networks; auto: bf16 where the processor multiplies it in hardware. Recurrent layers always use
     fp32."""

@@ -21,15 +21,17 @@ from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError
 from robolearn.learners.estimator import Estimator
 from robolearn.learners.learner import Report
-from robolearn.learners.networks import build_model, require_unfolded, rnn_of
+from robolearn.learners.networks import build_model, deviation, require_unfolded, rnn_of
 from robolearn.learners.policy import Policy, PolicySpec
+from robolearn.learners.ppo.collector import build_actor, empty_batch, keep_last
 from robolearn.learners.ppo.config import PPOConfig
+from robolearn.learners.ppo.correction import NONE, NUMBERS, Correction, correction, vtrace
 from robolearn.learners.ppo.horizon import Horizon
 from robolearn.learners.ppo.sampler import Sampler
 from robolearn.learners.ppo.update import Update
 from robolearn.learners.precision import autocast, choose_precision
 from robolearn.learners.recurrent import ActorRecurrence, require_same_rnn
-from robolearn.learners.rollout import Batch, collect, parts_of, permutations, side_by_side
+from robolearn.learners.rollout import BatchSource, collect, parts_of, permutations, side_by_side
 from robolearn.learners.workers import Workers, map_each
 from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.symmetry import Symmetry, joined
@@ -89,6 +91,8 @@ class PPO:
 
     config_class: ClassVar[type] = PPOConfig
     requires: ClassVar[frozenset[str]] = frozenset()
+    learns_from_others: ClassVar[bool] = True
+    """Whether it can learn from batches that other processes collect, see `BatchSource`."""
 
     def __init__(self, env: LearnerEnv, config: PPOConfig, seed: int = 1, shards: Shards = ONE) -> None:
         self.config, self.shards = config, shards
@@ -97,29 +101,17 @@ class PPO:
         self.device = env.device
         self.random = Random(shards.seeds(seed), self.device)
         self.symmetry = self._choose_symmetry(env)
-        groups = (*config.actor_groups, *config.critic_groups, *config.estimated_groups)
-        self.batch = Batch.empty(
-            env, config.steps_of(shards.whole(env.num_envs)), groups, config.critic_groups
-        )
+        self.batch = empty_batch(env, config, config.steps_of(shards.whole(env.num_envs)))
         self.precision = choose_precision(config.precision, self.device)
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
         self._inputs = {name: widths[name] for name in config.actor_groups}
         critic_inputs = {name: widths[name] for name in config.critic_groups}
         c = config
         self._estimated = sum(widths[name] for name in c.estimated_groups)
-        more: dict[str, Any] = {
-            "rnn": c.rnn,
-            "rnn_hidden": c.rnn_hidden,
-            "rnn_layers": c.rnn_layers,
-            "estimated": self._estimated,
-            "estimator_hidden": c.estimator_hidden,
-        }
         # Of shards with one thread of torch, throughout: its rounding depends on the number of threads.
         with torch.random.fork_rng(devices=[]), one_thread(self.device, not shards.single):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed GPUs too
-            self.actor = build_model(
-                self._inputs, env.num_actions, c.actor_hidden, c.activation, c.init_std, **more
-            ).to(self.device)
+            self.actor = build_actor(c, widths, env.num_actions).to(self.device)
             self.critic = build_model(critic_inputs, 1, c.critic_hidden, c.activation, None).to(self.device)
             # A small last layer: the first actions are near zero, at the home pose, whatever the initialization.
             nn.init.orthogonal_(self.actor.mlp[-1].weight, 0.01)
@@ -209,8 +201,9 @@ class PPO:
         self.timers.start()
         self.collect(env)
         with self.timers("learn"):
-            value, advantage, returns = self._estimate()
-            self.update.learn(self.batch, self._normalized(advantage), returns, value, self.orders())
+            stale = self._correction()
+            value, advantage, returns = self._estimate() if stale is None else self._estimates(stale)
+            self.update.learn(self.batch, self._normalized(advantage), returns, value, self.orders(), stale)
             if self.estimator is not None:
                 self.estimator.learn(self.batch)
             for groups, network in (
@@ -228,6 +221,8 @@ class PPO:
             # The Env first: a non-finite reward makes the gradient non-finite too, and the Env names the reward term.
             drained = env.drain()
             losses = self.update.read()
+        if self.batch.lag is not None:
+            losses |= NONE if stale is None else dict(zip(NUMBERS, stale.numbers.tolist(), strict=True))
         if self.estimator is not None:
             losses["estimate"] = self.estimator.error()
         if self.horizon is not None:
@@ -264,10 +259,19 @@ class PPO:
 
     def collect(self, env: LearnerEnv) -> None:
         """Fill `batch` with the next T steps and the observations after them."""
+        if isinstance(env, BatchSource):
+            # Also the state of the generator: an actor without lag continues the same random numbers.
+            weights = {"actor": self.actor.state_dict(), "random": self.random.state()}
+            if self.averaged is not None:
+                weights["averaged"] = self.averaged.state_dict()
+            taken = env.gather(self.batch, weights, self.timers)
+            if "random" in taken:
+                self.random.set_state(taken["random"])
+            self.sampler.noise = taken.get("noise")
+            return
         collect(env, self.batch, self.sampler, self.timers, self.sampler.reset_state)
         with self.timers("infer"):
-            for name, obs in self.batch.observations.items():
-                obs[-1] = env.observations[name]
+            keep_last(env, self.batch)
 
     def orders(self) -> list[list[Tensor]]:
         """For each epoch a permutation of each shard's samples, or environments if the actor is recurrent; see
@@ -298,14 +302,28 @@ class PPO:
         return self.batch.exogenous if self.config.skip_events else None
 
     @torch.no_grad()
-    def _estimates(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _estimates(self, stale: Correction | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Values, advantages and returns of the batch, (T, N) each."""
         value, reward = self._evaluate()
-        advantage, returns = gae(
-            *(reward, value[:-1], value[-1], self.batch.done, self.discount, self.config.lam),
-            event=self._events,
-        )
+        given = (reward, value[:-1], value[-1], self.batch.done, self.discount, self.config.lam)
+        if stale is None:
+            advantage, returns = gae(*given, event=self._events)
+        else:
+            advantage, returns = vtrace(*given, stale.rho, stale.c, event=self._events)
         return value[:-1], advantage, returns
+
+    @torch.no_grad()
+    def _correction(self) -> Correction | None:
+        """The correction of a batch that an older policy has collected; None where the current one has."""
+        c = self.config
+        if not self.batch.stale:
+            return None
+        with autocast(self.device, self.precision):
+            seen = self.actor.obs_normalizer(self.batch.observed(c.actor_groups)[:-1])
+            mean = self.actor.mlp(seen).float()
+        return correction(
+            self.batch, mean, deviation(self.actor), c.max_rho, c.max_trace, c.proximal == "current"
+        )
 
     @torch.no_grad()
     def _evaluate(self) -> tuple[Tensor, Tensor]:

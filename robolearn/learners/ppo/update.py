@@ -27,6 +27,7 @@ from robolearn.learners.losses import clipped_surrogate, divergence, entropy, lo
 from robolearn.learners.networks import Normalizer, deviation
 from robolearn.learners.optimizer import DeviceAdam
 from robolearn.learners.ppo.config import PPOConfig
+from robolearn.learners.ppo.correction import Correction
 from robolearn.learners.ppo.minibatch import Minibatch, Tables, with_mirror_image
 from robolearn.learners.precision import autocast
 from robolearn.learners.products import forward
@@ -104,6 +105,7 @@ class Update:
         self._wanted_kl = number().fill_(config.desired_kl)
         self._tables: Tables = {}
         self._minibatches: dict[int, tuple[list[Minibatch], Graphed[None]]] = {}
+        self._weighted: dict[int, tuple[list[Minibatch], Graphed[None]]] = {}  # of batches of an older policy
         self._step = Graphed(self._clip_and_step, self.device)
 
     # ------------------------------------------------------------------ an iteration
@@ -115,6 +117,7 @@ class Update:
         returns: Tensor,
         value: Tensor,
         orders: Iterable[Sequence[Tensor]],
+        stale: Correction | None = None,
     ) -> None:
         """Take the gradient steps of an iteration.
 
@@ -125,6 +128,7 @@ class Update:
             value: (T, N), the critic's values before the update.
             orders: for each epoch, a permutation of each shard's samples (environments, if recurrent), int64 on the
                 device; it is split into equal parts, which together have about `minibatch_size` samples.
+            stale: the correction of a batch that an older policy has collected.
 
         Raises:
             NonFiniteTerm: on a CPU, see `read`.
@@ -133,7 +137,7 @@ class Update:
         self._begin(
             parts_of(batch.taken(returns), self.shards, size), parts_of(batch.taken(value), self.shards, size)
         )
-        self._tables = self._tables_of(batch, advantage, returns, value)
+        self._tables = self._tables_of(batch, advantage, returns, value, stale)
         for order in orders:
             self._epoch.zero_()
             minibatches = [each.chunk(self.parts(returns.numel())) for each in order]
@@ -180,6 +184,7 @@ class Update:
     def clear_graphs(self) -> None:
         """Capture the CUDA graphs again at the next step: loading a checkpoint replaced the optimizer's tensors."""
         self._minibatches.clear()
+        self._weighted.clear()
         self._step = Graphed(self._clip_and_step, self.device)
 
     # ------------------------------------------------------------------ its parts
@@ -202,7 +207,14 @@ class Update:
         return self.shards.mean([(part - mean).square().mean() for part in parts])
 
     @torch.no_grad()
-    def _tables_of(self, batch: Batch, advantage: Tensor, returns: Tensor, value: Tensor) -> Tables:
+    def _tables_of(
+        self,
+        batch: Batch,
+        advantage: Tensor,
+        returns: Tensor,
+        value: Tensor,
+        stale: Correction | None = None,
+    ) -> Tables:
         dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
         # Normalizers do not change during an update, so each sample is normalized once.
         samples, shares = returns.numel(), 1 if self._workers is None else self._workers.count
@@ -224,6 +236,10 @@ class Update:
             "returns": returns,
             "advantage": advantage,
         }
+        if stale is not None:
+            data |= {"mean": stale.mean, "log_prob": stale.log_prob}
+            if stale.weight is not None:
+                data["weight"] = stale.weight
         if self.config.clip_value_loss:
             data["value"] = value
         if self.recurrence is not None:
@@ -265,12 +281,13 @@ class Update:
     def _gradient_step(self, chosen: Sequence[Tensor]) -> bool:
         """One step on these samples or environments of each shard; False if it was read at once and skipped."""
         size = len(chosen[0])
-        if size not in self._minibatches:
+        kept = self._weighted if "weight" in self._tables else self._minibatches
+        if size not in kept:
             made = [Minibatch(self._tables, size, self.recurrence) for _ in chosen]
             parts = [minibatch.part for minibatch in made]
             descend = self._descend if self.shards.single else self._descend_each
-            self._minibatches[size] = made, Graphed(partial(descend, parts), self.device)
-        minibatches, descend_now = self._minibatches[size]
+            kept[size] = made, Graphed(partial(descend, parts), self.device)
+        minibatches, descend_now = kept[size]
         for minibatch, rows in zip(minibatches, chosen, strict=True):
             minibatch.gather(self._tables, rows)
         descend_now()
@@ -314,7 +331,9 @@ class Update:
         with torch.no_grad():
             moved = divergence(part["mean"], self._old_std, mean, std)
         new = log_prob(part["action"], mean, std)
-        surrogate, clipped = clipped_surrogate(new, part["log_prob"], part["advantage"], c.clip)
+        surrogate, clipped = clipped_surrogate(
+            new, part["log_prob"], part["advantage"], c.clip, part.get("weight")
+        )
         squared = value_loss(value, part["returns"], part.get("value"), c.clip)
         bonus = entropy(std)
         loss = surrogate + c.value_loss_coef * squared - c.entropy_coef * bonus

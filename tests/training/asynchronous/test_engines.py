@@ -1,0 +1,100 @@
+"""Both engines, with real processes: a batch carries all that another process needs to go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from robolearn import config
+from robolearn.config.placement import ActorRole, Placement
+from robolearn.learners.ppo import PPO
+from robolearn.training.asynchronous.engine import Done, Engine, Event, Failed, Lost, Ready, Setup
+from robolearn.training.build import build_env
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(params=["local", "ray"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Any]:
+    if request.param == "ray":
+        pytest.importorskip("ray")
+        from robolearn.training.asynchronous.on_ray import RayEngine
+
+        made: Any = RayEngine(Placement(actor=ActorRole(count=3)))
+    else:
+        from robolearn.training.asynchronous.local import LocalEngine
+
+        made = LocalEngine(keep=2)
+    yield made
+    made.close()
+
+
+def pid(engine: Any, incarnation: str) -> int:
+    if hasattr(engine, "pid"):
+        return int(engine.pid(incarnation))
+    import ray
+
+    return int(ray.get(engine._actors[incarnation].pid.remote()))
+
+
+def events(engine: Engine, count: int) -> list[Event]:
+    found: list[Event] = []
+    end = time.monotonic() + 120
+    while len(found) < count and time.monotonic() < end:
+        found += engine.poll(0.2)
+    assert len(found) == count
+    return found
+
+
+def leaves(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, dict):
+        for value in tree.values():
+            yield from leaves(value)
+
+
+def test_a_second_process_goes_on_from_a_batch_with_the_same_bits_and_a_kill_is_reported(engine, tmp_path):
+    run = config.resolve(["task=cartpole_balance", "learner.noise_correlation=0.3"])
+    env = build_env(run, 1, training=True)
+    weights = {"actor": PPO(env, run.learner).actor.state_dict()}
+    env.close()
+    setup = Setup("actor", 0, 1, 16, 8, "fp32", 1, config.show(run), (), str(tmp_path))
+    engine.publish(0, weights)
+    engine.publish(1, weights)
+    engine.start("a", setup, None)
+    assert events(engine, 1) == [Ready("a")]
+    engine.order("a", 0)
+    (first,) = events(engine, 1)
+    assert isinstance(first, Done)
+
+    engine.start("b", setup, first.result)
+    assert events(engine, 1) == [Ready("b")]
+    engine.order("a", 1)
+    engine.order("b", 1)
+    found = {event.incarnation: event for event in events(engine, 2)}
+    mine, theirs = (list(leaves(engine.load(found[name].result))) for name in ("a", "b"))
+    assert len(mine) == len(theirs) > 10
+    assert all(map(torch.equal, mine, theirs))
+    assert not torch.equal(mine[0], next(leaves(engine.load(first.result))))
+
+    os.kill(pid(engine, "a"), signal.SIGKILL)
+    engine.order("a", 1)
+    (lost,) = events(engine, 1)
+    assert isinstance(lost, Lost)
+    assert lost.incarnation == "a"
+
+
+def test_an_error_at_the_start_of_a_process_is_reported_with_its_exit_code(engine, tmp_path):
+    setup = Setup("actor", 0, 1, 16, 8, "fp32", 1, "schema: 99\n", (), str(tmp_path))
+    engine.start("a", setup, None)
+    (failed,) = events(engine, 1)
+    assert isinstance(failed, Failed)
+    assert (failed.incarnation, failed.code) == ("a", 2)
+    assert "schema" in failed.message
