@@ -20,7 +20,7 @@ from robolearn.core.finite_check import NonFiniteTerm as NonFiniteTerm
 from robolearn.core.graphs import Graph
 from robolearn.core.history import ObservationHistory
 from robolearn.core.learner_env import LEVEL
-from robolearn.core.rows import Rows
+from robolearn.core.rows import Rows, without
 from robolearn.core.shards import ONE, Shards
 from robolearn.core.step_result import StepResult as StepResult
 from robolearn.core.task_check import check_backend, check_parts, draw, initial_values, takes_rows
@@ -38,13 +38,6 @@ from robolearn.tasks.mdp.task import Ratio, Task
 
 class Diverged(RunFailed):
     """Too many simulated environments diverged for the results to be trusted."""
-
-
-def _without(lost: Tensor | None, values: Tensor) -> Tensor:
-    """`values` (N, ...) with 0 in the rows `lost` (N,) bool."""
-    if lost is None:
-        return values
-    return torch.where(lost.view(-1, *[1] * (values.dim() - 1)), 0.0, values)
 
 
 class Env:
@@ -308,7 +301,9 @@ class Env:
         self.backend.step(self.state.transit["joint_targets"], self.substeps)
         self._judge()
         # Skips the reset when no env is done; on a GPU the check would force a sync.
-        used = self._shards_to_reset() if self.read_at_once else [True] * self.shards.count
+        # What a shard draws must not depend on the envs of others.
+        done = self.shards.parts(self.state.outcome["done"])
+        used = [not self.read_at_once or bool(part.any()) for part in done]
         if any(used):
             before = self.random.state() if self.paired else None
             with self.random.only(used):
@@ -317,10 +312,6 @@ class Env:
                 self._begin()
             if before is not None:
                 self.random.set_state(before)
-
-    def _shards_to_reset(self) -> list[bool]:
-        """Whether any env of each shard is done: what a shard draws must not depend on the envs of others."""
-        return [bool(part.any()) for part in self.shards.parts(self.state.outcome["done"])]
 
     def _rows(self, mask: Tensor) -> Rows:
         return Rows.of(mask, by_index=self.read_at_once and self._takes_rows)
@@ -438,7 +429,7 @@ class Env:
             if columns
             else torch.zeros(self.num_envs, 0, device=self.device)
         )
-        return _without(lost, raw)
+        return without(lost, raw)
 
     @torch.no_grad()
     def _measured(self, ctx: Context, lost: Tensor | None) -> dict[str, Ratio]:
@@ -449,7 +440,7 @@ class Env:
             total, weight = value if isinstance(value, Ratio) else (value, torch.ones_like(value))
             # Copies: the reset of this step overwrites the State, of which a metric may be a view.
             out[name] = Ratio(
-                *(part.clone() if lost is None else _without(lost, part) for part in (total, weight))
+                *(part.clone() if lost is None else without(lost, part) for part in (total, weight))
             )
         return out
 
@@ -497,7 +488,7 @@ class Env:
         groups = {}
         for name, columns in self._history.samples.items():
             obs = torch.cat([computed_once(item.compute, state, ctx) for item, _ in columns], dim=1)
-            obs = _without(lost, obs)
+            obs = without(lost, obs)
             names = [item.name for item, width in columns for _ in range(width)]
             self._finite.look(obs, names, f"{name} observation", rows)
             groups[name] = obs
@@ -602,7 +593,7 @@ class Env:
         return self.means_of(sums if self.shards.single else self.shards.sum(sums.unbind()))
 
     def drained(self) -> Tensor:
-        """The sums of which `drain` returns the means, (S,) or a row for each shard; they start at 0 again."""
+        """The sums behind `drain`, (S,) or a row for each shard; they start at 0 again."""
         self.check()
         sums, self.state.stats = self.state.stats, self._stats.empty()
         return sums

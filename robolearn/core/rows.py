@@ -60,3 +60,10 @@ class Rows:
     def env(self, row: int) -> int:
         """The environment that a row belongs to."""
         return row if self.ids is None else int(self.ids[row])
+
+
+def without(lost: Tensor | None, values: Tensor) -> Tensor:
+    """`values` (N, ...) with 0 in the rows `lost` (N,) bool."""
+    if lost is None:
+        return values
+    return torch.where(lost.view(-1, *[1] * (values.dim() - 1)), 0.0, values)

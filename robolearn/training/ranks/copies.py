@@ -29,13 +29,13 @@ def memory_folder(identity: str) -> Path:
 
 
 class Copies:
-    """The copies of this run that are on this rank's machine; nothing where there is one rank."""
+    """The copies of this run that are on this rank's machine; nothing where a run has one rank."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.folder: Path | None = None
         identity = os.environ.get(RUN) or os.environ.get("TORCHELASTIC_RUN_ID")
-        if world.ranks == 1 or not identity:
+        if not identity or (world.ranks == 1 and world.member is None):
             return
         self.folder = memory_folder(identity)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
