@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
+
 from robolearn.core import env_state
 from robolearn.core.env_state import tree_map
 from robolearn.envs.state import State, Tensor
