@@ -86,6 +86,11 @@ class States:
             elif not before and noise is not None and len(noise) == rows:
                 state["noise"] = noise.cpu()[index]
             out[actor] = {"env": env, "state": state}, sequences.get(actor, 0)
+            if mine:  # a checkpoint may come before an update uses its next batch
+                stats = whole["state"][STATS]
+                sums = stats if stats.dim() == 1 else stats[place : place + 1]
+                complete = {**env, "state": {**env["state"], STATS: sums}}
+                self._kept[actor] = {"env": complete, "state": state}, sequences[actor]
         return out
 
 

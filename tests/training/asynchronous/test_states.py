@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from robolearn.training.asynchronous.states import States, merged_means
@@ -42,6 +43,20 @@ def test_a_snapshot_has_the_environments_side_by_side_and_each_actor_goes_on_wit
     assert state["env"]["backend"]["x"].squeeze().tolist() == [10, 11, 12]
     assert state["env"]["random"].tolist() == [1] * 5
     assert state["state"]["random"].tolist() == [101] * 5
+
+
+@pytest.mark.parametrize("used", [[], [0], [1], [0, 1]])
+def test_a_checkpoint_soon_after_a_resume_keeps_the_actors_of_which_no_batch_was_used_yet(used):
+    states = States(2, 2, 3)
+    states.restore(kept([0, 1], 2, 3))
+    states.starts()
+    for actor in used:
+        states.keep(actor, 20 + actor, content(actor, 3))
+    snapshot = states.snapshot()
+    assert snapshot["state"]["episode.step"].tolist() == [0, 1, 2, 10, 11, 12]
+    assert snapshot["state"]["stats"].shape == (3,)
+    starts = starts_of(snapshot, 2, 3)
+    assert [starts[actor][1] for actor in (0, 1)] == [21 + a if a in used else 8 + a for a in (0, 1)]
 
 
 def test_another_number_of_actors_divides_the_environments_anew():
