@@ -31,6 +31,8 @@ from tests.training.ranks.processes import (
     until,
 )
 
+pytestmark = pytest.mark.timeout(600)  # each starts many processes
+
 HUMANOID = ["task=humanoid_walk", "num_envs=64"]
 GRU = ["task=cartpole_swingup", "num_envs=64", "learner.rnn=gru", "learner.num_steps=8"]
 TAKEOVER = "recovery=takeover"
