@@ -269,6 +269,7 @@ def test_the_exit_codes_are_those_of_the_command() -> None:
         exits.MISSING,
         exits.RUN_FAILED,
         exits.BUG,
+        exits.LOST,
         exits.INTERRUPTED,
     ]
     assert [int(row) for row in rows] == codes

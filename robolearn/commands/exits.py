@@ -7,8 +7,8 @@ Exit codes:
     2    bad input: an option, an override, a file
     3    something optional is missing: a package, a renderer, a GPU
     4    the run failed: it diverged, or a term was not finite
-    75   another rank of a training was lost; our launcher starts the ranks again
     70   a bug in RoboLearn; its traceback is shown, please report it
+    75   a rank of a training that another one has left; our launcher starts the ranks again
     130  interrupted (Ctrl-C, SIGTERM); a training run has saved a checkpoint
 
 `export` and `deploy` use the exit codes 3 to 6 of the bundle's runtime instead: `robolearn.runtime.errors`.
@@ -28,7 +28,7 @@ import typer
 from robolearn.errors import ConfigError, MissingError, OtherRankFailed, RunFailed, one_line, quote
 from robolearn.runtime.errors import NOT_HERE, NOT_THE_SAME, Refused
 
-OK, CHECK_FAILED, BAD_INPUT, MISSING, RUN_FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
+OK, CHECK_FAILED, BAD_INPUT, MISSING, RUN_FAILED, BUG, LOST, INTERRUPTED = 0, 1, 2, 3, 4, 70, 75, 130
 
 _FILE_ERRORS = {
     getattr(errno, f"E{name}")

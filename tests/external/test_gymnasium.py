@@ -143,7 +143,7 @@ def test_ppo_does_not_learn_from_steps_that_only_reset():
     assert valid is not None
     # Episodes of three steps and one to reset: of eight, the fourth and the eighth.
     assert valid.all(dim=1).tolist() == [True, True, True, False, True, True, True, False]
-    for order in learner.orders():
+    for (order,) in learner.orders():
         assert order.shape == (16,)
         assert valid.flatten()[order].all()
     advantage = torch.where(valid, 1.0, 1e6)

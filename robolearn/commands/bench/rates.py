@@ -130,7 +130,7 @@ def bookmark(env: Env, learner: Learner) -> Callable[[], None]:
     """A function that restores the simulation, the random numbers and the actor's recurrent state of this moment, any
     number of times; what was learned since stays."""
     start, random = env.snapshot(), getattr(learner, "random", None)
-    noise = None if random is None else random.get_state()
+    noise = None if random is None else random.state()
     recurrence = getattr(learner, "recurrence", None)
     recurrent = None if recurrence is None else tuple(x.clone() for x in recurrence.now)
 

@@ -84,7 +84,7 @@ class SHAC:
             # One autograd graph holds all environments of a rank.
             raise ValueError(f"learner=shac needs one shard a rank; use shards={len(shards.owners)}")
         self._shard = None if shards.single else 0
-        self.random = Random(shards.seeds(seed), self.device).generator
+        self.random = Random(shards.seeds(seed), self.device)
         c = config
         self.batch = Batch.empty(env, c.num_steps, (*c.actor_groups, *c.critic_groups))
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
@@ -195,7 +195,7 @@ class SHAC:
     def _act(self, obs: Tensor) -> Tensor:
         """Actions (N, A), drawn with the reparametrization trick (Kingma and Welling, 2014)."""
         mean = self.actor.mlp(self.actor.obs_normalizer(obs))
-        noise = torch.randn(mean.shape, generator=self.random, device=self.device)
+        noise = torch.randn(mean.shape, generator=self.random.generator, device=self.device)
         action = mean + deviation(self.actor) * noise
         action.register_hook(self._guard)
         return action
@@ -240,7 +240,7 @@ class SHAC:
             obs = self.critic.obs_normalizer(critic_obs[:-1]).flatten(0, 1)
         returns, losses = self.returns.flatten(), []
         for _ in range(c.critic_epochs):
-            order = torch.randperm(len(returns), generator=self.random, device=self.device)
+            order = torch.randperm(len(returns), generator=self.random.generator, device=self.device)
             for chosen in order.chunk(c.critic_minibatches):
                 loss = value_loss(self.critic.mlp(obs[chosen]).squeeze(-1), returns[chosen], None, 0.0)
                 gradients = torch.autograd.grad(loss, self.critic_adam.parameters)
@@ -325,7 +325,7 @@ class SHAC:
             "actor_optimizer_state_dict": self.actor_adam.state_dict(),
             "critic_optimizer_state_dict": self.critic_adam.state_dict(),
             "iterations": self.iterations,
-            "random": self.random.get_state(),
+            "random": self.random.state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -349,5 +349,5 @@ class SHAC:
                 adam.load_state_dict(state[f"{name}_optimizer_state_dict"])
         self.iterations = int(state.get("iterations", 0))
         # A GPU's generator has another state than a CPU's; then the run goes on with this learner's seed, not exactly.
-        if "random" in state and len(state["random"]) == len(self.random.get_state()):
+        if "random" in state and self.random.fits(state["random"]):
             self.random.set_state(state["random"])

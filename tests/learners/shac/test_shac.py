@@ -126,7 +126,7 @@ def test_the_actors_gradient_by_hand():
     for parameter in (*learner.target_critic.parameters(), *learner.actor.mlp.parameters()):
         torch.nn.init.zeros_(parameter)
     random = torch.Generator()
-    random.set_state(learner.random.get_state())
+    random.set_state(learner.random.state())
     noise = torch.randn(2, 1, generator=random)
     gradient = improve(learner, env)
     x = 1.0 + 0.1 * 0.5 * noise
