@@ -22,7 +22,7 @@ from robolearn.training.asynchronous.engine import Done, Engine, Event, Failed, 
 from robolearn.training.asynchronous.ledger import Key
 
 RESTARTS = 3
-"""How many times an actor is replaced without a batch between."""
+"""How many times an actor is replaced without a batch, of any actor, between."""
 
 
 class Stopped(Exception):
@@ -56,7 +56,7 @@ class Actor:
     """Of the batch that it collects; None without an order."""
     ordered: float = 0.0
     lost: int = 0
-    """Incarnations since the last batch."""
+    """Incarnations that were lost since the last batch of any actor."""
     waiting: deque[Delivered] = field(default_factory=deque)
     leaving: bool = False
 
@@ -286,6 +286,8 @@ class Pool:
         if actor is self._evaluator:
             self.evaluations.append(event.numbers)
             return
+        for other in self._actors.values():
+            other.lost = 0  # the run goes on
         key = Key(actor.setup.index, actor.incarnation, actor.sequence, version)
         self._arrivals += 1
         self.busy += event.busy

@@ -153,6 +153,23 @@ def test_an_actor_that_is_lost_again_and_again_ends_the_run():
         thread.join()
 
 
+def test_an_actor_may_be_lost_any_number_of_times_while_others_deliver():
+    engine = Scripted()
+    with pool_of(engine, 1, 1, 2) as pool:
+        for version in range(12):
+            pool.publish(version, {})
+            while len(engine.orders) < 2:
+                time.sleep(0.001)
+            with engine.lock:
+                by_index = {index: incarnation for incarnation, (index, _) in engine.orders.items()}
+                engine.orders.clear()
+            # Actor 0 delivers first, so that its batch is not too old; actor 1 never does.
+            engine.events.append(Done(by_index[0], f"batch {version}", 0.0))
+            engine.events.append(Lost(by_index[1], "was lost"))
+            pool.used(pool.take(lambda: False))
+        assert pool.restarts >= 11
+
+
 def _lose(engine: Scripted) -> None:
     while not engine.orders:
         time.sleep(0.001)
