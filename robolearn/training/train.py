@@ -152,6 +152,7 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack, world: World
             }
             if copies.folder is not None:
                 copies.keep(checkpoint.local(iteration, learner, env, infos))
+            stop = stop or (world.ranks == 1 and bool(signals))  # one that has arrived since
             if stop or iteration == run.max_iterations or iteration % run.checkpoint_interval == 0:
                 record.describe()
                 checkpoint.save(folder, iteration, learner, env, infos, world)
