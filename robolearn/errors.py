@@ -40,6 +40,17 @@ class OtherRankFailed(Exception):
         self.code = code
 
 
+EXIT_CODES: dict[type[Exception], int] = {ConfigError: 2, MissingError: 3, RunFailed: 4}
+"""Exit codes of the errors that a user can cause or meet; BUG for any other."""
+BUG = 70
+"""Exit code of a bug in RoboLearn."""
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code of a command that ends with this error."""
+    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), BUG)
+
+
 def printable(text: str) -> str:
     """`text` with unprintable characters (control, newline, lone surrogate) escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -19,7 +19,7 @@ class MetricsLog:
 
         self.path = folder / "metrics.jsonl"
         if self.path.exists():
-            _rewrite(self.path, [row for row in read_metrics(self.path) if row["iteration"] <= resume_at])
+            rewrite(self.path, [row for row in read_metrics(self.path) if row["iteration"] <= resume_at])
         self._file = self.path.open("a", encoding="utf-8")
         self._writer = SummaryWriter(str(folder), purge_step=resume_at + 1 if resume_at else None)
 
@@ -38,7 +38,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; a last line cut off by a kill is dropped."""
+    """The rows of a metrics.jsonl, or of another file of JSON lines; a last line cut off by a kill is dropped."""
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
@@ -48,6 +48,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _rewrite(path: Path, rows: list[dict[str, Any]]) -> None:
+def rewrite(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Replace the rows of such a file."""
     with replacing(path) as part:
         part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

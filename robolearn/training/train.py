@@ -74,14 +74,21 @@ def _train_with_takeover(run: Config, changes: list[str] | None) -> Path:
     """See `train`; begins again, in this process, whenever a rank has come or gone."""
     from robolearn.training.ranks.takeover import Member
 
+    signals: list[int] = []  # one may arrive just before a rank is lost
     with closing(Member(run, int(os.environ["RANK"]))) as member:
         while True:
             with ExitStack() as held, suppress(Regrouped):
-                return _train(run, changes, held, member.world())
+                return _train(run, changes, held, member.world(), signals)
 
 
-def _train(run: Config, changes: list[str] | None, held: ExitStack, world: World) -> Path:
-    """See `train`; the lock of the run folder is entered into `held`."""
+def _train(
+    run: Config,
+    changes: list[str] | None,
+    held: ExitStack,
+    world: World,
+    caught: list[int] | None = None,
+) -> Path:
+    """See `train`; the lock of the run folder is entered into `held`, signals into `caught`."""
     set_threads(run)
     world.require_same(run)
     folder, content = _begun(run, held) if world.writes else (None, None)
@@ -109,7 +116,8 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack, world: World
     slow = Slow(world.share(world.host), world.rank)
     described = env.described if isinstance(env, RemoteEnvs) else env
     record = Record(run, folder, described, start, world.ranks, world.writes)
-    with interruptible(quiet=not world.writes or started_by_launcher()) as signals, closing(env), record:
+    quiet = not world.writes or started_by_launcher()
+    with interruptible(quiet, caught) as signals, closing(env), record:
         if start:
             record.note(f"resumed at iteration {start}, {said}")
         if start >= run.max_iterations:  # a rank was lost while it was being saved
@@ -159,8 +167,10 @@ def _train(run: Config, changes: list[str] | None, held: ExitStack, world: World
                 saved = iteration
             if stop and iteration < run.max_iterations:
                 record.note(f"stopped at iteration {iteration}; resume with: {_resume_command(run, folder)}")
+                copies.clear()
                 raise KeyboardInterrupt
         record.done()
+        copies.clear()
     return folder
 
 
@@ -334,7 +344,7 @@ def _row(iteration: int, steps: int, seconds: float, report: Report) -> dict[str
 
 
 @contextmanager
-def interruptible(quiet: bool = False) -> Iterator[list[int]]:
+def interruptible(quiet: bool = False, caught: list[int] | None = None) -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM end the loop after the current iteration, which is said unless `quiet`; a second signal ends
     it at once.
 
@@ -343,12 +353,12 @@ def interruptible(quiet: bool = False) -> Iterator[list[int]]:
     Yields:
         A list that is non-empty once a signal has arrived.
     """
-    caught: list[int] = []
+    signals: list[int] = [] if caught is None else caught
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        if caught:
+        if signals:
             raise KeyboardInterrupt
-        caught.append(number)
+        signals.append(number)
         if quiet:
             return
         print(
@@ -360,7 +370,7 @@ def interruptible(quiet: bool = False) -> Iterator[list[int]]:
     handled = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
     before = {number: signal.signal(number, on_signal) for number in handled}
     try:
-        yield caught
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

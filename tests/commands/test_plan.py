@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from robolearn.cli import main
-from robolearn.commands.plan import example, machine, measure, shards
+from robolearn.commands.plan import example, machine, measure, packaged, shards
 from robolearn.commands.plan import formulas as f
 from robolearn.commands.plan.formulas import Duration, Iteration, Link, Pipeline, Work
 from robolearn.commands.plan.tables import bytes_text, seconds_text
@@ -456,8 +456,8 @@ def test_the_file_that_the_documentation_shows_is_valid(tmp_path):
 
 
 def test_the_machines_of_the_package_are_valid():
-    assert machine.names()
-    for name in machine.names():
+    assert packaged.names("machines")
+    for name in packaged.names("machines"):
         found = machine.find(name)
         assert found.name == name
         assert {w.task for w in found.workloads} >= {"humanoid_walk", "cartpole_balance"}

@@ -93,7 +93,7 @@ def test_the_command_that_an_interrupted_run_prints_resumes_it(task, tmp_path, m
     (tmp_path / "my envs" / "counters.py").write_text(COUNTERS.read_text())
 
     @contextmanager
-    def at_once(quiet=False):
+    def at_once(quiet=False, caught=None):
         yield [2]
 
     small = ["num_envs=2", "learner.num_steps=8", "learner.minibatch_size=8", "output=a run"]

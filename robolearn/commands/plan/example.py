@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from importlib import resources
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 
-from robolearn.commands.plan import formulas
+from robolearn.commands.plan import formulas, packaged
 from robolearn.commands.plan.formulas import Duration, Link, Pipeline
 from robolearn.commands.plan.machine import Count, NotNegative, Positive
 from robolearn.commands.plan.tables import bytes_text, seconds_text, table
 from robolearn.commands.strict import Strict, checked
 from robolearn.config import yaml_file
-from robolearn.errors import ConfigError, listing, quote
+from robolearn.errors import quote
 
 SCHEMA = 1
 
@@ -81,25 +79,13 @@ class Example(Strict):
         return value
 
 
-def names() -> list[str]:
-    """Examples that come with the package."""
-    folder = resources.files(__package__) / "examples"
-    return sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".yaml"))
-
-
 def find(name: str) -> Example:
     """An example by name or file.
 
     Raises:
         ConfigError: there is none, or the file is invalid.
     """
-    path = Path(name)
-    if name in names():
-        path = Path(str(resources.files(__package__) / "examples" / f"{name}.yaml"))
-    elif not path.exists():
-        raise ConfigError(
-            f"--example {quote(name, 120)} is no file and no name; valid names: {listing(names())}"
-        )
+    path = packaged.find("examples", "--example", name)
     return checked(Example, yaml_file.read(path), quote(str(path), 120))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
 
+from robolearn.commands.plan import packaged
 from robolearn.commands.plan.formulas import Linear, Link
 from robolearn.commands.strict import Strict, checked
 from robolearn.config import yaml_file
@@ -165,27 +165,14 @@ class Machine(Strict):
         )
 
 
-def names() -> list[str]:
-    """Machines that come with the package."""
-    folder = resources.files(__package__) / "machines"
-    return sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".yaml"))
-
-
 def find(name: str) -> Machine:
     """A machine by file or by name.
 
     Raises:
         ConfigError: there is none, or the file is invalid.
     """
-    if name in names():
-        return load(Path(str(resources.files(__package__) / "machines" / f"{name}.yaml")))
-    path = Path(name)
-    if not path.exists():
-        raise ConfigError(
-            f"--machine {quote(name, 120)} is no file and no name; valid names: {listing(names())}; write a file on "
-            "that machine with robolearn plan ... --save FILE"
-        )
-    return load(path)
+    hint = "; write a file on that machine with robolearn plan ... --save FILE"
+    return load(packaged.find("machines", "--machine", name, hint))
 
 
 def load(path: Path) -> Machine:

@@ -12,9 +12,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from robolearn.files import replacing
+from robolearn.training.metrics import read_metrics, rewrite
 
 FILE_NAME = "batches.jsonl"
 
@@ -37,9 +36,7 @@ class Ledger:
         """Open it in a run folder; what was used after iteration `resume_at` is dropped, as it is from the policy."""
         path = folder / FILE_NAME
         if path.exists():
-            kept = [row for row in read(path) if row["iteration"] <= resume_at]
-            with replacing(path) as part:
-                part.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            rewrite(path, [row for row in read_metrics(path) if row["iteration"] <= resume_at])
         self._file = path.open("a", encoding="utf-8")
         self._next: dict[int, int] = {}
 
@@ -55,14 +52,3 @@ class Ledger:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a batches.jsonl; a last one cut off by a kill is dropped."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from robolearn.config.placement import Placement
-from robolearn.errors import ConfigError, MissingError, OtherRankFailed, RunFailed
+from robolearn.errors import EXIT_CODES, OtherRankFailed, RunFailed
 from robolearn.training.asynchronous.credits import feasible, may_begin
 from robolearn.training.asynchronous.engine import Done, Engine, Event, Failed, Handle, Lost, Ready, Setup
 from robolearn.training.asynchronous.ledger import Key
@@ -324,8 +324,8 @@ class Pool:
 
 
 def _error(actor: Actor, event: Failed) -> Exception:
-    kinds: dict[int, type[Exception]] = {2: ConfigError, 3: MissingError, 4: RunFailed}
-    if event.code in kinds:
-        return kinds[event.code](f"{actor.setup.name}: {event.message}")
+    for kind, code in EXIT_CODES.items():
+        if code == event.code:
+            return kind(f"{actor.setup.name}: {event.message}")
     print(f"robolearn: {actor.setup.name}: {event.message}", file=sys.stderr, flush=True)
     return OtherRankFailed(event.code)

@@ -48,13 +48,12 @@ def main(descriptor: int, folder: Path) -> int:
 
 def described(error: BaseException) -> tuple[int, str]:
     """Exit code and line for an error; the traceback of a bug is printed."""
-    from robolearn.errors import ConfigError, MissingError, RunFailed
+    from robolearn.errors import BUG, exit_code_of
 
-    for kind, code in ((MissingError, 3), (RunFailed, 4), (ConfigError, 2)):
-        if isinstance(error, kind):
-            return code, str(error)
+    if (code := exit_code_of(error)) != BUG:
+        return code, str(error)
     traceback.print_exception(error)
-    return 70, f"{type(error).__name__}: {error}"
+    return code, f"{type(error).__name__}: {error}"
 
 
 def serve(first: dict[str, Any], orders: queue.Queue[dict[str, Any]], tell: Any, folder: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,6 +66,12 @@ class Copies:
             if chosen:
                 return _joined([unpacked(self._fetch(kept, there)) for kept in chosen])
         return saved
+
+    def clear(self) -> None:
+        """Remove them, once every rank is here: the checkpoint on disk is as new."""
+        if self.folder is not None:
+            self.world.share("saved")
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _fetch(self, kept: Kept, there: list[set[Kept]]) -> bytes:
         """The bytes of a copy, from this machine, or from a rank that has it where any rank does not."""

@@ -49,6 +49,10 @@ def launch(run: Config, words: Sequence[str]) -> int:
     from robolearn.training import checkpoint
     from robolearn.training.ranks.copies import RUN, memory_folder
 
+    if run.recovery == "takeover":
+        from robolearn.training.ranks.takeover import require_torchft
+
+        require_torchft()
     with ExitStack() as held:
         if run.resume is not None and run.output is None:
             folder, path = checkpoint.find_run(run.resume)
@@ -57,10 +61,6 @@ def launch(run: Config, words: Sequence[str]) -> int:
         else:
             folder = checkpoint.new_run_folder(run.task_name, run.output)
             held.enter_context(locked(folder))
-        if run.recovery == "takeover":
-            from robolearn.training.ranks.takeover import require_torchft
-
-            require_torchft()
         identity = uuid.uuid4().hex
         held.callback(shutil.rmtree, memory_folder(identity), ignore_errors=True)
         _remove_left_over(memory_folder(identity).parent)
@@ -69,10 +69,10 @@ def launch(run: Config, words: Sequence[str]) -> int:
             RUN: identity,
             # Without it torch keeps one store over restarts, and the new group reads addresses of dead processes.
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-            # torchrun sets 1 itself, but only for more than one rank: bits depend on it.
-            # A rank that is lost is named in one line, not by each socket of the others.
-            "RUST_LOG": os.environ.get("RUST_LOG", "error"),  # of torchft
+            # A rank that is lost is named in one line, not by each socket of the others, nor by torchft.
             "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
+            "RUST_LOG": os.environ.get("RUST_LOG", "error"),
+            # torchrun sets 1 itself, but only for more than one rank: bits depend on it.
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         }
         if run.recovery == "takeover":
@@ -115,7 +115,6 @@ def _agent(run: Config, words: Sequence[str], logs: str) -> LocalElasticAgent:
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.reached = 0
             self.lost_at = -1
 
         def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:

@@ -17,20 +17,13 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from robolearn.errors import (
-    ConfigError,
-    MissingError,
-    OtherRankFailed,
-    RunFailed,
-)
+from robolearn.errors import OtherRankFailed, exit_code_of
 from robolearn.training.ranks import LOST
 
 BEAT_S = 1.0
 """Time between two messages of a rank [s]."""
 REASON_S = 3.0
 """Longest that a rank waits for another one's reason to end [s]."""
-CODES: list[tuple[type[BaseException], int]] = [(MissingError, 3), (RunFailed, 4), (ConfigError, 2)]
-"""Exit codes of errors; 70 for others. See `robolearn.commands.exits`."""
 
 
 class Watch:
@@ -67,17 +60,13 @@ class Watch:
 
     # ------------------------------------------------------------------ errors
 
-    def code_of(self, error: BaseException) -> int:
-        """The exit code of an error."""
-        return next((code for cls, code in CODES if isinstance(error, cls)), 70)
-
     def announce(self, error: BaseException) -> bool:
         """Tell the others that this rank ends with `error`; whether it is the first to do so."""
         self._failed = True
         try:
             first = self.store.add("failures", 1) == 1
             if first:
-                self.store.set("failure", json.dumps({"rank": self.rank, "code": self.code_of(error)}))
+                self.store.set("failure", json.dumps({"rank": self.rank, "code": exit_code_of(error)}))
         except RuntimeError:  # the store is gone with rank 0
             return True
         return first

@@ -28,7 +28,7 @@ from robolearn.config.run_config import FILE_NAME, Config, flat, to_dict, valida
 from robolearn.core.shards import ONE, Shards, owned
 from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
-from robolearn.errors import ConfigError, OtherRankFailed
+from robolearn.errors import ConfigError, OtherRankFailed, exit_code_of
 from robolearn.training.ranks import Regrouped, under_torchrun
 from robolearn.training.ranks.watch import Watch
 
@@ -230,7 +230,7 @@ class World:
             raise
         except Exception as error:
             if not self.watch.announce(error):
-                raise OtherRankFailed(self.watch.code_of(error)) from error
+                raise OtherRankFailed(exit_code_of(error)) from error
             if self.rank:
                 print(
                     f"robolearn: rank {self.rank} of {self.ranks} on {self.host}:",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from robolearn.training.asynchronous.ledger import FILE_NAME, Key, Ledger, read
+from robolearn.training.asynchronous.ledger import FILE_NAME, Key, Ledger
+from robolearn.training.metrics import read_metrics
 
 
 def test_what_was_used_after_a_checkpoint_is_rolled_back_with_it(tmp_path):
@@ -15,7 +16,7 @@ def test_what_was_used_after_a_checkpoint_is_rolled_back_with_it(tmp_path):
     again = Ledger(tmp_path, resume_at=2)
     again.enter(3, [(Key(0, "b", 2, 2), 0)])
     again.close()
-    rows = read(tmp_path / FILE_NAME)
+    rows = read_metrics(tmp_path / FILE_NAME)
     assert [(row["iteration"], row["incarnation"], row["sequence"]) for row in rows] == [
         (1, "a", 0),
         (2, "a", 1),
@@ -33,4 +34,4 @@ def test_a_batch_that_is_used_twice_or_left_out_is_a_bug(tmp_path, sequence):
 
 def test_a_line_that_a_kill_cut_off_is_dropped(tmp_path):
     (tmp_path / FILE_NAME).write_text('{"iteration": 1}\n{"itera', encoding="utf-8")
-    assert read(tmp_path / FILE_NAME) == [{"iteration": 1}]
+    assert read_metrics(tmp_path / FILE_NAME) == [{"iteration": 1}]

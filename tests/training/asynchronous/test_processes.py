@@ -126,7 +126,7 @@ def wait_for(condition: Any, seconds: float = 120.0) -> Any:
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
-    return ledger.read(run / ledger.FILE_NAME) if (run / ledger.FILE_NAME).exists() else []
+    return read_metrics(run / ledger.FILE_NAME) if (run / ledger.FILE_NAME).exists() else []
 
 
 def assert_each_used_once(run: Path, iterations: int, batches: int, staleness: int) -> None:

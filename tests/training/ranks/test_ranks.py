@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from robolearn import config
 from robolearn.cli import main
 from robolearn.errors import ConfigError
 from robolearn.training.metrics import read_metrics
+from robolearn.training.ranks.copies import memory_folder
 from tests.training.ranks.processes import (
     TINY,
     alive,
@@ -116,14 +118,6 @@ def test_another_number_of_shards_is_another_run_and_said_so(tmp_path, monkeypat
     capsys.readouterr()
     assert main(["train", "resume=run", "max_iterations=2", "shards=8", "output=more"]) == 0
     assert "not bit for bit: shards" in capsys.readouterr().out
-
-
-def test_symmetric_and_estimating_networks_have_shards_too(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    small = ["task=humanoid_walk", "num_envs=16", "max_iterations=2", "shards=4", "ranks=1"]
-    for name in ("a", "b"):
-        assert main(["train", *small, "learner.minibatch_size=64", f"output={name}"]) == 0
-    assert differing(tmp_path / "a", tmp_path / "b") == []
 
 
 # ---------------------------------------------------------------------------------------- lost ranks
@@ -260,6 +254,47 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on(tmp_path):
     until(lambda: "resumed at iteration" in said(tmp_path / "run"))
     launcher.terminate()
     assert launcher.wait(timeout=120) == 130
+
+
+def _by_hand(
+    folder: Path, hosts: tuple[str, str], identity: str, again: str, *words: str
+) -> list[subprocess.Popen]:
+    """Two ranks as torchrun would start them on two machines."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = str(probe.getsockname()[1])
+    address = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    given = {"TORCHELASTIC_RUN_ID": identity, "TORCHELASTIC_RESTART_COUNT": again}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "robolearn.cli", "train", *TINY, *words, "output=run"],
+            env={**os.environ, **address, **given, "RANK": str(rank), "ROBOLEARN_HOST": host},
+            stdout=(folder / f"rank{rank}.{again}.log").open("w"),
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
+        )
+        for rank, host in enumerate(hosts)
+    ]
+
+
+@pytest.mark.slow
+def test_a_machine_that_is_lost_with_its_memory_loses_no_iteration(tmp_path):
+    identity = f"test-{tmp_path.name}-{os.getpid()}"
+    words = ["max_iterations=200", "checkpoint_interval=1000"]
+    folders = {host: memory_folder(identity).with_name(memory_folder(identity).name + host) for host in "abc"}
+    first = _by_hand(tmp_path, ("a", "b"), identity, "0", *words)
+    until(lambda: iterations(tmp_path / "run") > 5)
+    for process in first:
+        process.kill()
+        process.wait()
+    assert {path.stem.split("_")[1] for path in folders["a"].glob("*.pt")} == {"0", "2"}  # also those of b
+    shutil.rmtree(folders["b"])
+    second = _by_hand(tmp_path, ("a", "c"), identity, "1", *words)
+    assert [process.wait(timeout=300) for process in second] == [0, 0]
+    assert "resumed at iteration" in (tmp_path / "rank0.1.log").read_text()
+    assert differing(_undisturbed(tmp_path / "reference", 200), tmp_path / "run") == []
+    assert not any(folder.exists() for folder in folders.values())
 
 
 @pytest.mark.slow
