@@ -16,6 +16,10 @@ from robolearn.envs.state import Tensor
 
 Exchange = Callable[[Tensor], Sequence[Tensor]]
 """From each rank's tensor, equal in shape, to those of all ranks in their order."""
+Swap = Callable[[Tensor], Tensor]
+"""From each rank's rows (W, K), one for each of W ranks, to the rows (W, K) that are for this rank."""
+LARGE = 4096
+"""Numbers from which ranks sum a tensor in slices."""
 
 
 def blocks(mine: range) -> list[tuple[int, int]]:
@@ -47,6 +51,7 @@ class Shards:
         mine: range | None = None,
         owners: Sequence[range] = (),
         exchange: Exchange | None = None,
+        swap: Swap | None = None,
     ) -> None:
         """
         Args:
@@ -54,11 +59,12 @@ class Shards:
             mine: parts of this process, neighbours; all where omitted.
             owners: parts of each rank; this process alone where omitted.
             exchange: how ranks exchange tensors, in the order of `owners`.
+            swap: how they exchange slices of a large tensor; by `exchange` where omitted.
         """
         if total < 1 or total & (total - 1):
             raise ValueError(f"shards={total} must be a power of two")
         self.total, self.mine = total, range(total) if mine is None else mine
-        self.owners, self.exchange = list(owners) or [self.mine], exchange
+        self.owners, self.exchange, self.swap = list(owners) or [self.mine], exchange, swap
         self.count = len(self.mine)
         """Number of parts that this process has."""
         self.single = total == 1
@@ -88,13 +94,33 @@ class Shards:
             (start, size): _tree(parts[start - self.mine.start : start - self.mine.start + size])
             for start, size in blocks(self.mine)
         }
-        if self.exchange is not None:
-            sent = list(nodes.values())
-            sent += [torch.zeros_like(sent[0])] * (self._most - len(sent))
-            received = self.exchange(sent[0] if self._most == 1 else torch.stack(sent))
-            for theirs, tensor in zip(self._blocks, received, strict=True):
-                values = [tensor] if self._most == 1 else tensor.unbind()
-                nodes |= dict(zip(theirs, values, strict=False))
+        if self.exchange is None:
+            return self._assembled(nodes)
+        sent = list(nodes.values())
+        sent += [torch.zeros_like(sent[0])] * (self._most - len(sent))
+        if self.swap is not None and self._most == 1 and sent[0].numel() >= LARGE:
+            return self._sum_in_slices(sent[0], self.swap, self.exchange)
+        return self._of_ranks(self.exchange(sent[0] if self._most == 1 else torch.stack(sent)))
+
+    def _sum_in_slices(self, mine: Tensor, swap: Swap, exchange: Exchange) -> Tensor:
+        """The sum of one node a rank: each rank sums a slice of all nodes, so that what it receives does not grow with
+        the number of ranks. Every number is added as in `sum`."""
+        ranks, size = len(self.owners), mine.numel()
+        width = -(-size // ranks)
+        padded = torch.nn.functional.pad(mine.flatten(), (0, width * ranks - size)).view(ranks, width)
+        slices = exchange(self._of_ranks(swap(padded).unbind()))
+        return torch.cat(list(slices))[:size].view_as(mine)
+
+    def _of_ranks(self, received: Sequence[Tensor]) -> Tensor:
+        """The sum of the nodes that each rank has sent."""
+        nodes: dict[tuple[int, int], Tensor] = {}
+        for theirs, tensor in zip(self._blocks, received, strict=True):
+            values = [tensor] if self._most == 1 else tensor.unbind()
+            nodes |= dict(zip(theirs, values, strict=False))
+        return self._assembled(nodes)
+
+    def _assembled(self, nodes: dict[tuple[int, int], Tensor]) -> Tensor:
+        """The root of the tree, from nodes that cover all parts."""
 
         def value(start: int, size: int) -> Tensor:
             if (start, size) in nodes:

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import AllgatherOptions, TCPStore
+from torch._C._distributed_c10d import AllgatherOptions, AllToAllOptions, TCPStore
 
 from robolearn.config.run_config import Config
 from robolearn.core.shards import Shards, owned
@@ -95,8 +95,9 @@ class Member:
         rank, ranks = self._manager.participating_rank(), self._manager.num_participants()
         world = World(int(rank or 0), ranks, member=self)
         total = self.run.shards
-        exchange = world.exchange if ranks > 1 else None
-        world.shards = Shards(total, owned(total, ranks)[world.rank], owned(total, ranks), exchange)
+        owners = owned(total, ranks)
+        between = (world.exchange, world.swap) if ranks > 1 else (None, None)
+        world.shards = Shards(total, owners[world.rank], owners, *between)
         world.again, self.again = self.again, True
         members = world.share(self.rank)
         missing = [r for r in range(self.run.ranks) if r not in members]
@@ -123,6 +124,14 @@ class Member:
             RuntimeError: a rank is lost, or has not answered within `rank_timeout`.
         """
         self.group.allgather([out], [tensor], AllgatherOptions()).wait()
+
+    def swap(self, out: Tensor, rows: Tensor) -> None:
+        """Fill `out` (W, K) with the rows of all ranks that are for this one.
+
+        Raises:
+            RuntimeError: a rank is lost, or has not answered within `rank_timeout`.
+        """
+        self.group.alltoall_base(out, rows, [], [], AllToAllOptions()).wait()
 
     def close(self) -> None:
         """Leave."""

@@ -104,6 +104,22 @@ class World:
         self.waited += time.perf_counter() - began
         return out
 
+    def swap(self, rows: Tensor) -> Tensor:
+        """The rows (W, K) of all ranks that are for this one, of `rows` (W, K), one for each rank.
+
+        Raises:
+            OtherRankFailed, Regrouped: a rank has ended, or does not answer.
+        """
+        out = torch.empty_like(rows)
+        began = time.perf_counter()
+        with self._waiting():
+            if self.member is None:
+                dist.all_to_all_single(out, rows.contiguous())
+            else:
+                self.member.swap(out, rows.contiguous())
+        self.waited += time.perf_counter() - began
+        return out
+
     def share(self, value: Any) -> list[Any]:
         """A plain value (what JSON can hold) of each rank, in their order."""
         return [json.loads(text) for text in self.share_bytes(json.dumps(value).encode())]
@@ -335,9 +351,8 @@ def joined(run: Config) -> Iterator[World]:
         timeout=timedelta(seconds=STARTING_S),
     )
     world = World(rank, ranks, watch=watch)
-    world.shards = Shards(
-        run.shards, owned(run.shards, ranks)[rank], owned(run.shards, ranks), world.exchange
-    )
+    owners = owned(run.shards, ranks)
+    world.shards = Shards(run.shards, owners[rank], owners, world.exchange, world.swap)
     try:
         with world.failing_together():
             yield world
