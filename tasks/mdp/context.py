@@ -123,7 +123,8 @@ class Random:
 
     def fits(self, state: Tensor) -> bool:
         """Whether this is the state of as many generators on the same kind of device."""
-        return state.shape == self.state().shape
+        mine = self.state()
+        return state.numel() == mine.numel() and state.shape[-1] == mine.shape[-1]
 
     def uniform(self, low: Bounds, high: Bounds, *shape: int) -> Tensor:
         """Uniform numbers between `low` and `high`, of `shape`, or (*shape, k) for bounds that are tuples of k."""

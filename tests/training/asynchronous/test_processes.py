@@ -167,10 +167,15 @@ def test_without_lag_one_actor_gives_the_bits_of_one_process_also_after_kills_an
     assert_equal(tmp_path / "sync", tmp_path / "half")
 
 
-def test_without_lag_several_actors_give_the_bits_of_as_many_shards(tmp_path):
-    task = ("task=cartpole_balance", *SMALL, "max_iterations=6")
+def test_without_lag_several_actors_give_the_bits_of_as_many_shards_also_after_a_kill(tmp_path):
+    task = ("task=cartpole_balance", *SMALL, "max_iterations=12")
     train(tmp_path, *task, "output=sync", "ranks=1", "shards=4")
-    train(tmp_path, *task, "output=run", "mode=async", placed(tmp_path, staleness=0, actor={"count": 4}))
+    place = placed(tmp_path, staleness=0, actor={"count": 4})
+    process = start(tmp_path, *task, "output=run", "mode=async", place)
+    wait_for(lambda: len(rows_of(tmp_path / "run")) >= 3 * 4)
+    os.kill(children(process)[1], signal.SIGKILL)
+    assert process.wait(300) == 0
+    assert len({row["incarnation"] for row in rows_of(tmp_path / "run")}) == 5
     assert_equal(tmp_path / "sync", tmp_path / "run")
 
 
