@@ -101,7 +101,10 @@ def _joined(snapshots: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if (first := snapshots[0]["state"][STATS]).dim() == 1:  # not those of a shard
         out["state"][STATS] = first.clone()
     random = [snapshot["random"] for snapshot in snapshots]
-    return {**out, "random": random[0].clone() if len(random) == 1 else torch.stack([x.flatten() for x in random])}
+    return {
+        **out,
+        "random": random[0].clone() if len(random) == 1 else torch.stack([x.flatten() for x in random]),
+    }
 
 
 def _random(states: Tensor, place: int, parts: int) -> Tensor:
