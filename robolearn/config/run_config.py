@@ -330,6 +330,11 @@ def _validate_ranks(config: Config) -> None:
     shards = config.shards
     if shards & (shards - 1):
         raise ConfigError(f"shards={shards} must be a power of two, such as {1 << shards.bit_length() - 1}")
+    if config.rollout_share < 1 and getattr(config.learner, "rnn", "none") != "none":
+        raise ConfigError(
+            f"rollout_share={config.rollout_share:g} with learner.rnn={config.learner.rnn}, which learns from complete "
+            "rollouts; use learner.rnn=none, or leave rollout_share out"
+        )
     if not config.ranks:
         return
     if config.backend_name == EXTERNAL:

@@ -74,6 +74,9 @@ class Config:
     take over its environments until it is back, with torchft."""
     rank_timeout: float = field(default=20.0, metadata={"min": 1.0, "max": 86400.0})
     """Longest that ranks wait for one of them after the first iteration [s]; it is then named, and all start again."""
+    rollout_share: float = field(default=1.0, metadata={"min": 0.01, "max": 1.0})
+    """Share of the ranks whose rollouts are complete in every iteration: those of slower ranks then end early. 1: all;
+    below, results differ from run to run."""
     mode: Literal["sync", "async"] = "sync"
     """sync: collect, then learn; async: processes of their own collect while the learner learns, see docs/async.md."""
     placement: str | None = None

@@ -8,6 +8,7 @@ binary tree. A rank adds what lies below the nodes of the tree that it has compl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,6 +21,16 @@ Swap = Callable[[Tensor], Tensor]
 """From each rank's rows (W, K), one for each of W ranks, to the rows (W, K) that are for this rank."""
 LARGE = 4096
 """Numbers from which ranks sum a tensor in slices."""
+
+
+class Cut(Protocol):
+    """Ends the rollout of a rank before its last step, where enough other ranks have theirs."""
+
+    def finished(self) -> None:
+        """This rank has taken the last step of its rollout."""
+
+    def due(self) -> bool:
+        """Whether enough ranks have taken theirs."""
 
 
 def blocks(mine: range) -> list[tuple[int, int]]:
@@ -52,6 +63,7 @@ class Shards:
         owners: Sequence[range] = (),
         exchange: Exchange | None = None,
         swap: Swap | None = None,
+        cut: Cut | None = None,
     ) -> None:
         """
         Args:
@@ -60,11 +72,13 @@ class Shards:
             owners: parts of each rank; this process alone where omitted.
             exchange: how ranks exchange tensors, in the order of `owners`.
             swap: how they exchange slices of a large tensor; by `exchange` where omitted.
+            cut: what ends rollouts early; they are complete where omitted.
         """
         if total < 1 or total & (total - 1):
             raise ValueError(f"shards={total} must be a power of two")
         self.total, self.mine = total, range(total) if mine is None else mine
         self.owners, self.exchange, self.swap = list(owners) or [self.mine], exchange, swap
+        self.cut = cut
         self.count = len(self.mine)
         """Number of parts that this process has."""
         self.single = total == 1
@@ -75,6 +89,13 @@ class Shards:
     def whole(self, number: int) -> int:
         """The number, such as one of environments, of all parts, from that of this process's parts."""
         return number // self.count * self.total
+
+    def total_rows(self, parts: Sequence[Tensor]) -> int:
+        """The number of rows of all parts of all ranks, of one tensor a part of this process."""
+        mine = [len(part) for part in parts]
+        if self.cut is None:
+            return self.whole(sum(mine))
+        return int(self.sum([torch.tensor(n, device=parts[0].device) for n in mine]))
 
     def rows(self, length: int) -> list[slice]:
         """The rows of each part of this process among its `length` rows."""

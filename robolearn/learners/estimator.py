@@ -9,6 +9,7 @@ further sensor.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +20,7 @@ from robolearn.envs.state import Tensor
 from robolearn.learners.equivariance import Equivariance
 from robolearn.learners.networks import Normalizer, build_model, estimating
 from robolearn.learners.optimizer import DeviceAdam
-from robolearn.learners.rollout import Batch, parts_of, permutations
+from robolearn.learners.rollout import Batch, permutations
 from robolearn.learners.workers import Workers, map_each
 from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.symmetry import Reflection
@@ -83,12 +84,14 @@ class Estimator:
     def learn(self, batch: Batch) -> None:
         """Fit the network to a batch."""
         with torch.no_grad():
-            truth = batch.taken(batch.observed(self.config.estimated_groups)[:-1])
+            truth = batch.observed(self.config.estimated_groups)[:-1]
+            inputs = batch.observed(self.config.actor_groups)[:-1]
             reflection = None if self._reflections is None else self._reflections[1]
             size = batch.reward.shape
-            self.targets.absorb(parts_of(truth, self.shards, size), self.shards, reflection)
-            wanted = self.targets(truth)
-            seen = self.normalizer.normalized(batch.taken(batch.observed(self.config.actor_groups)[:-1]))
+            self.targets.absorb(batch.parts(truth, self.shards), self.shards, reflection)
+            # Those of shards also where a step is not valid: their permutations have one size.
+            rows = batch.taken if self.shards.single else partial(torch.flatten, start_dim=0, end_dim=1)
+            wanted, seen = self.targets(rows(truth)), self.normalizer.normalized(rows(inputs))
         # Of all samples, also where some are not valid: ranks must take equally many steps.
         parts = max(1, round(self.shards.whole(batch.reward.numel()) / SAMPLES))
 

@@ -73,7 +73,7 @@ class Normalizer(nn.Module):
         variance = shards.mean([(part - mean).square().mean(dim=0, keepdim=True) for part in parts])
         if reflection is not None:
             mean, variance = _with_mirror_image(mean, variance, reflection)
-        added = shards.whole(sum(len(part) for part in parts))
+        added = shards.total_rows(parts)
         total = self.count + added
         rate = added / total
         delta = mean - self._mean

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from robolearn.core.learner_env import LearnerEnv
-from robolearn.core.shards import Shards
+from robolearn.core.shards import Cut, Shards
 from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
@@ -58,6 +58,35 @@ class Batch:
     def taken(self, rows: Tensor) -> Tensor:
         """Rows (T, N, ...) of the valid steps, (M, ...)."""
         return rows.flatten(0, 1) if self.valid is None else rows[self.valid]
+
+    def parts(self, rows: Tensor, shards: Shards) -> list[Tensor]:
+        """The same of each shard of the environments, (M, ...) each."""
+        if shards.single:
+            return [self.taken(rows)]
+        parts = shards.parts(rows, dim=1)
+        if self.valid is None:
+            return [part.flatten(0, 1) for part in parts]
+        return [part[valid] for part, valid in zip(parts, shards.parts(self.valid, dim=1), strict=True)]
+
+    def end_at(self, t: int, observations: Mapping[str, Tensor]) -> None:
+        """Make step t - 1 the last one, which has led to these `observations`: the rest is not valid, and episodes that
+        go on count as truncated here."""
+        if self.valid is None:
+            self.valid = torch.ones_like(self.done)
+        self.valid[t:] = False
+        goes_on = ~self.done[t - 1]
+        self.truncated[t - 1] |= goes_on
+        for name, kept in self.terminal.items():
+            kept[t - 1] = torch.where(goes_on[:, None], observations[name], kept[t - 1])
+        self.done[t - 1] = True
+        # What follows is read by no sum, but must be finite, and like other samples where sizes are fixed.
+        for tensor in (self.action, self.mean, self.reward, *self.terminal.values()):
+            tensor[t:] = tensor[t - 1]
+        self.done[t:], self.truncated[t:] = True, False
+        if self.exogenous is not None:
+            self.exogenous[t:] = False
+        for name, obs in self.observations.items():
+            obs[t:] = observations[name]
 
     @classmethod
     def empty(
@@ -119,14 +148,24 @@ Act = Callable[[dict[str, Tensor], int], Tensor]
 
 
 def collect(
-    env: LearnerEnv, batch: Batch, act: Act, timers: Timers, ended: Callable[[Tensor], None] | None = None
+    env: LearnerEnv,
+    batch: Batch,
+    act: Act,
+    timers: Timers,
+    ended: Callable[[Tensor], None] | None = None,
+    cut: Cut | None = None,
 ) -> None:
     """Fill `batch` by stepping `env` with `act(observations, t) -> action for the robot`.
 
     `act` stores observations, mean and action; this function stores the results of the step. `ended` is called after
-    every step with `done` (N,) bool. Nothing is read back from the device.
+    every step with `done` (N,) bool. Nothing is read back from the device, unless `cut` may end the batch early.
     """
+    if batch.valid is not None:
+        batch.valid.fill_(True)
     for t in range(len(batch.reward)):
+        if cut is not None and t and cut.due():
+            batch.end_at(t, env.observations)
+            return
         with timers("infer"):
             action = act(env.observations, t)
         with timers("simulate"):
@@ -147,13 +186,8 @@ def collect(
             kept[t] = result.terminal_observations[name]
         if ended is not None:
             ended(done)
-
-
-def parts_of(rows: Tensor, shards: Shards, size: Sequence[int]) -> list[Tensor]:
-    """(T n, ...) a shard: the samples of each, of the rows (T N, ...) of a batch of T x N = `size`."""
-    if shards.single:
-        return [rows]
-    return [part.flatten(0, 1) for part in shards.parts(rows.unflatten(0, (size[0], size[1])), dim=1)]
+    if cut is not None:
+        cut.finished()
 
 
 def permutations(random: Random, shards: Shards, size: Sequence[int], samples: int) -> list[Tensor]:

@@ -120,6 +120,11 @@ def _train(
     with interruptible(quiet, caught) as signals, closing(env), record:
         if start:
             record.note(f"resumed at iteration {start}, {said}")
+        if run.rollout_share < 1:
+            record.note(
+                f"rollout_share={run.rollout_share:g}: the rollouts of slow ranks are cut, so the same command gives "
+                "other weights each time"
+            )
         if start >= run.max_iterations:  # a rank was lost while it was being saved
             record.describe()
             checkpoint.save(folder, start, learner, env, infos, world)
@@ -200,13 +205,15 @@ def _restored(
         why = "a third-party environment cannot be restored, and starts again"
     elif isinstance(env, RemoteEnvs) and not env.exact:
         why = "actors collect ahead"
+    elif run.rollout_share < 1:
+        why = "rollouts are cut where a rank is slow"
     elif exact and not differ and not env.capabilities.exact_restore:
         why = f"backend={run.backend_name} does not repeat a trajectory bit for bit here"
     if start >= run.max_iterations and not again:
         raise ConfigError(
             f"the run is at iteration {start} already; for more, set max_iterations={2 * start}"
         )
-    exact = exact and not differ and env.capabilities.exact_restore
+    exact = exact and not differ and env.capabilities.exact_restore and run.rollout_share == 1
     return start, infos, "exactly" if exact else f"not bit for bit: {why}"
 
 
@@ -317,6 +324,11 @@ def make_learner(run: Config, env: LearnerEnv, shards: Shards = ONE) -> Learner:
     if more and "shards" not in inspect.signature(cls).parameters:
         raise ConfigError(
             f"learner={run.learner_name} takes no shards, so it cannot train with ranks={run.ranks}"
+        )
+    if shards.cut is not None and not getattr(cls, "learns_from_cut_rollouts", False):
+        raise ConfigError(
+            f"learner={run.learner_name} needs complete rollouts, so rollout_share={run.rollout_share:g} does not fit; "
+            "leave it out, or use learner=ppo"
         )
     try:
         with enough_memory(run.num_envs, " with these learner settings"):

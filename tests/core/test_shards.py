@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 
@@ -13,35 +9,9 @@ from robolearn.core.curricula import Curricula
 from robolearn.core.episode_stats import EpisodeStats
 from robolearn.core.shards import Shards, blocks, owned
 from robolearn.tasks.mdp.context import Random
+from tests.threaded_ranks import together
 
 CPU = torch.device("cpu")
-
-
-def together(total: int, ranks: int, work: Callable[[Shards], Any]) -> list[Any]:
-    """`work` of every rank's shards, in threads that exchange tensors."""
-    owners, barrier = owned(total, ranks), threading.Barrier(ranks)
-    sent: list[Any] = [None] * ranks
-    results: list[Any] = [None] * ranks
-
-    def run(rank: int) -> None:
-        def exchange(tensor: torch.Tensor) -> list[torch.Tensor]:
-            sent[rank] = tensor
-            barrier.wait()
-            received = list(sent)
-            barrier.wait()
-            return received
-
-        def swap(rows: torch.Tensor) -> torch.Tensor:
-            return torch.stack([theirs[rank] for theirs in exchange(rows)])
-
-        results[rank] = work(Shards(total, owners[rank], owners, exchange, swap))
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
 
 
 def test_a_rank_sends_the_fewest_nodes_that_its_parts_complete():

@@ -31,7 +31,7 @@ from robolearn.learners.ppo.sampler import Sampler
 from robolearn.learners.ppo.update import Update
 from robolearn.learners.precision import autocast, choose_precision
 from robolearn.learners.recurrent import ActorRecurrence, require_same_rnn
-from robolearn.learners.rollout import BatchSource, collect, parts_of, permutations, side_by_side
+from robolearn.learners.rollout import BatchSource, collect, permutations, side_by_side
 from robolearn.learners.workers import Workers, map_each
 from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.symmetry import Symmetry, joined
@@ -93,6 +93,8 @@ class PPO:
     requires: ClassVar[frozenset[str]] = frozenset()
     learns_from_others: ClassVar[bool] = True
     """Whether it can learn from batches that other processes collect, see `BatchSource`."""
+    learns_from_cut_rollouts: ClassVar[bool] = True
+    """Whether it can learn from a batch of which some steps are missing, see `Batch.end_at`."""
 
     def __init__(self, env: LearnerEnv, config: PPOConfig, seed: int = 1, shards: Shards = ONE) -> None:
         self.config, self.shards = config, shards
@@ -210,12 +212,8 @@ class PPO:
                 (self.config.actor_groups, self.actor),
                 (self.config.critic_groups, self.critic),
             ):
-                observed = self.batch.taken(self.batch.observed(groups)[:-1])
-                network.obs_normalizer.absorb(
-                    parts_of(observed, self.shards, self.batch.reward.shape),
-                    self.shards,
-                    self._reflections[groups],
-                )
+                observed = self.batch.parts(self.batch.observed(groups)[:-1], self.shards)
+                network.obs_normalizer.absorb(observed, self.shards, self._reflections[groups])
             self._average()
         with self.timers("synchronize"):
             # The Env first: a non-finite reward makes the gradient non-finite too, and the Env names the reward term.
@@ -230,7 +228,15 @@ class PPO:
             self.horizon.observe(drained)
             self._calm(self.horizon.progress)
             self.update.follow(self.horizon.progress)
-        return Report(self.shards.whole(self.batch.steps), losses, drained, self.timers.read())
+        return Report(self._steps(drained), losses, drained, self.timers.read())
+
+    def _steps(self, drained: dict[str, float]) -> int:
+        """Steps of all ranks; where rollouts may be cut, the share that was cut is noted beside the Env's numbers."""
+        if self.shards.cut is None:
+            return self.shards.whole(self.batch.steps)
+        steps = self.shards.total_rows(self.batch.parts(self.batch.reward, self.shards))
+        drained["rollout/cut"] = 1 - steps / self.shards.whole(self.batch.reward.numel())
+        return steps
 
     @torch.no_grad()
     def _calm(self, progress: float) -> None:
@@ -269,7 +275,7 @@ class PPO:
                 self.random.set_state(taken["random"])
             self.sampler.noise = taken.get("noise")
             return
-        collect(env, self.batch, self.sampler, self.timers, self.sampler.reset_state)
+        collect(env, self.batch, self.sampler, self.timers, self.sampler.reset_state, self.shards.cut)
         with self.timers("infer"):
             keep_last(env, self.batch)
 
@@ -281,18 +287,25 @@ class PPO:
         size = (1 if self.recurrence is not None else steps), envs
         epochs = range(self.config.num_epochs)
         return [
-            [self._taken(order) for order in permutations(self.random, self.shards, size, size[0] * envs)]
+            [
+                self._taken(order, generator)
+                for order, generator in zip(
+                    permutations(self.random, self.shards, size, size[0] * envs),
+                    self.random.generators,
+                    strict=True,
+                )
+            ]
             for _ in epochs
         ]
 
-    def _taken(self, order: Tensor) -> Tensor:
-        """The permutation with invalid samples replaced by valid ones, drawn at random."""
+    def _taken(self, order: Tensor, generator: torch.Generator) -> Tensor:
+        """The permutation with invalid samples replaced by valid ones among it, drawn at random."""
         if self.batch.valid is None:
             return order
-        valid = self.batch.valid.flatten()
-        steps = valid.nonzero().squeeze(-1)
-        drawn = torch.randint(len(steps), order.shape, generator=self.random.generator, device=self.device)
-        return torch.where(valid[order], order, steps[drawn])
+        valid = self.batch.valid.flatten()[order]
+        steps = order[valid].sort().values
+        drawn = torch.randint(len(steps), order.shape, generator=generator, device=self.device)
+        return torch.where(valid, order, steps[drawn])
 
     # ------------------------------------------------------------------ estimating
 
@@ -373,21 +386,19 @@ class PPO:
     def _normalized(self, advantage: Tensor) -> Tensor:
         """Advantages at mean 0 and variance 1 over the whole batch of all ranks; those of events are 0
         and not counted."""
-        counted, events, size = self.batch.taken(advantage), self._events, advantage.shape
+        events = self._events
 
-        def mean_of(samples: Tensor) -> Tensor:
-            return self.shards.mean([part.mean() for part in parts_of(samples, self.shards, size)])
+        def mean_of(rows: Tensor) -> Tensor:
+            return self.shards.mean([part.mean() for part in self.batch.parts(rows, self.shards)])
 
         if events is None:
-            mean = mean_of(counted)
-            variance = mean_of((counted - mean).square())
+            mean = mean_of(advantage)
+            variance = mean_of((advantage - mean).square())
             return (advantage - mean) / (variance.sqrt() + 1e-8)
-        usual = (~self.batch.taken(events)).to(
-            counted.dtype
-        )  # weights, not rows: sizes must not depend on the data
+        usual = (~events).to(advantage.dtype)  # weights, not rows: sizes must not depend on the data
         share = mean_of(usual).clamp(min=1e-8)
-        mean = mean_of(usual * counted) / share
-        variance = mean_of(usual * (counted - mean).square()) / share
+        mean = mean_of(usual * advantage) / share
+        variance = mean_of(usual * (advantage - mean).square()) / share
         return torch.where(events, 0.0, (advantage - mean) / (variance.sqrt() + 1e-8))
 
     # ------------------------------------------------------------------ the rest

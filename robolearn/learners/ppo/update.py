@@ -32,7 +32,7 @@ from robolearn.learners.ppo.minibatch import Minibatch, Tables, with_mirror_imag
 from robolearn.learners.precision import autocast
 from robolearn.learners.products import forward
 from robolearn.learners.recurrent import ActorRecurrence
-from robolearn.learners.rollout import Batch, parts_of
+from robolearn.learners.rollout import Batch
 from robolearn.learners.workers import Workers, map_each
 from robolearn.tasks.mdp.symmetry import Reflection, Symmetry, joined
 
@@ -133,10 +133,7 @@ class Update:
         Raises:
             NonFiniteTerm: on a CPU, see `read`.
         """
-        size = returns.shape
-        self._begin(
-            parts_of(batch.taken(returns), self.shards, size), parts_of(batch.taken(value), self.shards, size)
-        )
+        self._begin(batch.parts(returns, self.shards), batch.parts(value, self.shards))
         self._tables = self._tables_of(batch, advantage, returns, value, stale)
         for order in orders:
             self._epoch.zero_()

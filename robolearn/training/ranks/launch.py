@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from robolearn.config.run_config import Config
 from robolearn.errors import OtherRankFailed
-from robolearn.files import locked
+from robolearn.files import LOCK, locked
 from robolearn.training.ranks import LOST
 from robolearn.training.ranks.launched import FINAL, FOLDER, GRACE_S, RESTARTS, lost_again, newest_copy
 
@@ -60,6 +60,7 @@ def launch(run: Config, words: Sequence[str]) -> int:
             checkpoint.require_newest(folder, checkpoint.load(path))
         else:
             folder = checkpoint.new_run_folder(run.task_name, run.output)
+            held.callback(_remove_if_unused, folder)
             held.enter_context(locked(folder))
         identity = uuid.uuid4().hex
         held.callback(shutil.rmtree, memory_folder(identity), ignore_errors=True)
@@ -214,6 +215,13 @@ def _tell(failures: dict[int, Any], ranks: int, reached: int) -> None:
     what = ", ".join(named) or "a rank was lost"
     where = f"iteration {reached}" if reached > 0 else "the start"
     print(f"robolearn: {what}; all ranks go on from {where}", file=sys.stderr, flush=True)
+
+
+def _remove_if_unused(folder: Path) -> None:
+    """Remove a run folder in which nothing was written: the ranks have refused the run."""
+    if any(path.is_file() and path.name != LOCK for path in folder.rglob("*")):
+        return
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_left_over(parent: Path) -> None:

@@ -17,13 +17,14 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import AllgatherOptions, AllToAllOptions, TCPStore
+from torch._C._distributed_c10d import AllgatherOptions, AllToAllOptions, PrefixStore, TCPStore
 
 from robolearn.config.run_config import Config
 from robolearn.core.shards import Shards, owned
 from robolearn.envs.state import Tensor
 from robolearn.errors import MissingError
 from robolearn.training.ranks import Regrouped
+from robolearn.training.ranks.cut import StoreCut
 from robolearn.training.ranks.world import World
 
 LIGHTHOUSE = "ROBOLEARN_LIGHTHOUSE"
@@ -56,13 +57,15 @@ class Member:
         class Group(ProcessGroupGloo):
             """A process group that notes that it was made anew."""
 
-            def configure(self, *args: Any, **kwargs: Any) -> None:
-                member.changed = True
-                super().configure(*args, **kwargs)
+            def configure(self, store_addr: str, *args: Any, **kwargs: Any) -> None:
+                member.changed, member.store_address = True, store_addr
+                super().configure(store_addr, *args, **kwargs)
 
         self.run, self.rank, self.again = run, rank, False
         self.changed = True
         """Whether the process group is another one than that of the last `world`."""
+        self.store_address = ""
+        """Address of the store that the ranks of this group share."""
         self._agreed = False
         limit = timedelta(seconds=run.rank_timeout)
         self.group = Group(timeout=limit)
@@ -96,7 +99,7 @@ class Member:
         world = World(int(rank or 0), ranks, member=self)
         total = self.run.shards
         owners = owned(total, ranks)
-        between = (world.exchange, world.swap) if ranks > 1 else (None, None)
+        between: tuple[Any, ...] = (world.exchange, world.swap, self._cut(ranks)) if ranks > 1 else ()
         world.shards = Shards(total, owners[world.rank], owners, *between)
         world.again, self.again = self.again, True
         members = world.share(self.rank)
@@ -105,6 +108,15 @@ class Member:
             shown = f"without rank {', '.join(map(str, missing))}" if missing else f"with all {ranks} ranks"
             print(f"robolearn: the run goes on {shown}", file=sys.stderr, flush=True)
         return world
+
+    def _cut(self, ranks: int) -> StoreCut | None:
+        """What ends the rollouts of this group of ranks early; None where they are complete."""
+        from torchft.process_group import create_store_client
+
+        if self.run.rollout_share == 1:
+            return None
+        store = create_store_client(self.store_address, timedelta(seconds=self.run.rank_timeout))
+        return StoreCut(PrefixStore("cut", store), ranks, self.run.rollout_share)
 
     def check(self) -> None:
         """Agree on who takes part in the next iteration.

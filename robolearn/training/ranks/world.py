@@ -30,6 +30,7 @@ from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, OtherRankFailed, exit_code_of
 from robolearn.training.ranks import Regrouped, under_torchrun
+from robolearn.training.ranks.cut import StoreCut
 from robolearn.training.ranks.watch import Watch
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class World:
         self.waited = 0.0
         if self.member is not None:
             self.member.check()
+        if isinstance(self.shards.cut, StoreCut):
+            self.shards.cut.iteration = iteration
         if self.watch is not None:
             self.watch.started = self.watch.begun
             self.watch.begun = True
@@ -303,6 +306,11 @@ def with_ranks(run: Config) -> Config:
     if not under_torchrun():
         if run.ranks > 1:
             raise ConfigError(f"ranks={run.ranks}: start them with robolearn train, or with torchrun")
+        if run.rollout_share < 1:
+            raise ConfigError(
+                f"rollout_share={run.rollout_share:g} is for several ranks, of which some are slow; set ranks=2 or "
+                "more, or leave it out"
+            )
         return run
     ranks = int(os.environ["WORLD_SIZE"])
     if run.ranks not in (0, ranks):
@@ -352,7 +360,10 @@ def joined(run: Config) -> Iterator[World]:
     )
     world = World(rank, ranks, watch=watch)
     owners = owned(run.shards, ranks)
-    world.shards = Shards(run.shards, owners[rank], owners, world.exchange, world.swap)
+    cut = None
+    if run.rollout_share < 1:
+        cut = StoreCut(PrefixStore(f"cut/{incarnation}", store), ranks, run.rollout_share)
+    world.shards = Shards(run.shards, owners[rank], owners, world.exchange, world.swap, cut)
     try:
         with world.failing_together():
             yield world

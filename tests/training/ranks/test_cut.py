@@ -1,0 +1,74 @@
+"""`rollout_share` with real processes: a rank that is slow for real holds up nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from robolearn.training.metrics import read_metrics
+from tests.training.ranks.processes import TINY, run, said, start, until
+
+TASK = """
+import os, time
+from robolearn.tasks.cartpole import CartpoleBalance
+
+class Slow(CartpoleBalance):
+    '''A cartpole whose steps take long in rank 1.'''
+
+    def advance(self, state, ctx):
+        if os.environ["RANK"] == "1":
+            time.sleep(0.2)
+        return super().advance(state, ctx)
+"""
+WORDS = ["num_envs=32", "shards=4", "learner.num_steps=8", "learner.minibatch_size=64"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["recovery=restart", "recovery=takeover"])
+def test_a_slow_rank_is_cut_and_the_log_counts_the_steps_that_were_taken(how, tmp_path):
+    if how == "recovery=takeover":
+        pytest.importorskip("torchft")
+    (tmp_path / "slow.py").write_text(TASK)
+    words = [f"task={tmp_path}/slow.py:Slow", *WORDS, "max_iterations=4", "ranks=2", "rollout_share=0.5", how]
+    assert run(tmp_path / "run", *words) == 0, said(tmp_path / "run")
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert len(rows) == 4
+    before, cut = 0, 0
+    for row in rows:
+        taken = row["steps"] - before
+        before = row["steps"]
+        if "rank1/waiting" not in row:  # with takeover, rank 0 may begin alone
+            assert taken == 256
+            continue
+        # Rank 0 takes all of its 8 x 16 steps, rank 1 between one and seven times 16.
+        assert taken % 16 == 0
+        assert 9 * 16 <= taken < 16 * 16
+        assert row["rollout/cut"] == pytest.approx(1 - taken / 256)
+        cut += 1
+    assert cut >= 2
+
+
+@pytest.mark.slow
+def test_a_cut_run_says_that_it_does_not_go_on_bit_for_bit(tmp_path):
+    words = [*TINY, "max_iterations=3", "ranks=2", "rollout_share=0.5"]
+    launcher = start(tmp_path / "run", *words)
+    assert until(lambda: launcher.poll() is not None)
+    assert launcher.returncode == 0, said(tmp_path / "run")
+    assert run(tmp_path / "more", f"resume={tmp_path / 'run'}", "max_iterations=4") == 0
+    assert "not bit for bit" in said(tmp_path / "more")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["rollout_share=0.5"], "rollout_share"),
+        (["rollout_share=0.5", "ranks=1"], "rollout_share"),
+        (["rollout_share=0", "ranks=2"], "rollout_share"),
+        (["rollout_share=0.5", "ranks=2", "learner.rnn=gru"], "learner.rnn"),
+        (["rollout_share=0.5", "ranks=2", "learner=shac", "shards=2", "backend=differentiable"], "shac"),
+    ],
+)
+def test_a_setting_that_cannot_be_cut_is_refused(words, named, tmp_path):
+    small = [word for word in TINY if "learner" not in word or not any("shac" in w for w in words)]
+    assert run(tmp_path / "run", *small, *words, "max_iterations=1") == 2
+    assert named in said(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
