@@ -7,6 +7,9 @@ RoboLearn and keeps its traceback.
 from __future__ import annotations
 
 import difflib
+import errno
+import sys
+import traceback
 from collections.abc import Iterable
 
 LINE = 400
@@ -46,9 +49,40 @@ BUG = 70
 """Exit code of a bug in RoboLearn."""
 
 
+_FILE_ERRORS = {
+    getattr(errno, f"E{name}")
+    for name in ("ACCES", "EXIST", "ISDIR", "NAMETOOLONG", "NOENT", "NOSPC", "NOTDIR", "PERM", "ROFS")
+}
+
+
 def exit_code_of(error: BaseException) -> int:
     """The exit code of a command that ends with this error."""
+    if isinstance(error, OSError) and error.errno in _FILE_ERRORS:
+        return EXIT_CODES[ConfigError]
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), BUG)
+
+
+def tell(error: BaseException) -> int:
+    """Print an error on stderr, as one line, or with its traceback where it is a bug.
+
+    Returns:
+        The exit code of a command that ends with it.
+    """
+    code = exit_code_of(error)
+    if code == BUG:
+        traceback.print_exception(error)
+    elif isinstance(error, OSError):
+        where = f"{quote(str(error.filename), 120)}: " if error.filename else ""
+        tell_line(f"{where}{error.strerror}")
+    else:
+        tell_line(str(error) or "bad input")
+    sys.stderr.flush()
+    return code
+
+
+def tell_line(message: str) -> None:
+    """Print a line on stderr that names the program."""
+    print(f"robolearn: {one_line(message)}", file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:

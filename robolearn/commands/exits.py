@@ -16,24 +16,16 @@ Exit codes:
 
 from __future__ import annotations
 
-import errno
-import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import typer
 
-from robolearn.errors import ConfigError, MissingError, OtherRankFailed, RunFailed, one_line, quote
+from robolearn.errors import MissingError, OtherRankFailed, RunFailed, tell, tell_line
 from robolearn.runtime.errors import NOT_HERE, NOT_THE_SAME, Refused
 
 OK, CHECK_FAILED, BAD_INPUT, MISSING, RUN_FAILED, BUG, LOST, INTERRUPTED = 0, 1, 2, 3, 4, 70, 75, 130
-
-_FILE_ERRORS = {
-    getattr(errno, f"E{name}")
-    for name in ("ACCES", "EXIST", "ISDIR", "NAMETOOLONG", "NOENT", "NOSPC", "NOTDIR", "PERM", "ROFS")
-}
 
 
 def exit_code(work: Callable[[], object]) -> int:
@@ -45,38 +37,19 @@ def exit_code(work: Callable[[], object]) -> int:
         return result if isinstance(result, int) else OK
     except OtherRankFailed as error:
         return error.code
-    except MissingError as error:
-        return _fail(error, MISSING)
-    except RunFailed as error:
-        return _fail(error, RUN_FAILED)
     except Refused as error:
-        return _fail(error, error.code)
-    except ConfigError as error:
-        return _fail(error, BAD_INPUT)
+        tell_line(str(error))
+        return error.code
     except usage as error:
-        return _fail(error.format_message(), BAD_INPUT)
+        tell_line(error.format_message())
+        return BAD_INPUT
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except SystemExit as stop:
         # The reader of the output has gone (`| head`), which is no failure.
         return OK if stop.code == 1 else int(stop.code or 0)
-    except OSError as error:
-        if error.errno in _FILE_ERRORS:
-            where = f"{quote(str(error.filename), 120)}: " if error.filename else ""
-            return _fail(f"{where}{error.strerror}", BAD_INPUT)
-        return _bug()
-    except Exception:
-        return _bug()
-
-
-def _fail(message: object, code: int) -> int:
-    print(f"robolearn: {one_line(str(message)) or 'bad input'}", file=sys.stderr)
-    return code
-
-
-def _bug() -> int:
-    traceback.print_exc()
-    return BUG
+    except Exception as error:
+        return tell(error)
 
 
 @contextmanager

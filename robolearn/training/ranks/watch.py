@@ -13,11 +13,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from robolearn.errors import OtherRankFailed, exit_code_of
+from robolearn.errors import OtherRankFailed
 from robolearn.training.ranks import LOST
 
 BEAT_S = 1.0
@@ -60,19 +61,21 @@ class Watch:
 
     # ------------------------------------------------------------------ errors
 
-    def announce(self, error: BaseException) -> bool:
-        """Tell the others that this rank ends with `error`; whether it is the first to do so."""
+    def first_to_fail(self) -> bool:
+        """Whether this rank, which ends with an error, is the first to do so."""
         self._failed = True
         try:
-            first = self.store.add("failures", 1) == 1
-            if first:
-                self.store.set("failure", json.dumps({"rank": self.rank, "code": exit_code_of(error)}))
+            return self.store.add("failures", 1) == 1
         except RuntimeError:  # the store is gone with rank 0
             return True
-        return first
 
-    def reason(self, error: RuntimeError) -> OtherRankFailed:
-        """Why an exchange failed with `error`: another rank's error that it has announced, or it is lost."""
+    def announce(self, code: int) -> None:
+        """Tell the others that this rank has said why it ends, and with which exit code."""
+        with suppress(RuntimeError):
+            self.store.set("failure", json.dumps({"rank": self.rank, "code": code}))
+
+    def reason(self) -> OtherRankFailed:
+        """Why an exchange has failed: another rank's error that it has announced, or it is lost."""
         self._since = None
         until = time.monotonic() + REASON_S
         while time.monotonic() < until:

@@ -10,7 +10,6 @@ import io
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from robolearn.config.run_config import FILE_NAME, Config, flat, to_dict, valida
 from robolearn.core.shards import ONE, Shards, owned
 from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
-from robolearn.errors import ConfigError, OtherRankFailed, exit_code_of
+from robolearn.errors import ConfigError, OtherRankFailed, exit_code_of, tell, tell_line
 from robolearn.training.ranks import Regrouped, under_torchrun
 from robolearn.training.ranks.cut import StoreCut
 from robolearn.training.ranks.watch import Watch
@@ -215,7 +214,7 @@ class World:
         except RuntimeError as error:
             if self.watch is None:
                 raise Regrouped from error
-            raise self.watch.reason(error) from error
+            raise self.watch.reason() from error
         if self.watch is not None:
             self.watch.leave()
 
@@ -248,15 +247,14 @@ class World:
         except (OtherRankFailed, KeyboardInterrupt):
             raise
         except Exception as error:
-            if not self.watch.announce(error):
-                raise OtherRankFailed(exit_code_of(error)) from error
-            if self.rank:
-                print(
-                    f"robolearn: rank {self.rank} of {self.ranks} on {self.host}:",
-                    file=sys.stderr,
-                    flush=True,
-                )
-            raise
+            # The others end once the error is said: whatever stops all ranks then cannot come before it.
+            if self.watch.first_to_fail():
+                if self.rank:
+                    tell_line(f"rank {self.rank} of {self.ranks} on {self.host}:")
+                self.watch.announce(tell(error))
+            else:
+                self.watch.reason()
+            raise OtherRankFailed(exit_code_of(error)) from error
 
 
 ALONE = World()
