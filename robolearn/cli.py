@@ -18,7 +18,7 @@ import typer
 
 from robolearn import __version__
 from robolearn.commands.cluster import plan, workflow
-from robolearn.commands.exits import CHECK_FAILED, MISSING, OK, exit_code
+from robolearn.commands.exits import CHECK_FAILED, MISSING, OK, ended, exit_code
 from robolearn.commands.export import DEPLOY_EPILOG, EXPORT_EPILOG, deploy, export
 from robolearn.commands.options import Output, Overrides, Words
 from robolearn.config.overrides import split
@@ -634,7 +634,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
-        return _run(sys.argv[1:])
+        return ended(_run(sys.argv[1:]))
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)

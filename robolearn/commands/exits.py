@@ -16,6 +16,9 @@ Exit codes:
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +27,7 @@ import typer
 
 from robolearn.errors import MissingError, OtherRankFailed, RunFailed, tell, tell_line
 from robolearn.runtime.errors import NOT_HERE, NOT_THE_SAME, Refused
+from robolearn.training.ranks import under_torchrun
 
 OK, CHECK_FAILED, BAD_INPUT, MISSING, RUN_FAILED, BUG, LOST, INTERRUPTED = 0, 1, 2, 3, 4, 70, 75, 130
 
@@ -50,6 +54,20 @@ def exit_code(work: Callable[[], object]) -> int:
         return OK if stop.code == 1 else int(stop.code or 0)
     except Exception as error:
         return tell(error)
+
+
+def ended(code: int) -> int:
+    """The exit code, once nothing is left to do; the process of a rank ends here.
+
+    Threads of torch's process groups may still wait for ranks that have gone. Python would take down torch beside them,
+    which can abort the process and so replace its exit code.
+    """
+    if under_torchrun():
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 @contextmanager

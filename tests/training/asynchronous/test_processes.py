@@ -50,6 +50,8 @@ class Failing(CartpoleBalance):
         from robolearn.errors import RunFailed
         return RunFailed if os.environ.get("PLANTED") == "run" else KeyError
 """
+KILLS = int(os.environ.get("ROBOLEARN_TEST_KILLS", "4"))
+"""How often each kind of process is killed."""
 SMALL = ("num_envs=32", "torch_threads=1", "learner.num_steps=16", "checkpoint_interval=5")
 
 
@@ -209,11 +211,11 @@ def test_actors_of_unequal_and_random_speed_are_served_as_they_are_ready(tmp_pat
 
 def test_kills_of_actors_at_random_moments_lose_no_batch_and_use_none_twice(tmp_path):
     place = placed(tmp_path, staleness=2, actor={"count": 2})
-    task = ("task=cartpole_balance", *SMALL, "max_iterations=400")
+    task = ("task=cartpole_balance", *SMALL, f"max_iterations={100 * KILLS}")
     process = start(tmp_path, *task, "output=run", "mode=async", place)
     run, draw, killed = tmp_path / "run", random.Random(1), 0
     wait_for(lambda: rows_of(run))
-    while process.poll() is None and killed < 8:
+    while process.poll() is None and killed < 2 * KILLS:
         before = len(rows_of(run))
         pids = children(process)
         if not pids:
@@ -224,14 +226,15 @@ def test_kills_of_actors_at_random_moments_lose_no_batch_and_use_none_twice(tmp_
         time.sleep(draw.random())
     assert process.wait(300) == 0
     assert killed >= 2
-    assert_each_used_once(run, 400, 2, 2)
+    assert_each_used_once(run, 100 * KILLS, 2, 2)
 
 
 def test_kills_of_the_learner_at_random_moments_lose_no_batch_and_leave_no_process(tmp_path):
     place = placed(tmp_path, staleness=1, actor={"count": 2})
-    words = ["task=cartpole_balance", *SMALL, "max_iterations=40", "output=run", "mode=async", place]
+    count = 10 * KILLS
+    words = ["task=cartpole_balance", *SMALL, f"max_iterations={count}", "output=run", "mode=async", place]
     run, draw = tmp_path / "run", random.Random(2)
-    for _ in range(4):
+    for _ in range(KILLS):
         process = start(tmp_path, *words)
         wait_for(lambda p=process: children(p) or p.poll() is not None)
         goal = len(rows_of(run)) + draw.randrange(4, 20)
@@ -247,7 +250,7 @@ def test_kills_of_the_learner_at_random_moments_lose_no_batch_and_leave_no_proce
             words[-3] = f"output={run.name}x"
             run = tmp_path / f"{run.name}x"
     train(tmp_path, *words)
-    assert_each_used_once(run, 40, 2, 1)
+    assert_each_used_once(run, count, 2, 1)
 
 
 def test_actors_join_and_leave_while_training_runs(tmp_path):

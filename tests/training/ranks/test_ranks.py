@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+import robolearn
 from robolearn import config
 from robolearn.cli import main
 from robolearn.errors import ConfigError
@@ -38,6 +40,8 @@ pytestmark = pytest.mark.timeout(600)  # each starts many processes
 HUMANOID = ["task=humanoid_walk", "num_envs=64"]
 GRU = ["task=cartpole_swingup", "num_envs=64", "learner.rnn=gru", "learner.num_steps=8"]
 TAKEOVER = "recovery=takeover"
+KILLS = int(os.environ.get("ROBOLEARN_TEST_KILLS", "3"))
+"""How often each kind of process is killed."""
 BAD = """
 import os, time
 from robolearn.errors import ConfigError
@@ -134,9 +138,12 @@ def _undisturbed(folder: Path, count: int) -> Path:
 def test_ranks_killed_at_random_moments_change_no_bit_and_lose_no_iteration(how, tmp_path):
     if how == TAKEOVER:
         pytest.importorskip("torchft")
-    count, chance = 400 if how == TAKEOVER else 120, random.Random(3)
+    count, chance = KILLS * (140 if how == TAKEOVER else 40), random.Random(3)
     launcher = start(tmp_path / "killed", *TINY, f"max_iterations={count}", "ranks=2", how)
-    for victim in (1, 0, 1):
+    killed = 0
+    for victim in [1, 0] * KILLS:
+        if killed == KILLS:
+            break
         seen = iterations(tmp_path / "killed")
         until(lambda seen=seen: iterations(tmp_path / "killed") > seen or launcher.poll() is not None)
         time.sleep(chance.random() * 0.3)
@@ -145,7 +152,9 @@ def test_ranks_killed_at_random_moments_change_no_bit_and_lose_no_iteration(how,
             break
         os.kill(found, signal.SIGKILL)
         until(lambda found=found: not alive(found))
+        killed += 1
     assert launcher.wait(timeout=600) == 0
+    assert killed == KILLS
     assert "SIGKILL" in said(tmp_path / "killed")
     reference = _undisturbed(tmp_path / "reference", count)
     assert differing(reference, tmp_path / "killed") == []
@@ -155,11 +164,15 @@ def test_ranks_killed_at_random_moments_change_no_bit_and_lose_no_iteration(how,
 @pytest.mark.slow
 def test_a_killed_lighthouse_changes_no_bit(tmp_path):
     pytest.importorskip("torchft")
-    launcher = start(tmp_path / "killed", *TINY, "max_iterations=300", "ranks=2", TAKEOVER)
-    until(lambda: iterations(tmp_path / "killed") > 5)
-    os.kill(until(lambda: child(launcher, "torchft_lighthouse")), signal.SIGKILL)
+    count, chance = 140 * KILLS, random.Random(4)
+    launcher = start(tmp_path / "killed", *TINY, f"max_iterations={count}", "ranks=2", TAKEOVER)
+    for _ in range(KILLS):
+        seen = iterations(tmp_path / "killed")
+        until(lambda seen=seen: iterations(tmp_path / "killed") > seen + 5)
+        time.sleep(chance.random())
+        os.kill(until(lambda: child(launcher, "torchft_lighthouse")), signal.SIGKILL)
     assert launcher.wait(timeout=600) == 0
-    assert differing(_undisturbed(tmp_path / "reference", 300), tmp_path / "killed") == []
+    assert differing(_undisturbed(tmp_path / "reference", count), tmp_path / "killed") == []
 
 
 @pytest.mark.slow
@@ -257,25 +270,35 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on(tmp_path):
 
 
 def _by_hand(
-    folder: Path, hosts: tuple[str, str], identity: str, again: str, *words: str
-) -> list[subprocess.Popen]:
-    """Two ranks as torchrun would start them on two machines."""
+    folder: Path, environments: Sequence[Mapping[str, str]], *words: str, **each: Sequence[str]
+) -> list[subprocess.Popen[str]]:
+    """Ranks as torchrun would start them, with what differs in their environments, and words for one of them
+    (`rank1=["seed=7"]`)."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = str(probe.getsockname()[1])
-    address = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    given = {"TORCHELASTIC_RUN_ID": identity, "TORCHELASTIC_RESTART_COUNT": again}
+    address = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    address["WORLD_SIZE"] = str(len(environments))
     return [
         subprocess.Popen(
-            [sys.executable, "-m", "robolearn.cli", "train", *TINY, *words, "output=run"],
-            env={**os.environ, **address, **given, "RANK": str(rank), "ROBOLEARN_HOST": host},
-            stdout=(folder / f"rank{rank}.{again}.log").open("w"),
+            [
+                *(sys.executable, "-m", "robolearn.cli", "train", *TINY, *words),
+                *(*each.get(f"rank{rank}", ()), "output=run"),
+            ],
+            env={**os.environ, **address, **environment, "RANK": str(rank)},
+            stdout=(folder / f"rank{rank}.log").open("w"),
             stderr=subprocess.STDOUT,
             text=True,
             cwd=folder,
         )
-        for rank, host in enumerate(hosts)
+        for rank, environment in enumerate(environments)
     ]
+
+
+def _on_hosts(hosts: str, identity: str, again: str) -> list[dict[str, str]]:
+    """The environments of ranks on machines of these names."""
+    given = {"TORCHELASTIC_RUN_ID": identity, "TORCHELASTIC_RESTART_COUNT": again}
+    return [{**given, "ROBOLEARN_HOST": host} for host in hosts]
 
 
 @pytest.mark.slow
@@ -283,16 +306,16 @@ def test_a_machine_that_is_lost_with_its_memory_loses_no_iteration(tmp_path):
     identity = f"test-{tmp_path.name}-{os.getpid()}"
     words = ["max_iterations=200", "checkpoint_interval=1000"]
     folders = {host: memory_folder(identity).with_name(memory_folder(identity).name + host) for host in "abc"}
-    first = _by_hand(tmp_path, ("a", "b"), identity, "0", *words)
+    first = _by_hand(tmp_path, _on_hosts("ab", identity, "0"), *words)
     until(lambda: iterations(tmp_path / "run") > 5)
     for process in first:
         process.kill()
         process.wait()
     assert {path.stem.split("_")[1] for path in folders["a"].glob("*.pt")} == {"0", "2"}  # also those of b
     shutil.rmtree(folders["b"])
-    second = _by_hand(tmp_path, ("a", "c"), identity, "1", *words)
+    second = _by_hand(tmp_path, _on_hosts("ac", identity, "1"), *words)
     assert [process.wait(timeout=300) for process in second] == [0, 0]
-    assert "resumed at iteration" in (tmp_path / "rank0.1.log").read_text()
+    assert "resumed at iteration" in (tmp_path / "rank0.log").read_text()
     assert differing(_undisturbed(tmp_path / "reference", 200), tmp_path / "run") == []
     assert not any(folder.exists() for folder in folders.values())
 
@@ -303,27 +326,29 @@ def test_a_machine_that_is_lost_with_its_memory_loses_no_iteration(tmp_path):
     [(["seed=7"], "seed=7"), (["learner.gamma=0.9"], "learner.gamma=0.9")],
 )
 def test_a_rank_with_another_setting_is_named(second, key, tmp_path):
-    words = [*TINY, "max_iterations=5", "output=run"]
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = str(probe.getsockname()[1])
-    address = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "robolearn.cli", "train", *words, *(second if rank else [])],
-            env={**os.environ, **address, "RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-            cwd=tmp_path,
-        )
-        for rank in range(2)
-    ]
-    errors = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [2, 2]
-    lines = [line for error in errors for line in error.splitlines() if key in line]
-    assert len(lines) == 1
-    assert "rank 1 of 2" in lines[0]
+    processes = _by_hand(tmp_path, [{}, {}], "max_iterations=5", rank1=second)
+    assert [process.wait(timeout=300) for process in processes] == [2, 2]
+    assert "rank 1 of 2" in _line_with(key, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_rank_with_another_version_installed_is_named_with_both(tmp_path):
+    package = Path(robolearn.__file__).parent
+    shutil.copytree(package, tmp_path / "older" / "robolearn", ignore=shutil.ignore_patterns("__pycache__"))
+    first = tmp_path / "older" / "robolearn" / "__init__.py"
+    first.write_text(first.read_text().replace(f'"{robolearn.__version__}"', '"0.0.7"'))
+    processes = _by_hand(tmp_path, [{}, {"PYTHONPATH": str(tmp_path / "older")}], "max_iterations=5")
+    assert [process.wait(timeout=300) for process in processes] == [2, 2]
+    assert "rank 1 of 2" in _line_with("0.0.7", tmp_path)
+    assert robolearn.__version__ in _line_with("0.0.7", tmp_path)
+    assert not (tmp_path / "run").exists()
+
+
+def _line_with(text: str, folder: Path) -> str:
+    """The only line in the output of all ranks that has this text."""
+    lines = [line for path in folder.glob("rank*.log") for line in path.read_text().splitlines()]
+    (line,) = [line for line in lines if text in line]
+    return line
 
 
 @pytest.mark.parametrize(
