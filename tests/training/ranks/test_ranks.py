@@ -18,7 +18,7 @@ from robolearn import config
 from robolearn.cli import main
 from robolearn.errors import ConfigError
 from robolearn.training.metrics import read_metrics
-from robolearn.training.ranks.copies import memory_folder
+from robolearn.training.ranks.copies import RUN, memory_folder
 from tests.training.ranks.processes import (
     TINY,
     alive,
@@ -213,6 +213,30 @@ def test_under_torchrun_a_killed_rank_changes_no_bit(tmp_path):
     assert differing(_undisturbed(tmp_path / "reference", 120), tmp_path / "run") == []
 
 
+@pytest.mark.slow
+def test_under_torchrun_a_new_run_does_not_go_on_from_the_copies_of_another_that_was_killed(tmp_path):
+    def torchrun(output: str, count: int) -> subprocess.Popen[bytes]:
+        program = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d")
+        words = [*TINY, f"max_iterations={count}", f"output={output}"]
+        with (tmp_path / f"{output}.log").open("w") as log:
+            return subprocess.Popen(
+                [*program, "--rdzv-endpoint=localhost:0", "-m", "robolearn.cli", "train", *words],
+                cwd=tmp_path,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    first = torchrun("first", 100000)
+    until(lambda: iterations(tmp_path / "first") > 4)
+    ranks = ranks_of(first)
+    first.kill()
+    first.wait()
+    until(lambda: not any(alive(pid) for pid in ranks.values()), seconds=60)
+    assert torchrun("second", 8).wait(timeout=300) == 0
+    assert [row["iteration"] for row in read_metrics(tmp_path / "second" / "metrics.jsonl")] == [*range(1, 9)]
+
+
 # ---------------------------------------------------------------------------------------- wrong ranks
 
 
@@ -264,7 +288,7 @@ def _by_hand(
         probe.bind(("localhost", 0))
         port = str(probe.getsockname()[1])
     address = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    given = {"TORCHELASTIC_RUN_ID": identity, "TORCHELASTIC_RESTART_COUNT": again}
+    given = {RUN: identity, "TORCHELASTIC_RESTART_COUNT": again}
     return [
         subprocess.Popen(
             [sys.executable, "-m", "robolearn.cli", "train", *TINY, *words, "output=run"],
