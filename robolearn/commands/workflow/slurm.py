@@ -73,7 +73,8 @@ def _sbatch(request: Request, step: Step) -> str:
     lines = ["#!/bin/bash", *_options(request, step), ""]
     srun = "srun "
     if request.image:  # pyxis
-        srun = f'srun --container-image={shlex.quote(request.image)} --container-mounts="$PWD:$PWD" --container-workdir="$PWD" '
+        image = shlex.quote(request.image)
+        srun = f'srun --container-image={image} --container-mounts="$PWD:$PWD" --container-workdir="$PWD" '
     if step.name != "train":
         return scripts.text_of(
             [*lines, "set -euo pipefail", place, *scripts.head(request), *scripts.simple(step, srun)]
