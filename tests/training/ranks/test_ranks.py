@@ -19,6 +19,7 @@ from robolearn.cli import main
 from robolearn.errors import ConfigError
 from robolearn.training.metrics import read_metrics
 from robolearn.training.ranks.copies import RUN, memory_folder
+from robolearn.training.ranks.launch import _remove_left_over
 from tests.training.ranks.processes import (
     TINY,
     alive,
@@ -362,6 +363,16 @@ def test_a_rank_with_another_setting_is_named(second, key, tmp_path):
 def test_ranks_and_shards_that_do_not_divide_the_environments_are_refused(words, named):
     with pytest.raises(ConfigError, match=named):
         config.resolve(["task=cartpole_balance", *words])
+
+
+def test_copies_that_a_killed_launcher_left_are_removed_and_the_memory_of_actors_is_not(tmp_path):
+    old, new = memory_folder("old").name, memory_folder("new").name
+    for name in (old, new, "async"):
+        (tmp_path / name).mkdir()
+    for name in (old, "async"):  # a training with actors that began days ago, too
+        os.utime(tmp_path / name, (0, 0))
+    _remove_left_over(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {new, "async"}
 
 
 def test_shac_takes_one_shard_a_rank(tmp_path, monkeypatch, capsys):
