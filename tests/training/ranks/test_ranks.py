@@ -164,14 +164,19 @@ def test_a_killed_lighthouse_changes_no_bit(tmp_path):
 
 
 @pytest.mark.slow
-def test_ranks_end_when_their_launcher_is_killed(tmp_path):
-    launcher = start(tmp_path / "run", *TINY, "max_iterations=100000", "ranks=2")
+@pytest.mark.parametrize("how", ["recovery=restart", TAKEOVER])
+def test_ranks_end_when_their_launcher_is_killed(how, tmp_path):
+    if how == TAKEOVER:
+        pytest.importorskip("torchft")
+    launcher = start(tmp_path / "run", *TINY, "max_iterations=100000", "ranks=2", how)
     until(lambda: iterations(tmp_path / "run") > 2)
-    ranks = ranks_of(launcher)
+    ranks, lighthouse = ranks_of(launcher), child(launcher, "torchft_lighthouse")
     assert sorted(ranks) == [0, 1]
+    started = [*ranks.values(), *([lighthouse] if lighthouse is not None else [])]
+    assert len(started) == (3 if how == TAKEOVER else 2)
     launcher.kill()
     launcher.wait()
-    until(lambda: not any(alive(pid) for pid in ranks.values()), seconds=60)
+    until(lambda: not any(alive(pid) for pid in started), seconds=60)
 
 
 @pytest.mark.slow
