@@ -165,7 +165,8 @@ class _Ranks:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_end_with_launcher if sys.platform == "linux" else None,
+            # Safe: this process has no other threads, and the function only calls the kernel.
+            preexec_fn=_end_with_launcher if sys.platform == "linux" else None,  # noqa: PLW1509
         )
 
 
