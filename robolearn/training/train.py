@@ -103,6 +103,12 @@ def _train(
     if not run.ranks:  # a shard is always computed by one thread
         known["torch threads"] = torch.get_num_threads()
     content = checkpoint.rows_of(copies.newest(content), run, world)
+    parts = run.shards if run.ranks else 0
+    if isinstance(env, RemoteEnvs) and not env.shards.single:
+        parts = env.shards.total
+    if parts and content is not None and (content["infos"] or {}).get("shards") == parts:
+        # Actors without lag and ranks compute the same; a shard is computed by one thread.
+        changes = [key for key in changes or [] if key not in ("ranks", "shards", "torch_threads")]
     start, infos, said = _restored(run, content, learner, env, known, changes or [], world.again)
     if world.writes and folder is None:
         folder = checkpoint.new_run_folder(run.task_name, run.output)
@@ -161,7 +167,7 @@ def _train(
                 "steps": steps,
                 "seconds": seconds,
                 "numerics": known,
-                "shards": run.shards if run.ranks else 0,
+                "shards": parts,
             }
             if copies.folder is not None:
                 copies.keep(checkpoint.local(iteration, learner, env, infos))

@@ -154,6 +154,26 @@ def test_actors_on_kuberay_are_placed_on_workers_of_their_own(tmp_path):
     assert "mode=async placement=placement.yaml" in files["train.sh"]
 
 
+@needs_bash
+def test_odd_characters_in_names_stay_in_one_word_of_bash(tmp_path):
+    place = tmp_path / "my place.yaml"
+    place.write_text("staleness: 1\n")
+    words = [
+        "mode=async",
+        f"placement={place}",
+        "--image",
+        "reg/a; touch b",
+        "--store",
+        str(tmp_path / "store"),
+    ]
+    folder = written("slurm", tmp_path / "out 1", *words)
+    assert "srun --container-image='reg/a; touch b' " in (folder / "evaluate.sbatch").read_text()
+    # sbatch is not there: the script ends after it has copied the files.
+    env = {"PATH": os.environ["PATH"]}
+    subprocess.run(["bash", str(folder / "submit.sh")], env=env, capture_output=True, check=False)
+    assert (tmp_path / "store" / "my place.yaml").read_text() == "staleness: 1\n"
+
+
 # ---------------------------------------------------------------------------------------- what is refused
 
 
@@ -177,6 +197,12 @@ def test_actors_on_kuberay_are_placed_on_workers_of_their_own(tmp_path):
         (["--engine", "slurm", "--suite", "none.yaml"], "none.yaml"),
         (["--engine", "slurm", "ranks=3", "--nodes", "2"], "ranks=3"),
         (["--engine", "slurm", "ranks=3", "--gpus-per-node", "4"], "ranks=3"),
+        (["--engine", "slurm", "ranks=32"], "ranks=32"),
+        (["--engine", "slurm", "--nodes", "4", "--gpus-per-node", "8"], "ranks=32"),
+        (["--engine", "slurm", "ranks=2", "num_envs=33"], "num_envs=33"),
+        (["--engine", "slurm", "ranks=2", "shards=3"], "shards=3"),
+        (["--local", "ranks=2", "shards=3"], "shards=3"),
+        (["--engine", "slurm", "--sbatch", "comment=a\nrm -rf x"], "comment=a"),
         (["--engine", "slurm", "output=here"], "output=here"),
         (["--engine", "slurm", "resume=there"], "resume=there"),
         (["--engine", "slurm", "learner.gama=1"], "learner.gama"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 from robolearn.commands.workflow import kuberay_rules, scripts
@@ -137,7 +138,10 @@ def _template(
 def _script(request: Request, step: Step) -> str:
     names = [SUITE, *(name for name, _ in request.files)]
     root = f"{STORE}/{request.name}"
-    enter = [f"mkdir -p {root} && cd {root} || exit", *(f"cp {FILES}/{name} ." for name in names)]
+    enter = [
+        f"mkdir -p {root} && cd {root} || exit",
+        *(f"cp {shlex.quote(f'{FILES}/{name}')} ." for name in names),
+    ]
     enter += scripts.head(request)
     if step.name != "train":
         return scripts.text_of(["set -euo pipefail", *enter, *scripts.simple(step)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from robolearn.commands.workflow import osmo_rules, scripts
@@ -118,7 +119,7 @@ def _script(request: Request, step: Step, lead: bool) -> str:
 
 def _enter(request: Request, step: Step) -> list[str]:
     names = [file["path"].removeprefix("/tmp/") for file in _packed(request, step)]
-    copies = [f"cp /tmp/{name} {WORK}/" for name in names]
+    copies = [f"cp {shlex.quote(f'/tmp/{name}')} {WORK}/" for name in names]
     return [f"mkdir -p {WORK} && cd {WORK} || exit", *copies, *scripts.head(request)]
 
 

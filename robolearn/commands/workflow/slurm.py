@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -72,7 +73,8 @@ def _sbatch(request: Request, step: Step) -> str:
     lines = ["#!/bin/bash", *_options(request, step), ""]
     srun = "srun "
     if request.image:  # pyxis
-        srun = f'srun --container-image={request.image} --container-mounts="$PWD:$PWD" --container-workdir="$PWD" '
+        image = shlex.quote(request.image)
+        srun = f'srun --container-image={image} --container-mounts="$PWD:$PWD" --container-workdir="$PWD" '
     if step.name != "train":
         return scripts.text_of(
             [*lines, "set -euo pipefail", place, *scripts.head(request), *scripts.simple(step, srun)]
@@ -124,7 +126,7 @@ def _submit(request: Request, steps: list[Step]) -> str:
         "mkdir -p logs",
     ]
     if request.store:
-        names = " ".join([SUITE, *(name for name, _ in request.files)])
+        names = shlex.join([SUITE, *(name for name, _ in request.files)])
         lines += [f'mkdir -p "{request.store}"', f'cp {names} "{request.store}"']
     for step in steps:
         after = ""

@@ -197,6 +197,15 @@ def resolved(words: Sequence[str]) -> Config:
     return config.resolve([w for w in words if key_of(w) not in DISTRIBUTED])
 
 
+def require_ranks(words: Sequence[str], ranks: int) -> None:
+    """Check that the environments divide into the shards of so many ranks.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    config.resolve([*(w for w in words if key_of(w) not in ("ranks", "mode", "placement")), f"ranks={ranks}"])
+
+
 def packed(words: Sequence[str]) -> tuple[list[str], list[str], list[tuple[str, str]]]:
     """Settings whose files lie beside the workflow, those of them that name a file, and the files.
 

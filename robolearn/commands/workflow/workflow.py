@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from robolearn.commands.workflow.steps import (
     packed,
     ranks_of,
     require_engine,
+    require_ranks,
     require_suite,
     resolved,
     steps_of,
@@ -99,14 +101,17 @@ def workflow(
         _require_local(words, nodes=nodes, gpus=gpus, image=image, store=store, sbatch=sbatch)
     if sbatch and engine != "slurm":
         raise ConfigError("--sbatch goes with --engine slurm")
+    for option in sbatch:
+        if not option.isprintable():
+            raise ConfigError(f"--sbatch {quote(option)}: one option, in one line")
     run = resolved(words)
     load_target(target)
     kept, again, files = packed(words)
     ranks = ranks_of(words, nodes, gpus)
     asynchronous = value_of(words, "mode") == "async"
     decided = ("ranks",) if not here else ()
-    if not here and ranks > 1 and run.num_envs < ranks:
-        raise ConfigError(f"num_envs={run.num_envs} is less than the {ranks} processes that share them")
+    if ranks > 1 and not asynchronous:
+        require_ranks(words, ranks)
     kept_words = tuple(w for w in kept if key_of(w) not in decided)
     request = Request(
         name=name_of(name, run),
@@ -220,4 +225,4 @@ def _summary(engine: str, request: Request, output: Path, written: Sequence[str]
     out.append(f"checked against {checked[engine]}")
     if engine == "slurm" and (said := slurm.test_only(output)) is not None:
         out.append(f"sbatch --test-only: {said}")
-    return [*out, f"submit: {SUBMIT[engine].format(folder=output)}"]
+    return [*out, f"submit: {SUBMIT[engine].format(folder=shlex.quote(str(output)))}"]

@@ -37,6 +37,8 @@ class Setup:
     """The run folder, for replays of what went wrong."""
     resources: dict[str, float] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
+    device: str | None = None
+    """Its device; that of the configuration where omitted."""
 
     @property
     def name(self) -> str:

@@ -62,15 +62,18 @@ class LocalEngine:
             try:
                 events.append(_event(name, json.loads(ready.recv_bytes())))
             except (EOFError, OSError):
-                events.append(Lost(name, self._ended(name)))
+                if (why := self._ended(name)) is not None:
+                    events.append(Lost(name, why))
             else:
                 if isinstance(events[-1], Failed):
                     self._ended(name)
         return events
 
-    def _ended(self, incarnation: str) -> str:
-        """How a process has ended, of which the socket is closed."""
-        process, connection = self._processes.pop(incarnation)
+    def _ended(self, incarnation: str) -> str | None:
+        """How a process has ended, of which the socket is closed; None where another thread has just killed it."""
+        if (known := self._processes.pop(incarnation, None)) is None:
+            return None
+        process, connection = known
         connection.close()
         try:
             code = process.wait(2.0)

@@ -116,6 +116,7 @@ class Pool:
                     cores=role.cores,
                     resources=role.resources,
                     labels=role.labels,
+                    device=role.device,
                 )
                 self._evaluator = Actor(setup, None, 0)
                 self._begin(self._evaluator)

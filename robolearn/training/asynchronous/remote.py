@@ -48,6 +48,7 @@ class RemoteEnvs:
         placement = placements.read(run.placement, run.num_envs)
         _require_fit(run)
         learner = placement.learner
+        self._device = run.device  # of actors and evaluator, where the placement names no other
         self.run = run = replace(
             run, device=learner.device or run.device, torch_threads=learner.cores or run.torch_threads
         )
@@ -103,9 +104,7 @@ class RemoteEnvs:
         robot = getattr(run.task, "robot", None)
         if isinstance(robot, str):
             named["robot"] = robot
-        here = replace(
-            run, resume=None, output=None, device=role.device or run.device, mode="sync", placement=None
-        )
+        here = replace(run, resume=None, output=None, device=self._device, mode="sync", placement=None)
         setup = Setup(
             role="actor",
             index=0,
@@ -119,6 +118,7 @@ class RemoteEnvs:
             folder=str(folder.absolute()),
             resources=role.resources,
             labels=role.labels,
+            device=role.device,
         )
         self._stopping, self._version, self._note = stopping, start, note
         self._written = self._file_time()

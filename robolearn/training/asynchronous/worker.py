@@ -43,6 +43,8 @@ def run_of(setup: Setup) -> Config:
         path = Path(folder) / "run.yaml"
         path.write_text(setup.config, encoding="utf-8")
         run = config.load(path, setup.words)
+    if setup.device is not None:
+        run = replace(run, device=setup.device)
     if any(f.name == "threads" for f in fields(run.backend)) and not run.backend.threads:
         run = replace(run, backend=replace(run.backend, threads=setup.cores))
     return run

@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,13 +30,27 @@ def memory_folder(identity: str) -> Path:
     return parent / f"robolearn-{os.getuid()}" / f"{name}{host}"
 
 
+def _identity() -> str | None:
+    """What tells the starts of runs on this machine apart; None where nothing would start a lost rank again."""
+    if own := os.environ.get(RUN):
+        return own
+    if not (named := os.environ.get("TORCHELASTIC_RUN_ID")):
+        return None
+    # Without --rdzv-id every run of torchrun has the id "none". Its agent, the parent of ranks, outlives them.
+    agent = os.getppid()
+    began = ""
+    with suppress(OSError):  # process ids are used again
+        began = Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[19]
+    return f"{named} {agent} {began}"
+
+
 class Copies:
     """The copies of this run that are on this rank's machine; nothing where a run has one rank."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.folder: Path | None = None
-        identity = os.environ.get(RUN) or os.environ.get("TORCHELASTIC_RUN_ID")
+        identity = _identity()
         if not identity or (world.ranks == 1 and world.member is None):
             return
         self.folder = memory_folder(identity)

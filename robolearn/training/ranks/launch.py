@@ -226,7 +226,7 @@ def _remove_if_unused(folder: Path) -> None:
 
 def _remove_left_over(parent: Path) -> None:
     """Remove the copies of runs whose launcher was killed: those that nobody has written for a day."""
-    for folder in parent.glob("*"):
+    for folder in parent.glob("[0-9a-f]" * 16 + "*"):  # not the batches of actors, which are beside them
         with suppress(OSError):
             if time.time() - folder.stat().st_mtime > 86400:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -6,6 +6,7 @@ started again where it is lost.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -164,7 +165,17 @@ class _Ranks:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            # Safe: this process has no other threads, and the function only calls the kernel.
+            preexec_fn=_end_with_launcher if sys.platform == "linux" else None,  # noqa: PLW1509
         )
+
+
+_LIBC = ctypes.CDLL(None)
+
+
+def _end_with_launcher() -> None:
+    """Let the kernel kill this process, which is not ours to change, where the launcher is gone."""
+    _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _free_port() -> int:

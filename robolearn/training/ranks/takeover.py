@@ -12,6 +12,7 @@ import concurrent.futures.thread
 import logging
 import os
 import sys
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -23,8 +24,9 @@ from robolearn.config.run_config import Config
 from robolearn.core.shards import Shards, owned
 from robolearn.envs.state import Tensor
 from robolearn.errors import MissingError
-from robolearn.training.ranks import Regrouped
+from robolearn.training.ranks import LOST, Regrouped
 from robolearn.training.ranks.cut import StoreCut
+from robolearn.training.ranks.watch import BEAT_S
 from robolearn.training.ranks.world import World
 
 LIGHTHOUSE = "ROBOLEARN_LIGHTHOUSE"
@@ -62,6 +64,8 @@ class Member:
                 super().configure(store_addr, *args, **kwargs)
 
         self.run, self.rank, self.again = run, rank, False
+        self._left = threading.Event()
+        threading.Thread(target=self._follow_launcher, name="launcher", daemon=True).start()
         self.changed = True
         """Whether the process group is another one than that of the last `world`."""
         self.store_address = ""
@@ -145,8 +149,16 @@ class Member:
         """
         self.group.alltoall_base(out, rows, [], [], AllToAllOptions()).wait()
 
+    def _follow_launcher(self) -> None:
+        """End this process where the launcher was killed: nobody would stop it, and the run folder is not locked."""
+        parent = os.getppid()
+        while not self._left.wait(BEAT_S):
+            if os.getppid() != parent:
+                os._exit(LOST)
+
     def close(self) -> None:
         """Leave."""
+        self._left.set()
         self._manager.shutdown(wait=False)
         # A thread of torchft may wait for others, and Python would wait for it at its end.
         waiting: Any = concurrent.futures.thread._threads_queues

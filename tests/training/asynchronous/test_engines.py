@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from robolearn import config
 from robolearn.config.placement import ActorRole, Placement
 from robolearn.learners.ppo import PPO
 from robolearn.training.asynchronous.engine import Done, Engine, Event, Failed, Lost, Ready, Setup
+from robolearn.training.asynchronous.worker import run_of
 from robolearn.training.build import build_env
 
 pytestmark = pytest.mark.slow
@@ -89,6 +92,38 @@ def test_a_second_process_goes_on_from_a_batch_with_the_same_bits_and_a_kill_is_
     (lost,) = events(engine, 1)
     assert isinstance(lost, Lost)
     assert lost.incarnation == "a"
+
+
+def test_a_process_that_another_thread_kills_is_no_error_of_the_one_that_polls(tmp_path):
+    from robolearn.training.asynchronous.local import LocalEngine
+
+    engine, found, done = LocalEngine(keep=2), [], threading.Event()
+
+    def poll() -> None:
+        try:
+            while not done.is_set():
+                engine.poll(0.2)
+        except Exception as error:
+            found.append(error)
+
+    setup = Setup("actor", 0, 1, 16, 8, "fp32", 1, "schema: 99\n", (), str(tmp_path))
+    thread = threading.Thread(target=poll)
+    thread.start()
+    for i in range(5):
+        engine.start(f"{i}", setup, None)
+        time.sleep(0.25)  # the next poll waits for it too
+        engine.kill(f"{i}")
+    done.set()
+    thread.join()
+    engine.close()
+    assert found == []
+
+
+def test_a_process_takes_the_device_of_its_role(tmp_path):
+    run = config.resolve(["task=cartpole_balance", "device=cuda:1"])
+    setup = Setup("evaluator", 0, 1, 16, 8, "fp32", 1, config.show(run), (), str(tmp_path))
+    assert run_of(setup).device == "cuda:1"
+    assert run_of(replace(setup, device="cpu")).device == "cpu"
 
 
 def test_an_error_at_the_start_of_a_process_is_reported_with_its_exit_code(engine, tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from robolearn.config.placement import ActorRole, Placement
+from robolearn.config.placement import ActorRole, EvaluatorRole, Placement
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.training.asynchronous.engine import Done, Event, Failed, Lost, Ready, Setup
 from robolearn.training.asynchronous.pool import Pool, Stopped
@@ -25,6 +25,7 @@ class Scripted:
         self.events: deque[Event] = deque()
         self.orders: dict[str, tuple[int, int]] = {}
         self.started: list[tuple[int, Any]] = []
+        self.setups: list[Setup] = []
         self.index: dict[str, int] = {}
         self.released: list[Any] = []
         self.loaded: list[Any] = []
@@ -33,6 +34,7 @@ class Scripted:
     def start(self, incarnation: str, setup: Setup, state: Any) -> None:
         assert state not in self.released
         self.started.append((setup.index, state))
+        self.setups.append(setup)
         self.index[incarnation] = setup.index
         self.events.append(Ready(incarnation))
 
@@ -183,6 +185,13 @@ def test_an_actor_that_does_not_deliver_in_time_is_replaced():
         while len(engine.started) < 2:
             time.sleep(0.001)
         assert pool.restarts >= 1
+
+
+def test_an_evaluator_has_the_device_and_the_cores_of_its_role():
+    engine = Scripted()
+    with pool_of(engine, 1, 1, 1, evaluator=EvaluatorRole(device="cuda:1", cores=3)):
+        found = {setup.role: (setup.device, setup.cores) for setup in engine.setups}
+    assert found == {"actor": (None, 1), "evaluator": ("cuda:1", 3)}
 
 
 def test_an_error_of_an_actor_has_its_class_and_name():

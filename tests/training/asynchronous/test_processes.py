@@ -181,6 +181,19 @@ def test_without_lag_several_actors_give_the_bits_of_as_many_shards_also_after_a
     assert_equal(tmp_path / "sync", tmp_path / "run")
 
 
+def test_without_lag_a_run_of_several_actors_is_resumed_by_ranks_and_back_exactly(tmp_path):
+    task = ("task=cartpole_balance", *SMALL)
+    train(tmp_path, *task, "output=sync", "ranks=1", "shards=4", "max_iterations=9")
+    place = placed(tmp_path, staleness=0, actor={"count": 4})
+    train(tmp_path, *task, "output=run", "mode=async", place, "max_iterations=3")
+    ranks = ["mode=sync", "placement=null", "ranks=1", "shards=4", "max_iterations=6"]
+    assert "exactly" in train(tmp_path, "resume=run", *ranks)
+    assert "exactly" in train(
+        tmp_path, "resume=run", "mode=async", place, "ranks=0", "shards=16", "max_iterations=9"
+    )
+    assert_equal(tmp_path / "sync", tmp_path / "run")
+
+
 def test_without_lag_ray_gives_the_same_bits(tmp_path):
     pytest.importorskip("ray")
     task = ("task=cartpole_balance", *SMALL, "max_iterations=6")

@@ -20,7 +20,8 @@ from robolearn import config
 from robolearn.cli import main
 from robolearn.errors import ConfigError
 from robolearn.training.metrics import read_metrics
-from robolearn.training.ranks.copies import memory_folder
+from robolearn.training.ranks.copies import RUN, memory_folder
+from robolearn.training.ranks.launch import _remove_left_over
 from tests.training.ranks.processes import (
     TINY,
     alive,
@@ -176,14 +177,19 @@ def test_a_killed_lighthouse_changes_no_bit(tmp_path):
 
 
 @pytest.mark.slow
-def test_ranks_end_when_their_launcher_is_killed(tmp_path):
-    launcher = start(tmp_path / "run", *TINY, "max_iterations=100000", "ranks=2")
+@pytest.mark.parametrize("how", ["recovery=restart", TAKEOVER])
+def test_ranks_end_when_their_launcher_is_killed(how, tmp_path):
+    if how == TAKEOVER:
+        pytest.importorskip("torchft")
+    launcher = start(tmp_path / "run", *TINY, "max_iterations=100000", "ranks=2", how)
     until(lambda: iterations(tmp_path / "run") > 2)
-    ranks = ranks_of(launcher)
+    ranks, lighthouse = ranks_of(launcher), child(launcher, "torchft_lighthouse")
     assert sorted(ranks) == [0, 1]
+    started = [*ranks.values(), *([lighthouse] if lighthouse is not None else [])]
+    assert len(started) == (3 if how == TAKEOVER else 2)
     launcher.kill()
     launcher.wait()
-    until(lambda: not any(alive(pid) for pid in ranks.values()), seconds=60)
+    until(lambda: not any(alive(pid) for pid in started), seconds=60)
 
 
 @pytest.mark.slow
@@ -224,6 +230,30 @@ def test_under_torchrun_a_killed_rank_changes_no_bit(tmp_path):
     assert "resumed at iteration" in said(tmp_path / "run")
     assert (tmp_path / "run" / "DONE").exists()
     assert differing(_undisturbed(tmp_path / "reference", 120), tmp_path / "run") == []
+
+
+@pytest.mark.slow
+def test_under_torchrun_a_new_run_does_not_go_on_from_the_copies_of_another_that_was_killed(tmp_path):
+    def torchrun(output: str, count: int) -> subprocess.Popen[bytes]:
+        program = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d")
+        words = [*TINY, f"max_iterations={count}", f"output={output}"]
+        with (tmp_path / f"{output}.log").open("w") as log:
+            return subprocess.Popen(
+                [*program, "--rdzv-endpoint=localhost:0", "-m", "robolearn.cli", "train", *words],
+                cwd=tmp_path,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    first = torchrun("first", 100000)
+    until(lambda: iterations(tmp_path / "first") > 4)
+    ranks = ranks_of(first)
+    first.kill()
+    first.wait()
+    until(lambda: not any(alive(pid) for pid in ranks.values()), seconds=60)
+    assert torchrun("second", 8).wait(timeout=300) == 0
+    assert [row["iteration"] for row in read_metrics(tmp_path / "second" / "metrics.jsonl")] == [*range(1, 9)]
 
 
 # ---------------------------------------------------------------------------------------- wrong ranks
@@ -297,7 +327,7 @@ def _by_hand(
 
 def _on_hosts(hosts: str, identity: str, again: str) -> list[dict[str, str]]:
     """The environments of ranks on machines of these names."""
-    given = {"TORCHELASTIC_RUN_ID": identity, "TORCHELASTIC_RESTART_COUNT": again}
+    given = {RUN: identity, "TORCHELASTIC_RESTART_COUNT": again}
     return [{**given, "ROBOLEARN_HOST": host} for host in hosts]
 
 
@@ -363,6 +393,16 @@ def _line_with(text: str, folder: Path) -> str:
 def test_ranks_and_shards_that_do_not_divide_the_environments_are_refused(words, named):
     with pytest.raises(ConfigError, match=named):
         config.resolve(["task=cartpole_balance", *words])
+
+
+def test_copies_that_a_killed_launcher_left_are_removed_and_the_memory_of_actors_is_not(tmp_path):
+    old, new = memory_folder("old").name, memory_folder("new").name
+    for name in (old, new, "async"):
+        (tmp_path / name).mkdir()
+    for name in (old, "async"):  # a training with actors that began days ago, too
+        os.utime(tmp_path / name, (0, 0))
+    _remove_left_over(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {new, "async"}
 
 
 def test_shac_takes_one_shard_a_rank(tmp_path, monkeypatch, capsys):
