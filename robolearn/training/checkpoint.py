@@ -98,13 +98,23 @@ def save(
             f"{type(learner).__name__}.state_dict() has the entry {min(reserved)!r}, which checkpoints use for "
             "something else; rename it"
         )
-    policy = learner.policy
-    alone = {"policy": policy.entry()} if isinstance(policy, Policy) else {}
-    weights = {"schema": SCHEMA, "iter": iteration, "infos": infos, **saved, **alone}
-    path = folder / "checkpoints" / f"iteration_{iteration:06d}.pt"
-    _write({name: value for name, value in weights.items() if name not in SIMULATED}, path)
-    _write({**weights, "env": simulation, "global_random": _global_random()}, folder / LATEST)
+    weights = {"schema": SCHEMA, "iter": iteration, "infos": infos, **saved, **_entry(learner)}
+    return write(folder, {**weights, "env": simulation, "global_random": _global_random()})
+
+
+def write(folder: Path, content: dict[str, Any]) -> Path:
+    """Write the content of a checkpoint with the environments of all ranks; see `save`."""
+    path = folder / "checkpoints" / f"iteration_{content['iter']:06d}.pt"
+    dropped = (*SIMULATED, "env", "global_random")
+    _write({name: value for name, value in content.items() if name not in dropped}, path)
+    _write(content, folder / LATEST)
     return path
+
+
+def _entry(learner: Any) -> dict[str, Any]:
+    """The entry of the learner's policy, with which it loads without the learner."""
+    policy = learner.policy
+    return {"policy": policy.entry()} if isinstance(policy, Policy) else {}
 
 
 def _of_all(world: World, state: dict[str, Any], simulation: Any) -> tuple[dict[str, Any], Any]:
@@ -135,7 +145,7 @@ def rows_of(content: dict[str, Any] | None, run: Config, world: World) -> dict[s
 
 def local(iteration: int, learner: Any, env: Any, infos: dict[str, Any]) -> dict[str, Any]:
     """The content of a checkpoint with the environments of this rank alone, as `restore` takes it."""
-    state = {"schema": SCHEMA, "iter": iteration, "infos": infos, **learner.state_dict()}
+    state = {"schema": SCHEMA, "iter": iteration, "infos": infos, **learner.state_dict(), **_entry(learner)}
     return {**state, "env": env.snapshot(), "global_random": _global_random()}
 
 

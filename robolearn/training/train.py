@@ -75,7 +75,7 @@ def _train_with_takeover(run: Config, changes: list[str] | None) -> Path:
     from robolearn.training.ranks.takeover import Member
 
     signals: list[int] = []  # one may arrive just before a rank is lost
-    with closing(Member(run, int(os.environ["RANK"]))) as member:
+    with closing(Member(run, int(os.environ["RANK"]))) as member, interruptible(True, signals):
         while True:
             with ExitStack() as held, suppress(Regrouped):
                 return _train(run, changes, held, member.world(), signals)

@@ -99,7 +99,7 @@ class Copies:
 
     def _path(self, kept: Kept) -> Path:
         assert self.folder is not None
-        return self.folder / f"shards_{kept.start}_{kept.stop}_{kept.iteration}.pt"
+        return self.folder / kept.name
 
     def _write(self, shards: range, iteration: int, content: bytes) -> None:
         path = self._path(Kept(shards.start, shards.stop, iteration))
@@ -114,7 +114,22 @@ class Copies:
     def _found(self) -> list[Kept]:
         """The copies that are on this machine."""
         assert self.folder is not None
-        return [Kept(*map(int, path.stem.split("_")[1:])) for path in self.folder.glob("shards_*.pt")]
+        return _kept_in(self.folder)
+
+
+def newest_whole(identity: str, shards: int) -> dict[str, Any] | None:
+    """The content of a checkpoint of the newest iteration of which all `shards` are in this machine's memory; None
+    without one. For the launcher, once the ranks have ended."""
+    folder = memory_folder(identity)
+    found = _kept_in(folder)
+    for iteration in sorted({kept.iteration for kept in found}, reverse=True):
+        if chosen := _covering([kept for kept in found if kept.iteration == iteration], shards):
+            return _joined([unpacked((folder / kept.name).read_bytes()) for kept in chosen])
+    return None
+
+
+def _kept_in(folder: Path) -> list[Kept]:
+    return [Kept(*map(int, path.stem.split("_")[1:])) for path in folder.glob("shards_*.pt")]
 
 
 class Kept(NamedTuple):
@@ -123,6 +138,11 @@ class Kept(NamedTuple):
     start: int
     stop: int
     iteration: int
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return f"shards_{self.start}_{self.stop}_{self.iteration}.pt"
 
 
 def _covering(copies: list[Kept], total: int) -> list[Kept]:

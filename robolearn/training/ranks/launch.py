@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robolearn.config.run_config import Config
-from robolearn.errors import OtherRankFailed
+from robolearn.errors import OtherRankFailed, RunFailed
 from robolearn.files import LOCK, locked
 from robolearn.training.ranks import LOST
 from robolearn.training.ranks.launched import FINAL, FOLDER, GRACE_S, RESTARTS, lost_again, newest_copy
@@ -76,11 +76,33 @@ def launch(run: Config, words: Sequence[str]) -> int:
             # torchrun sets 1 itself, but only for more than one rank: bits depend on it.
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         }
-        if run.recovery == "takeover":
-            from robolearn.training.ranks.supervise import supervise
+        try:
+            if run.recovery == "takeover":
+                from robolearn.training.ranks.supervise import supervise
 
-            return supervise(run, words)
-        return _run(run, words, folder)
+                return supervise(run, words)
+            return _run(run, words, folder)
+        except (KeyboardInterrupt, RunFailed):
+            _save_copies(run, folder)
+            raise
+
+
+def _save_copies(run: Config, folder: Path) -> None:
+    """Write a checkpoint from the ranks' copies, where they are newer than the last one: ranks that start again, or are
+    killed, cannot."""
+    from robolearn.training import checkpoint
+    from robolearn.training.ranks.copies import RUN, newest_whole
+
+    content = newest_whole(os.environ[RUN], run.shards)
+    latest = folder / checkpoint.LATEST
+    if content is None or (latest.exists() and checkpoint.load(latest)["iter"] >= content["iter"]):
+        return
+    checkpoint.write(folder, content)
+    print(
+        f"stopped at iteration {content['iter']}; resume with: robolearn train resume={folder}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _run(run: Config, words: Sequence[str], folder: Path) -> int:

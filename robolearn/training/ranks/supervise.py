@@ -19,7 +19,9 @@ from pathlib import Path
 from types import FrameType
 
 from robolearn.config.run_config import Config
-from robolearn.errors import MissingError, OtherRankFailed
+from robolearn.errors import MissingError, OtherRankFailed, tell_line
+from robolearn.training.ranks.beats import late
+from robolearn.training.ranks.copies import RUN, memory_folder
 from robolearn.training.ranks.launched import FINAL, FOLDER, GRACE_S, RESTARTS, lost_again, newest_copy
 from robolearn.training.ranks.takeover import LIGHTHOUSE
 
@@ -97,6 +99,7 @@ class _Ranks:
         reached = newest_copy()
         if reached > self._reached:
             self._reached, self._lost = reached, dict.fromkeys(self._lost, 0)
+        self._kill_late()
         for rank, process in list(self._processes.items()):
             code = process.poll()
             if code is None:
@@ -116,25 +119,37 @@ class _Ranks:
                     if code < 0
                     else f"ended with exit code {code}"
                 )
-                print(
-                    f"robolearn: rank {rank} of {self.run.ranks} {how}, and starts again; until it is back the others "
-                    "have its environments",
-                    file=sys.stderr,
-                    flush=True,
+                tell_line(
+                    f"rank {rank} of {self.run.ranks} {how}, and starts again; until it is back the others have its "
+                    "environments"
                 )
                 self._processes[rank] = self._start(rank)
         return not self._processes
 
+    def _kill_late(self) -> None:
+        """Name and kill the ranks that hang or are stopped."""
+        alive = {rank: process.pid for rank, process in self._processes.items() if process.poll() is None}
+        for rank, doing in late(memory_folder(os.environ[RUN]), alive, self.run.rank_timeout).items():
+            tell_line(
+                f"rank {rank} of {self.run.ranks} (in {doing}) has not answered for {self.run.rank_timeout:g} s "
+                "(rank_timeout); the launcher kills it"
+            )
+            self._processes[rank].kill()
+            self._processes[rank].wait()
+
     def stop(self, signals: list[int]) -> None:
-        """End all ranks: after a checkpoint; at once where a second signal arrives, or one ends in another way."""
+        """End all ranks after a checkpoint; at once where a second signal arrives, and those that are left soon after
+        the first has ended by itself."""
         for process in self._processes.values():
             process.terminate()
-        lost_since = float("inf")
+        ended_since = float("inf")
         while any(p.poll() is None for p in self._processes.values()) and len(signals) < 2:
-            if any(p.poll() not in (None, 0, 130) for p in self._processes.values()):
-                lost_since = min(lost_since, time.monotonic())
-            if time.monotonic() > lost_since + GRACE_S:
+            # All have written the checkpoint before one ends.
+            if any((p.poll() or 0) >= 0 and p.poll() is not None for p in self._processes.values()):
+                ended_since = min(ended_since, time.monotonic())
+            if time.monotonic() > ended_since + GRACE_S:
                 break
+            self._kill_late()
             time.sleep(POLL_S)
 
     def kill(self) -> None:

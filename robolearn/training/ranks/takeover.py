@@ -12,7 +12,6 @@ import concurrent.futures.thread
 import logging
 import os
 import sys
-import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -24,10 +23,11 @@ from robolearn.config.run_config import Config
 from robolearn.core.shards import Shards, owned
 from robolearn.envs.state import Tensor
 from robolearn.errors import MissingError
-from robolearn.training.ranks import LOST, Regrouped
+from robolearn.training.ranks import Regrouped
+from robolearn.training.ranks.beats import Beats
+from robolearn.training.ranks.copies import RUN, memory_folder
 from robolearn.training.ranks.cut import StoreCut
-from robolearn.training.ranks.watch import BEAT_S
-from robolearn.training.ranks.world import World
+from robolearn.training.ranks.world import STARTING_S, World
 
 LIGHTHOUSE = "ROBOLEARN_LIGHTHOUSE"
 """Environment variable with the address of torchft's lighthouse, which knows the ranks."""
@@ -64,8 +64,7 @@ class Member:
                 super().configure(store_addr, *args, **kwargs)
 
         self.run, self.rank, self.again = run, rank, False
-        self._left = threading.Event()
-        threading.Thread(target=self._follow_launcher, name="launcher", daemon=True).start()
+        self.beats = Beats(memory_folder(os.environ[RUN]), rank)
         self.changed = True
         """Whether the process group is another one than that of the last `world`."""
         self.store_address = ""
@@ -96,6 +95,8 @@ class Member:
 
     def world(self) -> World:
         """The ranks that take part from now on."""
+        self.beats.started = self.beats.begun = False
+        self.beats.phase = lambda: "the start"
         if not self._agreed:  # by `check`, as the others have
             self._agree()
         self.changed = self._agreed = False
@@ -139,7 +140,9 @@ class Member:
         Raises:
             RuntimeError: a rank is lost, or has not answered within `rank_timeout`.
         """
-        self.group.allgather([out], [tensor], AllgatherOptions()).wait()
+        options = AllgatherOptions()
+        options.timeout = self._longest()
+        self.group.allgather([out], [tensor], options).wait()
 
     def swap(self, out: Tensor, rows: Tensor) -> None:
         """Fill `out` (W, K) with the rows of all ranks that are for this one.
@@ -147,30 +150,31 @@ class Member:
         Raises:
             RuntimeError: a rank is lost, or has not answered within `rank_timeout`.
         """
-        self.group.alltoall_base(out, rows, [], [], AllToAllOptions()).wait()
+        options = AllToAllOptions()
+        options.timeout = self._longest()
+        self.group.alltoall_base(out, rows, [], [], options).wait()
 
-    def _follow_launcher(self) -> None:
-        """End this process where the launcher was killed: nobody would stop it, and the run folder is not locked."""
-        parent = os.getppid()
-        while not self._left.wait(BEAT_S):
-            if os.getppid() != parent:
-                os._exit(LOST)
+    def _longest(self) -> timedelta:
+        """How long an exchange may take: until the first iteration is done, others may build and compile."""
+        return timedelta(seconds=self.run.rank_timeout if self.beats.started else STARTING_S)
 
     def close(self) -> None:
         """Leave."""
-        self._left.set()
+        self.beats.close()
         self._manager.shutdown(wait=False)
         # A thread of torchft may wait for others, and Python would wait for it at its end.
         waiting: Any = concurrent.futures.thread._threads_queues
         waiting.clear()
 
     def _agree(self) -> None:
+        self.beats.enter()
         until = time.monotonic() + RETRY_S
         while True:
             try:
                 self._manager.start_quorum(allow_heal=False)
                 self._manager.wait_quorum()
                 if self._manager.errored() is None:
+                    self.beats.leave()
                     return
                 self.changed = True
             except (RuntimeError, TimeoutError, torch.distributed.DistError):

@@ -117,17 +117,20 @@ class Watch:
                 self._beats.set(f"rank/{self.rank}", json.dumps(message))
             except RuntimeError:
                 continue  # the main thread finds out
-            if self.started and since is not None and time.monotonic() - since > self.limit_s:
+            if since is not None and time.monotonic() - since > self.limit_s:
                 late = self._late()
-                if self._since == since and not self._done.is_set():
+                if self._since == since and not self._done.is_set() and (late or self.started):
                     self._report(late)
 
     def _late(self) -> dict[int, dict[str, Any] | None]:
         """The last messages of the ranks that the others wait for; None of one that has sent none."""
         first = self._messages()
-        self._done.wait(2.5 * BEAT_S)
+        # Before the first iteration is done, others may load and compile, for which a thread may have to wait, too.
+        self._done.wait(2.5 * BEAT_S if self.started else max(2.5 * BEAT_S, self.limit_s))
         second = self._messages()
-        stopped = {r: m for r, m in second.items() if r != self.rank and m == first.get(r)}
+        stopped = {r: m for r, m in second.items() if r != self.rank and m is not None and m == first.get(r)}
+        if not self.started:
+            return dict(stopped)
         behind = {r: m for r, m in second.items() if m is None or m["entered"] < self._entered}
         return {**stopped, **behind}
 

@@ -55,6 +55,8 @@ class World:
         member: Member | None = None,
     ) -> None:
         self.rank, self.ranks, self.shards, self.watch, self.member = rank, ranks, shards, watch, member
+        self._told = watch if member is None else member.beats
+        """Is told what this rank does, for the others."""
         self.again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
         """Whether the ranks have begun before in this start of the run, and one was lost."""
         self.waited = 0.0
@@ -73,10 +75,10 @@ class World:
             self.member.check()
         if isinstance(self.shards.cut, StoreCut):
             self.shards.cut.iteration = iteration
-        if self.watch is not None:
-            self.watch.started = self.watch.begun
-            self.watch.begun = True
-            self.watch.phase = lambda: f"{timers.current if timers else 'it'} of iteration {iteration}"
+        if self._told is not None:
+            self._told.started = self._told.begun
+            self._told.begun = True
+            self._told.phase = lambda: f"{timers.current if timers else 'it'} of iteration {iteration}"
 
     @property
     def device(self) -> str:
@@ -207,16 +209,16 @@ class World:
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         """Turns the error of a collective operation into the reason for it."""
-        if self.watch is not None:
-            self.watch.enter()
+        if self._told is not None:
+            self._told.enter()
         try:
             yield
         except RuntimeError as error:
             if self.watch is None:
                 raise Regrouped from error
             raise self.watch.reason() from error
-        if self.watch is not None:
-            self.watch.leave()
+        if self._told is not None:
+            self._told.leave()
 
     # ------------------------------------------------------------------ environments
 

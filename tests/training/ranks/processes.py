@@ -61,6 +61,13 @@ def iterations(folder: Path) -> int:
     return len(read_metrics(path)) if path.exists() else 0
 
 
+def last_row(folder: Path) -> dict[str, Any]:
+    """The last logged numbers."""
+    path = folder / "metrics.jsonl"
+    rows = read_metrics(path) if path.exists() else []
+    return rows[-1] if rows else {}
+
+
 def ranks_of(launcher: subprocess.Popen[str]) -> dict[int, int]:
     """The process of each rank that a launcher has started."""
     found = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +20,7 @@ import robolearn
 from robolearn import config
 from robolearn.cli import main
 from robolearn.errors import ConfigError
+from robolearn.training import checkpoint
 from robolearn.training.metrics import read_metrics
 from robolearn.training.ranks.copies import RUN, memory_folder
 from robolearn.training.ranks.launch import _remove_left_over
@@ -28,6 +30,7 @@ from tests.training.ranks.processes import (
     child,
     differing,
     iterations,
+    last_row,
     ranks_of,
     run,
     said,
@@ -278,8 +281,11 @@ def test_an_error_of_one_rank_ends_all_with_its_line_and_exit_code(what, rank, c
 
 
 @pytest.mark.slow
-def test_a_rank_that_hangs_is_named_with_what_it_does(task, tmp_path):
-    given = [task, *TINY[1:], "max_iterations=100", "ranks=2", "rank_timeout=3"]
+@pytest.mark.parametrize("how", ["recovery=restart", TAKEOVER])
+def test_a_rank_that_hangs_is_named_with_what_it_does(how, task, tmp_path):
+    if how == TAKEOVER:
+        pytest.importorskip("torchft")
+    given = [task, *TINY[1:], "max_iterations=100", "ranks=2", "rank_timeout=3", how]
     launcher = start(tmp_path / "run", *given, BAD="hang", BAD_RANK="1")
     line = "rank 1 of 2"
     until(lambda: line in said(tmp_path / "run"))
@@ -289,14 +295,41 @@ def test_a_rank_that_hangs_is_named_with_what_it_does(task, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_is_named_and_the_run_goes_on(tmp_path):
-    launcher = start(tmp_path / "run", *TINY, "max_iterations=100000", "ranks=2", "rank_timeout=3")
-    until(lambda: iterations(tmp_path / "run") > 2)
-    os.kill(ranks_of(launcher)[1], signal.SIGSTOP)
-    until(lambda: "rank 1 of 2 has not answered" in said(tmp_path / "run"))
-    until(lambda: "resumed at iteration" in said(tmp_path / "run"))
+@pytest.mark.parametrize("how", ["recovery=restart", TAKEOVER])
+def test_a_stopped_rank_is_named_and_killed_and_the_run_goes_on(how, tmp_path):
+    if how == TAKEOVER:
+        pytest.importorskip("torchft")
+    launcher = start(tmp_path / "run", *TINY, "max_iterations=100000", "ranks=2", "rank_timeout=3", how)
+    until(lambda: "rank1/waiting" in last_row(tmp_path / "run"))
+    stopped = ranks_of(launcher)[1]
+    os.kill(stopped, signal.SIGSTOP)
+    until(lambda: re.search(r"rank 1 of 2.* has not answered", said(tmp_path / "run")))
+    until(lambda: not alive(stopped))
+    before = iterations(tmp_path / "run")
+    until(lambda: iterations(tmp_path / "run") > before + 2 and "rank1/waiting" in last_row(tmp_path / "run"))
     launcher.terminate()
     assert launcher.wait(timeout=120) == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["recovery=restart", TAKEOVER])
+def test_a_stop_while_ranks_start_again_loses_no_iteration(how, tmp_path):
+    if how == TAKEOVER:
+        pytest.importorskip("torchft")
+    words = ["max_iterations=100000", "checkpoint_interval=100000", "ranks=2", how]
+    launcher = start(tmp_path / "run", *TINY, *words)
+    until(lambda: iterations(tmp_path / "run") > 5 and "rank1/waiting" in last_row(tmp_path / "run"))
+    reached = iterations(tmp_path / "run")
+    os.kill(ranks_of(launcher)[1], signal.SIGKILL)
+    until(lambda: "SIGKILL" in said(tmp_path / "run"))
+    launcher.terminate()
+    assert launcher.wait(timeout=120) == 130
+    saved = checkpoint.load(tmp_path / "run" / "latest.pt")["iter"]
+    assert saved >= reached - 1  # rank 0 may log an iteration of which rank 1 has no copy yet
+    more = ["ranks=2", f"max_iterations={saved + 2}"]
+    assert run(tmp_path / "more", f"resume={tmp_path / 'run'}", *more) == 0
+    assert f"resumed at iteration {saved}, exactly" in said(tmp_path / "more")
+    assert differing(_undisturbed(tmp_path / "reference", saved + 2), tmp_path / "more") == []
 
 
 def _by_hand(
