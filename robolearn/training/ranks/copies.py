@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -86,7 +85,10 @@ class Copies:
         """Remove them, once every rank is here: the checkpoint on disk is as new."""
         if self.folder is not None:
             self.world.share("saved")
-            shutil.rmtree(self.folder, ignore_errors=True)
+            for file in self.folder.glob("shards_*"):
+                file.unlink(missing_ok=True)
+            with suppress(OSError):  # the launcher's files, or another rank's, are in it
+                self.folder.rmdir()
 
     def _fetch(self, kept: Kept, there: list[set[Kept]]) -> bytes:
         """The bytes of a copy, from this machine, or from a rank that has it where any rank does not."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from robolearn.config.run_config import Config
 from robolearn.errors import OtherRankFailed, RunFailed
-from robolearn.files import LOCK, locked
+from robolearn.files import LOCK, holder, locked
 from robolearn.training.ranks import LOST
 from robolearn.training.ranks.launched import FINAL, FOLDER, GRACE_S, RESTARTS, lost_again, newest_copy
 
@@ -63,8 +63,11 @@ def launch(run: Config, words: Sequence[str]) -> int:
             held.callback(_remove_if_unused, folder)
             held.enter_context(locked(folder))
         identity = uuid.uuid4().hex
-        held.callback(shutil.rmtree, memory_folder(identity), ignore_errors=True)
-        _remove_left_over(memory_folder(identity).parent)
+        memory = memory_folder(identity)
+        _remove_left_over(memory.parent)
+        memory.mkdir(parents=True, mode=0o700)
+        held.enter_context(locked(memory))
+        held.callback(shutil.rmtree, memory, ignore_errors=True)
         os.environ |= {
             FOLDER: str(folder.absolute()),
             RUN: identity,
@@ -247,8 +250,11 @@ def _remove_if_unused(folder: Path) -> None:
 
 
 def _remove_left_over(parent: Path) -> None:
-    """Remove the copies of runs whose launcher was killed: those that nobody has written for a day."""
+    """Remove the copies of runs whose launcher was killed; without a launcher, those that nobody has written for a
+    day."""
     for folder in parent.glob("[0-9a-f]" * 16 + "*"):  # not the batches of actors, which are beside them
         with suppress(OSError):
-            if time.time() - folder.stat().st_mtime > 86400:
+            launched = (folder / LOCK).exists()
+            unused = holder(folder) is None if launched else time.time() - folder.stat().st_mtime > 86400
+            if unused:
                 shutil.rmtree(folder, ignore_errors=True)

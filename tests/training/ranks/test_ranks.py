@@ -429,9 +429,10 @@ def test_ranks_and_shards_that_do_not_divide_the_environments_are_refused(words,
 
 
 def test_copies_that_a_killed_launcher_left_are_removed_and_the_memory_of_actors_is_not(tmp_path):
-    old, new = memory_folder("old").name, memory_folder("new").name
-    for name in (old, new, "async"):
+    old, new, killed = (memory_folder(name).name for name in ("old", "new", "killed"))
+    for name in (old, new, killed, "async"):
         (tmp_path / name).mkdir()
+    (tmp_path / killed / ".lock").touch()  # of a launcher that does not hold it any more
     for name in (old, "async"):  # a training with actors that began days ago, too
         os.utime(tmp_path / name, (0, 0))
     _remove_left_over(tmp_path)
