@@ -27,7 +27,7 @@ from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.recorder import Recorder
 from robolearn.core.shards import ONE, Shards
 from robolearn.core.threads import usable_cores
-from robolearn.errors import ConfigError
+from robolearn.errors import ConfigError, tell_line
 from robolearn.files import locked, replacing
 from robolearn.learners.learner import Learner, Report
 from robolearn.training import checkpoint, replay
@@ -135,7 +135,7 @@ def _train(
             record.describe()
             checkpoint.save(folder, start, learner, env, infos, world)
         if isinstance(env, RemoteEnvs):
-            env.launch(folder, start, learner, record.note, lambda: bool(signals))
+            env.launch(folder, start, learner, tell_line, lambda: bool(signals))
         saved = start
         for iteration in range(start + 1, run.max_iterations + 1):
             began = time.perf_counter()

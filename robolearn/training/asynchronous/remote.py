@@ -254,7 +254,7 @@ class RemoteEnvs:
             why = "staleness: 0" if self.exact else f"batches: {p.batches} and staleness: {p.staleness}"
             self._note(f"{self.run.placement}: actor.count={count} does not go with {why}; it stays")
             return
-        self._note(f"{count} actors instead of {p.actor.count}")
+        self._note(f"{self.run.placement}: {count} actor{'s' * (count != 1)} instead of {p.actor.count}")
         self._pool.resize(count)
         self.placement = replace(p, actor=replace(p.actor, count=count))
 
