@@ -123,7 +123,7 @@ class RemoteEnvs:
         self._stopping, self._version, self._note = stopping, start, note
         self._written = self._file_time()
         self._ledger = Ledger(folder, start)
-        starts = self._states.starts(learner.sampler.noise)
+        starts = self._ledger.starts(self._states.starts(learner.sampler.noise))
         pool = Pool(self._engine(), self.placement, setup, starts, note)
         self._pool = pool.__enter__()
 
