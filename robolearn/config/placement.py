@@ -198,11 +198,11 @@ def _misfit(placement: Placement, num_envs: int, cores: int | None, product: int
         ((name, value),) = given.items()
         what = f"{name}={value} does not divide num_envs={num_envs}"
         near = nearest(value)
-        fixes[f"use {name.rpartition('.')[2]}: {near}"] = (
-            replace(placement, batches=near)
-            if name == "batches"
-            else replace(placement, actor=replace(actor, **{name.rpartition(".")[2]: near}))
-        )
+        fixes[f"use {name.rpartition('.')[2]}: {near}"] = {
+            "batches": replace(placement, batches=near),
+            "actor.count": replace(placement, actor=replace(actor, count=near)),
+            "actor.envs": replace(placement, actor=replace(actor, envs=near)),
+        }[name]
     else:
         what = f"{' times '.join(f'{k}={v}' for k, v in given.items())} is {product}, not num_envs={num_envs}"
         if num_envs % actor.envs == 0:

@@ -332,6 +332,7 @@ class Pool:
     def _report_unready(self) -> None:
         """Name those that are started and do not become ready, after twice the time each further time. They are not
         replaced: a cluster may get more nodes, and another process would have to build the same."""
+        found: dict[str, list[str]] = {}
         for actor in self._everyone():
             waited = time.monotonic() - actor.ordered
             if actor.ready or not actor.incarnation or waited < actor.report_after:
@@ -340,8 +341,11 @@ class Pool:
             if wanted is None and waited < self.placement.timeout:
                 continue
             actor.report_after = 2 * waited
-            why = f"waits for {wanted}" if wanted else "is still building its environments"
-            self.note(f"{actor.setup.name} {why}, {waited:.0f} s after its start")
+            why = f"waiting for {wanted}" if wanted else "still building its environments"
+            found.setdefault(f"not ready {waited:.0f} s after its start: {why}", []).append(actor.setup.name)
+        for why, names in found.items():
+            others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+            self.note(f"{names[0]}{others} is {why}")
 
 
 def _error(actor: Actor, event: Failed) -> Exception:

@@ -13,6 +13,7 @@ import torch
 from robolearn import config
 from robolearn.config import placement as placements
 from robolearn.config import registry
+from robolearn.config.placement import Placement
 from robolearn.config.run_config import Config
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
@@ -21,7 +22,7 @@ from robolearn.core.step_result import StepResult
 from robolearn.core.timers import Timers
 from robolearn.envs.backend import Capabilities
 from robolearn.envs.state import Tensor
-from robolearn.errors import ConfigError
+from robolearn.errors import ConfigError, quote
 from robolearn.learners.rollout import Batch
 from robolearn.tasks.mdp.symmetry import Symmetry
 from robolearn.training.asynchronous.engine import Engine, Setup
@@ -43,12 +44,14 @@ class RemoteEnvs:
         """Environments of a run with mode=async; actors start with `launch`.
 
         Raises:
-            ConfigError: the placement is invalid, or the learner cannot learn from other processes.
+            ConfigError: the placement is invalid, names a device or a Ray cluster that is not there, or the learner
+                cannot learn from other processes.
         """
         placement = placements.read(run.placement, run.num_envs)
         _require_fit(run)
         learner = placement.learner
         self._device = run.device  # of actors and evaluator, where the placement names no other
+        _require_devices(placement, run)
         self.run = run = replace(
             run, device=learner.device or run.device, torch_threads=learner.cores or run.torch_threads
         )
@@ -78,6 +81,7 @@ class RemoteEnvs:
         self.random = _AnyRandom()
         self._states = States(count, batches, placement.actor.envs)
         self._pool: Pool | None = None
+        self._engine = self._started_engine()
         self._update: list[tuple[Delivered, Any]] = []
         self._version, self._waited = 0, 0.0
         self._since, self._busy = time.perf_counter(), 0.0
@@ -124,14 +128,18 @@ class RemoteEnvs:
         self._written = self._file_time()
         self._ledger = Ledger(folder, start)
         starts = self._ledger.starts(self._states.starts(learner.sampler.noise))
-        pool = Pool(self._engine(), self.placement, setup, starts, note)
+        pool = Pool(self._engine, self.placement, setup, starts, note)
         self._pool = pool.__enter__()
 
-    def _engine(self) -> Engine:
+    def _started_engine(self) -> Engine:
+        """The engine, now: where there is no cluster, nothing has been written."""
         if self.placement.on_ray:
             from robolearn.training.asynchronous.on_ray import RayEngine
 
-            return RayEngine(self.placement)
+            try:
+                return RayEngine(self.placement)
+            except ConfigError as error:
+                raise ConfigError(f"{quote(str(self.run.placement), 120)}: {error}") from error
         from robolearn.training.asynchronous.local import LocalEngine
 
         return LocalEngine(keep=self.placement.staleness + 2)
@@ -303,6 +311,8 @@ class RemoteEnvs:
             self._pool.__exit__()
             self._pool = None
             self._ledger.close()
+        else:
+            self._engine.close()
         self.described.close()
 
 
@@ -311,6 +321,29 @@ class _AnyRandom:
 
     def fits(self, state: Tensor) -> bool:
         return True
+
+
+def _require_devices(placement: Placement, run: Config) -> None:
+    """Raise ConfigError for a device in the placement that is not there, or on which the simulator does not run."""
+    external = run.backend_name == config.EXTERNAL
+    simulators = run.task.devices if external else registry.devices(run.backend_name)
+    roles = {"actor": placement.actor, "evaluator": placement.evaluator, "learner": placement.learner}
+    for name, role in roles.items():
+        if role is None or role.device in (None, "auto", "cpu"):
+            continue
+        why = None
+        if name != "learner" and "cuda" not in simulators:
+            why = f"backend={run.backend_name} runs on the CPU"
+        elif name != "learner" and placement.on_ray:
+            continue  # its node may have GPUs that this one has not
+        elif not torch.cuda.is_available():
+            why = "PyTorch finds no CUDA GPU here"
+        elif (torch.device(role.device).index or 0) >= torch.cuda.device_count():
+            why = f"PyTorch finds {torch.cuda.device_count()} CUDA GPUs here, numbered from 0"
+        if why is not None:
+            raise ConfigError(
+                f"{quote(str(run.placement), 120)}: {name}.device={role.device}: {why}; write {name}: {{device: cpu}}"
+            )
 
 
 def _require_fit(run: Config) -> None:
