@@ -121,7 +121,8 @@ def _train(
     recorder = Recorder.for_training(env)
     slow = Slow(world.share(world.host), world.rank)
     described = env.described if isinstance(env, RemoteEnvs) else env
-    record = Record(run, folder, described, start, world.ranks, world.writes)
+    actors = env.actors if isinstance(env, RemoteEnvs) else ""
+    record = Record(run, folder, described, start, world.ranks, world.writes, actors)
     quiet = not world.writes or started_by_launcher()
     with interruptible(quiet, caught) as signals, closing(env), record:
         if start:

@@ -68,8 +68,6 @@ class RayEngine:
             if self._ours:
                 if placement.address not in (None, "local"):
                     _require_cluster(str(placement.address))
-                    # Of this process alone: where something else answers there, Ray would warn for each of 20 tries.
-                    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
                 ray.init(include_dashboard=False, logging_level=logging.ERROR, **given)
         except (ConnectionError, ValueError, RuntimeError) as error:
             if isinstance(error, ConfigError):
@@ -273,6 +271,11 @@ def _require_cluster(address: str) -> None:
     except OSError as error:
         why = error.strerror or str(error) or "no answer"
         raise ConfigError(f"address: {shown}: no Ray cluster answers there ({why}); {START}") from error
+    with suppress(ImportError):
+        from ray._private import ray_constants
+
+        # Where something else answers there, Ray tries again each second, with a warning, 20 times by default.
+        ray_constants.NUM_REDIS_GET_RETRIES = min(3, getattr(ray_constants, "NUM_REDIS_GET_RETRIES", 3))
 
 
 def _hide_deaths() -> Callable[[], None]:

@@ -332,20 +332,25 @@ class Pool:
     def _report_unready(self) -> None:
         """Name those that are started and do not become ready, after twice the time each further time. They are not
         replaced: a cluster may get more nodes, and another process would have to build the same."""
-        found: dict[str, list[str]] = {}
-        for actor in self._everyone():
-            waited = time.monotonic() - actor.ordered
-            if actor.ready or not actor.incarnation or waited < actor.report_after:
+        now, found = time.monotonic(), dict[str, list[str]]()
+        unready = [actor for actor in self._everyone() if actor.incarnation and not actor.ready]
+        if not any(now - actor.ordered >= actor.report_after for actor in unready):
+            return
+        for actor in unready:
+            waited = now - actor.ordered
+            if waited < 0.8 * actor.report_after:  # those that started a little later share the line
                 continue
             wanted = self.engine.place_wanted(actor.incarnation)
-            if wanted is None and waited < self.placement.timeout:
+            if wanted is None and waited < 0.8 * self.placement.timeout:
                 continue
             actor.report_after = 2 * waited
             why = f"waiting for {wanted}" if wanted else "still building its environments"
-            found.setdefault(f"not ready {waited:.0f} s after its start: {why}", []).append(actor.setup.name)
+            found.setdefault(why, []).append(
+                f"{actor.setup.name} is not ready {waited:.0f} s after its start"
+            )
         for why, names in found.items():
-            others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-            self.note(f"{names[0]}{others} is {why}")
+            others = f", and {len(names) - 1} more" if len(names) > 1 else ""
+            self.note(f"{names[0]}{others}: {why}")
 
 
 def _error(actor: Actor, event: Failed) -> Exception:

@@ -144,6 +144,15 @@ class RemoteEnvs:
 
         return LocalEngine(keep=self.placement.staleness + 2)
 
+    @property
+    def actors(self) -> str:
+        """What simulates, for the user: number, engine and staleness."""
+        p = self.placement
+        return (
+            f"{p.actor.count} {'Ray' if p.on_ray else 'local'} actor{'s' * (p.actor.count != 1)}, "
+            f"staleness {p.staleness}{', and an evaluator' * (p.evaluator is not None)}"
+        )
+
     # ------------------------------------------------------------------ batches
 
     def gather(self, batch: Batch, weights: Mapping[str, Any], timers: Timers) -> dict[str, Tensor]:

@@ -210,6 +210,15 @@ def test_an_actor_that_does_not_become_ready_is_named_rarely_and_not_replaced(wa
     assert len(said) < 12  # doubled each time: not every look, of which there is one in 0.5 ms
 
 
+def test_actors_that_wait_for_the_same_share_a_line():
+    engine, said = Scripted(), []
+    engine.builds, engine.wanted = False, "a node with 1 sim"
+    with pool_of(engine, 0, 3, 3, said.append, timeout=0.5):
+        while not said:
+            time.sleep(0.001)
+    assert "2 more" in said[0]
+
+
 def test_an_actor_without_a_place_is_named_before_the_timeout_and_one_that_builds_is_not(monkeypatch):
     monkeypatch.setattr(pool_module, "PLACE_S", 0.01)
     for wanted in (None, "a node with 1 sim"):
