@@ -96,8 +96,7 @@ def _train(
     copies = Copies(world)
     env = _build(run, world)
     if isinstance(env, RemoteEnvs):
-        run = env.run  # the learner's own device
-        set_threads(run)
+        set_threads(replace(run, torch_threads=env.torch_threads))  # not saved: the placement says it again
     learner = make_learner(run, env, env.shards if isinstance(env, RemoteEnvs) else world.shards)
     known = {"precision": getattr(learner, "precision", None)}
     if not run.ranks:  # a shard is always computed by one thread

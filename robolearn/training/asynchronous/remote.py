@@ -49,21 +49,21 @@ class RemoteEnvs:
         """
         placement = placements.read(run.placement, run.num_envs)
         _require_fit(run)
-        learner = placement.learner
-        self._device = run.device  # of actors and evaluator, where the placement names no other
         _require_devices(placement, run)
-        self.run = run = replace(
-            run, device=learner.device or run.device, torch_threads=learner.cores or run.torch_threads
-        )
-        self.placement = placement
+        learner = placement.learner
+        self.run, self.placement = run, placement
+        self.torch_threads = learner.cores or run.torch_threads
+        """Threads of the learner; 0: as many as the process may use."""
+        self.device = device_of(replace(run, device=learner.device or run.device))
+        here = replace(run, device="cpu" if "cuda" not in _simulators(run) else str(self.device))
         self.described: LearnerEnv = (
-            build_external(run, 1)
+            build_external(here, 1)
             if run.backend_name == config.EXTERNAL
-            else build_env(run, 1, training=True)
+            else build_env(here, 1, training=True)
         )
-        """An environment like those of the actors."""
+        """An environment like those of the actors, on the learner's device where the simulator runs on it."""
         one = self.described
-        self.num_envs, self.num_actions, self.device = run.num_envs, one.num_actions, one.device
+        self.num_envs, self.num_actions = run.num_envs, one.num_actions
         self.resets_take_a_step, self.dt = one.resets_take_a_step, one.dt
         self.max_episode_steps = one.max_episode_steps
         shape = self.num_envs
@@ -108,7 +108,7 @@ class RemoteEnvs:
         robot = getattr(run.task, "robot", None)
         if isinstance(robot, str):
             named["robot"] = robot
-        here = replace(run, resume=None, output=None, device=self._device, mode="sync", placement=None)
+        here = replace(run, resume=None, output=None, mode="sync", placement=None)
         setup = Setup(
             role="actor",
             index=0,
@@ -301,7 +301,8 @@ class RemoteEnvs:
 
     def symmetry(self) -> Symmetry | None:
         """See `Env.symmetry`."""
-        return self.described.symmetry()
+        made = self.described.symmetry()
+        return None if made is None else made.to(self.device)
 
     def detach(self) -> None:
         """Does nothing."""
@@ -332,27 +333,38 @@ class _AnyRandom:
         return True
 
 
-def _require_devices(placement: Placement, run: Config) -> None:
-    """Raise ConfigError for a device in the placement that is not there, or on which the simulator does not run."""
+def _simulators(run: Config) -> tuple[str, ...]:
+    """The devices on which the simulator of a run can run."""
     external = run.backend_name == config.EXTERNAL
-    simulators = run.task.devices if external else registry.devices(run.backend_name)
+    found: tuple[str, ...] = run.task.devices if external else registry.devices(run.backend_name)
+    return found
+
+
+def _require_devices(placement: Placement, run: Config) -> None:
+    """Raise ConfigError for a device of a process that is not there, or on which the simulator does not run."""
+    simulators = _simulators(run)
     roles = {"actor": placement.actor, "evaluator": placement.evaluator, "learner": placement.learner}
     for name, role in roles.items():
-        if role is None or role.device in (None, "auto", "cpu"):
+        if role is None or (device := role.device or run.device) in ("auto", "cpu"):
             continue
-        why = None
-        if name != "learner" and "cuda" not in simulators:
+        simulates, why = name != "learner", None
+        if simulates and "cuda" not in simulators:
             why = f"backend={run.backend_name} runs on the CPU"
-        elif name != "learner" and placement.on_ray:
+        elif simulates and placement.on_ray:
             continue  # its node may have GPUs that this one has not
         elif not torch.cuda.is_available():
             why = "PyTorch finds no CUDA GPU here"
-        elif (torch.device(role.device).index or 0) >= torch.cuda.device_count():
-            why = f"PyTorch finds {torch.cuda.device_count()} CUDA GPUs here, numbered from 0"
-        if why is not None:
+        elif (torch.device(device).index or 0) >= torch.cuda.device_count():
+            why = f"the number of CUDA GPUs here is {torch.cuda.device_count()}, and the first one is cuda:0"
+        if why is None:
+            continue
+        if role.device is None:
             raise ConfigError(
-                f"{quote(str(run.placement), 120)}: {name}.device={role.device}: {why}; write {name}: {{device: cpu}}"
+                f"device={device}: {why}; use device=cpu, or {name}: {{device: cpu}} in the placement"
             )
+        raise ConfigError(
+            f"{quote(str(run.placement), 120)}: {name}.device={device}: {why}; write {name}: {{device: cpu}}"
+        )
 
 
 def _require_fit(run: Config) -> None:

@@ -214,6 +214,17 @@ def test_a_device_that_cannot_be_used_is_named_before_anything_is_written(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+def test_the_device_and_the_threads_of_the_learner_are_no_settings_of_the_run(tmp_path, capsys):
+    place = tmp_path / "place.yaml"
+    place.write_text("actor: {count: 1}\nlearner: {device: cpu, cores: 1}", encoding="utf-8")
+    words = ["task=cartpole_balance", "num_envs=16", "max_iterations=1", "torch_threads=2", "mode=async"]
+    folder = train(config.resolve([*words, f"placement={place}", f"output={tmp_path / 'run'}"]))
+    saved = config.load(folder)
+    assert (saved.device, saved.torch_threads) == ("auto", 2)
+    title = capsys.readouterr().out.splitlines()[0]
+    assert "1 local actor, staleness 1" in title
+
+
 def test_a_process_takes_the_device_of_its_role(tmp_path):
     run = config.resolve(["task=cartpole_balance", "device=cuda:1"])
     setup = Setup("evaluator", 0, 1, 16, 8, "fp32", 1, config.show(run), (), str(tmp_path))
