@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from robolearn import config
+from robolearn.config import fields
 from robolearn.config.placement import ActorRole, Placement, read
 from robolearn.errors import ConfigError
 
@@ -152,3 +154,12 @@ def test_the_way_from_actors_to_ranks_takes_the_placement_away():
         config.resolve([*words, "mode=sync"])
     run = config.resolve([*words, "mode=sync", "placement=null"])
     assert (run.mode, run.placement, run.ranks) == ("sync", None, 2)
+
+
+def test_the_file_in_the_documentation_has_every_key_with_its_default(tmp_path):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "async.md").read_text(encoding="utf-8")
+    text = page.split("```yaml\n")[1].split("```")[0]
+    assert placed(tmp_path, text) == placed(tmp_path, "evaluator: {}")
+    written = yaml.safe_load(text)
+    assert list(written) == list(fields.hints(Placement))
+    assert list(written["actor"]) == list(fields.hints(ActorRole))

@@ -150,7 +150,7 @@ class RemoteEnvs:
         p = self.placement
         return (
             f"{p.actor.count} {'Ray' if p.on_ray else 'local'} actor{'s' * (p.actor.count != 1)}, "
-            f"staleness {p.staleness}{', and an evaluator' * (p.evaluator is not None)}"
+            f"{'1 evaluator, ' * (p.evaluator is not None)}staleness {p.staleness}"
         )
 
     # ------------------------------------------------------------------ batches
