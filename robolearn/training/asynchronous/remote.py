@@ -27,6 +27,7 @@ from robolearn.learners.rollout import Batch
 from robolearn.tasks.mdp.symmetry import Symmetry
 from robolearn.training.asynchronous.engine import Engine, Setup
 from robolearn.training.asynchronous.ledger import Ledger
+from robolearn.training.asynchronous.local import LocalEngine
 from robolearn.training.asynchronous.pool import Delivered, Pool
 from robolearn.training.asynchronous.states import States, merged_means
 from robolearn.training.build import build_env, build_external, device_of
@@ -81,7 +82,8 @@ class RemoteEnvs:
         self.random = _AnyRandom()
         self._states = States(count, batches, placement.actor.envs)
         self._pool: Pool | None = None
-        self._engine = self._started_engine()
+        # Now: where there is no cluster, nothing has been written yet.
+        self._ray = self._connected() if placement.on_ray else None
         self._update: list[tuple[Delivered, Any]] = []
         self._version, self._waited = 0, 0.0
         self._since, self._busy = time.perf_counter(), 0.0
@@ -128,21 +130,18 @@ class RemoteEnvs:
         self._written = self._file_time()
         self._ledger = Ledger(folder, start)
         starts = self._ledger.starts(self._states.starts(learner.sampler.noise))
-        pool = Pool(self._engine, self.placement, setup, starts, note)
+        engine = self._ray or LocalEngine(keep=self.placement.staleness + 2)
+        pool = Pool(engine, self.placement, setup, starts, note)
         self._pool = pool.__enter__()
 
-    def _started_engine(self) -> Engine:
-        """The engine, now: where there is no cluster, nothing has been written."""
-        if self.placement.on_ray:
-            from robolearn.training.asynchronous.on_ray import RayEngine
+    def _connected(self) -> Engine:
+        """Ray's engine."""
+        from robolearn.training.asynchronous.on_ray import RayEngine
 
-            try:
-                return RayEngine(self.placement)
-            except ConfigError as error:
-                raise ConfigError(f"{quote(str(self.run.placement), 120)}: {error}") from error
-        from robolearn.training.asynchronous.local import LocalEngine
-
-        return LocalEngine(keep=self.placement.staleness + 2)
+        try:
+            return RayEngine(self.placement)
+        except ConfigError as error:
+            raise ConfigError(f"{quote(str(self.run.placement), 120)}: {error}") from error
 
     @property
     def actors(self) -> str:
@@ -321,8 +320,8 @@ class RemoteEnvs:
             self._pool.__exit__()
             self._pool = None
             self._ledger.close()
-        else:
-            self._engine.close()
+        elif self._ray is not None:
+            self._ray.close()
         self.described.close()
 
 
