@@ -25,13 +25,21 @@ class Record:
     """The run folder and the panel of a training; a context manager. On a rank that does not write it does nothing."""
 
     def __init__(
-        self, run: Config, folder: Path, env: LearnerEnv, start: int, ranks: int, writes: bool = True
+        self,
+        run: Config,
+        folder: Path,
+        env: LearnerEnv,
+        start: int,
+        ranks: int,
+        writes: bool = True,
+        actors: str = "",
     ) -> None:
-        """A training of `run` that begins after iteration `start`."""
+        """A training of `run` that begins after iteration `start`; `actors` says what processes simulate for it."""
         self.run, self.folder, self.env, self.start, self.writes = run, folder, env, start, writes
         where = "" if run.backend_name == config.EXTERNAL else f" on {run.backend_name}"
-        shared = f", {ranks} ranks" if run.ranks else ""
+        shared = f", {ranks} rank{'s' * (ranks != 1)}" if run.ranks else ""
         title = f"{run.task_name}{where}, {run.num_envs} environments, {run.learner_name}{shared}"
+        title += f", {actors}" if actors else ""
         self._panel = Panel(title, run.max_iterations) if writes else None
         self._log: MetricsLog | None = None
         self._open = ExitStack()
