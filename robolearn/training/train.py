@@ -121,12 +121,12 @@ def _train(
     slow = Slow(world.share(world.host), world.rank)
     described = env.described if isinstance(env, RemoteEnvs) else env
     actors = env.actors if isinstance(env, RemoteEnvs) else ""
-    record = Record(run, folder, described, start, world.ranks, world.writes, actors)
+    record = Record(run, folder, described, start, world.ranks, world.writes, actors, world.again)
     quiet = not world.writes or started_by_launcher()
     with interruptible(quiet, caught) as signals, closing(env), record:
         if start:
             record.note(f"resumed at iteration {start}, {said}")
-        if run.rollout_share < 1:
+        if run.rollout_share < 1 and not world.again:
             record.note(
                 f"rollout_share={run.rollout_share:g}: the rollouts of slow ranks are cut, so the same command gives "
                 "other weights each time"
@@ -146,8 +146,8 @@ def _train(
                 if saved < iteration - 1:
                     record.describe()
                     checkpoint.save(folder, iteration - 1, learner, env, infos, world)
-                again = _resume_command(run, folder)
-                record.note(f"stopped at iteration {iteration - 1}; resume with: {again}")
+                where = f"stopped at iteration {iteration - 1}; resume with: {_resume_command(run, folder)}"
+                record.note(where if iteration > 1 else "stopped before the first iteration")
                 raise KeyboardInterrupt from None
             report.seconds.setdefault("total", time.perf_counter() - began)
             steps += report.steps
