@@ -142,7 +142,8 @@ def test_the_suite_that_is_written_is_one_that_sim_takes(tmp_path):
 
 def test_actors_on_kuberay_are_placed_on_workers_of_their_own(tmp_path):
     placement = tmp_path / "placement.yaml"
-    placement.write_text("actors: 3\n")
+    text = "engine: ray\naddress: auto\nactor: {count: 2, labels: {role: sim}}\n"
+    placement.write_text(text)
     words = ["--nodes", "3", "--gpus-per-node", "1", "mode=async", f"placement={placement}"]
     folder = written("kuberay", tmp_path / "out", *words)
     job = yaml.safe_load((folder / "train.yaml").read_text())
@@ -150,7 +151,7 @@ def test_actors_on_kuberay_are_placed_on_workers_of_their_own(tmp_path):
     assert groups["learner"]["replicas"] == 1
     assert groups["sim"]["replicas"] == 2
     files = yaml.safe_load((folder / "files.yaml").read_text())["data"]
-    assert files["placement.yaml"] == "actors: 3\n"
+    assert files["placement.yaml"] == text
     assert "mode=async placement=placement.yaml" in files["train.sh"]
 
 
@@ -164,14 +165,17 @@ def test_odd_characters_in_names_stay_in_one_word_of_bash(tmp_path):
         "--image",
         "reg/a; touch b",
         "--store",
-        str(tmp_path / "store"),
+        str(tmp_path / "store $(touch there)"),
     ]
     folder = written("slurm", tmp_path / "out 1", *words)
-    assert "srun --container-image='reg/a; touch b' " in (folder / "evaluate.sbatch").read_text()
+    text = (folder / "evaluate.sbatch").read_text()
+    assert " --container-image='reg/a; touch b' " in text
+    assert f"cd '{tmp_path}/store $(touch there)'\n" in text
     # sbatch is not there: the script ends after it has copied the files.
     env = {"PATH": os.environ["PATH"]}
     subprocess.run(["bash", str(folder / "submit.sh")], env=env, capture_output=True, check=False)
-    assert (tmp_path / "store" / "my place.yaml").read_text() == "staleness: 1\n"
+    assert (tmp_path / "store $(touch there)" / "my place.yaml").read_text() == "staleness: 1\n"
+    assert not (folder / "there").exists()
 
 
 # ---------------------------------------------------------------------------------------- what is refused
@@ -189,6 +193,18 @@ def test_odd_characters_in_names_stay_in_one_word_of_bash(tmp_path):
         (["--engine", "kuberay", *IMAGE], "--store"),
         (["--engine", "kuberay", *IMAGE, "--store", "c", "--nodes", "2"], "mode=async"),
         (["--engine", "kuberay", *IMAGE, "--store", "c", "--name", "Walk"], "Walk"),
+        (["--engine", "kuberay", *IMAGE, "--store", "Bad Name"], "--store 'Bad Name'"),
+        (["--engine", "kuberay", *IMAGE, "--store", "a" * 254], "--store"),
+        (["--engine", "kuberay", "--image", 'reg/x:1"; touch', "--store", "c"], "touch"),
+        (["--engine", "osmo", "--image", "Reg/X", "--store", "s3://b"], "--image 'Reg/X'"),
+        (["--engine", "osmo", *IMAGE, "--store", "/tmp/x"], "--store '/tmp/x'"),
+        (["--engine", "kuberay", *IMAGE, "--store", "c", "--nodes", "2", "mode=async"], "placement=FILE"),
+        (["--engine", "slurm", "--nodes", "2", "mode=async"], "mode=async"),
+        (["--engine", "osmo", *IMAGE, "--store", "s3://b", "--nodes", "2", "mode=async"], "mode=async"),
+        (["--engine", "slurm", "ranks=2", "mode=async"], "ranks=2"),
+        (["--local", "ranks=2", "mode=async"], "ranks=2"),
+        (["--engine", "slurm", "placement=p.yaml"], "mode=async"),
+        (["--engine", "slurm", "--sbatch", "gpu"], "KEY=VALUE"),
         (["--engine", "slurm", "--memory", "lots"], "lots"),
         (["--engine", "slurm", "--sbatch", "partion=gpu"], "partion"),
         (["--engine", "slurm", "--sbatch", "time=soon"], "soon"),
@@ -218,6 +234,90 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, capsys, monkeypatch,
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert offender in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "offender"),
+    [
+        ("actors: 3\n", "1", "actors"),
+        ("actor: {count: 5}\n", "1", "num_envs=16"),
+        ("staleness: 1\n", "2", "address: auto"),  # all actors would run on the learner's node
+        ("engine: local\naddress: auto\n", "2", "engine: ray"),
+    ],
+)
+def test_a_placement_that_the_training_would_refuse_or_that_keeps_one_node_is_refused(
+    tmp_path, capsys, text, nodes, offender
+):
+    placement = tmp_path / "p.yaml"
+    placement.write_text(text)
+    words = [
+        "--engine",
+        "kuberay",
+        "--output",
+        str(tmp_path / "out"),
+        *IMAGE,
+        "--store",
+        "c",
+        "--nodes",
+        nodes,
+    ]
+    assert main(["workflow", *words, *TASK, "mode=async", f"placement={placement}"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "p.yaml" in line
+    assert offender in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["partion=gpu", "time=soon"])
+def test_a_fault_in_an_option_of_sbatch_is_placed_on_the_command_line(tmp_path, capsys, option):
+    assert main(["workflow", "--engine", "slurm", "--output", str(tmp_path), *TASK, "--sbatch", option]) == 2
+    said = capsys.readouterr().err
+    assert "--sbatch" in said
+    assert "line" not in said
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "ubuntu",
+        "reg/robolearn:1",
+        "localhost:5000/a/b__c-d:V1.0",
+        "nvcr.io/nvidia/pytorch:25.01-py3",
+        "reg.example.com/x@sha256:" + "0" * 64,
+    ],
+)
+def test_references_of_images_are_taken(image):
+    steps.require_image(image)
+
+
+def test_a_training_on_kuberay_has_its_time_limit_in_each_attempt(tmp_path):
+    job = yaml.safe_load((written("kuberay", tmp_path, "--hours", "24") / "train.yaml").read_text())
+    assert job["spec"]["activeDeadlineSeconds"] == 86400
+    assert job["spec"]["backoffLimit"] == 9
+
+
+def test_steps_of_slurm_get_the_cores_of_their_job(tmp_path):
+    folder = written("slurm", tmp_path, "--cpus", "4")
+    for step in steps.STEPS:
+        text = (folder / f"{step}.sbatch").read_text()
+        assert "#SBATCH --cpus-per-task=4" in text
+        assert 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" ' in text
+    assert "torchrun" not in (folder / "train.sbatch").read_text()
+
+
+def test_the_summary_says_what_was_written_and_how_it_trains(tmp_path, capsys):
+    written("slurm", tmp_path / "a")
+    said = capsys.readouterr().out
+    assert "one process on 1 node" in said
+    assert "workflow.json" in said
+    assert "--setup" in said
+    written("slurm", tmp_path / "b", "mode=async", "--setup", "module load cuda")
+    said = capsys.readouterr().out
+    assert "on Ray" not in said
+    assert "--setup" not in said
+    written("slurm", tmp_path / "c", "ranks=2", "--cpus", "1")
+    said = capsys.readouterr().out
+    assert "2 ranks on 1 node, with 1 core," in said
 
 
 def test_a_folder_with_results_of_another_training_is_refused(tmp_path, capsys):
@@ -363,6 +463,12 @@ KUBERAY_FAULTS = {
         "ttlSecondsAfterFinished",
     ),
     "no containers": (put(*POD, "containers", value=[]), "containers"),
+    "an image that is none": (put(*POD, "containers", 0, "image", value='a:1"; x'), "image"),
+    "a claim that is none": (
+        put(*POD, "volumes", 0, "persistentVolumeClaim", "claimName", value="A b"),
+        "A b",
+    ),
+    "a name with two dots": (put("metadata", "name", value="a..b"), "a..b"),
 }
 
 
@@ -514,7 +620,7 @@ def tools(tmp_path: Path) -> dict[str, str]:
     folder.mkdir()
     programs = {
         "robolearn": f'exec {sys.executable} -m robolearn.cli "$@"',
-        "srun": 'exec "$@"',
+        "srun": 'while [[ $1 == --* ]]; do shift; done; exec "$@"',
         "scontrol": 'echo "$@" >> "$CALLS"',
         "sleep": "exit 0",
     }
@@ -526,6 +632,7 @@ def tools(tmp_path: Path) -> dict[str, str]:
         "PATH": f"{folder}:{os.environ['PATH']}",
         "CALLS": str(tmp_path / "calls"),
         "SLURM_JOB_ID": "7",
+        "SLURM_CPUS_PER_TASK": "1",
     }
 
 
