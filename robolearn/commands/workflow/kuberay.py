@@ -33,7 +33,7 @@ def files(request: Request) -> dict[str, str]:
     require_image(request.image)
     if not kuberay_rules.is_name(request.store):
         raise ConfigError(
-            f"--store {quote(request.store, 120)} is no name of a volume claim: at most 253 lower-case letters, digits, "
+            f"--store {quote(request.store, 120)} is no name of a volume claim: up to 253 lower-case letters, digits, "
             "- and ., with a letter or digit first and last"
         )
     if request.nodes > 1 and not request.asynchronous:
