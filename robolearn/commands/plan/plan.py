@@ -217,7 +217,9 @@ def lines(
     """The plan as text; `asked` is the number of ranks that the user has stated, 0 for none."""
     m = workload.measured
     on = machine.gpu if workload.device != "cpu" and machine.gpu else machine.processor
-    steps = f"{p.iterations} iterations ({p.iterations * p.samples / 1e6:.3g} M steps)"
+    steps = (
+        f"{p.iterations} iteration{'s' * (p.iterations != 1)} ({p.iterations * p.samples / 1e6:.3g} M steps)"
+    )
     what = f"{workload.task} on {workload.backend}, {workload.learner}"
     sizes = f"measured with {listing(map(str, m.num_envs))} environments, {m.iterations} iterations each"
     title = f"{what}, {p.num_envs} environments x {p.num_steps} steps an iteration, {steps}"

@@ -113,7 +113,7 @@ class View:
         """Say how a run ended."""
         done = self.sweep.count(FINISHED, FAILED, PRUNED)
         seconds = clock(tail.rows[-1].get("seconds", 0.0)) if tail.rows else "0:00"
-        facts = [f"{tail.iteration} iterations", seconds]
+        facts = [f"{tail.iteration} iteration{'s' * (tail.iteration != 1)}", seconds]
         value = tail.mean(self.metric, max(1, tail.iteration // 10))
         if value is not None:
             facts.append(f"{self.metric} {number(value)}")

@@ -458,13 +458,11 @@ def _finish(found: Sweep, plan: Plan, complete: bool) -> int:
         for run in failed:
             print(f"{run.name} failed (exit code {run.exit_code}): {run.error}", file=sys.stderr)
         raise RunFailed(
-            f"{len(failed)} of {len(found.runs)} runs failed: {listed([run.name for run in failed])}; each has its "
-            f"output in {jobs.LOG}; try them again with {again} --retry-failed"
+            f"{len(failed)} of {_count(len(found.runs), 'run')} failed: {listed([run.name for run in failed])}; each has "
+            f"its output in {jobs.LOG}; try them again with {again} --retry-failed"
         )
     if stopped:
-        raise RunFailed(
-            f"{len(stopped)} runs were stopped from outside: {listed(stopped)}; go on with: {again}"
-        )
+        raise RunFailed(f"stopped from outside: {listed(stopped)}; go on with: {again}")
     return OK
 
 

@@ -179,6 +179,8 @@ def show(sweep: Sweep, rows: Sequence[Row], console: Console | None = None) -> N
 
 
 def _means(sweep: Sweep) -> str:
+    if sweep.last == 1:
+        return "those of the last iteration, with exploration noise."
     last = f"the last {sweep.last} iterations" if sweep.last else "the last tenth of the iterations"
     return f"means over {last}, with exploration noise."
 
