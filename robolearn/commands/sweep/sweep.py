@@ -458,8 +458,8 @@ def _finish(found: Sweep, plan: Plan, complete: bool) -> int:
         for run in failed:
             print(f"{run.name} failed (exit code {run.exit_code}): {run.error}", file=sys.stderr)
         raise RunFailed(
-            f"{len(failed)} of {_count(len(found.runs), 'run')} failed: {listed([run.name for run in failed])}; each has "
-            f"its output in {jobs.LOG}; try them again with {again} --retry-failed"
+            f"{len(failed)} of {_count(len(found.runs), 'run')} failed: {listed([run.name for run in failed])}; each "
+            f"has its output in {jobs.LOG}; try them again with {again} --retry-failed"
         )
     if stopped:
         raise RunFailed(f"stopped from outside: {listed(stopped)}; go on with: {again}")
