@@ -71,7 +71,7 @@ class Member:
         """Whether the process group is another one than that of the last `world`."""
         self.store_address = ""
         """Address of the store that the ranks of this group share."""
-        self._agreed = False
+        self._agreed = self._met = False
         limit = timedelta(seconds=run.rank_timeout)
         self.group = Group(timeout=limit)
         host = os.environ.get("ROBOLEARN_ADDRESS", "localhost")
@@ -109,7 +109,10 @@ class Member:
         between: tuple[Any, ...] = (world.exchange, world.swap, self._cut(ranks)) if ranks > 1 else ()
         world.shards = Shards(total, owners[world.rank], owners, *between)
         world.again, self.again = self.again, True
+        # Where another rank could not make the group, it asks for another one, and this exchange ends soon.
+        self._met = False
         members = world.share(self.rank)
+        self._met = True
         missing = [r for r in range(self.run.ranks) if r not in members]
         if world.writes and world.again:
             shown = f"without rank {', '.join(map(str, missing))}" if missing else f"with all {ranks} ranks"
@@ -185,8 +188,10 @@ class Member:
         self.changed = True
 
     def _longest(self) -> timedelta:
-        """How long an exchange may take: until the first iteration is done, others may build and compile."""
-        return timedelta(seconds=self.run.rank_timeout if self.beats.started else STARTING_S)
+        """How long an exchange may take. In the first one of a group nobody has anything to do before; after it, until
+        the first iteration is done, others may build and compile."""
+        soon = self.beats.started or not self._met
+        return timedelta(seconds=self.run.rank_timeout if soon else STARTING_S)
 
     def close(self) -> None:
         """Leave."""
