@@ -32,13 +32,14 @@ from robolearn.learners.ppo.minibatch import Minibatch, Tables, with_mirror_imag
 from robolearn.learners.precision import autocast
 from robolearn.learners.products import forward
 from robolearn.learners.recurrent import ActorRecurrence
+from robolearn.learners.reference import Reference, exact_divergence, sampled_divergence, steered
 from robolearn.learners.rollout import Batch
 from robolearn.learners.workers import Workers, map_each
 from robolearn.tasks.mdp.symmetry import Reflection, Symmetry, joined
 
-LOSSES = ("surrogate", "value", "entropy", "kl", "clip_fraction")
+LOSSES = ("surrogate", "value", "entropy", "kl", "clip_fraction", "reference_kl")
 """Names of the reported losses, means over the gradient steps of an iteration."""
-KL = LOSSES.index("kl")
+KL, REFERENCE = LOSSES.index("kl"), LOSSES.index("reference_kl")
 WORTH_SPLITTING = 2048
 """Samples of a minibatch from which threads take a part each."""
 
@@ -57,10 +58,13 @@ class Update:
         exact: Symmetry | None = None,
         shards: Shards = ONE,
         workers: Workers | None = None,
+        reference: Reference | None = None,
     ) -> None:
         """With `recurrence`, the actor's, minibatches are whole environments; with `symmetry` each sample is learned
         together with its mirror image; with `exact` the networks are kept equivariant. Each of the `shards` has its
-        share of every minibatch and its own gradient; `workers`, if any, compute at the same time."""
+        share of every minibatch and its own gradient; `workers`, if any, compute at the same time. With
+        `reference`, the learned policy is kept near it."""
+        self.reference = reference
         self.actor, self.critic, self.config, self.precision = actor, critic, config, precision
         self.recurrence, self.symmetry, self.shards = recurrence, symmetry, shards
         self._mirror: dict[str, tuple[Reflection, Normalizer]] = {}
@@ -103,6 +107,8 @@ class Update:
         self._failed_norms = number(len(self.adam.parameters), dtype=torch.float32)
         self._explained = number()
         self._wanted_kl = number().fill_(config.desired_kl)
+        self.coefficient = number(dtype=torch.float32).fill_(config.reference_coef)
+        """() weight of the divergence from the reference."""
         self._tables: Tables = {}
         self._minibatches: dict[int, tuple[list[Minibatch], Graphed[None]]] = {}
         self._weighted: dict[int, tuple[list[Minibatch], Graphed[None]]] = {}  # of batches of an older policy
@@ -145,6 +151,7 @@ class Update:
         if self.equivariance is not None:
             self.equivariance.project_weights()  # of what rounding has added
         self._adapt_rate()
+        self._steer()
 
     def read(self) -> dict[str, float]:
         """Losses and other numbers of the last `learn` by name; waits for the device.
@@ -161,6 +168,10 @@ class Update:
             raise NonFiniteTerm(self._failure())
         self._tables = {}
         means = {name: total / steps for name, total in zip(LOSSES, sums, strict=True)} if steps else {}
+        if self.reference is None:
+            means.pop("reference_kl", None)
+        else:
+            means["reference_coef"] = float(self.coefficient)
         return means | {
             "learning_rate": rate,
             "gradient_steps": steps,
@@ -239,6 +250,8 @@ class Update:
                 data["weight"] = stale.weight
         if self.config.clip_value_loss:
             data["value"] = value
+        if self.reference is not None:
+            data["reference"] = self.reference.means(batch)
         if self.recurrence is not None:
             return self.recurrence.tables(data, batch.done)
         return {name: x.flatten(0, 1) for name, x in data.items()}
@@ -334,8 +347,28 @@ class Update:
         squared = value_loss(value, part["returns"], part.get("value"), c.clip)
         bonus = entropy(std)
         loss = surrogate + c.value_loss_coef * squared - c.entropy_coef * bonus
+        apart = torch.zeros_like(moved) if self.reference is None else self._apart(part, mean, std)
+        if self.reference is not None:
+            loss = loss + self.coefficient * apart
         gradients = torch.autograd.grad(loss, self.adam.parameters)
-        return gradients, torch.stack((surrogate, squared, bonus, moved, clipped)).detach()
+        return gradients, torch.stack((surrogate, squared, bonus, moved, clipped, apart)).detach()
+
+    def _apart(self, part: dict[str, Tensor], mean: Tensor, std: Tensor) -> Tensor:
+        """KL divergence () of the learned policy from the reference, with a gradient."""
+        assert self.reference is not None
+        theirs = part["reference"], self.reference.std
+        if self.config.reference_estimator == "exact":
+            return exact_divergence(mean, std, *theirs)
+        return sampled_divergence(part["action"], mean, std, *theirs)
+
+    @torch.no_grad()
+    def _steer(self) -> None:
+        """Change the weight of the reference by the divergence of the last epoch from the wanted one."""
+        if self.reference is None or not self.config.reference_kl:
+            return
+        found = self._epoch[REFERENCE] / self._epoch[-1].clamp(min=1.0)
+        new = steered(self.coefficient, found.float(), self.config.reference_kl)
+        self.coefficient.copy_(torch.where(self._epoch[-1] > 0, new, self.coefficient))
 
     @torch.no_grad()
     def _clip_and_step(self) -> None:
