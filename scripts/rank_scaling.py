@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from robolearn.commands.plan.formulas import Link, gather_seconds
+from robolearn.commands.plan.formulas import VALUE, Link, sum_seconds
 from robolearn.commands.plan.network import measure
 from robolearn.learners.ppo import PPO
 from robolearn.tasks.cartpole import CartpoleBalance
@@ -117,7 +117,7 @@ def main() -> None:
                 LEARN=str(learn * part),
             )
             took = middle(rows, "time/total")
-            model = (simulate + learn) * part + steps * gather_seconds(ranks, 4.0 * WEIGHTS, link)
+            model = (simulate + learn) * part + steps * sum_seconds(ranks, VALUE * WEIGHTS, link, SHARDS)
             alone, model_alone = alone or took, model_alone or model
             waited = middle(rows, "rank0/waiting") / took if ranks > 1 else 0.0
             print(

@@ -58,7 +58,7 @@ def plan(
         ),
     ] = None,
 ) -> int:
-    """Tell what a run will take before it starts: memory, time, cost, ranks and staleness that pay.
+    """Tell what a run will take before it starts: memory, time, cost, ranks that pay, staleness.
 
     This machine is measured by a few short trainings, in about a minute.
 

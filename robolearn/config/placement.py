@@ -109,17 +109,19 @@ def read(path: str | None, num_envs: int, cores: int | None = None) -> Placement
     """The placement in a file, or the default one, complete for a run with so many environments.
 
     Args:
-        path: the file.
+        path: the file; an empty one is the default placement.
         num_envs: environments of the run.
         cores: of this machine, for the number of actors where none is given.
 
     Raises:
-        ConfigError: the file cannot be read, has an unknown key or a value out of range, or does not fit `num_envs`.
+        ConfigError: the file cannot be read, has an unknown key or a value out of range, does not fit `num_envs`, or
+            sets for local processes what only Ray can do.
     """
     if path is None:
         return _complete(Placement(), num_envs, cores)
     try:
-        made = fields.apply(Placement(), Placement, yaml_file.read(Path(path)), "placement", {})
+        made = _written(path)
+        _require_ray(made)
         return _complete(made, num_envs, cores)
     except ConfigError as error:
         shown = quote(path, 120)
@@ -132,8 +134,34 @@ def actors_in(path: str) -> int:
     Raises:
         ConfigError: as for `read`.
     """
-    made: Placement = fields.apply(Placement(), Placement, yaml_file.read(Path(path)), "placement", {})
-    return made.actor.count
+    return _written(path).actor.count
+
+
+def _written(path: str) -> Placement:
+    """The placement in a file, with the zeros that it leaves open."""
+    content = yaml_file.read(Path(path), empty=True)
+    for role, example in {"actor": "count: 2", "learner": "cores: 2", "evaluator": "every: 10"}.items():
+        given = content.get(role, {})
+        if given is None and role != "evaluator":  # all keys below it are commented out
+            del content[role]
+        elif given is not None and not isinstance(given, dict):
+            inner = f"count: {given}" if role == "actor" and type(given) is int else example
+            raise ConfigError(f"{role} takes settings, not {quote(given)}; write {role}: {{{inner}}}")
+    # Whole: the file's dictionaries may be empty.
+    made: Placement = fields.apply(Placement(), Placement, content, "placement", {}, whole=True)
+    return made
+
+
+def _require_ray(placement: Placement) -> None:
+    """Raise ConfigError for settings that only Ray knows where processes are local."""
+    if placement.on_ray:
+        return
+    for name, role in (("actor", placement.actor), ("evaluator", placement.evaluator)):
+        for key in ("resources", "labels"):
+            if role is not None and getattr(role, key):
+                raise ConfigError(
+                    f"{name}.{key} is for Ray, and these processes are local ones; leave it out, or set engine: ray"
+                )
 
 
 def _complete(placement: Placement, num_envs: int, cores: int | None) -> Placement:
@@ -146,10 +174,7 @@ def _complete(placement: Placement, num_envs: int, cores: int | None) -> Placeme
     batches = batches or actor.count
     envs = actor.envs or max(1, num_envs // batches)
     if envs * batches != num_envs:
-        raise ConfigError(
-            f"batches={batches} of actor.envs={envs} environments are not num_envs={num_envs}; use num_envs="
-            f"{envs * batches}"
-        )
+        raise ConfigError(_misfit(placement, num_envs, cores, envs * batches))
     made = replace(placement, batches=batches, actor=replace(actor, envs=envs))
     if actor.count > batches + made.ahead:
         raise ConfigError(
@@ -157,3 +182,48 @@ def _complete(placement: Placement, num_envs: int, cores: int | None) -> Placeme
             f"only {batches + made.ahead} may collect at a time; raise batches or staleness"
         )
     return made
+
+
+def _misfit(placement: Placement, num_envs: int, cores: int | None, product: int) -> str:
+    """The message for numbers whose `product`, the environments of an update, is not `num_envs`."""
+    actor, batches = placement.actor, placement.batches
+    parts = {"batches": batches, "actor.count": 0 if batches else actor.count, "actor.envs": actor.envs}
+    given = {name: value for name, value in parts.items() if value}
+
+    def nearest(value: int) -> int:
+        return min((n for n in range(1, num_envs + 1) if num_envs % n == 0), key=lambda n: abs(n - value))
+
+    fixes: dict[str, Placement] = {}
+    if len(given) == 1:
+        ((name, value),) = given.items()
+        what = f"{name}={value} does not divide num_envs={num_envs}"
+        near = nearest(value)
+        fixes[f"use {name.rpartition('.')[2]}: {near}"] = {
+            "batches": replace(placement, batches=near),
+            "actor.count": replace(placement, actor=replace(actor, count=near)),
+            "actor.envs": replace(placement, actor=replace(actor, envs=near)),
+        }[name]
+    else:
+        what = f"{' times '.join(f'{k}={v}' for k, v in given.items())} is {product}, not num_envs={num_envs}"
+        if num_envs % actor.envs == 0:
+            fixes[f"use batches: {num_envs // actor.envs}"] = replace(
+                placement, batches=num_envs // actor.envs
+            )
+        fixes["leave actor.envs out"] = replace(placement, actor=replace(actor, envs=0))
+        near = nearest(batches or actor.count)
+        both = replace(actor, count=actor.count if batches else near, envs=num_envs // near)
+        fixes[f"use {'batches' if batches else 'actor.count'}: {near} and actor.envs: {num_envs // near}"] = (
+            replace(placement, batches=near if batches else 0, actor=both)
+        )
+    works = [text for text, fix in fixes.items() if _fits(fix, num_envs, cores)][:1]
+    if _fits(placement, product, cores):
+        works.append(f"use num_envs={product}")
+    return f"{what}; {', or '.join(works) or 'use fewer actors'}"
+
+
+def _fits(placement: Placement, num_envs: int, cores: int | None) -> bool:
+    try:
+        _complete(placement, num_envs, cores)
+    except ConfigError:
+        return False
+    return True

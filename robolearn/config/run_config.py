@@ -308,9 +308,15 @@ def validate(config: Config) -> None:
         raise ConfigError(f"robot.{next(iter(config.robot))}: task={config.task_name} has no robot to change")
     _validate_ranks(config)
     if config.mode == "async" and config.ranks:
-        raise ConfigError(f"ranks={config.ranks} with mode=async, which has one learner; leave ranks out")
+        away = "mode=sync" if config.placement is None else "mode=sync placement=null"
+        raise ConfigError(
+            f"ranks={config.ranks} with mode=async, which has one learner; leave ranks out, or train with {away}"
+        )
     if config.mode == "sync" and config.placement is not None:
-        raise ConfigError(f"placement={config.placement} places the processes of mode=async; add mode=async")
+        raise ConfigError(
+            f"placement={quote(config.placement, 120)} places the processes of mode=async; add mode=async, or take it "
+            "away with placement=null"
+        )
     for section in SECTIONS:
         node = getattr(config, section)
         if not hasattr(node, "validate"):

@@ -65,8 +65,8 @@ for _class in (_Loader, _Dumper):
     _class.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The mapping in a file.
+def read(path: Path, empty: bool = False) -> dict[str, Any]:
+    """The mapping in a file; with `empty`, a file without content is one without keys.
 
     Raises:
         ConfigError: it cannot be read, or holds no mapping with text keys; names the file.
@@ -79,6 +79,8 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{shown} cannot be read: {why}") from error
     except ValueError as error:
         raise ConfigError(f"{shown}: {error}") from error
+    if empty and content is None:
+        return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ConfigError(f"{shown} is not a configuration: it is no mapping from names to settings")
     return content

@@ -19,8 +19,11 @@ from robolearn.training.active import Sections, table
 class Panel:
     """Shows the rows of metrics of a run (see `robolearn.training.train`); a context manager."""
 
-    def __init__(self, title: str, iterations: int, console: Console | None = None) -> None:
-        self.title, self.iterations = title, iterations
+    def __init__(
+        self, title: str, iterations: int, console: Console | None = None, shown: bool = False
+    ) -> None:
+        """Of a run with this `title`, which is not printed where it was `shown` before."""
+        self.title, self.iterations, self._shown = title, iterations, shown
         self.console = console or Console(file=sys.stdout)
         self._live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
         self._rate: float | None = None
@@ -28,7 +31,7 @@ class Panel:
     def __enter__(self) -> Panel:
         if self._live:
             self._live.__enter__()
-        else:
+        elif not self._shown:
             self._print(self.title)
         return self
 

@@ -25,14 +25,25 @@ class Record:
     """The run folder and the panel of a training; a context manager. On a rank that does not write it does nothing."""
 
     def __init__(
-        self, run: Config, folder: Path, env: LearnerEnv, start: int, ranks: int, writes: bool = True
+        self,
+        run: Config,
+        folder: Path,
+        env: LearnerEnv,
+        start: int,
+        ranks: int,
+        writes: bool = True,
+        actors: str = "",
+        again: bool = False,
     ) -> None:
-        """A training of `run` that begins after iteration `start`."""
+        """A training of `run` that begins after iteration `start`; `actors` says what processes simulate for it; where
+        it begins `again`, after ranks were lost, what it is was shown before."""
+        self._again = again
         self.run, self.folder, self.env, self.start, self.writes = run, folder, env, start, writes
         where = "" if run.backend_name == config.EXTERNAL else f" on {run.backend_name}"
-        shared = f", {ranks} ranks" if run.ranks else ""
+        shared = f", {ranks} rank{'s' * (ranks != 1)}" if run.ranks else ""
         title = f"{run.task_name}{where}, {run.num_envs} environments, {run.learner_name}{shared}"
-        self._panel = Panel(title, run.max_iterations) if writes else None
+        title += f", {actors}" if actors else ""
+        self._panel = Panel(title, run.max_iterations, shown=again) if writes else None
         self._log: MetricsLog | None = None
         self._open = ExitStack()
         # Now: a resumed run writes it with its first checkpoint.
@@ -49,6 +60,8 @@ class Record:
             self._open.callback(self._log.close)
         if self._panel is not None:
             self._open.enter_context(self._panel)
+            if self._again:
+                return self
             self.note(f"run {self.folder}")
             shown = active(
                 self.run.task, getattr(self.env, "columns", None), getattr(self.env, "scene", None)

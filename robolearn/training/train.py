@@ -27,7 +27,7 @@ from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.recorder import Recorder
 from robolearn.core.shards import ONE, Shards
 from robolearn.core.threads import usable_cores
-from robolearn.errors import ConfigError
+from robolearn.errors import ConfigError, tell_line
 from robolearn.files import locked, replacing
 from robolearn.learners.learner import Learner, Report
 from robolearn.training import checkpoint, replay
@@ -96,8 +96,7 @@ def _train(
     copies = Copies(world)
     env = _build(run, world)
     if isinstance(env, RemoteEnvs):
-        run = env.run  # the learner's own device
-        set_threads(run)
+        set_threads(replace(run, torch_threads=env.torch_threads))  # not saved: the placement says it again
     learner = make_learner(run, env, env.shards if isinstance(env, RemoteEnvs) else world.shards)
     known = {"precision": getattr(learner, "precision", None)}
     if not run.ranks:  # a shard is always computed by one thread
@@ -123,12 +122,13 @@ def _train(
     recorder = Recorder.for_training(env)
     slow = Slow(world.share(world.host), world.rank)
     described = env.described if isinstance(env, RemoteEnvs) else env
-    record = Record(run, folder, described, start, world.ranks, world.writes)
+    actors = env.actors if isinstance(env, RemoteEnvs) else ""
+    record = Record(run, folder, described, start, world.ranks, world.writes, actors, world.again)
     quiet = not world.writes or started_by_launcher()
     with interruptible(quiet, caught) as signals, closing(env), record:
         if start:
             record.note(f"resumed at iteration {start}, {said}")
-        if run.rollout_share < 1:
+        if run.rollout_share < 1 and not world.again:
             record.note(
                 f"rollout_share={run.rollout_share:g}: the rollouts of slow ranks are cut, so the same command gives "
                 "other weights each time"
@@ -137,7 +137,7 @@ def _train(
             record.describe()
             checkpoint.save(folder, start, learner, env, infos, world)
         if isinstance(env, RemoteEnvs):
-            env.launch(folder, start, learner, record.note, lambda: bool(signals))
+            env.launch(folder, start, learner, tell_line, lambda: bool(signals))
         saved = start
         for iteration in range(start + 1, run.max_iterations + 1):
             began = time.perf_counter()
@@ -148,8 +148,8 @@ def _train(
                 if saved < iteration - 1:
                     record.describe()
                     checkpoint.save(folder, iteration - 1, learner, env, infos, world)
-                again = _resume_command(run, folder)
-                record.note(f"stopped at iteration {iteration - 1}; resume with: {again}")
+                where = f"stopped at iteration {iteration - 1}; resume with: {_resume_command(run, folder)}"
+                record.note(where if iteration > 1 else "stopped before the first iteration")
                 raise KeyboardInterrupt from None
             report.seconds.setdefault("total", time.perf_counter() - began)
             steps += report.steps

@@ -31,6 +31,10 @@ class Reflection:
         """Reflect the rows of x (N, k)."""
         return x.index_select(1, self.permutation) * self.sign
 
+    def to(self, device: torch.device) -> Reflection:
+        """The same on a device."""
+        return Reflection(self.permutation.to(device), self.sign.to(device))
+
 
 @dataclass(frozen=True)
 class Symmetry:
@@ -40,6 +44,11 @@ class Symmetry:
     """Reflection of the columns of each group."""
     action: Reflection
     """Reflection of the action (A,)."""
+
+    def to(self, device: torch.device) -> Symmetry:
+        """The same on a device."""
+        groups = {name: each.to(device) for name, each in self.groups.items()}
+        return Symmetry(groups, self.action.to(device))
 
 
 def sagittal(

@@ -57,6 +57,27 @@ def test_a_transfer_takes_latency_and_size_over_bandwidth():
     assert f.gather_seconds(1, 1e6, Link(1e-3, 1e9)) == 0
 
 
+@pytest.mark.parametrize(
+    ("ranks", "seconds"),
+    [
+        (1, 0.0),
+        (2, 2 * 1 * (1e-3 + 0.5e-3)),  # 1 MB at 1 GB/s: halves of 0.5 ms, sent and gathered
+        (4, 2 * 3 * (1e-3 + 0.25e-3)),
+        (16, 2 * 15 * (1e-3 + 0.0625e-3)),
+        # 3 ranks have 5, 5 and 6 of 16 shards. Shards 5 to 9 are three nodes of the tree, 5, 6 to 7 and 8 to 9.
+        (3, 2 * (1e-3 + 3e-3)),
+    ],
+)
+def test_a_sum_of_a_large_tensor_costs_two_rounds_of_slices(ranks, seconds):
+    assert f.sum_seconds(ranks, 1e6, Link(1e-3, 1e9), 16) == pytest.approx(seconds)
+
+
+def test_a_sum_of_a_small_tensor_gathers_it_whole():
+    # 4095 numbers of 4 bytes, at 16380 bytes a second: a second for each of 3 rounds. 4096 are summed in slices.
+    assert f.sum_seconds(4, 4 * 4095, Link(0.0, 16380.0), 16) == pytest.approx(3)
+    assert f.sum_seconds(4, 4 * 4096, Link(0.0, 16384.0), 16) == pytest.approx(2 * 3 / 4)
+
+
 def test_the_ceiling_of_overlap_is_the_total_over_the_longer_side():
     assert f.overlap_ceiling(Iteration(55, 5, 40, 0, 0)) == pytest.approx(100 / 60)
     assert f.overlap_ceiling(Iteration(20, 5, 70, 5, 0)) == pytest.approx(100 / 70)
@@ -101,12 +122,12 @@ def test_fixed_work_limits_the_ranks_that_pay():
     assert f.ranks_that_pay(rows, 0.65).ranks == 1
 
 
-def test_sums_over_the_ranks_cost_a_ring_of_messages_each():
+def test_sums_over_the_ranks_are_part_of_an_iteration():
     rows = f.scaling(work(reductions=10, reduced=1e9), Link(0.0, 1e9))
-    # 10 sums x 1 round of 1 s on 2 ranks, x 3 rounds on 4.
+    # 10 sums x 2 x 1 round of 1/2 s on 2 ranks, x 2 x 3 rounds of 1/4 s on 4.
     assert rows[1].seconds == pytest.approx(8 + 10)
-    assert rows[3].seconds == pytest.approx(4 + 30)
-    assert rows[3].reduce == 30
+    assert rows[3].seconds == pytest.approx(4 + 15)
+    assert rows[3].reduce == pytest.approx(15)
     assert f.ranks_that_pay(rows, 0.5).ranks == 1
 
 
@@ -178,6 +199,7 @@ def test_the_example_gives_the_numbers_of_the_founding_documents(capsys):
     assert found["staleness"]["best"] == 3
     assert main(["plan", "--example", "llm"]) == 0
     shown = capsys.readouterr().out
+    assert shown.count("70 billion") == 1
     for text in ("2.52 TB", "32 H100", "1.26 TB", "16 H100", "140 GB", "2.80 s", "K = 3", "36", "18"):
         assert text in shown
 
@@ -342,9 +364,36 @@ def test_settings_that_were_not_measured_are_named(bench, capsys):
     assert "seed" not in shown
 
 
-def test_settings_of_a_distributed_training_are_left_to_the_plan(bench, capsys):
-    assert main(["plan", "task=cartpole_balance", "ranks=4", "--machine", str(bench)]) == 0
-    assert "ranks" in capsys.readouterr().out
+def test_the_ranks_that_are_asked_for_are_shown_beside_powers_of_two(bench, capsys):
+    assert main(["plan", "task=cartpole_balance", "ranks=6", "num_envs=256", "--machine", str(bench)]) == 0
+    shown = capsys.readouterr().out
+    rows = re.findall(r"^ +(\d+)(?: <|  ) +[\d,]+ +[\d.]+ +\d+ %", shown, re.MULTILINE)
+    assert [row for row in rows if row != "6"] == ["1", "2", "4", "8", "16"]
+    assert "6" in rows
+    assert "ranks=6: " in shown
+    assert "on bench alone" in shown  # the machine of the file, not this one
+
+
+@pytest.mark.parametrize(
+    ("words", "offender"),
+    [
+        (["ranks=2", "mode=async"], "ranks=2"),
+        (["placement=p.yaml"], "mode=async"),
+        (["ranks=32"], "ranks=32"),
+        (["shards=3"], "shards=3"),
+    ],
+)
+def test_what_train_refuses_is_refused(bench, capsys, words, offender):
+    assert main(["plan", "task=cartpole_balance", *words, "--machine", str(bench)]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert offender in line
+
+
+def test_shards_are_those_of_the_run(bench, tmp_path):
+    out = tmp_path / "out.json"
+    words = ["plan", "task=cartpole_balance", "shards=4", "--machine", str(bench), "--json", str(out)]
+    assert main(words) == 0
+    assert [row["ranks"] for row in json.loads(out.read_text())["plan"]["ranks"]] == [1, 2, 3, 4]
 
 
 def test_a_faster_network_lets_more_ranks_pay(bench, tmp_path):
@@ -412,8 +461,8 @@ def test_what_is_no_yaml_is_refused(tmp_path, capsys, text):
 def test_what_a_machine_was_not_measured_with_is_refused(bench, capsys):
     assert main(["plan", "task=hopper_run", "--machine", str(bench)]) == 2
     said = capsys.readouterr().err
-    assert "hopper_run" in said
     assert "cartpole_balance" in said
+    assert "robolearn plan task=hopper_run backend=mujoco" in said
 
 
 def test_options_that_contradict_each_other_are_refused(bench, tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from robolearn import config
 from robolearn.cli import main
-from robolearn.commands.sweep import grammar, state, table
+from robolearn.commands.sweep import columns, grammar, state, table
 from robolearn.commands.sweep.jobs import LocalJob, Training, reason
 from robolearn.commands.sweep.progress import Tail
 from robolearn.commands.sweep.sweep import Options, resolve_all, share, sweep
@@ -64,6 +65,15 @@ def test_a_bad_combination_is_named_with_its_offender_and_nothing_is_started(
     ("words", "options", "offender"),
     [
         (["seed=1"], Options(), "nothing varies"),
+        (["seed=1,,2"], Options(), "'seed=1,,2' has an empty value"),
+        (["seed=1,2,"], Options(), "empty value"),
+        (["seed=1..3"], Options(), "seed=range(1,4)"),
+        (["seed=1-3"], Options(), "'1-3'"),
+        (["seed=1,2"], Options(columns="nosuch"), "episode/return"),
+        (["seed=1,2"], Options(columns="episode/retrun", show=True), "did you mean episode/return"),
+        ([f"{RATE}=1e-4,1e-3"], Options(search=True, metric="nosuch"), "--metric 'nosuch'"),
+        ([f"{RATE}=1e-4,1e-3"], Options(search=True, metric="episode/retrun", show=True), "episode/return"),
+        ([f"{RATE}=1e-4,1e-3"], Options(search=True, direction="up", show=True), "up"),
         (["seed=1,2"], Options(trials=3), "--trials"),
         (["seed=1,2"], Options(metric="x"), "--metric"),
         (["seed=1,2"], Options(search=True), "seed"),
@@ -82,6 +92,15 @@ def test_what_cannot_be_done_is_refused(
     whole = words if words[0].startswith("resume") else [*TINY, *words]
     assert offender in refused(whole, options)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_message_names_an_unknown_setting_twice_at_most_and_without_the_combination() -> None:
+    for words in (["learner.gama=0.97,0.98"], ["learner.gama=0.97,0.98", "seed=1,2"]):
+        said = refused([*TINY, *words])
+        assert said.startswith("there is no 'learner.gama'")
+        assert said.count("gama") == 1
+    said = refused([*TINY, "learner.gamma=0.9,1.5"])
+    assert said.count("gamma=1.5") == 1
 
 
 def test_a_folder_with_a_run_or_another_sweep_is_refused(tmp_path: Path) -> None:
@@ -204,6 +223,88 @@ def test_the_table_has_means_of_the_last_iterations_and_over_seeds(tmp_path: Pat
     assert float(groups[0]["episode/return"]) == 4.25
     assert float(groups[0]["episode/return_high"]) == pytest.approx(4.25 + 28.589, abs=1e-3)
     assert groups[1]["episode/return_low"] == ""  # one seed has no interval
+
+
+NAN = float("nan")
+
+
+def printed(folder: Path) -> str:
+    """What is printed where there is no terminal."""
+    file = io.StringIO()
+    show(folder, Console(file=file, width=200))
+    return file.getvalue()
+
+
+def test_a_metric_without_a_value_in_the_last_iterations_is_its_last_one_before_and_marked(
+    tmp_path: Path,
+) -> None:
+    # The last tenth is one iteration, in which no episode of the first run ended, and none ever of the third.
+    curves = {"seed-1": [2.0] * 8 + [4.0, NAN], "seed-2": [7.0] * 9 + [8.0], "seed-3": [NAN] * 10}
+    folder = made_sweep(tmp_path / "s", curves)
+    text = printed(folder)
+    rows = list(csv.DictReader((folder / table.RUNS).open()))
+    assert [row["episode/return"] for row in rows] == ["4.0", "8.0", ""]
+    first, second, third = (next(x for x in text.splitlines() if f" {s} " in f" {x} ") for s in "123")
+    assert " 4*" in first
+    assert "8*" not in second
+    assert third.split()[-1] == "-"
+    assert "no episode ended" in text
+    # (4 + 8) / 2; s = 2 sqrt(2), t(0.975, 1) = 12.706: half = 12.706 * 2 sqrt(2) / sqrt(2) = 25.4.
+    assert "6 ± 25 (2 of 3)" in text
+    (group,) = csv.DictReader((folder / table.GROUPS).open())
+    assert (group["seeds"], group["episode/return_seeds"]) == ("3", "2")
+
+
+def test_a_search_judges_by_the_same_values(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"iteration": 1, "a": 2.0}\n{"iteration": 2, "a": 4.0}\n{"iteration": 3}\n')
+    tail = Tail(tmp_path)
+    tail.read()
+    assert (tail.mean("a", 1), tail.mean("a", 2), tail.mean("a", 1, 1)) == (4.0, 4.0, 2.0)
+
+
+def test_the_interval_of_a_rate_stays_within_0_and_1(tmp_path: Path) -> None:
+    folder = made_sweep(tmp_path / "s", {"seed-1": [0.0], "seed-2": [0.0]})
+    for seed, rate in ((1, 0.2), (2, 0.4)):
+        row = {"iteration": 1, "steps": 1, "seconds": 1.0, "episode/fall_rate": rate, "episode/return": rate}
+        (folder / f"seed-{seed}" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    text = printed(folder)
+    (group,) = csv.DictReader((folder / table.GROUPS).open())
+    # Mean 0.3; half = 12.706 * 0.1 sqrt(2) / sqrt(2) = 1.27.
+    assert (float(group["episode/fall_rate_low"]), float(group["episode/fall_rate_high"])) == (0.0, 1.0)
+    assert float(group["episode/return_high"]) == pytest.approx(0.3 + 1.2706, abs=1e-3)
+    assert "0.3 [0, 1]" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "refused_at_once"),
+    [
+        ("loss/kl", False),
+        ("loss/kll", True),
+        ("nosuch/x", True),
+        ("episode/return", False),  # no episode has ended yet
+        ("metric/pole_angel", True),  # nearly the name of a column
+        ("metric/success", False),  # it may come when the first goal is reached
+    ],
+)
+def test_a_column_is_judged_at_the_first_row(name: str, refused_at_once: bool) -> None:
+    rows = [{"iteration": 1.0, "loss/kl": 0.1, "metric/pole_angle": 0.2}]
+    columns.require_logged("--metric", name, [])
+    if not refused_at_once:
+        columns.require_logged("--metric", name, rows)
+        return
+    with pytest.raises(ConfigError, match=name):
+        columns.require_logged("--metric", name, rows)
+
+
+@pytest.mark.slow
+def test_a_column_that_no_run_has_stops_the_sweep_with_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    words = [*TINY, "max_iterations=100000", "seed=1,2,3", "--columns", "loss/nosuch", "--jobs", "1"]
+    code, output = finish(start(folder, *words, f"output={folder}"))
+    assert code == 2, output
+    assert output.count("loss/nosuch") == 1
+    assert statuses(folder) == {"seed-1": state.STOPPED, "seed-2": state.WAITING, "seed-3": state.WAITING}
 
 
 def test_without_last_the_mean_is_over_the_last_tenth(tmp_path: Path) -> None:

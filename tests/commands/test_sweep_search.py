@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from robolearn.cli import main
-from robolearn.commands.sweep import state, table
+from robolearn.commands.sweep import grammar, state, table
+from robolearn.commands.sweep.progress import Tail
+from robolearn.commands.sweep.search import Search
+from robolearn.errors import ConfigError
 from robolearn.training import checkpoint
 from tests.commands.sweeps import (
     ENDLESS,
@@ -41,6 +45,60 @@ SEARCH = [
     "2",
 ]
 """The metric of a trial is its learning rate: what the best one is, is known."""
+
+
+def logged(search: Search, run: state.RunState, values: list[float]) -> int | None:
+    """The iteration in which a trial with these values of loss/x is pruned; it ends after them where it is not."""
+    folder = search.sweep.path(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    tail = Tail(folder)
+    for i, value in enumerate(values, 1):
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"iteration": i, "loss/x": value}) + "\n")
+        tail.read()
+        if search.watch(run, tail):
+            run.status = state.PRUNED
+            search.ended(run, tail)
+            return i
+    if len(values) == run.iterations:
+        run.status = state.FINISHED
+        search.ended(run, tail)
+    return None
+
+
+@pytest.mark.parametrize("pruner", ["median", "asha"])
+def test_a_trial_is_pruned_neither_before_three_others_came_so_far_nor_at_the_end(
+    pruner: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("optuna")
+    words = [*TINY, f"{RATE}=interval(1e-5,1e-2)", "max_iterations=20"]
+    searched = state.SearchSettings(8, "loss/x", "maximize", pruner, 1)
+    sweep = state.Sweep(tmp_path, words, search=searched, last=1)
+    search = Search(sweep, grammar.parse(words, True), 1)
+
+    def trial(values: list[float]) -> int | None:
+        run = search.next()
+        assert run is not None
+        return logged(search, run, values)
+
+    # Each is worse than the one before, and there are never three others.
+    assert [trial([value] * 20) for value in (9.0, 8.0, 7.0)] == [None] * 3
+    assert trial([10.0] * 16 + [1.0] * 4) is None  # it falls behind in the last fifth
+    ended = trial([1.0] * 20)
+    assert ended is not None
+    assert 1 <= ended <= 16
+
+
+def test_a_complete_trial_without_a_value_ends_the_search_with_the_reason(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    words = [*TINY, f"{RATE}=interval(1e-5,1e-2)", "max_iterations=2"]
+    searched = state.SearchSettings(8, "episode/return", "maximize", "none", 1)
+    search = Search(state.Sweep(tmp_path, words, search=searched), grammar.parse(words, True), 1)
+    run = search.next()
+    assert run is not None
+    with pytest.raises(ConfigError, match="no episode ended in 2 iterations"):
+        logged(search, run, [1.0, 2.0])
+    assert [trial.state.name for trial in search.study.trials] == ["FAIL"]
 
 
 @pytest.mark.slow
@@ -81,6 +139,7 @@ def test_a_search_that_is_killed_goes_on_with_its_trials(tmp_path: Path) -> None
     process.kill()
     process.communicate()
     # What a kill within a write leaves; Optuna alone would wait for the lock, and not read beyond the cut line.
+    (folder / "study.journal.lock").unlink(missing_ok=True)
     (folder / "study.journal.lock").symlink_to("study.journal")
     with (folder / "study.journal").open("ab") as journal:
         journal.write(b'{"op_code":4,"wor')
@@ -114,6 +173,7 @@ def test_a_metric_that_no_run_has_ends_the_search_with_exit_code_2(tmp_path: Pat
     code, output = finish(start(folder, *words))
     assert code == 2, output
     assert "did you mean loss/learning_rate" in output
+    assert output.count("loss/learning_rat'") == 1
     assert state.RUNNING not in statuses(folder).values()
 
 

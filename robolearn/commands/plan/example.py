@@ -122,7 +122,7 @@ def lines(example: Example, found: dict[str, Any]) -> list[str]:
     """The results as text, with the formula and the inputs beside each."""
     per = {"trained": example.bytes.trained, "frozen": example.bytes.frozen}
     gpu, link, stages = example.gpu, example.link, example.pipeline
-    out = [f"{example.title}, {example.parameters:g} parameters in each network", ""]
+    out = [f"{example.title}, {example.parameters / 1e9:g} billion parameters in each network", ""]
     rows = [["", "network", "", "bytes a parameter", "memory"]]
     for name, roles in example.algorithms.items():
         result = found["algorithms"][name]

@@ -12,12 +12,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from robolearn.core.shards import LARGE, blocks, owned
+
 MIXED_PRECISION_ADAM = {"weights": 2, "gradients": 2, "optimizer": 12}
 """Bytes for each trained parameter: weights and gradients of two bytes each, and in fp32 a copy of the weights and
 Adam's two moments (Rajbhandari et al., 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
 section 3.1)."""
 FROZEN = {"weights": 2}
 """Bytes for each parameter of a network that is only evaluated, in two bytes."""
+
+VALUE = 4
+"""Bytes of a weight or a gradient here: fp32."""
 
 QUANTILE = 1.645
 """Standard deviations above the mean below which 95 % of normally distributed durations lie."""
@@ -69,10 +74,27 @@ def gather_seconds(ranks: int, size: float, link: Link) -> float:
     """Time of an all-gather of `size` bytes from each rank, in a ring.
 
     Each of ranks - 1 rounds sends `size` bytes (Thakur, Rabenseifner and Gropp, 2005, "Optimization of Collective
-    Communication Operations in MPICH", section 4.1). A sum whose bits do not depend on the number of ranks gathers
-    the parts and adds them on every rank in a fixed order.
+    Communication Operations in MPICH", section 4.1).
     """
     return (ranks - 1) * link.seconds(size)
+
+
+def sum_seconds(ranks: int, size: float, link: Link, shards: int) -> float:
+    """Time of a sum of `size` bytes over the ranks, whose bits do not depend on their number.
+
+    The values of the shards are added in pairs along one tree (`robolearn.core.shards`). A rank adds what lies below
+    the nodes that its shards complete: one node where the number of ranks is a power of two, else up to `nodes`.
+
+    A large tensor, and one node a rank: each rank sums a slice of `size` / ranks. It sends ranks - 1 slices to the
+    others, each as a message of its own, and the sums of the slices are gathered in a ring of ranks - 1 rounds, so the
+    time is 2 (ranks - 1) x (latency + size / (ranks x bandwidth)).
+
+    Else every rank gathers all nodes and adds them: (ranks - 1) x (latency + nodes x size / bandwidth).
+    """
+    nodes = max(len(blocks(mine)) for mine in owned(shards, ranks))
+    if nodes == 1 and size >= VALUE * LARGE:
+        return 2 * gather_seconds(ranks, size / ranks, link)
+    return gather_seconds(ranks, nodes * size, link)
 
 
 # ---------------------------------------------------------------------------------------- time
@@ -161,7 +183,7 @@ class Scaling:
 def on_ranks(work: Work, ranks: int, link: Link) -> float:
     """Seconds of an iteration on this many ranks, each with hardware of its own.
 
-    fixed + (whole - fixed) x share + minibatches x backward x (own - share) + reductions x all-gather, where
+    fixed + (whole - fixed) x share + minibatches x backward x (own - share) + reductions x sum, where
     own = ceil(shards / ranks) is the number of shards of the slowest rank, and share = own / shards. `whole` has one
     backward pass in each gradient step; sharded, there are `own`.
     """
@@ -174,14 +196,14 @@ def on_ranks(work: Work, ranks: int, link: Link) -> float:
 
 def reduce_seconds(work: Work, ranks: int, link: Link) -> float:
     """Seconds of an iteration that are spent in sums over the ranks."""
-    return work.reductions * gather_seconds(ranks, work.reduced, link)
+    return work.reductions * sum_seconds(ranks, work.reduced, link, work.shards)
 
 
 def scaling(work: Work, link: Link, most: int = 16) -> list[Scaling]:
-    """A row for each number of ranks from 1 to `most`."""
+    """A row for each number of ranks from 1 to `most`, or to the number of shards."""
     rows: list[Scaling] = []
     alone = work.whole.total
-    for ranks in range(1, most + 1):
+    for ranks in range(1, min(most, work.shards) + 1):
         seconds = on_ranks(work, ranks, link)
         speedup = alone / seconds
         added = speedup - rows[-1].speedup if rows else speedup

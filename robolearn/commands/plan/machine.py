@@ -159,9 +159,10 @@ class Machine(Strict):
             if (each.task, each.backend, each.learner) == (task, backend, learner):
                 return each
         held = [f"task={w.task} backend={w.backend} learner={w.learner}" for w in self.workloads]
+        wanted = f"task={task} backend={backend} learner={learner}"
         raise ConfigError(
-            f"machine {quote(self.name)} has no measurement of task={task} backend={backend} learner={learner}; it has "
-            f"{listing(held, 4)}; measure there with robolearn plan ... --save FILE"
+            f"machine {quote(self.name)} has no measurement of {wanted}; it has {listing(held, 4)}; measure there with "
+            f"robolearn plan {wanted} --save FILE"
         )
 
 

@@ -31,8 +31,10 @@ from robolearn.training.host_memory import USABLE, free_bytes
 
 SCHEMA = 1
 """Version of what `--json` writes."""
-LATER = ("ranks", "shards", "mode", "placement")
+LATER = ("ranks", "mode", "placement")
 """Settings of `train` that say how a run is distributed, which the plan varies itself."""
+SHOWN = (1, 2, 4, 8, 16)
+"""Numbers of ranks in the table: those between are as slow as the next lower one, and often slower."""
 
 
 def plan(
@@ -72,6 +74,7 @@ def plan(
     words = [w for w in overrides if measuring.key_of(w) not in LATER]
     known = None if machine is None else machines.find(machine)
     run = config.resolve(_with_backend(words, known))
+    asked = config.resolve(_with_backend(list(overrides), known))  # refuses what `train` refuses
     for path in (output, save):
         require_writable(path)
     if known is None:
@@ -87,7 +90,8 @@ def plan(
     if save is not None:
         machines.save(known, save)
     found = predict(run, known, workload, marginal, network.link)
-    print("\n".join(lines(run, known, workload, found, marginal, _notes(run, words, workload, machine))))
+    notes = _notes(run, words, workload, machine)
+    print("\n".join(lines(run, known, workload, found, marginal, notes, asked.ranks)))
     if save is not None:
         print(f"\nsaved the constants of this machine: {save}")
     if output is not None:
@@ -181,7 +185,9 @@ def _notes(run: Config, words: Sequence[str], workload: Workload, machine: str |
             "else runs"
         )
     if measured.load is not None and machine is None and measured.load > 0.5:
-        notes.append(f"{measured.load:.1f} other processes were running: the times contain what they took")
+        notes.append(
+            f"load {measured.load:.1f}: other processes ran beside the measurement, whose times contain theirs"
+        )
     if machine is not None:
         chosen = [f"task={run.task_name}", f"backend={run.backend_name}", f"learner={run.learner_name}"]
         try:
@@ -200,18 +206,26 @@ def _notes(run: Config, words: Sequence[str], workload: Workload, machine: str |
 
 
 def lines(
-    run: Config, machine: Machine, workload: Workload, p: Prediction, marginal: float, notes: Sequence[str]
+    run: Config,
+    machine: Machine,
+    workload: Workload,
+    p: Prediction,
+    marginal: float,
+    notes: Sequence[str],
+    asked: int = 0,
 ) -> list[str]:
-    """The plan as text."""
+    """The plan as text; `asked` is the number of ranks that the user has stated, 0 for none."""
     m = workload.measured
     on = machine.gpu if workload.device != "cpu" and machine.gpu else machine.processor
-    steps = f"{p.iterations} iterations ({p.iterations * p.samples / 1e6:.3g} M steps)"
+    steps = (
+        f"{p.iterations} iteration{'s' * (p.iterations != 1)} ({p.iterations * p.samples / 1e6:.3g} M steps)"
+    )
     what = f"{workload.task} on {workload.backend}, {workload.learner}"
     sizes = f"measured with {listing(map(str, m.num_envs))} environments, {m.iterations} iterations each"
     title = f"{what}, {p.num_envs} environments x {p.num_steps} steps an iteration, {steps}"
     out = [title, f"{machine.name}: {on}, {machine.cores} core{'s' if machine.cores > 1 else ''}; {sizes}"]
     out += [f"note: {note}" for note in notes]
-    out += ["", *_memory(machine, p), "", *_time(machine, p), "", *_ranks(machine, p, marginal)]
+    out += ["", *_memory(machine, p), "", *_time(machine, p), "", *_ranks(machine, p, marginal, asked)]
     return [*out, "", *_asynchronous(machine, workload, p)]
 
 
@@ -221,7 +235,7 @@ def _memory(machine: Machine, p: Prediction) -> list[str]:
     rows.append(["  host", bytes_text(p.host_bytes), f"of {bytes_text(machine.memory)} free"])
     if p.gpu_bytes is not None and machine.gpu_memory is not None:
         rows.append(["  GPU", bytes_text(p.gpu_bytes), f"of {bytes_text(machine.gpu_memory)} free"])
-    rows.append(["  a further environment", bytes_text(p.per_env), ""])
+    rows.append(["  one more environment", bytes_text(p.per_env), ""])
     rows.append(["  environments that fit", f"{p.most_envs:,}", f"in {100 * USABLE:.0f} % of what is free"])
     if shortage:
         what = "GPUs" if p.gpu_bytes is not None else "machines"
@@ -256,13 +270,15 @@ def _usd(amount: float) -> str:
     return f"{amount:.2f} USD" if amount >= 0.1 else f"{amount:.4f} USD"
 
 
-def _ranks(machine: Machine, p: Prediction, marginal: float) -> list[str]:
+def _ranks(machine: Machine, p: Prediction, marginal: float, asked: int) -> list[str]:
     net = machine.network
     link = f"{seconds_text(net.latency)}, {net.bandwidth * 8e-9:.3g} Gb/s, {net.source}"
     out = [f"ranks, each on a machine like this one (network: {link})"]
     head = ["ranks", "steps/s", "speed-up", "efficiency", "sums", "time"]
     rows = [[*head, *(["cost"] if machine.price is not None else [])]]
     for row in p.ranks:
+        if row.ranks not in SHOWN and row != p.best and row.ranks != asked:
+            continue
         mark = " <" if row == p.best else ""
         cells = [
             f"{row.ranks}{mark or '  '}",
@@ -282,15 +298,16 @@ def _ranks(machine: Machine, p: Prediction, marginal: float) -> list[str]:
             f"no number of ranks pays: none adds {100 * marginal:.0f} % of one process's speed with each"
         )
     else:
-        out.append(
-            f"{p.best.ranks} ranks pay: the most of which each adds {100 * marginal:.0f} % of one process's speed"
-        )
+        pay = f"{p.best.ranks} ranks pay" if p.best.ranks > 1 else "one rank pays"
+        out.append(f"{pay}: the most of which each adds {100 * marginal:.0f} % of one process's speed")
+    if chosen := [row for row in p.ranks if row.ranks == asked]:
+        out.append(f"ranks={asked}: {seconds_text(p.on(chosen[0]))}, {chosen[0].speedup:.2f} x one process")
     if cost > 0.005:
         out.append(
             f"ranks=1 takes {100 * cost:.0f} % longer than without ranks: a batch is computed in shards, for equal bits"
         )
     if p.gpu_bytes is None:
-        out.append("on this machine alone they gain nothing: one process uses all of its cores already")
+        out.append(f"on {machine.name} alone ranks gain nothing: one process uses all of its cores already")
     return out
 
 
@@ -304,9 +321,11 @@ def _asynchronous(machine: Machine, workload: Workload, p: Prediction) -> list[s
         ["  collect", seconds_text(pipe.collect.mean), f"+- {100 * workload.spread.collect:.0f} %"],
         ["  learn", seconds_text(pipe.learn.mean), f"+- {100 * workload.spread.learn:.0f} %"],
         ["  weights and batch", seconds_text(pipe.transfer), "over that network"],
-        ["  staleness that pays", f"K = {p.bound}", "ceil(round trip / period) - 1; see docs/planning.md"],
+        ["  staleness", f"K = {p.bound}", "ceil(round trip / period) - 1: the least at which nothing waits"],
     ]
     out += table(rows, "lrl", indent="")
+    if p.bound > 1:
+        out.append("  this counts speed alone; older batches teach less, and K = 1 was best in docs/async.md")
     rows = [["K", *(str(k) for k in p.busy)]]
     rows.append(["learner busy", *(f"{100 * share:.0f} %" for share in p.busy.values())])
     return out + table(rows, "l" + "r" * len(p.busy))

@@ -6,14 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from robolearn.commands.plan import formulas
-from robolearn.commands.plan.formulas import Duration, Iteration, Link, Pipeline, Scaling, Work
+from robolearn.commands.plan.formulas import VALUE, Duration, Iteration, Link, Pipeline, Scaling, Work
 from robolearn.commands.plan.machine import Machine, Workload
 from robolearn.commands.plan.measure import NAMES, SHARDS, duration, minibatches
 from robolearn.config.run_config import Config
 from robolearn.training.host_memory import USABLE
-
-VALUE = 4
-"""Bytes of a weight or a gradient here: fp32."""
 
 
 @dataclass(frozen=True)

@@ -226,7 +226,9 @@ def curves_of(groups: Sequence[Group]) -> Section:
     text = "Lines are means over the seeds of a group; the band spans its lowest to its highest seed. "
     if all(len(group.runs) == 1 for group in groups):
         text = "Every group has one seed, so that no curve has a band. "
-    text += f"A group's curve ends where its shortest run does. Each point is the mean of up to {width} iterations."
+    text += "A group's curve ends where its shortest run does."
+    if width > 1:
+        text += f" Each point is the mean of up to {width} iterations."
     section = Section("curves", "Learning curves", [Text(text)], short="Curves")
     if varying := _rewards_differ(groups):
         section.blocks.append(

@@ -124,7 +124,9 @@ def run_suite(
 
     passed = not any(result.failed for result in results)
     facts = {"robolearn": __version__, "machine": platform.machine(), "overrides": " ".join(overrides)}
-    print(f"suite {suite.name}: {len(results)} cases, {jobs} at once, {seconds:.0f} s")
+    print(
+        f"suite {suite.name}: {len(results)} case{'s' * (len(results) != 1)}, {jobs} at once, {seconds:.0f} s"
+    )
     print(output.table(results))
     if junit is not None:
         output.save(junit, output.junit(f"robolearn.{suite.name}", results, facts))

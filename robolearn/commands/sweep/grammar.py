@@ -94,6 +94,7 @@ def _item(word: str, search: bool) -> str | Axis:
     key, equals, raw = word.partition("=")
     if not equals or len(word) > overrides.LONGEST:
         return word  # refused by name when the run is resolved
+    _refuse_slips(word, key, raw)
     parsed = _hydra(word)
     if parsed is None and re.match(r"\s*(choice|range|interval|tag|shuffle|sort|glob)\s*\(", raw):
         raise ConfigError(
@@ -135,6 +136,21 @@ def _item(word: str, search: bool) -> str | Axis:
         step = float(f"{(last - first) / (len(choices) - 1):.12g}")
         return Axis(key, word, choices, (first, last, step), integer)
     return Axis(key, word, choices)
+
+
+def _refuse_slips(word: str, key: str, raw: str) -> None:
+    """Refuse what was meant as several values, and is none in the grammar."""
+    if found := re.fullmatch(r"\s*([+-]?\d+)\s*\.\.\.?\s*([+-]?\d+)\s*", raw):
+        written = f"{key}=range({found[1]},{int(found[2]) + 1})"
+        raise ConfigError(f"{quote(word)} is no range; write {written}, or list the values: {key}=A,B,C")
+    if (
+        "," in raw
+        and not re.search(r"[\[\]{}()'\"]", raw)
+        and not all(part.strip() for part in raw.split(","))
+    ):
+        raise ConfigError(
+            f"{quote(word)} has an empty value: remove the comma, or write '' for an empty text"
+        )
 
 
 def _interval(word: str, key: str, sweep: Any, log: bool, search: bool) -> Axis:

@@ -64,11 +64,18 @@ class Tail:
         return int(self.rows[-1]["iteration"]) if self.rows else 0
 
     def mean(self, column: str, last: int, end: int | None = None) -> float | None:
-        """Mean of a column over `last` rows before row `end` (the last one by default); None where none has it."""
+        """Mean of a column over `last` rows before row `end` (the last one by default).
+
+        Where none of them has a value, the last value before them: the return of episodes has one only in iterations in
+        which an episode has ended. None where there is none.
+        """
         end = len(self.rows) if end is None else end
-        values = [row[column] for row in self.rows[max(0, end - last) : end] if column in row]
-        values = [value for value in values if math.isfinite(value)]
-        return sum(values) / len(values) if values else None
+        begin = max(0, end - last)
+        values = [v for row in self.rows[begin:end] if math.isfinite(v := row.get(column, math.nan))]
+        if values:
+            return sum(values) / len(values)
+        before = (row.get(column, math.nan) for row in reversed(self.rows[:begin]))
+        return next((value for value in before if math.isfinite(value)), None)
 
 
 class View:
@@ -106,7 +113,7 @@ class View:
         """Say how a run ended."""
         done = self.sweep.count(FINISHED, FAILED, PRUNED)
         seconds = clock(tail.rows[-1].get("seconds", 0.0)) if tail.rows else "0:00"
-        facts = [f"{tail.iteration} iterations", seconds]
+        facts = [f"{tail.iteration} iteration{'s' * (tail.iteration != 1)}", seconds]
         value = tail.mean(self.metric, max(1, tail.iteration // 10))
         if value is not None:
             facts.append(f"{self.metric} {number(value)}")

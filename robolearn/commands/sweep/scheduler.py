@@ -15,6 +15,7 @@ from robolearn.commands.exits import INTERRUPTED
 from robolearn.commands.sweep.jobs import Job, LocalJob, Place, Training
 from robolearn.commands.sweep.progress import Tail, View
 from robolearn.commands.sweep.state import FAILED, FINISHED, PRUNED, RUNNING, STOPPED, RunState, Sweep
+from robolearn.errors import ConfigError
 
 PAUSE = 0.2
 """Seconds between two looks at the jobs."""
@@ -30,7 +31,11 @@ class Source(Protocol):
         """Called when a run has new metrics; whether to end it early, as pruned."""
 
     def ended(self, run: RunState, tail: Tail) -> None:
-        """Called after a run's status is final, or it has been stopped; before sweep.json is written."""
+        """Called after a run's status is final, or it has been stopped; before sweep.json is written.
+
+        Raises:
+            ConfigError: the sweep cannot go on; all other runs are stopped.
+        """
 
 
 @dataclass
@@ -86,7 +91,10 @@ def run_all(
                         each.job.stop()
                 if code is not None:
                     active.remove(each)
-                    _end(sweep, source, view, each, code)
+                    try:
+                        _end(sweep, source, view, each, code)
+                    except ConfigError as error:
+                        problem = problem or error
             view.update({each.run.name: each.tail for each in active})
             time.sleep(PAUSE)
     if problem is not None:
@@ -122,8 +130,10 @@ def _end(sweep: Sweep, source: Source, view: View, each: _Active, code: int) -> 
     else:
         run.status, run.error = FAILED, each.job.why()
     each.tail.read()
-    source.ended(run, each.tail)
-    sweep.save()
+    try:
+        source.ended(run, each.tail)
+    finally:
+        sweep.save()
     view.ended(run, each.tail)
 
 

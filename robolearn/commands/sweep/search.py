@@ -14,9 +14,10 @@ import numpy as np
 
 from robolearn import config
 from robolearn.commands.report.curves import number
+from robolearn.commands.sweep import columns
 from robolearn.commands.sweep.grammar import Axis, Plan, run_name, text
 from robolearn.commands.sweep.progress import Tail
-from robolearn.commands.sweep.state import FAILED, FINISHED, PRUNED, STOPPED, RunState, SearchSettings, Sweep
+from robolearn.commands.sweep.state import FINISHED, PRUNED, STOPPED, RunState, SearchSettings, Sweep
 from robolearn.config.run_config import Config
 from robolearn.errors import ConfigError, MissingError, did_you_mean, listing, quote
 
@@ -29,8 +30,13 @@ TRIALS = 20
 _RUN = "run"
 """Attribute of a trial: name of its run."""
 
-_LATE = ("episode/", "metric/")
-"""Prefixes of columns that may come later than the first iteration: no episode has ended yet."""
+METRIC = "episode/return"
+"""What is searched for where nothing is given."""
+
+RIVALS = 3
+"""Other trials that must have come as far as a trial before it is pruned."""
+LATEST = 0.8
+"""Share of a trial's iterations after which it is not pruned any more: it would save little."""
 
 
 def optuna() -> Any:
@@ -54,15 +60,15 @@ def settings(options: Any, resolved: Config) -> SearchSettings:
         ConfigError: an option has no such value.
         MissingError: Optuna is not installed.
     """
-    optuna()
     direction, pruner = options.direction or DIRECTIONS[0], options.pruner or PRUNERS[0]
     for option, value, valid in (("direction", direction, DIRECTIONS), ("pruner", pruner, PRUNERS)):
         if value not in valid:
             hint = did_you_mean(value, valid)
             raise ConfigError(f"there is no --{option} {quote(value)}{hint or '.'} Valid: {listing(valid)}")
-    return SearchSettings(
-        options.trials or TRIALS, options.metric or "episode/return", direction, pruner, resolved.seed
-    )
+    metric = options.metric or METRIC
+    columns.require_possible("--metric", metric)
+    optuna()
+    return SearchSettings(options.trials or TRIALS, metric, direction, pruner, resolved.seed)
 
 
 class Search:
@@ -104,7 +110,8 @@ class Search:
         if self.of.pruner == "asha":
             return pruners.SuccessiveHalvingPruner(min_resource=max(1, iterations // 27), reduction_factor=3)
         return pruners.MedianPruner(
-            n_startup_trials=max(1, min(5, self.of.trials // 4)),
+            n_startup_trials=max(RIVALS, min(5, self.of.trials // 4)),
+            n_min_trials=RIVALS,
             n_warmup_steps=iterations // 5,
             interval_steps=max(1, iterations // 50),
         )
@@ -165,7 +172,7 @@ class Search:
 
         What is reported is a mean over as many iterations as the value at the end is.
         """
-        self._require_metric(tail)
+        columns.require_logged("--metric", self.of.metric, tail.rows)
         trial, seen = self._trials[run.name], self._reported[run.name]
         for end in range(len(tail.rows)):
             iteration = int(tail.rows[end]["iteration"])
@@ -176,33 +183,37 @@ class Search:
             if value is not None:
                 trial.report(value, iteration)
                 # Asked for each iteration: the pruner skips those that are not the first of its interval.
-                if iteration < run.iterations and trial.should_prune():
+                if trial.should_prune() and self._may_prune(run, iteration):
                     return True
         return False
 
+    def _may_prune(self, run: RunState, iteration: int) -> bool:
+        if iteration > LATEST * run.iterations:
+            return False
+        others = (trial for trial in self.study.get_trials(deepcopy=False) if trial.number != run.trial)
+        return sum((trial.last_step or 0) >= iteration for trial in others) >= RIVALS
+
     def ended(self, run: RunState, tail: Tail) -> None:
-        """Tell Optuna how a trial ended; one that was stopped stays open, for the search to go on with."""
+        """Tell Optuna how a trial ended; one that was stopped stays open, for the search to go on with.
+
+        Raises:
+            ConfigError: the trial is complete and has no value of the metric, which the others would not have either.
+        """
         states = self.optuna.trial.TrialState
         trial = self._trials.pop(run.name)
         if run.status == STOPPED:
             return
-        value = tail.mean(self.of.metric, self._window(run))
-        if run.status == FINISHED and value is None:
-            run.status, run.error = FAILED, _no_metric(self.of.metric, tail)
-        run.value = value
-        if run.status == FINISHED:
+        value = run.value = tail.mean(self.of.metric, self._window(run))
+        if run.status == FINISHED and value is not None:
             self.study.tell(trial, value)
         else:
             self.study.tell(trial, state=states.PRUNED if run.status == PRUNED else states.FAIL)
+        if run.status == FINISHED and value is None:
+            columns.require_logged("--metric", self.of.metric, tail.rows)
+            raise columns.missing("--metric", self.of.metric, tail.rows)
 
     def _window(self, run: RunState) -> int:
         return self.sweep.last or max(1, run.iterations // 10)
-
-    def _require_metric(self, tail: Tail) -> None:
-        """Refuse a metric that the runs do not have as soon as that is known, not after the first trial."""
-        metric = self.of.metric
-        if tail.rows and not metric.startswith(_LATE) and all(metric not in row for row in tail.rows):
-            raise ConfigError(_no_metric(metric, tail))
 
 
 def mend(journal: Path) -> None:
@@ -212,12 +223,6 @@ def mend(journal: Path) -> None:
     if journal.is_file():
         with journal.open("rb+") as file:
             file.truncate(file.read().rfind(b"\n") + 1)
-
-
-def _no_metric(metric: str, tail: Tail) -> str:
-    there = list(dict.fromkeys(name for row in tail.rows for name in row))
-    hint = did_you_mean(metric, there)
-    return f"--metric {quote(metric)} is no column of the runs' metrics.jsonl{hint or '.'} Valid: {listing(there)}"
 
 
 def _distribution(axis: Axis) -> Any:
@@ -245,6 +250,8 @@ def tell_best(sweep: Sweep, plan: Plan) -> None:
     words = plan.words(best.settings)
     print(f"best: {sweep.search.metric} {number(best.value)}, {sweep.path(best)}")
     print(f"  {shlex.join(['robolearn', 'train', *words, *sweep.own_threads])}")
+    if sweep.count(PRUNED):
+        print("pruned trials do not count: their values are of the iteration in which they were ended")
     more = [word for word in words if not word.startswith("seed=")]
     print("one seed may be luck; several:")
     seeds = ",".join(str(sweep.search.seed + i) for i in range(1, 4))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from robolearn import config
 from robolearn.commands.exits import INTERRUPTED, OK
-from robolearn.commands.sweep import grammar, jobs, state, table
+from robolearn.commands.sweep import columns, grammar, jobs, state, table
 from robolearn.commands.sweep.grammar import Plan
 from robolearn.commands.sweep.progress import Tail, View, listed
 from robolearn.commands.sweep.scheduler import Source, run_all
@@ -25,6 +25,7 @@ from robolearn.commands.sweep.state import (
     STOPPED,
     WAITING,
     RunState,
+    SearchSettings,
     Sweep,
 )
 from robolearn.config import registry
@@ -118,21 +119,26 @@ def _new(words: list[str], output: str | None, options: Options, held: ExitStack
     """A new sweep, checked, with its folder; None with --show, which prints the runs."""
     plan = grammar.parse(words, options.search)
     _require_axes(plan, options)
+    for name in _columns(options):
+        columns.require_possible("--columns", name)
     runs, resolved = ([], _resolve_search(plan)) if options.search else resolve_all(plan)
+    searched = None
+    if options.search:
+        from robolearn.commands.sweep import search
+
+        searched = search.settings(options, resolved[0])
     if options.show:
         for run in runs:
             print(shlex.join(["robolearn", "train", *plan.words(run.settings)]))
-        print(f"{len(runs)} runs" if runs else f"a search over {listed([a.key for a in plan.axes])}")
+        axes = listed([axis.key for axis in plan.axes])
+        print(_count(len(runs), "run") if runs else f"a search over {axes} for {_objective(searched)}")
         return None
     folder = Path(output) if output is not None else None
     if folder is not None and (folder / config.FILE_NAME).exists():
         raise ConfigError(f"{quote(str(folder), 120)} holds a run; choose another folder for the sweep")
     require_writable(folder or SWEEPS)
     found = Sweep(folder or Path(), list(words), last=options.last or 0, columns=_columns(options), runs=runs)
-    if options.search:
-        from robolearn.commands.sweep import search
-
-        found.search = search.settings(options, resolved[0])
+    found.search = searched
     share(found, resolved, options)
     found.folder = folder or _new_folder(resolved)
     found.folder.mkdir(parents=True, exist_ok=True)
@@ -157,6 +163,7 @@ def _require_axes(plan: Plan, options: Options) -> None:
         if getattr(options, option) is not None:
             raise ConfigError(f"--{option} goes with --search")
     if not plan.axes:
+        config.resolve(plan.words({}))  # names a value that was meant to be several
         raise ConfigError("nothing varies; give several values, such as seed=1,2,3, or use robolearn train")
 
 
@@ -180,9 +187,19 @@ def _resolved(plan: Plan, settings: dict[str, str]) -> Config:
     try:
         return config.resolve(plan.words(settings))
     except (ConfigError, MissingError) as error:
-        varying = " ".join(f"{key}={value}" for key, value in settings.items())
         kind = MissingError if isinstance(error, MissingError) else ConfigError
-        raise kind(f"{varying}: {error}" if varying else str(error)) from error
+        raise kind(_of_combination(settings, str(error))) from error
+
+
+def _of_combination(settings: dict[str, str], said: str) -> str:
+    """A message with the settings it is of, once: without those where it names the only one, or a key that none has."""
+    for key, value in settings.items():
+        word = f"{key}={value}"
+        said = said.removeprefix(f"{quote(word)}: ")
+        if said.startswith(f"there is no {quote(key)}") or (len(settings) == 1 and word in said):
+            return said
+    varying = " ".join(f"{key}={value}" for key, value in settings.items())
+    return f"{varying}: {said}" if varying else said
 
 
 def _resolve_search(plan: Plan) -> list[Config]:
@@ -253,6 +270,8 @@ def _resumed(
         found.last = options.last
     if options.columns is not None:
         found.columns = _columns(options)
+        for name in found.columns:
+            columns.require_possible("--columns", name)
     for run in found.runs:
         if run.status in (RUNNING, STOPPED) or (run.status == FAILED and options.retry_failed):
             run.status = WAITING if found.search is None else STOPPED
@@ -318,11 +337,21 @@ class Grid:
         return next((run for run in self.sweep.runs if run.status == WAITING), None)
 
     def watch(self, run: RunState, tail: Tail) -> bool:
-        """Runs of a grid are trained to their ends."""
+        """Runs of a grid are trained to their ends.
+
+        Raises:
+            ConfigError: no run has a column that the user wants to see.
+        """
+        if not any(
+            key in run.settings for key in ("task", "learner", "backend")
+        ):  # whose runs have other columns
+            for name in self.sweep.columns:
+                columns.require_logged("--columns", name, tail.rows)
         return False
 
     def ended(self, run: RunState, tail: Tail) -> None:
-        """Nothing depends on it."""
+        """See `watch`, which a short run may not have seen."""
+        self.watch(run, tail)
 
 
 def _run(found: Sweep, options: Options) -> int:
@@ -379,12 +408,18 @@ def _described(found: Sweep) -> str:
     if found.search is not None:
         s = found.search
         done = found.count(FINISHED, FAILED, PRUNED)
-        return f"search for {s.metric} ({s.direction}), {s.trials} trials" + (
-            f", {done} done" if done else ""
-        )
-    parts = [f"{len(found.runs)} runs"]
+        return f"search for {_objective(s)}, {_count(s.trials, 'trial')}" + (f", {done} done" if done else "")
+    parts = [_count(len(found.runs), "run")]
     parts += [f"{n} {status}" for status in (FINISHED, FAILED) if (n := found.count(status))]
     return ", ".join(parts)
+
+
+def _objective(searched: SearchSettings | None) -> str:
+    return f"{searched.metric} ({searched.direction})" if searched else ""
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _at_once(number: int, ray: bool) -> str:
@@ -423,13 +458,11 @@ def _finish(found: Sweep, plan: Plan, complete: bool) -> int:
         for run in failed:
             print(f"{run.name} failed (exit code {run.exit_code}): {run.error}", file=sys.stderr)
         raise RunFailed(
-            f"{len(failed)} of {len(found.runs)} runs failed: {listed([run.name for run in failed])}; each has its "
-            f"output in {jobs.LOG}; try them again with {again} --retry-failed"
+            f"{len(failed)} of {_count(len(found.runs), 'run')} failed: {listed([run.name for run in failed])}; each "
+            f"has its output in {jobs.LOG}; try them again with {again} --retry-failed"
         )
     if stopped:
-        raise RunFailed(
-            f"{len(stopped)} runs were stopped from outside: {listed(stopped)}; go on with: {again}"
-        )
+        raise RunFailed(f"stopped from outside: {listed(stopped)}; go on with: {again}")
     return OK
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ RUNS, GROUPS, PAGE = "table.csv", "groups.csv", "compare.html"
 USUAL = ("episode/return", "episode/length", "episode/fall_rate")
 """Columns of the table where none is chosen; two of the task's metrics follow."""
 
+RATE = re.compile(r"(fall|success|survival|failure)_rate$|(success|survival|share|fraction)$")
+"""Columns that are shares: 0 to 1."""
+EARLIER = "*"
+"""Marks a value of an iteration before the averaged ones."""
+
 BEST_ON_PAGE, MOST_ON_PAGE = 12, 120
 """Number of runs whose curves the page shows: of a search the best ones, else the first ones."""
 
@@ -62,13 +68,27 @@ class Row:
         return float(self.columns["steps"][-1]) / seconds if seconds else None
 
     def final(self, name: str) -> float | None:
-        """Mean of a column over the last iterations; None where it has no value there."""
-        column = self.columns.get(name)
-        if column is None:
+        """Mean of a column over the last iterations, or the last value before them, as `progress.Tail.mean`; None where
+        it has no value."""
+        known = self._known(name)
+        if not known.any():
             return None
-        part = column[-(self.last or max(1, len(column) // 10)) :]
-        part = part[np.isfinite(part)]
-        return float(part.mean()) if len(part) else None
+        column, begin = self.columns[name], self._begin(name)
+        if known[begin:].any():
+            return float(column[begin:][known[begin:]].mean())
+        return float(column[np.flatnonzero(known)[-1]])
+
+    def is_earlier(self, name: str) -> bool:
+        """Whether `final` is of an iteration before the averaged ones, in which the column has no value."""
+        known = self._known(name)
+        return bool(known.any() and not known[self._begin(name) :].any())
+
+    def _known(self, name: str) -> np.ndarray:
+        return np.isfinite(self.columns.get(name, np.empty(0)))
+
+    def _begin(self, name: str) -> int:
+        length = len(self.columns.get(name, ()))
+        return max(0, length - (self.last or max(1, length // 10)))
 
 
 def rows_of(sweep: Sweep) -> list[Row]:
@@ -102,9 +122,15 @@ class SeedGroup:
     rows: list[Row]
 
     def mean(self, name: str) -> statistics.Mean | None:
-        """Mean of a column's final values with Student's 95 % interval; None where no run has it."""
+        """Mean of a column's final values with Student's 95 % interval, of a rate's within 0..1; None where no run has
+        it."""
         values = [value for row in self.rows if (value := row.final(name)) is not None]
-        return statistics.mean_of(values) if values else None
+        if not values:
+            return None
+        mean = statistics.mean_of(values)
+        if not RATE.search(name) or math.isnan(mean.low):
+            return mean
+        return replace(mean, low=max(0.0, mean.low), high=min(1.0, mean.high))
 
 
 def groups_of(rows: Sequence[Row]) -> list[SeedGroup]:
@@ -135,12 +161,17 @@ def show(sweep: Sweep, rows: Sequence[Row], console: Console | None = None) -> N
     keys = list(dict.fromkeys(key for run in sweep.runs for key in run.settings))
     short = short_keys(keys)
     print_fitting(console, lambda shown: _run_table(sweep, rows, shown, short), columns)
-    console.print(f"Metrics are {_means(sweep)}", style="dim", highlight=False, soft_wrap=True)
+    said = f"Metrics are {_means(sweep)}{_gaps(rows, columns)}"
+    console.print(said, style="dim", highlight=False, soft_wrap=True)
     groups = groups_of(rows)
     if any(len(group.rows) > 1 for group in groups):
         console.print()
         print_fitting(console, lambda shown: _group_table(groups, shown, short), columns)
-        said = "Means over the seeds of finished runs, ± half of Student's 95 % interval of the mean."
+        said = "Means over the seeds of finished runs, ± half of Student's 95 % interval of the mean"
+        said += "; of a rate, the interval's ends." if any(map(RATE.search, columns)) else "."
+        few = [name for name in columns if any(_few(group, name) for group in groups)]
+        if few:
+            said += f" (N of M): {_why(few)} in the other runs."
         console.print(said, style="dim", highlight=False, soft_wrap=True)
     _write_runs(sweep, rows, columns, keys)
     if groups:
@@ -148,8 +179,34 @@ def show(sweep: Sweep, rows: Sequence[Row], console: Console | None = None) -> N
 
 
 def _means(sweep: Sweep) -> str:
+    if sweep.last == 1:
+        return "those of the last iteration, with exploration noise."
     last = f"the last {sweep.last} iterations" if sweep.last else "the last tenth of the iterations"
     return f"means over {last}, with exploration noise."
+
+
+def _why(columns: Sequence[str]) -> str:
+    """Why runs have no value in some iterations."""
+    ended = all(name.startswith("episode/") for name in columns)
+    return "no episode ended" if ended else "there is no value"
+
+
+def _gaps(rows: Sequence[Row], columns: Sequence[str]) -> str:
+    """What the marks in the table of runs mean; empty where there are none."""
+    said = ""
+    if earlier := [name for name in columns if any(row.is_earlier(name) for row in rows)]:
+        said += f" {EARLIER}: {_why(earlier)} in these; the last value before them."
+    never = [n for n in columns if any(row.final(n) is None and row.run.status == FINISHED for row in rows)]
+    return f"{said} -: {_why(never)} in the whole run." if never else said
+
+
+def _few(group: SeedGroup, name: str) -> bool:
+    mean = group.mean(name)
+    return mean is not None and mean.count < len(group.rows)
+
+
+def _cell(row: Row, name: str) -> str:
+    return number(row.final(name)) + (EARLIER if row.is_earlier(name) else "")
 
 
 def print_fitting(console: Console, table: Callable[[Sequence[str]], Table], columns: Sequence[str]) -> None:
@@ -192,7 +249,7 @@ def _run_table(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str], short:
             Text(run.status, style=colour.get(run.status, "")),
             f"{row.iteration}/{run.iterations}",
             "-" if speed is None else f"{speed:,.0f}",
-            *(number(row.final(name)) for name in columns),
+            *(_cell(row, name) for name in columns),
         )
     return table
 
@@ -209,9 +266,12 @@ def _group_table(groups: Sequence[SeedGroup], columns: Sequence[str], short: dic
             mean = group.mean(name)
             if mean is None:
                 cells.append("-")
-            else:
-                half = "" if math.isnan(mean.low) else f" ± {number(mean.high - mean.mean, 2)}"
-                cells.append(number(mean.mean) + half)
+                continue
+            half = "" if math.isnan(mean.low) else f" ± {number(mean.high - mean.mean, 2)}"
+            if half and RATE.search(name):
+                half = f" [{number(mean.low, 2)}, {number(mean.high, 2)}]"
+            of = f" ({mean.count} of {len(group.rows)})" if mean.count < len(group.rows) else ""
+            cells.append(number(mean.mean) + half + of)
         table.add_row(*group.settings.values(), str(len(group.rows)), *cells)
     return table
 
@@ -247,7 +307,7 @@ def _write_runs(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str], keys:
 
 
 def _write_groups(path: Path, groups: Sequence[SeedGroup], columns: Sequence[str]) -> None:
-    parts = [f"{name}{end}" for name in columns for end in ("", "_low", "_high")]
+    parts = [f"{name}{end}" for name in columns for end in ("", "_low", "_high", "_seeds")]
     lines: list[list[object]] = [[*groups[0].settings, "seeds", *parts]]
     for group in groups:
         values: list[object] = []
@@ -255,6 +315,7 @@ def _write_groups(path: Path, groups: Sequence[SeedGroup], columns: Sequence[str
             mean = group.mean(name)
             ends = [] if mean is None else [mean.mean, mean.low, mean.high]
             values += [None if math.isnan(end) else end for end in ends] or [None] * 3
+            values.append(mean.count if mean else 0)
         lines.append([*group.settings.values(), len(group.rows), *values])
     _csv(path, lines)
 
@@ -311,13 +372,13 @@ def _overview(sweep: Sweep, rows: Sequence[Row], curves: int) -> Section:
             Cell(row.run.status, marks.get(row.run.status, UNKNOWN)),
             f"{row.iteration}/{row.run.iterations}",
             "-" if row.speed is None else f"{row.speed:,.0f}",
-            *(number(row.final(name)) for name in columns),
+            *(_cell(row, name) for name in columns),
         )
         for row in rows
     ]
     head = [*(["trial"] if sweep.search else []), *(short[key] for key in keys)]
     head += ["status", "iterations", "steps/s", *(title(name) for name in columns)]
-    caption = f"Metrics are {_means(sweep)}"
+    caption = f"Metrics are {_means(sweep)}{_gaps(rows, columns)}"
     blocks: list[Any] = [PageTable(head, body, caption, numeric=0)]
     if sweep.search is not None and curves < len(rows):
         blocks.append(

@@ -7,9 +7,9 @@ import shlex
 from typing import Any
 
 from robolearn.commands.workflow import kuberay_rules, scripts
-from robolearn.commands.workflow.steps import SUITE, Request, Step, steps_of
+from robolearn.commands.workflow.steps import SUITE, Request, Step, require_image, steps_of
 from robolearn.commands.workflow.yaml_text import dumped
-from robolearn.errors import ConfigError
+from robolearn.errors import ConfigError, quote
 
 RAY = "2.60.0"
 FILES, STORE = "/etc/robolearn", "/store"
@@ -29,6 +29,12 @@ def files(request: Request) -> dict[str, str]:
     if not request.store:
         raise ConfigError(
             "--engine kuberay needs --store, a persistent volume claim that all pods can write (ReadWriteMany)"
+        )
+    require_image(request.image)
+    if not kuberay_rules.is_name(request.store):
+        raise ConfigError(
+            f"--store {quote(request.store, 120)} is no name of a volume claim: up to 253 lower-case letters, digits, "
+            "- and ., with a letter or digit first and last"
         )
     if request.nodes > 1 and not request.asynchronous:
         raise ConfigError(
@@ -58,7 +64,7 @@ def files(request: Request) -> dict[str, str]:
 def _job(request: Request, step: Step) -> dict[str, Any]:
     train = step.name == "train"
     gpus = request.gpus if train else min(1, request.gpus)
-    hours = request.hours * (1 + request.retries) if train else request.other_hours
+    hours = request.hours if train else request.other_hours
     cluster: dict[str, Any] = {"rayVersion": RAY, "authOptions": {"mode": "token"}}
     spec: dict[str, Any] = {"entrypoint": f"bash {FILES}/{step.name}.sh"}
     if train:
@@ -83,7 +89,7 @@ def _job(request: Request, step: Step) -> dict[str, Any]:
     spec |= {
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": KEPT,
-        "activeDeadlineSeconds": round(hours * 3600),
+        "activeDeadlineSeconds": round(hours * 3600),  # of each attempt: KubeRay counts anew when it retries
         "backoffLimit": request.retries if train else 1,
         "rayClusterSpec": cluster,
     }

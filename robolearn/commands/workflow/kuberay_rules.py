@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import pydantic
 
 from robolearn.commands.strict import Strict, checked
+from robolearn.commands.workflow.steps import IMAGE
 from robolearn.config import yaml_file
 from robolearn.errors import ConfigError, quote
 
@@ -20,6 +21,7 @@ _QUANTITY = (
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
 )
 _LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+_SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 LONGEST = 47
 """Most characters of a RayJob's name: KubeRay appends to it for the cluster and its pods, which may have 63."""
 
@@ -30,6 +32,24 @@ def _quantity(value: str | int) -> str | int:
     return value
 
 
+def is_name(value: str) -> bool:
+    """Whether Kubernetes takes a text as a resource's name: a DNS subdomain (RFC 1123)."""
+    return len(value) <= 253 and re.fullmatch(_SUBDOMAIN, value) is not None
+
+
+def _name(value: str) -> str:
+    if not is_name(value):
+        raise ValueError(f"{quote(value)} is no name: lower-case letters, digits, - and .")
+    return value
+
+
+def _image(value: str) -> str:
+    if not IMAGE.match(value):
+        raise ValueError(f"{quote(value, 120)} is no reference of an image; write [HOST[:PORT]/]NAME[:TAG]")
+    return value
+
+
+Name = Annotated[str, pydantic.AfterValidator(_name)]
 Quantity = Annotated[str | int, pydantic.AfterValidator(_quantity)]
 Label = Annotated[str, pydantic.Field(pattern=_LABEL)]
 Count = Annotated[int, pydantic.Field(ge=0, lt=2**31)]
@@ -39,7 +59,7 @@ Positive = Annotated[int, pydantic.Field(ge=1, lt=2**31)]
 class Metadata(Strict):
     """Name and labels."""
 
-    name: Annotated[str, pydantic.Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+    name: Name
     namespace: str | None = None
     labels: dict[str, str] = pydantic.Field(default_factory=dict)
     annotations: dict[str, str] = pydantic.Field(default_factory=dict)
@@ -64,14 +84,14 @@ class Mount(Strict):
 class Claim(Strict):
     """A persistent volume claim."""
 
-    claimName: str
+    claimName: Name
     readOnly: bool = False
 
 
 class ConfigMapVolume(Strict):
     """The files of a ConfigMap."""
 
-    name: str
+    name: Name
     defaultMode: Count | None = None
     optional: bool = False
 
@@ -103,7 +123,7 @@ class Container(Strict):
     """A container."""
 
     name: Label
-    image: Annotated[str, pydantic.Field(min_length=1)]
+    image: Annotated[str, pydantic.AfterValidator(_image)]
     command: list[str] = pydantic.Field(default_factory=list)
     args: list[str] = pydantic.Field(default_factory=list)
     env: list[Env] = pydantic.Field(default_factory=list)

@@ -6,9 +6,9 @@ import shlex
 from typing import Any
 
 from robolearn.commands.workflow import osmo_rules, scripts
-from robolearn.commands.workflow.steps import RUN, SUITE, Request, Step, steps_of
+from robolearn.commands.workflow.steps import RUN, SUITE, Request, Step, require_image, steps_of
 from robolearn.commands.workflow.yaml_text import dumped
-from robolearn.errors import ConfigError
+from robolearn.errors import ConfigError, quote
 
 AGAIN = 75
 """Exit code (EX_TEMPFAIL) after which OSMO schedules the training again."""
@@ -27,6 +27,11 @@ def files(request: Request) -> dict[str, str]:
     if not request.store:
         raise ConfigError(
             "--engine osmo needs --store, where checkpoints and results go, such as s3://bucket/path"
+        )
+    require_image(request.image)
+    if not osmo_rules.is_url(request.store):
+        raise ConfigError(
+            f"--store {quote(request.store, 120)}: write {osmo_rules.SCHEMES}, such as s3://bucket/path"
         )
     content: dict[str, Any] = {"version": 2, "workflow": _workflow(request)}
     for group in content["workflow"]["groups"]:

@@ -53,11 +53,17 @@ def _size(value: str) -> str:
     return value
 
 
+SCHEMES = "s3://, gs://, azure://, swift:// or tos://"
+
+
+def is_url(value: str) -> bool:
+    """Whether OSMO takes a text as the address of a storage."""
+    return re.fullmatch(_URL, value) is not None
+
+
 def _url(value: str) -> str:
-    if not re.fullmatch(_URL, value):
-        raise ValueError(
-            f"{quote(value, 120)} is no storage; write s3://, gs://, azure://, swift:// or tos://"
-        )
+    if not is_url(value):
+        raise ValueError(f"{quote(value, 120)} is no storage; write {SCHEMES}")
     return value
 
 

@@ -35,6 +35,7 @@ def head(request: Request) -> list[str]:
 def prepare(request: Request) -> list[str]:
     """Lines before a training: nothing to do where it is complete; a run without a checkpoint starts again."""
     return [
+        "# What a complete training leaves; change it together with max_iterations.",
         f"final={request.final}",
         f"[ -e {RUN}/latest.pt ] || rm -rf {RUN}",
     ]

@@ -69,12 +69,13 @@ def _torchrun(request: Request) -> bool:
 
 
 def _sbatch(request: Request, step: Step) -> str:
-    place = f'cd "{request.store}"' if request.store else 'cd "$SLURM_SUBMIT_DIR"'
+    place = f"cd {shlex.quote(request.store)}" if request.store else 'cd "$SLURM_SUBMIT_DIR"'
     lines = ["#!/bin/bash", *_options(request, step), ""]
-    srun = "srun "
+    # Since Slurm 22.05 srun does not take the number over from sbatch; without it a step has one core.
+    srun = 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" '
     if request.image:  # pyxis
         image = shlex.quote(request.image)
-        srun = f'srun --container-image={image} --container-mounts="$PWD:$PWD" --container-workdir="$PWD" '
+        srun += f'--container-image={image} --container-mounts="$PWD:$PWD" --container-workdir="$PWD" '
     if step.name != "train":
         return scripts.text_of(
             [*lines, "set -euo pipefail", place, *scripts.head(request), *scripts.simple(step, srun)]
@@ -104,7 +105,13 @@ def _sbatch(request: Request, step: Step) -> str:
         '  kill -0 "$pid" 2>/dev/null || break',
         "done",
         "",
-        "# torchrun exits with 1 whatever its ranks return: the last checkpoint tells whether all is done.",
+        *(
+            [
+                "# torchrun exits with 1 whatever its ranks return: the last checkpoint tells whether all is done."
+            ]
+            if _torchrun(request)
+            else []
+        ),
         '[ -e "$final" ] && exit 0',
         scripts.give_up(),
         "# A job that exits in its grace time is not requeued by Slurm. Without a checkpoint it would fail again.",
@@ -127,7 +134,8 @@ def _submit(request: Request, steps: list[Step]) -> str:
     ]
     if request.store:
         names = shlex.join([SUITE, *(name for name, _ in request.files)])
-        lines += [f'mkdir -p "{request.store}"', f'cp {names} "{request.store}"']
+        store = shlex.quote(request.store)
+        lines += [f"mkdir -p {store}", f"cp {names} {store}"]
     for step in steps:
         after = ""
         if step.needs is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from robolearn.commands.workflow.scripts import require_bash
 from robolearn.errors import ConfigError, did_you_mean, quote
@@ -98,6 +98,22 @@ def require_option(option: str, value: str | None, where: str) -> None:
         raise ConfigError(f"{where}: --{option} has no value; write --{option}=VALUE")
     if value is not None and option in VALUES and not re.fullmatch(VALUES[option][0], value):
         raise ConfigError(f"{where}: --{option}={value}: it takes {VALUES[option][1]}")
+
+
+def require_given(given: Sequence[str]) -> None:
+    """Check options of the command line, KEY=VALUE or KEY, with or without dashes.
+
+    Raises:
+        ConfigError: sbatch would refuse one.
+    """
+    for word in given:
+        shown = f"--sbatch {quote(word)}"
+        option, equals, value = word.removeprefix("--").partition("=")
+        if not word.isprintable() or not re.fullmatch(r"[a-z][a-z-]*", option):
+            raise ConfigError(f"{shown}: it takes KEY=VALUE, one option of sbatch, such as partition=gpu")
+        if option not in KNOWN and not equals:
+            raise ConfigError(f"{shown}: it takes KEY=VALUE, such as partition=gpu")
+        require_option(option, value if equals else None, "--sbatch")
 
 
 def options(text: str, where: str) -> Iterator[tuple[str, str | None, str]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from robolearn import config
 from robolearn.commands.suite import spec
-from robolearn.config import registry, yaml_file
+from robolearn.config import placement, registry, yaml_file
 from robolearn.config.run_config import EXTERNAL, Config
 from robolearn.errors import ConfigError, listing, quote
 
@@ -29,12 +29,18 @@ RUN, DONE, SUITE = "run", "done", "suite.yaml"
 ENGINES = ("osmo", "slurm", "kuberay")
 OWN = ("output", "resume")
 """Settings of `train` that the workflow sets."""
-DISTRIBUTED = ("ranks", "mode", "placement", "shards")
-"""Settings of `train` that say how it is distributed."""
 BAD_RESULT = (2, 3, 4)
 """Exit codes of `robolearn train` after which trying again gives the same: bad input, missing, the run failed."""
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,35}[a-z0-9])?\Z")
+_WORD = r"[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*"
+IMAGE = re.compile(
+    r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d+)?/)?"
+    rf"{_WORD}(/{_WORD})*"
+    r"(:\w[\w.-]{0,127})?(@[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?\Z",
+    re.ASCII,
+)
+"""A container image: [host[:port]/]path[:tag][@digest], after github.com/distribution/reference."""
 _MEMORY = re.compile(r"(\d+)(Mi|Gi|Ti|M|G|T)B?\Z")
 
 
@@ -194,7 +200,45 @@ def resolved(words: Sequence[str]) -> Config:
     for word in words:
         if key_of(word) in OWN:
             raise ConfigError(f"{quote(word)}: the workflow sets {key_of(word)}; leave it out")
-    return config.resolve([w for w in words if key_of(w) not in DISTRIBUTED])
+    run = config.resolve([w for w in words if key_of(w) not in ("ranks", "shards")])
+    if run.mode == "async":
+        config.resolve(words)  # refuses what `train` refuses, such as ranks
+    return run
+
+
+def require_one_node(engine: str | None, nodes: int) -> None:
+    """Raise ConfigError where an engine cannot place the actors of an asynchronous training on so many nodes."""
+    if nodes > 1 and engine != "kuberay":
+        raise ConfigError(
+            f"--nodes {nodes} with mode=async: only --engine kuberay places actors on several nodes; use one node, or "
+            "leave mode=async out, for ranks"
+        )
+
+
+def require_placement(run: Config, nodes: int, cpus: int) -> None:
+    """Check the placement of an asynchronous training, as it will be read on nodes of `cpus` cores.
+
+    Raises:
+        ConfigError: it is invalid, or keeps actors on the learner's node where there are several nodes.
+    """
+    found = placement.read(run.placement, run.num_envs, cpus)
+    if nodes > 1 and not (found.on_ray and found.address):
+        where = (
+            "without placement=FILE" if run.placement is None else f"placement={quote(run.placement, 120)}"
+        )
+        raise ConfigError(
+            f"--nodes {nodes}: {where} keeps all actors on the learner's node; state engine: ray and address: auto in "
+            "the file"
+        )
+
+
+def require_image(image: str) -> None:
+    """Raise ConfigError where an image is no reference that a container registry takes."""
+    if not IMAGE.match(image):
+        raise ConfigError(
+            f"--image {quote(image, 120)} is no reference of an image: write [HOST[:PORT]/]NAME[:TAG], NAME in lower "
+            "case, such as registry.example.com/robolearn:1"
+        )
 
 
 def require_ranks(words: Sequence[str], ranks: int) -> None:

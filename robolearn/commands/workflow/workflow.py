@@ -22,12 +22,13 @@ from robolearn.commands.workflow.steps import (
     packed,
     ranks_of,
     require_engine,
+    require_one_node,
+    require_placement,
     require_ranks,
     require_suite,
     resolved,
     steps_of,
     suite_text,
-    value_of,
 )
 from robolearn.errors import ConfigError, listing, quote
 from robolearn.export.target import load as load_target
@@ -101,16 +102,17 @@ def workflow(
         _require_local(words, nodes=nodes, gpus=gpus, image=image, store=store, sbatch=sbatch)
     if sbatch and engine != "slurm":
         raise ConfigError("--sbatch goes with --engine slurm")
-    for option in sbatch:
-        if not option.isprintable():
-            raise ConfigError(f"--sbatch {quote(option)}: one option, in one line")
+    slurm_rules.require_given(sbatch)
     run = resolved(words)
     load_target(target)
     kept, again, files = packed(words)
-    ranks = ranks_of(words, nodes, gpus)
-    asynchronous = value_of(words, "mode") == "async"
+    asynchronous = run.mode == "async"
+    if asynchronous:
+        require_one_node(engine, nodes)
+        require_placement(run, nodes, cpus)
+    ranks = 1 if asynchronous else ranks_of(words, nodes, gpus)
     decided = ("ranks",) if not here else ()
-    if ranks > 1 and not asynchronous:
+    if ranks > 1:
         require_ranks(words, ranks)
     kept_words = tuple(w for w in kept if key_of(w) not in decided)
     request = Request(
@@ -118,7 +120,7 @@ def workflow(
         words=kept_words,
         task_words=tuple(again),
         max_iterations=run.max_iterations,
-        ranks=1 if asynchronous else ranks,
+        ranks=ranks,
         asynchronous=asynchronous,
         nodes=nodes,
         gpus=gpus,
@@ -146,7 +148,7 @@ def workflow(
         with replacing(output / file) as part:
             part.write_text(content, encoding="utf-8")
             part.chmod(0o755 if file == "submit.sh" else 0o644)
-    print("\n".join(_summary(engine, request, output, list(written))))
+    print("\n".join(_summary(engine, request, output, [*written, FILE_NAME])))
     return OK
 
 
@@ -207,11 +209,15 @@ def _flat(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _summary(engine: str, request: Request, output: Path, written: Sequence[str]) -> list[str]:
-    gpus = f", {request.gpus} GPU{'s' if request.gpus > 1 else ''}" if request.gpus else ""
-    nodes = f"{request.nodes} node{'s' if request.nodes > 1 else ''}"
-    each = f"each with {request.cpus} cores, {request.memory_mib / 1024:g} GiB{gpus}"
-    ranks = f"{request.ranks} rank{'s' if request.ranks > 1 else ''}"
-    how = "actors and a learner on Ray" if request.asynchronous else ranks
+    def count(number: int, what: str) -> str:
+        return f"{number} {what}{'s' if number > 1 else ''}"
+
+    gpus = f", {count(request.gpus, 'GPU')}" if request.gpus else ""
+    nodes = count(request.nodes, "node")
+    each = f"with {count(request.cpus, 'core')}, {request.memory_mib / 1024:g} GiB{gpus}"
+    each = f"each {each}" if request.nodes > 1 else each
+    how = f"{request.ranks} ranks" if request.ranks > 1 else "one process"
+    how = "actors and a learner" if request.asynchronous else how
     out = [f"{request.name} for {engine}: {how} on {nodes}, {each}", ""]
     steps = steps_of(request)
     width = max(len(step.name) for step in steps)
@@ -225,4 +231,9 @@ def _summary(engine: str, request: Request, output: Path, written: Sequence[str]
     out.append(f"checked against {checked[engine]}")
     if engine == "slurm" and (said := slurm.test_only(output)) is not None:
         out.append(f"sbatch --test-only: {said}")
+    if engine == "slurm" and not (request.setup or request.image):
+        out.append(
+            "each step runs the robolearn that it finds on its node; a virtual environment is activated with"
+        )
+        out.append("  --setup 'source DIR/bin/activate'")
     return [*out, f"submit: {SUBMIT[engine].format(folder=shlex.quote(str(output)))}"]

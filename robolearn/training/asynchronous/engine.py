@@ -43,7 +43,12 @@ class Setup:
     @property
     def name(self) -> str:
         """As messages name it."""
-        return f"actor {self.index}" if self.role == "actor" else self.role
+        return f"actor {self.index}" if self.role == "actor" else f"the {self.role}"
+
+    @property
+    def label(self) -> str:
+        """As lists of processes show it: actor-0, evaluator."""
+        return f"actor-{self.index}" if self.role == "actor" else self.role
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ class Lost(Event):
     """It has ended, or does not answer, and did not say why."""
 
     why: str
+    """What is known of it, such as: killed by SIGKILL."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,9 @@ class Engine(Protocol):
 
     def order(self, incarnation: str, version: int) -> None:
         """Let it collect a batch, or evaluate, with the weights of this version. It has no other order."""
+
+    def place_wanted(self, incarnation: str) -> str | None:
+        """What a process that has not started waits for, such as resources of a cluster; None where it has started."""
 
     def poll(self, seconds: float) -> list[Event]:
         """Events since the last call; waits for the first one for at most this time."""

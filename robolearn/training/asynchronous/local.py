@@ -33,7 +33,7 @@ class LocalEngine:
         ours, theirs = socket.socketpair()
         program = [sys.executable, "-m", "robolearn.training.asynchronous.process"]
         process = subprocess.Popen(
-            [*program, str(theirs.fileno()), str(self.store.folder)],
+            [*program, setup.label, str(theirs.fileno()), str(self.store.folder)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a terminal's Ctrl-C is for the learner alone
@@ -47,6 +47,9 @@ class LocalEngine:
     def order(self, incarnation: str, version: int) -> None:
         """See `Engine`."""
         self._tell(incarnation, {"version": version})
+
+    def place_wanted(self, incarnation: str) -> None:
+        """See `Engine`; a process of this machine starts at once."""
 
     def _tell(self, incarnation: str, message: dict[str, Any]) -> None:
         with suppress(OSError):  # it has ended: `poll` says so
@@ -79,13 +82,13 @@ class LocalEngine:
             code = process.wait(2.0)
         except subprocess.TimeoutExpired:
             process.kill()
-            return "does not answer"
+            return "it did not answer"
         if code >= 0:
-            return f"has ended with exit code {code}"
+            return f"it ended with exit code {code}"
         try:
-            return f"was killed by {signal.Signals(-code).name}"
+            return f"killed by {signal.Signals(-code).name}"
         except ValueError:
-            return f"was killed by signal {-code}"
+            return f"killed by signal {-code}"
 
     def kill(self, incarnation: str) -> None:
         """See `Engine`."""

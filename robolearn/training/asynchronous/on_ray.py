@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -21,10 +23,11 @@ import torch
 
 from robolearn.config.placement import Placement
 from robolearn.envs.state import Tensor
-from robolearn.errors import ConfigError, MissingError
+from robolearn.errors import ConfigError, MissingError, quote
 from robolearn.training.asynchronous.engine import Done, Event, Failed, Lost, Ready, Setup
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")  # the pool reports what an actor waits for
 try:
     import ray
     from ray.exceptions import RayActorError, RayError
@@ -35,6 +38,10 @@ except ImportError as error:
 
 POLL_S = 0.01
 """Time between two looks at what actors have done [s]."""
+CONNECT_S = 5.0
+"""Longest time for a connection to the cluster's address [s]."""
+START = "start a cluster with ray start --head, or leave address out, and train starts one on this machine"
+"""What to do where there is no cluster."""
 Reference = Any
 """A reference to an object in Ray's store."""
 
@@ -59,9 +66,14 @@ class RayEngine:
         given = own if placement.address is None else {"address": placement.address}
         try:
             if self._ours:
+                if placement.address not in (None, "local"):
+                    _require_cluster(str(placement.address))
                 ray.init(include_dashboard=False, logging_level=logging.ERROR, **given)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise ConfigError(f"address={placement.address}: {error}") from error
+            if isinstance(error, ConfigError):
+                raise
+            # Ray's own text has the address.
+            raise ConfigError(f"{error}; {START}") from error
         finally:
             if threading.current_thread() is threading.main_thread():
                 for number, handler in before.items():
@@ -69,6 +81,8 @@ class RayEngine:
         self._actors: dict[str, Any] = {}
         self._calls: dict[Reference, tuple[str, Reference | None]] = {}
         self._weights: dict[int, Reference] = {}
+        self._places: dict[str, tuple[Reference, Setup]] = {}
+        self._show = _hide_deaths()
 
     def start(self, incarnation: str, setup: Setup, state: Reference | None) -> None:
         """See `Engine`."""
@@ -82,9 +96,11 @@ class RayEngine:
         }
         if setup.labels:
             options["label_selector"] = setup.labels
-        remote: Any = ray.remote(RayWorker)
+        # Lists of processes show the name of the class: ray::actor-0, ray::actor-0.work.
+        remote: Any = ray.remote(type(setup.label, (RayWorker,), {}))
         actor = remote.options(**options).remote()
         self._actors[incarnation] = actor
+        self._places[incarnation] = actor.__ray_ready__.remote(), setup
         call = actor.build.remote(asdict(setup), state)
         self._calls[call] = incarnation, None
 
@@ -102,18 +118,22 @@ class RayEngine:
             return []
         # Shortly: another thread may give an order meanwhile, of which this call would not know.
         done, _ = ray.wait(list(self._calls), num_returns=1, timeout=min(seconds, POLL_S))
-        return [self._event(call) for call in done if call in self._calls]
+        events = [self._event(call) for call in done]
+        return [event for event in events if event is not None]
 
-    def _event(self, call: Reference) -> Event:
-        incarnation, batch = self._calls.pop(call)
+    def _event(self, call: Reference) -> Event | None:
+        """What a call that has ended says; None where another thread has just killed the process."""
+        if (known := self._calls.pop(call, None)) is None:
+            return None
+        incarnation, batch = known
         try:
             said: Any = ray.get(call)
         except RayActorError:
             self._forget(incarnation)
-            return Lost(incarnation, "has ended")
+            return Lost(incarnation, "its process or its node ended")
         except RayError as error:
             self._forget(incarnation)
-            return Lost(incarnation, f"cannot be reached ({type(error).__name__})")
+            return Lost(incarnation, f"{type(error).__name__} of Ray")
         if "failed" in said:
             return Failed(incarnation, *said["failed"])
         if batch is None:
@@ -122,6 +142,7 @@ class RayEngine:
 
     def _forget(self, incarnation: str) -> None:
         self._actors.pop(incarnation, None)
+        self._places.pop(incarnation, None)
         for call in [call for call, of in list(self._calls.items()) if of[0] == incarnation]:
             self._calls.pop(call, None)
 
@@ -130,6 +151,15 @@ class RayEngine:
         if (actor := self._actors.get(incarnation)) is not None:
             ray.kill(actor)
             self._forget(incarnation)
+
+    def place_wanted(self, incarnation: str) -> str | None:
+        """See `Engine`."""
+        if (known := self._places.get(incarnation)) is None:
+            return None
+        ready, setup = known
+        if ray.wait([ready], timeout=0)[0]:
+            return None
+        return place_wanted(setup, [node for node in ray.nodes() if node["Alive"]])
 
     def publish(self, version: int, weights: dict[str, Any]) -> None:
         """See `Engine`."""
@@ -152,6 +182,7 @@ class RayEngine:
         """See `Engine`."""
         for incarnation in list(self._actors):
             self.kill(incarnation)
+        self._show()
         if self._ours:
             ray.shutdown()
 
@@ -192,6 +223,80 @@ class RayWorker:
     def pid(self) -> int:
         """The id of this process."""
         return os.getpid()
+
+
+def place_wanted(setup: Setup, nodes: list[dict[str, Any]]) -> str:
+    """What a process needs of a node, and what of it no node of the cluster has.
+
+    Args:
+        setup: of the process.
+        nodes: of the cluster, as `ray.nodes` gives them.
+    """
+    needs = {"CPU": setup.cores, **setup.resources}
+    wants = [f"{name}: {amount:g}" for name, amount in needs.items()]
+    wants += [f"label {name}: {value}" for name, value in setup.labels.items()]
+    having = [
+        {f"{name}: {needs[name]:g}" for name in needs if node["Resources"].get(name, 0) >= needs[name]}
+        | {f"label {k}: {v}" for k, v in setup.labels.items() if node.get("Labels", {}).get(k) == v}
+        for node in nodes
+    ]
+    missing = [want for want in wants if not any(want in has for has in having)]
+    if missing:
+        why = f"no node has {', '.join(missing)}"
+    elif any(len(has) == len(wants) for has in having):
+        why = "nodes that have them are busy"
+    else:
+        why = "no node has all of them"
+    return f"a place on the Ray cluster, which needs {', '.join(wants)} ({why})"
+
+
+def _require_cluster(address: str) -> None:
+    """Raise ConfigError where nothing answers at the address of a cluster, for which Ray would wait for minutes."""
+    found = address
+    if address == "auto":
+        try:
+            from ray._private.services import get_ray_address_from_environment
+
+            found = get_ray_address_from_environment("auto", None)
+        except ConnectionError as error:
+            raise ConfigError(f"address: auto finds no Ray cluster on this machine; {START}") from error
+        except Exception:  # another version of Ray: it looks for the address by itself
+            return
+    shown = quote(found) if found == address else f"auto, which is {quote(found)}"
+    host, _, port = found.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"address takes HOST:PORT, auto or local, not {shown}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except OSError as error:
+        why = error.strerror or str(error) or "no answer"
+        raise ConfigError(f"address: {shown}: no Ray cluster answers there ({why}); {START}") from error
+    with suppress(ImportError):
+        from ray._private import ray_constants
+
+        # Where something else answers there, Ray tries again each second, with a warning, 20 times by default.
+        ray_constants.NUM_REDIS_GET_RETRIES = min(3, getattr(ray_constants, "NUM_REDIS_GET_RETRIES", 3))
+
+
+def _hide_deaths() -> Callable[[], None]:
+    """Hide the lines that Ray prints for each process that ends, which the pool names in one line; Ray has no setting
+    for this. Errors and output of the processes themselves are shown as before.
+
+    Returns:
+        Shows them again.
+    """
+    with suppress(ImportError, AttributeError):  # another version of Ray
+        from ray._private import worker
+
+        before = worker.print_to_stdstream
+
+        def show(data: dict[str, Any], *more: Any, **options: Any) -> None:
+            if not any(line.startswith("A worker died or was killed") for line in data.get("lines", ())):
+                before(data, *more, **options)
+
+        worker.print_to_stdstream = show
+        return lambda: setattr(worker, "print_to_stdstream", before)
+    return lambda: None
 
 
 def to_numpy(tree: Any) -> Any:

@@ -23,6 +23,8 @@ from robolearn.training.asynchronous.ledger import Key
 
 RESTARTS = 3
 """How many times an actor is replaced without a batch, of any actor, between."""
+PLACE_S = 60.0
+"""Time after which an actor that has no place to run is reported, or `timeout` where that is shorter [s]."""
 
 
 class Stopped(Exception):
@@ -55,6 +57,9 @@ class Actor:
     version: int | None = None
     """Of the batch that it collects; None without an order."""
     ordered: float = 0.0
+    """When it was given its order, or was started."""
+    report_after: float = 0.0
+    """Time without being ready after which that is reported next [s]."""
     lost: int = 0
     """Incarnations that were lost since the last batch of any actor."""
     waiting: deque[Delivered] = field(default_factory=deque)
@@ -243,7 +248,7 @@ class Pool:
 
     def _begin(self, actor: Actor) -> None:
         actor.incarnation, actor.ready, actor.version = uuid.uuid4().hex, False, None
-        actor.ordered = time.monotonic()
+        actor.ordered, actor.report_after = time.monotonic(), min(PLACE_S, self.placement.timeout)
         self.engine.start(actor.incarnation, actor.setup, actor.state)
 
     def _everyone(self) -> list[Actor]:
@@ -261,6 +266,7 @@ class Pool:
                     for event in events:
                         self._handle(event)
                     self._replace_silent()
+                    self._report_unready()
                     self._order_all()
                     self._changed.notify_all()
         except Exception as error:
@@ -279,7 +285,7 @@ class Pool:
         elif isinstance(event, Failed):
             self._error = self._error or _error(actor, event)
         elif isinstance(event, Lost):
-            self._replace(actor, event.why)
+            self._replace(actor, f"was lost ({event.why})")
 
     def _deliver(self, actor: Actor, event: Done) -> None:
         version, actor.version, actor.lost = actor.version, None, 0
@@ -322,6 +328,29 @@ class Pool:
             if late and actor.version is not None:
                 self.engine.kill(actor.incarnation)
                 self._replace(actor, f"has not delivered within timeout={self.placement.timeout:g} s")
+
+    def _report_unready(self) -> None:
+        """Name those that are started and do not become ready, after twice the time each further time. They are not
+        replaced: a cluster may get more nodes, and another process would have to build the same."""
+        now, found = time.monotonic(), dict[str, list[str]]()
+        unready = [actor for actor in self._everyone() if actor.incarnation and not actor.ready]
+        if not any(now - actor.ordered >= actor.report_after for actor in unready):
+            return
+        for actor in unready:
+            waited = now - actor.ordered
+            if waited < 0.8 * actor.report_after:  # those that started a little later share the line
+                continue
+            wanted = self.engine.place_wanted(actor.incarnation)
+            if wanted is None and waited < 0.8 * self.placement.timeout:
+                continue
+            actor.report_after = 2 * waited
+            why = f"waiting for {wanted}" if wanted else "still building its environments"
+            found.setdefault(why, []).append(
+                f"{actor.setup.name} is not ready {waited:.0f} s after its start"
+            )
+        for why, names in found.items():
+            others = f", and {len(names) - 1} more" if len(names) > 1 else ""
+            self.note(f"{names[0]}{others}: {why}")
 
 
 def _error(actor: Actor, event: Failed) -> Exception:

@@ -87,4 +87,5 @@ def serve(first: dict[str, Any], orders: queue.Queue[dict[str, Any]], tell: Any,
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2])))
+    # The first word is for lists of processes: actor-0, evaluator.
+    sys.exit(main(int(sys.argv[2]), Path(sys.argv[3])))

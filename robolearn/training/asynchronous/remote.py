@@ -13,6 +13,7 @@ import torch
 from robolearn import config
 from robolearn.config import placement as placements
 from robolearn.config import registry
+from robolearn.config.placement import Placement
 from robolearn.config.run_config import Config
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
@@ -21,11 +22,12 @@ from robolearn.core.step_result import StepResult
 from robolearn.core.timers import Timers
 from robolearn.envs.backend import Capabilities
 from robolearn.envs.state import Tensor
-from robolearn.errors import ConfigError
+from robolearn.errors import ConfigError, quote
 from robolearn.learners.rollout import Batch
 from robolearn.tasks.mdp.symmetry import Symmetry
 from robolearn.training.asynchronous.engine import Engine, Setup
 from robolearn.training.asynchronous.ledger import Ledger
+from robolearn.training.asynchronous.local import LocalEngine
 from robolearn.training.asynchronous.pool import Delivered, Pool
 from robolearn.training.asynchronous.states import States, merged_means
 from robolearn.training.build import build_env, build_external, device_of
@@ -43,24 +45,26 @@ class RemoteEnvs:
         """Environments of a run with mode=async; actors start with `launch`.
 
         Raises:
-            ConfigError: the placement is invalid, or the learner cannot learn from other processes.
+            ConfigError: the placement is invalid, names a device or a Ray cluster that is not there, or the learner
+                cannot learn from other processes.
         """
         placement = placements.read(run.placement, run.num_envs)
         _require_fit(run)
+        _require_devices(placement, run)
         learner = placement.learner
-        self._device = run.device  # of actors and evaluator, where the placement names no other
-        self.run = run = replace(
-            run, device=learner.device or run.device, torch_threads=learner.cores or run.torch_threads
-        )
-        self.placement = placement
+        self.run, self.placement = run, placement
+        self.torch_threads = learner.cores or run.torch_threads
+        """Threads of the learner; 0: as many as the process may use."""
+        self.device = device_of(replace(run, device=learner.device or run.device))
+        here = replace(run, device="cpu" if "cuda" not in _simulators(run) else str(self.device))
         self.described: LearnerEnv = (
-            build_external(run, 1)
+            build_external(here, 1)
             if run.backend_name == config.EXTERNAL
-            else build_env(run, 1, training=True)
+            else build_env(here, 1, training=True)
         )
-        """An environment like those of the actors."""
+        """An environment like those of the actors, on the learner's device where the simulator runs on it."""
         one = self.described
-        self.num_envs, self.num_actions, self.device = run.num_envs, one.num_actions, one.device
+        self.num_envs, self.num_actions = run.num_envs, one.num_actions
         self.resets_take_a_step, self.dt = one.resets_take_a_step, one.dt
         self.max_episode_steps = one.max_episode_steps
         shape = self.num_envs
@@ -78,6 +82,8 @@ class RemoteEnvs:
         self.random = _AnyRandom()
         self._states = States(count, batches, placement.actor.envs)
         self._pool: Pool | None = None
+        # Now: where there is no cluster, nothing has been written yet.
+        self._ray = self._connected() if placement.on_ray else None
         self._update: list[tuple[Delivered, Any]] = []
         self._version, self._waited = 0, 0.0
         self._since, self._busy = time.perf_counter(), 0.0
@@ -104,7 +110,7 @@ class RemoteEnvs:
         robot = getattr(run.task, "robot", None)
         if isinstance(robot, str):
             named["robot"] = robot
-        here = replace(run, resume=None, output=None, device=self._device, mode="sync", placement=None)
+        here = replace(run, resume=None, output=None, mode="sync", placement=None)
         setup = Setup(
             role="actor",
             index=0,
@@ -123,18 +129,28 @@ class RemoteEnvs:
         self._stopping, self._version, self._note = stopping, start, note
         self._written = self._file_time()
         self._ledger = Ledger(folder, start)
-        starts = self._states.starts(learner.sampler.noise)
-        pool = Pool(self._engine(), self.placement, setup, starts, note)
+        starts = self._ledger.starts(self._states.starts(learner.sampler.noise))
+        engine = self._ray or LocalEngine(keep=self.placement.staleness + 2)
+        pool = Pool(engine, self.placement, setup, starts, note)
         self._pool = pool.__enter__()
 
-    def _engine(self) -> Engine:
-        if self.placement.on_ray:
-            from robolearn.training.asynchronous.on_ray import RayEngine
+    def _connected(self) -> Engine:
+        """Ray's engine."""
+        from robolearn.training.asynchronous.on_ray import RayEngine
 
+        try:
             return RayEngine(self.placement)
-        from robolearn.training.asynchronous.local import LocalEngine
+        except ConfigError as error:
+            raise ConfigError(f"{quote(str(self.run.placement), 120)}: {error}") from error
 
-        return LocalEngine(keep=self.placement.staleness + 2)
+    @property
+    def actors(self) -> str:
+        """What simulates, for the user: number, engine and staleness."""
+        p = self.placement
+        return (
+            f"{p.actor.count} {'Ray' if p.on_ray else 'local'} actor{'s' * (p.actor.count != 1)}, "
+            f"{'1 evaluator, ' * (p.evaluator is not None)}staleness {p.staleness}"
+        )
 
     # ------------------------------------------------------------------ batches
 
@@ -254,7 +270,7 @@ class RemoteEnvs:
             why = "staleness: 0" if self.exact else f"batches: {p.batches} and staleness: {p.staleness}"
             self._note(f"{self.run.placement}: actor.count={count} does not go with {why}; it stays")
             return
-        self._note(f"{count} actors instead of {p.actor.count}")
+        self._note(f"{self.run.placement}: {count} actor{'s' * (count != 1)} instead of {p.actor.count}")
         self._pool.resize(count)
         self.placement = replace(p, actor=replace(p.actor, count=count))
 
@@ -284,7 +300,8 @@ class RemoteEnvs:
 
     def symmetry(self) -> Symmetry | None:
         """See `Env.symmetry`."""
-        return self.described.symmetry()
+        made = self.described.symmetry()
+        return None if made is None else made.to(self.device)
 
     def detach(self) -> None:
         """Does nothing."""
@@ -303,6 +320,8 @@ class RemoteEnvs:
             self._pool.__exit__()
             self._pool = None
             self._ledger.close()
+        elif self._ray is not None:
+            self._ray.close()
         self.described.close()
 
 
@@ -311,6 +330,40 @@ class _AnyRandom:
 
     def fits(self, state: Tensor) -> bool:
         return True
+
+
+def _simulators(run: Config) -> tuple[str, ...]:
+    """The devices on which the simulator of a run can run."""
+    external = run.backend_name == config.EXTERNAL
+    found: tuple[str, ...] = run.task.devices if external else registry.devices(run.backend_name)
+    return found
+
+
+def _require_devices(placement: Placement, run: Config) -> None:
+    """Raise ConfigError for a device of a process that is not there, or on which the simulator does not run."""
+    simulators = _simulators(run)
+    roles = {"actor": placement.actor, "evaluator": placement.evaluator, "learner": placement.learner}
+    for name, role in roles.items():
+        if role is None or (device := role.device or run.device) in ("auto", "cpu"):
+            continue
+        simulates, why = name != "learner", None
+        if simulates and "cuda" not in simulators:
+            why = f"backend={run.backend_name} runs on the CPU"
+        elif simulates and placement.on_ray:
+            continue  # its node may have GPUs that this one has not
+        elif not torch.cuda.is_available():
+            why = "PyTorch finds no CUDA GPU here"
+        elif (torch.device(device).index or 0) >= torch.cuda.device_count():
+            why = f"the number of CUDA GPUs here is {torch.cuda.device_count()}, and the first one is cuda:0"
+        if why is None:
+            continue
+        if role.device is None:
+            raise ConfigError(
+                f"device={device}: {why}; use device=cpu, or {name}: {{device: cpu}} in the placement"
+            )
+        raise ConfigError(
+            f"{quote(str(run.placement), 120)}: {name}.device={device}: {why}; write {name}: {{device: cpu}}"
+        )
 
 
 def _require_fit(run: Config) -> None:

@@ -31,8 +31,8 @@ def started_by_launcher() -> bool:
 def lost_again(folder: Path, ranks: int) -> RunFailed:
     """The error of a run whose ranks are lost whenever they start."""
     return RunFailed(
-        f"the ranks were lost {RESTARTS + 1} times without an iteration between; the last checkpoint is kept: "
-        f"robolearn train resume={folder} ranks={ranks}"
+        f"the ranks were lost {RESTARTS + 1} times in a row, with no iteration completed in between; go on from the "
+        f"last checkpoint: robolearn train resume={folder} ranks={ranks}"
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from robolearn.config.placement import ActorRole, EvaluatorRole, Placement
 from robolearn.errors import ConfigError, RunFailed
+from robolearn.training.asynchronous import pool as pool_module
 from robolearn.training.asynchronous.engine import Done, Event, Failed, Lost, Ready, Setup
 from robolearn.training.asynchronous.pool import Pool, Stopped
 
@@ -30,18 +31,23 @@ class Scripted:
         self.released: list[Any] = []
         self.loaded: list[Any] = []
         self.number, self.lock = 0, threading.Lock()
+        self.builds, self.wanted = True, None
 
     def start(self, incarnation: str, setup: Setup, state: Any) -> None:
         assert state not in self.released
         self.started.append((setup.index, state))
         self.setups.append(setup)
         self.index[incarnation] = setup.index
-        self.events.append(Ready(incarnation))
+        if self.builds:
+            self.events.append(Ready(incarnation))
 
     def order(self, incarnation: str, version: int) -> None:
         with self.lock:
             assert incarnation not in self.orders
             self.orders[incarnation] = self.index[incarnation], version
+
+    def place_wanted(self, incarnation: str) -> str | None:
+        return self.wanted
 
     def poll(self, seconds: float) -> list[Event]:
         if not self.events:
@@ -83,10 +89,12 @@ class Scripted:
         pass
 
 
-def pool_of(engine: Scripted, staleness: int, batches: int, actors: int, **more: Any) -> Pool:
+def pool_of(
+    engine: Scripted, staleness: int, batches: int, actors: int, note: Any = lambda line: None, **more: Any
+) -> Pool:
     role = ActorRole(count=actors, envs=1)
     placement = Placement(staleness=staleness, batches=batches, actor=role, **more)
-    return Pool(engine, placement, SETUP, {}, lambda line: None)
+    return Pool(engine, placement, SETUP, {}, note)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +193,54 @@ def test_an_actor_that_does_not_deliver_in_time_is_replaced():
         while len(engine.started) < 2:
             time.sleep(0.001)
         assert pool.restarts >= 1
+
+
+@pytest.mark.parametrize("wanted", [None, "a node with 1 sim"])
+def test_an_actor_that_does_not_become_ready_is_named_rarely_and_not_replaced(wanted):
+    engine, said = Scripted(), []
+    engine.builds, engine.wanted = False, wanted
+    with pool_of(engine, 0, 1, 1, said.append, timeout=0.02) as pool:
+        pool.publish(0, {})
+        while len(said) < 3:
+            time.sleep(0.001)
+    assert len(engine.started) == 1
+    assert pool.restarts == 0
+    assert all(line.startswith("actor 0 ") for line in said)
+    assert all((wanted or "environments") in line for line in said)
+    assert len(said) < 12  # doubled each time: not every look, of which there is one in 0.5 ms
+
+
+def test_actors_that_wait_for_the_same_share_a_line():
+    engine, said = Scripted(), []
+    engine.builds, engine.wanted = False, "a node with 1 sim"
+    with pool_of(engine, 0, 3, 3, said.append, timeout=0.5):
+        while not said:
+            time.sleep(0.001)
+    assert "2 more" in said[0]
+
+
+def test_an_actor_without_a_place_is_named_before_the_timeout_and_one_that_builds_is_not(monkeypatch):
+    monkeypatch.setattr(pool_module, "PLACE_S", 0.01)
+    for wanted in (None, "a node with 1 sim"):
+        engine, said = Scripted(), []
+        engine.builds, engine.wanted = False, wanted
+        with pool_of(engine, 0, 1, 1, said.append, timeout=3600.0):
+            while wanted and not said:
+                time.sleep(0.001)
+            time.sleep(0.05)
+        assert bool(said) == bool(wanted)
+
+
+def test_the_evaluator_that_is_lost_is_named_with_the_reason():
+    engine, said = Scripted(), []
+    with pool_of(engine, 1, 1, 1, said.append, evaluator=EvaluatorRole()):
+        (found,) = [
+            name for name in engine.index if engine.setups[list(engine.index).index(name)].role != "actor"
+        ]
+        engine.events.append(Lost(found, "killed by SIGKILL"))
+        while not said:
+            time.sleep(0.001)
+    assert said == ["the evaluator was lost (killed by SIGKILL); another one takes its place"]
 
 
 def test_an_evaluator_has_the_device_and_the_cores_of_its_role():
