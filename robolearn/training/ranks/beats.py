@@ -29,6 +29,7 @@ class Beats:
         self.begun = False
         self.phase: Callable[[], str] = lambda: "the start"
         self._since: float | None = None
+        self._left = time.monotonic()
         self._done = threading.Event()
         self._write()
         threading.Thread(target=self._run, name="beats", daemon=True).start()
@@ -39,7 +40,7 @@ class Beats:
 
     def leave(self) -> None:
         """It goes on."""
-        self._since = None
+        self._since, self._left = None, time.monotonic()
 
     def close(self) -> None:
         """End the thread."""
@@ -59,6 +60,7 @@ class Beats:
             "pid": os.getpid(),
             "at": time.monotonic(),
             "since": self._since,
+            "left": self._left,
             "started": self.started,
             "phase": self.phase(),
         }
@@ -89,7 +91,9 @@ def late(folder: Path, processes: dict[int, int], limit_s: float) -> dict[int, s
             beats[rank] = beat
     out = {rank: beat["phase"] for rank, beat in beats.items() if now - beat["at"] > max(limit_s, 5 * BEAT_S)}
     # One that has not done an iteration with the others may still compile or load.
-    waiting = [b for b in beats.values() if b["since"] is not None and b["started"]]
-    if any(now - beat["since"] > limit_s for beat in waiting):
-        out |= {rank: b["phase"] for rank, b in beats.items() if b["since"] is None and b["started"]}
+    started = {rank: beat for rank, beat in beats.items() if beat["started"]}
+    if any(b["since"] is not None and now - b["since"] > limit_s for b in started.values()):
+        # Of the others, one that has just gone on is not what they wait for.
+        busy = {rank: b for rank, b in started.items() if b["since"] is None and now - b["left"] > limit_s}
+        out |= {rank: beat["phase"] for rank, beat in busy.items()}
     return out

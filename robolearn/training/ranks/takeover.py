@@ -13,6 +13,8 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -90,7 +92,7 @@ class Member:
             lighthouse_addr=os.environ[LIGHTHOUSE],
             replica_id=f"rank{rank:05d}",
             init_sync=False,
-            quorum_retries=20,
+            quorum_retries=1200,  # torchft waits for timeout / retries between two of them: half a second
         )
 
     def world(self) -> World:
@@ -142,7 +144,8 @@ class Member:
         """
         options = AllgatherOptions()
         options.timeout = self._longest()
-        self.group.allgather([out], [tensor], options).wait()
+        with self._failing():
+            self.group.allgather([out], [tensor], options).wait()
 
     def swap(self, out: Tensor, rows: Tensor) -> None:
         """Fill `out` (W, K) with the rows of all ranks that are for this one.
@@ -152,7 +155,34 @@ class Member:
         """
         options = AllToAllOptions()
         options.timeout = self._longest()
-        self.group.alltoall_base(out, rows, [], [], options).wait()
+        with self._failing():
+            self.group.alltoall_base(out, rows, [], [], options).wait()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Asks for another process group where an exchange of this one fails."""
+        try:
+            if self._broken:
+                raise RuntimeError("there is no process group")
+            yield
+        except RuntimeError:
+            self._ask_for_another()
+            raise
+
+    @property
+    def _broken(self) -> bool:
+        """Whether the process group could not be made: one of those that were to be in it was lost meanwhile."""
+        group: Any = self.group
+        return group._pg is None
+
+    def _ask_for_another(self) -> None:
+        """Let the lighthouse number the next group anew: torchft makes one only where the number has changed, and a
+        lighthouse that was started again counts from 0."""
+        manager: Any = self._manager
+        manager._commit_failures = 1
+        if self._broken:
+            manager._quorum_id = -1
+        self.changed = True
 
     def _longest(self) -> timedelta:
         """How long an exchange may take: until the first iteration is done, others may build and compile."""
@@ -173,12 +203,13 @@ class Member:
             try:
                 self._manager.start_quorum(allow_heal=False)
                 self._manager.wait_quorum()
-                if self._manager.errored() is None:
+                if self._manager.errored() is None and not self._broken:
+                    manager: Any = self._manager
+                    manager._commit_failures = 0
                     self.beats.leave()
                     return
-                self.changed = True
             except (RuntimeError, TimeoutError, torch.distributed.DistError):
                 if time.monotonic() > until:
                     raise
-                self.changed = True
+            self._ask_for_another()
             time.sleep(0.2)

@@ -224,7 +224,7 @@ def test_actors_of_unequal_and_random_speed_are_served_as_they_are_ready(tmp_pat
 
 def test_kills_of_actors_at_random_moments_lose_no_batch_and_use_none_twice(tmp_path):
     place = placed(tmp_path, staleness=2, actor={"count": 2})
-    task = ("task=cartpole_balance", *SMALL, f"max_iterations={100 * KILLS}")
+    task = ("task=cartpole_balance", *SMALL, f"max_iterations={200 + 50 * KILLS}")
     process = start(tmp_path, *task, "output=run", "mode=async", place)
     run, draw, killed = tmp_path / "run", random.Random(1), 0
     wait_for(lambda: rows_of(run))
@@ -239,7 +239,7 @@ def test_kills_of_actors_at_random_moments_lose_no_batch_and_use_none_twice(tmp_
         time.sleep(draw.random())
     assert process.wait(300) == 0
     assert killed >= 2
-    assert_each_used_once(run, 100 * KILLS, 2, 2)
+    assert_each_used_once(run, 200 + 50 * KILLS, 2, 2)
 
 
 def test_kills_of_the_learner_at_random_moments_lose_no_batch_and_leave_no_process(tmp_path):
@@ -269,7 +269,7 @@ def test_kills_of_the_learner_at_random_moments_lose_no_batch_and_leave_no_proce
 def test_actors_join_and_leave_while_training_runs(tmp_path):
     place = tmp_path / "place.yaml"
     place.write_text("{staleness: 2, batches: 1, actor: {count: 1}}", encoding="utf-8")
-    words = ("task=cartpole_balance", *SMALL, "max_iterations=1000", "output=run", "mode=async")
+    words = ("task=cartpole_balance", *SMALL, "max_iterations=100000", "output=run", "mode=async")
     process = start(tmp_path, *words, f"placement={place}")
     run = tmp_path / "run"
     wait_for(lambda: rows_of(run))

@@ -169,7 +169,8 @@ def test_ranks_killed_at_random_moments_change_no_bit_and_lose_no_iteration(how,
 def test_a_killed_lighthouse_changes_no_bit(tmp_path):
     pytest.importorskip("torchft")
     count, chance = 140 * KILLS, random.Random(4)
-    launcher = start(tmp_path / "killed", *TINY, f"max_iterations={count}", "ranks=2", TAKEOVER)
+    words = [f"max_iterations={count}", "ranks=2", "rank_timeout=4", TAKEOVER]
+    launcher = start(tmp_path / "killed", *TINY, *words)
     for _ in range(KILLS):
         seen = iterations(tmp_path / "killed")
         until(lambda seen=seen: iterations(tmp_path / "killed") > seen + 5)
