@@ -210,8 +210,11 @@ def start_with(run: str, learner: Any) -> None:
     """
     folder, path = find_run(run)
     content = load(path, folder)
+    # The rate, too: Adam's first step changes every weight by as much, and a trained policy takes small steps only.
     kept = {
-        key: value for key, value in content.items() if key.endswith("_state_dict") and "optimizer" not in key
+        key: value
+        for key, value in content.items()
+        if key == "learning_rate" or (key.endswith("_state_dict") and "optimizer" not in key)
     }
     _require_same_inputs(content.get("policy"), learner.policy)
     try:
