@@ -105,7 +105,8 @@ def test_a_run_without_a_reference_reports_no_divergence_from_one(make_env):
 def test_a_run_starts_with_the_networks_of_another_and_counts_from_its_own_start(trained, tmp_path):
     words = ["task=cartpole_balance", *SMALL, f"weights={trained}", f"output={tmp_path / 'tuned'}"]
     # A rate of almost 0: the networks stay.
-    still = ["learner.learning_rate=1e-30", "learner.min_learning_rate=1e-30", "learner.schedule=fixed"]
+    rates = ("learning_rate", "min_learning_rate", "max_learning_rate")
+    still = [*(f"learner.{name}=1e-30" for name in rates), "learner.schedule=fixed"]
     folder = train(config.resolve([*words, *still, "max_iterations=2"]))
     before, after = (checkpoint.load(path / "latest.pt") for path in (trained, folder))
     assert after["iter"] == 2
