@@ -59,6 +59,9 @@ class Config:
     """Iterations between two checkpoints."""
     resume: str | None = None
     """Run folder or checkpoint to resume."""
+    weights: str | None = None
+    """Run, checkpoint or pretrained:NAME whose networks and learning rate a new run starts with; iterations, curricula
+    and optimizer start anew. null: untrained ones."""
     output: str | None = None
     """Run folder to write; null: runs/TASK/TIME."""
     torch_threads: int = field(default=0, metadata={"min": 0, "max": 1024})

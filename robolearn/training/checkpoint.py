@@ -202,6 +202,30 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
     return True
 
 
+def start_with(run: str, learner: Any) -> None:
+    """Load the networks of RUN (a run folder, a checkpoint, pretrained:NAME) into a learner that has learned nothing.
+
+    Raises:
+        ConfigError: there is no such run, or its networks do not fit.
+    """
+    folder, path = find_run(run)
+    content = load(path, folder)
+    # The rate, too: Adam's first step changes every weight by as much, and a trained policy takes small steps only.
+    kept = {
+        key: value
+        for key, value in content.items()
+        if key == "learning_rate" or (key.endswith("_state_dict") and "optimizer" not in key)
+    }
+    _require_same_inputs(content.get("policy"), learner.policy)
+    try:
+        learner.load_state_dict(kept)
+    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        why = " ".join(str(error).split())
+        if "Error(s) in loading" in why or "size mismatch" in why:
+            why = "its networks have other shapes: it was trained for another task, or with other learner.*_hidden"
+        raise ConfigError(f"weights={quote(run, 120)} do not fit this configuration: {why}") from error
+
+
 def _require_same_inputs(saved: Any, policy: Any) -> None:
     """Refuse the same observation groups in another order, whose widths may fit by accident."""
     if not isinstance(saved, dict) or not isinstance(policy, Policy):

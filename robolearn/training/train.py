@@ -102,6 +102,8 @@ def _train(
     if not run.ranks:  # a shard is always computed by one thread
         known["torch threads"] = torch.get_num_threads()
     content = checkpoint.rows_of(copies.newest(content), run, world)
+    if content is None and run.weights is not None:
+        checkpoint.start_with(run.weights, learner)
     parts = run.shards if run.ranks else 0
     if isinstance(env, RemoteEnvs) and not env.shards.single:
         parts = env.shards.total

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robolearn.learners import blocks
+from robolearn.learners import blocks, engine
 from robolearn.learners.blocks import Blocks, can_halve
 from robolearn.learners.equivariance import Equivariance
 from robolearn.learners.networks import build_model
 from robolearn.learners.optimizer import DeviceAdam
-from robolearn.learners.ppo import update
 from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.ppo import PPO
 from robolearn.tasks.humanoid_walk import HumanoidWalk
@@ -28,7 +27,7 @@ def _small(monkeypatch):
     """Networks and minibatches of any size on any processor, 16 rows at a time."""
     monkeypatch.setattr(blocks, "onednn_is_faster", lambda: False)
     monkeypatch.setattr(blocks, "LEAST_UNITS", 1)
-    monkeypatch.setattr(update, "LEAST_ROWS", 1)
+    monkeypatch.setattr(engine, "LEAST_ROWS", 1)
     monkeypatch.setattr(blocks, "ROWS", 16)
 
 
@@ -102,9 +101,9 @@ def test_a_task_trains_to_the_losses_of_the_whole_network(
     before, runs = torch.get_num_threads(), []
     request.addfinalizer(lambda: torch.set_num_threads(before))
     torch.set_num_threads(threads)
-    monkeypatch.setattr(update, "WORTH_SPLITTING", 1)  # of 46 samples three threads take 15, 15 and 16
+    monkeypatch.setattr(engine, "WORTH_SPLITTING", 1)  # of 46 samples three threads take 15, 15 and 16
     for least in (1, 10_000):
-        monkeypatch.setattr(update, "LEAST_ROWS", least)
+        monkeypatch.setattr(engine, "LEAST_ROWS", least)
         env = make_env(HumanoidWalk(), num_envs=23)
         sizes = {"num_steps": 6, "minibatch_size": 48, "estimator_hidden": (8,)}
         config = PPOConfig(

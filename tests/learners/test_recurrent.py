@@ -12,9 +12,9 @@ from rsl_rl.modules import RNN
 
 from robolearn import config
 from robolearn.errors import ConfigError
+from robolearn.learners.minibatch import Minibatch
 from robolearn.learners.networks import blank_state
 from robolearn.learners.policy import PolicyRunner
-from robolearn.learners.ppo.minibatch import Minibatch
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
 from robolearn.learners.recurrent import ActorRecurrence, unroll
 from robolearn.simulation.episodes import tally

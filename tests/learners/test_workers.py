@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robolearn.learners.ppo import update
+from robolearn.learners import engine
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
 from robolearn.learners.workers import Workers
 from robolearn.tasks.cartpole import CartpoleBalance
@@ -41,7 +41,7 @@ def test_parts_give_the_gradient_and_the_losses_of_the_whole(make_env, monkeypat
     value, advantage, returns = learner._estimate()
     found = []
     for least in (10, 1000):  # 99 samples: parts of 49 and 50, and the whole
-        monkeypatch.setattr(update, "WORTH_SPLITTING", least)
+        monkeypatch.setattr(engine, "WORTH_SPLITTING", least)
         learner.update._tables = learner.update._tables_of(learner.batch, advantage, returns, value)
         rows = {name: table.clone() for name, table in learner.update._tables.items()}
         learner.update._descend([rows])

@@ -16,6 +16,7 @@ from robolearn.envs.state import Tensor
 from robolearn.learners.networks import build_model, deviation
 from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.sampler import Sampler
+from robolearn.learners.reference import groups_of
 from robolearn.learners.rollout import Batch, collect
 from robolearn.tasks.mdp.context import Random
 
@@ -40,6 +41,7 @@ def build_actor(config: PPOConfig, widths: Mapping[str, int], num_actions: int) 
 def empty_batch(env: LearnerEnv, config: PPOConfig, steps: int) -> Batch:
     """A batch for `steps` steps of `env`, with the groups that actor, critic and estimator take."""
     groups = (*config.actor_groups, *config.critic_groups, *config.estimated_groups)
+    groups += groups_of(config.reference)
     return Batch.empty(env, steps, groups, config.critic_groups)
 
 

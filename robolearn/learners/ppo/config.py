@@ -94,6 +94,15 @@ class PPOConfig:
     """Left-right symmetry. equivariant: weights such that the mirror image of an observation gives the mirror image of
     the action; augment: learn from every sample and its mirror image; auto: equivariant where task and network allow
     it, else none."""
+    reference: str | None = None
+    """Run, checkpoint or pretrained:NAME whose policy the learned one stays near: the KL divergence from it is a term
+    of the loss. null: none."""
+    reference_coef: float = field(default=0.1, metadata={"min": 0.0, "max": 1e4})
+    """Weight of that divergence, and with `reference_kl` its weight at the start."""
+    reference_kl: float = field(default=0.0, metadata={"min": 0.0, "max": 1e3})
+    """Wanted divergence from the reference; the weight is steered to it. 0: the weight is fixed."""
+    reference_estimator: Literal["exact", "k3"] = "exact"
+    """How the divergence is computed. exact: in closed form for Gaussians; k3: estimated from the actions taken."""
     average: float = field(default=0.0, metadata={"min": 0.0, "max": 0.9999})
     """Share that the mean of the actor's past weights keeps in each iteration; it is this mean that is evaluated and
     exported. 0: the latest weights are."""
@@ -132,6 +141,11 @@ class PPOConfig:
         if self.final_kl > self.desired_kl:
             raise ValueError(
                 f"final_kl={self.final_kl:g} is above desired_kl={self.desired_kl:g}; lower it, or use 0 for none"
+            )
+        if self.reference_kl and not self.reference_coef:
+            raise ValueError(
+                f"reference_coef={self.reference_coef:g} cannot be steered to reference_kl={self.reference_kl:g}; "
+                "start from a weight above 0"
             )
         if self.max_kl < self.desired_kl:
             raise ValueError(f"max_kl={self.max_kl:g} is below desired_kl={self.desired_kl:g}; raise it")

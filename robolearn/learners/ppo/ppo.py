@@ -31,6 +31,7 @@ from robolearn.learners.ppo.sampler import Sampler
 from robolearn.learners.ppo.update import Update
 from robolearn.learners.precision import autocast, choose_precision
 from robolearn.learners.recurrent import ActorRecurrence, require_same_rnn
+from robolearn.learners.reference import Reference
 from robolearn.learners.rollout import BatchSource, collect, permutations, side_by_side
 from robolearn.learners.workers import Workers, map_each
 from robolearn.tasks.mdp.context import Random
@@ -130,9 +131,10 @@ class PPO:
         )
         augmented = self.symmetry if c.symmetry == "augment" else None
         exact = None if c.symmetry == "augment" else self.symmetry
+        reference = c.reference and Reference(c.reference, env.num_actions, self.device)
         self.update = Update(
             *(self.actor, self.critic, config, self.precision, self.recurrence),
-            *(augmented, exact, shards, self.workers),
+            *(augmented, exact, shards, self.workers, reference or None),
         )
         self.estimator = self._make_estimator(exact)
         """Trains the part of the actor that estimates; None without one, see `PPOConfig.estimated_groups`."""
@@ -450,6 +452,7 @@ class PPO:
             **({} if self.recurrence is None else {"memory": self.recurrence.now}),
             **({} if self.horizon is None else {"progress": self.horizon.progress}),
             **({} if self.estimator is None else {"estimator": self.estimator.state_dict()}),
+            **({} if self.update.reference is None else {"reference_coef": float(self.update.coefficient)}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -478,6 +481,8 @@ class PPO:
         if self.horizon is not None and "progress" in state:
             self.horizon.set(state["progress"])
             self.update.follow(state["progress"])
+        if "reference_coef" in state and c.reference_kl:
+            self.update.coefficient.fill_(state["reference_coef"])
         if "optimizer_state_dict" in state:  # shipped policies have none
             self.update.adam.load_state_dict(state["optimizer_state_dict"])
             self.update.clear_graphs()

@@ -61,7 +61,7 @@ def test_the_wanted_divergence_falls_with_the_progress(make_env):
     # A measured divergence of 0.012: less than half of 0.04, within a factor of two of 0.02 and of 0.01. At 0.025 it is
     # more than twice 0.01, and not of 0.02.
     for progress, rate in ((0.0, 1.5e-3), (2 / 3, 1.5e-3), (1.0, 1.5e-3)):
-        update._epoch.copy_(torch.tensor([0.0, 0.0, 0.0, 0.012, 0.0, 1.0]))
+        update._epoch[KL], update._epoch[-1] = 0.012, 1.0
         update.follow(progress)
         update._adapt_rate()
         assert float(update.adam.rate) == pytest.approx(rate)

@@ -7,8 +7,8 @@ import torch
 
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.shards import Shards
+from robolearn.learners.minibatch import with_mirror_image
 from robolearn.learners.networks import Normalizer
-from robolearn.learners.ppo.minibatch import with_mirror_image
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk

@@ -46,5 +46,7 @@ def with_mirror_image(
         raw = normalizer.inverse(part[name].float())
         mirrored[name] = normalizer(reflection(raw)).to(part[name].dtype)
     mirrored["action"] = action(part["action"])
-    mirrored["mean"] = action(part["mean"])
+    for name in ("mean", "reference"):
+        if name in part:
+            mirrored[name] = action(part[name])
     return {name: torch.cat((x, mirrored[name])) for name, x in part.items()}

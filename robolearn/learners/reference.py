@@ -1,0 +1,98 @@
+"""A reference policy: a trained one that is not changed, from which the learned policy stays within reach.
+
+The KL divergence from it is a term of the loss, so that a policy that learns something new, such as a higher speed,
+does not forget the rest. Ziegler et al. (2019), "Fine-Tuning Language Models from Human Preferences", sec. 2.2, from
+which also the steering of its weight is.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from robolearn.envs.state import Tensor
+from robolearn.errors import ConfigError, quote
+from robolearn.learners.losses import divergence, log_prob
+from robolearn.learners.networks import deviation
+from robolearn.learners.policy import Policy
+from robolearn.learners.rollout import Batch
+
+STEERING = 0.2
+"""Largest relative change of the weight in an iteration."""
+LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e4
+
+
+class Reference:
+    """The reference policy of a learner."""
+
+    def __init__(self, path: str, num_actions: int, device: torch.device) -> None:
+        """
+        Args:
+            path: a run folder, a checkpoint, or pretrained:NAME.
+            num_actions: the learned policy's.
+            device: of the batches.
+
+        Raises:
+            ConfigError: there is no such policy, or the learned one cannot be compared with it.
+        """
+        policy = _loaded(path)
+        shown = f"learner.reference={quote(path, 120)}"
+        if policy.spec.rnn != "none":
+            raise ConfigError(
+                f"{shown} is recurrent: what it would do depends on its own past; use one without rnn"
+            )
+        if policy.spec.head != "gaussian":
+            raise ConfigError(f"{shown} has no Gaussian actions; use a policy of learner=ppo")
+        if policy.spec.actions != num_actions:
+            raise ConfigError(
+                f"{shown} has {policy.spec.actions} actions, and this robot {num_actions}; use one of the same robot"
+            )
+        self.policy = policy.to(device)
+        self.std = deviation(self.policy.actor).detach()
+        """(A,) its standard deviations."""
+
+    @torch.no_grad()
+    def means(self, batch: Batch) -> Tensor:
+        """Its mean actions (T, N, A) in each step of a batch.
+
+        Raises:
+            ConfigError: the task has other observations than those it was trained with.
+        """
+        seen = {name: batch.observations[name][:-1] for name in self.policy.spec.inputs}
+        steps, envs = batch.reward.shape
+        rows = {name: obs.flatten(0, 1) for name, obs in seen.items()}
+        action = self.policy.act(rows)
+        assert isinstance(action, Tensor)
+        return action.view(steps, envs, -1)
+
+
+def groups_of(path: str | None) -> tuple[str, ...]:
+    """The observation groups that a reference policy needs; none without one."""
+    return () if path is None else tuple(_loaded(path).spec.inputs)
+
+
+@lru_cache(maxsize=1)
+def _loaded(path: str) -> Policy:
+    return Policy.load(path)
+
+
+def exact_divergence(mean: Tensor, std: Tensor, reference: Tensor, reference_std: Tensor) -> Tensor:
+    """KL(learned || reference) of Gaussians, as a mean over the samples: means (B, A), standard deviations (A,)."""
+    return divergence(mean, std, reference, reference_std)
+
+
+def sampled_divergence(
+    action: Tensor, mean: Tensor, std: Tensor, reference: Tensor, reference_std: Tensor
+) -> Tensor:
+    """The same, estimated from the actions (B, A) that were taken: the mean of r - 1 - log r, with r the ratio of the
+    reference's density to that of the learned policy. It is never negative, and has the divergence as its mean:
+    Schulman (2020), "Approximating KL Divergence", where it is k3."""
+    log_ratio = log_prob(action, reference, reference_std) - log_prob(action, mean, std)
+    return (log_ratio.exp() - 1 - log_ratio).mean()
+
+
+def steered(weight: Tensor, found: Tensor, wanted: float) -> Tensor:
+    """The weight () of the divergence after an iteration in which it was `found`, where `wanted` is asked for."""
+    error = (found / wanted - 1).clamp(-STEERING, STEERING)
+    return (weight * (1 + error)).clamp(LEAST_WEIGHT, MOST_WEIGHT)
