@@ -58,7 +58,7 @@ class Bad(CartpoleBalance):
         name, term = next(iter(super().reward_terms().items()))
         def bad(state, ctx):
             Bad.steps += 1
-            if os.environ.get("RANK") == os.environ["BAD_RANK"] and Bad.steps > 40:
+            if os.environ.get("RANK") == os.environ["BAD_RANK"] and Bad.steps > int(os.environ.get("BAD_AFTER", "40")):
                 if os.environ["BAD"] == "throw":
                     raise LookupError("a planted bug")
                 if os.environ["BAD"] == "config":
@@ -286,8 +286,9 @@ def test_an_error_of_one_rank_ends_all_with_its_line_and_exit_code(what, rank, c
 def test_a_rank_that_hangs_is_named_with_what_it_does(how, task, tmp_path):
     if how == TAKEOVER:
         pytest.importorskip("torchft")
-    given = [task, *TINY[1:], "max_iterations=100", "ranks=2", "rank_timeout=3", how]
-    launcher = start(tmp_path / "run", *given, BAD="hang", BAD_RANK="1")
+    given = [task, *TINY[1:], "max_iterations=10000", "ranks=2", "rank_timeout=3", how]
+    # After some iterations of both ranks: with takeover, each may begin alone.
+    launcher = start(tmp_path / "run", *given, BAD="hang", BAD_RANK="1", BAD_AFTER="600")
     line = "rank 1 of 2"
     until(lambda: line in said(tmp_path / "run"))
     assert "in simulate of iteration" in said(tmp_path / "run")
