@@ -73,6 +73,19 @@ def _path(folder: Path, rank: int) -> Path:
     return folder / f"beat_{rank}.json"
 
 
+def living(folder: Path, ranks: int) -> int:
+    """How many of the ranks live, and have written lately."""
+    count, now = 0, time.monotonic()
+    for rank in range(ranks):
+        try:
+            beat = json.loads(_path(folder, rank).read_text(encoding="utf-8"))
+            state = Path(f"/proc/{beat['pid']}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, ValueError, IndexError):
+            continue
+        count += state not in "ZX" and now - beat["at"] < 2.5 * BEAT_S
+    return count
+
+
 def late(folder: Path, processes: dict[int, int], limit_s: float) -> dict[int, str]:
     """What each rank does that hangs or is stopped, by rank.
 

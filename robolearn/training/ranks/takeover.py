@@ -26,7 +26,7 @@ from robolearn.core.shards import Shards, owned
 from robolearn.envs.state import Tensor
 from robolearn.errors import MissingError
 from robolearn.training.ranks import Regrouped
-from robolearn.training.ranks.beats import Beats
+from robolearn.training.ranks.beats import Beats, living
 from robolearn.training.ranks.copies import RUN, memory_folder
 from robolearn.training.ranks.cut import StoreCut
 from robolearn.training.ranks.world import STARTING_S, World
@@ -66,7 +66,8 @@ class Member:
                 super().configure(store_addr, *args, **kwargs)
 
         self.run, self.rank, self.again = run, rank, False
-        self.beats = Beats(memory_folder(os.environ[RUN]), rank)
+        self._folder = memory_folder(os.environ[RUN])
+        self.beats = Beats(self._folder, rank)
         self.changed = True
         """Whether the process group is another one than that of the last `world`."""
         self.store_address = ""
@@ -97,10 +98,16 @@ class Member:
 
     def world(self) -> World:
         """The ranks that take part from now on."""
-        self.beats.started = self.beats.begun = False
-        self.beats.phase = lambda: "the start"
+        until = time.monotonic() + self.run.rank_timeout
         if not self._agreed:  # by `check`, as the others have
             self._agree()
+        # A lighthouse that was started again does not know all ranks at once. Two groups must not train side by side.
+        while self._leaves_out() and time.monotonic() < until:
+            self._ask_for_another()
+            time.sleep(0.2)
+            self._agree()
+        self.beats.started = self.beats.begun = False
+        self.beats.phase = lambda: "the start"
         self.changed = self._agreed = False
         rank, ranks = self._manager.participating_rank(), self._manager.num_participants()
         world = World(int(rank or 0), ranks, member=self)
@@ -118,6 +125,10 @@ class Member:
             shown = f"without rank {', '.join(map(str, missing))}" if missing else f"with all {ranks} ranks"
             print(f"robolearn: the run goes on {shown}", file=sys.stderr, flush=True)
         return world
+
+    def _leaves_out(self) -> bool:
+        """Whether a rank lives that is not in the group."""
+        return self._manager.num_participants() < living(self._folder, self.run.ranks)
 
     def _cut(self, ranks: int) -> StoreCut | None:
         """What ends the rollouts of this group of ranks early; None where they are complete."""
