@@ -16,13 +16,9 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robolearn.learners.ppo import PPO
-from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.training.metrics import read_metrics
 
 STEPS = 10
@@ -31,30 +27,11 @@ SKIPPED = 5
 """First iterations, which are not counted: actors start, and nothing is ahead yet."""
 
 
-@dataclass
-class SlowTask(CartpoleBalance):
-    """A cartpole whose batches take SIMULATE seconds."""
-
-    def joint_targets(self, action: Any, ctx: Any) -> Any:
-        """See `Task.joint_targets`; called once a step."""
-        time.sleep(float(os.environ["SIMULATE"]) / STEPS)
-        return super().joint_targets(action, ctx)
-
-
-class SlowPPO(PPO):
-    """PPO whose updates take LEARN seconds."""
-
-    def orders(self) -> Any:
-        """See `PPO.orders`; called once an update."""
-        time.sleep(float(os.environ["LEARN"]))
-        return super().orders()
-
-
 def seconds_of(
     folder: Path, name: str, iterations: int, args: argparse.Namespace, *words: str
 ) -> list[dict[str, Any]]:
     """The logged iterations of a training."""
-    here = Path(__file__).resolve()
+    here = Path(__file__).resolve().with_name("delays.py")
     small = ["num_envs=8", f"learner.num_steps={STEPS}", "learner.num_epochs=1", "checkpoint_interval=1000"]
     command = [
         sys.executable,
@@ -64,7 +41,7 @@ def seconds_of(
         f"task={here}:SlowTask",
         f"learner={here}:SlowPPO",
     ]
-    env = {**os.environ, "SIMULATE": str(args.simulate), "LEARN": str(args.learn)}
+    env = {**os.environ, "SIMULATE": str(args.simulate / STEPS), "LEARN": str(args.learn)}
     run = [*small, f"max_iterations={iterations}", f"output={folder / name}", *words]
     subprocess.run([*command, *run], check=True, env=env, stdout=subprocess.DEVNULL)
     return read_metrics(folder / name / "metrics.jsonl")

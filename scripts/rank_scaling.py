@@ -16,16 +16,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from robolearn.commands.plan.formulas import VALUE, Link, sum_seconds
 from robolearn.commands.plan.network import measure
-from robolearn.learners.ppo import PPO
-from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.training.metrics import read_metrics
 
 STEPS, ENVS, SHARDS = 4, 64, 16
@@ -34,25 +30,6 @@ SKIPPED = 4
 """First iterations, which are not counted."""
 WEIGHTS = 210_000
 """Weights of actor and critic with 320 and 320 units, as many as those of a humanoid and its critic, about."""
-
-
-@dataclass
-class SlowTask(CartpoleBalance):
-    """A cartpole whose batches take SIMULATE seconds."""
-
-    def joint_targets(self, action: Any, ctx: Any) -> Any:
-        """See `Task.joint_targets`; called once a step."""
-        time.sleep(float(os.environ["SIMULATE"]) / STEPS)
-        return super().joint_targets(action, ctx)
-
-
-class SlowPPO(PPO):
-    """PPO whose updates take LEARN seconds."""
-
-    def orders(self) -> Any:
-        """See `PPO.orders`; called once an update."""
-        time.sleep(float(os.environ["LEARN"]))
-        return super().orders()
 
 
 def trained(folder: Path, *words: str, **environment: str) -> list[dict[str, Any]]:
@@ -106,14 +83,14 @@ def main() -> None:
             "backend.threads=1",
         ]
         small += [f"learner.{which}_hidden=[320,320]" for which in ("actor", "critic")]
-        here, alone, model_alone = Path(__file__).resolve(), 0.0, 0.0
+        here, alone, model_alone = Path(__file__).resolve().with_name("delays.py"), 0.0, 0.0
         for ranks in map(int, args.ranks.split(",")):
             part = -(-SHARDS // ranks) / SHARDS  # of the rank with most shards
             rows = trained(
                 folder / f"ranks{ranks}",
                 *(f"task={here}:SlowTask", f"learner={here}:SlowPPO", *small),
                 *(f"ranks={ranks}", f"max_iterations={args.iterations + SKIPPED}"),
-                SIMULATE=str(simulate * part),
+                SIMULATE=str(simulate * part / STEPS),
                 LEARN=str(learn * part),
             )
             took = middle(rows, "time/total")

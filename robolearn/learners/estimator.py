@@ -31,6 +31,10 @@ SAMPLES = 4096
 """Samples of a gradient step, about."""
 RATE = 1e-3
 """Adam's step size."""
+WARM_UP = 2000
+"""Steps in which the step size rises to RATE where weights were loaded without Adam's moments, whose first steps would
+undo what they have learned: 2 / (1 - beta2), Ma and Yarats (2019), "On the adequacy of untuned warmup for adaptive
+optimization"."""
 
 
 class _Groups(Protocol):
@@ -73,6 +77,8 @@ class Estimator:
             self.equivariance.begin()
             self._give()
         self._error = torch.zeros((), device=random.device)
+        self._warm = WARM_UP
+        """Steps taken since weights were loaded without moments, up to WARM_UP."""
 
     def take(self) -> None:
         """Take the weights that the actor has, as after loading a checkpoint."""
@@ -112,6 +118,9 @@ class Estimator:
                 if self.equivariance is not None:
                     self.equivariance.project_gradients()
                 _, finite = self.adam.clip()
+                if self._warm < WARM_UP:
+                    self._warm += 1
+                    self.adam.set_rate(RATE * self._warm / WARM_UP)
                 self.adam.step(~finite)
                 errors.append(self.adam.extra.clone())
         if self.equivariance is not None:
@@ -125,10 +134,12 @@ class Estimator:
 
     def state_dict(self) -> dict[str, Any]:
         """What exact resume needs besides the actor's weights."""
-        return self.adam.state_dict()
+        return {**self.adam.state_dict(), "warm": self._warm}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Restore what `state_dict` returned, after the actor's weights were loaded."""
         self.take()
+        self._warm = 0 if state is None else state.get("warm", WARM_UP)
+        self.adam.set_rate(RATE * self._warm / WARM_UP)
         if state is not None:
-            self.adam.load_state_dict(state)
+            self.adam.load_state_dict({key: value for key, value in state.items() if key != "warm"})

@@ -7,8 +7,6 @@ which also the steering of its weight is.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 
 from robolearn.envs.state import Tensor
@@ -36,7 +34,7 @@ class Reference:
         Raises:
             ConfigError: there is no such policy, or the learned one cannot be compared with it.
         """
-        policy = _loaded(path)
+        policy = Policy.load(path)
         shown = f"learner.reference={quote(path, 120)}"
         if policy.spec.rnn != "none":
             raise ConfigError(
@@ -69,12 +67,7 @@ class Reference:
 
 def groups_of(path: str | None) -> tuple[str, ...]:
     """The observation groups that a reference policy needs; none without one."""
-    return () if path is None else tuple(_loaded(path).spec.inputs)
-
-
-@lru_cache(maxsize=1)
-def _loaded(path: str) -> Policy:
-    return Policy.load(path)
+    return () if path is None else tuple(Policy.load(path).spec.inputs)
 
 
 def exact_divergence(mean: Tensor, std: Tensor, reference: Tensor, reference_std: Tensor) -> Tensor:

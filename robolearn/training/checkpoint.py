@@ -180,14 +180,7 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
     simulated = simulated and env.random.fits(saved["random"])
     if not simulated:
         state = {name: value for name, value in state.items() if name not in SIMULATED}
-    _require_same_inputs(content.get("policy"), learner.policy)
-    try:
-        learner.load_state_dict(state)
-    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-        why = " ".join(str(error).split())
-        if "Error(s) in loading" in why or "size mismatch" in why:
-            why = "its networks have other shapes; was it trained for another task, or with other learner.*_hidden?"
-        raise ConfigError(f"the checkpoint does not fit this configuration: {why}") from error
+    _load(state, content, learner, "the checkpoint does")
     if not simulated:
         return False
     try:
@@ -216,24 +209,30 @@ def start_with(run: str, learner: Any) -> None:
         for key, value in content.items()
         if key == "learning_rate" or (key.endswith("_state_dict") and "optimizer" not in key)
     }
-    _require_same_inputs(content.get("policy"), learner.policy)
+    _load(kept, content, learner, f"weights={quote(run, 120)} do")
+
+
+def _load(state: dict[str, Any], content: dict[str, Any], learner: Any, shown: str) -> None:
+    """Load `state`, of the content of a checkpoint, into a learner; `shown` begins the message where it does not
+    fit."""
+    _require_same_inputs(content.get("policy"), learner.policy, shown)
     try:
-        learner.load_state_dict(kept)
+        learner.load_state_dict(state)
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         why = " ".join(str(error).split())
         if "Error(s) in loading" in why or "size mismatch" in why:
-            why = "its networks have other shapes: it was trained for another task, or with other learner.*_hidden"
-        raise ConfigError(f"weights={quote(run, 120)} do not fit this configuration: {why}") from error
+            why = "its networks have other shapes; was it trained for another task, or with other learner.*_hidden?"
+        raise ConfigError(f"{shown} not fit this configuration: {why}") from error
 
 
-def _require_same_inputs(saved: Any, policy: Any) -> None:
+def _require_same_inputs(saved: Any, policy: Any, shown: str) -> None:
     """Refuse the same observation groups in another order, whose widths may fit by accident."""
     if not isinstance(saved, dict) or not isinstance(policy, Policy):
         return
     before, now = list(saved["spec"]["inputs"].items()), list(policy.spec.inputs.items())
     if before != now and sorted(before) == sorted(now):
         raise ConfigError(
-            f"the checkpoint does not fit this configuration: learner.actor_groups were {_listed(before)} and are now "
+            f"{shown} not fit this configuration: learner.actor_groups were {_listed(before)} and are now "
             f"{_listed(now)} (columns in brackets)"
         )
 

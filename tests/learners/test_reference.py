@@ -9,6 +9,7 @@ import torch
 
 from robolearn import config
 from robolearn.errors import ConfigError
+from robolearn.learners.estimator import PASSES, RATE, WARM_UP
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
 from robolearn.learners.reference import exact_divergence, sampled_divergence, steered
 from robolearn.tasks.cartpole import CartpoleBalance
@@ -115,6 +116,27 @@ def test_a_run_starts_with_the_networks_of_another_and_counts_from_its_own_start
             assert torch.allclose(value, after["actor_state_dict"][name])
     # The statistics of observations go on: 3 and 2 batches of 16 x 8.
     assert int(after["actor_state_dict"]["obs_normalizer.count"]) == 5 * 128
+
+
+def test_the_estimator_warms_up_where_weights_come_without_moments(make_env):
+    config = PPOConfig(num_steps=8, minibatch_size=64, estimated_groups=("critic",), symmetry="none")
+    env = make_env(CartpoleBalance(), num_envs=16)
+    trained = PPO(env, config)
+    trained.iterate(env)
+    assert float(trained.estimator.adam.rate) == RATE
+    state = trained.state_dict()
+    other = PPO(make_env(CartpoleBalance(), num_envs=16), config, seed=2)
+    other.load_state_dict({key: state[key] for key in ("actor_state_dict", "critic_state_dict")})
+    other.iterate(make_env(CartpoleBalance(), num_envs=16))
+    steps = PASSES * 1  # a batch of 128 samples is one part
+    assert float(other.estimator.adam.rate) == pytest.approx(RATE * steps / WARM_UP)
+    resumed = PPO(make_env(CartpoleBalance(), num_envs=16), config, seed=3)
+    resumed.load_state_dict(other.state_dict())
+    resumed.iterate(make_env(CartpoleBalance(), num_envs=16))
+    assert float(resumed.estimator.adam.rate) == pytest.approx(RATE * 2 * steps / WARM_UP)
+    resumed.load_state_dict(state)  # with moments
+    resumed.iterate(make_env(CartpoleBalance(), num_envs=16))
+    assert float(resumed.estimator.adam.rate) == pytest.approx(RATE)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 Read `world.py` first: what the training loop sees, this rank, its shards and what ranks exchange. `launch.py`
 starts the ranks of one machine with torch's elastic agent and restarts them; `copies.py` keeps the state of the last
 iterations in memory, from which they go on; `watch.py` finds the rank that others wait for.
+
+With `recovery=takeover`, `supervise.py` starts the ranks, `takeover.py` joins them and `beats.py` finds one that hangs.
+`cut.py` is `rollout_share`; `slow.py` names a slow rank.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robolearn.config.run_config import Config
-from robolearn.errors import OtherRankFailed, RunFailed
+from robolearn.errors import OtherRankFailed, RunFailed, tell_line
 from robolearn.files import LOCK, holder, locked
 from robolearn.training.ranks import LOST
 from robolearn.training.ranks.launched import FINAL, FOLDER, GRACE_S, RESTARTS, lost_again, newest_copy
@@ -239,7 +239,7 @@ def _tell(failures: dict[int, Any], ranks: int, reached: int) -> None:
         named.append(f"rank {rank} of {ranks} {how}")
     what = ", ".join(named) or "a rank was lost"
     where = f"iteration {reached}" if reached > 0 else "the start"
-    print(f"robolearn: {what}; all ranks go on from {where}", file=sys.stderr, flush=True)
+    tell_line(f"{what}; all ranks go on from {where}")
 
 
 def _remove_if_unused(folder: Path) -> None:

@@ -94,7 +94,7 @@ class _Ranks:
             OtherRankFailed, RunFailed: see `supervise`.
         """
         if self._lighthouse.poll() is not None:
-            print("robolearn: torchft's lighthouse was lost, and starts again", file=sys.stderr, flush=True)
+            tell_line("torchft's lighthouse was lost, and starts again")
             self._lighthouse = self._light()
         reached = newest_copy()
         if reached > self._reached:
@@ -145,7 +145,8 @@ class _Ranks:
         ended_since = float("inf")
         while any(p.poll() is None for p in self._processes.values()) and len(signals) < 2:
             # All have written the checkpoint before one ends.
-            if any((p.poll() or 0) >= 0 and p.poll() is not None for p in self._processes.values()):
+            codes = [process.poll() for process in self._processes.values()]
+            if any(code is not None and code >= 0 for code in codes):
                 ended_since = min(ended_since, time.monotonic())
             if time.monotonic() > ended_since + GRACE_S:
                 break

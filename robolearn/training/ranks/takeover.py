@@ -11,7 +11,6 @@ from __future__ import annotations
 import concurrent.futures.thread
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from torch._C._distributed_c10d import AllgatherOptions, AllToAllOptions, Prefix
 from robolearn.config.run_config import Config
 from robolearn.core.shards import Shards, owned
 from robolearn.envs.state import Tensor
-from robolearn.errors import MissingError
+from robolearn.errors import ConfigError, MissingError, tell_line
 from robolearn.training.ranks import Regrouped
 from robolearn.training.ranks.beats import Beats, living
 from robolearn.training.ranks.copies import RUN, memory_folder
@@ -52,6 +51,11 @@ class Member:
 
     def __init__(self, run: Config, rank: int) -> None:
         require_torchft()
+        if missing := [name for name in (LIGHTHOUSE, RUN) if name not in os.environ]:
+            raise ConfigError(
+                f"recovery=takeover: {missing[0]} is not set; start the ranks with robolearn train, or use "
+                "recovery=restart under torchrun"
+            )
         from torchft import Manager, ProcessGroupGloo
 
         for name in ("torchft", "torchft_errors", "torchft_quorums", "torchft_commits"):
@@ -123,7 +127,7 @@ class Member:
         missing = [r for r in range(self.run.ranks) if r not in members]
         if world.writes and world.again:
             shown = f"without rank {', '.join(map(str, missing))}" if missing else f"with all {ranks} ranks"
-            print(f"robolearn: the run goes on {shown}", file=sys.stderr, flush=True)
+            tell_line(f"the run goes on {shown}")
         return world
 
     def _leaves_out(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from robolearn.errors import OtherRankFailed
+from robolearn.errors import OtherRankFailed, tell_line
 from robolearn.training.ranks import LOST
 
 BEAT_S = 1.0
@@ -152,9 +151,5 @@ class Watch:
                 f"rank {r} of {self.ranks}" + (f" on {m['host']} (in {m['phase']})" if m else "")
                 for r, m in sorted(late.items())
             )
-            print(
-                f"robolearn: {named or 'a rank'} has not answered for {self.limit_s:g} s (rank_timeout)",
-                file=sys.stderr,
-                flush=True,
-            )
+            tell_line(f"{named or 'a rank'} has not answered for {self.limit_s:g} s (rank_timeout)")
         os._exit(LOST)  # the main thread is inside an exchange that does not end

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from robolearn.cli import main
 from robolearn.training.metrics import read_metrics
-from tests.training.ranks.processes import TINY, run, said, start, until
+from tests.training.ranks.processes import TINY, run, said
 
 TASK = """
 import os, time
@@ -51,9 +52,7 @@ def test_a_slow_rank_is_cut_and_the_log_counts_the_steps_that_were_taken(how, tm
 @pytest.mark.slow
 def test_a_cut_run_says_that_it_does_not_go_on_bit_for_bit(tmp_path):
     words = [*TINY, "max_iterations=3", "ranks=2", "rollout_share=0.5"]
-    launcher = start(tmp_path / "run", *words)
-    assert until(lambda: launcher.poll() is not None)
-    assert launcher.returncode == 0, said(tmp_path / "run")
+    assert run(tmp_path / "run", *words) == 0, said(tmp_path / "run")
     assert run(tmp_path / "more", f"resume={tmp_path / 'run'}", "max_iterations=4") == 0
     assert "not bit for bit" in said(tmp_path / "more")
 
@@ -65,11 +64,18 @@ def test_a_cut_run_says_that_it_does_not_go_on_bit_for_bit(tmp_path):
         (["rollout_share=0.5", "ranks=1"], "rollout_share"),
         (["rollout_share=0", "ranks=2"], "rollout_share"),
         (["rollout_share=0.5", "ranks=2", "learner.rnn=gru"], "learner.rnn"),
-        (["rollout_share=0.5", "ranks=2", "learner=shac", "shards=2", "backend=differentiable"], "shac"),
     ],
 )
-def test_a_setting_that_cannot_be_cut_is_refused(words, named, tmp_path):
-    small = [word for word in TINY if "learner" not in word or not any("shac" in w for w in words)]
-    assert run(tmp_path / "run", *small, *words, "max_iterations=1") == 2
-    assert named in said(tmp_path / "run")
+def test_a_setting_that_cannot_be_cut_is_refused(words, named, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *TINY, *words, "max_iterations=1", "output=run"]) == 2
+    assert named in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_learner_that_needs_complete_rollouts_is_refused_by_the_ranks_and_leaves_no_folder(tmp_path):
+    words = ["task=cartpole_balance", "num_envs=32", "ranks=2", "shards=2", "rollout_share=0.5"]
+    assert run(tmp_path / "run", *words, "learner=shac", "backend=differentiable", "max_iterations=1") == 2
+    assert "learner=shac" in said(tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -396,6 +396,16 @@ def test_a_rank_with_another_setting_is_named(second, key, tmp_path):
     assert "rank 1 of 2" in _line_with(key, tmp_path)
 
 
+def test_takeover_is_refused_where_robolearn_has_not_started_the_ranks(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("torchft")
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", *TINY, "max_iterations=1", TAKEOVER, "output=run"]) == 2
+    assert "ROBOLEARN_LIGHTHOUSE" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_a_rank_with_another_version_installed_is_named_with_both(tmp_path):
     package = Path(robolearn.__file__).parent
