@@ -104,8 +104,9 @@ def test_a_complete_trial_without_a_value_ends_the_search_with_the_reason(tmp_pa
 @pytest.mark.slow
 def test_a_search_keeps_the_best_trial_and_prunes_worse_ones(tmp_path: Path) -> None:
     folder = tmp_path / "s"
-    more = ["max_iterations=300", "--trials", "8", f"output={folder}"]
-    code, output = finish(start(folder, *SEARCH, *more))
+    # One at a time: which settings Optuna proposes, and which trials are worse, does not depend on the load.
+    more = ["max_iterations=300", "--trials", "8", "--jobs", "1", f"output={folder}"]
+    code, output = finish(start(folder, *SEARCH[:-2], *more))
     assert code == 0, output
     runs = state.load(folder).runs
     assert len(runs) == 8
