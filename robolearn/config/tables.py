@@ -83,6 +83,11 @@ LEARNERS = {
         "proximal policy optimization with a central critic",
         devices=("cpu", "cuda"),
     ),
+    "grpo": Row(
+        "robolearn.learners.grpo.grpo:GRPO",
+        "group-relative policy optimization: rollouts of one start are compared, without a critic",
+        devices=("cpu", "cuda"),
+    ),
     "shac": Row(
         "robolearn.learners.shac.shac:SHAC",
         "short-horizon actor-critic: first-order gradients through the simulator",

@@ -16,9 +16,36 @@ import torch
 from rsl_rl.models import MLPModel
 from torch import nn
 
+from robolearn.core.learner_env import LearnerEnv
 from robolearn.envs.state import Tensor
 from robolearn.learners.optimizer import DeviceAdam
-from robolearn.tasks.mdp.symmetry import Reflection
+from robolearn.tasks.mdp.symmetry import Reflection, Symmetry
+
+
+def choose_symmetry(
+    env: LearnerEnv, wanted: str, hidden: Sequence[int], rnn: str = "none"
+) -> Symmetry | None:
+    """The left-right symmetry that a learner's networks with these `hidden` layers use, as its setting `wanted` says;
+    None without.
+
+    Raises:
+        ValueError: a symmetry is asked for that the task or the networks do not have.
+    """
+    symmetry = env.symmetry() if wanted != "none" else None
+    asked = wanted in ("augment", "equivariant")
+    if symmetry is None:
+        if asked:
+            raise ValueError(
+                f"learner.symmetry={wanted}: the task or its robot has no symmetry; use learner.symmetry=none"
+            )
+        return None
+    if asked and rnn != "none":
+        raise ValueError(
+            f"learner.symmetry={wanted}: the recurrent state of a mirror image is unknown; "
+            f"use learner.symmetry=none with learner.rnn={rnn}"
+        )
+    fits = rnn == "none" and not any(width % 2 for width in hidden)
+    return symmetry if fits or wanted != "auto" else None
 
 
 class Equivariance:

@@ -23,7 +23,7 @@ from robolearn.learners.optimizer import DeviceAdam
 from robolearn.learners.rollout import Batch, permutations
 from robolearn.learners.workers import Workers, map_each
 from robolearn.tasks.mdp.context import Random
-from robolearn.tasks.mdp.symmetry import Reflection
+from robolearn.tasks.mdp.symmetry import Reflection, Symmetry, joined
 
 PASSES = 2
 """Passes over a batch."""
@@ -40,6 +40,17 @@ optimization"."""
 class _Groups(Protocol):
     actor_groups: tuple[str, ...]
     estimated_groups: tuple[str, ...]
+
+
+def estimated_sides(exact: Symmetry | None, config: _Groups) -> tuple[Reflection, Reflection] | None:
+    """Reflections of the actor's observations and of what it estimates; None without symmetry."""
+    if exact is None:
+        return None
+    seen, wanted = (
+        joined([exact.groups[name] for name in groups])
+        for groups in (config.actor_groups, config.estimated_groups)
+    )
+    return seen, wanted
 
 
 class Estimator:

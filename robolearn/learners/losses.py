@@ -36,17 +36,24 @@ def entropy(std: Tensor) -> Tensor:
 
 
 def clipped_surrogate(
-    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip: float, weight: Tensor | None = None
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantage: Tensor,
+    clip: float,
+    weight: Tensor | None = None,
+    clip_high: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """PPO's loss (Schulman et al., 2017, eq. 7, negated) and the share of samples it clips, () each; inputs (B,).
 
-    With `weight` each sample counts by its own: decoupled PPO's loss, see `robolearn.learners.ppo.correction`.
+    With `weight` each sample counts by its own: decoupled PPO's loss, see `robolearn.learners.ppo.correction`. Ratios
+    are clipped to within 1 - `clip` and 1 + `clip_high`, which is `clip` where omitted.
     """
     ratio = (log_prob - old_log_prob).exp()
-    clipped = ratio.clamp(1 - clip, 1 + clip)
+    clipped = ratio.clamp(1 - clip, 1 + (clip if clip_high is None else clip_high))
     gain = torch.min(ratio * advantage, clipped * advantage)
     loss = -(gain if weight is None else weight * gain).mean()
-    return loss, ((ratio - 1).abs() > clip).float().mean()
+    beyond = (ratio - 1).abs() > clip if clip_high is None else ratio != clipped
+    return loss, beyond.float().mean()
 
 
 def value_loss(value: Tensor, returns: Tensor, old_value: Tensor | None, clip: float) -> Tensor:

@@ -7,6 +7,8 @@ which also the steering of its weight is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from robolearn.envs.state import Tensor
@@ -83,6 +85,26 @@ def sampled_divergence(
     Schulman (2020), "Approximating KL Divergence", where it is k3."""
     log_ratio = log_prob(action, reference, reference_std) - log_prob(action, mean, std)
     return (log_ratio.exp() - 1 - log_ratio).mean()
+
+
+def divergence_from(
+    reference: Reference, estimator: str, part: Mapping[str, Tensor], mean: Tensor, std: Tensor
+) -> Tensor:
+    """KL divergence () of the learned policy, means (B, A) and standard deviations (A,), from the reference, with a
+    gradient. `part` holds the `action` and the reference's mean, `reference`, of the samples, (B, A) each."""
+    theirs = part["reference"], reference.std
+    if estimator == "exact":
+        return exact_divergence(mean, std, *theirs)
+    return sampled_divergence(part["action"], mean, std, *theirs)
+
+
+@torch.no_grad()
+def steer(weight: Tensor, epoch: Tensor, number: int, wanted: float) -> None:
+    """Change the weight () by the divergence of the last epoch from the one wanted; `epoch` (L + 1,) are the sums of
+    the losses in it, of which the divergence is this `number`, and how many steps it had."""
+    found = epoch[number] / epoch[-1].clamp(min=1.0)
+    new = steered(weight, found.float(), wanted)
+    weight.copy_(torch.where(epoch[-1] > 0, new, weight))
 
 
 def steered(weight: Tensor, found: Tensor, wanted: float) -> Tensor:

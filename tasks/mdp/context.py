@@ -99,6 +99,8 @@ class Random:
         seeds = [seed] if isinstance(seed, int) else seed
         self.generators = [torch.Generator(device).manual_seed(each) for each in seeds]
         self._used: Sequence[bool] = [True] * len(self.generators)
+        self.group_size = 1
+        """Neighbouring rows that are drawn the same: environments that differ in their actions alone."""
         self._bounds: dict[Any, tuple[Tensor, Tensor]] = {}
 
     def fork(self) -> Random:
@@ -145,6 +147,12 @@ class Random:
         return self._drawn(torch.randn, shape)
 
     def _drawn(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
+        if self.group_size > 1:
+            some = self._each_drawn(draw, (shape[0] // self.group_size, *shape[1:]))
+            return some[:, None].expand(-1, self.group_size, *shape[1:]).reshape(shape)
+        return self._each_drawn(draw, shape)
+
+    def _each_drawn(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
         if len(self.generators) == 1 and self._used[0]:
             return draw(shape, generator=self.generator, device=self.device)
         share = (shape[0] // len(self.generators), *shape[1:])

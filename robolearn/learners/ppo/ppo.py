@@ -19,7 +19,8 @@ from robolearn.core.threads import one_thread
 from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError
-from robolearn.learners.estimator import Estimator
+from robolearn.learners.equivariance import choose_symmetry
+from robolearn.learners.estimator import Estimator, estimated_sides
 from robolearn.learners.learner import Report
 from robolearn.learners.networks import build_model, deviation, require_unfolded, rnn_of
 from robolearn.learners.policy import Policy, PolicySpec
@@ -103,7 +104,9 @@ class PPO:
             _require_fit(config)
         self.device = env.device
         self.random = Random(shards.seeds(seed), self.device)
-        self.symmetry = self._choose_symmetry(env)
+        hidden = (*config.actor_hidden, *config.critic_hidden)
+        hidden += config.estimator_hidden if config.estimated_groups else ()
+        self.symmetry = choose_symmetry(env, config.symmetry, hidden, config.rnn)
         self.batch = empty_batch(env, config, config.steps_of(shards.whole(env.num_envs)))
         self.precision = choose_precision(config.precision, self.device)
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
@@ -405,35 +408,13 @@ class PPO:
 
     # ------------------------------------------------------------------ the rest
 
-    def _choose_symmetry(self, env: LearnerEnv) -> Symmetry | None:
-        c, wanted = self.config, self.config.symmetry
-        symmetry = env.symmetry() if wanted != "none" else None
-        if symmetry is None:
-            if wanted in ("augment", "equivariant"):
-                raise ValueError(
-                    f"learner.symmetry={wanted}: the task or its robot has no symmetry; use learner.symmetry=none"
-                )
-            return None
-        if wanted in ("augment", "equivariant") and c.rnn != "none":
-            raise ValueError(
-                f"learner.symmetry={wanted}: the recurrent state of a mirror image is unknown; "
-                f"use learner.symmetry=none with learner.rnn={c.rnn}"
-            )
-        hidden = (*c.actor_hidden, *c.critic_hidden, *(c.estimator_hidden if c.estimated_groups else ()))
-        fits = c.rnn == "none" and not any(width % 2 for width in hidden)
-        return symmetry if fits or wanted != "auto" else None
-
     def _make_estimator(self, exact: Symmetry | None) -> Estimator | None:
         c = self.config
         if not c.estimated_groups:
             return None
-        both = None
-        if exact is not None:
-            seen, wanted = (
-                joined([exact.groups[g] for g in groups]) for groups in (c.actor_groups, c.estimated_groups)
-            )
-            both = seen, wanted
-        return Estimator(self.actor, c, self.random, both, self.shards, self._shard_workers)
+        return Estimator(
+            self.actor, c, self.random, estimated_sides(exact, c), self.shards, self._shard_workers
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Weights under rsl_rl's names, so that its runner loads them, and what exact resume needs."""

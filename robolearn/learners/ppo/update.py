@@ -17,7 +17,7 @@ from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.correction import Correction
 from robolearn.learners.precision import autocast
 from robolearn.learners.recurrent import ActorRecurrence
-from robolearn.learners.reference import Reference, exact_divergence, sampled_divergence, steered
+from robolearn.learners.reference import Reference, divergence_from, steer
 from robolearn.learners.rollout import Batch
 from robolearn.learners.workers import Workers
 from robolearn.tasks.mdp.symmetry import Symmetry
@@ -82,7 +82,8 @@ class Update(Engine):
         self._begin(batch.parts(returns, self.shards), batch.parts(value, self.shards))
         self._tables = self._tables_of(batch, advantage, returns, value, stale)
         self.take(orders, returns.numel())
-        self._steer()
+        if self.reference is not None and self.config.reference_kl:
+            steer(self.coefficient, self._epoch, REFERENCE, self.config.reference_kl)
 
     def read(self) -> dict[str, float]:
         """See `Engine.read`."""
@@ -117,27 +118,11 @@ class Update(Engine):
         squared = value_loss(value, part["returns"], part.get("value"), c.clip)
         bonus = entropy(std)
         loss = surrogate + c.value_loss_coef * squared - c.entropy_coef * bonus
-        apart = torch.zeros_like(moved) if self.reference is None else self._apart(part, mean, std)
+        apart = torch.zeros_like(moved)
         if self.reference is not None:
+            apart = divergence_from(self.reference, c.reference_estimator, part, mean, std)
             loss = loss + self.coefficient * apart
         return loss, torch.stack((surrogate, squared, bonus, moved, clipped, apart))
-
-    def _apart(self, part: dict[str, Tensor], mean: Tensor, std: Tensor) -> Tensor:
-        """KL divergence () of the learned policy from the reference, with a gradient."""
-        assert self.reference is not None
-        theirs = part["reference"], self.reference.std
-        if self.config.reference_estimator == "exact":
-            return exact_divergence(mean, std, *theirs)
-        return sampled_divergence(part["action"], mean, std, *theirs)
-
-    @torch.no_grad()
-    def _steer(self) -> None:
-        """Change the weight of the reference by the divergence of the last epoch from the wanted one."""
-        if self.reference is None or not self.config.reference_kl:
-            return
-        found = self._epoch[REFERENCE] / self._epoch[-1].clamp(min=1.0)
-        new = steered(self.coefficient, found.float(), self.config.reference_kl)
-        self.coefficient.copy_(torch.where(self._epoch[-1] > 0, new, self.coefficient))
 
     # ------------------------------------------------------------------ tables
 
