@@ -47,13 +47,16 @@ class StepSettings(Protocol):
     min_learning_rate: float
     max_learning_rate: float
     desired_kl: float
-    final_kl: float
     max_kl: float
     max_grad_norm: float
 
     @property
     def schedule(self) -> str:
         """adaptive, or fixed."""
+
+    @property
+    def final_kl(self) -> float:
+        """0 where the wanted divergence does not follow the task's curricula."""
 
 
 class Net(NamedTuple):

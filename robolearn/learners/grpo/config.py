@@ -100,7 +100,9 @@ class GRPOConfig:
             )
         if self.max_kl < self.desired_kl:
             raise ValueError(f"max_kl={self.max_kl:g} is below desired_kl={self.desired_kl:g}; raise it")
-        if self.group_size == 1 and (self.baseline in ("group", "leave_one_out") or self.normalize == "group"):
+        if self.group_size == 1 and (
+            self.baseline in ("group", "leave_one_out") or self.normalize == "group"
+        ):
             raise ValueError(
                 f"group_size=1 has nothing to compare with in baseline={self.baseline}, normalize={self.normalize}; "
                 "use 2 or more (8 and 16 are usual), or baseline=batch with normalize=batch"

@@ -156,21 +156,14 @@ class GRPO:
         first = rows // size * size
         env.restore(env.snapshot(), first + drawn[first])
         if not self.config.num_steps:
-            env.reset()  # a copy all the same: levels of curricula belong to the environment, not to the episode
+            env.reset()  # after the copy: levels of curricula belong to the environment, and a group has one
 
     def _told(self, returns: Tensor, valid: Tensor) -> Tensor:
         """(4,) what is reported of rollouts with these `returns` (N,) and steps in `valid` (T, N): the mean return, the
         mean spread in a group, the share of groups without any, and the mean length."""
         spread = group_spread(returns, self.config.group_size)
-        numbers = (
-            (returns, 1.0),
-            (spread, 1.0),
-            ((spread == 0).float(), 1.0),
-            (valid.sum(dim=0).float(), 1.0),
-        )
-        return torch.stack(
-            [self.shards.mean([part.mean() for part in self.shards.parts(x)]) for x, _ in numbers]
-        )
+        numbers = returns, spread, (spread == 0).float(), valid.sum(dim=0).float()
+        return torch.stack([self.shards.mean([x.mean() for x in self.shards.parts(of)]) for of in numbers])
 
     def _orders(self, valid: Tensor) -> tuple[list[list[Tensor]], int]:
         """For each epoch a permutation of each shard's samples in `valid` (T, N), and how many samples that is here.

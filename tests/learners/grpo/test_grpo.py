@@ -1,0 +1,354 @@
+"""GRPO: how rollouts of a group are compared, that they differ in their actions alone, and that it learns."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from robolearn import config
+from robolearn.cli import main
+from robolearn.core.shards import Shards
+from robolearn.errors import ConfigError
+from robolearn.learners.grpo.advantage import (
+    alive,
+    credited,
+    group_advantage,
+    group_spread,
+    returns_to_go,
+    weights,
+)
+from robolearn.learners.grpo.config import GRPOConfig
+from robolearn.learners.grpo.grpo import GRPO
+from robolearn.learners.losses import clipped_surrogate
+from robolearn.tasks.mdp.context import Random
+from robolearn.training import checkpoint
+from robolearn.training.build import build_env
+from robolearn.training.metrics import read_metrics
+from robolearn.training.train import train
+from tests.training.ranks.processes import differing, run
+
+CARTPOLE = ["task=cartpole_balance", "learner=grpo", "num_envs=32", "torch_threads=1"]
+CARTPOLE += ["learner.actor_hidden=[16]", "learner.minibatch_size=256"]
+HUMANOID = ["task=humanoid_walk", "learner=grpo", "num_envs=16", "learner.group_size=4", "torch_threads=1"]
+RETURNS = torch.tensor([[1.0, 2.0, 3.0, 6.0, 5.0, 5.0, 5.0, 5.0]])
+"""Two groups of 4: mean 3 and variance (4 + 1 + 0 + 9) / 4 = 3.5; no spread."""
+
+
+def made(words):
+    """A learner and its environments."""
+    resolved = config.resolve(words)
+    env = build_env(resolved, resolved.num_envs, training=True)
+    return GRPO(env, resolved.learner, seed=3), env
+
+
+# ------------------------------------------------------------------------------------ advantages
+
+
+def test_a_group_is_compared_with_its_mean_and_divided_by_its_spread():
+    found = group_advantage(RETURNS, 4, "group", "group")
+    assert found[0, :4].tolist() == pytest.approx([x / 3.5**0.5 for x in (-2, -1, 0, 3)])
+    assert found[0, 4:].tolist() == [0, 0, 0, 0]
+
+
+def test_without_the_division_advantages_are_differences_of_returns():
+    assert group_advantage(RETURNS, 4, "group", "none").tolist() == [[-2, -1, 0, 3, 0, 0, 0, 0]]
+
+
+def test_rloo_compares_with_the_mean_of_the_others():
+    found = group_advantage(RETURNS, 4, "leave_one_out", "none")
+    # 1 - (2 + 3 + 6) / 3, 2 - (1 + 3 + 6) / 3, 3 - 3, 6 - 2.
+    assert found[0].tolist() == pytest.approx([-8 / 3, -4 / 3, 0, 4, 0, 0, 0, 0])
+
+
+def test_reinforce_plus_plus_compares_with_all_and_divides_by_the_spread_of_all():
+    found = group_advantage(RETURNS, 4, "batch", "batch")
+    # The mean of all is 4, the variance (9 + 4 + 1 + 4 + 4 * 1) / 8 = 2.75.
+    assert found[0].tolist() == pytest.approx([x / 2.75**0.5 for x in (-3, -2, -1, 2, 1, 1, 1, 1)])
+
+
+def test_a_mean_of_the_group_may_be_divided_by_the_spread_of_all():
+    found = group_advantage(RETURNS, 4, "group", "batch")
+    assert found[0].tolist() == pytest.approx([x / (14 / 8) ** 0.5 for x in (-2, -1, 0, 3, 0, 0, 0, 0)])
+
+
+@pytest.mark.parametrize("normalize", ["group", "batch", "none"])
+@pytest.mark.parametrize("baseline", ["group", "leave_one_out"])
+def test_a_group_has_mean_zero_and_one_without_spread_is_zero(baseline, normalize):
+    returns = 10 + torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
+    # A mean of eight equal numbers such as 0.1 and 1e3 + 0.1 is rounded: what is left must not be divided by itself.
+    returns[:, 8:16], returns[:, 16:24] = 0.1, 1e3 + 0.1
+    found = group_advantage(returns, 8, baseline, normalize).view(5, 8, 8)
+    assert found.mean(dim=-1).abs().max() < 1e-5
+    assert not found[:, 1:3].any()
+    assert found[:, 0].abs().max() > 0.1
+
+
+def test_statistics_of_shards_are_those_of_all():
+    returns = torch.randn(3, 32, generator=torch.Generator().manual_seed(1))
+    for baseline, normalize in (("batch", "batch"), ("group", "batch")):
+        one = group_advantage(returns, 4, baseline, normalize)
+        many = group_advantage(returns, 4, baseline, normalize, Shards(4))
+        assert torch.allclose(one, many, atol=1e-6)
+
+
+def test_the_spread_of_equal_returns_is_zero():
+    assert group_spread(RETURNS[0], 4).tolist() == pytest.approx([3.5**0.5, 0])
+
+
+def test_steps_after_the_end_of_an_episode_count_neither_as_rewards_nor_as_samples():
+    reward = torch.tensor([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]])
+    done = torch.tensor([[False, False], [True, False], [False, True]])
+    valid = alive(done)
+    assert valid.tolist() == [[True, True], [True, True], [False, True]]
+    # 1 + 2/2 and 2; 1 + 2/2 + 4/4, 2 + 4/2 and 4.
+    assert returns_to_go(reward, valid, 0.5).tolist() == [[2, 3], [2, 4], [0, 4]]
+    assert credited(reward, valid, 0.5, "outcome").tolist() == [[2, 3]]
+    assert credited(reward, valid, 0.5, "to_go").tolist() == [[2, 3], [2, 4], [0, 4]]
+
+
+def test_by_length_each_rollout_counts_as_much_as_any_other():
+    valid = torch.tensor([[True, True], [False, True], [False, True]])
+    # Lengths 1 and 3, 2 on average.
+    assert weights(valid, "rollout")[:, 1].tolist() == pytest.approx([2 / 3] * 3)
+    assert (weights(valid, "rollout") * valid).sum(dim=0).tolist() == pytest.approx([2, 2])
+    assert (weights(valid, "step") * valid).sum(dim=0).tolist() == [1, 3]
+
+
+def test_better_actions_may_gain_more_than_worse_ones_lose():
+    new, old = torch.tensor([1.5, 0.5]).log(), torch.zeros(2)
+    advantage = torch.tensor([1.0, -1.0])
+    # Ratios 1.5 and 0.5 are clipped to 1.4 and 0.8: gains 1.4 and min(-0.5, -0.8).
+    loss, share = clipped_surrogate(new, old, advantage, 0.2, clip_high=0.4)
+    assert (loss.item(), share.item()) == pytest.approx((-(1.4 - 0.8) / 2, 1.0))
+
+
+# ------------------------------------------------------------------------------------ groups
+
+
+@pytest.mark.parametrize("seed", [5, [5, 6]], ids=["one generator", "two shards"])
+def test_rows_of_a_group_are_drawn_alike_and_groups_differ(seed):
+    random = Random(seed, torch.device("cpu"))
+    random.group_size = 4
+    for drawn in (random.rand(16, 3), random.randn(16), random.uniform((0.0, 1.0), (1.0, 2.0), 16)):
+        grouped = drawn.view(4, 4, -1)
+        assert torch.equal(grouped, grouped[:, :1].expand_as(grouped))
+        assert len(grouped[:, 0].unique(dim=0)) == 4
+
+
+def rows_of(env):
+    """Everything that an environment is, by name: (N, ...) each."""
+    found = env.snapshot()
+    rows = {f"state.{name}": x for name, x in found["state"].items() if name != "stats"}
+    rows |= {f"backend.{name}": x for name, x in found["backend"].items() if isinstance(x, torch.Tensor)}
+    return {name: x for name, x in rows.items() if x.dim() and len(x) == env.num_envs}
+
+
+def unequal_in_groups(env, size, only=""):
+    return [
+        name
+        for name, x in rows_of(env).items()
+        if only in name and not torch.equal(x, x[torch.arange(len(x)) // size * size])
+    ]
+
+
+@pytest.mark.parametrize("steps", [6, 0], ids=["segments", "episodes"])
+def test_a_group_starts_with_equal_bits_and_groups_differ(steps):
+    learner, env = made([*HUMANOID, f"learner.num_steps={steps}", "task.episode_length_s=0.4"])
+    for _ in range(2):
+        learner.iterate(env)
+        assert unequal_in_groups(env, 4, "observations.policy")
+        learner.start_together(env)
+        assert unequal_in_groups(env, 4) == []
+        assert len(rows_of(env)["state.observations.policy"].unique(dim=0)) == 4
+
+
+def test_with_equal_actions_a_group_stays_equal_through_pushes_commands_and_resets():
+    words = [*HUMANOID, "learner.num_steps=6", "task.episode_length_s=0.5", "task.pushes.seconds=[0.1,0.2]"]
+    words += ["task.action_delay=[0,2]", "task.observation_delay=[0,1]"]
+    learner, env = made([*words, "task.commands.seconds=[0.1,0.3]"])
+    learner.start_together(env)
+    random = torch.Generator().manual_seed(0)
+    pushed, ended = False, False
+    for _ in range(40):
+        action = torch.randn(4, env.num_actions, generator=random).repeat_interleave(4, dim=0)
+        result = env.step(action)
+        pushed, ended = pushed or bool(result.exogenous.any()), ended or bool(result.done.any())
+    assert pushed
+    assert ended
+    assert unequal_in_groups(env, 4) == []
+
+
+def test_with_other_actions_commands_and_pushes_of_a_group_stay_the_same():
+    words = [*HUMANOID, "learner.num_steps=6", "task.pushes.seconds=[0.1,0.2]"]
+    learner, env = made([*words, "task.commands.seconds=[0.1,0.3]"])
+    learner.start_together(env)
+    for _ in range(10):
+        env.step(torch.randn(16, env.num_actions))
+    assert unequal_in_groups(env, 4, "observations.policy")
+    for name in ("aim", "command_left", "push_left", "push_time"):
+        assert unequal_in_groups(env, 4, f"episode.{name}") == []
+
+
+def test_a_group_may_start_where_any_of_its_members_was():
+    learner, env = made([*CARTPOLE, "learner.num_steps=4"])
+    first = []
+    for _ in range(12):
+        learner.iterate(env)
+        before = env.observations["policy"].clone()
+        learner.start_together(env)
+        same = (before[:8] == env.observations["policy"][0]).all(dim=1)
+        first.append(int(same.nonzero()[0]))
+    assert len(set(first)) > 2
+
+
+def test_only_steps_before_the_end_of_an_episode_are_learned_and_each_of_them():
+    learner, _ = made([*CARTPOLE, "learner.num_steps=64", "learner.num_epochs=2"])
+    valid = torch.arange(64)[:, None] < torch.randint(
+        1, 64, (32,), generator=torch.Generator().manual_seed(0)
+    )
+    orders, samples = learner._orders(valid)
+    for (order,) in orders:
+        assert len(order) == samples
+        assert valid.flatten()[order].all()
+        assert samples <= valid.numel()
+        assert abs(samples - int(valid.sum())) <= 256  # whole minibatches
+        assert len(order.unique()) == min(samples, int(valid.sum()))
+
+
+# ------------------------------------------------------------------------------------ the update
+
+
+def test_the_divergence_from_the_reference_has_a_gradient_that_finite_differences_find(trained):
+    learner, env = made(
+        [*CARTPOLE, "learner.num_steps=8", f"learner.reference={trained}", "learner.reference_coef=0.5"]
+    )
+    learner.iterate(env)
+    batch, update = learner.batch, learner.update
+    valid = alive(batch.done)
+    zero = torch.zeros_like(batch.reward)
+    update._tables = update._tables_of(
+        batch, zero, torch.ones_like(zero)
+    )  # no advantage: the divergence alone
+    part = {name: x.double() for name, x in update._tables.items()}
+    learner.actor.double()
+    update.reference.std = update.reference.std.double()
+    update._old_std = update._old_std.double()
+    update.coefficient = update.coefficient.double()
+    bias = learner.actor.mlp[-1].bias
+
+    def loss() -> torch.Tensor:
+        return update.objective(part)[0]
+
+    (found,) = torch.autograd.grad(loss(), [bias])
+    with torch.no_grad():
+        sides = []
+        for step in (1e-5, -1e-5):
+            bias += step
+            sides.append(loss())
+            bias -= step
+    assert valid.any()
+    assert found.item() != 0
+    assert found.item() == pytest.approx(((sides[0] - sides[1]) / 2e-5).item(), rel=1e-4)
+
+
+def test_the_policy_stays_nearer_to_a_reference_with_a_larger_coefficient(trained, tmp_path):
+    found = []
+    for coefficient in (0, 10):
+        words = [*CARTPOLE, "learner.num_steps=16", f"learner.reference={trained}", "max_iterations=6"]
+        words += ["learner.actor_hidden=[8]", f"weights={trained}"]
+        folder = train(
+            config.resolve(
+                [*words, f"learner.reference_coef={coefficient}", f"output={tmp_path / str(coefficient)}"]
+            )
+        )
+        found.append(read_metrics(folder / "metrics.jsonl")[-1]["loss/reference_kl"])
+    assert 0 <= found[1] < found[0] / 2
+
+
+# ------------------------------------------------------------------------------------ a run
+
+
+@pytest.mark.parametrize("steps", [16, 0], ids=["segments", "episodes"])
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(steps, tmp_path):
+    words = [*CARTPOLE, f"learner.num_steps={steps}", "task.episode_length_s=1.0"]
+    straight = train(config.resolve([*words, "max_iterations=4", f"output={tmp_path / 'straight'}"]))
+    stopped = tmp_path / "stopped"
+    train(config.resolve([*words, "max_iterations=2", f"output={stopped}"]))
+    assert main(["train", f"resume={stopped}", "max_iterations=4"]) == 0
+    assert differing(straight, stopped) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ranks_give_the_same_bits(tmp_path):
+    words = [
+        "task=humanoid_walk",
+        "learner=grpo",
+        "num_envs=64",
+        "learner.group_size=4",
+        "learner.num_steps=8",
+    ]
+    for ranks in (1, 2):
+        assert run(tmp_path / str(ranks), *words, "max_iterations=3", f"ranks={ranks}") == 0
+    assert differing(tmp_path / "1", tmp_path / "2") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["num_envs=30"], "num_envs=30"),
+        (["num_envs=32", "ranks=1", "shards=8"], "shards"),
+        (["learner.group_size=1"], "group_size=1"),
+        (["learner.rnn=gru"], "learner.rnn"),
+        (["learner.reference_kl=0.1", "learner.reference_coef=0"], "reference_coef=0"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_by_name(words, named, tmp_path, capsys):
+    assert main(["train", *CARTPOLE, *words, "max_iterations=1", f"output={tmp_path / 'run'}"]) == 2
+    assert named in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_environments_that_cannot_be_restored_are_refused(tmp_path, capsys):
+    words = ["task=gymnasium:Pendulum-v1", "learner=grpo", "num_envs=8", "max_iterations=1"]
+    assert main(["train", *words, f"output={tmp_path / 'run'}"]) == 2
+    assert "learner=grpo" in capsys.readouterr().err
+
+
+def test_a_policy_of_ppo_is_a_start_and_its_estimates_are_learned_on(tmp_path):
+    words = [*HUMANOID, "learner.num_steps=4", "weights=pretrained:humanoid_walk", "max_iterations=2"]
+    words += ["learner.estimated_groups=[estimated]", "learner.actor_hidden=[256,128]"]
+    folder = train(config.resolve([*words, f"output={tmp_path / 'run'}"]))
+    assert "loss/estimate" in read_metrics(folder / "metrics.jsonl")[0]
+    state = checkpoint.load(folder / "latest.pt")["actor_state_dict"]
+    before = checkpoint.load(*reversed(checkpoint.find_run("pretrained:humanoid_walk")))["actor_state_dict"]
+    moved = state["mlp.0.weight"] - before["mlp.0.weight"]
+    assert 0 < moved.abs().max() < 0.05
+
+
+@pytest.mark.slow
+def test_cartpole_learns_to_balance(tmp_path):
+    words = [
+        "task=cartpole_balance",
+        "learner=grpo",
+        "num_envs=128",
+        "learner.num_steps=32",
+        "torch_threads=1",
+    ]
+    words += ["learner.minibatch_size=512", "max_iterations=40"]
+    folder = train(config.resolve([*words, f"output={tmp_path / 'run'}"]))
+    rows = read_metrics(folder / "metrics.jsonl")
+    assert rows[-1]["episode/length"] > 3 * rows[1]["episode/length"]
+    assert main(["eval", str(folder), "--episodes", "16"]) == 0
+
+
+def test_an_older_checkpoint_of_the_learner_names_what_is_missing(tmp_path):
+    learner, _ = made([*CARTPOLE, "learner.num_steps=4"])
+    with pytest.raises(ConfigError, match="actor_state_dict"):
+        checkpoint.restore({"iter": 1, "infos": None}, learner, None)
+
+
+def test_a_batch_is_an_episode_long_where_no_steps_are_given():
+    learner, env = made([*CARTPOLE, "task.episode_length_s=0.6"])
+    assert len(learner.batch.reward) == env.max_episode_steps
+    assert GRPOConfig().num_steps == 0
