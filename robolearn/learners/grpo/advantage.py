@@ -88,7 +88,7 @@ def _mean(grouped: Tensor, shards: Shards) -> Tensor:
 
 
 def weights(valid: Tensor, length: str, shards: Shards = ONE) -> Tensor:
-    """(T, N) weight of each step in the loss, 1 on average over the steps in `valid` (T, N); see `GRPOConfig.length`."""
+    """(T, N) weight of each step in the loss, 1 on average over those in `valid` (T, N); see `GRPOConfig.length`."""
     if length == "step":
         return torch.ones_like(valid, dtype=torch.float32)
     lengths = valid.sum(dim=0).float()

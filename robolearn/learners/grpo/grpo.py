@@ -255,10 +255,8 @@ def _require_groups(env: LearnerEnv, size: int, shards: Shards) -> None:
         )
     share = env.num_envs // shards.count
     if share % size:
-        of = "num_envs" if shards.single else "num_envs / shards"
-        raise ConfigError(
-            f"{of}={share} is not a multiple of learner.group_size={size}; use {of}={max(1, round(share / size)) * size}"
-        )
+        of, fits = "num_envs" if shards.single else "num_envs / shards", max(1, round(share / size)) * size
+        raise ConfigError(f"{of}={share} is not a multiple of learner.group_size={size}; use {of}={fits}")
 
 
 def _empty_batch(env: LearnerEnv, config: GRPOConfig) -> Batch:
