@@ -82,6 +82,21 @@ class CartpoleSwingup(Task):
         "learner.activation": "tanh",
     }
     learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "grpo": {
+            "num_envs": 128,
+            "max_iterations": 100,
+            # Rollouts of 1.3 s, in which noise that lasts moves the pole further than noise that changes each step.
+            "learner.num_steps": 32,
+            "learner.noise_correlation": 0.7,
+            "learner.normalize": "batch",
+            "learner.minibatch_size": 512,
+            "learner.max_learning_rate": 3e-3,
+            "learner.desired_kl": 0.02,
+            "learner.entropy_coef": 0.01,
+            "learner.init_std": 1.0,
+            "learner.actor_hidden": (64, 64),
+            "learner.activation": "tanh",
+        },
         "shac": {
             "num_envs": 64,
             "max_iterations": 400,

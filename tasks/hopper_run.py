@@ -102,6 +102,23 @@ class HopperRun(Task):
         "learner.activation": "tanh",
     }
     learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "grpo": {
+            "num_envs": 256,
+            "max_iterations": 200,
+            # Long enough for two hops: without a critic, what comes after a rollout counts for nothing.
+            "learner.num_steps": 48,
+            "learner.credit": "to_go",
+            "learner.gamma": 0.99,
+            "learner.noise_correlation": 0.3,
+            "learner.normalize": "batch",
+            "learner.minibatch_size": 512,
+            "learner.max_learning_rate": 3e-3,
+            "learner.desired_kl": 0.03,
+            "learner.max_kl": 0.1,
+            "learner.init_std": 0.8,
+            "learner.actor_hidden": (128, 64),
+            "learner.activation": "tanh",
+        },
         "shac": {
             "num_envs": 128,
             "max_iterations": 1000,
