@@ -301,6 +301,57 @@ def play(
 
 
 @app.command(epilog=EPILOG, context_settings=WIDTH)
+def prefer(
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FOLDER", help="Folder of answers; a begun one is continued.")
+    ],
+    words: Words = None,
+    pairs: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Answers that the folder is to hold at the end.")
+    ] = 100,
+    seconds: Annotated[float, typer.Option(min=0.01, max=60, help="Length of what is compared [s].")] = 2.0,
+    script: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:NAME",
+            help="Function that answers: NAME(first, second) returns 1, 2, or 0 for equal.",
+            show_default=False,
+        ),
+    ] = None,
+    noise: Annotated[
+        float, typer.Option(min=0, max=10, help="Noise of the actions, times what the policy explored with.")
+    ] = 1.0,
+    checkpoints: Annotated[
+        int, typer.Option(min=1, max=1000, help="Checkpoints of the run that act, early to late.")
+    ] = 5,
+    size: Annotated[
+        str | None, typer.Option(metavar="WxH", help="Size of a film; 480x360 where omitted.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of the page; 8080 or the next free one where omitted."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address of the page; 0.0.0.0 lets the network in.")
+    ] = "127.0.0.1",
+) -> int:
+    """Ask which of two films of a run's policies is better: in the browser, with the keys 1, 2, 0 and s.
+
+    The answers train a reward: robolearn train task=... learner.preferences=FOLDER
+
+    \b
+    robolearn prefer --output preferences
+    robolearn prefer runs/hopper_run/2026-01-31_12-00-00 --output preferences --pairs 200 --seconds 2
+    robolearn prefer runs/hopper_run/2026-01-31_12-00-00 --output preferences --script judge.py:judge
+    """
+    from robolearn.commands.prefer.prefer import prefer as ask
+
+    run, overrides = split(words)
+    ask(run, overrides, output, pairs, seconds, script, noise, checkpoints, size, host, port)
+    return OK
+
+
+@app.command(epilog=EPILOG, context_settings=WIDTH)
 def sim(
     overrides: Overrides = None,
     task: Annotated[

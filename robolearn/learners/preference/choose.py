@@ -115,7 +115,7 @@ def choose(
     for _ in range(20 * wanted):
         if len(found) == wanted or len(names) < 2 or not leads:
             break
-        first, second = leads[random.integers(len(leads))], names[random.integers(len(names))]
+        first, second = (one[int(random.integers(len(one)))] for one in (leads, names))
         key = frozenset((first, second))
         if first != second and key not in left_out and key not in found:
             found[key] = (first, second) if random.random() < 0.5 else (second, first)
@@ -125,13 +125,11 @@ def choose(
     used = list(dict.fromkeys(name for pair in pairs for name in pair))
     place = {name: i for i, name in enumerate(used)}
     stacked = _padded([observations[name] for name in used])
-    first, second = (
-        torch.tensor([place[pair[i]] for pair in pairs], device=stacked[0].device) for i in (0, 1)
-    )
-    nothing = torch.zeros(len(pairs), device=stacked[0].device)
-    spread = disagreement.preferred(Compared(*stacked, first, second, nothing, nothing.bool())).std(
-        dim=0, correction=0
-    )
+    device = stacked[0].device
+    sides = [torch.tensor([place[pair[i]] for pair in pairs], device=device) for i in (0, 1)]
+    nothing = torch.zeros(len(pairs), device=device)
+    data = Compared(*stacked, *sides, nothing, nothing.bool())
+    spread = disagreement.preferred(data).std(dim=0, correction=0)
     best = spread.cpu().argsort(descending=True, stable=True)[:count]
     return [pairs[i] for i in best.tolist()]
 

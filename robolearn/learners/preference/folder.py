@@ -22,7 +22,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,7 +55,7 @@ class Answer:
     @property
     def target(self) -> float | None:
         """Wanted probability that the first segment is the better one; None where there is no answer."""
-        return {1: 1.0, 2: 0.0, EQUAL: 0.5}.get(self.answer)  # type: ignore[arg-type]
+        return {1: 1.0, 2: 0.0, EQUAL: 0.5}.get(self.answer)
 
 
 class Preferences:
@@ -150,6 +150,11 @@ class Preferences:
         for answer in self._lines():
             last[answer.pair] = answer
         return {pair: answer for pair, answer in last.items() if answer.answer is not None}
+
+    def last(self, pairs: Collection[Pair]) -> Pair:
+        """The one of these answered pairs whose answer came last."""
+        order = [answer.pair for answer in self._lines()]
+        return max(pairs, key=lambda pair: len(order) - order[::-1].index(pair))
 
     def _lines(self) -> Iterator[Answer]:
         if not self.file.exists():

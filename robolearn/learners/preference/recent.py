@@ -103,7 +103,7 @@ def windows(done: np.ndarray, took: np.ndarray, steps: int) -> list[tuple[int, i
     length, envs = done.shape
     found = []
     for start in range(length - steps + 1):
-        ended = done[start : start + steps - 1].any(axis=0)
-        valid = took[start : start + steps].all(axis=0)
+        ended = np.any(done[start : start + steps - 1], axis=0)
+        valid = np.all(took[start : start + steps], axis=0)
         found += [(start, env) for env in range(envs) if valid[env] and not ended[env]]
     return found
