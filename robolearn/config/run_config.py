@@ -512,7 +512,9 @@ def _allowed(key: str, name: str, named: Mapping[str, str]) -> str:
 
 
 def _refuse_files(tree: Any, path: str, named: Mapping[str, str]) -> None:
-    """Refuses a saved file such as task.robot=path.py:Name that the overrides do not name."""
+    """Refuses a saved file such as task.robot=path.py:Name that the overrides do not name, nor replace."""
+    if isinstance(tree, str) and not registry.is_file(named.get(path, "") or tree):
+        return  # null, for example, takes its place
     if isinstance(tree, str):
         _allowed(path, tree, named)
     elif isinstance(tree, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,7 +33,7 @@ class Server:
     """Serves the page in threads of its own, until closed."""
 
     def __init__(
-        self, actions: dict[str, Action], videos: Path, host: str = HOST, port: int | None = None
+        self, actions: Mapping[str, Action], videos: Path, host: str = HOST, port: int | None = None
     ) -> None:
         """
         Args:
@@ -66,7 +66,7 @@ class Server:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    actions: dict[str, Action]
+    actions: Mapping[str, Action]
     videos: Path
     hosts: set[str] | None
     """Names by which a browser may call the server; None: any. Others are pages that had their name point here."""

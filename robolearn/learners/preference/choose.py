@@ -115,10 +115,10 @@ def choose(
     for _ in range(20 * wanted):
         if len(found) == wanted or len(names) < 2 or not leads:
             break
-        first, second = (one[int(random.integers(len(one)))] for one in (leads, names))
-        key = frozenset((first, second))
-        if first != second and key not in left_out and key not in found:
-            found[key] = (first, second) if random.random() < 0.5 else (second, first)
+        one, other = (each[int(random.integers(len(each)))] for each in (leads, names))
+        key = frozenset((one, other))
+        if one != other and key not in left_out and key not in found:
+            found[key] = (one, other) if random.random() < 0.5 else (other, one)
     pairs = list(found.values())
     if disagreement is None or observations is None or len(pairs) <= count:
         return pairs[:count]
@@ -126,9 +126,9 @@ def choose(
     place = {name: i for i, name in enumerate(used)}
     stacked = _padded([observations[name] for name in used])
     device = stacked[0].device
-    sides = [torch.tensor([place[pair[i]] for pair in pairs], device=device) for i in (0, 1)]
+    first, second = (torch.tensor([place[pair[i]] for pair in pairs], device=device) for i in (0, 1))
     nothing = torch.zeros(len(pairs), device=device)
-    data = Compared(*stacked, *sides, nothing, nothing.bool())
+    data = Compared(*stacked, first, second, nothing, nothing.bool())
     spread = disagreement.preferred(data).std(dim=0, correction=0)
     best = spread.cpu().argsort(descending=True, stable=True)[:count]
     return [pairs[i] for i in best.tolist()]
