@@ -20,11 +20,12 @@ BEFORE, AFTER = "before.", "after."
 class Recent:
     """The last steps of up to `ENVS` environments, at least `steps` of each."""
 
-    def __init__(self, steps: int, num_envs: int) -> None:
-        """`steps`: of a segment."""
-        self.steps = steps
+    def __init__(self, steps: int, num_envs: int, device: torch.device) -> None:
+        """`steps`: of a segment; `device` of the batches."""
+        self.steps, self.device = steps, device
         # Evenly spaced: neighbours may be alike, as where the level of a terrain follows the number.
-        self.envs = [i * num_envs // min(num_envs, ENVS) for i in range(min(num_envs, ENVS))]
+        count = min(num_envs, ENVS)
+        self._index = torch.arange(count, device=device) * num_envs // count
         self._rows: dict[str, Tensor] = {}
 
     @torch.no_grad()
@@ -42,9 +43,8 @@ class Recent:
             **{AFTER + name: batch.terminal[name] for name in groups},
         }
         length = max(self.steps, len(batch.reward))
-        index = torch.tensor(self.envs, device=batch.reward.device)
         for name, value in data.items():
-            now = value.index_select(1, index)
+            now = value.index_select(1, self._index)
             before = self._rows.get(name)
             self._rows[name] = now if before is None else torch.cat((before, now))[-length:]
 
@@ -93,8 +93,7 @@ class Recent:
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """Restore what `state_dict` returned; None: the simulation starts anew, and nothing is known of before."""
-        device = next((value.device for value in self._rows.values()), None)
-        self._rows = {} if state is None else {k: v.clone().to(device or v.device) for k, v in state.items()}
+        self._rows = {} if state is None else {k: v.to(self.device, copy=True) for k, v in state.items()}
 
 
 def windows(done: np.ndarray, took: np.ndarray, steps: int) -> list[tuple[int, int]]:

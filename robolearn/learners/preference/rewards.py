@@ -110,7 +110,7 @@ class PreferenceRewards:
         """The last steps of some environments, of which the script compares segments."""
         if self.judge is not None:
             steps = max(1, round(config.preference_seconds / env.dt))
-            self.recent = Recent(steps, env.num_envs)
+            self.recent = Recent(steps, env.num_envs, self.device)
         self._numbers = torch.zeros(3, dtype=torch.float64, device=self.device)
         found = [answer for answer in self.folder.answers().values() if answer.target is not None]
         if self.judge is None and len(found) < 2:

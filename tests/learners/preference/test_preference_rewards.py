@@ -20,6 +20,7 @@ from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.training import checkpoint
 from robolearn.training.train import train
 from tests.learners.preference.made import fill
+from tests.no_sync import no_host_sync
 
 SMALL = ["num_envs=8", "torch_threads=1", "learner.num_steps=8", "learner.minibatch_size=64"]
 FEW = {"preference_members": 2, "preference_hidden": (8,), "preference_epochs": 2}
@@ -106,6 +107,15 @@ def test_a_time_out_adds_the_value_of_the_last_state_to_the_learned_reward(make_
     assert reward[1, 0].item() == pytest.approx(given[1, 0].item() + 0.5 * last, abs=1e-6)
     assert reward[1, 1].item() == pytest.approx(given[1, 1].item())
     assert len(value) == 3
+
+
+def test_between_intervals_nothing_waits_for_a_gpu(make_env, folder, script):
+    env = make_env(CartpoleBalance(), num_envs=4)
+    settings = {"preferences": str(folder), "preference_script": script, **FEW}
+    learner = PPO(env, PPOConfig(num_steps=4, preference_interval=100, **settings))
+    learner.iterate(env)
+    with no_host_sync():
+        learner.preferences.relabel(learner.batch)
 
 
 def rows(folder: Path) -> list[dict[str, float]]:
