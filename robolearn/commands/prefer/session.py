@@ -25,6 +25,8 @@ AHEAD = 4
 """Unanswered pairs below which a new round is made."""
 LEARNED = 10
 """Answers from which pairs are chosen by the networks' disagreement."""
+PASSES = 10
+"""Over the answers: choosing pairs needs less than training on the reward does."""
 QUEUE = "queue.json"
 
 Make = Callable[[int, str, int], list[Segment]]
@@ -130,7 +132,7 @@ class Session:
         model = Ensemble(
             data.observations.shape[2], settings.preference_members, settings.preference_hidden, random
         )
-        model.fit(data, random, settings.preference_epochs, settings.preference_label_noise)
+        model.fit(data, random, PASSES, settings.preference_label_noise)
         found = model.accuracy(data)
         self.accuracy = None if np.isnan(found) else found
         return model, groups
