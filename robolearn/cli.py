@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from robolearn import __version__
-from robolearn.commands.cluster import plan, workflow
+from robolearn.commands.cluster import plan, sweep, workflow
 from robolearn.commands.exits import CHECK_FAILED, MISSING, OK, ended, exit_code
 from robolearn.commands.export import DEPLOY_EPILOG, EXPORT_EPILOG, deploy, export
 from robolearn.commands.options import Output, Overrides, Words
@@ -89,81 +89,7 @@ def train(
     return OK
 
 
-@app.command(epilog=EPILOG, context_settings=WIDTH)
-def sweep(
-    overrides: Overrides = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, max=4096, help="Runs at once; one a core where omitted.", show_default=False),
-    ] = None,
-    ray: Annotated[
-        bool,
-        typer.Option("--ray", help="Run on Ray: the cluster of RAY_ADDRESS, or this machine's cores."),
-    ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Run failed runs again, from their last checkpoints.")
-    ] = False,
-    show: Annotated[bool, typer.Option("--show", help="Print the runs and exit.")] = False,
-    last: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=1_000_000_000,
-            help="Iterations that the table's metrics are means of; the last tenth where omitted.",
-            show_default=False,
-        ),
-    ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Columns of metrics.jsonl in the table.", show_default=False),
-    ] = None,
-    search: Annotated[
-        bool, typer.Option("--search", help="Search with Optuna instead of running every combination.")
-    ] = False,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=100_000, help="With --search: number of trials; 20 where omitted.", show_default=False
-        ),
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            help="With --search: column of metrics.jsonl; episode/return where omitted.", show_default=False
-        ),
-    ] = None,
-    direction: Annotated[
-        str | None,
-        typer.Option(
-            metavar="maximize|minimize",
-            help="With --search: what to do with the metric; maximize where omitted.",
-            show_default=False,
-        ),
-    ] = None,
-    pruner: Annotated[
-        str | None,
-        typer.Option(
-            metavar="median|asha|none",
-            help="With --search: which trials to end early; median where omitted.",
-            show_default=False,
-        ),
-    ] = None,
-) -> int:
-    """Train many runs, each in its own process, and compare them; or search for good settings.
-
-    Values that vary are written in Hydra's grammar: A,B,C, choice(A,B), range(START,STOP,STEP); with --search also
-    interval(LOW,HIGH) and tag(log,interval(LOW,HIGH)). Exit code 4 where a run failed; the others are finished then.
-
-    \b
-    robolearn sweep task=humanoid_walk seed=1,2,3 learner.gamma=0.97,0.99 --jobs 2
-    robolearn sweep resume=runs/sweeps/humanoid_walk/2026-01-31_12-00-00
-    robolearn sweep task=humanoid_walk 'learner.learning_rate=tag(log,interval(1e-4,1e-2))' --search --trials 20
-    """
-    from robolearn.commands.sweep.sweep import Options
-    from robolearn.commands.sweep.sweep import sweep as run
-
-    options = Options(jobs, ray, retry_failed, show, last, columns, search, trials, metric, direction, pruner)
-    return run(overrides or [], options)
+app.command(epilog=EPILOG, context_settings=WIDTH)(sweep)
 
 
 @app.command("list", epilog=EPILOG, context_settings=WIDTH)
@@ -371,6 +297,57 @@ def play(
         fps=fps,
         script=script,
     )
+    return OK
+
+
+@app.command(epilog=EPILOG, context_settings=WIDTH)
+def prefer(
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FOLDER", help="Folder of answers; a begun one is continued.")
+    ],
+    words: Words = None,
+    pairs: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Answers that the folder is to hold at the end.")
+    ] = 100,
+    seconds: Annotated[float, typer.Option(min=0.01, max=60, help="Length of what is compared [s].")] = 2.0,
+    script: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:NAME",
+            help="Function that answers: NAME(first, second) returns 1, 2, or 0 for equal.",
+            show_default=False,
+        ),
+    ] = None,
+    noise: Annotated[
+        float, typer.Option(min=0, max=10, help="Noise of the actions, times what the policy explored with.")
+    ] = 1.0,
+    checkpoints: Annotated[
+        int, typer.Option(min=1, max=1000, help="Checkpoints of the run that act, early to late.")
+    ] = 5,
+    size: Annotated[
+        str | None, typer.Option(metavar="WxH", help="Size of a film; 480x360 where omitted.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of the page; 8080 or the next free one where omitted."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address of the page; 0.0.0.0 lets the network in.")
+    ] = "127.0.0.1",
+) -> int:
+    """Ask which of two films of a run's policies is better: in the browser, with the keys 1, 2, 0 and s.
+
+    The answers train a reward: robolearn train task=... learner.preferences=FOLDER
+
+    \b
+    robolearn prefer --output preferences
+    robolearn prefer runs/hopper_run/2026-01-31_12-00-00 --output preferences --pairs 200 --seconds 2
+    robolearn prefer runs/hopper_run/2026-01-31_12-00-00 --output preferences --script judge.py:judge
+    """
+    from robolearn.commands.prefer.prefer import prefer as ask
+
+    run, overrides = split(words)
+    ask(run, overrides, output, pairs, seconds, script, noise, checkpoints, size, host, port)
     return OK
 
 

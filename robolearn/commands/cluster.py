@@ -1,4 +1,4 @@
-"""The commands `plan` and `workflow`: their options; `robolearn.commands.plan` and `.workflow` do the work."""
+"""The commands `plan`, `sweep` and `workflow`: their options; the folders of these names do the work."""
 
 from __future__ import annotations
 
@@ -81,6 +81,82 @@ def plan(
         overrides or [], machine, save, price, json, sizes, iterations, latency, bandwidth, marginal
     )
     return OK
+
+
+def sweep(
+    overrides: Overrides = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, max=4096, help="Runs at once; one a core where omitted.", show_default=False),
+    ] = None,
+    ray: Annotated[
+        bool,
+        typer.Option("--ray", help="Run on Ray: the cluster of RAY_ADDRESS, or this machine's cores."),
+    ] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run failed runs again, from their last checkpoints.")
+    ] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print the runs and exit.")] = False,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1_000_000_000,
+            help="Iterations that the table's metrics are means of; the last tenth where omitted.",
+            show_default=False,
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Columns of metrics.jsonl in the table.", show_default=False),
+    ] = None,
+    search: Annotated[
+        bool, typer.Option("--search", help="Search with Optuna instead of running every combination.")
+    ] = False,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=100_000, help="With --search: number of trials; 20 where omitted.", show_default=False
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="With --search: column of metrics.jsonl; episode/return where omitted.", show_default=False
+        ),
+    ] = None,
+    direction: Annotated[
+        str | None,
+        typer.Option(
+            metavar="maximize|minimize",
+            help="With --search: what to do with the metric; maximize where omitted.",
+            show_default=False,
+        ),
+    ] = None,
+    pruner: Annotated[
+        str | None,
+        typer.Option(
+            metavar="median|asha|none",
+            help="With --search: which trials to end early; median where omitted.",
+            show_default=False,
+        ),
+    ] = None,
+) -> int:
+    """Train many runs, each in its own process, and compare them; or search for good settings.
+
+    Values that vary are written in Hydra's grammar: A,B,C, choice(A,B), range(START,STOP,STEP); with --search also
+    interval(LOW,HIGH) and tag(log,interval(LOW,HIGH)). Exit code 4 where a run failed; the others are finished then.
+
+    \b
+    robolearn sweep task=humanoid_walk seed=1,2,3 learner.gamma=0.97,0.99 --jobs 2
+    robolearn sweep resume=runs/sweeps/humanoid_walk/2026-01-31_12-00-00
+    robolearn sweep task=humanoid_walk 'learner.learning_rate=tag(log,interval(1e-4,1e-2))' --search --trials 20
+    """
+    from robolearn.commands.sweep.sweep import Options
+    from robolearn.commands.sweep.sweep import sweep as run
+
+    options = Options(jobs, ray, retry_failed, show, last, columns, search, trials, metric, direction, pruner)
+    return run(overrides or [], options)
 
 
 def workflow(

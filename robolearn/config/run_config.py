@@ -512,7 +512,10 @@ def _allowed(key: str, name: str, named: Mapping[str, str]) -> str:
 
 
 def _refuse_files(tree: Any, path: str, named: Mapping[str, str]) -> None:
-    """Refuses a saved file such as task.robot=path.py:Name that the overrides do not name."""
+    """Refuses a saved file such as task.robot=path.py:Name that the overrides do not name; a setting of the learner
+    they may also replace by null, since only a training reads it."""
+    if path.startswith("learner.") and named.get(path) == str(None):
+        return
     if isinstance(tree, str):
         _allowed(path, tree, named)
     elif isinstance(tree, dict):

@@ -93,6 +93,11 @@ LEARNERS = {
         "short-horizon actor-critic: first-order gradients through the simulator",
         devices=("cpu", "cuda"),
     ),
+    "dpo": Row(
+        "robolearn.learners.dpo.dpo:DPO",
+        "direct preference optimization: a policy from compared segments, without a reward",
+        devices=("cpu", "cuda"),
+    ),
 }
 """RoboLearn's learners by name."""
 

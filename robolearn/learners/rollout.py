@@ -44,6 +44,8 @@ class Batch:
     the current one everywhere."""
     std: Tensor | None = None
     """(N, A) standard deviations of that policy; None as above."""
+    diverged: Tensor | None = None
+    """(T, N) bool: the simulation diverged in this step; None: it is not asked for."""
 
     @property
     def stale(self) -> bool:
@@ -177,6 +179,8 @@ def collect(
             if batch.valid is None:
                 batch.valid = torch.ones_like(batch.done)
             batch.valid[t] = result.valid
+        if batch.diverged is not None:
+            batch.diverged[t] = result.diverged
         if result.exogenous is not None:
             if batch.exogenous is None:
                 batch.exogenous = torch.zeros_like(batch.done)

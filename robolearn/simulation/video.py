@@ -115,9 +115,11 @@ def _write(
     region[:] = np.asarray(picture)
 
 
-def write_video(path: Path, frames: Iterable[np.ndarray], fps: float, total: int) -> None:
+def write_video(
+    path: Path, frames: Iterable[np.ndarray], fps: float, total: int, progress: bool = True
+) -> None:
     """Encode frames (H, W, 3) uint8, of even height and width, as H.264 and write the file atomically; shows progress
-    on a terminal.
+    on a terminal, unless without `progress`.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -150,7 +152,8 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: float, total: int
         )
         try:
             writer.send(None)
-            for frame in track(chain((first,), rest), "video", total, disable=not sys.stderr.isatty()):
+            shown = progress and sys.stderr.isatty()
+            for frame in track(chain((first,), rest), "video", total, disable=not shown):
                 writer.send(np.ascontiguousarray(frame))
         finally:
             writer.close()

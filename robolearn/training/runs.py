@@ -96,7 +96,14 @@ def load_config(folder: Path, overrides: Iterable[str] = ()) -> Config:
         or (entry is not None and not entry.hint)
         or any(item.key[0] == "learner" for item in parse(words))
     ):
-        return config.load(folder, words)
+        named = {item.dotted for item in parse(words)}
+        # Scripts of a training, which nothing runs here.
+        scripts = [
+            key for key, value in settings.items() if isinstance(value, str) and registry.is_file(value)
+        ]
+        return config.load(
+            folder, [*words, *(f"learner.{k}=null" for k in scripts if f"learner.{k}" not in named)]
+        )
     # config.load needs a learner that can be imported; which one does not matter.
     loaded = config.load(folder, [*words, "learner=ppo"])
     return replace(loaded, learner_name=name, learner=settings)

@@ -228,6 +228,8 @@ def _restored(
 def _resume_command(run: Config, folder: Path) -> str:
     """The command that resumes a run; it names files again, whose code is not run otherwise."""
     chosen = {"task": run.task_name, "backend": run.backend_name, "learner": run.learner_name}
+    if script := getattr(run.learner, "preference_script", None):
+        chosen["learner.preference_script"] = script
     again = [f"{key}={name}" for key, name in chosen.items() if registry.is_file(name)]
     return shlex.join(["robolearn", "train", f"resume={folder}", *again])
 

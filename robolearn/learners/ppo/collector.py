@@ -38,11 +38,15 @@ def build_actor(config: PPOConfig, widths: Mapping[str, int], num_actions: int) 
     )
 
 
-def empty_batch(env: LearnerEnv, config: PPOConfig, steps: int) -> Batch:
-    """A batch for `steps` steps of `env`, with the groups that actor, critic and estimator take."""
+def empty_batch(env: LearnerEnv, config: PPOConfig, steps: int, more: tuple[str, ...] = ()) -> Batch:
+    """A batch for `steps` steps of `env`, with the groups that actor, critic and estimator take, and `more`, which the
+    reward is learned from."""
     groups = (*config.actor_groups, *config.critic_groups, *config.estimated_groups)
     groups += groups_of(config.reference)
-    return Batch.empty(env, steps, groups, config.critic_groups)
+    batch = Batch.empty(env, steps, (*groups, *more), (*config.critic_groups, *more))
+    if more:
+        batch.diverged = torch.zeros_like(batch.done)
+    return batch
 
 
 def keep_last(env: LearnerEnv, batch: Batch) -> None:

@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from robolearn.learners.preference.config import PreferenceConfig
+
 LEAST_STD = 0.05
 """Smallest standard deviation of a policy's actions."""
 
 
 @dataclass
-class PPOConfig:
+class PPOConfig(PreferenceConfig):
     """Proximal policy optimization."""
 
     num_steps: int = field(default=24, metadata={"min": 0, "max": 4096})
@@ -124,6 +126,7 @@ class PPOConfig:
 
     def validate(self) -> None:
         """Raise ValueError for settings that contradict each other."""
+        self.validate_preferences()
         if not self.min_learning_rate <= self.learning_rate <= self.max_learning_rate:
             raise ValueError(
                 f"learning_rate={self.learning_rate:g} is not between min_learning_rate="

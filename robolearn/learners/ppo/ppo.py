@@ -31,6 +31,7 @@ from robolearn.learners.ppo.horizon import Horizon
 from robolearn.learners.ppo.sampler import Sampler
 from robolearn.learners.ppo.update import Update
 from robolearn.learners.precision import autocast, choose_precision
+from robolearn.learners.preference.rewards import preference_rewards
 from robolearn.learners.recurrent import ActorRecurrence, require_same_rnn
 from robolearn.learners.reference import Reference
 from robolearn.learners.rollout import BatchSource, collect, permutations, side_by_side
@@ -107,7 +108,10 @@ class PPO:
         hidden = (*config.actor_hidden, *config.critic_hidden)
         hidden += config.estimator_hidden if config.estimated_groups else ()
         self.symmetry = choose_symmetry(env, config.symmetry, hidden, config.rnn)
-        self.batch = empty_batch(env, config, config.steps_of(shards.whole(env.num_envs)))
+        self.preferences = preference_rewards(env, config, config.critic_groups, seed, shards)
+        """The reward that is learned from preferences; None without any, see `PreferenceConfig`."""
+        more = () if self.preferences is None else self.preferences.terminal_groups
+        self.batch = empty_batch(env, config, config.steps_of(shards.whole(env.num_envs)), more)
         self.precision = choose_precision(config.precision, self.device)
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
         self._inputs = {name: widths[name] for name in config.actor_groups}
@@ -208,6 +212,8 @@ class PPO:
         self.timers.start()
         self.collect(env)
         with self.timers("learn"):
+            if self.preferences is not None:
+                self.preferences.relabel(self.batch)
             stale = self._correction()
             value, advantage, returns = self._estimate() if stale is None else self._estimates(stale)
             self.update.learn(self.batch, self._normalized(advantage), returns, value, self.orders(), stale)
@@ -224,6 +230,8 @@ class PPO:
             # The Env first: a non-finite reward makes the gradient non-finite too, and the Env names the reward term.
             drained = env.drain()
             losses = self.update.read()
+            if self.preferences is not None:
+                drained |= self.preferences.told()
         if self.batch.lag is not None:
             losses |= NONE if stale is None else dict(zip(NUMBERS, stale.numbers.tolist(), strict=True))
         if self.estimator is not None:
@@ -434,6 +442,7 @@ class PPO:
             **({} if self.horizon is None else {"progress": self.horizon.progress}),
             **({} if self.estimator is None else {"estimator": self.estimator.state_dict()}),
             **({} if self.update.reference is None else {"reference_coef": float(self.update.coefficient)}),
+            **({} if self.preferences is None else self.preferences.entries()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -459,6 +468,8 @@ class PPO:
         self.sampler.noise = None if "noise" not in state else state["noise"].to(self.device)
         if self.estimator is not None:
             self.estimator.load_state_dict(state.get("estimator"))
+        if self.preferences is not None:
+            self.preferences.load_state_dict(state.get("preferences"), state.get("recent"))
         if self.horizon is not None and "progress" in state:
             self.horizon.set(state["progress"])
             self.update.follow(state["progress"])

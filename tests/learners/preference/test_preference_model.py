@@ -1,0 +1,188 @@
+"""The reward that is learned from preferences: its loss, normalization, disagreement, and how well it is learned."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from robolearn.learners.preference.choose import choose
+from robolearn.learners.preference.ensemble import Compared, Ensemble, bradley_terry
+from robolearn.tasks.mdp.context import Random
+
+CPU = torch.device("cpu")
+
+
+def compared(
+    observations: torch.Tensor, first: list[int], second: list[int], target: list[float]
+) -> Compared:
+    """Pairs of segments (S, T, D), none held out."""
+    return Compared(
+        observations,
+        torch.ones(observations.shape[:2]),
+        torch.tensor(first),
+        torch.tensor(second),
+        torch.tensor(target),
+        torch.zeros(len(first), dtype=torch.bool),
+    )
+
+
+def linear(weights: list[list[float]]) -> Ensemble:
+    """Networks without hidden layers, f_k(x) = w_k x."""
+    made = Ensemble(len(weights[0]), len(weights), (), Random(1, CPU))
+    with torch.no_grad():
+        made.weights[0].copy_(torch.tensor(weights).unsqueeze(-1))
+        made.biases[0].zero_()
+    return made
+
+
+def test_the_loss_is_the_cross_entropy_of_a_logistic_probability():
+    first, second = torch.tensor([2.0, 2.0, 2.0]), torch.tensor([1.0, 1.0, 1.0])
+    # P(first) = 1 / (1 + exp(-1)) = 0.731059.
+    found = bradley_terry(first, second, torch.tensor([1.0, 0.0, 0.5]))
+    yes, no = -math.log(0.7310586), -math.log(0.2689414)
+    assert found.tolist() == pytest.approx([yes, no, (yes + no) / 2], abs=1e-5)
+
+
+def test_the_gradient_of_the_loss_is_the_probability_minus_the_target():
+    apart = torch.tensor([1.0, 1.0, 1.0, 0.0], requires_grad=True)
+    target = torch.tensor([1.0, 0.0, 0.5, 0.5])
+    bradley_terry(apart, torch.zeros(4), target).sum().backward()
+    assert apart.grad is not None
+    # dL/dd = sigmoid(d) - target; an equal pair with equal rewards is where it should be.
+    assert apart.grad.tolist() == pytest.approx([-0.2689414, 0.7310586, 0.2310586, 0.0], abs=1e-6)
+
+
+def test_with_random_answers_a_wrong_one_costs_a_bounded_amount():
+    far = torch.tensor([50.0])
+    # P = 0.8 sigmoid + 0.1: a wrong answer of a sure model costs -log 0.1.
+    assert bradley_terry(far, -far, torch.tensor([0.0]), 0.2).item() == pytest.approx(
+        -math.log(0.1), rel=1e-5
+    )
+    assert bradley_terry(far, -far, torch.tensor([0.0])).item() == pytest.approx(100.0)
+    nearby = torch.tensor([1.0]), torch.tensor([0.0])
+    wanted = -math.log(0.8 * 0.7310586 + 0.1)
+    assert bradley_terry(*nearby, torch.tensor([1.0]), 0.2).item() == pytest.approx(wanted, rel=1e-5)
+
+
+def test_the_reward_has_mean_0_and_spread_1_over_the_compared_steps():
+    model = linear([[1.0], [3.0]])
+    rows = torch.tensor([[0.0], [2.0]])
+    model.normalize(rows)
+    # Rewards 0, 2 and 0, 6: means 1 and 3, spreads 1 and 3, both normalized to -1, 1.
+    assert model.mean.flatten().tolist() == [1.0, 3.0]
+    assert model.std.flatten().tolist() == [1.0, 3.0]
+    value, apart = model.reward(rows)
+    assert value.tolist() == pytest.approx([-1.0, 1.0])
+    assert apart.tolist() == pytest.approx([0.0, 0.0])
+    assert model.reward(torch.tensor([[5.0]]))[0].tolist() == pytest.approx([4.0])
+
+
+def test_the_disagreement_is_the_spread_of_the_normalized_rewards():
+    model = linear([[1.0, 0.0], [0.0, 1.0]])
+    # Columns of mean 0 and spread 1 that do not vary together: both networks are normalized already, and their mean has
+    # the spread sqrt(1/2).
+    model.normalize(torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]))
+    assert float(model.scale) == pytest.approx(math.sqrt(0.5))
+    value, apart = model.reward(torch.tensor([[[3.0, 1.0]], [[2.0, 2.0]]]))
+    # Rewards 3 and 1: mean 2, spread 1; both over sqrt(1/2). Rewards 2 and 2 agree.
+    assert value.flatten().tolist() == pytest.approx([2 * math.sqrt(2)] * 2)
+    assert apart.flatten().tolist() == pytest.approx([math.sqrt(2), 0.0])
+
+
+def test_a_shorter_segment_counts_its_own_steps_only():
+    model = linear([[1.0]])
+    observations = torch.tensor([[[1.0], [2.0], [4.0]], [[1.0], [100.0], [100.0]]])
+    counted = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    # Sums 7 and 1 over the three steps of the longest.
+    assert model.returns(observations, counted).tolist() == [[pytest.approx(7 / 3), pytest.approx(1 / 3)]]
+
+
+def test_equal_answers_make_two_rewards_equal():
+    observations = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[0.0, 0.0]]])
+    # The first two are equal, and each is better than the third.
+    data = compared(observations, [0, 0, 1], [1, 2, 2], [0.5, 1.0, 1.0])
+    random = Random(1, CPU)
+    model = Ensemble(2, 3, (16,), random)
+    model.fit(data, random, 150)
+    value, _ = model.reward(observations[:, 0])
+    assert abs(float(value[0] - value[1])) < 0.3
+    assert float(value[0] - value[2]) > 1.0
+
+
+def test_a_bootstrapped_network_does_not_see_every_answer_and_all_of_them_differ():
+    random = Random(3, CPU)
+    observations = torch.randn(40, 1, 2, generator=random.generator)
+    data = compared(observations, list(range(20)), list(range(20, 40)), [1.0] * 20)
+    models = []
+    for bootstrap in (False, True):
+        random = Random(3, CPU)
+        models.append(Ensemble(2, 4, (8,), random))
+        models[-1].fit(data, random, 5, bootstrap=bootstrap)
+    assert not torch.equal(models[0].weights[0], models[1].weights[0])
+    assert float(models[1].preferred(data).std(dim=0).max()) > 0
+
+
+def made_data(kind: str, seed: int, pairs: int) -> tuple[Compared, Compared]:
+    """Segments of made features and answers of a known utility, a tenth of them wrong; and new pairs with true ones."""
+    random = torch.Generator().manual_seed(seed)
+    weights = torch.randn(8, generator=random)
+
+    def utility(x: torch.Tensor) -> torch.Tensor:
+        if kind == "linear":
+            return x @ weights
+        return 2 * x[..., 0].abs() + x[..., 1].tanh() - (x[..., 2] - 1).square()
+
+    def drawn(count: int, wrong: float) -> Compared:
+        base = torch.randn(2 * count, 1, 8, generator=random)
+        observations = base + 0.3 * torch.randn(2 * count, 10, 8, generator=random)
+        returns = utility(observations).sum(dim=1)
+        true = (returns[:count] > returns[count:]).float()
+        target = torch.where(torch.rand(count, generator=random) < wrong, 1 - true, true)
+        data = compared(observations, list(range(count)), list(range(count, 2 * count)), target.tolist())
+        data.held_out[:] = wrong == 0
+        return data
+
+    return drawn(pairs, 0.1), drawn(500, 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("kind", "pairs"), [("linear", 400), ("nonlinear", 800)])
+def test_nine_of_ten_new_pairs_are_right_though_a_tenth_of_the_answers_is_wrong(kind, pairs, seed):
+    data, new = made_data(kind, seed, pairs)
+    random = Random(seed, CPU)
+    model = Ensemble(8, 5, (32, 32), random)
+    assert model.accuracy(new) < 0.75
+    model.fit(data, random, 20, noise=0.1)
+    assert model.accuracy(new) >= 0.9
+
+
+def test_accuracy_counts_held_out_pairs_that_are_not_equal():
+    model = linear([[1.0]])
+    observations = torch.tensor([[[0.0]], [[1.0]], [[2.0]]])
+    # Right, wrong, equal, and right but learned from.
+    data = compared(observations, [1, 0, 0, 2], [0, 1, 1, 0], [1.0, 1.0, 0.5, 1.0])
+    data.held_out = torch.tensor([True, True, True, False])
+    assert model.accuracy(data) == 0.5
+    data.held_out[:] = False
+    assert math.isnan(model.accuracy(data))
+
+
+def test_pairs_are_chosen_where_the_networks_disagree():
+    import numpy as np
+
+    # The networks agree about the first column and disagree about the sign of the second.
+    model = linear([[1.0, 5.0], [1.0, -5.0]])
+    observations = {
+        "a": torch.tensor([[0.0, 0.0]]),
+        "b": torch.tensor([[1.0, 0.0]]),
+        "c": torch.tensor([[0.0, 1.0]]),
+    }
+    pairs = choose(list(observations), 2, np.random.default_rng(0), (), (), model, observations)
+    assert {frozenset(pair) for pair in pairs} == {frozenset("ac"), frozenset("bc")}
+    left = choose(list(observations), 9, np.random.default_rng(0), [("c", "a")])
+    assert {frozenset(pair) for pair in left} == {frozenset("ab"), frozenset("bc")}
+    fresh = choose(list(observations), 9, np.random.default_rng(0), (), ("b",))
+    assert {frozenset(pair) for pair in fresh} == {frozenset("ab"), frozenset("bc")}
