@@ -105,7 +105,7 @@ class CartpoleSwingup(Task):
             "learner.learning_rate": 2e-2,
             "learner.decay_iterations": 400,
             "learner.critic_epochs": 6,
-        }
+        },
     }
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
         "policy": ("limited_joint_pos", "turning_joint_pos", "joint_vel_rel"),

@@ -131,7 +131,7 @@ class HopperRun(Task):
             "learner.init_std": 0.3,
             "learner.actor_hidden": (128, 64),
             "learner.critic_hidden": (128, 64),
-        }
+        },
     }
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
         # limited_joint_pos leaves x out, the one joint without limits: the policy must not depend on the distance run.
