@@ -88,6 +88,16 @@ LEARNERS = {
         "short-horizon actor-critic: first-order gradients through the simulator",
         devices=("cpu", "cuda"),
     ),
+    "clone": Row(
+        "robolearn.learners.clone.clone:Clone",
+        "behaviour cloning: a policy learned from recorded episodes",
+        devices=("cpu", "cuda"),
+    ),
+    "distill": Row(
+        "robolearn.learners.distill.distill:Distill",
+        "distillation (DAgger): a policy learned from a teacher with other observations",
+        devices=("cpu", "cuda"),
+    ),
 }
 """RoboLearn's learners by name."""
 

@@ -358,7 +358,7 @@ class Engine:
         shown = {"actor": "actor observations", "critic": "critic observations"}
         named = {shown.get(name, name): x for name, x in self._tables.items()}
         weights = {f"weights {n}": p for n, p in zip(self.adam.names, self.adam.parameters, strict=True)}
-        observed = {name: named.pop(name) for name in shown.values()}
+        observed = {name: named.pop(name) for name in shown.values() if name in named}
         found = [k for k, x in (observed | weights | named).items() if not torch.isfinite(x).all()]
         if not found:
             norms = self._failed_norms.tolist()
