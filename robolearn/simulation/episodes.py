@@ -43,9 +43,7 @@ class Tally:
 
 
 @torch.no_grad()
-def tally(
-    env: LearnerEnv, policy: Act, episodes_each: int = 1, recording: Recording | None = None
-) -> Tally:
+def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1, recording: Recording | None = None) -> Tally:
     """Run until every environment has finished `episodes_each` episodes, and count exactly those.
 
     The first episodes to end are mostly short ones, that is failures. So each environment contributes the same number,

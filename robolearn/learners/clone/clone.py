@@ -7,6 +7,7 @@ first.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -50,7 +51,7 @@ class Clone(ImitationLearner):
         c, episodes = config, self._load(env)
         learned, held_out = _divided(episodes, c.held_out, seed)
         self.set_std()
-        arrange = shuffled if self.recurrence is None else streams
+        arrange = shuffled if self.recurrence is None else partial(streams, window=self.steps)
         self.samples = arrange(learned, shards)
         if self.recurrence is not None:
             self.recurrence = ActorRecurrence(self.recurrence.rnn, self.samples.rows.shape[1])
@@ -65,7 +66,9 @@ class Clone(ImitationLearner):
                 network.obs_normalizer.absorb(seen, reflection=self.reflection(groups))
         self.held_out = None if held_out is None else arrange(held_out, ONE)
         """Episodes that are not learned from; None without any."""
-        self._held_targets = {} if held_out is None else self._targets(held_out, arrange(held_out, ONE))
+        self._held_targets = (
+            {} if held_out is None or self.held_out is None else self._targets(held_out, self.held_out)
+        )
         judged = critic is not None and "returns" in self._held_targets
         self.best = None if held_out is None else Best(self.actor)
         self.best_critic = Best(self.critic) if judged else None
@@ -138,7 +141,8 @@ class Clone(ImitationLearner):
 
     @torch.no_grad()
     def _judge(self) -> dict[str, Tensor]:
-        """Losses () on the episodes that are not learned from, by name; the weights are kept where they are the best."""
+        """Losses () on the episodes that are not learned from, by name; the weights are kept where they are the
+        best."""
         if self.held_out is None or self.best is None:
             return {}
         c, batch, targets = self.config, self.held_out.batch, self._held_targets

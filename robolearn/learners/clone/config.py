@@ -21,18 +21,18 @@ class CloneConfig(ImitationConfig):
     action_kind: Literal["action", "joint_target"] = "action"
     """What the recorded actions are. action: those of the task; joint_target: joint targets in SI units."""
     loss: Literal["mse", "nll"] = "mse"
-    """mse: the mean squared error of the mean action; nll: minus the log density of the actions, which also learns their
-    standard deviations."""
+    """mse: the mean squared error of the mean action; nll: minus the log density of the actions, which also learns
+    their standard deviations."""
     held_out: float = field(default=0.1, metadata={"min": 0.0, "max": 0.9})
     """Share of the episodes that are not learned from. The policy with the least loss on them is kept."""
     patience: int = field(default=10, metadata={"min": 0, "max": 1_000_000})
-    """Iterations without a lower loss on them after which training ends; the step size halves after each third of it. 0:
-    neither."""
+    """Iterations without a lower loss on them after which training ends; the step size halves after each third of it.
+    0: neither."""
     rollout_interval: int = field(default=1, metadata={"min": 0, "max": 1_000_000})
     """Iterations between two with steps of the environments. 0: there are none, and the curves have no returns."""
     value_loss_coef: float = field(default=1.0, metadata={"min": 0.0})
-    """Weight of the critic's loss, the squared error from the discounted returns of the demonstrations. 0: the critic is
-    not learned; nor is it where there are no rewards."""
+    """Weight of the critic's loss, the squared error from the discounted returns of the demonstrations. 0: the critic
+    is not learned; nor is it where there are no rewards."""
     gamma: float = field(default=0.99, metadata={"min": 0.0, "max": 1.0})
     """Discount per step of these returns."""
     reward_scale: float = field(default=1.0, metadata={"above": 0.0, "max": 1e6})
@@ -51,6 +51,6 @@ class CloneConfig(ImitationConfig):
         super().validate()
         if not self.paths:
             raise ValueError(
-                "demonstrations are missing: add learner.demonstrations=FILE, which robolearn eval RUN --record FILE.npz "
-                "writes"
+                "demonstrations are missing: add learner.demonstrations=FILE, which robolearn eval RUN --record "
+                "FILE.npz writes"
             )

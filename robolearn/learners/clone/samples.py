@@ -52,11 +52,9 @@ class Samples:
         return torch.where(self.valid.view(*self.valid.shape, *[1] * (taken.dim() - 2)), taken, 0)
 
     def windows(self, length: int) -> list[tuple[slice, Batch]]:
-        """Batches of `length` successive steps, or fewer at the end, with their places."""
+        """Batches of `length` successive steps, with their places."""
         starts = range(0, len(self.rows), length)
-        return [
-            (steps, self._batch(steps)) for start in starts for steps in [slice(start, start + length)]
-        ]
+        return [(steps, self._batch(steps)) for start in starts for steps in [slice(start, start + length)]]
 
 
 def shuffled(demonstrations: Demonstrations, shards: Shards) -> Samples:
@@ -68,9 +66,9 @@ def shuffled(demonstrations: Demonstrations, shards: Shards) -> Samples:
     return Samples(demonstrations, mine, torch.ones_like(mine, dtype=torch.bool))
 
 
-def streams(demonstrations: Demonstrations, shards: Shards) -> Samples:
-    """Whole episodes, one after the other in columns of about equal length; places at the end of the shorter ones hold
-    no step."""
+def streams(demonstrations: Demonstrations, shards: Shards, window: int = 1) -> Samples:
+    """Whole episodes, one after the other in columns of about equal length, a multiple of `window`; places at the end
+    of the shorter ones hold no step."""
     wanted = min(MAX_STREAMS, demonstrations.episodes)
     count = max(shards.total, wanted // shards.total * shards.total)
     columns: list[list[Tensor]] = [[] for _ in range(count)]
@@ -80,8 +78,9 @@ def streams(demonstrations: Demonstrations, shards: Shards) -> Samples:
         shortest = filled.index(min(filled))
         columns[shortest].append(torch.arange(starts[i], starts[i] + steps))
         filled[shortest] += steps
-    rows = torch.zeros(max(filled), count, dtype=torch.int64)
-    valid = torch.zeros(max(filled), count, dtype=torch.bool)
+    length = -(-max(filled) // window) * window  # fixed sizes, as minibatches need
+    rows = torch.zeros(length, count, dtype=torch.int64)
+    valid = torch.zeros(length, count, dtype=torch.bool)
     for column, parts in enumerate(columns):
         if parts:
             rows[: filled[column], column], valid[: filled[column], column] = torch.cat(parts), True
@@ -90,4 +89,3 @@ def streams(demonstrations: Demonstrations, shards: Shards) -> Samples:
     return Samples(
         demonstrations, rows[:, mine].contiguous().to(device), valid[:, mine].contiguous().to(device)
     )
-

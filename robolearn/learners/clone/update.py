@@ -1,4 +1,5 @@
-"""Cloning's objective: how far the policy's actions are from the demonstrated ones, and the critic from their returns."""
+"""Cloning's objective: how far the policy's actions are from the demonstrated ones, and the critic from their
+returns."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, listing, quote
 
 LARGEST_ACTION = 100.0
-"""Actions beyond this are not those of a task here, of which 1 is a typical one; they may be joint angles in degrees, or
-motor positions in ticks."""
+"""Actions beyond this are not those of a task here, of which 1 is a typical one; they may be joint angles in degrees,
+or motor positions in ticks."""
 FEW = 1e-3
 """Relative difference up to which two control periods or two scales of actions are the same."""
 
@@ -102,9 +102,9 @@ def returns(demonstrations: Demonstrations, gamma: float, scale: float = 1.0) ->
         scale: factor on the rewards.
 
     Returns:
-        (M,) sums of the discounted rewards up to the end of the episode; and (M,) bool: whether they are known. Where an
-        episode did not end for good, what would have followed its end is not: a step counts as known where that has a
-        weight, gamma^(steps to the end), of at most 5 %.
+        (M,) sums of the discounted rewards up to the end of the episode; and (M,) bool: whether they are known. Where
+        an episode did not end for good, what would have followed its end is not: a step counts as known where that has
+        a weight, gamma^(steps to the end), of at most 5 %.
     """
     assert demonstrations.reward is not None
     # On the CPU, once: a loop over the steps of the longest episode.
@@ -195,7 +195,7 @@ def assigned(
     place, found = quote(recorded.place, 120), recorded.observations
     if unknown := [group for group in keys if group not in groups]:
         raise ConfigError(
-            f"learner.keys.{unknown[0]}: there is no group {quote(unknown[0])} here; the learner needs {listing(groups)}"
+            f"learner.keys.{unknown[0]}: the learner needs no group {quote(unknown[0])}; it needs {listing(groups)}"
         )
     out, named = {}, {}
     for group, width in groups.items():
@@ -211,16 +211,16 @@ def assigned(
         array = np.concatenate([found[name] for name in wanted], axis=1)
         if array.shape[1] != width:
             raise ConfigError(
-                f"{place}: {', '.join(wanted)} has {array.shape[1]} columns and the group {quote(group)} of this task has "
-                f"{width}: was it recorded with another task, robot or other observations?"
+                f"{place}: {', '.join(wanted)} has {array.shape[1]} columns and the group {quote(group)} of this task "
+                f"has {width}: was it recorded with another task, robot or other observations?"
             )
         told = [name for key in wanted for name in recorded.columns.get(key, ())]
         ours = list((columns or {}).get(group, ()))
         if len(told) == len(ours) == width and told != ours:
             i = next(i for i in range(width) if told[i] != ours[i])
             raise ConfigError(
-                f"{place}: column {i} of the group {quote(group)} is {quote(told[i])} there and {quote(ours[i])} in this "
-                "task"
+                f"{place}: column {i} of the group {quote(group)} is {quote(told[i])} there and {quote(ours[i])} in "
+                "this task"
             )
         out[group] = array
         named[group] = tuple(told)
@@ -246,15 +246,12 @@ def fitting(recorded: Recorded, actions: int, dt: float | None) -> Recorded:
     return recorded
 
 
-def in_units(
-    recorded: Recorded, kind: str, scale: np.ndarray | None, offset: np.ndarray | None
-) -> Recorded:
+def in_units(recorded: Recorded, kind: str, scale: np.ndarray | None, offset: np.ndarray | None) -> Recorded:
     """The same with actions in the task's unit.
 
     Args:
-        recorded: a file's content; `kind` says what its actions are: "action", the task's, or "joint_target", from which
-            actions are computed.
-        kind: see above.
+        recorded: a file's content.
+        kind: what its actions are: "action", the task's, or "joint_target", from which actions are computed.
         scale: (A,) change of each joint target of this task by an action of 1; None where it is not known.
         offset: (A,) joint target of the action 0.
 
@@ -265,7 +262,8 @@ def in_units(
     if kind == "joint_target":
         if scale is None or offset is None or (scale == 0).any():
             raise ConfigError(
-                "learner.action_kind=joint_target: this task tells no scale of its actions; use learner.action_kind=action"
+                "learner.action_kind=joint_target: this task tells no scale of its actions; use "
+                "learner.action_kind=action"
             )
         action = ((action - offset) / scale).astype(np.float32)
     else:

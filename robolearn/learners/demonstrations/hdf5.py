@@ -35,9 +35,7 @@ def read(path: Path) -> Recorded:
     try:
         import h5py
     except ModuleNotFoundError:
-        raise MissingError(
-            f"{quote(str(path), 120)} needs h5py: pip install 'robolearn[demos]'"
-        ) from None
+        raise MissingError(f"{quote(str(path), 120)} needs h5py: pip install 'robolearn[demos]'") from None
     shown = quote(str(path), 120)
     try:
         with h5py.File(path, "r") as file:
@@ -49,7 +47,9 @@ def read(path: Path) -> Recorded:
 def _content(file: Any, path: Path, shown: str, h5py: Any) -> Recorded:
     data = file.get("data")
     if not isinstance(data, h5py.Group):
-        raise ConfigError(f"{shown} has no group 'data' with episodes demo_0, demo_1, ...; it has {listing(file)}")
+        raise ConfigError(
+            f"{shown} has no group 'data' with episodes demo_0, demo_1, ...; it has {listing(file)}"
+        )
     names = sorted((n for n in data if isinstance(data[n], h5py.Group)), key=_number)
     observed: dict[str, list[np.ndarray]] = {}
     actions, rewards, lengths, terminated = [], [], [], []
@@ -64,7 +64,9 @@ def _content(file: Any, path: Path, shown: str, h5py: Any) -> Recorded:
             observed = {key: [] for key in found}
         if set(found) != set(observed):
             differing = sorted(set(found) ^ set(observed))[0]
-            raise ConfigError(f"{shown}: obs/{differing} is in some episodes only, such as not in all up to {name}")
+            raise ConfigError(
+                f"{shown}: obs/{differing} is in some episodes only, such as not in all up to {name}"
+            )
         for key, part in found.items():
             array = _numbers(part, f"data/{name}/obs/{key}", shown)
             if len(array) != len(action) or (observed[key] and array.shape[1] != observed[key][0].shape[1]):

@@ -1,8 +1,8 @@
 """Demonstrations in LeRobot's layout of dataset folders, versions 2.0 to 3.0 (Cadene et al., 2024, "LeRobot").
 
     meta/info.json           codebase_version, fps, features
-    data/**/*.parquet        a row a step: observation.state, action, episode_index, frame_index, and where there are any
-                             next.reward and other numeric observations
+    data/**/*.parquet        a row a step: observation.state, action, episode_index, frame_index, and where there are
+                             any next.reward and other numeric observations
 
 Version 2 has one file an episode, version 3 files of many. Images and videos are not learned from.
 """

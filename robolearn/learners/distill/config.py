@@ -13,10 +13,10 @@ class DistillConfig(ImitationConfig):
     """On-policy distillation: the student acts, and learns what its teacher would have done in the same states."""
 
     teacher: str | None = None
-    """Run, checkpoint or pretrained:NAME of the same robot. It takes the observation groups that it was trained with."""
+    """Run, checkpoint or pretrained:NAME of the same robot. It observes the groups that it was trained with."""
     loss: Literal["kl", "mse"] = "kl"
-    """kl: the divergence of the student's Gaussian from the teacher's, which also learns the standard deviations; mse: the
-    mean squared error of the mean action."""
+    """kl: the divergence of the student's Gaussian from the teacher's, which also learns the standard deviations; mse:
+    the mean squared error of the mean action."""
     beta: float = field(default=0.5, metadata={"min": 0.0, "max": 1.0})
     """Share of the steps in which the teacher's action is taken, at the start; the student's elsewhere."""
     beta_decay: float = field(default=0.9, metadata={"min": 0.0, "max": 1.0})

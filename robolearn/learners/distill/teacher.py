@@ -30,7 +30,8 @@ class Teacher:
         policy = Policy.load(path).to(env.device)
         if policy.spec.actions != env.num_actions:
             raise ConfigError(
-                f"{shown} has {policy.spec.actions} actions, and this robot {env.num_actions}; use one of the same robot"
+                f"{shown} has {policy.spec.actions} actions, and this robot {env.num_actions}; use one of the same "
+                "robot"
             )
         for name, width in policy.spec.inputs.items():
             if name not in env.observations:

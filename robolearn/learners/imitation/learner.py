@@ -145,9 +145,7 @@ class ImitationLearner:
         environments where the actor is recurrent; see `permutations`."""
         size = (1 if self.recurrence is not None else steps), columns
         count = size[0] * columns
-        return [
-            permutations(self.random, self.shards, size, count) for _ in range(self.config.num_epochs)
-        ]
+        return [permutations(self.random, self.shards, size, count) for _ in range(self.config.num_epochs)]
 
     @torch.no_grad()
     def keep_std(self) -> None:

@@ -23,8 +23,8 @@ from robolearn.tasks.mdp.symmetry import Symmetry
 
 @dataclass
 class _Steps:
-    """The settings of `robolearn.learners.engine.StepSettings`, without those of a divergence, which has no meaning here:
-    the actions to imitate do not depend on the policy."""
+    """The settings of `robolearn.learners.engine.StepSettings`, without those of a divergence, which has no meaning
+    here: the actions to imitate do not depend on the policy."""
 
     minibatch_size: int
     learning_rate: float
