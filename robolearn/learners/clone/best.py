@@ -10,6 +10,9 @@ from rsl_rl.models import MLPModel
 
 from robolearn.envs.state import Tensor
 
+LEAST = 1e-3
+"""Relative decrease of the error from which training counts as going on: small ones never end."""
+
 
 class Best:
     """A copy of a network's weights of the iteration with the least error; nothing is read from the device."""
@@ -22,7 +25,8 @@ class Best:
         self.error = torch.full((), torch.inf, device=device)
         """() theirs."""
         self.since = torch.zeros((), dtype=torch.int64, device=device)
-        """() iterations that have passed since."""
+        """() iterations since it was last lower by LEAST."""
+        self._mark = self.error.clone()
 
     @torch.no_grad()
     def offer(self, error: Tensor) -> None:
@@ -32,13 +36,16 @@ class Best:
         for name, kept in self.kept.state_dict().items():
             kept.copy_(torch.where(better, now[name], kept))
         self.error.copy_(torch.where(better, error.float(), self.error))
-        self.since.copy_(torch.where(better, 0, self.since + 1))
+        much = error < self._mark - LEAST * error.abs()
+        self._mark.copy_(torch.where(much, error.float(), self._mark))
+        self.since.copy_(torch.where(much, 0, self.since + 1))
 
     def state_dict(self) -> dict[str, Any]:
         """What exact resume needs besides the kept weights."""
-        return {"error": self.error.clone(), "since": self.since.clone()}
+        return {"error": self.error.clone(), "since": self.since.clone(), "mark": self._mark.clone()}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Restore what `state_dict` returned; the kept weights are loaded separately. None: the next ones are kept."""
-        self.error.fill_(torch.inf) if state is None else self.error.copy_(state["error"])
-        self.since.zero_() if state is None else self.since.copy_(state["since"])
+        saved = state or {"error": torch.inf, "since": 0, "mark": torch.inf}
+        for tensor, name in ((self.error, "error"), (self.since, "since"), (self._mark, "mark")):
+            tensor.copy_(torch.as_tensor(saved[name]))

@@ -45,9 +45,10 @@ def read(path: Path) -> Recorded:
     """
     shown = quote(str(path), 120)
     try:
-        with np.load(path, allow_pickle=False) as content:
-            if not isinstance(content, np.lib.npyio.NpzFile):
-                raise ConfigError(f"{shown} is no NPZ file, but a single array")
+        content = np.load(path, allow_pickle=False)
+        if not isinstance(content, np.lib.npyio.NpzFile):
+            raise ConfigError(f"{shown} is no NPZ file, but a single array")
+        with content:
             arrays = {name: content[name] for name in content.files}
     except ConfigError:
         raise
