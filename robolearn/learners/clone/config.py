@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from robolearn.learners.imitation.config import ImitationConfig
+from robolearn.learners.ppo.config import LEAST_STD
 
 
 @dataclass
@@ -15,6 +16,9 @@ class CloneConfig(ImitationConfig):
 
     demonstrations: str | tuple[str, ...] | None = None
     """Recorded episodes to learn from: a file, a LeRobot dataset's folder, a pattern such as demos/*.npz, or a list."""
+    std: float = field(default=0.1, metadata={"min": LEAST_STD, "max": 10.0})
+    """Standard deviation of the policy's actions, with which PPO explores where it starts with this policy: one that
+    walks falls with much more. With loss=nll, the least one."""
     keys: dict[str, tuple[str, ...]] = field(default_factory=dict, metadata={"open": True})
     """By observation group, the names in the file of the arrays that it consists of, in order; where a group is not
     mentioned, the array of its name."""
