@@ -368,3 +368,13 @@ def test_a_group_to_estimate_that_the_file_lacks_is_refused_by_name(tmp_path, ca
     words = [*SMALL, f"learner.demonstrations={path}", "learner.estimated_groups=[critic]"]
     assert main(["train", *words, f"output={tmp_path / 'run'}"]) == 2
     assert "learner.keys.critic" in capsys.readouterr().err
+
+
+def test_a_run_ends_with_a_checkpoint_where_the_clone_no_longer_improves(tmp_path, capsys):
+    path = recorded(tmp_path / "a.npz", noise=3.0)
+    words = [*SMALL, f"learner.demonstrations={path}", "learner.patience=2", "learner.learning_rate=0.02"]
+    words += ["learner.rollout_interval=0", "max_iterations=5000", f"output={tmp_path / 'run'}"]
+    assert main(["train", *words]) == 0
+    iterations = load(tmp_path / "run" / "latest.pt")["iter"]
+    assert 3 <= iterations < 5000
+    assert f"finished at iteration {iterations}" in capsys.readouterr().out
