@@ -124,8 +124,10 @@ class Clone(ImitationLearner):
         """Advance the recurrent state through a window, to where the next one begins."""
         assert self.recurrence is not None
         latent = self.actor.obs_normalizer(batch.observed(self.config.actor_groups)[:-1])
-        for inputs, done in zip(latent, batch.done, strict=True):
-            self.recurrence.step(inputs)
+        parts = list(zip(self.shards.parts(latent, dim=1), self.shards.rows(latent.shape[1]), strict=True))
+        for t, done in enumerate(batch.done):
+            for inputs, rows in parts:  # each by itself: rounding depends on the number of rows
+                self.recurrence.step(inputs[t], rows)
             self.recurrence.reset(done)
 
     def _roll_out(self, env: LearnerEnv) -> None:
@@ -224,15 +226,16 @@ class Clone(ImitationLearner):
         """Tables (T, N, ...) by name: what is learned besides observations, see `Cloning.objective`."""
         c = self.config
         targets = {"action": samples.of(demonstrations.action)}
-        if not bool(samples.valid.all()):
-            targets["weight_of_action"] = _weights(samples.valid)
+        if samples.share < 1:
+            targets["weight_of_action"] = samples.valid / samples.share
         seen = all(name in demonstrations.observations for name in c.critic_groups)
         if demonstrations.reward is None or not seen or not c.value_loss_coef:
             return targets
         found, known = returns(demonstrations, c.gamma, c.reward_scale)
-        counted = samples.of(known) & samples.valid
         if bool(known.any()):
-            targets |= {"returns": samples.of(found), "weight_of_value": _weights(counted)}
+            # Of all steps, not of this rank's: ranks must weight alike.
+            weight = known.float() / (known.float().mean() * samples.share)
+            targets |= {"returns": samples.of(found), "weight_of_value": samples.of(weight)}
         return targets
 
     def set_std(self) -> None:
@@ -280,12 +283,6 @@ class Clone(ImitationLearner):
         self.halved = int(state.get("halved", 0))
         self._set_rate()
         self._acting.state = tuple(x.to(self.device) for x in state.get("memory", ()))
-
-
-def _weights(counted: Tensor) -> Tensor:
-    """Weights (T, N) with mean 1, equal where `counted` is set and 0 elsewhere; all 0 where it is nowhere set."""
-    share = counted.float().mean()
-    return counted.float() / share.clamp(min=1e-8)
 
 
 def _divided(

@@ -20,9 +20,10 @@ class Samples:
     order has no meaning.
     """
 
-    def __init__(self, demonstrations: Demonstrations, rows: Tensor, valid: Tensor) -> None:
-        """`rows` (T, N) int64 are the demonstrations' steps at each place, `valid` (T, N) bool whether there is one."""
-        self.rows, self.valid = rows, valid
+    def __init__(self, demonstrations: Demonstrations, rows: Tensor, valid: Tensor, share: float) -> None:
+        """`rows` (T, N) int64 are the demonstrations' steps at each place, `valid` (T, N) bool whether there is one;
+        `share` is that of the places with one, of all shards."""
+        self.rows, self.valid, self.share = rows, valid, share
         done = torch.zeros(demonstrations.steps, dtype=torch.bool, device=rows.device)
         done[torch.as_tensor(demonstrations.lengths, device=rows.device).cumsum(0) - 1] = True
         self._demonstrations, self._done = demonstrations, done
@@ -63,7 +64,7 @@ def shuffled(demonstrations: Demonstrations, shards: Shards) -> Samples:
     count = demonstrations.steps // shards.total
     rows = torch.arange(count * shards.total, device=device).view(count, shards.total)
     mine = rows[:, shards.mine.start : shards.mine.stop].contiguous()
-    return Samples(demonstrations, mine, torch.ones_like(mine, dtype=torch.bool))
+    return Samples(demonstrations, mine, torch.ones_like(mine, dtype=torch.bool), 1.0)
 
 
 def streams(demonstrations: Demonstrations, shards: Shards, window: int = 1) -> Samples:
@@ -86,6 +87,6 @@ def streams(demonstrations: Demonstrations, shards: Shards, window: int = 1) -> 
             rows[: filled[column], column], valid[: filled[column], column] = torch.cat(parts), True
     mine = slice(shards.mine.start, shards.mine.stop)
     device = demonstrations.action.device
-    return Samples(
-        demonstrations, rows[:, mine].contiguous().to(device), valid[:, mine].contiguous().to(device)
-    )
+    share = demonstrations.steps / rows.numel()
+    places = (rows[:, mine].contiguous().to(device), valid[:, mine].contiguous().to(device))
+    return Samples(demonstrations, *places, share)
