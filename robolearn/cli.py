@@ -160,11 +160,11 @@ def eval_(
         ),
     ] = None,
     gap: Annotated[
-        bool,
-        typer.Option(
-            "--gap", help="Evaluate on the run's simulator too, and report the difference in return."
-        ),
+        bool, typer.Option("--gap", help="Report the difference in return from the run's simulator too.")
     ] = False,
+    record: Annotated[
+        Path | None, typer.Option(help="Write the episodes to this NPZ file, to learn from.")
+    ] = None,
     python: Annotated[
         list[str] | None,
         typer.Option(
@@ -186,8 +186,8 @@ def eval_(
     if backend is not None and "," in backend:
         run, overrides = split(words)
         pythons = dict(word.partition("=")[::2] for word in python or ())
-        if gap:
-            raise ConfigError("--gap goes with one simulator; several are always compared")
+        if gap or record:
+            raise ConfigError(f"{'--gap' if gap else '--record'} goes with one simulator, --backend A")
         from robolearn.commands.compare_backends import compare_backends
 
         compare_backends(run, backend.split(","), overrides, episodes, output, pythons)
@@ -197,7 +197,7 @@ def eval_(
     run, overrides = split(words, backend)
     from robolearn.commands.evaluate import evaluate
 
-    evaluate(run, overrides, episodes=episodes, output=output, gap=gap)
+    evaluate(run, overrides, episodes=episodes, output=output, gap=gap, record=record)
     return OK
 
 

@@ -14,6 +14,7 @@ from robolearn.errors import ConfigError, RunFailed
 from robolearn.external.env import NO_LIMIT
 from robolearn.files import replacing
 from robolearn.simulation.episodes import NEVER_TRAINED, Tally, tally
+from robolearn.simulation.recording import Recording, require_file
 from robolearn.training.build import make_learner_env
 from robolearn.training.runs import Run, load_policy, open_run, require_writable
 from robolearn.training.train import set_threads
@@ -57,6 +58,7 @@ def evaluate(
     episodes: int = 512,
     output: Path | None = None,
     gap: bool = False,
+    record: Path | None = None,
 ) -> dict[str, Any]:
     """Evaluate a run and write metrics.json.
 
@@ -70,6 +72,7 @@ def evaluate(
         episodes: minimum number of episodes; each environment contributes the same number.
         output: folder of metrics.json; None: the run folder.
         gap: evaluate on the run's backend too, and report the difference in return.
+        record: write the episodes to this NPZ file, as demonstrations.
 
     Returns:
         The content of metrics.json.
@@ -81,6 +84,9 @@ def evaluate(
     found = open_run(run, overrides)
     folder = output or found.folder
     require_writable(folder)
+    if record is not None:
+        require_file(record)
+        require_writable(record.parent)
     config = found.config
     own = [word for word in overrides if not word.startswith(("backend=", "backend."))]
     home = open_run(run, own) if gap else None
@@ -92,7 +98,7 @@ def evaluate(
     num_envs = config.num_envs if asked else min(config.num_envs, episodes)
     each = -(-episodes // num_envs)
     set_threads(config)
-    summary, counted, dt, limit = _episodes(found, num_envs, each)
+    summary, counted, dt, limit = _episodes(found, num_envs, each, record)
     metrics = {
         "schema": SCHEMA,
         **summary,
@@ -125,19 +131,25 @@ def evaluate(
     return metrics
 
 
-def _episodes(run: Run, num_envs: int, each: int) -> tuple[dict[str, Any], Tally, float, float | None]:
+def _episodes(
+    run: Run, num_envs: int, each: int, record: Path | None = None
+) -> tuple[dict[str, Any], Tally, float, float | None]:
     """Summary and tally of a run's episodes, the control period [s], and the time limit of an episode [s]; None where a
     third-party environment has no limit."""
     policy = load_policy(run)
     env = make_learner_env(run.config, num_envs=num_envs, rank=NEVER_TRAINED)
     try:
-        counted = tally(env, policy, each)
+        recording = None if record is None else Recording(env)
+        counted = tally(env, policy, each, recording)
         limit: float | None = env.max_episode_steps * env.dt
         if run.config.backend_name != EXTERNAL:
             limit = run.config.task.episode_length_s
         elif env.max_episode_steps == NO_LIMIT:
             limit = None
-        return summarize(counted, env), counted, env.dt, limit
+        summary = summarize(counted, env)
+        if recording is not None and record is not None:
+            print(f"wrote {recording.write(record, run.config.task_name)} episodes to {record}")
+        return summary, counted, env.dt, limit
     finally:
         env.close()
 

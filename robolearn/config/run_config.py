@@ -234,8 +234,12 @@ def _presets(task_class: Any, learner: str | None) -> list[_Preset]:
     first = _Preset(where, *_sort(_overrides(getattr(task_class, "defaults", {}), where)))
     usual = registry.canonical("learners", first.chosen.get("learner", _DEFAULT_CHOICE["learner"]))
     name = registry.canonical("learners", learner or usual)
-    if name != usual:
-        first.trees.pop("learner", None)  # settings for one learner do not apply to another
+    if name != usual and "learner" in first.trees:
+        # Settings for one learner do not apply to another, but to one that says so.
+        cls = registry.load("learners", name)
+        shared = fields.hints(cls.config_class) if getattr(cls, "shares_settings_of", "") == usual else ()
+        kept = {key: value for key, value in first.trees["learner"].items() if key in shared}
+        first.trees["learner"] = kept
     where = f"{task_class.__name__}.learner_defaults: "
     by_learner = getattr(task_class, "learner_defaults", {})
     if not isinstance(by_learner, Mapping):

@@ -98,6 +98,16 @@ LEARNERS = {
         "direct preference optimization: a policy from compared segments, without a reward",
         devices=("cpu", "cuda"),
     ),
+    "clone": Row(
+        "robolearn.learners.clone.clone:Clone",
+        "behaviour cloning: a policy learned from recorded episodes",
+        devices=("cpu", "cuda"),
+    ),
+    "distill": Row(
+        "robolearn.learners.distill.distill:Distill",
+        "distillation (DAgger): a policy learned from a teacher with other observations",
+        devices=("cpu", "cuda"),
+    ),
 }
 """RoboLearn's learners by name."""
 

@@ -21,6 +21,8 @@ class Report:
     """`Env.drain`: means of rewards, metrics and episodes."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Time by phase, see `robolearn.core.timers.Timers`: simulate, infer, learn, synchronize, other, total."""
+    finished: bool = False
+    """Whether more iterations would change nothing: the run ends with this one."""
 
 
 class Learner(Protocol):

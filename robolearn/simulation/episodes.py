@@ -13,6 +13,7 @@ from robolearn.core.learner_env import LearnerEnv
 from robolearn.envs.state import State, Tensor, quat_rotate
 from robolearn.errors import RunFailed
 from robolearn.learners.policy import Act, reset_state
+from robolearn.simulation.recording import Recording
 
 NEVER_TRAINED = 1_000_000
 """Rank whose random numbers evaluations use; no training process has it, so the policy has not seen them."""
@@ -42,7 +43,7 @@ class Tally:
 
 
 @torch.no_grad()
-def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1) -> Tally:
+def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1, recording: Recording | None = None) -> Tally:
     """Run until every environment has finished `episodes_each` episodes, and count exactly those.
 
     The first episodes to end are mostly short ones, that is failures. So each environment contributes the same number,
@@ -52,6 +53,7 @@ def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1) -> Tally:
         env: the environments; all are reset first, so that all episodes are whole.
         policy: function from observations by group to actions (N, A).
         episodes_each: K.
+        recording: notes the steps of the counted episodes.
 
     Raises:
         NonFiniteTerm: a term of the task is not finite on a finite State.
@@ -70,7 +72,12 @@ def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1) -> Tally:
     most = episodes_each * (env.max_episode_steps + getattr(env, "resets_take_a_step", False))
     for _ in range(most):
         counting = finished < episodes_each
-        result = env.step(policy(env.observations))
+        action = policy(env.observations)
+        if recording is not None:
+            recording.before(env.observations, action)
+        result = env.step(action)
+        if recording is not None:
+            recording.after(result, counting)
         env_steps += n
         took = torch.ones_like(counting) if result.valid is None else result.valid
         steps, returns = steps + took, returns + result.reward

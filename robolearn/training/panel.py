@@ -109,8 +109,11 @@ def one_line(row: dict[str, Any], iterations: int, left: float) -> str:
         f"{row['iteration']:>{len(str(iterations))}}/{iterations}",
         f"{clock(row['seconds'])}",
         f"{row['steps_per_second'] / 1e3:.1f}k steps/s",
-        f"reward {row['reward/total']:.4f}",
     ]
+    if "reward/total" in row:
+        parts.append(f"reward {row['reward/total']:.4f}")
+    if "loss/held_out" in row:
+        parts.append(f"held-out loss {row['loss/held_out']:.4g}")
     if "episode/length" in row:
         parts.append(
             f"episode {row['episode/length']:.2f} s, {100 * row['episode/fall_rate']:.0f} % end early"

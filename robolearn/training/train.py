@@ -174,14 +174,18 @@ def _train(
             if copies.folder is not None:
                 copies.keep(checkpoint.local(iteration, learner, env, infos))
             stop = stop or (world.ranks == 1 and bool(signals))  # one that has arrived since
-            if stop or iteration == run.max_iterations or iteration % run.checkpoint_interval == 0:
+            last = report.finished or iteration == run.max_iterations
+            if stop or last or iteration % run.checkpoint_interval == 0:
                 record.describe()
                 checkpoint.save(folder, iteration, learner, env, infos, world)
                 saved = iteration
-            if stop and iteration < run.max_iterations:
+            if stop and not last:
                 record.note(f"stopped at iteration {iteration}; resume with: {_resume_command(run, folder)}")
                 copies.clear()
                 raise KeyboardInterrupt
+            if report.finished:
+                record.note(f"finished at iteration {iteration}: more would not improve it")
+                break
         record.done()
         copies.clear()
     return folder

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from robolearn.commands.evaluate import summarize
 from robolearn.core.env import Env, NonFiniteTerm
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.learners import saved
+from robolearn.learners.policy import Policy
 from robolearn.simulation.episodes import tally
 from robolearn.tasks.mdp.task import Ratio
 from robolearn.training import runs
@@ -356,4 +358,36 @@ def test_an_output_that_is_a_file_is_refused(trained, tmp_path, capsys):
 def test_a_nan_reward_is_exit_code_4_and_named(trained, tasks, tmp_path, capsys):
     assert ask("eval", trained, f"task={tasks}:NotFinite", "--episodes", 4, "--output", tmp_path / "out") == 4
     assert "'upright'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_recorded_episodes_are_those_that_are_evaluated(trained, tmp_path, capsys):
+    file = tmp_path / "episodes.npz"
+    words = ["eval", trained, "num_envs=4", "--episodes", 8, "--output", tmp_path, "--record", file]
+    assert ask(*words) == 0
+    metrics = untimed(tmp_path / "metrics.json")
+    with np.load(file, allow_pickle=False) as content:
+        arrays = {name: content[name] for name in content.files}
+    ends = arrays["terminated"] | arrays["truncated"]
+    assert int(ends.sum()) == metrics["episodes"] == 8
+    assert ends[-1]
+    assert arrays["truncated"].sum() / 8 == metrics["survival_rate"]
+    assert len(ends) * 0.02 / 8 == pytest.approx(metrics["episode_length_s"])
+    assert arrays["rewards"].sum() / 8 == pytest.approx(metrics["return_mean"], rel=1e-4)
+    # The actions are those of the policy for the observations beside them.
+    acted = Policy.load(str(trained)).act({"policy": torch.from_numpy(arrays["observations/policy"])})
+    assert torch.allclose(acted, torch.from_numpy(arrays["actions"]), atol=1e-5)
+    assert arrays["columns/critic"].tolist()[-1] == "last_action"
+    assert (arrays["control_dt"], arrays["action_scale"].tolist()) == (0.02, [20.0])
+
+
+@pytest.mark.parametrize(
+    "words", [["--record", "a.txt"], ["--record", "a.npz", "--backend", "mujoco,differentiable"]]
+)
+def test_a_recording_that_cannot_be_made_is_refused_before_the_episodes(
+    words, trained, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert ask("eval", trained, "--output", tmp_path / "out", *words) == 2
+    assert "--record" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -12,7 +12,7 @@ class GRPOConfig:
 
     group_size: int = field(default=8, metadata={"min": 1, "max": 4096})
     """Rollouts that start in one state, with the same commands, pushes and noise; only their actions differ."""
-    num_steps: int = field(default=0, metadata={"min": 0, "max": 4096})
+    rollout_steps: int = field(default=48, metadata={"min": 0, "max": 4096})
     """Steps of a rollout. It starts where one of its group, drawn at random, has ended the one before. 0: rollouts are
     whole episodes, each from its reset."""
     credit: Literal["outcome", "to_go"] = "outcome"
@@ -89,7 +89,7 @@ class GRPOConfig:
 
     def steps_of(self, num_envs: int) -> int:
         """Steps in a batch; 0: an episode's."""
-        return self.num_steps
+        return self.rollout_steps
 
     def validate(self) -> None:
         """Raise ValueError for settings that contradict each other."""

@@ -42,6 +42,8 @@ class GRPO:
 
     config_class: ClassVar[type] = GRPOConfig
     requires: ClassVar[frozenset[str]] = frozenset()
+    shares_settings_of: ClassVar[str] = "ppo"
+    """The learner whose settings in a task's `defaults` hold here too, where this one has them."""
 
     def __init__(self, env: LearnerEnv, config: GRPOConfig, seed: int = 1, shards: Shards = ONE) -> None:
         self.config, self.shards, self.device = config, shards, env.device
@@ -150,12 +152,12 @@ class GRPO:
 
     def start_together(self, env: LearnerEnv) -> None:
         """Give each group one state to start in: that of one of its environments, drawn at random, or with
-        `num_steps=0` the start of a new episode."""
+        `rollout_steps=0` the start of a new episode."""
         size, rows = self.config.group_size, torch.arange(self.batch.reward.shape[1], device=self.device)
         drawn = (self.random.rand(len(rows)) * size).long().clamp(max=size - 1)
         first = rows // size * size
         env.restore(env.snapshot(), first + drawn[first])
-        if not self.config.num_steps:
+        if not self.config.rollout_steps:
             env.reset()  # after the copy: levels of curricula belong to the environment, and a group has one
 
     def _told(self, returns: Tensor, valid: Tensor) -> Tensor:
@@ -262,4 +264,4 @@ def _require_groups(env: LearnerEnv, size: int, shards: Shards) -> None:
 def _empty_batch(env: LearnerEnv, config: GRPOConfig) -> Batch:
     """A batch for the steps of a rollout, with the groups that actor, estimator and reference take."""
     groups = (*config.actor_groups, *config.estimated_groups, *groups_of(config.reference))
-    return Batch.empty(env, config.num_steps or env.max_episode_steps, groups)
+    return Batch.empty(env, config.rollout_steps or env.max_episode_steps, groups)

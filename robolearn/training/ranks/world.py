@@ -39,7 +39,7 @@ STARTING_S = 600.0
 """Longest that ranks wait for each other before the first iteration [s]: one may compile kernels for all."""
 
 
-ROWS = {"random": 0, "noise": 0, "memory": 1}
+ROWS = {"random": 0, "noise": 0, "memory": 1, "teacher_memory": 1}
 """Keys of a learner's state with a row for each shard or environment, where ranks share them; with the dimension."""
 
 

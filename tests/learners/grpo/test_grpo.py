@@ -153,7 +153,7 @@ def unequal_in_groups(env, size, only=""):
 
 @pytest.mark.parametrize("steps", [6, 0], ids=["segments", "episodes"])
 def test_a_group_starts_with_equal_bits_and_groups_differ(steps):
-    learner, env = made([*HUMANOID, f"learner.num_steps={steps}", "task.episode_length_s=0.4"])
+    learner, env = made([*HUMANOID, f"learner.rollout_steps={steps}", "task.episode_length_s=0.4"])
     for _ in range(2):
         learner.iterate(env)
         assert unequal_in_groups(env, 4, "observations.policy")
@@ -163,7 +163,12 @@ def test_a_group_starts_with_equal_bits_and_groups_differ(steps):
 
 
 def test_with_equal_actions_a_group_stays_equal_through_pushes_commands_and_resets():
-    words = [*HUMANOID, "learner.num_steps=6", "task.episode_length_s=0.5", "task.pushes.seconds=[0.1,0.2]"]
+    words = [
+        *HUMANOID,
+        "learner.rollout_steps=6",
+        "task.episode_length_s=0.5",
+        "task.pushes.seconds=[0.1,0.2]",
+    ]
     words += ["task.action_delay=[0,2]", "task.observation_delay=[0,1]"]
     learner, env = made([*words, "task.commands.seconds=[0.1,0.3]"])
     learner.start_together(env)
@@ -179,7 +184,7 @@ def test_with_equal_actions_a_group_stays_equal_through_pushes_commands_and_rese
 
 
 def test_with_other_actions_commands_and_pushes_of_a_group_stay_the_same():
-    words = [*HUMANOID, "learner.num_steps=6", "task.pushes.seconds=[0.1,0.2]"]
+    words = [*HUMANOID, "learner.rollout_steps=6", "task.pushes.seconds=[0.1,0.2]"]
     learner, env = made([*words, "task.commands.seconds=[0.1,0.3]"])
     learner.start_together(env)
     for _ in range(10):
@@ -190,7 +195,7 @@ def test_with_other_actions_commands_and_pushes_of_a_group_stay_the_same():
 
 
 def test_a_group_may_start_where_any_of_its_members_was():
-    learner, env = made([*CARTPOLE, "learner.num_steps=4"])
+    learner, env = made([*CARTPOLE, "learner.rollout_steps=4"])
     first = []
     for _ in range(12):
         learner.iterate(env)
@@ -202,7 +207,7 @@ def test_a_group_may_start_where_any_of_its_members_was():
 
 
 def test_only_steps_before_the_end_of_an_episode_are_learned_and_each_of_them():
-    learner, _ = made([*CARTPOLE, "learner.num_steps=64", "learner.num_epochs=2"])
+    learner, _ = made([*CARTPOLE, "learner.rollout_steps=64", "learner.num_epochs=2"])
     valid = torch.arange(64)[:, None] < torch.randint(
         1, 64, (32,), generator=torch.Generator().manual_seed(0)
     )
@@ -220,7 +225,7 @@ def test_only_steps_before_the_end_of_an_episode_are_learned_and_each_of_them():
 
 def test_the_divergence_from_the_reference_has_a_gradient_that_finite_differences_find(trained):
     learner, env = made(
-        [*CARTPOLE, "learner.num_steps=8", f"learner.reference={trained}", "learner.reference_coef=0.5"]
+        [*CARTPOLE, "learner.rollout_steps=8", f"learner.reference={trained}", "learner.reference_coef=0.5"]
     )
     learner.iterate(env)
     batch, update = learner.batch, learner.update
@@ -254,7 +259,7 @@ def test_the_divergence_from_the_reference_has_a_gradient_that_finite_difference
 def test_the_policy_stays_nearer_to_a_reference_with_a_larger_coefficient(trained, tmp_path):
     found = []
     for coefficient in (0, 10):
-        words = [*CARTPOLE, "learner.num_steps=16", f"learner.reference={trained}", "max_iterations=6"]
+        words = [*CARTPOLE, "learner.rollout_steps=16", f"learner.reference={trained}", "max_iterations=6"]
         words += ["learner.actor_hidden=[8]", f"weights={trained}"]
         folder = train(
             config.resolve(
@@ -270,7 +275,7 @@ def test_the_policy_stays_nearer_to_a_reference_with_a_larger_coefficient(traine
 
 @pytest.mark.parametrize("steps", [16, 0], ids=["segments", "episodes"])
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(steps, tmp_path):
-    words = [*CARTPOLE, f"learner.num_steps={steps}", "task.episode_length_s=1.0"]
+    words = [*CARTPOLE, f"learner.rollout_steps={steps}", "task.episode_length_s=1.0"]
     straight = train(config.resolve([*words, "max_iterations=4", f"output={tmp_path / 'straight'}"]))
     stopped = tmp_path / "stopped"
     train(config.resolve([*words, "max_iterations=2", f"output={stopped}"]))
@@ -286,7 +291,7 @@ def test_ranks_give_the_same_bits(tmp_path):
         "learner=grpo",
         "num_envs=64",
         "learner.group_size=4",
-        "learner.num_steps=8",
+        "learner.rollout_steps=8",
     ]
     for ranks in (1, 2):
         assert run(tmp_path / str(ranks), *words, "max_iterations=3", f"ranks={ranks}") == 0
@@ -316,7 +321,7 @@ def test_environments_that_cannot_be_restored_are_refused(tmp_path, capsys):
 
 
 def test_a_policy_of_ppo_is_a_start_and_its_estimates_are_learned_on(tmp_path):
-    words = [*HUMANOID, "learner.num_steps=4", "weights=pretrained:humanoid_walk", "max_iterations=2"]
+    words = [*HUMANOID, "learner.rollout_steps=4", "weights=pretrained:humanoid_walk", "max_iterations=2"]
     words += ["learner.estimated_groups=[estimated]", "learner.actor_hidden=[256,128]"]
     folder = train(config.resolve([*words, f"output={tmp_path / 'run'}"]))
     assert "loss/estimate" in read_metrics(folder / "metrics.jsonl")[0]
@@ -332,7 +337,7 @@ def test_cartpole_learns_to_balance(tmp_path):
         "task=cartpole_balance",
         "learner=grpo",
         "num_envs=128",
-        "learner.num_steps=32",
+        "learner.rollout_steps=32",
         "torch_threads=1",
     ]
     words += ["learner.minibatch_size=512", "max_iterations=40"]
@@ -343,12 +348,12 @@ def test_cartpole_learns_to_balance(tmp_path):
 
 
 def test_an_older_checkpoint_of_the_learner_names_what_is_missing(tmp_path):
-    learner, _ = made([*CARTPOLE, "learner.num_steps=4"])
+    learner, _ = made([*CARTPOLE, "learner.rollout_steps=4"])
     with pytest.raises(ConfigError, match="actor_state_dict"):
         checkpoint.restore({"iter": 1, "infos": None}, learner, None)
 
 
 def test_a_batch_is_an_episode_long_where_no_steps_are_given():
-    learner, env = made([*CARTPOLE, "task.episode_length_s=0.6"])
+    learner, env = made([*CARTPOLE, "task.episode_length_s=0.6", "learner.rollout_steps=0"])
     assert len(learner.batch.reward) == env.max_episode_steps
-    assert GRPOConfig().num_steps == 0
+    assert GRPOConfig().rollout_steps == 48
