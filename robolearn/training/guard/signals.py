@@ -1,0 +1,150 @@
+"""What the guard measures: sums over the steps of an iteration, on the device, read once at its end."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from robolearn.core.env import Env
+from robolearn.envs.state import Tensor
+from robolearn.tasks.mdp import terms
+from robolearn.tasks.mdp.task import Ratio
+
+ON_GROUND = 1.0
+"""Contact force from which a foot counts as on the ground [N]."""
+SATURATED = 0.99
+"""Share of an actuator's largest torque from which it is at its limit."""
+LEAST_SPREAD = 1e-6
+"""Added to standard deviations before their logarithm: a column that never changes counts, too."""
+
+
+class Signals:
+    """Measures N environments step by step; it changes nothing of them, and draws no random numbers.
+
+    Numbers are those of a full-length episode: what follows a termination counts as steps without reward and success.
+    A robot that earns a lot and falls soon has thereby little of both.
+    """
+
+    def __init__(self, env: Env) -> None:
+        """Measure `env` from now on."""
+        self.stated = False
+        """Whether the task states its success."""
+        robot, device = env.robot, env.device
+        self._feet, self._free = bool(robot.feet), robot.base is not None
+        effort = torch.tensor([actuator.effort or torch.inf for actuator in robot.actuators], device=device)
+        self._effort, self._actuated = effort, torch.tensor(robot.actuated, dtype=torch.long, device=device)
+        self._limited = bool(torch.isfinite(effort).any())
+        self._names: list[str] = []
+        self._before: Tensor | None = None
+        self._sums: Tensor | None = None
+        self._spreads: dict[str, tuple[Tensor, Tensor]] = {}
+        env.watch = self.add
+
+    @torch.no_grad()
+    def add(self, env: Env) -> None:
+        """Count a step; see `Env.watch`."""
+        state, ctx, outcome = env.backend.state, env.ctx, env.state.outcome
+        robot = state.robot
+        one = torch.ones_like(outcome["reward"])
+        success = env.task.success(state, ctx)
+        self.stated = success is not None
+        given = success if isinstance(success, Ratio) else Ratio(one if success is None else success, one)
+        missing = outcome["terminated"] * (env.max_episode_steps - env.state.episode.step)
+        columns: dict[str, Tensor] = {
+            "steps": one,
+            "missing": missing.float(),
+            "reward": outcome["reward"],
+            "success": given.total.float(),
+            "counted": given.weight.float(),
+        }
+        speed = robot.joint_vel
+        if self._before is not None:
+            # Of an episode's first step the velocity before is that of another episode.
+            goes_on = (env.state.episode.step > 1).float()
+            columns["changes"] = goes_on
+            columns["vibration"] = (speed - self._before).square().mean(dim=1) * goes_on
+        self._before = speed.clone()
+        torque = robot.joint_torque[:, self._actuated]
+        columns["energy"] = (torque * speed[:, self._actuated]).clamp(min=0).sum(dim=1)
+        if self._limited:
+            columns["torque_limit"] = (torque.abs() >= SATURATED * self._effort).float().mean(dim=1)
+        if self._feet:
+            down = (robot.foot_force[:, :, 2] > ON_GROUND).float()
+            columns["down"] = down.sum(dim=1)
+            columns["foot_slide"] = (down * robot.foot_lin_vel[:, :, :2].norm(dim=-1)).sum(dim=1)
+            columns["penetration"] = (-robot.foot_pos[:, :, 2]).clamp(min=0).sum(dim=1)
+            columns["impact"] = robot.foot_force.norm(dim=-1).sum(dim=1)
+        if self._free:
+            columns["spin"] = robot.base_ang_vel.square().sum(dim=1)
+            columns["lean"] = terms.tilt(state, ctx)
+        table = torch.stack(list(columns.values()))
+        table = torch.where(outcome["diverged"], 0.0, table).sum(dim=1, dtype=torch.float64)
+        if self._names != list(columns):
+            # The first step of an iteration has no step before: its sums get the places of the others.
+            self._widen(list(columns), table)
+        else:
+            self._sums = table if self._sums is None else self._sums + table
+        self._spread("action_spread", ctx.action)
+        self._spread("state_spread", env.observations["policy"])
+
+    def _widen(self, names: list[str], table: Tensor) -> None:
+        """Take the sums of other columns than so far."""
+        if self._sums is not None:
+            at = [names.index(name) for name in self._names]
+            table[at] += self._sums
+        self._names, self._sums = names, table
+
+    def _spread(self, name: str, rows: Tensor) -> None:
+        """Add the sums and sums of squares of rows (N, K)."""
+        both = rows.sum(dim=0, dtype=torch.float64), rows.square().sum(dim=0, dtype=torch.float64)
+        if name in self._spreads:
+            past = self._spreads[name]
+            both = past[0] + both[0], past[1] + both[1]
+        self._spreads[name] = both
+
+    def read(self) -> dict[str, float]:
+        """The numbers of the steps since the last call; waits for the device.
+
+        `reward` and `success` are means over the steps that full-length episodes would have had, `length` the share of
+        these that they had. The rest are means over the steps: `vibration` the root mean square change of a joint's
+        velocity from step to step [rad/s], `energy` [W], `torque_limit` the share of motors at their limit,
+        `foot_slide` the speed of feet on the ground [m/s], `penetration` how far soles are below the ground [m],
+        `impact` the contact force of the feet [N], `spin` the root mean square angular velocity of the base [rad/s],
+        `lean` the squared sine of its tilt; `action_spread` and `state_spread` geometric means of the standard
+        deviations of actions and observations.
+        """
+        assert self._sums is not None, "no step was taken"
+        count = self._sums[self._names.index("steps")]
+        spreads = [deviation(*both, count) for both in self._spreads.values()]
+        numbers = torch.cat((self._sums, torch.stack(spreads))).tolist()
+        sums = dict(zip(self._names, numbers, strict=False))
+        found = dict(zip(self._spreads, numbers[len(self._names) :], strict=True))
+        self._names, self._sums, self._before, self._spreads = [], None, None, {}
+        return numbers_of(sums) | found
+
+
+def deviation(total: Tensor, squares: Tensor, count: Tensor) -> Tensor:
+    """The geometric mean () of the standard deviations of columns, of their sums (K,), the sums of their squares (K,)
+    and the number of rows ()."""
+    mean = total / count
+    variance = (squares / count - mean.square()).clamp(min=0)
+    return (variance.sqrt() + LEAST_SPREAD).log().mean().exp()
+
+
+def numbers_of(sums: dict[str, float]) -> dict[str, float]:
+    """What `Signals.read` returns, of the sums over the steps by name."""
+    steps = max(sums["steps"], 1.0)
+    full = steps + sums["missing"]
+    share = sums["success"] / sums["counted"] if sums["counted"] > 0 else 0.0
+    out = {"reward": sums["reward"] / full, "success": share * steps / full, "length": steps / full}
+    if sums.get("changes"):
+        out["vibration"] = math.sqrt(sums["vibration"] / sums["changes"])
+    if sums.get("down"):
+        out["foot_slide"] = sums["foot_slide"] / sums["down"]
+    for name in ("energy", "torque_limit", "penetration", "impact", "lean"):
+        if name in sums:
+            out[name] = sums[name] / steps
+    if "spin" in sums:
+        out["spin"] = math.sqrt(sums["spin"] / steps)
+    return out
