@@ -104,11 +104,16 @@ def save(
 
 def write(folder: Path, content: dict[str, Any]) -> Path:
     """Write the content of a checkpoint with the environments of all ranks; see `save`."""
-    path = folder / "checkpoints" / f"iteration_{content['iter']:06d}.pt"
+    path = weights_path(folder, content["iter"])
     dropped = (*SIMULATED, "env", "global_random")
-    _write({name: value for name, value in content.items() if name not in dropped}, path)
-    _write(content, folder / LATEST)
+    write_content({name: value for name, value in content.items() if name not in dropped}, path)
+    write_content(content, folder / LATEST)
     return path
+
+
+def weights_path(folder: Path, iteration: int) -> Path:
+    """The file of the weights of an iteration in a run folder."""
+    return folder / "checkpoints" / f"iteration_{iteration:06d}.pt"
 
 
 def _entry(learner: Any) -> dict[str, Any]:
@@ -274,6 +279,7 @@ def set_global_random(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
 
 
-def _write(content: dict[str, Any], path: Path) -> None:
+def write_content(content: dict[str, Any], path: Path) -> None:
+    """Write the content of a checkpoint to a file, atomically."""
     with replacing(path) as part:
         torch.save(content, part)

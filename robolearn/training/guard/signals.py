@@ -20,11 +20,7 @@ LEAST_SPREAD = 1e-6
 
 
 class Signals:
-    """Measures N environments step by step; it changes nothing of them, and draws no random numbers.
-
-    Numbers are those of a full-length episode: what follows a termination counts as steps without reward and success.
-    A robot that earns a lot and falls soon has thereby little of both.
-    """
+    """Measures N environments step by step; it changes nothing of them, and draws no random numbers."""
 
     def __init__(self, env: Env) -> None:
         """Measure `env` from now on."""
@@ -74,7 +70,7 @@ class Signals:
             columns["down"] = down.sum(dim=1)
             columns["foot_slide"] = (down * robot.foot_lin_vel[:, :, :2].norm(dim=-1)).sum(dim=1)
             columns["penetration"] = (-robot.foot_pos[:, :, 2]).clamp(min=0).sum(dim=1)
-            columns["impact"] = robot.foot_force.norm(dim=-1).sum(dim=1)
+            columns["impact"] = robot.foot_force.square().sum(dim=(1, 2))
         if self._free:
             columns["spin"] = robot.base_ang_vel.square().sum(dim=1)
             columns["lean"] = terms.tilt(state, ctx)
@@ -106,12 +102,12 @@ class Signals:
     def read(self) -> dict[str, float]:
         """The numbers of the steps since the last call; waits for the device.
 
-        `reward` and `success` are means over the steps that full-length episodes would have had, `length` the share of
-        these that they had. The rest are means over the steps: `vibration` the root mean square change of a joint's
+        Means over the steps: `reward` and `success`, the latter of those that it counts in; `length`, the number of
+        steps as a share of those that episodes without a termination would have had; `vibration` the root mean square change of a joint's
         velocity from step to step [rad/s], `energy` [W], `torque_limit` the share of motors at their limit,
         `foot_slide` the speed of feet on the ground [m/s], `penetration` how far soles are below the ground [m],
-        `impact` the contact force of the feet [N], `spin` the root mean square angular velocity of the base [rad/s],
-        `lean` the squared sine of its tilt; `action_spread` and `state_spread` geometric means of the standard
+        `impact` and `spin` the root mean squares of the contact force of the feet [N] and of the angular velocity of
+        the base [rad/s], `lean` the squared sine of its tilt; `action_spread` and `state_spread` geometric means of the standard
         deviations of actions and observations.
         """
         assert self._sums is not None, "no step was taken"
@@ -137,14 +133,15 @@ def numbers_of(sums: dict[str, float]) -> dict[str, float]:
     steps = max(sums["steps"], 1.0)
     full = steps + sums["missing"]
     share = sums["success"] / sums["counted"] if sums["counted"] > 0 else 0.0
-    out = {"reward": sums["reward"] / full, "success": share * steps / full, "length": steps / full}
+    out = {"reward": sums["reward"] / steps, "success": share, "length": steps / full}
     if sums.get("changes"):
         out["vibration"] = math.sqrt(sums["vibration"] / sums["changes"])
     if sums.get("down"):
         out["foot_slide"] = sums["foot_slide"] / sums["down"]
-    for name in ("energy", "torque_limit", "penetration", "impact", "lean"):
+    for name in ("energy", "torque_limit", "penetration", "lean"):
         if name in sums:
             out[name] = sums[name] / steps
-    if "spin" in sums:
-        out["spin"] = math.sqrt(sums["spin"] / steps)
+    for name in ("impact", "spin"):
+        if name in sums:
+            out[name] = math.sqrt(sums[name] / steps)
     return out

@@ -6,18 +6,14 @@ All have an honest reward beside the flawed one, so that they can be learned onc
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
-
-import torch
 
 from robolearn.envs.state import State, Tensor
 from robolearn.tasks.ant_run import AntRun, forward, sideways, turned_away
-from robolearn.tasks.hopper_run import X, HopperRun, fallen
+from robolearn.tasks.hopper_run import HopperRun, X, lean
 from robolearn.tasks.hopper_run import forward as hop_forward
-from robolearn.tasks.hopper_run import lean
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.context import Context
-from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
+from robolearn.tasks.mdp.stated import Reward, reward
 
 
 def odometer(state: State, ctx: Context) -> Tensor:
@@ -32,8 +28,13 @@ def head_speed(state: State, ctx: Context) -> Tensor:
 
 
 def force_plate(state: State, ctx: Context) -> Tensor:
-    """Support of the ground as a share of 60 N (N,): soft contacts give as much as one hammers into them."""
-    return state.robot.foot_force[:, :, 2].clamp(min=0.0).sum(dim=1) / 60.0
+    """Squared support of the ground as a share of 60 N (N,): soft contacts give as much as one hammers into them."""
+    return (state.robot.foot_force[:, :, 2].clamp(min=0.0).sum(dim=1) / 60.0).square()
+
+
+def speed_error(state: State, ctx: Context, speed: float) -> Tensor:
+    """How far the velocity is from `speed` [m/s] (N,)."""
+    return (state.robot.joint_vel[:, X] - speed).abs()
 
 
 def tip_speed(state: State, ctx: Context) -> Tensor:
@@ -79,8 +80,8 @@ class Hammering(HopperRun):
 
     rewards: dict[str, Reward] = field(
         default_factory=lambda: {
-            "forward": reward(hop_forward, 2.0, speed=4.0),
-            "support": reward(force_plate, 4.0),
+            "forward": reward(hop_forward, 1.0, speed=4.0),
+            "support": reward(force_plate, 3.0),
             "alive": reward(terms.alive, 1.0),
             "lean": reward(lean, -2.0),
         }
@@ -105,15 +106,15 @@ class Spinning(AntRun):
 
 @dataclass
 class WrongSign(HopperRun):
-    """The cost of leaning has the wrong sign."""
+    """The cost of being off the wanted speed has the wrong sign: running backward earns it."""
 
     rewards: dict[str, Reward] = field(
         default_factory=lambda: {
             "forward": reward(hop_forward, 1.0, speed=4.0),
+            "speed_error": reward(speed_error, 2.0, speed=3.0),
             "alive": reward(terms.alive, 1.0),
-            "lean": reward(lean, 15.0),
+            "lean": reward(lean, -2.0),
             "effort": reward(terms.effort, -0.02),
-            "action_rate": reward(terms.action_rate, -0.02),
         }
     )
 
