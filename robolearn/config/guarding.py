@@ -22,7 +22,7 @@ class GuardConfig:
     """Iterations between two checkpoints of the guard, to one of which it rolls back."""
     drop: float = field(default=0.25, metadata={"above": 0.0, "max": 1.0})
     """Share of the best success whose loss is suspicious while the reward rises."""
-    rise: float = field(default=2.0, metadata={"above": 1.0, "max": 1e3})
+    rise: float = field(default=1.5, metadata={"above": 1.0, "max": 1e3})
     """Multiple of its baseline from which vibration, foot slide, penetration, impact, spin, lean, energy, torque at the
     limit or the value error is suspicious."""
     kl: float = field(default=2.0, metadata={"above": 1.0, "max": 1e3})

@@ -123,7 +123,7 @@ class Env:
         self._complete()
         self._metrics: dict[str, Ratio] = {}
         self.watch: Callable[[Env], None] | None = None
-        """Is called in every step before episodes that have ended are reset; it may read this Env and change nothing."""
+        """Is called in each step before episodes that have ended are reset; it may read this Env and change nothing."""
         self._parts = (self._send, self._assess, self._restart, self._look_again)
         self._act: Callable[[], None]
         self._act, self._judge, self._renew, self._begin = self._parts

@@ -15,11 +15,11 @@ from robolearn.config.guarding import GuardConfig
 
 SMOOTH = 5
 """Iterations over which reward and success are averaged."""
-LEAST = 0.05
-"""Smallest change of success that means something; 1 is all of it."""
+LEAST, SOME = 0.05, 0.03
+"""Smallest loss of success, and smallest gain, that mean something; 1 is all of it."""
 GOOD = 0.5
 """Success from which it need not rise for the reward to be borne out."""
-GAIN = 0.5
+GAIN = 0.3
 """Share by which the reward must have risen since the baseline."""
 MARGIN = 0.05
 """Share by which the reward must have risen since success was best."""
@@ -34,8 +34,8 @@ FLOORS = {
     "penetration": 0.001,
     "impact": 10.0,
     "spin": 0.5,
-    "lean": 0.02,
-    "energy": 1.0,
+    "lean": 0.1,
+    "energy": 0.1,
     "torque_limit": 0.02,
     "ends_early": 0.05,
 }
@@ -150,7 +150,7 @@ def look(
     if "success" not in row:
         held = {name: pair for name, pair in symptoms.items() if rises and name == KL}
     else:
-        borne = not stated or smoothed(track.recent) >= min(GOOD, track.base["success"] + LEAST)
+        borne = not stated or smoothed(track.recent) >= min(GOOD, track.base["success"] + SOME)
         idle = rises and not borne
         held = {name: pair for name, pair in symptoms.items() if fell or (idle and name in FLOORS)}
     if fell:

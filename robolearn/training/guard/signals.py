@@ -30,7 +30,8 @@ class Signals:
         self._feet, self._free = bool(robot.feet), robot.base is not None
         effort = torch.tensor([actuator.effort or torch.inf for actuator in robot.actuators], device=device)
         self._effort, self._actuated = effort, torch.tensor(robot.actuated, dtype=torch.long, device=device)
-        self._limited = bool(torch.isfinite(effort).any())
+        finite = effort[torch.isfinite(effort)]
+        self._limited, self._strength = len(finite) > 0, float(finite.sum()) or 1.0
         self._names: list[str] = []
         self._before: Tensor | None = None
         self._sums: Tensor | None = None
@@ -62,8 +63,9 @@ class Signals:
             columns["vibration"] = (speed - self._before).square().mean(dim=1) * goes_on
         self._before = speed.clone()
         torque = robot.joint_torque[:, self._actuated]
-        columns["energy"] = (torque * speed[:, self._actuated]).clamp(min=0).sum(dim=1)
         if self._limited:
+            power = (torque * speed[:, self._actuated]).clamp(min=0).sum(dim=1)
+            columns["energy"] = power / self._strength
             columns["torque_limit"] = (torque.abs() >= SATURATED * self._effort).float().mean(dim=1)
         if self._feet:
             down = (robot.foot_force[:, :, 2] > ON_GROUND).float()
@@ -102,13 +104,14 @@ class Signals:
     def read(self) -> dict[str, float]:
         """The numbers of the steps since the last call; waits for the device.
 
-        Means over the steps: `reward` and `success`, the latter of those that it counts in; `length`, the number of
-        steps as a share of those that episodes without a termination would have had; `vibration` the root mean square change of a joint's
-        velocity from step to step [rad/s], `energy` [W], `torque_limit` the share of motors at their limit,
-        `foot_slide` the speed of feet on the ground [m/s], `penetration` how far soles are below the ground [m],
-        `impact` and `spin` the root mean squares of the contact force of the feet [N] and of the angular velocity of
-        the base [rad/s], `lean` the squared sine of its tilt; `action_spread` and `state_spread` geometric means of the standard
-        deviations of actions and observations.
+        Means over the steps: `reward`; `success` of those that it counts in; `length`, the number of steps as a share
+        of those that episodes without a termination would have had; `vibration`, the root mean square change of a
+        joint's velocity from step to step [rad/s]; `energy`, the power of the motors over the sum of their largest
+        torques [rad/s]; `torque_limit`, the share of motors at their limit; `foot_slide`, the speed of feet on the
+        ground [m/s]; `penetration`, how far soles are below the ground [m]; `impact` and `spin`, the root mean squares
+        of the contact force of the feet [N] and of the angular velocity of the base [rad/s]; `lean`, the squared sine
+        of its tilt. `action_spread` and `state_spread` are geometric means of the standard deviations of actions and
+        observations.
         """
         assert self._sums is not None, "no step was taken"
         count = self._sums[self._names.index("steps")]
