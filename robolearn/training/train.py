@@ -73,9 +73,10 @@ def train(run: Config, changes: list[str] | None = None, film: Film | None = Non
     with ExitStack() as held:
         world = held.enter_context(joined(run))
         back: RolledBack | None = None
+        signals: list[int] = []  # one may arrive just before a rollback
         while True:
             try:
-                return _train(run, changes, held, world, film=film, back=back)
+                return _train(run, changes, held, world, signals, film, back)
             except RolledBack as rolled:
                 run, changes, back = rolled.run, rolled.changes, rolled
 
@@ -142,7 +143,8 @@ def _train(
     quiet = not world.writes or started_by_launcher()
     with interruptible(quiet, caught) as signals, closing(env), record:
         if guard is not None:
-            saved_in = None if run.resume is None else checkpoint.find_run(run.resume)[0]
+            resumes = run.resume is not None and back is None
+            saved_in = checkpoint.find_run(run.resume)[0] if resumes else None
             guard.begin(start, saved_in, lambda: checkpoint.local(start, learner, env, infos))
         if start and back is None:
             record.note(f"resumed at iteration {start}, {said}")

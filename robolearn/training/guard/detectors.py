@@ -98,7 +98,7 @@ class Finding:
     name: str
     value: float
     limit: float
-    """What the value is beyond."""
+    """What the value is beyond; of `SUCCESS`, the best so far."""
     onset: int
     """The last iteration before it began."""
     streak: int

@@ -25,6 +25,7 @@ from robolearn.training.guard import evidence
 from robolearn.training.guard.detectors import (
     MEANING,
     SPREADS,
+    SUCCESS,
     Finding,
     Track,
     look,
@@ -178,14 +179,14 @@ class Guard:
         target = max((i for i in self._kept.checkpoints if i <= last), default=min(self._kept.checkpoints))
         content = checkpoint.load(self._path(target))
         healthy = checkpoint.weights_path(self.run_folder, target)
-        said = f"{MEANING[finding.name]} ({finding.value:.3g}, limit {finding.limit:.3g})"
+        than = "it was" if finding.name == SUCCESS else "limit"
+        said = f"{MEANING[finding.name]} ({finding.value:.3g}, {than} {finding.limit:.3g})"
         stem = self.folder / f"finding_{number}"
         checkpoint.write_content(
             checkpoint.local(iteration, learner, self.env, infos), stem.with_suffix(".pt")
         )
         evidence.keep_rows(self.run_folder, stem.with_suffix(".jsonl"), target)
         files = evidence.record_scene(self.run, self.env, learner, recorder, stem, said, film)
-        # The last in the list was fine; the numbers then and now show what was earned instead.
         before, now = self._before(finding), self.track.recent[-1]
         change = remedy(self.run, finding.name, before, now, healthy, target > 0)
         decision = {
