@@ -18,7 +18,7 @@ class GuardConfig:
     """Iterations at the start, and after a rollback, from which baselines are taken."""
     patience: int = field(default=5, metadata={"min": 1, "max": 100_000})
     """Iterations in a row for which a suspicion must hold to be confirmed."""
-    interval: int = field(default=5, metadata={"min": 1, "max": 100_000})
+    interval: int = field(default=10, metadata={"min": 1, "max": 100_000})
     """Iterations between two checkpoints of the guard, to one of which it rolls back."""
     drop: float = field(default=0.25, metadata={"above": 0.0, "max": 1.0})
     """Share of the best success whose loss is suspicious while the reward rises."""

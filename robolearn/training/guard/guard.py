@@ -109,6 +109,7 @@ class Guard:
         """
         if self.signals is not None:
             seen, stated = self.signals.read(), self.signals.stated
+            seen["reward"] = report.env["reward/total"]
         else:
             seen, stated = _of_batch(report, learner), False
         row = numbers_of(seen, report.losses, report.env)

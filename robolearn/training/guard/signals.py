@@ -15,6 +15,8 @@ ON_GROUND = 1.0
 """Contact force from which a foot counts as on the ground [N]."""
 SATURATED = 0.99
 """Share of an actuator's largest torque from which it is at its limit."""
+EVERY = 2
+"""Every so many steps are measured."""
 LEAST_SPREAD = 1e-6
 """Added to standard deviations before their logarithm: a column that never changes counts, too."""
 
@@ -35,33 +37,39 @@ class Signals:
         self._names: list[str] = []
         self._before: Tensor | None = None
         self._sums: Tensor | None = None
+        self._rows: Tensor | None = None
+        self._missing: Tensor | None = None
+        self._count = self._step = 0
         self._spreads: dict[str, tuple[Tensor, Tensor]] = {}
         env.watch = self.add
 
     @torch.no_grad()
     def add(self, env: Env) -> None:
-        """Count a step; see `Env.watch`."""
+        """Count a step; see `Env.watch`. Early ends are counted in every step, the rest in every second one."""
+        state, outcome = env.backend.state, env.state.outcome
+        left = (outcome["terminated"] * (env.max_episode_steps - env.state.episode.step)).sum()
+        self._missing = left if self._missing is None else self._missing + left
+        self._count += env.num_envs
+        step, self._step = self._step, self._step + 1
+        speed = state.robot.joint_vel
+        if step == 0 or step % EVERY:
+            self._measure(env, speed)
+        self._before = speed.clone()
+
+    def _measure(self, env: Env, speed: Tensor) -> None:
+        """Add the numbers of this step, at joint velocities `speed` (N, J)."""
         state, ctx, outcome = env.backend.state, env.ctx, env.state.outcome
         robot = state.robot
         one = torch.ones_like(outcome["reward"])
         success = env.task.success(state, ctx)
         self.stated = success is not None
         given = success if isinstance(success, Ratio) else Ratio(one if success is None else success, one)
-        missing = outcome["terminated"] * (env.max_episode_steps - env.state.episode.step)
-        columns: dict[str, Tensor] = {
-            "steps": one,
-            "missing": missing.float(),
-            "reward": outcome["reward"],
-            "success": given.total.float(),
-            "counted": given.weight.float(),
-        }
-        speed = robot.joint_vel
+        columns: dict[str, Tensor] = {"steps": one, "success": given.total, "counted": given.weight}
         if self._before is not None:
             # Of an episode's first step the velocity before is that of another episode.
             goes_on = (env.state.episode.step > 1).float()
             columns["changes"] = goes_on
             columns["vibration"] = (speed - self._before).square().mean(dim=1) * goes_on
-        self._before = speed.clone()
         torque = robot.joint_torque[:, self._actuated]
         if self._limited:
             power = (torque * speed[:, self._actuated]).clamp(min=0).sum(dim=1)
@@ -76,8 +84,7 @@ class Signals:
         if self._free:
             columns["spin"] = robot.base_ang_vel.square().sum(dim=1)
             columns["lean"] = terms.tilt(state, ctx)
-        table = torch.stack(list(columns.values()))
-        table = torch.where(outcome["diverged"], 0.0, table).sum(dim=1, dtype=torch.float64)
+        table = self._table(columns, outcome["diverged"])
         if self._names != list(columns):
             # The first step of an iteration has no step before: its sums get the places of the others.
             self._widen(list(columns), table)
@@ -85,6 +92,15 @@ class Signals:
             self._sums = table if self._sums is None else self._sums + table
         self._spread("action_spread", ctx.action)
         self._spread("state_spread", env.observations["policy"])
+
+    def _table(self, columns: dict[str, Tensor], lost: Tensor) -> Tensor:
+        """Sums (K,) of columns (N,), without the rows `lost` (N,)."""
+        size = len(columns), len(lost)
+        if self._rows is None or self._rows.shape != size:
+            self._rows = torch.empty(size, device=lost.device)
+        for row, column in zip(self._rows, columns.values(), strict=True):
+            row.copy_(column)
+        return torch.where(lost, 0.0, self._rows).sum(dim=1, dtype=torch.float64)
 
     def _widen(self, names: list[str], table: Tensor) -> None:
         """Take the sums of other columns than so far."""
@@ -104,8 +120,8 @@ class Signals:
     def read(self) -> dict[str, float]:
         """The numbers of the steps since the last call; waits for the device.
 
-        Means over the steps: `reward`; `success` of those that it counts in; `length`, the number of steps as a share
-        of those that episodes without a termination would have had; `vibration`, the root mean square change of a
+        `length` is the number of steps as a share of those that episodes without a termination would have had. Means
+        over the steps: `success` of those that it counts in; `vibration`, the root mean square change of a
         joint's velocity from step to step [rad/s]; `energy`, the power of the motors over the sum of their largest
         torques [rad/s]; `torque_limit`, the share of motors at their limit; `foot_slide`, the speed of feet on the
         ground [m/s]; `penetration`, how far soles are below the ground [m]; `impact` and `spin`, the root mean squares
@@ -116,11 +132,16 @@ class Signals:
         assert self._sums is not None, "no step was taken"
         count = self._sums[self._names.index("steps")]
         spreads = [deviation(*both, count) for both in self._spreads.values()]
-        numbers = torch.cat((self._sums, torch.stack(spreads))).tolist()
+        assert self._missing is not None
+        last = torch.stack((*spreads, self._missing.double()))
+        numbers = torch.cat((self._sums, last)).tolist()
         sums = dict(zip(self._names, numbers, strict=False))
-        found = dict(zip(self._spreads, numbers[len(self._names) :], strict=True))
+        *values, missing = numbers[len(self._names) :]
+        found = dict(zip(self._spreads, values, strict=True))
+        length = self._count / (self._count + missing)
         self._names, self._sums, self._before, self._spreads = [], None, None, {}
-        return numbers_of(sums) | found
+        self._missing, self._count, self._step = None, 0, 0
+        return {"length": length, **numbers_of(sums), **found}
 
 
 def deviation(total: Tensor, squares: Tensor, count: Tensor) -> Tensor:
@@ -132,11 +153,10 @@ def deviation(total: Tensor, squares: Tensor, count: Tensor) -> Tensor:
 
 
 def numbers_of(sums: dict[str, float]) -> dict[str, float]:
-    """What `Signals.read` returns, of the sums over the steps by name."""
+    """The means that `Signals.read` returns, of the sums over the steps by name."""
     steps = max(sums["steps"], 1.0)
-    full = steps + sums["missing"]
     share = sums["success"] / sums["counted"] if sums["counted"] > 0 else 0.0
-    out = {"reward": sums["reward"] / steps, "success": share, "length": steps / full}
+    out = {"success": share}
     if sums.get("changes"):
         out["vibration"] = math.sqrt(sums["vibration"] / sums["changes"])
     if sums.get("down"):

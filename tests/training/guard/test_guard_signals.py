@@ -15,8 +15,6 @@ from robolearn.training.guard.signals import LEAST_SPREAD, Signals, deviation, n
 def test_numbers_are_means_over_the_steps_and_roots_of_mean_squares():
     sums = {
         "steps": 10.0,
-        "missing": 30.0,
-        "reward": 5.0,
         "success": 4.0,
         "counted": 8.0,
         "changes": 9.0,
@@ -32,9 +30,7 @@ def test_numbers_are_means_over_the_steps_and_roots_of_mean_squares():
     }
     assert numbers_of(sums) == pytest.approx(
         {
-            "reward": 0.5,
             "success": 0.5,
-            "length": 0.25,
             "vibration": 2.0,
             "foot_slide": 0.5,
             "energy": 2.0,
