@@ -5,6 +5,7 @@
       contract.json     how a policy's inputs and outputs relate to the robot
       starts.json       versions, commit and machine of each start; see `robolearn.training.origin`
       metrics.jsonl     one line per iteration; TensorBoard's event files are beside it
+      guard/            with guard=on: its checkpoints, decisions and evidence, see docs/guard.md
       latest.pt         the newest checkpoint, with the state of the simulation: exact resume
       checkpoints/      iteration_000025.pt ...: weights, optimizer, normalizers
       .lock             the process that trains in it; see `robolearn.files.locked`

@@ -65,7 +65,9 @@ class Signals:
         self.stated = success is not None
         given = success if isinstance(success, Ratio) else Ratio(one if success is None else success, one)
         columns: dict[str, Tensor] = {"steps": one, "success": given.total, "counted": given.weight}
-        if self._before is not None:
+        if self._before is None:
+            columns["changes"] = columns["vibration"] = torch.zeros_like(one)
+        else:
             # Of an episode's first step the velocity before is that of another episode.
             goes_on = (env.state.episode.step > 1).float()
             columns["changes"] = goes_on
@@ -85,11 +87,7 @@ class Signals:
             columns["spin"] = robot.base_ang_vel.square().sum(dim=1)
             columns["lean"] = terms.tilt(state, ctx)
         table = self._table(columns, outcome["diverged"])
-        if self._names != list(columns):
-            # The first step of an iteration has no step before: its sums get the places of the others.
-            self._widen(list(columns), table)
-        else:
-            self._sums = table if self._sums is None else self._sums + table
+        self._names, self._sums = list(columns), table if self._sums is None else self._sums + table
         self._spread("action_spread", ctx.action)
         self._spread("state_spread", env.observations["policy"])
 
@@ -101,13 +99,6 @@ class Signals:
         for row, column in zip(self._rows, columns.values(), strict=True):
             row.copy_(column)
         return torch.where(lost, 0.0, self._rows).sum(dim=1, dtype=torch.float64)
-
-    def _widen(self, names: list[str], table: Tensor) -> None:
-        """Take the sums of other columns than so far."""
-        if self._sums is not None:
-            at = [names.index(name) for name in self._names]
-            table[at] += self._sums
-        self._names, self._sums = names, table
 
     def _spread(self, name: str, rows: Tensor) -> None:
         """Add the sums and sums of squares of rows (N, K)."""

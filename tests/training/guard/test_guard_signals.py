@@ -10,6 +10,7 @@ import torch
 from robolearn import config
 from robolearn.training.build import build_env
 from robolearn.training.guard.signals import LEAST_SPREAD, Signals, deviation, numbers_of
+from tests.no_sync import no_host_sync
 
 
 def test_numbers_are_means_over_the_steps_and_roots_of_mean_squares():
@@ -118,3 +119,15 @@ def test_a_diverged_environment_counts_in_nothing(ant):
     ant.state.outcome["diverged"] = torch.tensor([True, False, False, False])
     signals.add(ant)
     assert math.isfinite(signals.read()["spin"])
+
+
+@pytest.mark.parametrize("task", ["hopper_run", "arm_lift", "humanoid_walk", "stand"])
+def test_measuring_a_step_never_waits_for_a_gpu(task):
+    env = build_env(config.resolve([f"task={task}", "num_envs=4"]), 4)
+    signals = Signals(env)
+    env.step(torch.zeros(4, env.num_actions))
+    with no_host_sync():
+        for _ in range(3):
+            signals.add(env)
+    assert math.isfinite(signals.read()["success"])
+    env.close()

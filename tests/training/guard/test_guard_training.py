@@ -226,3 +226,13 @@ def test_guard_on_is_short_for_its_mode_and_settings_are_merged():
     assert config.resolve(["task=cartpole_balance"]).guard.mode == "off"
     changed = config.resolve(["guard.kl=4"], resolved)
     assert (changed.guard.patience, changed.guard.kl) == (7, 4.0)
+
+
+def test_the_command_films_a_finding_where_it_can(tmp_path):
+    words = [COUNTING, *SMALL, *QUICK, "guard.rollbacks=0", "max_iterations=30", f"output={tmp_path / 'run'}"]
+    assert main(["train", *words]) == 4
+    (decision,) = decisions(tmp_path / "run")
+    if decision["video"] is None:  # no renderer or encoder here
+        assert decision["no_video"]
+    else:
+        assert (tmp_path / "run" / "guard" / decision["video"]).stat().st_size > 1000
