@@ -29,7 +29,7 @@ class GuardConfig:
     """Multiple of its moving average from which the KL divergence of an update is suspicious while the reward rises."""
     diversity: float = field(default=0.3, metadata={"above": 0.0, "max": 1.0})
     """Share of its baseline below which the diversity of actions or states is suspicious."""
-    weight: float = field(default=0.25, metadata={"min": 0.0, "max": 1.0})
+    weight: float = field(default=0.1, metadata={"min": 0.0, "max": 1.0})
     """Factor on the weight of the reward that rose most where success did not follow."""
     video: bool = True
     """Whether a confirmed finding is filmed, where the machine has a renderer."""

@@ -144,9 +144,9 @@ def rolled_back(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_goes_on_from_the_healthy_checkpoint_with_the_stated_change(rolled_back):
     (decision,) = decisions(rolled_back)
-    assert decision["changes"] == ["task.rewards.episodes=0.25"]
+    assert decision["changes"] == ["task.rewards.episodes=0.1"]
     saved = config.load(rolled_back, [COUNTING])
-    assert float(saved.task.rewards["episodes"]) == 0.25
+    assert float(saved.task.rewards["episodes"]) == 0.1
     # One history: no iteration is counted twice.
     logged = rows(rolled_back)
     assert [each["iteration"] for each in logged] == list(range(1, saved.max_iterations + 1))
@@ -192,7 +192,7 @@ def test_the_report_shows_every_decision(rolled_back):
     (section,) = [each for each in page.sections if each.id == "guard"]
     shown = str(section.blocks)
     (decision,) = decisions(rolled_back)
-    for text in (decision["said"], "task.rewards.episodes=0.25", "rolled back"):
+    for text in (decision["said"], "task.rewards.episodes=0.1", "rolled back"):
         assert text in shown
     assert not any("guard/" in str(each.blocks) for each in page.sections if each.id == "files")
 
