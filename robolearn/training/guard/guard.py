@@ -189,7 +189,8 @@ class Guard:
         evidence.keep_rows(self.run_folder, stem.with_suffix(".jsonl"), target)
         files = evidence.record_scene(self.run, self.env, learner, recorder, stem, said, film)
         before, now = self._before(finding), self.track.recent[-1]
-        change = remedy(self.run, finding.name, before, now, healthy, target > 0)
+        blamed = {each["blamed"] for each in self._kept.decisions if each["blamed"]}
+        change = remedy(self.run, finding.name, before, now, healthy, target > 0, blamed)
         decision = {
             "number": number,
             "iteration": iteration,
@@ -206,6 +207,7 @@ class Guard:
             "back_to": target,
             "action": "rolled back" if goes_on else "stopped",
             "changes": change.words if goes_on else [],
+            "blamed": change.blamed if goes_on else None,
             "why": change.why if goes_on else f"guard.rollbacks={self.config.rollbacks} is used up",
             "rows": stem.with_suffix(".jsonl").name,
             "checkpoint": stem.with_suffix(".pt").name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,8 @@ class Remedy:
     """Settings as on the command line."""
     why: str
     """The reason, for the user."""
+    blamed: str | None = None
+    """Name of the reward whose weight is cut."""
 
 
 def remedy(
@@ -33,6 +35,7 @@ def remedy(
     now: Mapping[str, float],
     healthy: Path | None,
     started: bool,
+    blamed: Collection[str] = (),
 ) -> Remedy:
     """The change with which a run goes on.
 
@@ -42,26 +45,34 @@ def remedy(
         before, now: `reward/NAME` per step where the run was healthy, and now.
         healthy: the checkpoint that it goes back to.
         started: whether that has learned anything: an untrained policy is no reference.
+        blamed: rewards whose weights were cut before.
     """
     if finding in SPREADS and hasattr(run.learner, "entropy_coef"):
         bonus = max(2 * run.learner.entropy_coef, BONUS)
         return Remedy([f"learner.entropy_coef={bonus:.6g}"], "a larger bonus for diversity")
     if finding in (KL, VALUE, ENTROPY):
         return _smaller_steps(run, healthy if started else None)
-    guilty = _guilty(run, before, now)
+    guilty = _guilty(run, before, now, blamed)
     if guilty is None:
         return _smaller_steps(run, healthy if started else None)
     name, weight = guilty
     words = [f"task.rewards.{name}={weight * run.guard.weight:.6g}"]
-    return Remedy(words, f"{name} is the reward that rose most while success did not follow; it counts less")
+    return Remedy(
+        words, f"{name} is the reward that rose most while success did not follow; it counts less", name
+    )
 
 
-def _guilty(run: Config, before: Mapping[str, float], now: Mapping[str, float]) -> tuple[str, float] | None:
-    """Name and weight of the reward that has risen most; None where none has, or their weights cannot be set."""
+def _guilty(
+    run: Config, before: Mapping[str, float], now: Mapping[str, float], blamed: Collection[str]
+) -> tuple[str, float] | None:
+    """Name and weight of the reward that has risen most; None where none has, or their weights cannot be set. One that
+    was blamed before counts with its weight before the last cut: it may not have been cut enough."""
     if not isinstance(run.task, Task):
         return None
     weights = run.task.reward_weights()
     rises = {name: now.get(REWARD + name, 0.0) - before.get(REWARD + name, 0.0) for name in weights}
+    if run.guard.weight:
+        rises = {name: rise / run.guard.weight if name in blamed else rise for name, rise in rises.items()}
     name = max(rises, key=lambda each: rises[each], default=None)
     return None if name is None or rises[name] <= 0 or not weights[name] else (name, weights[name])
 
