@@ -83,7 +83,7 @@ def train(
         from robolearn.training.ranks.launch import launch
 
         return launch(resolved, overrides or [])
-    from robolearn.training.train import train as run
+    from robolearn.commands.train import train as run
 
     run(resolved, config.resume_changes(overrides or [], resolved))
     return OK

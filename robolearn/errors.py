@@ -32,7 +32,7 @@ class MissingError(_OneLine, RuntimeError):
 
 
 class RunFailed(_OneLine, RuntimeError):
-    """A run started and had to stop: it diverged, or a term was not finite."""
+    """A run started and had to stop: it diverged, a term was not finite, or the guard had rolled back too often."""
 
 
 class OtherRankFailed(Exception):

@@ -217,6 +217,15 @@ class ArmLift(Task):
             CUBE: InitialState.at_rest(cube, quat),
         }
 
+    def success(self, state: State, ctx: Context) -> Ratio:
+        """How far along the job is in episodes that started at home (N,): up to 0.3 for a gripper near the cube, and
+        from there to 1 as the cube, off the floor, nears its goal."""
+        counted = (ctx.task_state["start"] == FAR).float()
+        near = (1 - arm.grasp_distance(state, ctx, frame=GRIP, thing=CUBE) / 0.5).clamp(min=0.0)
+        off_floor = (state.entities[CUBE].base_pos[:, 2] > EDGE).float()
+        close = (1 - arm.object_distance(state, ctx, thing=CUBE) / 0.3).clamp(min=0.0)
+        return Ratio((0.3 * near + 0.7 * off_floor * close) * counted, counted)
+
     def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
         """Shares of cubes held and lifted; and of the episodes that started at home, in their last half second, the
         cube's distance from its goal [m] and the share within 5 cm."""

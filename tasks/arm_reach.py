@@ -107,6 +107,12 @@ class ArmReach(Task):
             joint_pos=around_home(self.start_noise, num_envs, ctx, random),
         )
 
+    def success(self, state: State, ctx: Context) -> Ratio:
+        """Closeness of the gripper to the command once it has had time to settle (N,): 1 there, 0 from half a metre."""
+        settled = (ctx.command_time > SETTLED).float()
+        distance = arm.frame_distance(state, ctx, frame=GRIP)
+        return Ratio((1 - distance / 0.5).clamp(min=0.0) * settled, settled)
+
     def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
         """Distance [m] and angle [rad] from the command, and the share within 2 cm, where it has had time to settle."""
         settled = (ctx.command_time > SETTLED).float()

@@ -90,6 +90,11 @@ class CartpoleBalance(Task):
             joint_vel=random.uniform(-0.3, 0.3, num_envs, 2),
         )
 
+    def success(self, state: State, ctx: Context) -> Tensor:
+        """1 where the pole is within 0.2 rad of upright and the cart within 0.5 m of the middle, else 0 (N,)."""
+        robot = state.robot
+        return ((robot.joint_pos[:, HINGE].abs() < 0.2) & (robot.joint_pos[:, SLIDER].abs() < 0.5)).float()
+
     def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
         """Lean of the pole [rad] and distance from the middle [m]."""
         return {

@@ -126,6 +126,10 @@ class CartpoleSwingup(Task):
             joint_vel=random.uniform(-0.3, 0.3, num_envs, 2),
         )
 
+    def success(self, state: State, ctx: Context) -> Tensor:
+        """Height of the pole's tip (N,): 0 hanging, 1 upright."""
+        return (1 + state.robot.joint_pos[:, HINGE].cos()) / 2
+
     def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
         """1 where the pole is `upright`, else 0, and the cart's distance from the middle [m]."""
         return {

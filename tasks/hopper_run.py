@@ -159,6 +159,10 @@ class HopperRun(Task):
             joint_vel=random.uniform(-0.2, 0.2, num_envs, len(low)),
         )
 
+    def success(self, state: State, ctx: Context) -> Tensor:
+        """Progress along x (N,): 1 at 4 m/s and above."""
+        return (state.robot.joint_vel[:, X] / 4.0).clamp(max=1.0)
+
     def metrics(self, state: State, ctx: Context) -> dict[str, Tensor]:
         """Forward speed of the hip [m/s], its height relative to the home pose [m] and the torso's pitch [rad]."""
         return {

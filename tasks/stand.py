@@ -123,6 +123,13 @@ class Stand(Task):
         unit = robot.effort / torch.where(servo, robot.kp, 1.0)
         return torch.where(servo, robot.home[robot.actuated], 0.0) + self.action_scale * unit * action
 
+    def success(self, state: State, ctx: Context) -> Tensor:
+        """How close the joints of a robot that stands are to home (N,): 1 there, 0 from half a radian on average, and
+        where it does not stand."""
+        lies = fallen(state, ctx, height=0.8, upright=0.9)
+        off = (state.robot.joint_pos - ctx.robot.home).abs().mean(dim=1)
+        return (1 - 2 * off).clamp(min=0.0) * ~lies
+
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
         """Home pose with a little noise, facing anywhere."""
         robot = ctx.robot

@@ -491,6 +491,13 @@ class Velocity(Task):
             joint_vel=random.uniform(-0.2, 0.2, num_envs, joints),
         )
 
+    def success(self, state: State, ctx: Context) -> Tensor:
+        """How much of the commanded horizontal motion the base makes (N,): 1 all of it, 0 where it is off by as much as
+        is asked for, or by 0.5 m/s where less is."""
+        velocity, _ = quality.level_velocities(state)
+        off = (velocity - ctx.command[:, :2]).norm(dim=1)
+        return (1 - off / ctx.command[:, :2].norm(dim=1).clamp(min=0.5)).clamp(min=0.0)
+
     def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
         """Tracking errors and walking quality."""
         return quality.measure(state, ctx)

@@ -6,7 +6,7 @@ Exit codes:
     1    a check failed (`sim`: a gate; `grad-check`: a gradient; `robot`: an error of the model)
     2    bad input: an option, an override, a file
     3    something optional is missing: a package, a renderer, a GPU
-    4    the run failed: it diverged, or a term was not finite
+    4    the run failed: it diverged, a term was not finite, or the guard had rolled back too often
     70   a bug in RoboLearn; its traceback is shown, please report it
     75   a rank of a training that another one has left; our launcher starts the ranks again
     130  interrupted (Ctrl-C, SIGTERM); a training run has saved a checkpoint

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from robolearn.config import fields, registry, yaml_file
+from robolearn.config.guarding import GuardConfig
 from robolearn.config.overrides import Override, Scalar, parse
 from robolearn.config.schema import FILE_NAME, SCALARS, SECTIONS, SHOWN, Config, migrated, to_dict
 from robolearn.config.schema import scalars as plain_settings
@@ -57,6 +58,7 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     items = parse(words, [*SCALARS, *SECTIONS])
     chosen, trees = _sort(items)
     # Single values first: checking them imports nothing.
+    guard = trees.get("", {}).get("guard")
     scalars = plain_settings(trees.pop("", {}))
     if base is None and scalars.get("resume"):
         saved = load(scalars["resume"], _naming_files(words))
@@ -73,6 +75,8 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     else:
         changes = fields.apply(base.robot, dict, scalars.pop("robot", fields.KEEP), "robot", {"open": True})
         scalars = {**{key: getattr(base, key) for key in SCALARS}, **scalars, "robot": changes}
+        if guard:
+            scalars["guard"] = fields.apply(base.guard, GuardConfig, guard, "guard", {})
 
     built: dict[str, Any] = {}
     device = scalars.get("device", "auto")
@@ -155,6 +159,9 @@ def _sort(items: Iterable[Override]) -> tuple[dict[str, str], dict[str, Any]]:
             _put(trees.setdefault("task", {}), ("robot",), name)
         elif head == "robot":
             _put(trees.setdefault("", {}).setdefault("robot", {}), rest, item.value)
+        elif head == "guard":  # guard=on is guard.mode=on
+            whole = not rest and not isinstance(item.value, dict)
+            _put(trees.setdefault("", {}), ("guard", "mode") if whole else item.key, item.value)
         elif head in SECTIONS and not rest:
             name = item.value.text if isinstance(item.value, Scalar) else item.value
             if not isinstance(name, str) or not name.strip():
@@ -311,6 +318,7 @@ def validate(config: Config) -> None:
     elif config.robot:
         raise ConfigError(f"robot.{next(iter(config.robot))}: task={config.task_name} has no robot to change")
     _validate_ranks(config)
+    _validate_guard(config)
     if config.mode == "async" and config.ranks:
         away = "mode=sync" if config.placement is None else "mode=sync placement=null"
         raise ConfigError(
@@ -358,6 +366,21 @@ def _validate_ranks(config: Config) -> None:
         raise ConfigError(
             f"num_envs={config.num_envs} is no multiple of shards={shards}; use num_envs="
             f"{max(1, config.num_envs // shards) * shards}, or fewer shards"
+        )
+
+
+def _validate_guard(config: Config) -> None:
+    """Raise ConfigError for what the guard does not watch."""
+    if config.guard.mode == "off":
+        return
+    if config.mode == "async":
+        raise ConfigError(
+            "guard=on with mode=async, whose environments are in other processes; use mode=sync, or guard=off"
+        )
+    if config.ranks > 1:
+        raise ConfigError(
+            f"guard=on with ranks={config.ranks}: the guard watches the environments of one process; leave ranks out, "
+            "or use guard=off"
         )
 
 
@@ -424,7 +447,7 @@ def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:
     elif not run.ranks and not saved.ranks:
         harmless |= {"ranks", "shards"}
     differing = dict.fromkeys((*_added(run.resume, saved), *changed(saved, run)))
-    return [key for key in differing if key not in harmless]
+    return [key for key in differing if key not in harmless and not key.startswith("guard.")]
 
 
 def _naming_files(words: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from robolearn.config import fields
+from robolearn.config.guarding import GuardConfig
 from robolearn.errors import ConfigError, quote
 
 SCHEMA = 2
@@ -84,6 +85,9 @@ class Config:
     """sync: collect, then learn; async: processes of their own collect while the learner learns, see docs/async.md."""
     placement: str | None = None
     """With mode=async: YAML file that says where actors, learner and evaluator run; null: an actor a core but one."""
+    guard: GuardConfig = field(default_factory=GuardConfig)
+    """on: watch for reward hacking, and roll back where it is found; guard.<field>=... changes how, see
+    docs/guard.md."""
     robot: dict[str, Any] = field(default_factory=dict, metadata={"open": True})
     """Changes to the robot's description, as in robot.yaml, for example robot.actuators.knee.kp=80. robot=NAME chooses
     the robot (task.robot)."""

@@ -122,6 +122,8 @@ class Env:
         )
         self._complete()
         self._metrics: dict[str, Ratio] = {}
+        self.watch: Callable[[Env], None] | None = None
+        """Is called in each step before episodes that have ended are reset; it may read this Env and change nothing."""
         self._parts = (self._send, self._assess, self._restart, self._look_again)
         self._act: Callable[[], None]
         self._act, self._judge, self._renew, self._begin = self._parts
@@ -300,6 +302,8 @@ class Env:
             self._send(joint_targets.to(self.device))
         self.backend.step(self.state.transit["joint_targets"], self.substeps)
         self._judge()
+        if self.watch is not None:
+            self.watch(self)
         # Skips the reset when no env is done; on a GPU the check would force a sync.
         # What a shard draws must not depend on the envs of others.
         done = self.shards.parts(self.state.outcome["done"])
@@ -474,8 +478,7 @@ class Env:
         self.backend.push(mask, jump, turn)
 
     def restart_command_time(self, mask: Tensor) -> None:
-        """Count the time since the command from now on, in the environments in `mask` (N,) bool: an operator has
-        given another one."""
+        """Count the time since the command from now on where `mask` (N,) bool: an operator has given another one."""
         episode = self.state.episode
         episode.command_time = torch.where(mask, 0.0, episode.command_time)
 

@@ -5,6 +5,7 @@
       contract.json     how a policy's inputs and outputs relate to the robot
       starts.json       versions, commit and machine of each start; see `robolearn.training.origin`
       metrics.jsonl     one line per iteration; TensorBoard's event files are beside it
+      guard/            with guard=on: its checkpoints, decisions and evidence, see docs/guard.md
       latest.pt         the newest checkpoint, with the state of the simulation: exact resume
       checkpoints/      iteration_000025.pt ...: weights, optimizer, normalizers
       .lock             the process that trains in it; see `robolearn.files.locked`
@@ -105,11 +106,16 @@ def save(
 
 def write(folder: Path, content: dict[str, Any]) -> Path:
     """Write the content of a checkpoint with the environments of all ranks; see `save`."""
-    path = folder / "checkpoints" / f"iteration_{content['iter']:06d}.pt"
+    path = weights_path(folder, content["iter"])
     dropped = (*SIMULATED, "env", "global_random")
-    _write({name: value for name, value in content.items() if name not in dropped}, path)
-    _write(content, folder / LATEST)
+    write_content({name: value for name, value in content.items() if name not in dropped}, path)
+    write_content(content, folder / LATEST)
     return path
+
+
+def weights_path(folder: Path, iteration: int) -> Path:
+    """The file of the weights of an iteration in a run folder."""
+    return folder / "checkpoints" / f"iteration_{iteration:06d}.pt"
 
 
 def _entry(learner: Any) -> dict[str, Any]:
@@ -275,6 +281,7 @@ def set_global_random(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
 
 
-def _write(content: dict[str, Any], path: Path) -> None:
+def write_content(content: dict[str, Any], path: Path) -> None:
+    """Write the content of a checkpoint to a file, atomically."""
     with replacing(path) as part:
         torch.save(content, part)

@@ -34,6 +34,9 @@ from robolearn.training import checkpoint, replay
 from robolearn.training.asynchronous.pool import Stopped
 from robolearn.training.asynchronous.remote import RemoteEnvs
 from robolearn.training.build import build_env, build_external, device_of
+from robolearn.training.guard.evidence import Film
+from robolearn.training.guard.guard import KEY as GUARD
+from robolearn.training.guard.guard import Guard, RolledBack
 from robolearn.training.host_memory import PLENTY, enough_memory, require_room
 from robolearn.training.ranks import Regrouped
 from robolearn.training.ranks.copies import Copies
@@ -48,8 +51,9 @@ DIVERGED_SHARE = 0.001
 WEIGHTS_ONLY = "this checkpoint holds weights only; latest.pt holds the simulation too"
 
 
-def train(run: Config, changes: list[str] | None = None) -> Path:
-    """Train until `max_iterations` or Ctrl-C; `changes` are the dotted keys that a resumed run changes.
+def train(run: Config, changes: list[str] | None = None, film: Film | None = None) -> Path:
+    """Train until `max_iterations` or Ctrl-C; `changes` are the dotted keys that a resumed run changes, and `film`
+    makes a video of what the guard finds.
 
     Returns:
         The run folder.
@@ -57,7 +61,8 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
     Raises:
         ConfigError: the configuration cannot be built or does not fit the checkpoint to resume, or another process
             trains in the run folder.
-        RunFailed: a term was not finite, or too many environments diverged; the last checkpoint is kept.
+        RunFailed: a term was not finite, too many environments diverged, or the guard has rolled back as often as it
+            may; the last checkpoint is kept.
         KeyboardInterrupt: after Ctrl-C, once a checkpoint is written.
     """
     run = with_ranks(run)
@@ -67,7 +72,13 @@ def train(run: Config, changes: list[str] | None = None) -> Path:
         return _train_with_takeover(run, changes)
     with ExitStack() as held:
         world = held.enter_context(joined(run))
-        return _train(run, changes, held, world)
+        back: RolledBack | None = None
+        signals: list[int] = []  # one may arrive just before a rollback
+        while True:
+            try:
+                return _train(run, changes, held, world, signals, film, back)
+            except RolledBack as rolled:
+                run, changes, back = rolled.run, rolled.changes, rolled
 
 
 def _train_with_takeover(run: Config, changes: list[str] | None) -> Path:
@@ -87,11 +98,14 @@ def _train(
     held: ExitStack,
     world: World,
     caught: list[int] | None = None,
+    film: Film | None = None,
+    back: RolledBack | None = None,
 ) -> Path:
-    """See `train`; the lock of the run folder is entered into `held`, signals into `caught`."""
+    """See `train`; the lock of the run folder is entered into `held`, signals into `caught`. After a rollback of the
+    guard it goes on from `back`."""
     set_threads(run)
     world.require_same(run)
-    folder, content = _begun(run, held) if world.writes else (None, None)
+    folder, content = _begun(run, held, back) if world.writes else (None, None)
     content = world.from_first(content)
     copies = Copies(world)
     env = _build(run, world)
@@ -123,10 +137,16 @@ def _train(
     slow = Slow(world.share(world.host), world.rank)
     described = env.described if isinstance(env, RemoteEnvs) else env
     actors = env.actors if isinstance(env, RemoteEnvs) else ""
-    record = Record(run, folder, described, start, world.ranks, world.writes, actors, world.again)
+    again = world.again or back is not None
+    record = Record(run, folder, described, start, world.ranks, world.writes, actors, again)
+    guard = Guard(run, env, folder, infos.get(GUARD)) if run.guard.mode == "on" else None
     quiet = not world.writes or started_by_launcher()
     with interruptible(quiet, caught) as signals, closing(env), record:
-        if start:
+        if guard is not None:
+            resumes = run.resume is not None and back is None
+            saved_in = checkpoint.find_run(run.resume)[0] if resumes else None
+            guard.begin(start, saved_in, lambda: checkpoint.local(start, learner, env, infos))
+        if start and back is None:
             record.note(f"resumed at iteration {start}, {said}")
         if run.rollout_share < 1 and not world.again:
             record.note(
@@ -156,7 +176,8 @@ def _train(
             seconds += report.seconds["total"]
             stop, times = world.agree(bool(signals), slow.mine(report.seconds, world.waited))
             of_ranks, late = slow.found(times)
-            record.row(_row(iteration, steps, seconds, report) | of_ranks)
+            seen = {} if guard is None else guard.look(iteration, report, learner)
+            record.row(_row(iteration, steps, seconds, report) | of_ranks | seen)
             if late is not None:
                 record.note(late)
             record.divergence(recorder, iteration, world.suffix)
@@ -171,6 +192,13 @@ def _train(
                 "numerics": known,
                 "shards": parts,
             }
+            if guard is not None:
+                infos[GUARD] = guard.state(iteration)
+                if guard.alarm is not None:
+                    raise guard.roll_back(iteration, learner, recorder, infos, record.note, film)
+                if guard.due(iteration):
+                    guard.keep(iteration, checkpoint.local(iteration, learner, env, infos))
+                    infos[GUARD] = guard.state(iteration)
             if copies.folder is not None:
                 copies.keep(checkpoint.local(iteration, learner, env, infos))
             stop = stop or (world.ranks == 1 and bool(signals))  # one that has arrived since
@@ -178,6 +206,8 @@ def _train(
             if stop or last or iteration % run.checkpoint_interval == 0:
                 record.describe()
                 checkpoint.save(folder, iteration, learner, env, infos, world)
+                if guard is not None:
+                    guard.prune()
                 saved = iteration
             if stop and not last:
                 record.note(f"stopped at iteration {iteration}; resume with: {_resume_command(run, folder)}")
@@ -270,9 +300,13 @@ def _plenty(run: Config) -> int:
     return PLENTY + 4 * steps * (1024 + 2 * max(widths))
 
 
-def _begun(run: Config, held: ExitStack) -> tuple[Path | None, dict[str, Any] | None]:
+def _begun(
+    run: Config, held: ExitStack, back: RolledBack | None
+) -> tuple[Path | None, dict[str, Any] | None]:
     """The run folder and the checkpoint to resume; both None for a new run, no folder where the run resumes in another
     one. Where ranks are started again, the folder is there."""
+    if back is not None:
+        return back.folder, back.content
     chosen = launched_folder()  # which the launcher has locked
     if chosen is None and goes_on(run):
         chosen = Path(run.output or "")

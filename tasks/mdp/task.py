@@ -339,6 +339,13 @@ class Task:
         """Logged quantities that are not rewarded, (N,) each, in SI units; a `Ratio` where not every step counts."""
         return {}
 
+    def success(self, state: State, ctx: Context) -> Tensor | Ratio | None:
+        """How well the robot does what the task is for in this step (N,): 0 for nothing useful, 1 for all of it, below
+        0 for the contrary. No reward sees it; `guard=on` compares rewards with it, see docs/guard.md. Measure the
+        outcome, such as the motion of the base in the world, and not what a reward measures. None: staying clear of
+        terminations is all that is known."""
+        return None
+
 
 # After the dataclass is made, which would take it for the field's default.
 Task.terminations = FieldOrMethod(Task._stated_terminations)  # type: ignore[assignment]

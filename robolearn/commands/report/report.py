@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robolearn import __version__, config
-from robolearn.commands.report import curves, pictures, results
+from robolearn.commands.report import curves, guarding, pictures, results
 from robolearn.commands.report.blocks import UNKNOWN, Cell, Code, Facts, Page, Section, Table, Text
 from robolearn.commands.report.page import plotly_js, write
 from robolearn.commands.report.reading import RunData, read, started
@@ -60,6 +60,7 @@ def page_of(run: RunData, words: tuple[str, ...] = (), stills: bool = True) -> P
     sections = [
         overview(run),
         pictures.section(run, stills, words),
+        guarding.section(run),
         *curves.sections(run),
         results.evaluation(run),
         results.simulators(run),

@@ -14,6 +14,7 @@ from robolearn.commands.report.pictures import picture_uri
 from robolearn.commands.report.reading import Bundle, RunData
 from robolearn.simulation.measures import described
 from robolearn.simulation.sim2sim import FILE_NAME as SIM2SIM
+from robolearn.training.guard.evidence import DECISIONS
 
 LONGEST_ROW = 100
 """Longest list that is shown in one row [characters]."""
@@ -163,7 +164,7 @@ def others(run: RunData) -> Section:
     section = Section("files", "Other result files", short="Files")
     for path, content in run.results.items():
         of_suite = isinstance(content, dict) and {"suite", "cases"} <= set(content)  # beside its JUnit report
-        if _name(path) not in (EVALUATION, SIM2SIM) and not of_suite:
+        if _name(path) not in (EVALUATION, SIM2SIM, DECISIONS) and not of_suite:
             section.blocks += table_of(content, path)
     return section
 

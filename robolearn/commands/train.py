@@ -1,0 +1,42 @@
+"""`robolearn train`: trains, and films what the guard finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from robolearn.config.run_config import EXTERNAL, Config
+from robolearn.errors import MissingError
+from robolearn.learners.learner import Learner
+from robolearn.learners.policy import Policy, PolicyRunner
+from robolearn.training import train as loop
+
+SECONDS = 4.0
+"""Length of a film of a finding [s]."""
+SIZE = (320, 240)
+"""Its width and height [pixels]."""
+
+
+def train(run: Config, changes: list[str]) -> Path:
+    """See `robolearn.training.train.train`."""
+    return loop.train(run, changes, film_policy)
+
+
+def film_policy(run: Config, learner: Learner, path: Path) -> None:
+    """Write a film of a learner's policy, without exploration noise.
+
+    Raises:
+        ConfigError, MissingError, RunFailed: it cannot be made here.
+    """
+    from robolearn.simulation.film import film
+    from robolearn.simulation.video import FPS, write_video
+    from robolearn.training.build import build_env
+
+    policy = learner.policy
+    if run.backend_name == EXTERNAL or not isinstance(policy, Policy):
+        raise MissingError(f"task={run.task_name} with learner={run.learner_name} cannot be filmed")
+    env, frames = build_env(run, 1), round(SECONDS * FPS)
+    try:
+        title = f"{run.task_name}: what the guard found"
+        write_video(path, film(env, PolicyRunner(policy), frames, FPS, SIZE, title=title), FPS, frames)
+    finally:
+        env.close()

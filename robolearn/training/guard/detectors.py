@@ -1,0 +1,216 @@
+"""What the guard makes of its numbers: symptoms, and whether success bears the reward out.
+
+A symptom alone proves nothing: a robot that learns to run uses more energy than one that lies. It is confirmed where,
+for several iterations in a row, the reward has risen and success has not, or has fallen. A clear fall of success while
+the reward rises needs no symptom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from robolearn.config.guarding import GuardConfig
+
+SMOOTH = 5
+"""Iterations over which reward and success are averaged."""
+LEAST, SOME = 0.05, 0.03
+"""Smallest loss of success, and smallest gain, that mean something; 1 is all of it."""
+GOOD = 0.5
+"""Success from which it need not rise for the reward to be borne out."""
+GAIN = 0.3
+"""Share by which the reward must have risen since the baseline."""
+MARGIN = 0.05
+"""Share by which the reward must have risen since success was best."""
+MEMORY = 0.9
+"""Share of its moving average that the KL divergence keeps in an iteration."""
+NO_FIT = 0.2
+"""Share of explained variance below which the value function does not fit."""
+
+FLOORS = {
+    "vibration": 0.5,
+    "foot_slide": 0.1,
+    "penetration": 0.001,
+    "impact": 10.0,
+    "spin": 0.5,
+    "lean": 0.1,
+    "energy": 0.1,
+    "torque_limit": 0.02,
+    "ends_early": 0.05,
+}
+"""Signals that are symptoms where they are a multiple of their baseline, or of this where that is less."""
+SPREADS = ("action_spread", "state_spread")
+WHOLE, WHILE = "whole", "while"
+"""Success over whole episodes, and while they last."""
+REWARD = "reward/"
+"""Prefix of the rewards by their name, weighted and per step."""
+SUCCESS, KL, VALUE, ENTROPY = "success", "kl", "value_error", "entropy"
+
+MEANING = {
+    SUCCESS: "success falls while the reward rises",
+    KL: "the KL divergence of the updates is far above its moving average",
+    VALUE: "the value error has risen and the value function does not fit",
+    ENTROPY: "the policy has become far more random",
+    "action_spread": "the diversity of actions has collapsed",
+    "state_spread": "the diversity of states has collapsed",
+    "vibration": "joints vibrate",
+    "foot_slide": "feet slide on the ground",
+    "penetration": "feet are pressed into the ground",
+    "impact": "feet hammer on the ground",
+    "spin": "the base spins",
+    "lean": "the base leans",
+    "energy": "motors spend far more energy",
+    "torque_limit": "motors are at their limit",
+    "ends_early": "episodes end early",
+}
+"""Findings in words."""
+
+
+@dataclass
+class Track:
+    """What is remembered of the iterations so far; plain values, part of a checkpoint."""
+
+    recent: list[dict[str, float]] = field(default_factory=list)
+    """Numbers of the last `SMOOTH` iterations."""
+    base: dict[str, float] = field(default_factory=dict)
+    """Means over the iterations of the warm-up, by signal; sums until it is over."""
+    seen: int = 0
+    """Iterations since the start, or since the last rollback."""
+    start: int = 0
+    """The iteration before the first of them."""
+    best: dict[str, dict[str, float]] = field(default_factory=dict)
+    """`iteration`, `success`, `reward` and single rewards where success was best, of `WHOLE` and `WHILE`."""
+    kl: float = 0.0
+    """Moving average of the KL divergence."""
+    streaks: dict[str, int] = field(default_factory=dict)
+    """Iterations in a row for which each finding has held."""
+
+    def plain(self) -> dict[str, Any]:
+        """As it is saved."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something suspicious in an iteration."""
+
+    name: str
+    value: float
+    limit: float
+    """What the value is beyond; of `SUCCESS`, the best so far."""
+    onset: int
+    """The last iteration before it began."""
+    streak: int
+    """Iterations in a row for which it has held, with the evidence of success."""
+    confirmed: bool
+
+
+def smoothed(recent: Sequence[Mapping[str, float]]) -> float:
+    """Success of full-length episodes over several iterations: steps that a termination has cost have none. A quotient
+    of sums, so that an iteration with many early ends weighs as much as it lacks steps."""
+    return sum(row["success"] for row in recent) / sum(1 / max(row["length"], 1e-9) for row in recent)
+
+
+def numbers_of(
+    signals: Mapping[str, float], losses: Mapping[str, float], rewards: Mapping[str, float]
+) -> dict[str, float]:
+    """The signals of an iteration, with the numbers of the learner and of the Env that the guard reads."""
+    names = {"kl": KL, "value": VALUE, "explained_variance": "fit", "std": ENTROPY}
+    mine = {mine: losses[theirs] for theirs, mine in names.items() if theirs in losses}
+    single = {k: v for k, v in rewards.items() if k.startswith(REWARD) and k != "reward/total"}
+    return {**signals, **mine, **single}
+
+
+def look(
+    track: Track, row: Mapping[str, float], iteration: int, stated: bool, c: GuardConfig
+) -> list[Finding]:
+    """What is suspicious after an iteration, of which `row` are the numbers (see `numbers_of`); changes `track`.
+
+    Args:
+        track: of the iterations before.
+        row: with `reward` and `length`, `success` where it is known, and whichever of the others there are.
+        iteration: its number.
+        stated: whether the task states its success; without, success is survival, which need not rise.
+        c: thresholds.
+    """
+    track.seen += 1
+    if track.seen == 1:
+        track.start = iteration - 1
+    track.recent = [*track.recent[1 - SMOOTH :], dict(row)]
+    if track.seen <= c.warmup:
+        _begin(track, row, c.warmup)
+        return []
+    reward = sum(each["reward"] for each in track.recent) / len(track.recent)
+    fell = _fallen(track, reward, iteration, stated, c) if "success" in row else {}
+    symptoms = _symptoms(track, row, c)
+    if "kl" in row:
+        track.kl = MEMORY * track.kl + (1 - MEMORY) * row["kl"]
+    rises = reward - track.base["reward"] > GAIN * abs(track.base["reward"])
+    if "success" not in row:
+        held = {name: pair for name, pair in symptoms.items() if rises and name == KL}
+    else:
+        borne = not stated or smoothed(track.recent) >= min(GOOD, track.base["success"] + SOME)
+        idle = rises and not borne
+        held = {name: pair for name, pair in symptoms.items() if fell or (idle and name in FLOORS)}
+    if fell:
+        held[SUCCESS] = next(iter(fell.values()))
+    track.streaks = {name: track.streaks.get(name, 0) + 1 for name in held}
+    onset = max(int(track.best[kind]["iteration"]) for kind in fell) if fell else track.start
+    enough = c.patience if "success" in row else 2 * c.patience
+    found = []
+    for name, (value, limit) in (symptoms | held).items():
+        streak = track.streaks.get(name, 0)
+        found.append(Finding(name, value, limit, onset, streak, streak >= enough))
+    return sorted(found, key=lambda finding: -finding.streak)
+
+
+def _fallen(
+    track: Track, reward: float, iteration: int, stated: bool, c: GuardConfig
+) -> dict[str, tuple[float, float]]:
+    """Where success has fallen although the `reward` is higher than when it was best: what it is and was."""
+    now, fell = {WHOLE: smoothed(track.recent)}, {}
+    if stated:
+        now[WHILE] = sum(each["success"] for each in track.recent) / len(track.recent)
+    for kind, success in now.items():
+        best = track.best.get(kind)
+        if best is None or success >= best["success"]:
+            terms = {k: v for k, v in track.recent[-1].items() if k.startswith(REWARD)}
+            best = track.best[kind] = {"iteration": iteration, "success": success, "reward": reward, **terms}
+        lost = success < best["success"] - max(LEAST, c.drop * abs(best["success"]))
+        if lost and reward > best["reward"] + MARGIN * abs(best["reward"]):
+            fell[kind] = success, best["success"]
+    return fell
+
+
+def _begin(track: Track, row: Mapping[str, float], warmup: int) -> None:
+    """Add an iteration of the warm-up to the baselines."""
+    for name, value in {**row, "full": 1 / max(row["length"], 1e-9)}.items():
+        track.base[name] = track.base.get(name, 0.0) + value / warmup
+    if track.seen == warmup:
+        full = track.base.pop("full")
+        if "success" in track.base:
+            track.base["success"] /= full
+        track.base["ends_early"] = 1 - 1 / full
+        track.kl = track.base.get("kl", 0.0)
+
+
+def _symptoms(track: Track, row: Mapping[str, float], c: GuardConfig) -> dict[str, tuple[float, float]]:
+    """Value and limit of each signal that is beyond its limit."""
+    base, found = track.base, {}
+    ends = 1 - len(track.recent) / sum(1 / max(each["length"], 1e-9) for each in track.recent)
+    now = {**row, "ends_early": ends}
+    for name, floor in FLOORS.items():
+        limit = c.rise * max(base.get(name, 0.0), floor)
+        if name in now and now[name] > limit:
+            found[name] = now[name], limit
+    for name in SPREADS:
+        if name in row and row[name] < (limit := c.diversity * base[name]):
+            found[name] = row[name], limit
+    if "kl" in row and row["kl"] > (limit := c.kl * track.kl) > 0:
+        found[KL] = row["kl"], limit
+    if VALUE in row and row[VALUE] > (limit := c.rise * base[VALUE]) and row.get("fit", 1.0) < NO_FIT:
+        found[VALUE] = row[VALUE], limit
+    if ENTROPY in row and row[ENTROPY] > (limit := c.rise * base[ENTROPY]):
+        found[ENTROPY] = row[ENTROPY], limit
+    return found

@@ -1,0 +1,94 @@
+"""Which change of the settings follows which finding."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from robolearn.config.run_config import Config
+from robolearn.tasks.mdp.task import Task
+from robolearn.training.guard.detectors import ENTROPY, KL, REWARD, SPREADS, VALUE
+
+NEAR = 0.1
+"""Weight of the divergence from the healthy policy, where there was no reference."""
+BONUS = 0.01
+"""Smallest weight of the entropy bonus where diversity has collapsed."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change of a run."""
+
+    words: list[str]
+    """Settings as on the command line."""
+    why: str
+    """The reason, for the user."""
+    blamed: str | None = None
+    """Name of the reward whose weight is cut."""
+
+
+def remedy(
+    run: Config,
+    finding: str,
+    before: Mapping[str, float],
+    now: Mapping[str, float],
+    healthy: Path | None,
+    started: bool,
+    blamed: Collection[str] = (),
+) -> Remedy:
+    """The change with which a run goes on.
+
+    Args:
+        run: its configuration so far.
+        finding: name of what was confirmed.
+        before, now: `reward/NAME` per step where the run was healthy, and now.
+        healthy: the checkpoint that it goes back to.
+        started: whether that has learned anything: an untrained policy is no reference.
+        blamed: rewards whose weights were cut before.
+    """
+    if finding in SPREADS and hasattr(run.learner, "entropy_coef"):
+        bonus = max(2 * run.learner.entropy_coef, BONUS)
+        return Remedy([f"learner.entropy_coef={bonus:.6g}"], "a larger bonus for diversity")
+    if finding in (KL, VALUE, ENTROPY):
+        return _smaller_steps(run, healthy if started else None)
+    guilty = _guilty(run, before, now, blamed)
+    if guilty is None:
+        return _smaller_steps(run, healthy if started else None)
+    name, weight = guilty
+    words = [f"task.rewards.{name}={weight * run.guard.weight:.6g}"]
+    return Remedy(
+        words, f"{name} is the reward that rose most while success did not follow; it counts less", name
+    )
+
+
+def _guilty(
+    run: Config, before: Mapping[str, float], now: Mapping[str, float], blamed: Collection[str]
+) -> tuple[str, float] | None:
+    """Name and weight of the reward that has risen most; None where none has, or their weights cannot be set. One that
+    was blamed before counts with its weight before the last cut: it may not have been cut enough."""
+    if not isinstance(run.task, Task):
+        return None
+    weights = run.task.reward_weights()
+    rises = {name: now.get(REWARD + name, 0.0) - before.get(REWARD + name, 0.0) for name in weights}
+    if run.guard.weight:
+        rises = {name: rise / run.guard.weight if name in blamed else rise for name, rise in rises.items()}
+    name = max(rises, key=lambda each: rises[each], default=None)
+    return None if name is None or rises[name] <= 0 or not weights[name] else (name, weights[name])
+
+
+def _smaller_steps(run: Config, healthy: Path | None) -> Remedy:
+    """Half the step size, half the KL divergence of an update, and a larger weight of that from a reference."""
+    learner, words = run.learner, []
+    for name in ("learning_rate", "max_learning_rate", "desired_kl", "final_kl", "critic_learning_rate"):
+        if value := getattr(learner, name, 0.0):
+            least = getattr(learner, "min_learning_rate", 0.0) if "learning_rate" in name else 0.0
+            words.append(f"learner.{name}={max(value / 2, least):.6g}")
+    why = "smaller steps"
+    if getattr(learner, "reference", None):
+        words.append(f"learner.reference_coef={2 * learner.reference_coef:.6g}")
+        why += ", nearer to the reference"
+    elif healthy is not None and hasattr(learner, "reference") and getattr(learner, "rnn", "") == "none":
+        words += [f"learner.reference={str(healthy)!r}", f"learner.reference_coef={NEAR:g}"]
+        why += ", near the healthy policy"
+    return Remedy(words, why)
