@@ -1,4 +1,4 @@
-"""PPO's losses, in closed form for Gaussians whose standard deviations do not depend on the state."""
+"""Losses of policy gradients, in closed form for Gaussians whose standard deviations do not depend on the state."""
 
 from __future__ import annotations
 

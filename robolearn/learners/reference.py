@@ -18,6 +18,8 @@ from robolearn.learners.networks import deviation
 from robolearn.learners.policy import Policy
 from robolearn.learners.rollout import Batch
 
+ROWS = 2**16
+"""Samples that the reference policy looks at together: the activations of all would take much memory."""
 STEERING = 0.2
 """Largest relative change of the weight in an iteration."""
 LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e4
@@ -62,9 +64,12 @@ class Reference:
         seen = {name: batch.observations[name][:-1] for name in self.policy.spec.inputs}
         steps, envs = batch.reward.shape
         rows = {name: obs.flatten(0, 1) for name, obs in seen.items()}
-        action = self.policy.act(rows)
-        assert isinstance(action, Tensor)
-        return action.view(steps, envs, -1)
+        parts = []
+        for start in range(0, steps * envs, ROWS):
+            action = self.policy.act({name: obs[start : start + ROWS] for name, obs in rows.items()})
+            assert isinstance(action, Tensor)
+            parts.append(action)
+        return torch.cat(parts).view(steps, envs, -1)
 
 
 def groups_of(path: str | None) -> tuple[str, ...]:
@@ -82,7 +87,10 @@ def sampled_divergence(
 ) -> Tensor:
     """The same, estimated from the actions (B, A) that were taken: the mean of r - 1 - log r, with r the ratio of the
     reference's density to that of the learned policy. It is never negative, and has the divergence as its mean:
-    Schulman (2020), "Approximating KL Divergence", where it is k3."""
+    Schulman (2020), "Approximating KL Divergence", where it is k3.
+
+    The gradient of this estimate, by the learned policy with the actions fixed, has the mean of that of KL(reference ||
+    learned): the expectation of (1 - r) grad log p over actions of the learned policy p."""
     log_ratio = log_prob(action, reference, reference_std) - log_prob(action, mean, std)
     return (log_ratio.exp() - 1 - log_ratio).mean()
 

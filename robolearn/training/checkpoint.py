@@ -227,15 +227,22 @@ def _load(state: dict[str, Any], content: dict[str, Any], learner: Any, shown: s
         learner.load_state_dict(state)
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         why = " ".join(str(error).split())
+        if isinstance(error, KeyError) and "critic_state_dict" in str(error):
+            why = "it has no critic, as those of learner=grpo and learner=dpo"
         if "Error(s) in loading" in why or "size mismatch" in why:
             why = "its networks have other shapes; was it trained for another task, or with other learner.*_hidden?"
         raise ConfigError(f"{shown} not fit this configuration: {why}") from error
 
 
 def _require_same_inputs(saved: Any, policy: Any, shown: str) -> None:
-    """Refuse the same observation groups in another order, whose widths may fit by accident."""
+    """Refuse another activation, and the same observation groups in another order: the weights fit by accident."""
     if not isinstance(saved, dict) or not isinstance(policy, Policy):
         return
+    activations = saved["spec"].get("activation"), policy.spec.activation
+    if activations[0] is not None and activations[0] != activations[1]:
+        raise ConfigError(
+            f"{shown} not fit this configuration: learner.activation was {activations[0]} and is now {activations[1]}"
+        )
     before, now = list(saved["spec"]["inputs"].items()), list(policy.spec.inputs.items())
     if before != now and sorted(before) == sorted(now):
         raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import resource
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +25,15 @@ TOO_LARGE = "needs more memory than there is"
 
 
 def require_room(
-    num_envs: int, device: torch.device, build: Callable[[int], Sequence[Any]], plenty: int = PLENTY
+    num_envs: int,
+    device: torch.device,
+    build: Callable[[int], Sequence[Any]],
+    plenty: int = PLENTY,
+    unit: int = 1,
 ) -> None:
     """Refuse a number of environments that does not fit into memory.
 
-    The size of one is measured by building one environment, and then PROBE of them.
+    The size of one is measured by building one environment (or `unit`), and then PROBE of them.
 
     Args:
         num_envs: number of environments of the run.
@@ -36,6 +41,7 @@ def require_room(
         build: builds the parts of a run with a given number of environments: an Env, which is closed afterwards, its
             backend, maybe a learner. A part's `scratch_bytes`, if any, is what it takes temporarily.
         plenty: upper bound [bytes] of the size of one; where it fits, nothing is measured.
+        unit: environments can be built in multiples of it only.
 
     Raises:
         ConfigError: they do not fit; the message has the largest number that does.
@@ -44,14 +50,14 @@ def require_room(
     if free is None or num_envs * plenty < free:
         return
     gc.collect()  # garbage that is freed between the two measurements would make the environments look smaller
-    probe, before = min(PROBE, max(2, num_envs)), taken_bytes(device)
+    probe, before = max(2 * unit, min(PROBE, num_envs) // unit * unit), taken_bytes(device)
     with enough_memory(num_envs):
-        one, many = (_grown(build, n, device, before) for n in (1, probe))
-    each = max(1.0, (many - one) / (probe - 1))
-    most = int((USABLE * free - one) / each) + 1
+        one, many = (_grown(build, n, device, before) for n in (unit, probe))
+    each = max(1.0, (many - one) / (probe - unit))
+    most = int((USABLE * free - one) / each) + unit
     if num_envs > most:
-        fitting = max(0, most - most % (1 if most < 256 else 64))
-        need = (one + (num_envs - 1) * each) / 2**30
+        fitting = max(0, most - most % math.lcm(unit, 1 if most < 256 else 64))
+        need = (one + (num_envs - unit) * each) / 2**30
         raise ConfigError(
             f"num_envs={num_envs} needs about {need:.1f} GiB, and {device.type} has {free / 2**30:.1f} GiB free; "
             f"at most num_envs={fitting} fits"

@@ -276,7 +276,7 @@ def _build(run: Config, world: World) -> LearnerEnv:
         return build_external(run, run.num_envs)
     num_envs = world.mine(run.num_envs)
     # A rank measures what fits into its share of the memory of a machine.
-    require_room(num_envs, device_of(run), lambda n: _probe(run, n), _plenty(run))
+    require_room(num_envs, device_of(run), lambda n: _probe(run, n), _plenty(run), _unit(run))
     with enough_memory(num_envs):
         return build_env(run, num_envs, training=True, shards=world.shards)
 
@@ -288,6 +288,11 @@ def _probe(run: Config, num_envs: int) -> tuple[Any, ...]:
     return env, env.backend, make_learner(run, env), Recorder.for_training(env), env.backend.snapshot()
 
 
+def _unit(run: Config) -> int:
+    """Environments are in multiples of this number: the groups of learner=grpo."""
+    return int(getattr(run.learner, "group_size", 1))
+
+
 def _plenty(run: Config) -> int:
     """An upper bound [bytes] of what an environment of this run needs, with its part of the learner's batch."""
     learner, widths = run.learner, [0]
@@ -297,6 +302,8 @@ def _plenty(run: Config) -> int:
     steps = getattr(learner, "num_steps", 0)
     if hasattr(learner, "steps_of"):
         steps = learner.steps_of(run.num_envs)
+    if not steps and hasattr(run.task, "episode_length_s"):  # rollouts are whole episodes
+        steps = round(run.task.episode_length_s / run.task.control_dt)
     return PLENTY + 4 * steps * (1024 + 2 * max(widths))
 
 

@@ -99,8 +99,7 @@ class Random:
         seeds = [seed] if isinstance(seed, int) else seed
         self.generators = [torch.Generator(device).manual_seed(each) for each in seeds]
         self._used: Sequence[bool] = [True] * len(self.generators)
-        self.group_size = 1
-        """Neighbouring rows that are drawn the same: environments that differ in their actions alone."""
+        self._group_size, self._grouped_rows = 1, 0
         self._bounds: dict[Any, tuple[Tensor, Tensor]] = {}
 
     def fork(self) -> Random:
@@ -146,10 +145,15 @@ class Random:
         """Gaussian numbers of mean 0 and variance 1, likewise."""
         return self._drawn(torch.randn, shape)
 
+    def group(self, size: int, rows: int) -> None:
+        """From now on draw the same for `size` neighbouring rows wherever a number is drawn for each of `rows`
+        environments: these then differ in their actions alone."""
+        self._group_size, self._grouped_rows = size, rows
+
     def _drawn(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
-        if self.group_size > 1:
-            some = self._each_drawn(draw, (shape[0] // self.group_size, *shape[1:]))
-            return some[:, None].expand(-1, self.group_size, *shape[1:]).reshape(shape)
+        if self._group_size > 1 and shape[:1] == (self._grouped_rows,):
+            some = self._each_drawn(draw, (shape[0] // self._group_size, *shape[1:]))
+            return some.repeat_interleave(self._group_size, dim=0)
         return self._each_drawn(draw, shape)
 
     def _each_drawn(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:

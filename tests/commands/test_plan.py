@@ -269,6 +269,7 @@ def test_one_size_gives_a_line_through_nothing():
 def test_a_run_is_measured_at_itself_a_half_and_a_quarter():
     assert measure.sizes_for(1024) == [256, 512, 1024]
     assert measure.sizes_for(1) == [2, 4, 8]
+    assert measure.sizes_for(100, 8) == [24, 48, 96]  # whole groups of 8
     assert measure.sizes_for(100_000) == [2048, 4096, 8192]
 
 

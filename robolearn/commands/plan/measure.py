@@ -86,10 +86,11 @@ def own_settings(overrides: Sequence[str]) -> list[str]:
     return [w for w in overrides if key_of(w) not in (*IGNORED, *named)]
 
 
-def sizes_for(num_envs: int) -> list[int]:
-    """Numbers of environments to measure for a run of `num_envs`: itself, a half and a quarter, or up to LARGEST."""
+def sizes_for(num_envs: int, unit: int = 1) -> list[int]:
+    """Numbers of environments to measure for a run of `num_envs`: itself, a half and a quarter, or up to LARGEST, in
+    multiples of `unit`."""
     most = max(8, min(num_envs, LARGEST))
-    return sorted({most // 4, most // 2, most})
+    return sorted({max(1, size // unit) * unit for size in (most // 4, most // 2, most)})
 
 
 def measure(

@@ -80,7 +80,11 @@ def plan(
     if known is None:
         if save is not None and save.exists():
             machines.load(save)  # a broken file is refused before minutes of measuring
-        numbers = measuring.sizes_for(run.num_envs) if sizes is None else _sizes(sizes)
+        numbers = (
+            measuring.sizes_for(run.num_envs, getattr(run.learner, "group_size", 1))
+            if sizes is None
+            else _sizes(sizes)
+        )
         known = _measured(run, words, numbers, iterations)
     else:
         known = known.model_copy()

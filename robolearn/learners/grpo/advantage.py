@@ -41,32 +41,40 @@ def credited(reward: Tensor, valid: Tensor, gamma: float, credit: str) -> Tensor
 
 
 def group_advantage(
-    returns: Tensor, group_size: int, baseline: str, normalize: str, shards: Shards = ONE
+    returns: Tensor,
+    group_size: int,
+    baseline: str,
+    normalize: str,
+    valid: Tensor | None = None,
+    shards: Shards = ONE,
 ) -> Tensor:
     """Advantages (T, N) of `returns` (T, N), T = 1 for one number a rollout; see the top of this file.
 
-    A group whose returns are equal has advantage 0, whatever they are divided by. Spreads are over all T steps of a
-    group, or of the batch.
+    `valid` (T, N) bool are the steps that there are; None: all. Where a group is compared with itself and its returns
+    are equal, its advantages are 0, whatever they are divided by. Spreads are over all steps of a group, or of all
+    rollouts.
     """
     steps, envs = returns.shape
     grouped = returns.view(steps, envs // group_size, group_size)
-    mean = grouped.mean(dim=-1, keepdim=True)
-    apart = grouped - mean
-    # Of equal numbers, the mean may differ from each by rounding, and so may the spread from 0.
-    size = _root_mean_square(grouped)
-    apart = torch.where(_root_mean_square(apart) > EQUAL * size, apart, 0.0)
-    spread = _root_mean_square(apart)
-    if baseline == "leave_one_out":
-        advantage = apart * (group_size / (group_size - 1))
-    elif baseline == "group":
-        advantage = apart
+    counted = torch.ones_like(grouped) if valid is None else valid.view_as(grouped).to(grouped.dtype)
+    if baseline in ("group", "leave_one_out"):
+        difference = grouped - grouped.mean(dim=-1, keepdim=True)
+        # Of equal numbers, the mean may differ from each by rounding, and so may the spread from 0.
+        spread, size = _root_mean_square(difference, counted), _root_mean_square(grouped, counted)
+        difference = torch.where(spread > EQUAL * size, difference, 0.0)
+        if baseline == "leave_one_out":
+            difference = difference * (group_size / (group_size - 1))
     else:
-        advantage = grouped - (_mean(grouped, shards) if baseline == "batch" else 0.0)
+        # Each step with the same step of the others: early steps have more left to earn than late ones.
+        common = _mean(grouped, counted, shards, by_step=True) if baseline == "batch" else 0.0
+        difference = grouped - common
+    scale = torch.ones_like(grouped)
     if normalize == "group":
-        advantage = torch.where(spread > 0, advantage / torch.where(spread > 0, spread, 1.0), 0.0)
+        around = difference if baseline != "none" else grouped - grouped.mean(dim=-1, keepdim=True)
+        scale = _root_mean_square(around, counted)
     elif normalize == "batch":
-        whole = _mean(advantage.square(), shards).sqrt()
-        advantage = torch.where(whole > 0, advantage / torch.where(whole > 0, whole, 1.0), 0.0)
+        scale = _mean(difference.square(), counted, shards).sqrt()
+    advantage = torch.where(scale > 0, difference / torch.where(scale > 0, scale, 1.0), 0.0)
     return advantage.view(steps, envs)
 
 
@@ -77,20 +85,26 @@ def group_spread(returns: Tensor, group_size: int) -> Tensor:
     return torch.where(spread > EQUAL * grouped.square().mean(dim=-1).sqrt(), spread, 0.0)
 
 
-def _root_mean_square(grouped: Tensor) -> Tensor:
-    """(1, M, 1) of each group's numbers (T, M, G)."""
-    return grouped.square().mean(dim=(0, 2), keepdim=True).sqrt()
+def _root_mean_square(grouped: Tensor, counted: Tensor) -> Tensor:
+    """(1, M, 1) of each group's numbers (T, M, G), with weights `counted`."""
+    total = (grouped.square() * counted).sum(dim=(0, 2), keepdim=True)
+    return (total / counted.sum(dim=(0, 2), keepdim=True)).sqrt()
 
 
-def _mean(grouped: Tensor, shards: Shards) -> Tensor:
-    """() the mean over all rollouts of all ranks."""
-    return shards.mean([part.mean() for part in shards.parts(grouped, dim=1)])
+def _mean(grouped: Tensor, counted: Tensor, shards: Shards, by_step: bool = False) -> Tensor:
+    """The mean over all rollouts of all ranks, (T, 1, 1) of each step, or ()."""
+    dims = (1, 2) if by_step else (0, 1, 2)
+    total, count = (
+        shards.mean([part.sum(dim=dims, keepdim=by_step) for part in shards.parts(x, dim=1)])
+        for x in (grouped * counted, counted)
+    )
+    return total / count.clamp(min=1.0 / max(1, grouped.shape[1]))
 
 
 def weights(valid: Tensor, length: str, shards: Shards = ONE) -> Tensor:
-    """(T, N) weight of each step in the loss, 1 on average over those in `valid` (T, N); see `GRPOConfig.length`."""
-    if length == "step":
-        return torch.ones_like(valid, dtype=torch.float32)
+    """(T, N) weight of each step in the loss, 0 outside of `valid` (T, N), on average 1 over all T N; see
+    `GRPOConfig.length`."""
     lengths = valid.sum(dim=0).float()
     mean = shards.mean([part.mean() for part in shards.parts(lengths)])
-    return (mean / lengths).expand(valid.shape)
+    each = len(valid) / (mean.expand_as(lengths) if length == "step" else lengths)
+    return valid * each

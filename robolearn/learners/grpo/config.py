@@ -16,15 +16,16 @@ class GRPOConfig:
     """Steps of a rollout. It starts where one of its group, drawn at random, has ended the one before. 0: rollouts are
     whole episodes, each from its reset."""
     credit: Literal["outcome", "to_go"] = "outcome"
-    """What of a rollout each of its actions is judged by. outcome: all of its rewards; to_go: those that follow."""
+    """What of a rollout each of its actions is judged by. outcome: all of its rewards; to_go: those that follow the
+    action. A rollout that has ended has none to come, which counts as 0 in the mean of its group."""
     baseline: Literal["group", "leave_one_out", "batch", "none"] = "group"
     """What returns are compared with. group: the mean of their group; leave_one_out: that of the others in it; batch:
     the mean of all rollouts; none: 0."""
     normalize: Literal["group", "batch", "none"] = "group"
     """What the differences are divided by. group: the spread in their group; batch: that of all rollouts; none: 1."""
     length: Literal["step", "rollout"] = "step"
-    """What counts as much in the loss as any other. step: each step, so that a long rollout counts for more; rollout:
-    each rollout, so that the steps of a short one count for more, and a policy that fails fails late."""
+    """What has the same weight in the loss. step: each step, so that a long rollout counts for more than a short one;
+    rollout: each rollout, so that each step of a short one counts for more."""
     gamma: float = field(default=1.0, metadata={"min": 0.0, "max": 1.0})
     """Discount per step."""
     reward_scale: float = field(default=1.0, metadata={"above": 0.0, "max": 1e6})
@@ -59,8 +60,8 @@ class GRPOConfig:
     """Weight of that divergence, and with `reference_kl` its weight at the start."""
     reference_kl: float = field(default=0.0, metadata={"min": 0.0, "max": 1e3})
     """Wanted divergence from the reference; the weight is steered to it. 0: the weight is fixed."""
-    reference_estimator: Literal["k3", "exact"] = "k3"
-    """How the divergence is computed. k3: estimated from the actions taken; exact: in closed form for Gaussians."""
+    reference_estimator: Literal["exact", "k3"] = "exact"
+    """How the divergence is computed; see learner=ppo."""
     max_grad_norm: float = field(default=1.0, metadata={"above": 0.0})
     """Largest gradient norm."""
     init_std: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})

@@ -7,6 +7,7 @@ Read `iterate` first.
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -84,7 +85,7 @@ class GRPO:
             self.estimator = Estimator(self.actor, c, self.random, sides, shards, shard_workers)
         self.timers = Timers(self.device)
         assert isinstance(env, Env)
-        env.random.group_size = c.group_size
+        env.random.group(c.group_size, env.num_envs)
         env.reset(stagger=True)
 
     @property
@@ -126,15 +127,17 @@ class GRPO:
         self.timers.start()
         with self.timers("simulate"):
             self.start_together(env)
-        collect(env, batch, self.sampler, self.timers)
+        until = _AllEnded(env, self.update.read_at_once)
+        collect(env, batch, self.sampler, self.timers, until.note, until)
         with self.timers("learn"):
             valid = alive(batch.done)
             returns = credited(batch.reward * c.reward_scale, valid, c.gamma, c.credit)
-            advantage = group_advantage(returns, c.group_size, c.baseline, c.normalize, self.shards)
-            told = self._told(returns[0], valid)
-            orders, samples = self._orders(valid)
+            counted = valid if c.credit == "to_go" else None
+            advantage = group_advantage(returns, c.group_size, c.baseline, c.normalize, counted, self.shards)
+            measured = self._measured(returns[0], valid)
             weight = weights(valid, c.length, self.shards)
-            self.update.learn(batch, advantage.expand_as(batch.reward), weight, orders, samples)
+            orders, used = self._orders(valid)
+            self.update.learn(batch, advantage.expand_as(batch.reward), weight * used, orders)
             if self.estimator is not None:
                 self.estimator.learn(batch)
             observed = self.shards.parts(batch.observed(c.actor_groups)[:-1], dim=1)
@@ -145,10 +148,16 @@ class GRPO:
             drained = env.drain()
             losses = self.update.read()
             names = ("rollout_return", "group_spread", "equal_groups", "rollout_length")
-            losses |= dict(zip(names, told.tolist(), strict=True))
+            losses |= dict(zip(names, measured.tolist(), strict=True))
         if self.estimator is not None:
             losses["estimate"] = self.estimator.error()
-        return Report(self.shards.whole(batch.reward.numel()), losses, drained, self.timers.read())
+        taken = until.steps * batch.reward.shape[1]
+        if self.update.read_at_once:
+            counts = [torch.tensor(taken // self.shards.count)] * self.shards.count
+            taken = int(self.shards.sum(counts))
+        else:
+            taken = self.shards.whole(taken)
+        return Report(taken, losses, drained, self.timers.read())
 
     def start_together(self, env: LearnerEnv) -> None:
         """Give each group one state to start in: that of one of its environments, drawn at random, or with
@@ -160,49 +169,41 @@ class GRPO:
         if not self.config.rollout_steps:
             env.reset()  # after the copy: levels of curricula belong to the environment, and a group has one
 
-    def _told(self, returns: Tensor, valid: Tensor) -> Tensor:
+    def _measured(self, returns: Tensor, valid: Tensor) -> Tensor:
         """(4,) what is reported of rollouts with these `returns` (N,) and steps in `valid` (T, N): the mean return, the
         mean spread in a group, the share of groups without any, and the mean length."""
         spread = group_spread(returns, self.config.group_size)
         numbers = returns, spread, (spread == 0).float(), valid.sum(dim=0).float()
-        return torch.stack([self.shards.mean([x.mean() for x in self.shards.parts(of)]) for of in numbers])
+        return torch.stack([self._mean(each) for each in numbers])
 
-    def _orders(self, valid: Tensor) -> tuple[list[list[Tensor]], int]:
-        """For each epoch a permutation of each shard's samples in `valid` (T, N), and how many samples that is here.
+    def _mean(self, rows: Tensor) -> Tensor:
+        """() the mean of numbers (..., N) of all ranks."""
+        return self.shards.mean([part.mean() for part in self.shards.parts(rows, dim=-1)])
 
-        Sizes must not depend on the data: on a GPU a permutation is of all samples, and those that are not valid are
-        replaced by valid ones drawn at random. On a CPU it has as many minibatches as the valid ones fill."""
+    def _orders(self, valid: Tensor) -> tuple[list[list[Tensor]], float]:
+        """For each epoch a permutation of each shard's samples, and the share of all T N samples that are in it.
+
+        On a GPU these are all, because sizes must not depend on the data; those that are not in `valid` (T, N) have
+        the weight 0. A CPU leaves out as many whole minibatches of them as it can."""
         steps, envs = valid.shape
         parts = self.update.parts(valid.numel())
-        share = valid.numel() // self.shards.count // parts  # of a minibatch, in a shard
         kept = parts
-        if self.device.type == "cpu":
-            mean = self.shards.mean([part.float().mean() for part in self.shards.parts(valid, dim=1)])
-            kept = max(1, min(parts, round(float(mean) * parts)))
+        if self.update.read_at_once:
+            kept = min(parts, max(1, math.ceil(float(self._mean(valid.float())) * parts - 1e-6)))
+        size = valid.numel() // self.shards.count // parts * kept
         flat = valid.flatten()
 
-        def of_shard(order: Tensor, generator: torch.Generator) -> Tensor:
-            good = flat[order]
-            count = good.sum()
-            # The valid ones first, in their order, then some of them again; every rollout has one at least.
-            order = order[torch.argsort(~good, stable=True)]
-            again = torch.rand(len(order), generator=generator, device=self.device) * count
-            place = torch.arange(len(order), device=self.device)
-            order = order[torch.where(place < count, place, again.long().clamp(max=count - 1))]
-            return order[: kept * share] if kept < parts else order
+        def used(order: Tensor) -> Tensor:
+            if kept == parts:
+                return order
+            return order[torch.argsort(~flat[order], stable=True)[:size].sort().values]
 
-        orders = [
-            [
-                of_shard(order, generator)
-                for order, generator in zip(
-                    permutations(self.random, self.shards, (steps, envs), steps * envs),
-                    self.random.generators,
-                    strict=True,
-                )
-            ]
+        drawn = (
+            permutations(self.random, self.shards, (steps, envs), steps * envs)
             for _ in range(self.config.num_epochs)
-        ]
-        return orders, sum(len(order) for order in orders[0])
+        )
+        orders = [[used(order) for order in epoch] for epoch in drawn]
+        return orders, sum(len(order) for order in orders[0]) / valid.numel()
 
     # ------------------------------------------------------------------ saving
 
@@ -246,6 +247,28 @@ class GRPO:
         self.update.adam.set_rate(min(max(rate, c.min_learning_rate), c.max_learning_rate))
         if "random" in state and self.random.fits(state["random"]):
             self.random.set_state(state["random"])
+
+
+class _AllEnded:
+    """Ends a rollout once an episode has ended in each environment: what follows is not learned from."""
+
+    def __init__(self, env: LearnerEnv, active: bool) -> None:
+        """`active`: whether it looks; on a GPU each look would wait for the device."""
+        self.steps, self._active = 0, active
+        self._ended = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+
+    def note(self, done: Tensor) -> None:
+        """A step was taken, with `done` (N,) bool."""
+        self.steps += 1
+        if self._active:
+            self._ended |= done
+
+    def due(self) -> bool:
+        """Whether all have ended."""
+        return self._active and bool(self._ended.all())
+
+    def finished(self) -> None:
+        """The rollout has its full length."""
 
 
 def _require_groups(env: LearnerEnv, size: int, shards: Shards) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from rsl_rl.models import MLPModel
@@ -53,16 +53,15 @@ class Update(Engine):
         batch: Batch,
         advantage: Tensor,
         weight: Tensor,
-        orders: Iterable[Sequence[Tensor]],
-        samples: int,
+        orders: Sequence[Sequence[Tensor]],
     ) -> None:
         """Take the gradient steps of an iteration.
 
         Args:
             batch: what was collected, T steps of N environments.
             advantage: (T, N).
-            weight: (T, N) of each step in the loss.
-            orders, samples: see `Engine.take`.
+            weight: (T, N) of each step in the loss, 1 on average.
+            orders: see `Engine.take`.
 
         Raises:
             NonFiniteTerm: on a CPU, see `read`.
@@ -70,7 +69,7 @@ class Update(Engine):
         self._old_std.copy_(deviation(self.actor).detach())
         self._reset_sums()
         self._tables = self._tables_of(batch, advantage, weight)
-        self.take(orders, samples)
+        self.take(orders, sum(len(order) for order in orders[0]))
         if self.reference is not None and self.config.reference_kl:
             steer(self.coefficient, self._epoch, REFERENCE, self.config.reference_kl)
 

@@ -104,7 +104,8 @@ class PPOConfig(PreferenceConfig):
     reference_kl: float = field(default=0.0, metadata={"min": 0.0, "max": 1e3})
     """Wanted divergence from the reference; the weight is steered to it. 0: the weight is fixed."""
     reference_estimator: Literal["exact", "k3"] = "exact"
-    """How the divergence is computed. exact: in closed form for Gaussians; k3: estimated from the actions taken."""
+    """How the divergence is computed. exact: in closed form for Gaussians; k3: estimated from the actions taken, whose
+    gradient is on average that of the divergence of the reference from the learned policy, the other way round."""
     average: float = field(default=0.0, metadata={"min": 0.0, "max": 0.9999})
     """Share that the mean of the actor's past weights keeps in each iteration; it is this mean that is evaluated and
     exported. 0: the latest weights are."""

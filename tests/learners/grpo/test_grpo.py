@@ -20,6 +20,7 @@ from robolearn.learners.grpo.advantage import (
 from robolearn.learners.grpo.config import GRPOConfig
 from robolearn.learners.grpo.grpo import GRPO
 from robolearn.learners.losses import clipped_surrogate
+from robolearn.learners.policy import Policy
 from robolearn.tasks.mdp.context import Random
 from robolearn.training import checkpoint
 from robolearn.training.build import build_env
@@ -87,7 +88,7 @@ def test_statistics_of_shards_are_those_of_all():
     returns = torch.randn(3, 32, generator=torch.Generator().manual_seed(1))
     for baseline, normalize in (("batch", "batch"), ("group", "batch")):
         one = group_advantage(returns, 4, baseline, normalize)
-        many = group_advantage(returns, 4, baseline, normalize, Shards(4))
+        many = group_advantage(returns, 4, baseline, normalize, None, Shards(4))
         assert torch.allclose(one, many, atol=1e-6)
 
 
@@ -106,12 +107,24 @@ def test_steps_after_the_end_of_an_episode_count_neither_as_rewards_nor_as_sampl
     assert credited(reward, valid, 0.5, "to_go").tolist() == [[2, 3], [2, 4], [0, 4]]
 
 
-def test_by_length_each_rollout_counts_as_much_as_any_other():
+def test_steps_or_rollouts_have_the_same_weight_and_steps_after_the_end_none():
     valid = torch.tensor([[True, True], [False, True], [False, True]])
-    # Lengths 1 and 3, 2 on average.
-    assert weights(valid, "rollout")[:, 1].tolist() == pytest.approx([2 / 3] * 3)
-    assert (weights(valid, "rollout") * valid).sum(dim=0).tolist() == pytest.approx([2, 2])
-    assert (weights(valid, "step") * valid).sum(dim=0).tolist() == [1, 3]
+    # 4 of 6 steps are there: 6 / 4 each; or lengths of 1 and 3, each of 6 / 2 in all.
+    assert weights(valid, "step").flatten().tolist() == pytest.approx([1.5, 1.5, 0, 1.5, 0, 1.5])
+    assert weights(valid, "rollout").sum(dim=0).tolist() == pytest.approx([3, 3])
+    assert weights(valid, "rollout")[:, 1].tolist() == pytest.approx([1, 1, 1])
+
+
+def test_what_is_left_to_earn_is_compared_at_the_same_step_among_those_that_go_on():
+    # Two rollouts earn 1 a step, one ends after a step, one earns 2 a step: at the second step 1, 1 and 2 remain.
+    returns = torch.tensor([[2.0, 2.0, 1.0, 4.0], [1.0, 1.0, 0.0, 2.0]])
+    valid = torch.tensor([[True] * 4, [True, True, False, True]])
+    found = group_advantage(returns, 2, "batch", "none", valid)
+    third = 4 / 3
+    assert found[0].tolist() == pytest.approx([2 - 9 / 4, 2 - 9 / 4, 1 - 9 / 4, 4 - 9 / 4])
+    assert found[1, [0, 1, 3]].tolist() == pytest.approx([1 - third, 1 - third, 2 - third])
+    scaled = group_advantage(returns, 2, "batch", "batch", valid)
+    assert (scaled.square() * valid).sum() / valid.sum() == pytest.approx(1)
 
 
 def test_better_actions_may_gain_more_than_worse_ones_lose():
@@ -128,7 +141,7 @@ def test_better_actions_may_gain_more_than_worse_ones_lose():
 @pytest.mark.parametrize("seed", [5, [5, 6]], ids=["one generator", "two shards"])
 def test_rows_of_a_group_are_drawn_alike_and_groups_differ(seed):
     random = Random(seed, torch.device("cpu"))
-    random.group_size = 4
+    random.group(4, 16)
     for drawn in (random.rand(16, 3), random.randn(16), random.uniform((0.0, 1.0), (1.0, 2.0), 16)):
         grouped = drawn.view(4, 4, -1)
         assert torch.equal(grouped, grouped[:, :1].expand_as(grouped))
@@ -206,18 +219,37 @@ def test_a_group_may_start_where_any_of_its_members_was():
     assert len(set(first)) > 2
 
 
-def test_only_steps_before_the_end_of_an_episode_are_learned_and_each_of_them():
+def test_on_a_cpu_only_minibatches_that_valid_steps_fill_are_learned():
     learner, _ = made([*CARTPOLE, "learner.rollout_steps=64", "learner.num_epochs=2"])
     valid = torch.arange(64)[:, None] < torch.randint(
-        1, 64, (32,), generator=torch.Generator().manual_seed(0)
+        1, 40, (32,), generator=torch.Generator().manual_seed(0)
     )
-    orders, samples = learner._orders(valid)
+    orders, used = learner._orders(valid)
     for (order,) in orders:
-        assert len(order) == samples
-        assert valid.flatten()[order].all()
-        assert samples <= valid.numel()
-        assert abs(samples - int(valid.sum())) <= 256  # whole minibatches
-        assert len(order.unique()) == min(samples, int(valid.sum()))
+        picked = valid.flatten()[order]
+        assert picked.sum() == valid.sum() == len(order[picked].unique())  # each of them, once
+        assert len(order) % 256 == 0
+        assert len(order) - int(valid.sum()) < 256
+        assert used == len(order) / valid.numel()
+        assert 0 < picked[: len(order) // 2].sum() < picked.sum()  # the others are among them, not at the end
+    learner.update.read_at_once = False  # as on a GPU, where sizes do not depend on the data
+    orders, used = learner._orders(valid)
+    assert used == 1
+    assert sorted(orders[0][0].tolist()) == list(range(64 * 32))
+
+
+def test_whole_episodes_end_when_all_have_ended_and_the_steps_taken_are_counted(tmp_path):
+    words = [
+        *CARTPOLE,
+        "learner.rollout_steps=0",
+        "max_iterations=1",
+        "task.terminations.pole_down.angle=0.3",
+    ]
+    folder = train(config.resolve([*words, f"output={tmp_path / 'run'}"]))
+    row = read_metrics(folder / "metrics.jsonl")[0]
+    assert row["loss/rollout_length"] < 250
+    assert row["steps"] % 32 == 0
+    assert row["loss/rollout_length"] * 32 < row["steps"] < 500 * 32
 
 
 # ------------------------------------------------------------------------------------ the update
@@ -320,15 +352,17 @@ def test_environments_that_cannot_be_restored_are_refused(tmp_path, capsys):
     assert "learner=grpo" in capsys.readouterr().err
 
 
-def test_a_policy_of_ppo_is_a_start_and_its_estimates_are_learned_on(tmp_path):
-    words = [*HUMANOID, "learner.rollout_steps=4", "weights=pretrained:humanoid_walk", "max_iterations=2"]
-    words += ["learner.estimated_groups=[estimated]", "learner.actor_hidden=[256,128]"]
-    folder = train(config.resolve([*words, f"output={tmp_path / 'run'}"]))
-    assert "loss/estimate" in read_metrics(folder / "metrics.jsonl")[0]
-    state = checkpoint.load(folder / "latest.pt")["actor_state_dict"]
-    before = checkpoint.load(*reversed(checkpoint.find_run("pretrained:humanoid_walk")))["actor_state_dict"]
-    moved = state["mlp.0.weight"] - before["mlp.0.weight"]
-    assert 0 < moved.abs().max() < 0.05
+def test_a_policy_of_ppo_is_a_start_and_acts_as_it_did_there():
+    words = [*HUMANOID, "learner.rollout_steps=4"]
+    learner, env = made(words)
+    checkpoint.start_with("pretrained:humanoid_walk", learner)
+    saved = Policy.load("pretrained:humanoid_walk")
+    seen = {name: env.observations[name] for name in saved.spec.inputs}
+    # Its weights are made symmetric to the bit, which those of the checkpoint are to rounding.
+    assert (learner.policy.act(seen) - saved.act(seen)).abs().max() < 0.05
+    report = learner.iterate(env)
+    assert report.losses["gradient_steps"] > 0
+    assert "estimate" in report.losses
 
 
 @pytest.mark.slow
@@ -345,6 +379,48 @@ def test_cartpole_learns_to_balance(tmp_path):
     rows = read_metrics(folder / "metrics.jsonl")
     assert rows[-1]["episode/length"] > 3 * rows[1]["episode/length"]
     assert main(["eval", str(folder), "--episodes", "16"]) == 0
+
+
+def test_one_group_of_all_environments_trains(tmp_path):
+    words = [*CARTPOLE, "num_envs=8", "learner.rollout_steps=8", "max_iterations=2"]
+    folder = train(config.resolve([*words, f"output={tmp_path / 'run'}"]))
+    assert read_metrics(folder / "metrics.jsonl")[-1]["steps"] == 2 * 64
+
+
+def test_numbers_that_are_not_drawn_for_each_environment_are_drawn_as_usual():
+    random = Random(5, torch.device("cpu"))
+    random.group(4, 16)
+    assert len(random.rand(3).unique()) == 3
+
+
+def test_memory_is_measured_with_whole_groups(monkeypatch):
+    built = []
+
+    def probe(run, num_envs):
+        built.append(num_envs)
+        raise ConfigError("measured")
+
+    monkeypatch.setattr("robolearn.training.train._probe", probe)
+    monkeypatch.setattr("robolearn.training.host_memory.free_bytes", lambda device: 1)
+    with pytest.raises(ConfigError, match="measured"):
+        train(config.resolve([*CARTPOLE, "max_iterations=1"]))
+    assert built == [8]
+
+
+@pytest.mark.parametrize("learner", ["grpo", "ppo"])
+def test_weights_of_another_activation_are_refused_by_name(learner, tmp_path):
+    words = ["task=humanoid_walk", f"learner={learner}", "num_envs=16", "weights=pretrained:humanoid_walk"]
+    words += ["learner.activation=elu", "max_iterations=1", "torch_threads=1", f"output={tmp_path / 'run'}"]
+    with pytest.raises(ConfigError, match=r"learner\.activation"):
+        train(config.resolve(words))
+
+
+def test_ppo_names_the_critic_that_a_run_of_grpo_lacks(tmp_path):
+    words = [*CARTPOLE, "learner.rollout_steps=4", "max_iterations=1", f"output={tmp_path / 'run'}"]
+    folder = train(config.resolve(words))
+    more = ["task=cartpole_balance", "num_envs=16", "learner.actor_hidden=[16]", f"weights={folder}"]
+    with pytest.raises(ConfigError, match="critic"):
+        train(config.resolve([*more, "torch_threads=1", f"output={tmp_path / 'ppo'}"]))
 
 
 def test_an_older_checkpoint_of_the_learner_names_what_is_missing(tmp_path):
