@@ -430,6 +430,11 @@ def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:
     if run.resume is None:
         return []
     saved = load(run.resume, _naming_files(overrides))
+    if run.weights not in (None, saved.weights):
+        raise ConfigError(
+            f"weights={quote(run.weights, 120)} starts a new run, and resume={quote(run.resume, 120)} continues one; "
+            "leave one of them out"
+        )
     harmless = {
         "resume",
         "output",

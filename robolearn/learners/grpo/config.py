@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from robolearn.learners.ppo.config import require_reference
+
 
 @dataclass
 class GRPOConfig:
@@ -99,6 +101,11 @@ class GRPOConfig:
                 f"learning_rate={self.learning_rate:g} is not between min_learning_rate="
                 f"{self.min_learning_rate:g} and max_learning_rate={self.max_learning_rate:g}; widen them"
             )
+        if self.clip_high < self.clip:
+            raise ValueError(
+                f"clip_high={self.clip_high:g} is below clip={self.clip:g}: rare good actions would gain less than "
+                "others; raise it"
+            )
         if self.max_kl < self.desired_kl:
             raise ValueError(f"max_kl={self.max_kl:g} is below desired_kl={self.desired_kl:g}; raise it")
         if self.group_size == 1 and (
@@ -113,6 +120,7 @@ class GRPOConfig:
                 f"reference_coef={self.reference_coef:g} cannot be steered to reference_kl={self.reference_kl:g}; "
                 "start from a weight above 0"
             )
+        require_reference(self.reference, self.reference_kl)
         if not self.actor_groups or len(set(self.actor_groups)) < len(self.actor_groups):
             raise ValueError(
                 f"actor_groups={list(self.actor_groups)} must be one or more observation groups, each once"

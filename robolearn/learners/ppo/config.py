@@ -12,6 +12,14 @@ LEAST_STD = 0.05
 """Smallest standard deviation of a policy's actions."""
 
 
+def require_reference(reference: str | None, wanted_kl: float) -> None:
+    """Raise ValueError where a divergence is asked for and there is nothing that it would be from."""
+    if wanted_kl and reference is None:
+        raise ValueError(
+            f"reference_kl={wanted_kl:g} needs a reference; add learner.reference=RUN, or leave it out"
+        )
+
+
 @dataclass
 class PPOConfig(PreferenceConfig):
     """Proximal policy optimization."""
@@ -151,6 +159,7 @@ class PPOConfig(PreferenceConfig):
                 f"reference_coef={self.reference_coef:g} cannot be steered to reference_kl={self.reference_kl:g}; "
                 "start from a weight above 0"
             )
+        require_reference(self.reference, self.reference_kl)
         if self.max_kl < self.desired_kl:
             raise ValueError(f"max_kl={self.max_kl:g} is below desired_kl={self.desired_kl:g}; raise it")
         for name in ("actor_groups", "critic_groups"):
