@@ -18,6 +18,7 @@ from torch import nn
 
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.envs.state import Tensor
+from robolearn.errors import ConfigError
 from robolearn.learners.optimizer import DeviceAdam
 from robolearn.tasks.mdp.symmetry import Reflection, Symmetry
 
@@ -29,18 +30,18 @@ def choose_symmetry(
     None without.
 
     Raises:
-        ValueError: a symmetry is asked for that the task or the networks do not have.
+        ConfigError: a symmetry is asked for that the task or the networks do not have.
     """
     symmetry = env.symmetry() if wanted != "none" else None
     asked = wanted in ("augment", "equivariant")
     if symmetry is None:
         if asked:
-            raise ValueError(
+            raise ConfigError(
                 f"learner.symmetry={wanted}: the task or its robot has no symmetry; use learner.symmetry=none"
             )
         return None
     if asked and rnn != "none":
-        raise ValueError(
+        raise ConfigError(
             f"learner.symmetry={wanted}: the recurrent state of a mirror image is unknown; "
             f"use learner.symmetry=none with learner.rnn={rnn}"
         )
