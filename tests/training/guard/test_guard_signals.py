@@ -32,6 +32,7 @@ def test_numbers_are_means_over_the_steps_and_roots_of_mean_squares():
     assert numbers_of(sums) == pytest.approx(
         {
             "success": 0.5,
+            "weight": 0.8,
             "vibration": 2.0,
             "foot_slide": 0.5,
             "energy": 2.0,
