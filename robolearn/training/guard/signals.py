@@ -164,7 +164,7 @@ def deviation(total: Tensor, squares: Tensor, count: Tensor) -> Tensor:
 def numbers_of(sums: dict[str, float]) -> dict[str, float]:
     """The means that `Signals.read` returns, of the sums over the steps by name."""
     steps = max(sums["steps"], 1.0)
-    out = {}
+    out: dict[str, float] = {}
     if sums["counted"] > 0:
         out |= {"success": sums["success"] / sums["counted"], "weight": sums["counted"] / steps}
     if sums.get("changes"):
