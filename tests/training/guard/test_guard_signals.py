@@ -156,9 +156,13 @@ def test_a_success_that_cannot_be_counted_is_named(ant, monkeypatch, given, erro
     ant.step(torch.zeros(4, 8))
     signals.read()
     monkeypatch.setattr(ant.task, "success", lambda state, ctx: given())
-    with pytest.raises(error, match="success"):
+
+    def measure() -> None:
         signals.add(ant)
         signals.read()
+
+    with pytest.raises(error, match="success"):
+        measure()
 
 
 def test_a_success_that_counts_in_no_step_is_left_out(ant, monkeypatch):
