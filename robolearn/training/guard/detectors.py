@@ -45,7 +45,7 @@ WHOLE, WHILE = "whole", "while"
 """Success over whole episodes, and while they last."""
 REWARD = "reward/"
 """Prefix of the rewards by their name, weighted and per step."""
-LEVEL, HARDER = "metric/level_", 0.1
+LEVEL, HARDER = "metric/level_", 0.05
 """Prefix of the levels of curricula, and by how much one rises before success is compared anew."""
 SUCCESS, KL, VALUE, ENTROPY = "success", "kl", "value_error", "entropy"
 
