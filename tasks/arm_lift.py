@@ -19,7 +19,7 @@ from robolearn.envs.kinematics import inverse
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Contact, Object, Scene
 from robolearn.envs.state import Initial, InitialState, State, Tensor
-from robolearn.tasks.arm_reach import FINGERS, GRIP, around_home
+from robolearn.tasks.arm_reach import FINGERS, GRIP, around_home, commanded
 from robolearn.tasks.mdp import manipulation as arm
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import PoseCommands
@@ -221,9 +221,10 @@ class ArmLift(Task):
         """How far along the job is in episodes that started at home (N,): up to 0.3 for a gripper near the cube, and
         from there to 1 as the cube, off the floor, nears its goal."""
         counted = (ctx.task_state["start"] == FAR).float()
-        near = (1 - arm.grasp_distance(state, ctx, frame=GRIP, thing=CUBE) / 0.5).clamp(min=0.0)
-        off_floor = (state.entities[CUBE].base_pos[:, 2] > EDGE).float()
-        close = (1 - arm.object_distance(state, ctx, thing=CUBE) / 0.3).clamp(min=0.0)
+        cube = state.entities[CUBE].base_pos
+        near = (1 - (state.robot.frames[GRIP].pos - cube).norm(dim=1) / 0.5).clamp(min=0.0)
+        off_floor = (cube[:, 2] > EDGE).float()
+        close = (1 - (cube - commanded(state, ctx)).norm(dim=1) / 0.3).clamp(min=0.0)
         return Ratio((0.3 * near + 0.7 * off_floor * close) * counted, counted)
 
     def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:

@@ -492,11 +492,14 @@ class Velocity(Task):
         )
 
     def success(self, state: State, ctx: Context) -> Tensor:
-        """How much of the commanded horizontal motion the base makes (N,): 1 all of it, 0 where it is off by as much as
-        is asked for, or by 0.5 m/s where less is."""
-        velocity, _ = quality.level_velocities(state)
-        off = (velocity - ctx.command[:, :2]).norm(dim=1)
-        return (1 - off / ctx.command[:, :2].norm(dim=1).clamp(min=0.5)).clamp(min=0.0)
+        """How much of the commanded motion the base makes (N,): 1 all of it, 0 where it is off by as much as is asked
+        for, or by 0.5 m/s where less is, down to -1 for the contrary; 1 rad/s of turning counts as 1 m/s."""
+        velocity, turning = quality.level_velocities(state)
+        found = torch.cat((velocity, turning[:, None]), dim=1)
+        asked = ctx.command[:, :3]
+        scale = asked.norm(dim=1).clamp(min=0.5)
+        made = (1 - (found - asked).norm(dim=1) / scale).clamp(min=0.0)
+        return made + ((found * asked).sum(dim=1) / scale.square()).clamp(min=-1.0, max=0.0)
 
     def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
         """Tracking errors and walking quality."""

@@ -31,6 +31,11 @@ __all__ = [
     "validate",
 ]
 
+NOT_GUARDED = ("clone", "distill", "dpo")
+"""Learners that do not learn from the task's reward."""
+INSIDE = "run:"
+"""Begins the path of a reference policy in config.yaml that is in the run folder itself, which may be moved."""
+
 _DEFAULT_CHOICE = {"backend": "auto", "learner": "ppo"}
 """Sections that a user need not choose, with their default."""
 
@@ -120,6 +125,8 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
         built[section] = fields.apply(node, type(node), trees.get(section, fields.KEEP), section, {})
     config = Config(**scalars, **built)
     validate(config)
+    if (given := [key for key in guard or {} if key != "mode"]) and config.guard.mode == "off":
+        raise ConfigError(f"guard.{given[0]} is set, and guard=off: nothing is watched; add guard=on")
     return config
 
 
@@ -382,6 +389,10 @@ def _validate_guard(config: Config) -> None:
             f"guard=on with ranks={config.ranks}: the guard watches the environments of one process; leave ranks out, "
             "or use guard=off"
         )
+    if config.learner_name in NOT_GUARDED:
+        raise ConfigError(
+            f"guard=on with learner={config.learner_name}, which does not learn from the task's reward; use guard=off"
+        )
 
 
 def changed(before: Config, after: Config) -> list[str]:
@@ -466,8 +477,24 @@ def show(config: Config) -> str:
 
 
 def save(config: Config, path: Path | str) -> None:
-    """Writes the resolved YAML atomically."""
-    yaml_file.write(to_dict(config), Path(path))
+    """Writes the resolved YAML atomically; a reference policy in its folder is noted as relative to that."""
+    tree, folder = to_dict(config), Path(path).absolute().parent
+    reference = tree["learner"].get("reference")
+    if isinstance(reference, str) and Path(reference).absolute().is_relative_to(folder):
+        inner = Path(reference).absolute().relative_to(folder)
+        tree["learner"] = {**tree["learner"], "reference": f"{INSIDE}{inner.as_posix()}"}
+    yaml_file.write(tree, Path(path))
+
+
+def saved_tree(path: Path | str) -> dict[str, Any]:
+    """The settings of a run as they are saved, nested, with the reference policy's path from here."""
+    file = _saved_file(Path(path))
+    content = migrated(yaml_file.read(file), file)
+    learner = content.get("learner")
+    if isinstance(learner, dict) and str(learner.get("reference")).startswith(INSIDE):
+        inner = str(learner["reference"]).removeprefix(INSIDE)
+        content = {**content, "learner": {**learner, "reference": str(file.parent / inner)}}
+    return dict(content)
 
 
 def load(path: Path | str, overrides: Iterable[str] = ()) -> Config:
@@ -484,7 +511,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Config:
     """
     file = _saved_file(Path(path))
     words = list(overrides)
-    content = migrated(yaml_file.read(file), file)
+    content = saved_tree(file)
     named = {item.dotted: str(item.value) for item in parse(words)}
     try:
         base = _from_dict(content, named)

@@ -18,10 +18,11 @@ class MetricsLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self.path = folder / "metrics.jsonl"
-        if self.path.exists():
+        again = self.path.exists()
+        if again:
             rewrite(self.path, [row for row in read_metrics(self.path) if row["iteration"] <= resume_at])
         self._file = self.path.open("a", encoding="utf-8")
-        self._writer = SummaryWriter(str(folder), purge_step=resume_at + 1 if resume_at else None)
+        self._writer = SummaryWriter(str(folder), purge_step=resume_at + 1 if again or resume_at else None)
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one iteration's numbers; `iteration` is the step of every curve."""

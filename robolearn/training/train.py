@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import shlex
@@ -36,7 +37,8 @@ from robolearn.training.asynchronous.remote import RemoteEnvs
 from robolearn.training.build import build_env, build_external, device_of
 from robolearn.training.guard.evidence import Film
 from robolearn.training.guard.guard import KEY as GUARD
-from robolearn.training.guard.guard import Guard, RolledBack
+from robolearn.training.guard.guard import Guard, Healthy, RolledBack
+from robolearn.training.guard.remedies import completed
 from robolearn.training.host_memory import PLENTY, enough_memory, require_room
 from robolearn.training.ranks import Regrouped
 from robolearn.training.ranks.copies import Copies
@@ -62,23 +64,28 @@ def train(run: Config, changes: list[str] | None = None, film: Film | None = Non
         ConfigError: the configuration cannot be built or does not fit the checkpoint to resume, or another process
             trains in the run folder.
         RunFailed: a term was not finite, too many environments diverged, or the guard has rolled back as often as it
-            may; the last checkpoint is kept.
+            may or has nothing left to change; the last checkpoint is kept.
         KeyboardInterrupt: after Ctrl-C, once a checkpoint is written.
     """
     run = with_ranks(run)
     if goes_on(run) and (Path(run.output or "") / checkpoint.LATEST).exists():
         changes = config.resume_changes([], replace(run, resume=run.output))
+        run = replace(completed(replace(run, resume=run.output)), resume=run.resume)
+    run = completed(run)
     if run.recovery == "takeover" and run.ranks > 1:
         return _train_with_takeover(run, changes)
     with ExitStack() as held:
         world = held.enter_context(joined(run))
-        back: RolledBack | None = None
+        back: Healthy | None = None
         signals: list[int] = []  # one may arrive just before a rollback
         while True:
             try:
                 return _train(run, changes, held, world, signals, film, back)
             except RolledBack as rolled:
-                run, changes, back = rolled.run, rolled.changes, rolled
+                back = rolled.healthy
+            # Only now are the exception and, by its traceback, the old environments let go; they are in cycles.
+            gc.collect()
+            run, changes = back.run, []
 
 
 def _train_with_takeover(run: Config, changes: list[str] | None) -> Path:
@@ -99,7 +106,7 @@ def _train(
     world: World,
     caught: list[int] | None = None,
     film: Film | None = None,
-    back: RolledBack | None = None,
+    back: Healthy | None = None,
 ) -> Path:
     """See `train`; the lock of the run folder is entered into `held`, signals into `caught`. After a rollback of the
     guard it goes on from `back`."""
@@ -125,6 +132,7 @@ def _train(
         # Actors without lag and ranks compute the same; a shard is computed by one thread.
         changes = [key for key in changes or [] if key not in ("ranks", "shards", "torch_threads")]
     start, infos, said = _restored(run, content, learner, env, known, changes or [], world.again)
+    del content  # it holds a whole simulation
     if world.writes and folder is None:
         folder = checkpoint.new_run_folder(run.task_name, run.output)
         held.enter_context(locked(folder))
@@ -140,6 +148,8 @@ def _train(
     again = world.again or back is not None
     record = Record(run, folder, described, start, world.ranks, world.writes, actors, again)
     guard = Guard(run, env, folder, infos.get(GUARD)) if run.guard.mode == "on" else None
+    guarded = {GUARD: infos[GUARD]} if guard is None and GUARD in infos else {}
+    """The state of a guard that is off now, for when it is on again."""
     quiet = not world.writes or started_by_launcher()
     with interruptible(quiet, caught) as signals, closing(env), record:
         if guard is not None:
@@ -178,6 +188,8 @@ def _train(
             of_ranks, late = slow.found(times)
             seen = {} if guard is None else guard.look(iteration, report, learner)
             record.row(_row(iteration, steps, seconds, report) | of_ranks | seen)
+            if guard is not None and (unwritten := guard.take_note()):
+                record.note(unwritten)
             if late is not None:
                 record.note(late)
             record.divergence(recorder, iteration, world.suffix)
@@ -191,6 +203,7 @@ def _train(
                 "seconds": seconds,
                 "numerics": known,
                 "shards": parts,
+                **guarded,
             }
             if guard is not None:
                 infos[GUARD] = guard.state(iteration)
@@ -199,6 +212,7 @@ def _train(
                 if guard.due(iteration):
                     guard.keep(iteration, checkpoint.local(iteration, learner, env, infos))
                     infos[GUARD] = guard.state(iteration)
+                    guard.prune()
             if copies.folder is not None:
                 copies.keep(checkpoint.local(iteration, learner, env, infos))
             stop = stop or (world.ranks == 1 and bool(signals))  # one that has arrived since
@@ -207,7 +221,7 @@ def _train(
                 record.describe()
                 checkpoint.save(folder, iteration, learner, env, infos, world)
                 if guard is not None:
-                    guard.prune()
+                    guard.prune(saved=True)
                 saved = iteration
             if stop and not last:
                 record.note(f"stopped at iteration {iteration}; resume with: {_resume_command(run, folder)}")
@@ -307,13 +321,11 @@ def _plenty(run: Config) -> int:
     return PLENTY + 4 * steps * (1024 + 2 * max(widths))
 
 
-def _begun(
-    run: Config, held: ExitStack, back: RolledBack | None
-) -> tuple[Path | None, dict[str, Any] | None]:
+def _begun(run: Config, held: ExitStack, back: Healthy | None) -> tuple[Path | None, dict[str, Any] | None]:
     """The run folder and the checkpoint to resume; both None for a new run, no folder where the run resumes in another
     one. Where ranks are started again, the folder is there."""
     if back is not None:
-        return back.folder, back.content
+        return back.folder, back.take()
     chosen = launched_folder()  # which the launcher has locked
     if chosen is None and goes_on(run):
         chosen = Path(run.output or "")

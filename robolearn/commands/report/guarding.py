@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from robolearn.commands.report.blocks import BAD, NOTED, Cell, Section, Table, Text, Video
@@ -33,8 +34,9 @@ def section(run: RunData) -> Section:
     )
     out.blocks.append(Table(head, rows, caption))
     for each in decisions:
-        path = run.folder / FOLDER / str(each.get("video"))
-        if each.get("video") and path.is_file() and path.stat().st_size <= LARGEST_VIDEO:
+        # Only a film in this folder: the file may come from elsewhere.
+        path = run.folder / FOLDER / Path(str(each.get("video"))).name
+        if path.suffix == ".mp4" and path.is_file() and path.stat().st_size <= LARGEST_VIDEO:
             uri = f"data:video/mp4;base64,{base64.b64encode(path.read_bytes()).decode()}"
             out.blocks.append(Video(uri, f"iteration {each.get('iteration')}: {each.get('said')}"))
     return out

@@ -45,6 +45,8 @@ WHOLE, WHILE = "whole", "while"
 """Success over whole episodes, and while they last."""
 REWARD = "reward/"
 """Prefix of the rewards by their name, weighted and per step."""
+LEVEL, HARDER = "metric/level_", 0.05
+"""Prefix of the levels of curricula, and by how much one rises before success is compared anew."""
 SUCCESS, KL, VALUE, ENTROPY = "success", "kl", "value_error", "entropy"
 
 MEANING = {
@@ -73,8 +75,14 @@ class Track:
 
     recent: list[dict[str, float]] = field(default_factory=list)
     """Numbers of the last `SMOOTH` iterations."""
-    base: dict[str, float] = field(default_factory=dict)
-    """Means over the iterations of the warm-up, by signal; sums until it is over."""
+    sums: dict[str, float] = field(default_factory=dict)
+    """Sums over the iterations of the warm-up, by signal; see `base`."""
+    counts: dict[str, float] = field(default_factory=dict)
+    """What to divide them by."""
+    counted: int = 0
+    """Iterations of the warm-up of success, which begins where it first counts."""
+    warmup: int = 0
+    """The setting that baselines are taken with."""
     seen: int = 0
     """Iterations since the start, or since the last rollback."""
     start: int = 0
@@ -85,6 +93,11 @@ class Track:
     """Moving average of the KL divergence."""
     streaks: dict[str, int] = field(default_factory=dict)
     """Iterations in a row for which each finding has held."""
+
+    @property
+    def base(self) -> dict[str, float]:
+        """Means over the iterations of the warm-up, by signal."""
+        return {name: total / self.counts[name] for name, total in self.sums.items()}
 
     def plain(self) -> dict[str, Any]:
         """As it is saved."""
@@ -106,10 +119,18 @@ class Finding:
     confirmed: bool
 
 
-def smoothed(recent: Sequence[Mapping[str, float]]) -> float:
-    """Success of full-length episodes over several iterations: steps that a termination has cost have none. A quotient
-    of sums, so that an iteration with many early ends weighs as much as it lacks steps."""
-    return sum(row["success"] for row in recent) / sum(1 / max(row["length"], 1e-9) for row in recent)
+def smoothed(recent: Sequence[Mapping[str, float]], whole: bool = True) -> float:
+    """Success over several iterations, of which one counts at least: of full-length episodes, where steps that a
+    termination has cost have none, or else while they last. A quotient of sums, so that an iteration weighs as much as
+    it has steps that count, and with those that it lacks."""
+    rows = [row for row in recent if "success" in row]
+    total = sum(row["success"] * _weight(row) for row in rows)
+    return total / sum(_weight(row) / (max(row["length"], 1e-9) if whole else 1.0) for row in rows)
+
+
+def _weight(row: Mapping[str, float]) -> float:
+    """Share of the steps of an iteration in which success counts."""
+    return row.get("weight", 1.0)
 
 
 def numbers_of(
@@ -118,7 +139,7 @@ def numbers_of(
     """The signals of an iteration, with the numbers of the learner and of the Env that the guard reads."""
     names = {"kl": KL, "value": VALUE, "explained_variance": "fit", "std": ENTROPY}
     mine = {mine: losses[theirs] for theirs, mine in names.items() if theirs in losses}
-    single = {k: v for k, v in rewards.items() if k.startswith(REWARD) and k != "reward/total"}
+    single = {k: v for k, v in rewards.items() if k.startswith((REWARD, LEVEL)) and k != "reward/total"}
     return {**signals, **mine, **single}
 
 
@@ -129,35 +150,47 @@ def look(
 
     Args:
         track: of the iterations before.
-        row: with `reward` and `length`, `success` where it is known, and whichever of the others there are.
+        row: with `reward` and `length`, `success` where it counts, with `weight`, the share of the steps in which it
+            does, and whichever of the others there are.
         iteration: its number.
         stated: whether the task states its success; without, success is survival, which need not rise.
         c: thresholds.
     """
+    if track.warmup not in (0, c.warmup):
+        vars(track).update(vars(Track()))
+    track.warmup = c.warmup
     track.seen += 1
     if track.seen == 1:
         track.start = iteration - 1
     track.recent = [*track.recent[1 - SMOOTH :], dict(row)]
+    warms = "success" in row and track.counted < c.warmup
+    if warms:
+        _begin_success(track, row)
     if track.seen <= c.warmup:
-        _begin(track, row, c.warmup)
+        _begin(track, row)
         return []
     reward = sum(each["reward"] for each in track.recent) / len(track.recent)
-    fell = _fallen(track, reward, iteration, stated, c) if "success" in row else {}
+    known = stated or "success" in row
+    counts = track.counted >= c.warmup and not warms and any("success" in each for each in track.recent)
+    fell = _fallen(track, reward, iteration, stated, c) if counts else {}
     symptoms = _symptoms(track, row, c)
     if "kl" in row:
         track.kl = MEMORY * track.kl + (1 - MEMORY) * row["kl"]
     rises = reward - track.base["reward"] > GAIN * abs(track.base["reward"])
-    if "success" not in row:
+    if not known:
         held = {name: pair for name, pair in symptoms.items() if rises and name == KL}
+    elif not counts:
+        held = {name: pair for name, pair in symptoms.items() if name in track.streaks}
     else:
         borne = not stated or smoothed(track.recent) >= min(GOOD, track.base["success"] + SOME)
         idle = rises and not borne
         held = {name: pair for name, pair in symptoms.items() if fell or (idle and name in FLOORS)}
     if fell:
         held[SUCCESS] = next(iter(fell.values()))
-    track.streaks = {name: track.streaks.get(name, 0) + 1 for name in held}
+    more = int(counts or not known)  # no evidence of success: neither for nor against
+    track.streaks = {name: track.streaks.get(name, 0) + more for name in held}
     onset = max(int(track.best[kind]["iteration"]) for kind in fell) if fell else track.start
-    enough = c.patience if "success" in row else 2 * c.patience
+    enough = c.patience if known else 2 * c.patience
     found = []
     for name, (value, limit) in (symptoms | held).items():
         streak = track.streaks.get(name, 0)
@@ -171,11 +204,11 @@ def _fallen(
     """Where success has fallen although the `reward` is higher than when it was best: what it is and was."""
     now, fell = {WHOLE: smoothed(track.recent)}, {}
     if stated:
-        now[WHILE] = sum(each["success"] for each in track.recent) / len(track.recent)
+        now[WHILE] = smoothed(track.recent, whole=False)
     for kind, success in now.items():
         best = track.best.get(kind)
-        if best is None or success >= best["success"]:
-            terms = {k: v for k, v in track.recent[-1].items() if k.startswith(REWARD)}
+        if best is None or success >= best["success"] or _harder(track.recent[-1], best):
+            terms = {k: v for k, v in track.recent[-1].items() if k.startswith((REWARD, LEVEL))}
             best = track.best[kind] = {"iteration": iteration, "success": success, "reward": reward, **terms}
         lost = success < best["success"] - max(LEAST, c.drop * abs(best["success"]))
         if lost and reward > best["reward"] + MARGIN * abs(best["reward"]):
@@ -183,16 +216,32 @@ def _fallen(
     return fell
 
 
-def _begin(track: Track, row: Mapping[str, float], warmup: int) -> None:
+def _harder(row: Mapping[str, float], best: Mapping[str, float]) -> bool:
+    """Whether a curriculum has become notably harder since success was best."""
+    return any(
+        name.startswith(LEVEL) and value >= best.get(name, value) + HARDER for name, value in row.items()
+    )
+
+
+def _begin(track: Track, row: Mapping[str, float]) -> None:
     """Add an iteration of the warm-up to the baselines."""
-    for name, value in {**row, "full": 1 / max(row["length"], 1e-9)}.items():
-        track.base[name] = track.base.get(name, 0.0) + value / warmup
-    if track.seen == warmup:
-        full = track.base.pop("full")
-        if "success" in track.base:
-            track.base["success"] /= full
-        track.base["ends_early"] = 1 - 1 / full
-        track.kl = track.base.get("kl", 0.0)
+    full = 1 / max(row["length"], 1e-9)
+    _add(track, "ends_early", full - 1, full)
+    for name, value in row.items():
+        if name != "success":
+            _add(track, name, value)
+    track.kl = track.base.get("kl", 0.0)
+
+
+def _begin_success(track: Track, row: Mapping[str, float]) -> None:
+    """Add an iteration to the baseline of success over whole episodes."""
+    track.counted += 1
+    _add(track, "success", row["success"] * _weight(row), _weight(row) / max(row["length"], 1e-9))
+
+
+def _add(track: Track, name: str, value: float, count: float = 1.0) -> None:
+    track.sums[name] = track.sums.get(name, 0.0) + value
+    track.counts[name] = track.counts.get(name, 0.0) + count
 
 
 def _symptoms(track: Track, row: Mapping[str, float], c: GuardConfig) -> dict[str, tuple[float, float]]:
@@ -205,12 +254,12 @@ def _symptoms(track: Track, row: Mapping[str, float], c: GuardConfig) -> dict[st
         if name in now and now[name] > limit:
             found[name] = now[name], limit
     for name in SPREADS:
-        if name in row and row[name] < (limit := c.diversity * base[name]):
+        if name in row and row[name] < (limit := c.diversity * base.get(name, 0.0)):
             found[name] = row[name], limit
     if "kl" in row and row["kl"] > (limit := c.kl * track.kl) > 0:
         found[KL] = row["kl"], limit
-    if VALUE in row and row[VALUE] > (limit := c.rise * base[VALUE]) and row.get("fit", 1.0) < NO_FIT:
-        found[VALUE] = row[VALUE], limit
-    if ENTROPY in row and row[ENTROPY] > (limit := c.rise * base[ENTROPY]):
-        found[ENTROPY] = row[ENTROPY], limit
+    for name in (VALUE, ENTROPY):
+        fits = name == VALUE and row.get("fit", 1.0) >= NO_FIT
+        if name in row and name in base and row[name] > (limit := c.rise * base[name]) and not fits:
+            found[name] = row[name], limit
     return found

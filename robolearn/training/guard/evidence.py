@@ -31,7 +31,6 @@ Film = Callable[[Config, Learner, Path], None]
 
 def record_suspicions(folder: Path, iteration: int, findings: list[Finding]) -> None:
     """Append what was suspicious in an iteration, a line each."""
-    folder.mkdir(exist_ok=True)
     with (folder / SUSPICIONS).open("a", encoding="utf-8") as file:
         for finding in findings:
             file.write(json.dumps({"iteration": iteration, **asdict(finding)}) + "\n")
@@ -46,7 +45,6 @@ def forget_after(folder: Path, iteration: int) -> None:
 
 def write_decisions(folder: Path, decisions: list[dict[str, Any]]) -> None:
     """Write all decisions so far."""
-    folder.mkdir(exist_ok=True)
     with replacing(folder / DECISIONS) as part:
         part.write_text(json.dumps({"schema": SCHEMA, "decisions": decisions}, indent=2), encoding="utf-8")
 

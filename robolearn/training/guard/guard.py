@@ -6,8 +6,8 @@ It only watches: until it rolls back, a training computes the same bits as witho
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,14 @@ from robolearn.config.run_config import Config
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.recorder import Recorder
-from robolearn.errors import RunFailed
+from robolearn.errors import ConfigError, RunFailed, quote
+from robolearn.files import replacing
 from robolearn.learners.learner import Learner, Report
 from robolearn.training import checkpoint
 from robolearn.training.guard import evidence
 from robolearn.training.guard.detectors import (
     MEANING,
+    REWARD,
     SPREADS,
     SUCCESS,
     Finding,
@@ -32,21 +34,36 @@ from robolearn.training.guard.detectors import (
     numbers_of,
     smoothed,
 )
-from robolearn.training.guard.remedies import remedy
+from robolearn.training.guard.remedies import KEY as KEY
+from robolearn.training.guard.remedies import PENDING, remedy, scaled
 from robolearn.training.guard.signals import Signals, deviation
 
-KEY = "guard"
-"""Entry of the guard's state in a checkpoint's `infos`."""
+
+@dataclass
+class Healthy:
+    """Where a training goes on after a rollback."""
+
+    run: Config
+    """The changed configuration."""
+    folder: Path
+    """The run folder."""
+    content: dict[str, Any]
+    """Of the checkpoint, until `take` has been called."""
+
+    def take(self) -> dict[str, Any]:
+        """The content of the checkpoint, which is forgotten here: it holds a whole simulation."""
+        content, self.content = self.content, {}
+        return content
 
 
 class RolledBack(Exception):
-    """The training goes on from a healthy checkpoint, with a change."""
+    """The training goes on from a healthy checkpoint, with a change. Its traceback holds the environments and the
+    learner that are given up: keep `healthy`, and let go of the rest."""
 
-    def __init__(self, run: Config, changes: list[str], folder: Path, content: dict[str, Any]) -> None:
-        """The changed configuration, the dotted keys of the change that prevent an exact resume, the run folder, and
-        the content of the checkpoint."""
+    def __init__(self, healthy: Healthy) -> None:
+        """Where it goes on."""
         super().__init__()
-        self.run, self.changes, self.folder, self.content = run, changes, folder, content
+        self.healthy = healthy
 
 
 @dataclass
@@ -73,27 +90,48 @@ class Guard:
         self.run, self.config, self.env, self.run_folder = run, run.guard, env, folder
         self.folder = folder / evidence.FOLDER
         self.signals = Signals(env) if isinstance(env, Env) else None
+        self._make_folder()
         state = state or {}
-        self.track = Track(**state.get("track", {}))
+        track = state.get("track", {})
+        known = {each.name for each in fields(Track)}
+        self.track = Track(**track) if track.keys() <= known else Track()
+        self._looked = state.get("iteration")
         self._kept = _Kept(list(state.get("checkpoints", [])), list(state.get("decisions", [])))
+        self._saved = list(self._kept.checkpoints)
         self.findings: list[Finding] = []
         """Those of the last iteration, the longest lasting first."""
+        self._unwritten = ""
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(exist_ok=True)
+        except OSError as error:
+            shown = quote(str(self.folder), 120)
+            raise ConfigError(
+                f"guard=on cannot write {shown}: {error.strerror}; move it away, or use guard=off"
+            ) from None
 
     def begin(self, start: int, saved_in: Path | None, content: Callable[[], dict[str, Any]]) -> None:
         """Get ready to train after iteration `start`: the checkpoints of a run that resumes in another folder are
         copied from the guard's folder of `saved_in`; without any, `content` is the first."""
-        evidence.forget_after(self.folder, start)
+        self._best_effort(lambda: evidence.forget_after(self.folder, start))
+        if self._kept.decisions:
+            self._best_effort(lambda: evidence.write_decisions(self.folder, self._kept.decisions))
+        self._forget_weights_after(start)
         kept = []
         for iteration in self._kept.checkpoints:
             there = self._path(iteration)
             other = None if saved_in is None else saved_in / evidence.FOLDER / there.name
             if not there.exists() and other is not None and other.is_file():
-                self.folder.mkdir(exist_ok=True)
-                shutil.copy2(other, there)
+                with replacing(there) as part:
+                    shutil.copy2(other, part)
             if there.exists():
                 kept.append(iteration)
         self._kept.checkpoints = kept
-        if not kept:
+        paused = self._looked not in (None, start)
+        if paused:  # trained without the guard since it last looked
+            self.track = Track()
+        if not kept or paused:
             self.keep(start, content())
 
     @property
@@ -109,16 +147,31 @@ class Guard:
         """
         if self.signals is not None:
             seen, stated = self.signals.read(), self.signals.stated
-            seen["reward"] = report.env["reward/total"]
         else:
-            seen, stated = _of_batch(report, learner), False
-        row = numbers_of(seen, report.losses, report.env)
+            seen, stated = _of_batch(learner), False
+        rewards = learned_from(report.env, self.run.learner)
+        seen["reward"] = rewards["reward/total"]
+        row = numbers_of(seen, report.losses, rewards)
         self.findings = look(self.track, row, iteration, stated, self.config)
         if self.findings:
-            evidence.record_suspicions(self.folder, iteration, self.findings)
+            self._best_effort(lambda: evidence.record_suspicions(self.folder, iteration, self.findings))
         streak = max((finding.streak for finding in self.findings), default=0)
         named = {f"guard/{name}": value for name, value in seen.items() if name != "reward"}
         return {**named, "guard/suspicions": float(len(self.findings)), "guard/streak": float(streak)}
+
+    def take_note(self) -> str:
+        """What could not be written since the last call; empty where all was."""
+        said, self._unwritten = self._unwritten, ""
+        return said
+
+    def _best_effort(self, write: Callable[[], object]) -> bool:
+        """Write evidence, which a training does without where the disk is full; whether it was written."""
+        try:
+            write()
+        except (ConfigError, OSError) as error:
+            self._unwritten = f"guard: not written: {error}"
+            return False
+        return True
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -131,7 +184,6 @@ class Guard:
 
     def keep(self, iteration: int, content: dict[str, Any]) -> None:
         """Keep a checkpoint, as `checkpoint.local` makes it."""
-        self.folder.mkdir(exist_ok=True)
         checkpoint.write_content(content, self._path(iteration))
         self._kept.checkpoints = [*(i for i in self._kept.checkpoints if i != iteration), iteration]
 
@@ -143,16 +195,30 @@ class Guard:
         wanted = {max((i for i in kept if i <= at), default=min(kept)) for at in needed} if kept else set()
         self._kept.checkpoints = [i for i in kept if i in wanted or i >= recent]
         return {
+            "iteration": iteration,
             "track": self.track.plain(),
             "checkpoints": list(self._kept.checkpoints),
             "decisions": list(self._kept.decisions),
         }
 
-    def prune(self) -> None:
-        """Delete the guard's checkpoints that the newest checkpoint of the run does not name any more."""
+    def prune(self, saved: bool = False) -> None:
+        """Delete the guard's checkpoints that neither it needs nor the newest checkpoint of the run names, which was
+        `saved` just now, or before."""
+        if saved:
+            self._saved = list(self._kept.checkpoints)
+        needed = {self._path(i) for i in (*self._kept.checkpoints, *self._saved)}
         for file in self.folder.glob("iteration_*.pt"):
-            if file not in {self._path(i) for i in self._kept.checkpoints}:
-                file.unlink()
+            if file not in needed:
+                file.unlink(missing_ok=True)
+
+    def _forget_weights_after(self, iteration: int) -> None:
+        """Delete weights in checkpoints/ of a history that is given up; its last state is in the evidence. Of a
+        reference policy they stay."""
+        weights = checkpoint.weights_path(self.run_folder, iteration)
+        reference = getattr(self.run.learner, "reference", None)
+        for path in weights.parent.glob("iteration_*.pt"):
+            if path.name > weights.name and (not reference or path.absolute() != Path(reference).absolute()):
+                path.unlink(missing_ok=True)
 
     # ------------------------------------------------------------------ rolling back
 
@@ -171,11 +237,11 @@ class Guard:
             How the training goes on.
 
         Raises:
-            RunFailed: it has been rolled back as often as `guard.rollbacks` allows.
+            RunFailed: it has been rolled back as often as `guard.rollbacks` allows, or there is nothing to change.
         """
         finding = self.alarm
         assert finding is not None
-        number, goes_on = len(self._kept.decisions) + 1, len(self._kept.decisions) < self.config.rollbacks
+        number, allowed = len(self._kept.decisions) + 1, len(self._kept.decisions) < self.config.rollbacks
         last = min(finding.onset, iteration - self.config.patience)
         target = max((i for i in self._kept.checkpoints if i <= last), default=min(self._kept.checkpoints))
         content = checkpoint.load(self._path(target))
@@ -183,14 +249,27 @@ class Guard:
         than = "it was" if finding.name == SUCCESS else "limit"
         said = f"{MEANING[finding.name]} ({finding.value:.3g}, {than} {finding.limit:.3g})"
         stem = self.folder / f"finding_{number}"
-        checkpoint.write_content(
-            checkpoint.local(iteration, learner, self.env, infos), stem.with_suffix(".pt")
+        last_state, rows = stem.with_suffix(".pt"), stem.with_suffix(".jsonl")
+        has_state = self._best_effort(
+            lambda: checkpoint.write_content(
+                checkpoint.local(iteration, learner, self.env, infos), last_state
+            )
         )
-        evidence.keep_rows(self.run_folder, stem.with_suffix(".jsonl"), target)
-        files = evidence.record_scene(self.run, self.env, learner, recorder, stem, said, film)
+        has_rows = self._best_effort(lambda: evidence.keep_rows(self.run_folder, rows, target))
+        files: dict[str, str | None] = {"replay": None, "video": None, "no_video": None}
+        self._best_effort(
+            lambda: files.update(
+                evidence.record_scene(self.run, self.env, learner, recorder, stem, said, film)
+            )
+        )
         before, now = self._before(finding), self.track.recent[-1]
         blamed = {each["blamed"] for each in self._kept.decisions if each["blamed"]}
         change = remedy(self.run, finding.name, before, now, healthy, target > 0, blamed)
+        changed = config.resolve(change.words, self.run) if change.words else self.run
+        goes_on = allowed and bool(config.changed(self.run, changed))
+        why_not = f"guard.rollbacks={self.config.rollbacks} is used up"
+        if allowed:
+            why_not = "no setting is left that the guard could change"
         decision = {
             "number": number,
             "iteration": iteration,
@@ -208,34 +287,39 @@ class Guard:
             "action": "rolled back" if goes_on else "stopped",
             "changes": change.words if goes_on else [],
             "blamed": change.blamed if goes_on else None,
-            "why": change.why if goes_on else f"guard.rollbacks={self.config.rollbacks} is used up",
-            "rows": stem.with_suffix(".jsonl").name,
-            "checkpoint": stem.with_suffix(".pt").name,
+            "why": change.why if goes_on else why_not,
+            "rows": rows.name if has_rows else None,
+            "checkpoint": last_state.name if has_state else None,
             **files,
         }
+        if goes_on:
+            content |= scaled(content, change.words, self._kept.decisions, target)
         self._kept.decisions.append(decision)
         self._kept.checkpoints = [i for i in self._kept.checkpoints if i <= target]
         self.track = Track()
-        changed = config.resolve(change.words, self.run) if goes_on else self.run
-        content["infos"] = {**(content["infos"] or {}), KEY: self.state(target)}
-        for path in healthy.parent.glob("iteration_*.pt"):
-            if path.name > healthy.name:
-                path.unlink()  # of the history that is given up; its last state is in the evidence
+        # The change is in the checkpoint, too: a resume applies it where this process is killed before it is saved.
+        state = self.state(target) | ({PENDING: change.words} if goes_on else {})
+        content["infos"] = {**(content["infos"] or {}), KEY: state}
         checkpoint.write(self.run_folder, content)
-        config.save(replace(changed, resume=None, output=None), self.run_folder / config.FILE_NAME)
-        evidence.write_decisions(self.folder, self._kept.decisions)
-        evidence.forget_after(self.folder, target)
-        self.prune()
+        if goes_on:
+            config.save(replace(changed, resume=None, output=None), self.run_folder / config.FILE_NAME)
+        self._best_effort(lambda: evidence.write_decisions(self.folder, self._kept.decisions))
+        self._best_effort(lambda: evidence.forget_after(self.folder, target))
+        self._forget_weights_after(target)
+        self.prune(saved=True)
+        if unwritten := self.take_note():
+            note(unwritten)
         note(f"guard: iteration {iteration}: {said}; evidence: {stem}.*")
         if not goes_on:
+            begins = "the guard has nothing left to change"
+            if not allowed:
+                begins = f"the guard has rolled back {self.config.rollbacks} times"
             raise RunFailed(
-                f"the guard has rolled back {self.config.rollbacks} times, and at iteration {iteration} "
-                f"{said}; {self.run_folder / checkpoint.LATEST} is the last healthy checkpoint, of iteration {target}"
+                f"{begins}, and at iteration {iteration} {said}; {self.run_folder / checkpoint.LATEST} is the last "
+                f"healthy checkpoint, of iteration {target}"
             )
         note(f"guard: back to iteration {target}, on with {' '.join(change.words)}: {change.why}")
-        # Other weights of rewards fit the saved simulation.
-        exact = [word.partition("=")[0] for word in change.words if not word.startswith("task.rewards.")]
-        return RolledBack(changed, exact, self.run_folder, content)
+        return RolledBack(Healthy(changed, self.run_folder, content))
 
     def _before(self, finding: Finding) -> dict[str, float]:
         """The numbers of where the run was healthy: where success was best, or the baseline."""
@@ -247,12 +331,28 @@ class Guard:
         return sum(row[name] for row in recent) / len(recent)
 
     def _success(self) -> float | None:
-        return smoothed(self.track.recent) if "success" in self.track.recent[-1] else None
+        known = any("success" in row for row in self.track.recent)
+        return smoothed(self.track.recent) if known else None
 
 
-def _of_batch(report: Report, learner: Learner) -> dict[str, float]:
+def learned_from(rewards: Mapping[str, float], learner: Any) -> dict[str, float]:
+    """The numbers of an Env with the rewards per step that are learned from: the task's and, with
+    `learner.preferences`, the one from preferences, each as it is weighted; `reward/total` is their sum."""
+    if not getattr(learner, "preferences", None):
+        return dict(rewards)
+    added = {k: rewards.get(f"{REWARD}{k}", 0.0) for k in ("preference", "preference_penalty")}
+    factor = learner.task_reward_weight
+    out = {
+        k: factor * v if k.startswith(REWARD) and k.removeprefix(REWARD) not in added else v
+        for k, v in rewards.items()
+    }
+    out["reward/total"] += sum(added.values())
+    return out
+
+
+def _of_batch(learner: Learner) -> dict[str, float]:
     """The signals of environments of which only rewards and the learner's batch are known."""
-    out = {"reward": report.env["reward/total"], "length": 1.0}
+    out = {"length": 1.0}
     batch = getattr(learner, "batch", None)
     if batch is not None:
         names = dict(zip(SPREADS, (batch.action, next(iter(batch.observations.values()))), strict=True))

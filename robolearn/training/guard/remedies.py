@@ -1,14 +1,26 @@
-"""Which change of the settings follows which finding."""
+"""Which change of the settings follows which finding, and how a resume makes up for one that was not saved."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from robolearn import config
+from robolearn.config import run_config
 from robolearn.config.run_config import Config
 from robolearn.tasks.mdp.task import Task
+from robolearn.training import checkpoint
 from robolearn.training.guard.detectors import ENTROPY, KL, REWARD, SPREADS, VALUE
+from robolearn.training.guard.evidence import FOLDER
+
+KEY = "guard"
+"""Entry of the guard's state in a checkpoint's `infos`."""
+PENDING = "pending"
+"""Entry of that state right after a rollback: the change, which config.yaml may lack after a kill."""
+PREFERENCE = "preference"
+"""Name of the reward that is learned from preferences; its weight is a setting of the learner."""
 
 NEAR = 0.1
 """Weight of the divergence from the healthy policy, where there was no reference."""
@@ -56,7 +68,8 @@ def remedy(
     if guilty is None:
         return _smaller_steps(run, healthy if started else None)
     name, weight = guilty
-    words = [f"task.rewards.{name}={weight * run.guard.weight:.6g}"]
+    key = "learner.preference_weight" if name == PREFERENCE else f"task.rewards.{name}"
+    words = [f"{key}={weight * run.guard.weight:.6g}"]
     return Remedy(
         words, f"{name} is the reward that rose most while success did not follow; it counts less", name
     )
@@ -67,9 +80,9 @@ def _guilty(
 ) -> tuple[str, float] | None:
     """Name and weight of the reward that has risen most; None where none has, or their weights cannot be set. One that
     was blamed before counts with its weight before the last cut: it may not have been cut enough."""
-    if not isinstance(run.task, Task):
-        return None
-    weights = run.task.reward_weights()
+    weights = dict(run.task.reward_weights()) if isinstance(run.task, Task) else {}
+    if getattr(run.learner, "preferences", None):
+        weights[PREFERENCE] = run.learner.preference_weight
     rises = {name: now.get(REWARD + name, 0.0) - before.get(REWARD + name, 0.0) for name in weights}
     if run.guard.weight:
         rises = {name: rise / run.guard.weight if name in blamed else rise for name, rise in rises.items()}
@@ -92,3 +105,43 @@ def _smaller_steps(run: Config, healthy: Path | None) -> Remedy:
         words += [f"learner.reference={str(healthy)!r}", f"learner.reference_coef={NEAR:g}"]
         why += ", near the healthy policy"
     return Remedy(words, why)
+
+
+def scaled(
+    content: Mapping[str, Any], words: Sequence[str], decisions: Sequence[Mapping[str, Any]], target: int
+) -> dict[str, float]:
+    """What a checkpoint of iteration `target` holds of settings that learning adapts, by as much smaller or larger as
+    they have become since it was kept: by the change of these `words`, and by those of earlier `decisions`."""
+    out = {}
+    for name, factor in (("learning_rate", 0.5), ("reference_coef", 2.0)):
+        key = f"learner.{name}="
+        if name in content and any(word.startswith(key) for word in words):
+            earlier = [
+                each
+                for each in decisions
+                if each["back_to"] >= target and any(word.startswith(key) for word in each["changes"])
+            ]
+            out[name] = content[name] * factor ** (1 + len(earlier))
+    return out
+
+
+def completed(run: Config) -> Config:
+    """A run that resumes, with the change of a rollback that was cut off by a kill before it was saved. What the user
+    sets anew stays so."""
+    if run.resume is None:
+        return run
+    folder, path = checkpoint.find_run(run.resume)
+    if not (folder / FOLDER).is_dir():
+        return run
+    state = (checkpoint.load(path).get("infos") or {}).get(KEY) or {}
+    words = [word for word in state.get(PENDING, ()) if _as_saved(word.partition("=")[0], run, folder)]
+    return config.resolve(words, run) if words else run
+
+
+def _as_saved(key: str, run: Config, folder: Path) -> bool:
+    """Whether a setting is what config.yaml has."""
+    now, saved = (
+        {name: value for name, value in run_config.flat(tree) if name == key or name.startswith(f"{key}.")}
+        for tree in (run_config.to_dict(run), run_config.saved_tree(folder))
+    )
+    return now == saved

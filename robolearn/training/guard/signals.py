@@ -7,7 +7,9 @@ import math
 import torch
 
 from robolearn.core.env import Env
+from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.envs.state import Tensor
+from robolearn.errors import ConfigError
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.task import Ratio
 
@@ -64,14 +66,21 @@ class Signals:
         success = env.task.success(state, ctx)
         self.stated = success is not None
         given = success if isinstance(success, Ratio) else Ratio(one if success is None else success, one)
+        for part in given:
+            if not isinstance(part, torch.Tensor) or part.shape != one.shape:
+                found = tuple(part.shape) if isinstance(part, torch.Tensor) else type(part).__name__
+                raise ConfigError(
+                    f"success of {type(env.task).__name__} must be a tensor ({len(one)},), one number for each "
+                    f"environment, or a Ratio of two; it returned {found}"
+                )
         columns: dict[str, Tensor] = {"steps": one, "success": given.total, "counted": given.weight}
         if self._before is None:
             columns["changes"] = columns["vibration"] = torch.zeros_like(one)
         else:
             # Of an episode's first step the velocity before is that of another episode.
-            goes_on = (env.state.episode.step > 1).float()
+            goes_on = env.state.episode.step > 1
             columns["changes"] = goes_on
-            columns["vibration"] = (speed - self._before).square().mean(dim=1) * goes_on
+            columns["vibration"] = torch.where(goes_on, (speed - self._before).square().mean(dim=1), 0.0)
         torque = robot.joint_torque[:, self._actuated]
         if self._limited:
             power = (torque * speed[:, self._actuated]).clamp(min=0).sum(dim=1)
@@ -80,7 +89,8 @@ class Signals:
         if self._feet:
             down = (robot.foot_force[:, :, 2] > ON_GROUND).float()
             columns["down"] = down.sum(dim=1)
-            columns["foot_slide"] = (down * robot.foot_lin_vel[:, :, :2].norm(dim=-1)).sum(dim=1)
+            sliding = robot.foot_lin_vel[:, :, :2].norm(dim=-1)
+            columns["foot_slide"] = torch.where(down > 0, sliding, 0.0).sum(dim=1)
             columns["penetration"] = (-robot.foot_pos[:, :, 2]).clamp(min=0).sum(dim=1)
             columns["impact"] = robot.foot_force.square().sum(dim=(1, 2))
         if self._free:
@@ -109,30 +119,38 @@ class Signals:
         self._spreads[name] = both
 
     def read(self) -> dict[str, float]:
-        """The numbers of the steps since the last call; waits for the device.
+        """The numbers of the steps since the last call that are finite; waits for the device.
 
         `length` is the number of steps as a share of those that episodes without a termination would have had. Means
-        over the steps: `success` of those that it counts in; `vibration`, the root mean square change of a
-        joint's velocity from step to step [rad/s]; `energy`, the power of the motors over the sum of their largest
-        torques [rad/s]; `torque_limit`, the share of motors at their limit; `foot_slide`, the speed of feet on the
-        ground [m/s]; `penetration`, how far soles are below the ground [m]; `impact` and `spin`, the root mean squares
-        of the contact force of the feet [N] and of the angular velocity of the base [rad/s]; `lean`, the squared sine
-        of its tilt. `action_spread` and `state_spread` are geometric means of the standard deviations of actions and
-        observations.
+        over the steps: `success` of those that it counts in, and their share `weight`, neither where it counts in none;
+        `vibration`, the root mean square change of a joint's velocity from step to step [rad/s]; `energy`, the power of
+        the motors over the sum of their largest torques [rad/s]; `torque_limit`, the share of motors at their limit;
+        `foot_slide`, the speed of feet on the ground [m/s]; `penetration`, how far soles are below the ground [m];
+        `impact` and `spin`, the root mean squares of the contact force of the feet [N] and of the angular velocity of
+        the base [rad/s]; `lean`, the squared sine of its tilt. `action_spread` and `state_spread` are geometric means
+        of the standard deviations of actions and observations.
+
+        Raises:
+            NonFiniteTerm: the task's success was not finite.
         """
         assert self._sums is not None, "no step was taken"
         count = self._sums[self._names.index("steps")]
         spreads = [deviation(*both, count) for both in self._spreads.values()]
         assert self._missing is not None
         last = torch.stack((*spreads, self._missing.double()))
-        numbers = torch.cat((self._sums, last)).tolist()
-        sums = dict(zip(self._names, numbers, strict=False))
-        *values, missing = numbers[len(self._names) :]
+        read = torch.cat((self._sums, last)).tolist()
+        sums = dict(zip(self._names, read, strict=False))
+        *values, missing = read[len(self._names) :]
         found = dict(zip(self._spreads, values, strict=True))
         length = self._count / (self._count + missing)
         self._names, self._sums, self._before, self._spreads = [], None, None, {}
         self._missing, self._count, self._step = None, 0, 0
-        return {"length": length, **numbers_of(sums), **found}
+        if not math.isfinite(sums["success"]) or not math.isfinite(sums["counted"]):
+            raise NonFiniteTerm(
+                "success of the task was not finite, so the guard cannot compare the reward with it"
+            )
+        numbers = {"length": length, **numbers_of(sums), **found}
+        return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
 def deviation(total: Tensor, squares: Tensor, count: Tensor) -> Tensor:
@@ -146,8 +164,9 @@ def deviation(total: Tensor, squares: Tensor, count: Tensor) -> Tensor:
 def numbers_of(sums: dict[str, float]) -> dict[str, float]:
     """The means that `Signals.read` returns, of the sums over the steps by name."""
     steps = max(sums["steps"], 1.0)
-    share = sums["success"] / sums["counted"] if sums["counted"] > 0 else 0.0
-    out = {"success": share}
+    out: dict[str, float] = {}
+    if sums["counted"] > 0:
+        out |= {"success": sums["success"] / sums["counted"], "weight": sums["counted"] / steps}
     if sums.get("changes"):
         out["vibration"] = math.sqrt(sums["vibration"] / sums["changes"])
     if sums.get("down"):

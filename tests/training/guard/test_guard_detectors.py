@@ -133,8 +133,53 @@ def test_where_success_is_unknown_only_the_divergence_is_confirmed_after_twice_t
 
     rising = [bare(2.0, 0.01 * 1.4**k) for k in range(2, 12)]
     found = watch([bare(1.0, 0.01)] * 2 + rising, stated=False)
-    assert {name for _, name in confirmed(found)} <= {KL}
-    assert all(i >= 2 + 2 * CONFIG.patience for i, _ in confirmed(found))
+    # Iteration 4 is the first above twice the average: 0.0274 > 2 x 0.01096; the sixth in a row is iteration 9.
+    assert confirmed(found) == [(i, KL) for i in range(9, 13)]
+
+
+def test_iterations_in_which_success_does_not_count_are_no_evidence():
+    # As of an arm whose commands are new: success counts from iteration 4 on, and its baseline is of 4 and 5.
+    blind = {"reward": 1.0, "length": 1.0, "vibration": 1.0}
+    track = Track()
+    for i in range(3):
+        assert look(track, blind, i + 1, True, CONFIG) == []
+    for i in range(3, 5):
+        assert look(track, row(1.0, 0.6 + 0.2 * (i - 3), weight=0.5), i + 1, True, CONFIG) == []
+    assert track.base["success"] == pytest.approx(0.7)
+    shaking = {"reward": 3.0, "length": 1.0, "vibration": 9.0}
+    found = [look(track, shaking, i + 1, True, CONFIG) for i in range(5, 15)]
+    assert confirmed(found) == []
+
+
+def test_success_weighs_iterations_by_the_steps_that_count():
+    # 0.9 in a tenth of the steps and 0.4 in all: 0.49 of 1.1.
+    rows = [row(0, 0.9, weight=0.1), row(0, 0.4), {"reward": 0.0, "length": 1.0}]
+    assert smoothed(rows) == pytest.approx(0.49 / 1.1)
+
+
+@pytest.mark.parametrize(("before", "after"), [(20, 5), (5, 20)])
+def test_another_warm_up_begins_anew_with_means_over_its_iterations(before, after):
+    track, rows = Track(), [row(1.0, 0.8, vibration=2.0)] * 10
+    for i, each in enumerate(rows):
+        look(track, each, i + 1, True, GuardConfig(warmup=before))
+    for i in range(10, 13):
+        look(track, row(1.0, 0.6, vibration=4.0), i + 1, True, GuardConfig(warmup=after))
+    assert (track.start, track.seen) == (10, 3)
+    assert track.base["vibration"] == pytest.approx(4.0)
+    assert track.base["success"] == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("name", ["value_error", "entropy", "action_spread"])
+def test_a_number_that_appears_after_the_warm_up_has_no_baseline_and_is_no_symptom(name):
+    assert watch([row(1.0, 0.8)] * 2 + [row(1.0, 0.8, **{name: 0.1})])[-1] == []
+
+
+def test_a_curriculum_that_becomes_harder_is_no_fall_of_success():
+    level = "metric/level_pushes"
+    falling = [0.8 - 0.02 * i for i in range(30)]
+    rows = [row(1.0 + 0.05 * i, s, **{level: 0.02 * i}) for i, s in enumerate(falling)]
+    assert confirmed(watch(rows)) == []
+    assert confirmed(watch([{**each, level: 0.3} for each in rows])) != []
 
 
 def test_a_track_goes_through_json_and_goes_on_to_the_same_findings():

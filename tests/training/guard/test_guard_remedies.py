@@ -53,6 +53,11 @@ def test_a_large_divergence_makes_steps_smaller_and_keeps_near_the_healthy_polic
     )
 
 
+def test_a_reward_from_preferences_that_rose_most_counts_a_tenth(tmp_path):
+    given = [f"learner.preferences={str(tmp_path)!r}", "learner.preference_weight=2"]
+    assert words("success", {**BEFORE, "reward/preference": 0.5}, *given) == ["learner.preference_weight=0.2"]
+
+
 def test_collapsed_diversity_earns_a_bonus():
     assert words("action_spread", BEFORE) == ["learner.entropy_coef=0.01"]
     assert words("state_spread", BEFORE, "learner.entropy_coef=0.02") == ["learner.entropy_coef=0.04"]

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from robolearn import config
+from robolearn.core.finite_check import NonFiniteTerm
+from robolearn.errors import ConfigError
+from robolearn.tasks.mdp.task import Ratio
 from robolearn.training.build import build_env
 from robolearn.training.guard.signals import LEAST_SPREAD, Signals, deviation, numbers_of
 from tests.no_sync import no_host_sync
@@ -32,6 +35,7 @@ def test_numbers_are_means_over_the_steps_and_roots_of_mean_squares():
     assert numbers_of(sums) == pytest.approx(
         {
             "success": 0.5,
+            "weight": 0.8,
             "vibration": 2.0,
             "foot_slide": 0.5,
             "energy": 2.0,
@@ -119,6 +123,55 @@ def test_a_diverged_environment_counts_in_nothing(ant):
     ant.state.outcome["diverged"] = torch.tensor([True, False, False, False])
     signals.add(ant)
     assert math.isfinite(signals.read()["spin"])
+
+
+def test_a_velocity_that_was_not_finite_before_a_reset_counts_in_nothing(ant):
+    signals, robot = Signals(ant), ant.backend.state.robot
+    ant.state.episode.step[:] = 5
+    robot.joint_vel[:] = 1.0
+    signals.add(ant)
+    robot.joint_vel[1] = torch.nan
+    ant.state.outcome["diverged"] = torch.tensor([False, True, False, False])
+    signals._before = robot.joint_vel.clone()
+    robot.joint_vel[:] = 3.0
+    ant.state.episode.step[1] = 1
+    ant.state.outcome["diverged"][:] = False
+    signals._step = 0
+    signals.add(ant)
+    # Three of four robots change by 2 m/s.
+    assert signals.read()["vibration"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (lambda: torch.full((4,), torch.nan), NonFiniteTerm),
+        (lambda: torch.full((4,), torch.inf), NonFiniteTerm),
+        (lambda: torch.ones(4, 1), ConfigError),
+        (lambda: 1.0, ConfigError),
+    ],
+)
+def test_a_success_that_cannot_be_counted_is_named(ant, monkeypatch, given, error):
+    signals = Signals(ant)
+    ant.step(torch.zeros(4, 8))
+    signals.read()
+    monkeypatch.setattr(ant.task, "success", lambda state, ctx: given())
+
+    def measure() -> None:
+        signals.add(ant)
+        signals.read()
+
+    with pytest.raises(error, match="success"):
+        measure()
+
+
+def test_a_success_that_counts_in_no_step_is_left_out(ant, monkeypatch):
+    signals = Signals(ant)
+    ant.step(torch.zeros(4, 8))
+    signals.read()
+    monkeypatch.setattr(ant.task, "success", lambda state, ctx: Ratio(torch.zeros(4), torch.zeros(4)))
+    signals.add(ant)
+    assert not {"success", "weight"} & set(signals.read())
 
 
 @pytest.mark.parametrize("task", ["hopper_run", "arm_lift", "humanoid_walk", "stand"])

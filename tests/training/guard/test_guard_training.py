@@ -228,6 +228,7 @@ def test_guard_on_is_short_for_its_mode_and_settings_are_merged():
     assert (changed.guard.patience, changed.guard.kl) == (7, 4.0)
 
 
+@pytest.mark.slow
 def test_the_command_films_a_finding_where_it_can(tmp_path):
     words = [COUNTING, *SMALL, *QUICK, "guard.rollbacks=0", "max_iterations=30", f"output={tmp_path / 'run'}"]
     assert main(["train", *words]) == 4
