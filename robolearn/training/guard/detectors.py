@@ -7,6 +7,7 @@ the reward rises needs no symptom.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -15,6 +16,9 @@ from robolearn.config.guarding import GuardConfig
 
 SMOOTH = 5
 """Iterations over which reward and success are averaged."""
+SHARE = 0.25
+"""Share of the longest episode that success over whole episodes is averaged over, at least: where few episodes end in
+an iteration, their lengths scatter."""
 LEAST, SOME = 0.05, 0.03
 """Smallest loss of success, and smallest gain, that mean something; 1 is all of it."""
 GOOD = 0.5
@@ -75,6 +79,8 @@ class Track:
 
     recent: list[dict[str, float]] = field(default_factory=list)
     """Numbers of the last `SMOOTH` iterations."""
+    whole: list[dict[str, float]] = field(default_factory=list)
+    """`success`, `weight` and `length` of as many as success over whole episodes is averaged over."""
     sums: dict[str, float] = field(default_factory=dict)
     """Sums over the iterations of the warm-up, by signal; see `base`."""
     counts: dict[str, float] = field(default_factory=dict)
@@ -143,8 +149,24 @@ def numbers_of(
     return {**signals, **mine, **single}
 
 
+def window(max_episode_steps: int, steps: int) -> int:
+    """Iterations of this many steps of an environment that success over whole episodes is averaged over."""
+    return max(SMOOTH, math.ceil(SHARE * max_episode_steps / max(1, steps)))
+
+
+def mean_terms(recent: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means of the single rewards over several iterations."""
+    names = dict.fromkeys(name for row in recent for name in row if name.startswith(REWARD))
+    return {name: sum(row.get(name, 0.0) for row in recent) / len(recent) for name in names}
+
+
 def look(
-    track: Track, row: Mapping[str, float], iteration: int, stated: bool, c: GuardConfig
+    track: Track,
+    row: Mapping[str, float],
+    iteration: int,
+    stated: bool,
+    c: GuardConfig,
+    width: int = SMOOTH,
 ) -> list[Finding]:
     """What is suspicious after an iteration, of which `row` are the numbers (see `numbers_of`); changes `track`.
 
@@ -155,6 +177,7 @@ def look(
         iteration: its number.
         stated: whether the task states its success; without, success is survival, which need not rise.
         c: thresholds.
+        width: iterations over which success over whole episodes is averaged, see `window`.
     """
     if track.warmup not in (0, c.warmup):
         vars(track).update(vars(Track()))
@@ -163,6 +186,8 @@ def look(
     if track.seen == 1:
         track.start = iteration - 1
     track.recent = [*track.recent[1 - SMOOTH :], dict(row)]
+    kept = {name: row[name] for name in ("success", "weight", "length") if name in row}
+    track.whole = [*track.whole[1 - width :], kept]
     warms = "success" in row and track.counted < c.warmup
     if warms:
         _begin_success(track, row)
@@ -182,7 +207,7 @@ def look(
     elif not counts:
         held = {name: pair for name, pair in symptoms.items() if name in track.streaks}
     else:
-        borne = not stated or smoothed(track.recent) >= min(GOOD, track.base["success"] + SOME)
+        borne = not stated or smoothed(track.whole) >= min(GOOD, track.base["success"] + SOME)
         idle = rises and not borne
         held = {name: pair for name, pair in symptoms.items() if fell or (idle and name in FLOORS)}
     if fell:
@@ -202,13 +227,14 @@ def _fallen(
     track: Track, reward: float, iteration: int, stated: bool, c: GuardConfig
 ) -> dict[str, tuple[float, float]]:
     """Where success has fallen although the `reward` is higher than when it was best: what it is and was."""
-    now, fell = {WHOLE: smoothed(track.recent)}, {}
+    now, fell = {WHOLE: smoothed(track.whole)}, {}
     if stated:
         now[WHILE] = smoothed(track.recent, whole=False)
     for kind, success in now.items():
         best = track.best.get(kind)
         if best is None or success >= best["success"] or _harder(track.recent[-1], best):
-            terms = {k: v for k, v in track.recent[-1].items() if k.startswith((REWARD, LEVEL))}
+            levels = {k: v for k, v in track.recent[-1].items() if k.startswith(LEVEL)}
+            terms = mean_terms(track.recent) | levels
             best = track.best[kind] = {"iteration": iteration, "success": success, "reward": reward, **terms}
         lost = success < best["success"] - max(LEAST, c.drop * abs(best["success"]))
         if lost and reward > best["reward"] + MARGIN * abs(best["reward"]):
@@ -247,7 +273,7 @@ def _add(track: Track, name: str, value: float, count: float = 1.0) -> None:
 def _symptoms(track: Track, row: Mapping[str, float], c: GuardConfig) -> dict[str, tuple[float, float]]:
     """Value and limit of each signal that is beyond its limit."""
     base, found = track.base, {}
-    ends = 1 - len(track.recent) / sum(1 / max(each["length"], 1e-9) for each in track.recent)
+    ends = 1 - len(track.whole) / sum(1 / max(each["length"], 1e-9) for each in track.whole)
     now = {**row, "ends_early": ends}
     for name, floor in FLOORS.items():
         limit = c.rise * max(base.get(name, 0.0), floor)

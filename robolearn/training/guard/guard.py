@@ -31,8 +31,10 @@ from robolearn.training.guard.detectors import (
     Finding,
     Track,
     look,
+    mean_terms,
     numbers_of,
     smoothed,
+    window,
 )
 from robolearn.training.guard.remedies import KEY as KEY
 from robolearn.training.guard.remedies import PENDING, remedy, scaled
@@ -152,11 +154,15 @@ class Guard:
         rewards = learned_from(report.env, self.run.learner)
         seen["reward"] = rewards["reward/total"]
         row = numbers_of(seen, report.losses, rewards)
-        self.findings = look(self.track, row, iteration, stated, self.config)
+        width = window(self.env.max_episode_steps, report.steps // self.env.num_envs)
+        self.findings = look(self.track, row, iteration, stated, self.config, width)
         if self.findings:
             self._best_effort(lambda: evidence.record_suspicions(self.folder, iteration, self.findings))
         streak = max((finding.streak for finding in self.findings), default=0)
         named = {f"guard/{name}": value for name, value in seen.items() if name != "reward"}
+        named["guard/mean_reward"] = self._mean("reward")
+        if (success := self._success()) is not None:
+            named["guard/episode_success"] = success
         return {**named, "guard/suspicions": float(len(self.findings)), "guard/streak": float(streak)}
 
     def take_note(self) -> str:
@@ -262,7 +268,7 @@ class Guard:
                 evidence.record_scene(self.run, self.env, learner, recorder, stem, said, film)
             )
         )
-        before, now = self._before(finding), self.track.recent[-1]
+        before, now = self._before(finding), mean_terms(self.track.recent)
         blamed = {each["blamed"] for each in self._kept.decisions if each["blamed"]}
         change = remedy(self.run, finding.name, before, now, healthy, target > 0, blamed)
         changed = config.resolve(change.words, self.run) if change.words else self.run
@@ -331,8 +337,8 @@ class Guard:
         return sum(row[name] for row in recent) / len(recent)
 
     def _success(self) -> float | None:
-        known = any("success" in row for row in self.track.recent)
-        return smoothed(self.track.recent) if known else None
+        known = any("success" in row for row in self.track.whole)
+        return smoothed(self.track.whole) if known else None
 
 
 def learned_from(rewards: Mapping[str, float], learner: Any) -> dict[str, float]:
