@@ -93,8 +93,18 @@ class Preferences:
         return self.folder / "segments" / f"{name}.npz"
 
     def add(self, segment: Segment) -> None:
-        """Write a segment."""
-        segments.write(segment, self.path(segment.name))
+        """Write a segment.
+
+        Raises:
+            ConfigError: there is another one of this name, which answers may be about, or it cannot be written.
+        """
+        path = self.path(segment.name)
+        if path.exists() and path.read_bytes() != segments.content_of(segment):
+            raise ConfigError(
+                f"{quote(str(path), 160)} is another segment already, which answers may be about; it is not "
+                "overwritten: does another process write to this folder?"
+            )
+        segments.write(segment, path)
 
     def segment(self, name: str) -> Segment:
         """A segment, read once.

@@ -104,8 +104,11 @@ class PreferenceRewards:
         """Their answers, as `Answer.target`."""
         self.model: Ensemble | None = None
         self.accuracy = math.nan
-        self.tag = ""
-        """Begins the names of this run's segments."""
+        self.tag = secrets.token_hex(4)
+        """In the names of the segments that this run makes: RUN, and after it went on from an older checkpoint
+        RUN.BRANCH."""
+        self.left: dict[str, int] = {}
+        """By the tags it had before, the iteration that it went on from with another."""
         self.recent: Recent | None = None
         """The last steps of some environments, of which the script compares segments."""
         if self.judge is not None:
@@ -213,10 +216,20 @@ class PreferenceRewards:
         self.pairs, self.targets = pairs, targets
 
     def _of_later(self, pair: Pair) -> bool:
-        """Whether a pair has a segment of an iteration of this run that is yet to come: the run was resumed from before
-        it."""
-        found = [re.fullmatch(rf"train-{self.tag}-(\d+)-\d+", name) for name in pair] if self.tag else []
-        return any(match is not None and int(match[1]) > self.iteration for match in found)
+        """Whether a pair has a segment that this run made after the point that it was resumed from, or that another one
+        made which went on from one of its checkpoints: the answer is not of this history."""
+        last = {**self.left, self.tag: self.iteration}
+        found = [match for name in pair if (match := _MADE.fullmatch(name)) is not None]
+        mine = [match for match in found if _run_of(match[1]) == _run_of(self.tag)]
+        return any(int(match[2]) > last.get(match[1], -1) for match in mine)
+
+    def _leave_tag(self, after: int) -> None:
+        """Name segments anew where the folder has some of this tag of iterations later than `after`: their files are
+        kept, with their answers."""
+        found = [_MADE.fullmatch(name) for name in self.folder.names()]
+        if any(match is not None and match[1] == self.tag and int(match[2]) > after for match in found):
+            self.left[self.tag] = after
+            self.tag = f"{_run_of(self.tag)}.{secrets.token_hex(4)}"
 
     def _ask(self, judge: Judge) -> None:
         """Let the script compare segments of the last batches with each other and with older ones."""
@@ -226,7 +239,7 @@ class PreferenceRewards:
         if count <= 0:
             return
         assert self.recent is not None
-        self.tag = self.tag or secrets.token_hex(4)
+        self._leave_tag(self.iteration - 1)  # another run may have gone on from the same checkpoint
         named = f"train-{self.tag}-{self.iteration:06d}"
         source = f"training, iteration {self.iteration}"
         made = self.recent.segments(2 * count, self.draws, named, source, self.dt, self.columns)
@@ -268,6 +281,7 @@ class PreferenceRewards:
             "model": None if self.model is None else self.model.saved(),
             "accuracy": self.accuracy,
             "tag": self.tag,
+            "left": dict(self.left),
             "random": self.random.state(),
             "draws": _plain(self.draws),
         }
@@ -283,15 +297,26 @@ class PreferenceRewards:
         self.iteration, self.asked = int(state["iteration"]), int(state["asked"])
         self.pairs = [(first, second) for first, second in state["pairs"]]
         self.targets = list(state["targets"])
-        self.accuracy, self.tag = float(state["accuracy"]), str(state["tag"])
+        self.accuracy, self.tag = float(state["accuracy"]), str(state["tag"]) or self.tag
+        self.left = {str(tag): int(last) for tag, last in state.get("left", {}).items()}
+        self._leave_tag(self.iteration)
         self.model = None
         if state["model"] is not None:
             c, inputs = self.config, sum(self.widths[name] for name in self.groups)
             self.model = Ensemble(inputs, c.preference_members, c.preference_hidden, Random(0, self.device))
-            self.model.load_state_dict(state["model"])
+            before = {"steps": torch.zeros(())}  # of a checkpoint that does not have it
+            self.model.load_state_dict({**before, **state["model"]})
         if self.random.fits(state["random"]):
             self.random.set_state(state["random"])
         self.draws.bit_generator.state = _full(state["draws"])
+
+
+_MADE = re.compile(r"train-([0-9a-f]+(?:\.[0-9a-f]+)?)-(\d+)-\d+")
+"""Name of a segment that a training made: tag, iteration, number."""
+
+
+def _run_of(tag: str) -> str:
+    return tag.partition(".")[0]
 
 
 def _plain(generator: np.random.Generator) -> dict[str, Any]:

@@ -15,6 +15,7 @@ A file of NumPy arrays, read without pickles:
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from collections.abc import Mapping
@@ -101,12 +102,8 @@ def columns_of(env: LearnerEnv) -> dict[str, list[tuple[str, int]]]:
     }
 
 
-def write(segment: Segment, path: Path) -> None:
-    """Write a segment's file, completely or not at all.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+def content_of(segment: Segment) -> bytes:
+    """A segment's file; equal segments have equal ones."""
     content = {
         "schema": np.int64(SCHEMA),
         "dt": np.float64(segment.dt),
@@ -118,8 +115,19 @@ def write(segment: Segment, path: Path) -> None:
         **{METRIC + name: value.astype(np.float32) for name, value in segment.metrics.items()},
         **{POSE + name: value.astype(np.float32) for name, value in segment.poses.items()},
     }
-    with replacing(path) as part, part.open("wb") as file:
-        np.savez_compressed(file, **content)  # type: ignore[arg-type]
+    file = io.BytesIO()
+    np.savez_compressed(file, **content)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def write(segment: Segment, path: Path) -> None:
+    """Write a segment's file, completely or not at all.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    with replacing(path) as part:
+        part.write_bytes(content_of(segment))
 
 
 def read(path: Path) -> Segment:

@@ -131,6 +131,16 @@ def test_a_line_that_is_no_answer_is_refused_by_its_number(tmp_path, line):
         folder.answers()
 
 
+def test_a_segment_is_not_overwritten_by_another_one(tmp_path):
+    folder = Preferences(tmp_path, create=True)
+    folder.add(made())
+    folder.add(made())
+    before = folder.path("a").read_bytes()
+    with pytest.raises(ConfigError, match=r"a\.npz"):
+        folder.add(made(steps=4))
+    assert folder.path("a").read_bytes() == before
+
+
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="nowhere"):
         Preferences(tmp_path / "nowhere")

@@ -99,6 +99,57 @@ def test_a_shorter_segment_counts_its_own_steps_only():
     assert model.returns(observations, counted).tolist() == [[pytest.approx(7 / 3), pytest.approx(1 / 3)]]
 
 
+def test_sums_are_divided_by_the_steps_of_the_longest_segment_that_was_first_learned_from():
+    model = linear([[1.0]])
+    model.steps.fill_(2.0)
+    assert model.returns(torch.tensor([[[1.0], [2.0], [4.0]]]), torch.ones(1, 3)).tolist() == [[3.5]]
+    observations = torch.randn(2, 3, 1, generator=torch.Generator().manual_seed(1))
+    model = Ensemble(1, 2, (4,), Random(1, CPU))
+    model.fit(compared(observations, [0], [1], [1.0]), Random(1, CPU), 1)
+    model.fit(compared(observations.repeat(1, 4, 1), [0], [1], [1.0]), Random(1, CPU), 1)
+    assert float(model.steps) == 3.0
+
+
+def test_accuracy_is_that_of_the_reward_that_is_given_also_where_lengths_differ():
+    model = linear([[1.0]])
+    # Rewards 1, 1, 1, 1 and 2, 2: the longer one has the larger sum, 4 and 4.5 - as long as no mean is taken off.
+    observations = torch.tensor([[[1.0], [1.0], [1.0], [1.5]], [[2.0], [2.0], [0.0], [0.0]]])
+    data = compared(observations, [0], [1], [1.0])
+    data.counted[1, 2:] = 0.0
+    data.held_out[:] = True
+    model.normalize(data.rows(), centered=False)
+    assert model.mean.tolist() == [[0.0]]
+    assert model.accuracy(data) == 1.0
+    model.normalize(data.rows(), centered=True)
+    assert model.accuracy(data) == 0.0
+    model.fit(data, Random(1, CPU), 0)
+    assert model.mean.tolist() == [[0.0]]
+    # Networks of rewards x and -10 x: their mean falls with x, that of the normalized ones is 0.
+    model = linear([[1.0], [-10.0]])
+    data = compared(torch.tensor([[[1.0]], [[-1.0]]]), [1], [0], [1.0])
+    data.held_out[:] = True
+    model.normalize(data.rows())
+    assert model.accuracy(data) == 0.0
+
+
+def test_equal_answers_alone_make_no_large_reward():
+    observations = torch.randn(40, 10, 3, generator=torch.Generator().manual_seed(1))
+    data = compared(observations, list(range(20)), list(range(20, 40)), [0.5] * 20)
+    model = Ensemble(3, 5, (64, 64), Random(1, CPU))
+    model.fit(data, Random(1, CPU), 40)
+    assert float(model.reward(observations)[0].std()) < 0.3
+
+
+def test_the_reward_of_networks_that_hardly_vary_is_enlarged_no_more_than_tenfold():
+    model = linear([[0.01], [0.01]])
+    model.normalize(torch.tensor([[-1.0], [1.0]]))
+    assert model.reward(torch.tensor([[1.0]]))[0].tolist() == pytest.approx([0.1])
+    # Two opposite ones: their mean, 0.005 x on a scale of 1, is divided by 0.1 at the least.
+    model = linear([[1.01], [-1.0]])
+    model.normalize(torch.tensor([[-1.0], [1.0]]))
+    assert abs(model.reward(torch.tensor([[1.0]]))[0].item()) < 1e-5
+
+
 def test_equal_answers_make_two_rewards_equal():
     observations = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[0.0, 0.0]]])
     # The first two are equal, and each is better than the third.

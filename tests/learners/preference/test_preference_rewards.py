@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import shutil
@@ -164,6 +165,52 @@ def test_a_resumed_run_with_a_script_has_the_bits_of_one_in_one_go(folder, scrip
     other = train(config.resolve([*before, f"output={tmp_path / 'other'}"]))
     assert rows(other)[-1]["preference/pairs"] == 17
     assert len(Preferences(tmp_path / "one").answers()) == 27
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_from_an_older_checkpoint_leaves_segments_and_takes_up_no_answer_about_others(
+    make_env, script, tmp_path
+):
+    def made(name: str, seed: int) -> PPO:
+        env = make_env(CartpoleBalance(), num_envs=4)
+        settings = {"preferences": str(tmp_path / name), "preference_script": script, **FEW}
+        more = {"preference_interval": 1, "preference_seconds": 0.04, "preference_pairs": 3}
+        return PPO(env, PPOConfig(num_steps=8, minibatch_size=32, **settings, **more), seed), env
+
+    learner, env = made("p", 1)
+    folder = Preferences(tmp_path / "p")
+    states = [learner.state_dict()]
+    for _ in range(3):
+        learner.iterate(env)
+        states.append(copy.deepcopy(learner.state_dict()))
+    files = {name: folder.path(name).read_bytes() for name in folder.names()}
+    assert len(learner.preferences.pairs) == 9
+    for start in (0, 1, 2):
+        again, env = made("p", 2)  # another seed: other behaviour
+        again.load_state_dict(states[start])
+        known = set(again.preferences.pairs)
+        assert len(known) == 3 * start
+        again.iterate(env)
+        again.iterate(env)
+        assert len(again.preferences.pairs) == 3 * (start + 2)
+        new = {name for pair in set(again.preferences.pairs) - known for name in pair}
+        old = {name for pair in known for name in pair}
+        assert not (new - old) & files.keys()
+        # A rollback of a rollback.
+        later = copy.deepcopy(again.state_dict())
+        again.iterate(env)
+        again.load_state_dict(later)
+        again.iterate(env)
+        assert len(again.preferences.pairs) == 3 * (start + 3)
+    assert all(folder.path(name).read_bytes() == content for name, content in files.items())
+    # Two runs from one checkpoint, side by side: each has its own.
+    (one, env), (two, other) = made("q", 3), made("q", 4)
+    state = one.state_dict()
+    two.load_state_dict(copy.deepcopy(state))
+    for _ in range(2):
+        one.iterate(env)
+        two.iterate(other)
+    assert [len(each.preferences.pairs) for each in (one, two)] == [6, 6]
 
 
 def test_a_script_starts_from_nothing_and_keeps_to_its_limit(script, tmp_path):
