@@ -178,8 +178,8 @@ def _train(
             of_ranks, late = slow.found(times)
             seen = {} if guard is None else guard.look(iteration, report, learner)
             record.row(_row(iteration, steps, seconds, report) | of_ranks | seen)
-            if late is not None:
-                record.note(late)
+            for line in (*report.notes, *(() if late is None else (late,))):
+                record.note(line)
             record.divergence(recorder, iteration, world.suffix)
             if report.env["diverged"] > max(1, DIVERGED_SHARE * report.steps):
                 raise Diverged(

@@ -29,6 +29,7 @@ from robolearn.learners.preference.ensemble import bradley_terry
 from robolearn.learners.preference.folder import Pair, Preferences
 from robolearn.learners.reference import Reference
 from robolearn.learners.rollout import BatchSource
+from robolearn.learners.units import require_same
 from robolearn.tasks.mdp.context import Random
 
 
@@ -106,6 +107,8 @@ class DPO:
 
     config_class: ClassVar[type] = DPOConfig
     requires: ClassVar[frozenset[str]] = frozenset()
+    refuses_weights: ClassVar[str] = "the policy starts as its reference; use learner.reference=RUN"
+    """Why it cannot start with the networks of another run, and what to use."""
 
     def __init__(self, env: LearnerEnv, config: DPOConfig, seed: int = 1, shards: Shards = ONE) -> None:
         """
@@ -119,7 +122,7 @@ class DPO:
         assert config.reference is not None
         assert config.preferences is not None
         self.config, self.device = config, env.device
-        self.reference = Reference(config.reference, env.num_actions, self.device)
+        self.reference = Reference(config.reference, env.num_actions, self.device, env)
         spec = self.reference.policy.spec
         for name, width in spec.inputs.items():
             here = env.observations[name].shape[1] if name in env.observations else 0
@@ -130,6 +133,7 @@ class DPO:
                 )
         self._policy = Policy(spec, copy.deepcopy(self.reference.policy.actor)).to(self.device)
         self._policy.actor.mlp.requires_grad_(True)  # not the noise: with it, both segments become likelier
+        self._env = env
         self.update = Update(self._policy, config)
         self.random = Random(seed, self.device)
         self.timers = Timers(self.device)
@@ -194,6 +198,7 @@ class DPO:
                 f"segment {name} has {segment.actions.shape[1]} actions, and the policy {self._policy.spec.actions}: "
                 "it is of another robot"
             )
+        require_same(segment.dt, segment.scale, segment.offset, self._env, f"segment {name}")
         return torch.cat(parts, dim=1), torch.from_numpy(segment.actions).float()
 
     # ------------------------------------------------------------------ learning

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from robolearn.core.columns import units_of
+from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.shards import ONE, Shards
 from robolearn.envs.state import Tensor
@@ -32,6 +34,9 @@ from robolearn.tasks.mdp.context import Random
 
 FURTHER = 4
 """Where the reward is learned further, it takes this part of the passes over the answers."""
+
+MOSTLY = 0.9
+"""Share of equal answers from which on this is noted."""
 
 
 def preference_rewards(
@@ -84,6 +89,7 @@ class PreferenceRewards:
                     f"{did_you_mean(name, self.widths)}; valid: {listing(self.widths)}"
                 )
         self.columns = columns_of(env)
+        self.units = units_of(env) if isinstance(env, Env) else (None, None)
         script = config.preference_script
         self.judge: Judge | None = (
             None if script is None else judges.load(script, "learner.preference_script=")
@@ -113,7 +119,15 @@ class PreferenceRewards:
         """The last steps of some environments, of which the script compares segments."""
         if self.judge is not None:
             steps = max(1, round(config.preference_seconds / env.dt))
+            if steps > env.max_episode_steps:
+                raise ConfigError(
+                    f"learner.preference_seconds={config.preference_seconds:g} is {steps} control steps, and an "
+                    f"episode has {env.max_episode_steps}; use up to {env.max_episode_steps * env.dt:g}"
+                )
             self.recent = Recent(steps, env.num_envs, self.device)
+        self._notes: list[str] = []
+        self._said: set[str] = set()
+        """What was noted, which is not said again."""
         self._numbers = torch.zeros(3, dtype=torch.float64, device=self.device)
         found = [answer for answer in self.folder.answers().values() if answer.target is not None]
         if self.judge is None and len(found) < 2:
@@ -181,6 +195,16 @@ class PreferenceRewards:
         }
         return found if math.isnan(self.accuracy) else found | {"preference/accuracy": self.accuracy}
 
+    def notes(self) -> list[str]:
+        """Lines for the user since the last time."""
+        out, self._notes = self._notes, []
+        return out
+
+    def _note_once(self, about: str, line: str) -> None:
+        if about not in self._said:
+            self._said.add(about)
+            self._notes.append(line)
+
     # ------------------------------------------------------------------ answers
 
     def _take_up(self) -> None:
@@ -213,6 +237,13 @@ class PreferenceRewards:
             self.config.preference_bootstrap,
         )
         self.accuracy = self.model.accuracy(data)
+        equal = sum(target == 0.5 for target in targets)
+        if equal >= MOSTLY * len(targets):
+            self._note_once(
+                "equal",
+                f"{equal} of {len(targets)} answers in {quote(str(self.folder.folder), 120)} are equal: the learned "
+                "reward tells little, and stays small",
+            )
         self.pairs, self.targets = pairs, targets
 
     def _of_later(self, pair: Pair) -> bool:
@@ -242,7 +273,13 @@ class PreferenceRewards:
         self._leave_tag(self.iteration - 1)  # another run may have gone on from the same checkpoint
         named = f"train-{self.tag}-{self.iteration:06d}"
         source = f"training, iteration {self.iteration}"
-        made = self.recent.segments(2 * count, self.draws, named, source, self.dt, self.columns)
+        made = self.recent.segments(2 * count, self.draws, named, source, self.dt, self.columns, self.units)
+        if not made:
+            self._note_once(
+                "no segment",
+                f"learner.preference_script: no episode went on for preference_seconds={c.preference_seconds:g} "
+                f"up to iteration {self.iteration}, so there is nothing to compare; shorter segments may be",
+            )
         fresh = {segment.name: segment for segment in made}
         older = list(dict.fromkeys(name for pair in self.pairs for name in pair))
         if older:
@@ -265,6 +302,28 @@ class PreferenceRewards:
         self.asked += len(pairs)
 
     # ------------------------------------------------------------------ resuming
+
+    def _require_same_networks(self, model: Mapping[str, Tensor]) -> None:
+        """Raise ConfigError where saved networks are of other sizes than the settings say; names the setting."""
+        weights = [model[f"weights.{i}"] for i in range(sum(name.startswith("weights.") for name in model))]
+        if not weights or any(weight.ndim != 3 for weight in weights):
+            raise ConfigError("the checkpoint's networks of the learned reward are damaged")
+        c, inputs = self.config, sum(self.widths[name] for name in self.groups)
+        pairs = (
+            ("preference_members", len(weights[0]), c.preference_members),
+            ("preference_hidden", [w.shape[2] for w in weights[:-1]], list(c.preference_hidden)),
+            (
+                "preference_groups",
+                f"groups with {weights[0].shape[1]} columns",
+                f"groups with {inputs} columns",
+            ),
+        )
+        for name, before, now in pairs:
+            if before != now:
+                raise ConfigError(
+                    f"learner.{name} was {before} in the checkpoint and is now {now}; the learned reward goes on with "
+                    "the networks that it has"
+                )
 
     def entries(self) -> dict[str, Any]:
         """The entries of a learner's state: `preferences`, and `recent`, which belongs to the simulation."""
@@ -305,6 +364,7 @@ class PreferenceRewards:
             c, inputs = self.config, sum(self.widths[name] for name in self.groups)
             self.model = Ensemble(inputs, c.preference_members, c.preference_hidden, Random(0, self.device))
             before = {"steps": torch.zeros(())}  # of a checkpoint that does not have it
+            self._require_same_networks(state["model"])
             self.model.load_state_dict({**before, **state["model"]})
         if self.random.fits(state["random"]):
             self.random.set_state(state["random"])

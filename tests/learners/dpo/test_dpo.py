@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -122,3 +124,21 @@ def test_what_it_needs_is_named(make_env, trained, folder, tmp_path):
         DPO(env, DPOConfig(reference="pretrained:humanoid_walk", preferences=str(folder)))
     with pytest.raises(ConfigError, match="ranks"):
         DPO(env, DPOConfig(reference=str(trained), preferences=str(folder)), shards=Shards(2))
+
+
+def test_weights_are_refused_by_name(trained, folder, tmp_path):
+    words = [*SMALL, "learner=dpo", f"learner.reference={trained}", f"learner.preferences={folder}"]
+    with pytest.raises(ConfigError, match="weights="):
+        train(config.resolve([*words, f"weights={trained}", f"output={tmp_path / 'run'}"]))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("change", [{"dt": 0.01}, {"scale": np.full(1, 99.0)}, {"offset": np.full(1, 99.0)}])
+def test_segments_with_actions_of_another_unit_are_refused(make_env, trained, tmp_path, change):
+    folder = Preferences(fill(tmp_path / "p", pairs=3))
+    segment = folder.segment("b2")
+    folder.path("b2").unlink()
+    folder.add(dataclasses.replace(segment, **change))
+    env = make_env(CartpoleBalance(), num_envs=4)
+    with pytest.raises(ConfigError, match="segment b2"):
+        DPO(env, DPOConfig(reference=str(trained), preferences=str(folder.folder)))

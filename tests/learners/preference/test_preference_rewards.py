@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from robolearn import cli, config
+from robolearn.core.columns import units_of
 from robolearn.core.shards import Shards
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
@@ -302,6 +303,60 @@ def test_what_cannot_be_learned_is_refused_by_name(make_env, folder, tmp_path, s
         train(
             config.resolve([*base, f"learner.preferences={folder}", "mode=async", f"output={tmp_path / 'a'}"])
         )
+
+
+def test_segments_longer_than_an_episode_are_refused_and_an_asking_without_a_segment_is_noted_once(
+    make_env, script, tmp_path
+):
+    env = make_env(CartpoleBalance(episode_length_s=0.4), num_envs=4)
+    given = {"preferences": str(tmp_path / "p"), "preference_script": script, "preference_interval": 1, **FEW}
+    with pytest.raises(ConfigError, match="preference_seconds"):
+        PPO(env, PPOConfig(num_steps=4, preference_seconds=0.5, **given))
+    # Four steps so far, and a segment has ten.
+    learner = PPO(env, PPOConfig(num_steps=4, minibatch_size=16, preference_seconds=0.2, **given))
+    found = [learner.iterate(env).notes for _ in range(2)]
+    assert ["preference_seconds" in line for line in found[0]] == [True]
+    assert found[1] == []
+
+
+def test_nearly_equal_answers_are_noted(make_env, tmp_path):
+    folder = fill(tmp_path / "p", pairs=10)
+    for i in range(9):
+        Preferences(folder).append(Answer((f"a{i}", f"b{i}"), "equal", "person"))
+    env = make_env(CartpoleBalance(), num_envs=4)
+    learner = PPO(env, PPOConfig(num_steps=4, minibatch_size=16, preferences=str(folder), **FEW))
+    assert ["9 of 10" in line for line in learner.iterate(env).notes] == [True]
+    assert learner.iterate(env).notes == []
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"preference_members": 3}, "preference_members"),
+        ({"preference_hidden": (9,)}, "preference_hidden"),
+        ({"preference_hidden": (8, 8)}, "preference_hidden"),
+        ({"preference_groups": ("policy",)}, "preference_groups"),
+    ],
+)
+def test_resuming_with_other_networks_names_the_setting(make_env, folder, change, named):
+    env = make_env(CartpoleBalance(), num_envs=4)
+    given = {"num_steps": 4, "minibatch_size": 16, "preferences": str(folder), **FEW}
+    learner = PPO(env, PPOConfig(**given))
+    learner.iterate(env)
+    other = PPO(env, PPOConfig(**{**given, **change}))
+    with pytest.raises(ConfigError, match=named):
+        other.load_state_dict(learner.state_dict())
+
+
+def test_segments_of_a_training_hold_scale_and_offset_of_the_actions(make_env, script, tmp_path):
+    env = make_env(CartpoleBalance(), num_envs=4)
+    given = {"preferences": str(tmp_path / "p"), "preference_script": script, "preference_interval": 1, **FEW}
+    PPO(env, PPOConfig(num_steps=8, minibatch_size=32, preference_seconds=0.04, **given)).iterate(env)
+    folder = Preferences(tmp_path / "p")
+    segment = folder.segment(folder.names()[0])
+    scale, offset = units_of(env)
+    assert segment.scale.tolist() == scale.tolist()
+    assert segment.offset.tolist() == offset.tolist()
 
 
 def test_a_script_that_answers_something_else_ends_the_run(make_env, tmp_path, script):
