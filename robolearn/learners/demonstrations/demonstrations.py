@@ -42,6 +42,8 @@ class Recorded:
     """(A,) change of each joint target [rad, m, N] by an action of 1, where the file tells it."""
     offset: np.ndarray | None = None
     """(A,) joint target of the action 0, where the file tells it."""
+    others: tuple[str, ...] = ()
+    """Names of observations in the file that were not read."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,13 @@ def checked(recorded: Recorded) -> Recorded:
             f"{place}: the actions have the shape {recorded.action.shape}; one row a step and one column a joint are "
             "needed"
         )
-    if not recorded.observations:
+    if not recorded.observations and not recorded.others:
         raise ConfigError(f"{place} holds no observations")
+    if recorded.dt is not None and not (np.isfinite(recorded.dt) and recorded.dt > 0):
+        raise ConfigError(f"{place}: the control period is {recorded.dt:g} s; it must be positive")
+    for name, units in (("action_scale", recorded.scale), ("action_offset", recorded.offset)):
+        if units is not None and not np.isfinite(units).all():
+            raise ConfigError(f"{place}: {name} is not finite")
     arrays = {
         **recorded.observations,
         "actions": recorded.action,
@@ -204,8 +211,9 @@ def assigned(
         if missing and group in optional and group not in keys:
             continue
         if missing:
+            there = dict.fromkeys((*found, *recorded.others))
             raise ConfigError(
-                f"{place} has no {quote(missing[0])}; it has {listing(found)}. Say which of them are the group "
+                f"{place} has no {quote(missing[0])}; it has {listing(there)}. Say which of them are the group "
                 f"{quote(group)}, in order: 'learner.keys.{group}=[NAME,NAME]'"
             )
         array = np.concatenate([found[name] for name in wanted], axis=1)
