@@ -60,6 +60,8 @@ class Demonstrations:
     """(E,) bool: the episode ended for good; otherwise it would have gone on."""
     reward: Tensor | None = None
     """(M,); None where there are none."""
+    notes: tuple[str, ...] = ()
+    """Lines for the user: what was left out."""
 
     @property
     def steps(self) -> int:
@@ -298,10 +300,20 @@ def in_units(recorded: Recorded, kind: str, scale: np.ndarray | None, offset: np
 def joined(parts: Sequence[Recorded]) -> Demonstrations:
     """The episodes of several files, whose arrays are observation groups.
 
-    A group that is optional and missing in one of them is left out; so are rewards.
+    A group that is optional and missing in one of them is left out; so are rewards. Both are in its `notes`.
     """
     groups = [name for name in parts[0].observations if all(name in p.observations for p in parts)]
     rewards = [part.reward for part in parts if part.reward is not None]
+    notes = []
+    for name in dict.fromkeys(name for part in parts for name in part.observations):
+        if name not in groups:
+            lacks = next(part.place for part in parts if name not in part.observations)
+            notes.append(
+                f"the group {quote(name)} is left out of all demonstrations: {quote(lacks, 120)} has none"
+            )
+    if rewards and len(rewards) < len(parts):
+        lacks = next(part.place for part in parts if part.reward is None)
+        notes.append(f"rewards are left out of all demonstrations: {quote(lacks, 120)} has none")
     return Demonstrations(
         {
             name: torch.from_numpy(np.concatenate([part.observations[name] for part in parts]))
@@ -311,4 +323,5 @@ def joined(parts: Sequence[Recorded]) -> Demonstrations:
         tuple(int(n) for part in parts for n in part.lengths),
         torch.from_numpy(np.concatenate([part.terminated for part in parts])),
         torch.from_numpy(np.concatenate(rewards)) if len(rewards) == len(parts) else None,
+        tuple(notes),
     )

@@ -2,6 +2,11 @@
 
 A segment's actions take the place of a response, and its observations that of the prompt. No reward is learned and no
 experience is collected: the policy becomes likelier to act as in the preferred segments, relative to the reference.
+
+For control this is an approximation. In the paper the normalizing constant Z(x) of the policy that a reward implies
+cancels between two responses to one prompt x; here the two segments start in different states, whose constants differ,
+and come into further ones by the dynamics, so that what is left of them is ignored. The more alike the starts, the
+better.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from robolearn.learners.learner import Report
 from robolearn.learners.losses import log_prob
 from robolearn.learners.networks import deviation
 from robolearn.learners.policy import Policy
-from robolearn.learners.preference.choose import HELD_OUT
+from robolearn.learners.preference.choose import held_out
 from robolearn.learners.preference.ensemble import bradley_terry
 from robolearn.learners.preference.folder import Pair, Preferences
 from robolearn.learners.reference import Reference
@@ -157,7 +162,7 @@ class DPO:
     @torch.no_grad()
     def _use(self, pairs: Sequence[Pair], targets: Sequence[float]) -> None:
         """Learn from these answers: make the tables (P, 2, T, ...) of the pairs, the reference's densities among them.
-        Each tenth pair is held out."""
+        Some are held out, see `held_out`."""
         self.pairs, self.targets = list(pairs), list(targets)
         names = list(dict.fromkeys(name for pair in pairs for name in pair))
         rows = [self._segment(name) for name in names]
@@ -176,9 +181,9 @@ class DPO:
         by_segment = {"actor": normalized, "action": action, "reference": of_reference, "counted": counted}
         tables = {name: value[index] for name, value in by_segment.items()}
         tables["target"] = torch.tensor(self.targets, device=self.device)
-        held_out = torch.arange(len(pairs), device=self.device) % HELD_OUT == HELD_OUT - 1
-        self.tables = {name: value[~held_out] for name, value in tables.items()}
-        self.held_out = {name: value[held_out] for name, value in tables.items()}
+        left_out = torch.tensor(held_out(self.pairs), device=self.device)
+        self.tables = {name: value[~left_out] for name, value in tables.items()}
+        self.held_out = {name: value[left_out] for name, value in tables.items()}
 
     def _segment(self, name: str) -> tuple[Tensor, Tensor]:
         """(T, D) what the policy observed before each step of a segment, and the actions (T, A)."""

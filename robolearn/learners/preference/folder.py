@@ -179,7 +179,7 @@ class Preferences:
             try:
                 yield _answer(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
-                if number == len(lines) or _cut(line):
+                if _cut(line):
                     continue  # cut by a loss of power
                 raise ConfigError(
                     f"{quote(str(self.file), 120)}: line {number} is no answer ({error}); correct or remove it"
@@ -205,4 +205,5 @@ def _answer(content: Any) -> Answer:
 
 def _cut(line: bytes) -> bool:
     """Whether a line is the beginning of an answer, whose end is missing."""
-    return line.startswith(b'{"schema"') and not line.rstrip().endswith(b"}")
+    start = b'{"schema"'
+    return (line.startswith(start) or start.startswith(line)) and not line.rstrip().endswith(b"}")

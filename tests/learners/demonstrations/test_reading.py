@@ -136,6 +136,10 @@ def test_rewards_and_optional_groups_that_one_file_lacks_are_left_out(tmp_path):
     found = load([first, second], Wanted({"policy": 2, "critic": 2}, 1, optional=("critic",)))
     assert set(found.observations) == {"policy"}
     assert found.reward is None
+    assert [("'critic'" in line, line.startswith("rewards"), "b.npz" in line) for line in found.notes] == [
+        (True, False, True),
+        (False, True, True),
+    ]
 
 
 def test_joint_targets_become_actions(tmp_path):

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from robolearn.learners.preference.choose import choose
+from robolearn.learners.preference.choose import choose, held_out
 from robolearn.learners.preference.ensemble import Compared, Ensemble, bradley_terry
 from robolearn.tasks.mdp.context import Random
 
@@ -219,6 +219,22 @@ def test_accuracy_counts_held_out_pairs_that_are_not_equal():
     assert model.accuracy(data) == 0.5
     data.held_out[:] = False
     assert math.isnan(model.accuracy(data))
+
+
+def test_held_out_pairs_depend_on_their_names_alone():
+    pairs = [(f"a{i}", f"b{i}") for i in range(2000)]
+    found = held_out(pairs)
+    assert 0.07 < sum(found) / len(found) < 0.13
+    assert held_out([(second, first) for first, second in pairs]) == found
+    assert held_out(pairs[500:]) == found[500:]
+    # What is random in the names of a training's segments does not count.
+    one, two = (
+        [(f"train-{tag}-000010-{i:04d}", f"train-{tag}-000010-{i + 1:04d}") for i in range(200)]
+        for tag in ("0a1b2c3d", "99999999.0a1b2c3d")
+    )
+    assert held_out(one) == held_out(two)
+    out = pairs[found.index(True)]
+    assert held_out([out]) == [False]  # one must be learned from
 
 
 def test_pairs_are_chosen_where_the_networks_disagree():
