@@ -60,6 +60,7 @@ def test_equal_pairs_do_not_count_for_agreement():
     assert agreement(first, second, torch.tensor([1.0, 1.0, 0.0])).item() == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_the_policy_starts_as_the_reference_and_comes_to_prefer_what_was_preferred(make_env, trained, folder):
     env = make_env(CartpoleBalance(), num_envs=8)
     settings = DPOConfig(reference=str(trained), preferences=str(folder), num_steps=4, learning_rate=1e-2)

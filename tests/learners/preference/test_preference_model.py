@@ -235,6 +235,9 @@ def test_held_out_pairs_depend_on_their_names_alone():
     assert held_out(one) == held_out(two)
     out = pairs[found.index(True)]
     assert held_out([out]) == [False]  # one must be learned from
+    few = [pair for pair, is_out in zip(pairs, found, strict=True) if not is_out][:10]
+    assert sum(held_out(few)) == 1
+    assert sum(held_out(few[:9])) == 0
 
 
 def test_pairs_are_chosen_where_the_networks_disagree():
