@@ -23,6 +23,8 @@ class Report:
     """Time by phase, see `robolearn.core.timers.Timers`: simulate, infer, learn, synchronize, other, total."""
     finished: bool = False
     """Whether more iterations would change nothing: the run ends with this one."""
+    notes: list[str] = field(default_factory=list)
+    """Lines for the user."""
 
 
 class Learner(Protocol):

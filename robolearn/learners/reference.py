@@ -11,12 +11,14 @@ from collections.abc import Mapping
 
 import torch
 
+from robolearn.core.learner_env import LearnerEnv
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, quote
 from robolearn.learners.losses import divergence, log_prob
 from robolearn.learners.networks import deviation
 from robolearn.learners.policy import Policy
 from robolearn.learners.rollout import Batch
+from robolearn.learners.units import require_same_units
 
 ROWS = 2**16
 """Samples that the reference policy looks at together: the activations of all would take much memory."""
@@ -28,12 +30,15 @@ LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e4
 class Reference:
     """The reference policy of a learner."""
 
-    def __init__(self, path: str, num_actions: int, device: torch.device) -> None:
+    def __init__(
+        self, path: str, num_actions: int, device: torch.device, env: LearnerEnv | None = None
+    ) -> None:
         """
         Args:
             path: a run folder, a checkpoint, or pretrained:NAME.
             num_actions: the learned policy's.
             device: of the batches.
+            env: the learner's; with it, its actions must have the same unit and period as the reference's.
 
         Raises:
             ConfigError: there is no such policy, or the learned one cannot be compared with it.
@@ -50,6 +55,8 @@ class Reference:
             raise ConfigError(
                 f"{shown} has {policy.spec.actions} actions, and this robot {num_actions}; use one of the same robot"
             )
+        if env is not None:
+            require_same_units(path, env, shown)
         self.policy = policy.to(device)
         self.std = deviation(self.policy.actor).detach()
         """(A,) its standard deviations."""

@@ -206,8 +206,10 @@ def start_with(run: str, learner: Any) -> None:
     """Load the networks of RUN (a run folder, a checkpoint, pretrained:NAME) into a learner that has learned nothing.
 
     Raises:
-        ConfigError: there is no such run, or its networks do not fit.
+        ConfigError: there is no such run, its networks do not fit, or the learner starts otherwise.
     """
+    if why := getattr(learner, "refuses_weights", ""):
+        raise ConfigError(f"weights={quote(run, 120)} with learner={type(learner).__name__.lower()}: {why}")
     folder, path = find_run(run)
     content = load(path, folder)
     # The rate, too: Adam's first step changes every weight by as much, and a trained policy takes small steps only.

@@ -188,10 +188,10 @@ def _train(
             of_ranks, late = slow.found(times)
             seen = {} if guard is None else guard.look(iteration, report, learner)
             record.row(_row(iteration, steps, seconds, report) | of_ranks | seen)
-            if guard is not None and (unwritten := guard.take_note()):
-                record.note(unwritten)
-            if late is not None:
-                record.note(late)
+            unwritten = "" if guard is None else guard.take_note()
+            for line in (*report.notes, unwritten, late):
+                if line:
+                    record.note(line)
             record.divergence(recorder, iteration, world.suffix)
             if report.env["diverged"] > max(1, DIVERGED_SHARE * report.steps):
                 raise Diverged(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 
 import pytest
 import torch
 
 from robolearn import config
 from robolearn.errors import ConfigError
+from robolearn.learners.distill.teacher import Teacher
 from robolearn.learners.estimator import PASSES, RATE, WARM_UP
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
-from robolearn.learners.reference import exact_divergence, sampled_divergence, steered
+from robolearn.learners.reference import Reference, exact_divergence, sampled_divergence, steered
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.training import checkpoint
 from robolearn.training.train import train
@@ -154,3 +157,22 @@ def test_a_policy_that_does_not_fit_is_refused_before_anything_is_written(words,
     with pytest.raises(ConfigError, match=named):
         train(config.resolve(["task=cartpole_balance", *SMALL, *words, f"output={folder}"]))
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", ["control_dt", "scale", "offset"])
+def test_a_reference_with_actions_of_another_unit_is_refused(make_env, trained, tmp_path, name):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    env = make_env(CartpoleBalance(), num_envs=4)
+    content = json.loads((run / "contract.json").read_text())
+    changed = content if name == "control_dt" else content["actions"][0]
+    Reference(str(run), env.num_actions, env.device, env)
+    changed[name] += 0.5
+    (run / "contract.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=r"learner\.reference"):
+        Reference(str(run), env.num_actions, env.device, env)
+    with pytest.raises(ConfigError, match=r"learner\.teacher"):
+        Teacher(str(run), env, False)
+    (run / "contract.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"contract\.json"):
+        Reference(str(run), env.num_actions, env.device, env)

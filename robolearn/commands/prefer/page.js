@@ -11,8 +11,10 @@ const note = (text) => { document.getElementById("note").textContent = text; };
 async function call(path, content) {
   const post = { method: "POST", headers: { "X-RoboLearn": "1" }, body: JSON.stringify(content ?? {}) };
   const response = await fetch(path, content === undefined ? {} : post);
+  const said = await response.json().catch(() => ({}));
+  if (said.error) throw new Error(said.error, { cause: "said" });
   if (!response.ok) throw new Error(`${path}: ${response.status}`);
-  return response.json();
+  return said;
 }
 
 async function film(id, name) {
@@ -57,8 +59,8 @@ async function attempt(work) {
   try {
     await show(await work());
   } catch (error) {
-    note(`${error.message}: is robolearn prefer still running?`);
-    setTimeout(refresh, 5 * WAIT);
+    note(error.cause === "said" ? error.message : `${error.message}: is robolearn prefer still running?`);
+    setTimeout(refresh, (error.cause === "said" ? 20 : 5) * WAIT);
   } finally {
     busy = false;
   }

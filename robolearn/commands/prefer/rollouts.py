@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from robolearn.core.columns import units_of
 from robolearn.core.env import Env
 from robolearn.envs.state import State, Tensor
 from robolearn.learners import saved
@@ -137,6 +138,7 @@ class Rollouts:
                     columns_of(self.env),
                     those("metric."),
                     {k: np.concatenate([v, final[k]]) for k, v in those("pose.").items()},
+                    *units_of(self.env),
                 )
             )
         return out

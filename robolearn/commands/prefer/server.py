@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import sys
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from robolearn.commands.viewer.server import ANY, HOST, free_port
+from robolearn.errors import ConfigError, MissingError, RunFailed, one_line
 
 HERE = Path(__file__).parent
 FILES = {
@@ -51,10 +54,16 @@ class Server:
             """Requests of this server."""
 
         Handler.actions, Handler.videos = actions, videos
-        Handler.hosts = None if host in ANY else {host, "localhost", "127.0.0.1", "[::1]"}
-        self._server = ThreadingHTTPServer((host, chosen), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://{'127.0.0.1' if host in ANY else host}:{chosen}"
+        shown = f"[{host}]" if ":" in host else host
+        Handler.hosts = None if host in ANY else {shown.lower(), "localhost", "127.0.0.1", "[::1]"}
+
+        class Listening(_Listening):
+            """Listens on an address of the host's kind."""
+
+            address_family = socket.getaddrinfo(host or None, chosen, type=socket.SOCK_STREAM)[0][0]
+
+        self._server = Listening((host, chosen), Handler)
+        self.url = f"http://{'127.0.0.1' if host in ANY else shown}:{chosen}"
         self._thread = Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
 
@@ -63,6 +72,17 @@ class Server:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Listening(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say in one line what ended a request; a browser that went away is nothing to say."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            why = f"{type(error).__name__}: {one_line(str(error), 200)}"
+            print(f"a request of {client_address[0]} failed ({why})", file=sys.stderr, flush=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -106,8 +126,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(HTTPStatus.BAD_REQUEST, b"", "text/plain")
 
     def _act(self, path: str, content: dict[str, Any]) -> None:
-        state = self.actions[path](content)
-        self._send(HTTPStatus.OK, json.dumps(state).encode(), "application/json")
+        try:
+            status, state = HTTPStatus.OK, self.actions[path](content)
+        except (ConfigError, MissingError, RunFailed, OSError) as error:
+            status, state = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": one_line(str(error), 400)}
+        self._send(status, json.dumps(state).encode(), "application/json")
 
     def _called_by_name(self) -> bool:
         name = self.headers.get("Host", "").lower()

@@ -50,6 +50,12 @@ class Clone(ImitationLearner):
         super().__init__(env, config, seed, shards)
         c, episodes = config, self._load(env)
         learned, held_out = _divided(episodes, c.held_out, seed)
+        self._notes = list(episodes.notes)
+        if c.held_out and held_out is None:
+            self._notes.append(
+                f"learner.held_out={c.held_out:g}: there is one episode only, so none is held out; the last policy is "
+                "kept, and training ends with max_iterations"
+            )
         self.set_std()
         arrange = shuffled if self.recurrence is None else partial(streams, window=self.steps)
         self.samples = arrange(learned, shards)
@@ -104,7 +110,8 @@ class Clone(ImitationLearner):
         if self.estimator is not None:
             losses["estimate"] = self.estimator.error()
         steps = self.shards.whole(env.num_envs) * self.steps if due else 0
-        return Report(steps, losses, drained, self.timers.read(), finished=self._slow_down())
+        notes, self._notes = self._notes, []
+        return Report(steps, losses, drained, self.timers.read(), self._slow_down(), notes)
 
     def _learn(self) -> None:
         """Gradient steps on all samples; recurrent layers run along the episodes, window by window."""

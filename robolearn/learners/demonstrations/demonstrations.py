@@ -42,6 +42,8 @@ class Recorded:
     """(A,) change of each joint target [rad, m, N] by an action of 1, where the file tells it."""
     offset: np.ndarray | None = None
     """(A,) joint target of the action 0, where the file tells it."""
+    others: tuple[str, ...] = ()
+    """Names of observations in the file that were not read."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Demonstrations:
     """(E,) bool: the episode ended for good; otherwise it would have gone on."""
     reward: Tensor | None = None
     """(M,); None where there are none."""
+    notes: tuple[str, ...] = ()
+    """Lines for the user: what was left out."""
 
     @property
     def steps(self) -> int:
@@ -144,8 +148,13 @@ def checked(recorded: Recorded) -> Recorded:
             f"{place}: the actions have the shape {recorded.action.shape}; one row a step and one column a joint are "
             "needed"
         )
-    if not recorded.observations:
+    if not recorded.observations and not recorded.others:
         raise ConfigError(f"{place} holds no observations")
+    if recorded.dt is not None and not (np.isfinite(recorded.dt) and recorded.dt > 0):
+        raise ConfigError(f"{place}: the control period is {recorded.dt:g} s; it must be positive")
+    for name, units in (("action_scale", recorded.scale), ("action_offset", recorded.offset)):
+        if units is not None and not np.isfinite(units).all():
+            raise ConfigError(f"{place}: {name} is not finite")
     arrays = {
         **recorded.observations,
         "actions": recorded.action,
@@ -204,8 +213,9 @@ def assigned(
         if missing and group in optional and group not in keys:
             continue
         if missing:
+            there = dict.fromkeys((*found, *recorded.others))
             raise ConfigError(
-                f"{place} has no {quote(missing[0])}; it has {listing(found)}. Say which of them are the group "
+                f"{place} has no {quote(missing[0])}; it has {listing(there)}. Say which of them are the group "
                 f"{quote(group)}, in order: 'learner.keys.{group}=[NAME,NAME]'"
             )
         array = np.concatenate([found[name] for name in wanted], axis=1)
@@ -290,10 +300,20 @@ def in_units(recorded: Recorded, kind: str, scale: np.ndarray | None, offset: np
 def joined(parts: Sequence[Recorded]) -> Demonstrations:
     """The episodes of several files, whose arrays are observation groups.
 
-    A group that is optional and missing in one of them is left out; so are rewards.
+    A group that is optional and missing in one of them is left out; so are rewards. Both are in its `notes`.
     """
     groups = [name for name in parts[0].observations if all(name in p.observations for p in parts)]
     rewards = [part.reward for part in parts if part.reward is not None]
+    notes = []
+    for name in dict.fromkeys(name for part in parts for name in part.observations):
+        if name not in groups:
+            lacks = next(part.place for part in parts if name not in part.observations)
+            notes.append(
+                f"the group {quote(name)} is left out of all demonstrations: {quote(lacks, 120)} has none"
+            )
+    if rewards and len(rewards) < len(parts):
+        lacks = next(part.place for part in parts if part.reward is None)
+        notes.append(f"rewards are left out of all demonstrations: {quote(lacks, 120)} has none")
     return Demonstrations(
         {
             name: torch.from_numpy(np.concatenate([part.observations[name] for part in parts]))
@@ -303,4 +323,5 @@ def joined(parts: Sequence[Recorded]) -> Demonstrations:
         tuple(int(n) for part in parts for n in part.lengths),
         torch.from_numpy(np.concatenate([part.terminated for part in parts])),
         torch.from_numpy(np.concatenate(rewards)) if len(rewards) == len(parts) else None,
+        tuple(notes),
     )

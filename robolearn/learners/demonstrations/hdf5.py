@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from robolearn.learners.demonstrations.npz import numbers
 SUFFIXES = (".hdf5", ".h5")
 
 
-def read(path: Path) -> Recorded:
-    """The content of a file.
+def read(path: Path, names: Collection[str] | None = None) -> Recorded:
+    """The content of a file; with `names`, observations of these names alone, where it has them.
 
     Raises:
         ConfigError: it is not such a file, or its episodes differ in what they hold.
@@ -39,27 +40,37 @@ def read(path: Path) -> Recorded:
     shown = quote(str(path), 120)
     try:
         with h5py.File(path, "r") as file:
-            return _content(file, path, shown, h5py)
-    except OSError as error:
+            return _content(file, path, shown, h5py, names)
+    except (OSError, RuntimeError, KeyError) as error:  # KeyError: a link that leads nowhere
         raise ConfigError(f"{shown} cannot be read as an HDF5 file ({error})") from None
 
 
-def _content(file: Any, path: Path, shown: str, h5py: Any) -> Recorded:
+def _content(file: Any, path: Path, shown: str, h5py: Any, wanted: Collection[str] | None) -> Recorded:
     data = file.get("data")
     if not isinstance(data, h5py.Group):
         raise ConfigError(
             f"{shown} has no group 'data' with episodes demo_0, demo_1, ...; it has {listing(file)}"
         )
-    names = sorted((n for n in data if isinstance(data[n], h5py.Group)), key=_number)
+    names = sorted((n for n in data if isinstance(data.get(n), h5py.Group)), key=_number)
     observed: dict[str, list[np.ndarray]] = {}
+    others: set[str] = set()
     actions, rewards, lengths, terminated = [], [], [], []
     for i, name in enumerate(names):
         demo = data[name]
         obs = demo.get("obs")
-        if "actions" not in demo or not isinstance(obs, h5py.Group):
+        if not isinstance(demo.get("actions"), h5py.Dataset) or not isinstance(obs, h5py.Group):
             raise ConfigError(f"{shown}: data/{name} has no obs/ or no actions; it has {listing(demo)}")
         action = _numbers(demo["actions"], f"data/{name}/actions", shown)
-        found = {key: obs[key] for key in obs if isinstance(obs[key], h5py.Dataset) and obs[key].ndim <= 2}
+        found = {}
+        for key in obs:
+            part = obs.get(key)  # None: a link that leads nowhere
+            asked = wanted is not None and key in wanted
+            if asked and not isinstance(part, h5py.Dataset):
+                raise ConfigError(f"{shown}: data/{name}/obs/{key} is no array, or a link that leads nowhere")
+            if asked or (wanted is None and isinstance(part, h5py.Dataset) and 1 <= part.ndim <= 2):
+                found[key] = part
+            else:
+                others.add(key)
         if i == 0:
             observed = {key: [] for key in found}
         if set(found) != set(observed):
@@ -76,8 +87,16 @@ def _content(file: Any, path: Path, shown: str, h5py: Any) -> Recorded:
             observed[key].append(array)
         actions.append(action)
         lengths.append(len(action))
+        for key in ("rewards", "terminated"):
+            part = demo.get(key)
+            if key in demo and not (isinstance(part, h5py.Dataset) and part.dtype.kind in "fiub"):
+                raise ConfigError(f"{shown}: data/{name}/{key} holds no numbers")
         if "rewards" in demo:
             rewards.append(np.asarray(demo["rewards"], np.float32).reshape(-1))
+            if len(rewards[-1]) != len(action):
+                raise ConfigError(
+                    f"{shown}: data/{name}/rewards has {len(rewards[-1])} numbers, and there are {len(action)} actions"
+                )
         terminated.append(bool(np.asarray(demo["terminated"]).any()) if "terminated" in demo else False)
     if len({a.shape[1] for a in actions}) > 1:
         raise ConfigError(f"{shown}: the actions of its episodes have different widths")
@@ -91,6 +110,7 @@ def _content(file: Any, path: Path, shown: str, h5py: Any) -> Recorded:
         np.asarray(terminated, bool),
         np.concatenate(rewards) if len(rewards) == len(names) else None,
         dt=_period(data),
+        others=tuple(sorted(others)),
     )
 
 

@@ -60,7 +60,14 @@ def read(path: Path) -> Recorded:
     for name in ("action", "episode_index"):
         if name not in table.column_names:
             raise ConfigError(f"{shown} has no column {quote(name)}; it has {listing(table.column_names)}")
+    if not table.num_rows:
+        raise ConfigError(f"{shown} holds no episode: its files have no rows")
     arrays = {name: _array(table[name], name, shown, pa) for name in table.column_names}
+    for name in ("episode_index", "frame_index", "next.reward"):
+        if name in arrays and arrays[name].shape[1] != 1:
+            raise ConfigError(
+                f"{shown}: {name} has {arrays[name].shape[1]} columns; one number a row is needed"
+            )
     episode = arrays["episode_index"].reshape(-1).astype(np.int64)
     frame = arrays.get("frame_index", np.arange(len(episode))).reshape(-1)
     order = np.lexsort((frame, episode))
@@ -110,6 +117,8 @@ def _numeric(schema: Any, pa: Any) -> list[str]:
 
 def _array(column: Any, name: str, shown: str, pa: Any) -> np.ndarray:
     """A column as (M, D)."""
+    if column.null_count:
+        raise ConfigError(f"{shown}: {name} has {column.null_count} rows without a value (null)")
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind)):
         plain: np.ndarray = column.to_numpy()

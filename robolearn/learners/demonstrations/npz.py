@@ -16,6 +16,7 @@ It is read without pickles, so it cannot execute code.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -56,12 +57,16 @@ def read(path: Path) -> Recorded:
         if "pickle" in str(error).lower():
             raise ConfigError(f"{shown} is refused: it holds pickled objects and could run code") from None
         raise ConfigError(f"{shown} is damaged ({error})") from None
-    except (OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, RuntimeError) as error:
+        # RuntimeError: encrypted, or compressed in a way that is not known (NotImplementedError).
         why = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"{shown} cannot be read as an NPZ file ({why})") from None
     for name in ("actions", "terminated", "truncated"):
         if name not in arrays:
             raise ConfigError(f"{shown} has no array {quote(name)}; it has {listing(arrays)}")
+    for name in ("terminated", "truncated"):
+        if arrays[name].dtype.kind not in "fiub":
+            raise ConfigError(f"{shown}: {name} holds no true and false but {arrays[name].dtype}")
     schema = arrays.get("schema", np.int64(SCHEMA))
     if schema.shape != () or schema != SCHEMA:
         raise ConfigError(f"{shown} has schema {schema} and this RoboLearn reads schema {SCHEMA}")
@@ -73,6 +78,13 @@ def read(path: Path) -> Recorded:
         raise ConfigError(
             f"{shown}: the last episode does not end: neither terminated nor truncated is set in the last row"
         )
+    for name in ("action_scale", "action_offset"):
+        if name in arrays and (arrays[name].ndim != 1 or not len(arrays[name])):
+            raise ConfigError(
+                f"{shown}: {name} has the shape {arrays[name].shape}; one number an action is needed, (A,)"
+            )
+    if "control_dt" in arrays and arrays["control_dt"].size != 1:
+        raise ConfigError(f"{shown}: control_dt holds {arrays['control_dt'].size} numbers; one is needed")
     known = {name: numbers(arrays[name], name, shown) for name in arrays if name.startswith(_OBSERVED)}
     optional = {name: arrays.get(name) for name in ("rewards", "action_scale", "action_offset", "control_dt")}
     reward, scale, offset, dt = (
@@ -100,10 +112,12 @@ def numbers(array: np.ndarray, name: str, shown: str) -> np.ndarray:
     """The array as float32, one column where it has none; `name` and `shown`, its file, are for messages.
 
     Raises:
-        ConfigError: it does not hold numbers.
+        ConfigError: it does not hold numbers, or a single one where there should be a row a step.
     """
     if array.dtype.kind not in "fiub":
         raise ConfigError(f"{shown}: {name} holds no numbers but {array.dtype}")
+    if not array.ndim and name != "control_dt":
+        raise ConfigError(f"{shown}: {name} is a single number; a row a step is needed")
     out: np.ndarray = array.astype(np.float32)
     return out[:, None] if out.ndim == 1 and name not in _FLAT else out
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,14 +68,20 @@ def load(
     """
     parts = []
     for path in found(paths):
-        recorded = assigned(checked(read(path)), wanted.groups, keys or {}, wanted.optional, wanted.columns)
+        content = read(path, wanted_names(wanted, keys or {}))
+        recorded = assigned(checked(content), wanted.groups, keys or {}, wanted.optional, wanted.columns)
         fitted = fitting(recorded, wanted.actions, wanted.dt)
         parts.append(in_units(fitted, action_kind, wanted.scale, wanted.offset))
     return joined(parts)
 
 
-def read(path: Path) -> Recorded:
-    """The content of one file or folder; see `load`."""
+def wanted_names(wanted: Wanted, keys: Mapping[str, Sequence[str]]) -> frozenset[str]:
+    """Names of the arrays that the groups consist of; others in a file are not looked at."""
+    return frozenset(name for group in wanted.groups for name in keys.get(group, (group,)))
+
+
+def read(path: Path, names: Collection[str] | None = None) -> Recorded:
+    """The content of one file or folder, of an HDF5 file that of the observations `names` alone; see `load`."""
     if path.is_dir():
         if lerobot.is_dataset(path):
             return lerobot.read(path)
@@ -91,7 +97,7 @@ def read(path: Path) -> Recorded:
             f"{quote(str(path), 120)}: demonstrations are files with one of the endings {listing(READERS)}, or folders "
             "of LeRobot"
         )
-    return reader(path)
+    return hdf5.read(path, names) if reader is hdf5.read else reader(path)
 
 
 def found(paths: Sequence[str]) -> list[Path]:

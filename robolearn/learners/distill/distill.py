@@ -2,7 +2,8 @@
 Online Learning" (DAgger), with a teacher that observes more, as in Chen et al. (2020), "Learning by Cheating".
 
 The student acts, so that it learns in the states that it comes into by itself; the teacher says what it would have done
-there. Read `_iterate` first.
+there. It is DAgger without the aggregation: an iteration learns from its own batch alone, as simulation gives new ones;
+batches of earlier iterations, of which DAgger's guarantee is, are dropped. Read `_iterate` first.
 """
 
 from __future__ import annotations

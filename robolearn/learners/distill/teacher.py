@@ -11,6 +11,7 @@ from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
 from robolearn.learners.networks import RecurrentState, deviation
 from robolearn.learners.policy import Policy, PolicyRunner
+from robolearn.learners.units import require_same_units
 
 
 class Teacher:
@@ -45,6 +46,7 @@ class Teacher:
                     f"{shown} observes {width} columns of the group {quote(name)}, which has "
                     f"{env.observations[name].shape[1]} here: it was trained for another task"
                 )
+        require_same_units(path, env, shown)
         if needs_std and policy.spec.head != "gaussian":
             raise ConfigError(f"{shown} has no Gaussian actions; use learner.loss=mse")
         self._runner = PolicyRunner(policy)

@@ -2,6 +2,11 @@
 
 A segment's actions take the place of a response, and its observations that of the prompt. No reward is learned and no
 experience is collected: the policy becomes likelier to act as in the preferred segments, relative to the reference.
+
+For control this is an approximation. In the paper the normalizing constant Z(x) of the policy that a reward implies
+cancels between two responses to one prompt x; here the two segments start in different states, whose constants differ,
+and come into further ones by the dynamics, so that what is left of them is ignored. The more alike the starts, the
+better.
 """
 
 from __future__ import annotations
@@ -24,11 +29,12 @@ from robolearn.learners.learner import Report
 from robolearn.learners.losses import log_prob
 from robolearn.learners.networks import deviation
 from robolearn.learners.policy import Policy
-from robolearn.learners.preference.choose import HELD_OUT
+from robolearn.learners.preference.choose import held_out
 from robolearn.learners.preference.ensemble import bradley_terry
 from robolearn.learners.preference.folder import Pair, Preferences
 from robolearn.learners.reference import Reference
 from robolearn.learners.rollout import BatchSource
+from robolearn.learners.units import require_same
 from robolearn.tasks.mdp.context import Random
 
 
@@ -106,6 +112,8 @@ class DPO:
 
     config_class: ClassVar[type] = DPOConfig
     requires: ClassVar[frozenset[str]] = frozenset()
+    refuses_weights: ClassVar[str] = "the policy starts as its reference; use learner.reference=RUN"
+    """Why it cannot start with the networks of another run, and what to use."""
 
     def __init__(self, env: LearnerEnv, config: DPOConfig, seed: int = 1, shards: Shards = ONE) -> None:
         """
@@ -119,7 +127,7 @@ class DPO:
         assert config.reference is not None
         assert config.preferences is not None
         self.config, self.device = config, env.device
-        self.reference = Reference(config.reference, env.num_actions, self.device)
+        self.reference = Reference(config.reference, env.num_actions, self.device, env)
         spec = self.reference.policy.spec
         for name, width in spec.inputs.items():
             here = env.observations[name].shape[1] if name in env.observations else 0
@@ -130,6 +138,7 @@ class DPO:
                 )
         self._policy = Policy(spec, copy.deepcopy(self.reference.policy.actor)).to(self.device)
         self._policy.actor.mlp.requires_grad_(True)  # not the noise: with it, both segments become likelier
+        self._env = env
         self.update = Update(self._policy, config)
         self.random = Random(seed, self.device)
         self.timers = Timers(self.device)
@@ -153,7 +162,7 @@ class DPO:
     @torch.no_grad()
     def _use(self, pairs: Sequence[Pair], targets: Sequence[float]) -> None:
         """Learn from these answers: make the tables (P, 2, T, ...) of the pairs, the reference's densities among them.
-        Each tenth pair is held out."""
+        Some are held out, see `held_out`."""
         self.pairs, self.targets = list(pairs), list(targets)
         names = list(dict.fromkeys(name for pair in pairs for name in pair))
         rows = [self._segment(name) for name in names]
@@ -172,9 +181,9 @@ class DPO:
         by_segment = {"actor": normalized, "action": action, "reference": of_reference, "counted": counted}
         tables = {name: value[index] for name, value in by_segment.items()}
         tables["target"] = torch.tensor(self.targets, device=self.device)
-        held_out = torch.arange(len(pairs), device=self.device) % HELD_OUT == HELD_OUT - 1
-        self.tables = {name: value[~held_out] for name, value in tables.items()}
-        self.held_out = {name: value[held_out] for name, value in tables.items()}
+        left_out = torch.tensor(held_out(self.pairs), device=self.device)
+        self.tables = {name: value[~left_out] for name, value in tables.items()}
+        self.held_out = {name: value[left_out] for name, value in tables.items()}
 
     def _segment(self, name: str) -> tuple[Tensor, Tensor]:
         """(T, D) what the policy observed before each step of a segment, and the actions (T, A)."""
@@ -194,6 +203,7 @@ class DPO:
                 f"segment {name} has {segment.actions.shape[1]} actions, and the policy {self._policy.spec.actions}: "
                 "it is of another robot"
             )
+        require_same(segment.dt, segment.scale, segment.offset, self._env, f"segment {name}")
         return torch.cat(parts, dim=1), torch.from_numpy(segment.actions).float()
 
     # ------------------------------------------------------------------ learning

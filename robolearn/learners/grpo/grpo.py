@@ -73,9 +73,10 @@ class GRPO:
         )
         symmetry = choose_symmetry(env, c.symmetry, (*c.actor_hidden, *few))
         exact = None if c.symmetry == "augment" else symmetry
+        reference = Reference(c.reference, env.num_actions, self.device, env) if c.reference else None
         self.update = Update(
             *(self.actor, config, self.precision, symmetry if exact is None else None, exact, shards),
-            *(self.workers, Reference(c.reference, env.num_actions, self.device) if c.reference else None),
+            *(self.workers, reference),
         )
         self._reflection = None if exact is None else joined([exact.groups[name] for name in c.actor_groups])
         self.estimator = None

@@ -138,7 +138,7 @@ class PPO:
         )
         augmented = self.symmetry if c.symmetry == "augment" else None
         exact = None if c.symmetry == "augment" else self.symmetry
-        reference = c.reference and Reference(c.reference, env.num_actions, self.device)
+        reference = c.reference and Reference(c.reference, env.num_actions, self.device, env)
         self.update = Update(
             *(self.actor, self.critic, config, self.precision, self.recurrence),
             *(augmented, exact, shards, self.workers, reference or None),
@@ -241,7 +241,8 @@ class PPO:
             self.horizon.observe(drained)
             self._calm(self.horizon.progress)
             self.update.follow(self.horizon.progress)
-        return Report(self._steps(drained), losses, drained, self.timers.read())
+        notes = [] if self.preferences is None else self.preferences.notes()
+        return Report(self._steps(drained), losses, drained, self.timers.read(), notes=notes)
 
     def _steps(self, drained: dict[str, float]) -> int:
         """Steps of all ranks; where rollouts may be cut, the share that was cut is noted beside the Env's numbers."""

@@ -6,6 +6,8 @@ Learning".
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -20,7 +22,27 @@ from robolearn.learners.preference.segments import Segment
 CANDIDATES = 10
 """Random pairs among which each asked one is chosen."""
 HELD_OUT = 10
-"""One in this many pairs is not learned from, and tells how accurate the reward is."""
+"""About one in this many pairs is not learned from, and tells how accurate the reward is."""
+_TAG = re.compile(r"(?<=^train-)[0-9a-f.]+(?=-\d+-\d+$)")
+"""What is random in the names of a training's segments."""
+
+
+def held_out(pairs: Sequence[Pair]) -> list[bool]:
+    """Which of these pairs are not learned from: about one in `HELD_OUT`.
+
+    A hash of the two names tells, in either order, so that other answers change nothing about it. Where all would be
+    held out, none is; and of `HELD_OUT` or more, one is in any case.
+    """
+
+    def number(pair: Pair) -> int:
+        names = "\n".join(sorted(_TAG.sub("", name) for name in pair))
+        return int.from_bytes(hashlib.blake2b(names.encode(), digest_size=8).digest())
+
+    numbers = [number(pair) for pair in pairs]
+    found = [each % HELD_OUT == 0 for each in numbers]
+    if len(found) >= HELD_OUT and not any(found):
+        found[numbers.index(min(numbers))] = True
+    return [False] * len(found) if all(found) else found
 
 
 def compared(
@@ -31,7 +53,7 @@ def compared(
     device: torch.device,
     widths: Mapping[str, int] | None = None,
 ) -> Compared:
-    """Pairs of segments as tensors on a device; each tenth pair is held out.
+    """Pairs of segments as tensors on a device; see `held_out` for those that are not learned from.
 
     Args:
         segments: by name.
@@ -59,8 +81,8 @@ def compared(
         counted[i, : len(each)] = 1.0
     place = {name: i for i, name in enumerate(names)}
     first, second = (torch.tensor([place[pair[i]] for pair in pairs]) for i in (0, 1))
-    held_out = torch.arange(len(pairs)) % HELD_OUT == HELD_OUT - 1
-    made = (observations, counted, first, second, torch.tensor(targets, dtype=torch.float32), held_out)
+    left_out = torch.tensor(held_out(pairs))
+    made = (observations, counted, first, second, torch.tensor(targets, dtype=torch.float32), left_out)
     return Compared(*(part.to(device) for part in made))
 
 

@@ -28,7 +28,14 @@ PAIRS = 32
 ROWS = 65536
 """Rows that are evaluated at once."""
 LEAST = 1e-6
-"""Smallest standard deviation that is divided by."""
+"""Smallest standard deviation of an observation that is divided by."""
+FLAT = 0.1
+"""Smallest standard deviation of a network's rewards that they are divided by. In units of the logistic: one standard
+deviation in every step of a segment, of FLAT, makes it preferred with the probability sigmoid(FLAT) = 0.525. Where the
+answers tell less than that, as where all are equal, the reward stays small."""
+APART = 0.1
+"""Smallest standard deviation of the networks' normalized mean, relative to their own, that it is divided by: 64
+networks that have nothing in common have 1/8."""
 
 
 def bradley_terry(first: Tensor, second: Tensor, target: Tensor, noise: float = 0.0) -> Tensor:
@@ -91,6 +98,7 @@ class Ensemble(nn.Module):
             ("mean", torch.zeros(members, 1)),
             ("std", torch.ones(members, 1)),
             ("scale", torch.ones(())),
+            ("steps", torch.zeros(())),
         ):
             self.register_buffer(name, value.to(device))
 
@@ -101,7 +109,10 @@ class Ensemble(nn.Module):
     """(K, 1) mean and standard deviation of each network's rewards over the steps that were compared."""
     std: Tensor
     scale: Tensor
-    """() standard deviation of their normalized mean over the same steps."""
+    """() standard deviation of their normalized mean over the same steps, relative to that of each."""
+    steps: Tensor
+    """() number of steps that sums of rewards are divided by: those of the longest segment that was first learned from,
+    so that longer ones that come later do not change what the others mean; 0 before."""
 
     def forward(self, observations: Tensor) -> Tensor:
         """(K, B) rewards of each network, not normalized, of observations (B, D)."""
@@ -117,8 +128,9 @@ class Ensemble(nn.Module):
     def reward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """The reward (...) and the disagreement (...) of observations (..., D).
 
-        Each network's reward is normalized to mean 0 and standard deviation 1 over the compared steps. The reward is
-        their mean, scaled to standard deviation 1 again; the disagreement is their standard deviation on that scale.
+        Each network's reward is normalized to mean 0 and standard deviation 1 over the compared steps; see `normalize`
+        for what does not hold. The reward is their mean, scaled to standard deviation 1 again; the disagreement is
+        their standard deviation on that scale.
         """
         flat = observations.reshape(-1, observations.shape[-1])
         each = torch.cat([self(part) for part in flat.split(ROWS)], dim=1)
@@ -128,20 +140,26 @@ class Ensemble(nn.Module):
         return mean.view(observations.shape[:-1]), spread.view(observations.shape[:-1])
 
     @torch.no_grad()
-    def normalize(self, rows: Tensor) -> None:
-        """Set mean and standard deviation of the rewards to those over observations (M, D)."""
+    def normalize(self, rows: Tensor, centered: bool = True) -> None:
+        """Set mean and standard deviation of the rewards to those over observations (M, D).
+
+        Without `centered`, the mean stays 0: where segments differ in length, a constant per step changes which of them
+        has the larger sum. Rewards that hardly vary are not enlarged, see `FLAT` and `APART`.
+        """
         each = torch.cat([self(part) for part in rows.split(ROWS)], dim=1)
-        self.mean.copy_(each.mean(dim=1, keepdim=True))
-        self.std.copy_(each.std(dim=1, keepdim=True, correction=0).clamp(min=LEAST))
-        mean = ((each - self.mean) / self.std).mean(dim=0)
-        self.scale.copy_(mean.std(correction=0).clamp(min=LEAST))
+        self.mean.copy_(each.mean(dim=1, keepdim=True) if centered else torch.zeros_like(self.mean))
+        self.std.copy_(each.std(dim=1, keepdim=True, correction=0).clamp(min=FLAT))
+        normalized = (each - self.mean) / self.std
+        size = normalized.std(dim=1, correction=0).square().mean().sqrt()
+        common = normalized.mean(dim=0).std(correction=0) / size.clamp(min=LEAST)
+        self.scale.copy_(common.clamp(min=APART))
 
     def returns(self, observations: Tensor, counted: Tensor) -> Tensor:
-        """(K, S) summed rewards of segments (S, T, D), divided by the number T of steps of the longest: a common
-        factor, with which the networks need not learn a scale that depends on it."""
+        """(K, S) summed rewards of segments (S, T, D), divided by `steps`, before the first learning by T: a common
+        factor, with which the networks need not learn a scale that depends on the length."""
         count, steps, width = observations.shape
         each = self(observations.reshape(-1, width)).view(self.members, count, steps)
-        return (each * counted).sum(dim=-1) / steps
+        return (each * counted).sum(dim=-1) / torch.where(self.steps > 0, self.steps, float(steps))
 
     @torch.no_grad()
     def preferred(self, data: Compared) -> Tensor:
@@ -165,6 +183,8 @@ class Ensemble(nn.Module):
         """
         learned = (~data.held_out).nonzero().squeeze(-1)
         rows, count = data.rows(), len(learned)
+        longest = torch.full_like(self.steps, data.counted.shape[1])
+        self.steps.copy_(torch.where(self.steps > 0, self.steps, longest))
         self.seen_mean.copy_(rows.mean(dim=0))
         self.seen_std.copy_(rows.std(dim=0, correction=0))
         self.seen_std.copy_(torch.where(self.seen_std > LEAST, self.seen_std, 1.0))
@@ -185,13 +205,15 @@ class Ensemble(nn.Module):
                 adam.zero_grad()
                 (loss * weight[:, chosen]).sum(dim=0).mean().backward()
                 adam.step()
-        self.normalize(rows)
+        self.normalize(rows, centered=bool((data.counted > 0).all()))
 
     def accuracy(self, data: Compared) -> float:
-        """Share of the held-out pairs, without equal ones, whose better segment has the higher reward; nan where there
-        is no such pair. Waits for the device."""
+        """Share of the held-out pairs, without equal ones, whose better segment has the higher sum of `reward`, which
+        is what a learner gets; nan where there is no such pair. Waits for the device."""
         wanted = data.held_out & (data.target != 0.5)
-        agreed = (self.preferred(data).mean(dim=0) > 0.5) == (data.target > 0.5)
+        value, _ = self.reward(data.observations)
+        returns = (value * data.counted).sum(dim=1)
+        agreed = (returns[data.first] > returns[data.second]) == (data.target > 0.5)
         total = int(wanted.sum())
         return int((agreed & wanted).sum()) / total if total else math.nan
 

@@ -93,8 +93,18 @@ class Preferences:
         return self.folder / "segments" / f"{name}.npz"
 
     def add(self, segment: Segment) -> None:
-        """Write a segment."""
-        segments.write(segment, self.path(segment.name))
+        """Write a segment.
+
+        Raises:
+            ConfigError: there is another one of this name, which answers may be about, or it cannot be written.
+        """
+        path = self.path(segment.name)
+        if path.exists() and path.read_bytes() != segments.content_of(segment):
+            raise ConfigError(
+                f"{quote(str(path), 160)} is another segment already, which answers may be about; it is not "
+                "overwritten: does another process write to this folder?"
+            )
+        segments.write(segment, path)
 
     def segment(self, name: str) -> Segment:
         """A segment, read once.
@@ -169,7 +179,7 @@ class Preferences:
             try:
                 yield _answer(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
-                if number == len(lines) or _cut(line):
+                if _cut(line):
                     continue  # cut by a loss of power
                 raise ConfigError(
                     f"{quote(str(self.file), 120)}: line {number} is no answer ({error}); correct or remove it"
@@ -195,4 +205,5 @@ def _answer(content: Any) -> Answer:
 
 def _cut(line: bytes) -> bool:
     """Whether a line is the beginning of an answer, whose end is missing."""
-    return line.startswith(b'{"schema"') and not line.rstrip().endswith(b"}")
+    start = b'{"schema"'
+    return (line.startswith(start) or start.startswith(line)) and not line.rstrip().endswith(b"}")

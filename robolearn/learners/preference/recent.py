@@ -56,9 +56,10 @@ class Recent:
         source: str,
         dt: float,
         columns: Columns,
+        units: tuple[np.ndarray | None, np.ndarray | None] = (None, None),
     ) -> list[Segment]:
         """At most `count` segments, drawn at random: each is within one episode, whose last step may be its own, and
-        has valid steps only. Waits for the device."""
+        has valid steps only. `units`: scale and offset of the actions. Waits for the device."""
         if not self._rows:
             return []
         rows = {name: value.cpu().numpy() for name, value in self._rows.items()}
@@ -83,6 +84,8 @@ class Recent:
                     dt,
                     source,
                     {group: list(items) for group, items in columns.items()},
+                    scale=units[0],
+                    offset=units[1],
                 )
             )
         return out

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from robolearn.core.columns import units_of
+from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.shards import ONE, Shards
 from robolearn.envs.state import Tensor
@@ -32,6 +34,9 @@ from robolearn.tasks.mdp.context import Random
 
 FURTHER = 4
 """Where the reward is learned further, it takes this part of the passes over the answers."""
+
+MOSTLY = 0.9
+"""Share of equal answers from which on this is noted."""
 
 
 def preference_rewards(
@@ -84,6 +89,7 @@ class PreferenceRewards:
                     f"{did_you_mean(name, self.widths)}; valid: {listing(self.widths)}"
                 )
         self.columns = columns_of(env)
+        self.units = units_of(env) if isinstance(env, Env) else (None, None)
         script = config.preference_script
         self.judge: Judge | None = (
             None if script is None else judges.load(script, "learner.preference_script=")
@@ -104,13 +110,24 @@ class PreferenceRewards:
         """Their answers, as `Answer.target`."""
         self.model: Ensemble | None = None
         self.accuracy = math.nan
-        self.tag = ""
-        """Begins the names of this run's segments."""
+        self.tag = secrets.token_hex(4)
+        """In the names of the segments that this run makes: RUN, and after it went on from an older checkpoint
+        RUN.BRANCH."""
+        self.left: dict[str, int] = {}
+        """By the tags it had before, the iteration that it went on from with another."""
         self.recent: Recent | None = None
         """The last steps of some environments, of which the script compares segments."""
         if self.judge is not None:
             steps = max(1, round(config.preference_seconds / env.dt))
+            if steps > env.max_episode_steps:
+                raise ConfigError(
+                    f"learner.preference_seconds={config.preference_seconds:g} is {steps} control steps, and an "
+                    f"episode has {env.max_episode_steps}; use up to {env.max_episode_steps * env.dt:g}"
+                )
             self.recent = Recent(steps, env.num_envs, self.device)
+        self._notes: list[str] = []
+        self._said: set[str] = set()
+        """What was noted, which is not said again."""
         self._numbers = torch.zeros(3, dtype=torch.float64, device=self.device)
         found = [answer for answer in self.folder.answers().values() if answer.target is not None]
         if self.judge is None and len(found) < 2:
@@ -178,6 +195,16 @@ class PreferenceRewards:
         }
         return found if math.isnan(self.accuracy) else found | {"preference/accuracy": self.accuracy}
 
+    def notes(self) -> list[str]:
+        """Lines for the user since the last time."""
+        out, self._notes = self._notes, []
+        return out
+
+    def _note_once(self, about: str, line: str) -> None:
+        if about not in self._said:
+            self._said.add(about)
+            self._notes.append(line)
+
     # ------------------------------------------------------------------ answers
 
     def _take_up(self) -> None:
@@ -210,13 +237,30 @@ class PreferenceRewards:
             self.config.preference_bootstrap,
         )
         self.accuracy = self.model.accuracy(data)
+        equal = sum(target == 0.5 for target in targets)
+        if equal >= MOSTLY * len(targets):
+            self._note_once(
+                "equal",
+                f"{equal} of {len(targets)} answers in {quote(str(self.folder.folder), 120)} are equal: the learned "
+                "reward tells little, and stays small",
+            )
         self.pairs, self.targets = pairs, targets
 
     def _of_later(self, pair: Pair) -> bool:
-        """Whether a pair has a segment of an iteration of this run that is yet to come: the run was resumed from before
-        it."""
-        found = [re.fullmatch(rf"train-{self.tag}-(\d+)-\d+", name) for name in pair] if self.tag else []
-        return any(match is not None and int(match[1]) > self.iteration for match in found)
+        """Whether a pair has a segment that this run made after the point that it was resumed from, or that another one
+        made which went on from one of its checkpoints: the answer is not of this history."""
+        last = {**self.left, self.tag: self.iteration}
+        found = [match for name in pair if (match := _MADE.fullmatch(name)) is not None]
+        mine = [match for match in found if _run_of(match[1]) == _run_of(self.tag)]
+        return any(int(match[2]) > last.get(match[1], -1) for match in mine)
+
+    def _leave_tag(self, after: int) -> None:
+        """Name segments anew where the folder has some of this tag of iterations later than `after`: their files are
+        kept, with their answers."""
+        found = [_MADE.fullmatch(name) for name in self.folder.names()]
+        if any(match is not None and match[1] == self.tag and int(match[2]) > after for match in found):
+            self.left[self.tag] = after
+            self.tag = f"{_run_of(self.tag)}.{secrets.token_hex(4)}"
 
     def _ask(self, judge: Judge) -> None:
         """Let the script compare segments of the last batches with each other and with older ones."""
@@ -226,10 +270,16 @@ class PreferenceRewards:
         if count <= 0:
             return
         assert self.recent is not None
-        self.tag = self.tag or secrets.token_hex(4)
+        self._leave_tag(self.iteration - 1)  # another run may have gone on from the same checkpoint
         named = f"train-{self.tag}-{self.iteration:06d}"
         source = f"training, iteration {self.iteration}"
-        made = self.recent.segments(2 * count, self.draws, named, source, self.dt, self.columns)
+        made = self.recent.segments(2 * count, self.draws, named, source, self.dt, self.columns, self.units)
+        if not made:
+            self._note_once(
+                "no segment",
+                f"learner.preference_script: no episode went on for preference_seconds={c.preference_seconds:g} "
+                f"up to iteration {self.iteration}, so there is nothing to compare; shorter segments may be",
+            )
         fresh = {segment.name: segment for segment in made}
         older = list(dict.fromkeys(name for pair in self.pairs for name in pair))
         if older:
@@ -253,6 +303,28 @@ class PreferenceRewards:
 
     # ------------------------------------------------------------------ resuming
 
+    def _require_same_networks(self, model: Mapping[str, Tensor]) -> None:
+        """Raise ConfigError where saved networks are of other sizes than the settings say; names the setting."""
+        weights = [model[f"weights.{i}"] for i in range(sum(name.startswith("weights.") for name in model))]
+        if not weights or any(weight.ndim != 3 for weight in weights):
+            raise ConfigError("the checkpoint's networks of the learned reward are damaged")
+        c, inputs = self.config, sum(self.widths[name] for name in self.groups)
+        pairs = (
+            ("preference_members", len(weights[0]), c.preference_members),
+            ("preference_hidden", [w.shape[2] for w in weights[:-1]], list(c.preference_hidden)),
+            (
+                "preference_groups",
+                f"groups with {weights[0].shape[1]} columns",
+                f"groups with {inputs} columns",
+            ),
+        )
+        for name, before, now in pairs:
+            if before != now:
+                raise ConfigError(
+                    f"learner.{name} was {before} in the checkpoint and is now {now}; the learned reward goes on with "
+                    "the networks that it has"
+                )
+
     def entries(self) -> dict[str, Any]:
         """The entries of a learner's state: `preferences`, and `recent`, which belongs to the simulation."""
         recent = {} if self.recent is None else {"recent": self.recent.state_dict()}
@@ -268,6 +340,7 @@ class PreferenceRewards:
             "model": None if self.model is None else self.model.saved(),
             "accuracy": self.accuracy,
             "tag": self.tag,
+            "left": dict(self.left),
             "random": self.random.state(),
             "draws": _plain(self.draws),
         }
@@ -283,15 +356,27 @@ class PreferenceRewards:
         self.iteration, self.asked = int(state["iteration"]), int(state["asked"])
         self.pairs = [(first, second) for first, second in state["pairs"]]
         self.targets = list(state["targets"])
-        self.accuracy, self.tag = float(state["accuracy"]), str(state["tag"])
+        self.accuracy, self.tag = float(state["accuracy"]), str(state["tag"]) or self.tag
+        self.left = {str(tag): int(last) for tag, last in state.get("left", {}).items()}
+        self._leave_tag(self.iteration)
         self.model = None
         if state["model"] is not None:
             c, inputs = self.config, sum(self.widths[name] for name in self.groups)
             self.model = Ensemble(inputs, c.preference_members, c.preference_hidden, Random(0, self.device))
-            self.model.load_state_dict(state["model"])
+            before = {"steps": torch.zeros(())}  # of a checkpoint that does not have it
+            self._require_same_networks(state["model"])
+            self.model.load_state_dict({**before, **state["model"]})
         if self.random.fits(state["random"]):
             self.random.set_state(state["random"])
         self.draws.bit_generator.state = _full(state["draws"])
+
+
+_MADE = re.compile(r"train-([0-9a-f]+(?:\.[0-9a-f]+)?)-(\d+)-\d+")
+"""Name of a segment that a training made: tag, iteration, number."""
+
+
+def _run_of(tag: str) -> str:
+    return tag.partition(".")[0]
 
 
 def _plain(generator: np.random.Generator) -> dict[str, Any]:

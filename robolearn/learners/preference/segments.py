@@ -10,13 +10,16 @@ A file of NumPy arrays, read without pickles:
     actions           (T, A)      as the policy drew them
     rewards           (T,)        the task's reward in each step
     metric.<name>     (T,)        the task's metrics after each step; nan where one does not count. May be missing
+    action_scale, action_offset  (A,)  joint target = offset + scale x action. May be missing
     pose.<entity>.<field>  (T + 1, ...)  base_pos, base_quat, joint_pos, for the film. May be missing
 """
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +33,13 @@ from robolearn.files import replacing
 
 SCHEMA = 1
 OBS, METRIC, POSE = "obs.", "metric.", "pose."
+SCALE, OFFSET = "action_scale", "action_offset"
+
+DAMAGED = (
+    *(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error),
+    *(NotImplementedError, RuntimeError),
+)
+"""What reading a damaged, or an encrypted, archive raises."""
 
 Columns = Mapping[str, list[tuple[str, int]]]
 """By observation group, the names and widths of its items, in order."""
@@ -56,6 +66,10 @@ class Segment:
     """(T,) the task's metrics after each step; none in segments that a training has recorded."""
     poses: dict[str, np.ndarray] = field(default_factory=dict)
     """(T + 1, ...) by `entity.field`; none in segments that a training has recorded."""
+    scale: np.ndarray | None = None
+    """(A,) change of each joint target by an action of 1, where it is known."""
+    offset: np.ndarray | None = None
+    """(A,) joint target of the action 0, where it is known."""
 
     @property
     def steps(self) -> int:
@@ -101,12 +115,8 @@ def columns_of(env: LearnerEnv) -> dict[str, list[tuple[str, int]]]:
     }
 
 
-def write(segment: Segment, path: Path) -> None:
-    """Write a segment's file, completely or not at all.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+def content_of(segment: Segment) -> bytes:
+    """A segment's file; equal segments have equal ones."""
     content = {
         "schema": np.int64(SCHEMA),
         "dt": np.float64(segment.dt),
@@ -114,12 +124,30 @@ def write(segment: Segment, path: Path) -> None:
         "columns": np.array(json.dumps(segment.columns)),
         "actions": segment.actions.astype(np.float32),
         "rewards": segment.rewards.astype(np.float32),
+        **{name: value.astype(np.float32) for name, value in _units(segment).items()},
         **{OBS + name: value.astype(np.float32) for name, value in segment.observations.items()},
         **{METRIC + name: value.astype(np.float32) for name, value in segment.metrics.items()},
         **{POSE + name: value.astype(np.float32) for name, value in segment.poses.items()},
     }
-    with replacing(path) as part, part.open("wb") as file:
-        np.savez_compressed(file, **content)  # type: ignore[arg-type]
+    file = io.BytesIO()
+    np.savez_compressed(file, **content)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def _units(segment: Segment) -> dict[str, np.ndarray]:
+    """Scale and offset of the actions, where they are known, by their names in the file."""
+    both = {SCALE: segment.scale, OFFSET: segment.offset}
+    return {name: value for name, value in both.items() if value is not None}
+
+
+def write(segment: Segment, path: Path) -> None:
+    """Write a segment's file, completely or not at all.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    with replacing(path) as part:
+        part.write_bytes(content_of(segment))
 
 
 def read(path: Path) -> Segment:
@@ -134,7 +162,7 @@ def read(path: Path) -> Segment:
     try:
         with np.load(path, allow_pickle=False) as file:
             content = {name: file[name] for name in file.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise ConfigError(f"{shown} is damaged, or no segment: {error}") from error
     try:
         if int(content["schema"]) != SCHEMA:
@@ -157,18 +185,23 @@ def read(path: Path) -> Segment:
             columns,
             those(METRIC),
             those(POSE),
+            content.get(SCALE),
+            content.get(OFFSET),
         )
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ConfigError(f"{shown} is no segment: {type(error).__name__} {error}") from error
     _check(found, shown)
     return found
 
 
 def _check(segment: Segment, shown: str) -> None:
-    steps = segment.steps
+    if not segment.actions.ndim or not np.isfinite(segment.dt) or segment.dt <= 0:
+        raise ConfigError(f"{shown}: dt must be a positive number and actions have a row a step")
+    steps, width = segment.steps, segment.actions.shape[-1]
     lengths = {
         "actions": (segment.actions, steps, 2),
         "rewards": (segment.rewards, steps, 1),
+        **{name: (value, width, 1) for name, value in _units(segment).items()},
         **{OBS + name: (value, steps + 1, 2) for name, value in segment.observations.items()},
         **{METRIC + name: (value, steps, 1) for name, value in segment.metrics.items()},
         **{POSE + name: (value, steps + 1, 2) for name, value in segment.poses.items()},

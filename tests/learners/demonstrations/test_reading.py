@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from robolearn.errors import ConfigError
 from robolearn.learners.demonstrations import npz
 from robolearn.learners.demonstrations.demonstrations import Demonstrations, returns
 from robolearn.learners.demonstrations.reading import Wanted, load
+from robolearn.learners.preference import segments
 
 POLICY = np.arange(10, dtype=np.float32).reshape(5, 2)
 ACTION = np.array([[0.1], [0.2], [0.3], [0.4], [0.5]], np.float32)
@@ -132,6 +136,10 @@ def test_rewards_and_optional_groups_that_one_file_lacks_are_left_out(tmp_path):
     found = load([first, second], Wanted({"policy": 2, "critic": 2}, 1, optional=("critic",)))
     assert set(found.observations) == {"policy"}
     assert found.reward is None
+    assert [("'critic'" in line, line.startswith("rewards"), "b.npz" in line) for line in found.notes] == [
+        (True, False, True),
+        (False, True, True),
+    ]
 
 
 def test_joint_targets_become_actions(tmp_path):
@@ -182,6 +190,16 @@ BAD = [
     ({"control_dt": np.float64(0.1)}, "task.control_dt=0.1"),
     ({"columns__policy": np.array(["x", "z"])}, "'z'"),
     ({"action_scale": np.array([2.0]), "action_offset": np.array([0.0])}, "action_scale"),
+    ({"control_dt": np.zeros(0)}, "control_dt"),
+    ({"control_dt": np.float64(np.nan)}, "control period is nan"),
+    ({"control_dt": np.array(["fast"])}, "control_dt"),
+    ({"action_scale": np.zeros(0)}, "action_scale"),
+    ({"action_scale": np.ones((1, 1))}, "action_scale"),
+    ({"action_offset": np.float64(1)}, "action_offset"),
+    ({"action_offset": np.array([np.inf])}, "action_offset"),
+    ({"actions": np.float32(1)}, "actions"),
+    ({"observations__policy": np.float32(1)}, "policy"),
+    ({"terminated": np.array(["yes"] * 5)}, "terminated"),
     (
         {"actions": ACTION[:0], "observations__policy": POLICY[:0], "rewards": REWARD[:0]}
         | {"terminated": TERMINATED[:0], "truncated": TRUNCATED[:0]},
@@ -250,7 +268,118 @@ def test_episodes_of_one_hdf5_file_hold_the_same(tmp_path):
     with h5py.File(path, "a") as file:
         del file["data/demo_10/obs/right"]
     with pytest.raises(ConfigError, match="obs/right"):
-        load([path], WANTED, {"policy": ("left",)})
+        load([path], WANTED, {"policy": ("left", "right")})
+    # What is not asked for need not be alike.
+    assert load([path], Wanted({"policy": 1}, 1), {"policy": ("left",)}).lengths == (2, 3)
+    with pytest.raises(ConfigError, match="'up'") as caught:
+        load([path], Wanted({"policy": 1}, 1), {"policy": ("up",)})
+    assert "right" in str(caught.value)
+
+
+def _replaced(name: str, value: object) -> Callable[[Any, Any], None]:
+    def change(file: Any, h5py: Any) -> None:
+        del file[name]
+        if value is None:
+            file.create_group(name)
+        elif isinstance(value, str):
+            file[name] = h5py.SoftLink(value)
+        else:
+            file[name] = value
+
+    return change
+
+
+HDF5 = [
+    (_replaced("data/demo_9/actions", None), "demo_9"),
+    (_replaced("data/demo_9/actions", np.float32(1)), "demo_9/actions"),
+    (_replaced("data/demo_9/obs/left", np.float32(1)), "obs/left"),
+    (_replaced("data/demo_9/obs/left", "/nowhere"), "obs/left"),
+    (_replaced("data/demo_9/obs/left", None), "obs/left"),
+    (_replaced("data/demo_9/obs", "/nowhere"), "demo_9"),
+    (_replaced("data/demo_9/rewards", None), "demo_9/rewards"),
+    (_replaced("data/demo_9/rewards", np.ones(3)), "demo_9/rewards"),
+    (_replaced("data/demo_9/terminated", b"yes"), "demo_9/terminated"),
+    (_replaced("data/demo_9/terminated", "/nowhere"), "demo_9/terminated"),
+]
+
+
+@pytest.mark.parametrize(("change", "named"), HDF5, ids=range(len(HDF5)))
+def test_a_damaged_hdf5_file_is_refused_by_field(change, named, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    path = hdf5_file(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        change(file, h5py)
+    with pytest.raises(ConfigError, match=named) as caught:
+        load([path], WANTED, {"policy": ("left", "right")})
+    assert "a.hdf5" in str(caught.value)
+
+
+def test_what_an_hdf5_file_holds_beside_what_is_asked_for_does_not_matter(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    path = hdf5_file(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        file["data/demo_9/obs/scalar"] = 1.0
+        file["data/demo_9/obs/text"] = "hello"
+        file["data/demo_9/obs/gone"] = h5py.SoftLink("/nowhere")
+        file["data/demo_9/obs/image"] = np.zeros((2, 4, 4, 3))
+        file["data/broken"] = h5py.SoftLink("/nowhere")
+    require_both_episodes(load([path], WANTED, {"policy": ("left", "right")}))
+
+
+def _column(name: str, values: list[object], kind: str = "float32") -> Callable[[Any, Any], Any]:
+    def change(table: Any, pa: Any) -> Any:
+        of = getattr(pa, kind)() if kind != "pairs" else pa.list_(pa.float32(), 2)
+        return table.set_column(table.column_names.index(name), name, pa.array(values, of))
+
+    return change
+
+
+LEROBOT = [
+    (_column("next.reward", [[1, 2]] * 5, "pairs"), r"next\.reward"),
+    (_column("episode_index", [0, None, 1, 1, 1], "int64"), "episode_index"),
+    (_column("episode_index", [[1, 2]] * 5, "pairs"), "episode_index"),
+    (_column("action", [[1, 2], None, [1, 2], [1, 2], [1, 2]], "pairs"), "action"),
+    (lambda table, pa: table.slice(0, 0), "no episode"),
+]
+
+
+@pytest.mark.parametrize(("change", "named"), LEROBOT, ids=range(len(LEROBOT)))
+def test_a_damaged_lerobot_folder_is_refused_by_column(change, named, tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    folder = Path(lerobot_folder(tmp_path / "set", "v3.0"))
+    file = folder / "data" / "chunk-000" / "file-000.parquet"
+    pq.write_table(change(pq.read_table(file), pa), file)
+    with pytest.raises(ConfigError, match=named):
+        load([str(folder)], WANTED, {"policy": ("observation.state",)})
+
+
+def damaged_archives(path: Path) -> list[Path]:
+    """An archive whose content does not decompress, one with an unknown compression, and an encrypted one."""
+    whole = path.read_bytes()
+    out = []
+    with zipfile.ZipFile(path) as archive:
+        info = archive.infolist()[1]
+    start = info.header_offset
+    body = start + 30 + sum(int.from_bytes(whole[start + i : start + i + 2], "little") for i in (26, 28))
+    central = whole.find(b"PK\x01\x02")
+    for name, at, value in (
+        ("zlib", body, b"\xff" * 8),
+        ("method", central + 10, b"\x63\x00"),
+        ("encrypted", central + 8, b"\x01\x00"),
+    ):
+        out.append(path.with_name(f"{name}.npz"))
+        out[-1].write_bytes(whole[:at] + value + whole[at + len(value) :])
+    return out
+
+
+def test_damaged_archives_are_refused_by_name(tmp_path):
+    np.savez_compressed(tmp_path / "whole.npz", **content())
+    require_both_episodes(load([str(tmp_path / "whole.npz")], WANTED))
+    for file in damaged_archives(tmp_path / "whole.npz"):
+        with pytest.raises(ConfigError, match=file.name):
+            load([str(file)], WANTED)
+        with pytest.raises(ConfigError, match=file.name):
+            segments.read(file)
 
 
 def test_the_control_frequency_of_an_hdf5_file_must_be_the_tasks(tmp_path):

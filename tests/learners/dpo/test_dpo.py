@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,6 +60,7 @@ def test_equal_pairs_do_not_count_for_agreement():
     assert agreement(first, second, torch.tensor([1.0, 1.0, 0.0])).item() == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_the_policy_starts_as_the_reference_and_comes_to_prefer_what_was_preferred(make_env, trained, folder):
     env = make_env(CartpoleBalance(), num_envs=8)
     settings = DPOConfig(reference=str(trained), preferences=str(folder), num_steps=4, learning_rate=1e-2)
@@ -122,3 +125,21 @@ def test_what_it_needs_is_named(make_env, trained, folder, tmp_path):
         DPO(env, DPOConfig(reference="pretrained:humanoid_walk", preferences=str(folder)))
     with pytest.raises(ConfigError, match="ranks"):
         DPO(env, DPOConfig(reference=str(trained), preferences=str(folder)), shards=Shards(2))
+
+
+def test_weights_are_refused_by_name(trained, folder, tmp_path):
+    words = [*SMALL, "learner=dpo", f"learner.reference={trained}", f"learner.preferences={folder}"]
+    with pytest.raises(ConfigError, match="weights="):
+        train(config.resolve([*words, f"weights={trained}", f"output={tmp_path / 'run'}"]))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("change", [{"dt": 0.01}, {"scale": np.full(1, 99.0)}, {"offset": np.full(1, 99.0)}])
+def test_segments_with_actions_of_another_unit_are_refused(make_env, trained, tmp_path, change):
+    folder = Preferences(fill(tmp_path / "p", pairs=3))
+    segment = folder.segment("b2")
+    folder.path("b2").unlink()
+    folder.add(dataclasses.replace(segment, **change))
+    env = make_env(CartpoleBalance(), num_envs=4)
+    with pytest.raises(ConfigError, match="segment b2"):
+        DPO(env, DPOConfig(reference=str(trained), preferences=str(folder.folder)))

@@ -57,7 +57,7 @@ def recorded(path: Path, noise: float = 0.0, **changes: object) -> str:
     return str(path)
 
 
-def settings(path: str, **more: object) -> CloneConfig:
+def settings(path: str | tuple[str, ...], **more: object) -> CloneConfig:
     usual = {
         "num_steps": 4,
         "minibatch_size": 20,
@@ -379,3 +379,16 @@ def test_a_run_ends_with_a_checkpoint_where_the_clone_no_longer_improves(tmp_pat
     iterations = load(tmp_path / "run" / "latest.pt")["iter"]
     assert 3 <= iterations < 5000
     assert f"finished at iteration {iterations}" in capsys.readouterr().out
+
+
+def test_one_episode_and_what_a_file_lacks_are_noted_once(make_env, tmp_path):
+    ends = np.arange(STEPS * EPISODES) == STEPS * EPISODES - 1
+    one = recorded(tmp_path / "one.npz", terminated=ends, truncated=~ends & ends)
+    env = make_env(CartpoleBalance(), num_envs=4)
+    learner = Clone(env, settings(one))
+    found = [learner.iterate(env).notes for _ in range(2)]
+    assert ["learner.held_out" in line for line in found[0]] == [True]
+    assert found[1] == []
+    two = recorded(tmp_path / "two.npz", rewards=None)
+    notes = Clone(env, settings((one, two))).iterate(env).notes
+    assert [line.startswith("rewards") and "two.npz" in line for line in notes] == [True]

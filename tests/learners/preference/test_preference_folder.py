@@ -109,6 +109,19 @@ def test_a_line_that_a_loss_of_power_has_cut_is_left_out_and_the_next_one_is_not
     assert list(folder.answers()) == [("a", "b"), ("e", "f")]
 
 
+def test_a_last_line_that_is_not_cut_but_wrong_is_refused_as_any_other(tmp_path):
+    folder = Preferences(tmp_path, create=True)
+    folder.append(Answer(("a", "b"), 1, "person"))
+    whole = folder.file.read_bytes()
+    for cut in (b"{", b'{"sch', b'{"schema": 1, "pair"'):
+        folder.file.write_bytes(whole + cut)
+        assert list(folder.answers()) == [("a", "b")]
+    for wrong in (b"hello", b'{"schema": 2, "pair": ["a", "b"]}'):
+        folder.file.write_bytes(whole + wrong)
+        with pytest.raises(ConfigError, match="line 2"):
+            folder.answers()
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -129,6 +142,16 @@ def test_a_line_that_is_no_answer_is_refused_by_its_number(tmp_path, line):
         file.write(line + "\n")
     with pytest.raises(ConfigError, match="line 2"):
         folder.answers()
+
+
+def test_a_segment_is_not_overwritten_by_another_one(tmp_path):
+    folder = Preferences(tmp_path, create=True)
+    folder.add(made())
+    folder.add(made())
+    before = folder.path("a").read_bytes()
+    with pytest.raises(ConfigError, match=r"a\.npz"):
+        folder.add(made(steps=4))
+    assert folder.path("a").read_bytes() == before
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):

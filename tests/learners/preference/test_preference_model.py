@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from robolearn.learners.preference.choose import choose
+from robolearn.learners.preference.choose import choose, held_out
 from robolearn.learners.preference.ensemble import Compared, Ensemble, bradley_terry
 from robolearn.tasks.mdp.context import Random
 
@@ -99,6 +99,57 @@ def test_a_shorter_segment_counts_its_own_steps_only():
     assert model.returns(observations, counted).tolist() == [[pytest.approx(7 / 3), pytest.approx(1 / 3)]]
 
 
+def test_sums_are_divided_by_the_steps_of_the_longest_segment_that_was_first_learned_from():
+    model = linear([[1.0]])
+    model.steps.fill_(2.0)
+    assert model.returns(torch.tensor([[[1.0], [2.0], [4.0]]]), torch.ones(1, 3)).tolist() == [[3.5]]
+    observations = torch.randn(2, 3, 1, generator=torch.Generator().manual_seed(1))
+    model = Ensemble(1, 2, (4,), Random(1, CPU))
+    model.fit(compared(observations, [0], [1], [1.0]), Random(1, CPU), 1)
+    model.fit(compared(observations.repeat(1, 4, 1), [0], [1], [1.0]), Random(1, CPU), 1)
+    assert float(model.steps) == 3.0
+
+
+def test_accuracy_is_that_of_the_reward_that_is_given_also_where_lengths_differ():
+    model = linear([[1.0]])
+    # Rewards 1, 1, 1, 1 and 2, 2: the longer one has the larger sum, 4 and 4.5 - as long as no mean is taken off.
+    observations = torch.tensor([[[1.0], [1.0], [1.0], [1.5]], [[2.0], [2.0], [0.0], [0.0]]])
+    data = compared(observations, [0], [1], [1.0])
+    data.counted[1, 2:] = 0.0
+    data.held_out[:] = True
+    model.normalize(data.rows(), centered=False)
+    assert model.mean.tolist() == [[0.0]]
+    assert model.accuracy(data) == 1.0
+    model.normalize(data.rows(), centered=True)
+    assert model.accuracy(data) == 0.0
+    model.fit(data, Random(1, CPU), 0)
+    assert model.mean.tolist() == [[0.0]]
+    # Networks of rewards x and -10 x: their mean falls with x, that of the normalized ones is 0.
+    model = linear([[1.0], [-10.0]])
+    data = compared(torch.tensor([[[1.0]], [[-1.0]]]), [1], [0], [1.0])
+    data.held_out[:] = True
+    model.normalize(data.rows())
+    assert model.accuracy(data) == 0.0
+
+
+def test_equal_answers_alone_make_no_large_reward():
+    observations = torch.randn(40, 10, 3, generator=torch.Generator().manual_seed(1))
+    data = compared(observations, list(range(20)), list(range(20, 40)), [0.5] * 20)
+    model = Ensemble(3, 5, (64, 64), Random(1, CPU))
+    model.fit(data, Random(1, CPU), 40)
+    assert float(model.reward(observations)[0].std()) < 0.3
+
+
+def test_the_reward_of_networks_that_hardly_vary_is_enlarged_no_more_than_tenfold():
+    model = linear([[0.01], [0.01]])
+    model.normalize(torch.tensor([[-1.0], [1.0]]))
+    assert model.reward(torch.tensor([[1.0]]))[0].tolist() == pytest.approx([0.1])
+    # Two opposite ones: their mean, 0.005 x on a scale of 1, is divided by 0.1 at the least.
+    model = linear([[1.01], [-1.0]])
+    model.normalize(torch.tensor([[-1.0], [1.0]]))
+    assert abs(model.reward(torch.tensor([[1.0]]))[0].item()) < 1e-5
+
+
 def test_equal_answers_make_two_rewards_equal():
     observations = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[0.0, 0.0]]])
     # The first two are equal, and each is better than the third.
@@ -168,6 +219,25 @@ def test_accuracy_counts_held_out_pairs_that_are_not_equal():
     assert model.accuracy(data) == 0.5
     data.held_out[:] = False
     assert math.isnan(model.accuracy(data))
+
+
+def test_held_out_pairs_depend_on_their_names_alone():
+    pairs = [(f"a{i}", f"b{i}") for i in range(2000)]
+    found = held_out(pairs)
+    assert 0.07 < sum(found) / len(found) < 0.13
+    assert held_out([(second, first) for first, second in pairs]) == found
+    assert held_out(pairs[500:]) == found[500:]
+    # What is random in the names of a training's segments does not count.
+    one, two = (
+        [(f"train-{tag}-000010-{i:04d}", f"train-{tag}-000010-{i + 1:04d}") for i in range(200)]
+        for tag in ("0a1b2c3d", "99999999.0a1b2c3d")
+    )
+    assert held_out(one) == held_out(two)
+    out = pairs[found.index(True)]
+    assert held_out([out]) == [False]  # one must be learned from
+    few = [pair for pair, is_out in zip(pairs, found, strict=True) if not is_out][:10]
+    assert sum(held_out(few)) == 1
+    assert sum(held_out(few[:9])) == 0
 
 
 def test_pairs_are_chosen_where_the_networks_disagree():

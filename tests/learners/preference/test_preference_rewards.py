@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import shutil
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from robolearn import cli, config
+from robolearn.core.columns import units_of
 from robolearn.core.shards import Shards
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
@@ -166,6 +168,52 @@ def test_a_resumed_run_with_a_script_has_the_bits_of_one_in_one_go(folder, scrip
     assert len(Preferences(tmp_path / "one").answers()) == 27
 
 
+@pytest.mark.slow
+def test_a_run_that_goes_on_from_an_older_checkpoint_leaves_segments_and_takes_up_no_answer_about_others(
+    make_env, script, tmp_path
+):
+    def made(name: str, seed: int) -> PPO:
+        env = make_env(CartpoleBalance(), num_envs=4)
+        settings = {"preferences": str(tmp_path / name), "preference_script": script, **FEW}
+        more = {"preference_interval": 1, "preference_seconds": 0.04, "preference_pairs": 3}
+        return PPO(env, PPOConfig(num_steps=8, minibatch_size=32, **settings, **more), seed), env
+
+    learner, env = made("p", 1)
+    folder = Preferences(tmp_path / "p")
+    states = [learner.state_dict()]
+    for _ in range(3):
+        learner.iterate(env)
+        states.append(copy.deepcopy(learner.state_dict()))
+    files = {name: folder.path(name).read_bytes() for name in folder.names()}
+    assert len(learner.preferences.pairs) == 9
+    for start in (0, 1, 2):
+        again, env = made("p", 2)  # another seed: other behaviour
+        again.load_state_dict(states[start])
+        known = set(again.preferences.pairs)
+        assert len(known) == 3 * start
+        again.iterate(env)
+        again.iterate(env)
+        assert len(again.preferences.pairs) == 3 * (start + 2)
+        new = {name for pair in set(again.preferences.pairs) - known for name in pair}
+        old = {name for pair in known for name in pair}
+        assert not (new - old) & files.keys()
+        # A rollback of a rollback.
+        later = copy.deepcopy(again.state_dict())
+        again.iterate(env)
+        again.load_state_dict(later)
+        again.iterate(env)
+        assert len(again.preferences.pairs) == 3 * (start + 3)
+    assert all(folder.path(name).read_bytes() == content for name, content in files.items())
+    # Two runs from one checkpoint, side by side: each has its own.
+    (one, env), (two, other) = made("q", 3), made("q", 4)
+    state = one.state_dict()
+    two.load_state_dict(copy.deepcopy(state))
+    for _ in range(2):
+        one.iterate(env)
+        two.iterate(other)
+    assert [len(each.preferences.pairs) for each in (one, two)] == [6, 6]
+
+
 def test_a_script_starts_from_nothing_and_keeps_to_its_limit(script, tmp_path):
     words = words_of(tmp_path / "new", script, tmp_path / "run", 6)
     run = train(config.resolve([*words, "learner.preference_max_pairs=7"]))
@@ -255,6 +303,60 @@ def test_what_cannot_be_learned_is_refused_by_name(make_env, folder, tmp_path, s
         train(
             config.resolve([*base, f"learner.preferences={folder}", "mode=async", f"output={tmp_path / 'a'}"])
         )
+
+
+def test_segments_longer_than_an_episode_are_refused_and_an_asking_without_a_segment_is_noted_once(
+    make_env, script, tmp_path
+):
+    env = make_env(CartpoleBalance(episode_length_s=0.4), num_envs=4)
+    given = {"preferences": str(tmp_path / "p"), "preference_script": script, "preference_interval": 1, **FEW}
+    with pytest.raises(ConfigError, match="preference_seconds"):
+        PPO(env, PPOConfig(num_steps=4, preference_seconds=0.5, **given))
+    # Four steps so far, and a segment has ten.
+    learner = PPO(env, PPOConfig(num_steps=4, minibatch_size=16, preference_seconds=0.2, **given))
+    found = [learner.iterate(env).notes for _ in range(2)]
+    assert ["preference_seconds" in line for line in found[0]] == [True]
+    assert found[1] == []
+
+
+def test_nearly_equal_answers_are_noted(make_env, tmp_path):
+    folder = fill(tmp_path / "p", pairs=10)
+    for i in range(9):
+        Preferences(folder).append(Answer((f"a{i}", f"b{i}"), "equal", "person"))
+    env = make_env(CartpoleBalance(), num_envs=4)
+    learner = PPO(env, PPOConfig(num_steps=4, minibatch_size=16, preferences=str(folder), **FEW))
+    assert ["9 of 10" in line for line in learner.iterate(env).notes] == [True]
+    assert learner.iterate(env).notes == []
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"preference_members": 3}, "preference_members"),
+        ({"preference_hidden": (9,)}, "preference_hidden"),
+        ({"preference_hidden": (8, 8)}, "preference_hidden"),
+        ({"preference_groups": ("policy",)}, "preference_groups"),
+    ],
+)
+def test_resuming_with_other_networks_names_the_setting(make_env, folder, change, named):
+    env = make_env(CartpoleBalance(), num_envs=4)
+    given = {"num_steps": 4, "minibatch_size": 16, "preferences": str(folder), **FEW}
+    learner = PPO(env, PPOConfig(**given))
+    learner.iterate(env)
+    other = PPO(env, PPOConfig(**{**given, **change}))
+    with pytest.raises(ConfigError, match=named):
+        other.load_state_dict(learner.state_dict())
+
+
+def test_segments_of_a_training_hold_scale_and_offset_of_the_actions(make_env, script, tmp_path):
+    env = make_env(CartpoleBalance(), num_envs=4)
+    given = {"preferences": str(tmp_path / "p"), "preference_script": script, "preference_interval": 1, **FEW}
+    PPO(env, PPOConfig(num_steps=8, minibatch_size=32, preference_seconds=0.04, **given)).iterate(env)
+    folder = Preferences(tmp_path / "p")
+    segment = folder.segment(folder.names()[0])
+    scale, offset = units_of(env)
+    assert segment.scale.tolist() == scale.tolist()
+    assert segment.offset.tolist() == offset.tolist()
 
 
 def test_a_script_that_answers_something_else_ends_the_run(make_env, tmp_path, script):
