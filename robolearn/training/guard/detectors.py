@@ -16,7 +16,7 @@ from robolearn.config.guarding import GuardConfig
 
 SMOOTH = 5
 """Iterations over which reward and success are averaged."""
-SHARE = 0.25
+SHARE = 0.15
 """Share of the longest episode that success over whole episodes is averaged over, at least: where few episodes end in
 an iteration, their lengths scatter."""
 LEAST, SOME = 0.05, 0.03
