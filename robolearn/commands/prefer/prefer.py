@@ -25,6 +25,8 @@ from robolearn.training.train import set_threads
 SIZE, FPS = "480x360", 25.0
 ANSWERS: dict[Any, int | str] = {"1": 1, "2": 2, EQUAL: EQUAL, SKIP: SKIP}
 """What the page sends."""
+EVERY = 10
+"""A script's answers between two lines that say how many there are."""
 REST = 0.1
 """Pause of the loop that prepares films [s]."""
 
@@ -120,8 +122,12 @@ def _say_where(session: Session, folder: Preferences) -> None:
 
 
 def _ask_script(session: Session, folder: Preferences, judge: judges.Judge) -> None:
+    told = session.answered // EVERY
     while not session.done:
         session.refill()
+        if session.answered // EVERY > told:
+            told = session.answered // EVERY
+            print(f"{session.answered} of {session.wanted} pairs are answered", flush=True)
         (pair,) = session.open(1)
         session.answer(pair, judges.ask(judge, *(folder.segment(name) for name in pair)))
 

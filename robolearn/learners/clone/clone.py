@@ -62,6 +62,14 @@ class Clone(ImitationLearner):
         if self.recurrence is not None:
             self.recurrence = ActorRecurrence(self.recurrence.rnn, self.samples.rows.shape[1])
         self.targets = self._targets(learned, self.samples)
+        out = episodes.episodes - learned.episodes
+        read = f"{episodes.episodes} episodes of {episodes.steps} steps in all, {out} of them held out"
+        value = "the critic learns their returns"
+        if "returns" not in self.targets:
+            value = (
+                "the critic is not learned: it lacks rewards, its groups or known returns, or its weight is 0"
+            )
+        self._notes.insert(0, f"{read}; {value}")
         critic = self.critic if "returns" in self.targets else None
         self.update = Cloning(self.actor, critic, c, *self.given())
         self.estimator = self.make_estimator()
