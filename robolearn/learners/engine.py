@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from typing import ClassVar, NamedTuple, Protocol
@@ -57,6 +58,21 @@ class StepSettings(Protocol):
     @property
     def final_kl(self) -> float:
         """0 where the wanted divergence does not follow the task's curricula."""
+
+
+@dataclass
+class ConstantSteps:
+    """The settings of a learner whose step size is constant and whose steps no KL divergence stops."""
+
+    minibatch_size: int
+    learning_rate: float
+    max_grad_norm: float
+    min_learning_rate: float = 0.0
+    max_learning_rate: float = 1.0
+    desired_kl: float = 0.0
+    final_kl: float = 0.0
+    max_kl: float = 0.0
+    schedule: str = "fixed"
 
 
 class Net(NamedTuple):

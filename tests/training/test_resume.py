@@ -14,6 +14,7 @@ import torch
 
 from robolearn.cli import main
 from robolearn.training import checkpoint
+from tests.training.equal import assert_equal
 
 RUN = [
     "task=humanoid_walk",
@@ -112,22 +113,6 @@ def final(run: Path) -> dict:
     content = torch.load(run / "latest.pt", weights_only=True)
     content["infos"].pop("seconds")  # wall time differs
     return content
-
-
-def assert_equal(a, b, where: str = "") -> None:
-    """Assert that two checkpoints are equal, bit for bit."""
-    if isinstance(a, dict):
-        assert a.keys() == b.keys(), where
-        for key in a:
-            assert_equal(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), where
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_equal(x, y, f"{where}[{i}]")
-    elif isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    else:
-        assert a == b, where
 
 
 @pytest.fixture(scope="module")

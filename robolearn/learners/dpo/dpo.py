@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -24,7 +23,7 @@ from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, quote
 from robolearn.learners.dpo.config import DPOConfig
-from robolearn.learners.engine import Engine, Net
+from robolearn.learners.engine import ConstantSteps, Engine, Net
 from robolearn.learners.learner import Report
 from robolearn.learners.losses import log_prob
 from robolearn.learners.networks import deviation
@@ -52,21 +51,6 @@ def dpo_loss(first: Tensor, second: Tensor, target: Tensor, beta: float, smoothi
     return bradley_terry(beta * first, beta * second, believed)
 
 
-@dataclass
-class _Steps:
-    """What the engine needs of a learner without a KL stop and with a constant step size."""
-
-    minibatch_size: int
-    learning_rate: float
-    max_grad_norm: float
-    min_learning_rate: float = 0.0
-    max_learning_rate: float = 1.0
-    desired_kl: float = 1.0
-    final_kl: float = 0.0
-    max_kl: float = float("inf")
-    schedule: str = "fixed"
-
-
 class Update(Engine):
     """DPO's gradient steps; a sample is a pair of segments."""
 
@@ -75,7 +59,7 @@ class Update(Engine):
     def __init__(self, policy: Policy, config: DPOConfig) -> None:
         self.config, self.actor = config, policy.actor
         net = Net("actor", tuple(policy.spec.inputs), policy.actor, acts=True)
-        steps = _Steps(config.minibatch_size, config.learning_rate, config.max_grad_norm)
+        steps = ConstantSteps(config.minibatch_size, config.learning_rate, config.max_grad_norm)
         super().__init__((net,), steps, "fp32")
 
     def learn(self, tables: dict[str, Tensor], orders: Sequence[Sequence[Tensor]]) -> None:

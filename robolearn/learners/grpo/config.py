@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from robolearn.learners.ppo.config import require_reference
+from robolearn.learners.validation import require_divergences, require_networks, require_rates
 
 
 @dataclass
@@ -96,18 +96,12 @@ class GRPOConfig:
 
     def validate(self) -> None:
         """Raise ValueError for settings that contradict each other."""
-        if not self.min_learning_rate <= self.learning_rate <= self.max_learning_rate:
-            raise ValueError(
-                f"learning_rate={self.learning_rate:g} is not between min_learning_rate="
-                f"{self.min_learning_rate:g} and max_learning_rate={self.max_learning_rate:g}; widen them"
-            )
+        require_rates(self)
         if self.clip_high < self.clip:
             raise ValueError(
                 f"clip_high={self.clip_high:g} is below clip={self.clip:g}: rare good actions would gain less than "
                 "others; raise it"
             )
-        if self.max_kl < self.desired_kl:
-            raise ValueError(f"max_kl={self.max_kl:g} is below desired_kl={self.desired_kl:g}; raise it")
         if self.group_size == 1 and (
             self.baseline in ("group", "leave_one_out") or self.normalize == "group"
         ):
@@ -115,21 +109,5 @@ class GRPOConfig:
                 f"group_size=1 has nothing to compare with in baseline={self.baseline}, normalize={self.normalize}; "
                 "use 2 or more (8 and 16 are usual), or baseline=batch with normalize=batch"
             )
-        if self.reference_kl and not self.reference_coef:
-            raise ValueError(
-                f"reference_coef={self.reference_coef:g} cannot be steered to reference_kl={self.reference_kl:g}; "
-                "start from a weight above 0"
-            )
-        require_reference(self.reference, self.reference_kl)
-        if not self.actor_groups or len(set(self.actor_groups)) < len(self.actor_groups):
-            raise ValueError(
-                f"actor_groups={list(self.actor_groups)} must be one or more observation groups, each once"
-            )
-        if len(set(self.estimated_groups)) < len(self.estimated_groups):
-            raise ValueError(f"estimated_groups={list(self.estimated_groups)} names a group twice")
-        if measured := [name for name in self.estimated_groups if name in self.actor_groups]:
-            raise ValueError(f"estimated_groups={measured}: the actor observes them; leave them out")
-        for name in ("actor_hidden", "estimator_hidden"):
-            sizes = getattr(self, name)
-            if not sizes or min(sizes) < 1 or max(sizes) > 65536:
-                raise ValueError(f"{name}={list(sizes)} must be one or more layer sizes within 1..65536")
+        require_divergences(self)
+        require_networks(self)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from robolearn.learners.ppo.config import LEAST_STD
+from robolearn.learners.validation import require_networks
 
 
 @dataclass
@@ -57,20 +58,4 @@ class ImitationConfig:
 
     def validate(self) -> None:
         """Raise ValueError for settings that contradict each other."""
-        for name in ("actor_groups", "critic_groups"):
-            groups = getattr(self, name)
-            if not groups or len(set(groups)) < len(groups):
-                raise ValueError(f"{name}={list(groups)} must be one or more observation groups, each once")
-        if len(set(self.estimated_groups)) < len(self.estimated_groups):
-            raise ValueError(f"estimated_groups={list(self.estimated_groups)} names a group twice")
-        if measured := [name for name in self.estimated_groups if name in self.actor_groups]:
-            raise ValueError(f"estimated_groups={measured}: the actor observes them; leave them out")
-        if self.estimated_groups and self.rnn != "none":
-            raise ValueError(
-                f"rnn={self.rnn} with estimated_groups={list(self.estimated_groups)}: recurrent layers estimate by "
-                "themselves; use estimated_groups=[] or rnn=none"
-            )
-        for name in ("actor_hidden", "critic_hidden", "estimator_hidden"):
-            sizes = getattr(self, name)
-            if not sizes or min(sizes) < 1 or max(sizes) > 65536:
-                raise ValueError(f"{name}={list(sizes)} must be one or more layer sizes within 1..65536")
+        require_networks(self)

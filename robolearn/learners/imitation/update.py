@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from rsl_rl.models import MLPModel
 
 from robolearn.core.shards import ONE, Shards
 from robolearn.envs.state import Tensor
-from robolearn.learners.engine import Engine, Net
+from robolearn.learners.engine import ConstantSteps, Engine, Net
 from robolearn.learners.imitation.config import ImitationConfig
 from robolearn.learners.networks import deviation
 from robolearn.learners.precision import autocast
@@ -19,22 +17,6 @@ from robolearn.learners.recurrent import ActorRecurrence
 from robolearn.learners.rollout import Batch
 from robolearn.learners.workers import Workers
 from robolearn.tasks.mdp.symmetry import Symmetry
-
-
-@dataclass
-class _Steps:
-    """The settings of `robolearn.learners.engine.StepSettings`, without those of a divergence, which has no meaning
-    here: the actions to imitate do not depend on the policy."""
-
-    minibatch_size: int
-    learning_rate: float
-    min_learning_rate: float
-    max_learning_rate: float
-    max_grad_norm: float
-    desired_kl: float = 0.0
-    final_kl: float = 0.0
-    max_kl: float = 0.0
-    schedule: Literal["fixed"] = "fixed"
 
 
 class Imitation(Engine):
@@ -58,8 +40,7 @@ class Imitation(Engine):
         networks = [Net("actor", config.actor_groups, actor, config.estimated_groups, acts=True)]
         if critic is not None:
             networks.append(Net("critic", config.critic_groups, critic))
-        rate = config.learning_rate
-        steps = _Steps(config.minibatch_size, rate, rate, rate, config.max_grad_norm)
+        steps = ConstantSteps(config.minibatch_size, config.learning_rate, config.max_grad_norm)
         super().__init__(networks, steps, precision, recurrence, symmetry, exact, shards, workers)
 
     def begin(self) -> None:

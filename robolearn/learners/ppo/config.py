@@ -7,17 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from robolearn.learners.preference.config import PreferenceConfig
+from robolearn.learners.validation import require_divergences, require_networks, require_rates
 
 LEAST_STD = 0.05
 """Smallest standard deviation of a policy's actions."""
-
-
-def require_reference(reference: str | None, wanted_kl: float) -> None:
-    """Raise ValueError where a divergence is asked for and there is nothing that it would be from."""
-    if wanted_kl and reference is None:
-        raise ValueError(
-            f"reference_kl={wanted_kl:g} needs a reference; add learner.reference=RUN, or leave it out"
-        )
 
 
 @dataclass
@@ -136,11 +129,7 @@ class PPOConfig(PreferenceConfig):
     def validate(self) -> None:
         """Raise ValueError for settings that contradict each other."""
         self.validate_preferences()
-        if not self.min_learning_rate <= self.learning_rate <= self.max_learning_rate:
-            raise ValueError(
-                f"learning_rate={self.learning_rate:g} is not between min_learning_rate="
-                f"{self.min_learning_rate:g} and max_learning_rate={self.max_learning_rate:g}; widen them"
-            )
+        require_rates(self)
         if self.final_gamma and not self.gamma <= self.final_gamma:
             raise ValueError(
                 f"final_gamma={self.final_gamma:g} is below gamma={self.gamma:g}; raise it, or use 0 for a fixed gamma"
@@ -154,28 +143,5 @@ class PPOConfig(PreferenceConfig):
             raise ValueError(
                 f"final_kl={self.final_kl:g} is above desired_kl={self.desired_kl:g}; lower it, or use 0 for none"
             )
-        if self.reference_kl and not self.reference_coef:
-            raise ValueError(
-                f"reference_coef={self.reference_coef:g} cannot be steered to reference_kl={self.reference_kl:g}; "
-                "start from a weight above 0"
-            )
-        require_reference(self.reference, self.reference_kl)
-        if self.max_kl < self.desired_kl:
-            raise ValueError(f"max_kl={self.max_kl:g} is below desired_kl={self.desired_kl:g}; raise it")
-        for name in ("actor_groups", "critic_groups"):
-            groups = getattr(self, name)
-            if not groups or len(set(groups)) < len(groups):
-                raise ValueError(f"{name}={list(groups)} must be one or more observation groups, each once")
-        if len(set(self.estimated_groups)) < len(self.estimated_groups):
-            raise ValueError(f"estimated_groups={list(self.estimated_groups)} names a group twice")
-        if measured := [name for name in self.estimated_groups if name in self.actor_groups]:
-            raise ValueError(f"estimated_groups={measured}: the actor observes them; leave them out")
-        if self.estimated_groups and self.rnn != "none":
-            raise ValueError(
-                f"rnn={self.rnn} with estimated_groups={list(self.estimated_groups)}: recurrent layers estimate by "
-                "themselves; use estimated_groups=[] or rnn=none"
-            )
-        for name in ("actor_hidden", "critic_hidden", "estimator_hidden"):
-            sizes = getattr(self, name)
-            if not sizes or min(sizes) < 1 or max(sizes) > 65536:
-                raise ValueError(f"{name}={list(sizes)} must be one or more layer sizes within 1..65536")
+        require_divergences(self)
+        require_networks(self)

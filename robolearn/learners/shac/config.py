@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from robolearn.learners.validation import require_networks
+
 
 @dataclass
 class SHACConfig:
@@ -55,11 +57,4 @@ class SHACConfig:
         """Raise ValueError for settings out of range."""
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise ValueError(f"betas={list(self.betas)} must both be at least 0 and less than 1")
-        for name in ("actor_groups", "critic_groups"):
-            groups = getattr(self, name)
-            if not groups or len(set(groups)) < len(groups):
-                raise ValueError(f"{name}={list(groups)} must be one or more observation groups, each once")
-        for name in ("actor_hidden", "critic_hidden"):
-            sizes = getattr(self, name)
-            if not sizes or min(sizes) < 1 or max(sizes) > 65536:
-                raise ValueError(f"{name}={list(sizes)} must be one or more layer sizes within 1..65536")
+        require_networks(self)

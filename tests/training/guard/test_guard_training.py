@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from robolearn import config
 from robolearn.cli import main
@@ -18,6 +17,7 @@ from robolearn.errors import ConfigError, RunFailed
 from robolearn.training import checkpoint
 from robolearn.training.guard import evidence
 from robolearn.training.train import train
+from tests.training.equal import assert_equal
 
 HERE = Path(__file__).parent
 SMALL = [
@@ -42,21 +42,6 @@ def newest(folder: Path) -> dict[str, Any]:
     content = checkpoint.load(folder / "latest.pt")
     content["infos"].pop("seconds")
     return content
-
-
-def assert_equal(a: Any, b: Any, where: str = "") -> None:
-    if isinstance(a, dict):
-        assert a.keys() == b.keys(), where
-        for key in a:
-            assert_equal(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), where
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_equal(x, y, f"{where}[{i}]")
-    elif isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    else:
-        assert a == b, where
 
 
 def rows(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
