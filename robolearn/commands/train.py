@@ -36,7 +36,8 @@ def film_policy(run: Config, learner: Learner, path: Path) -> None:
         raise MissingError(f"task={run.task_name} with learner={run.learner_name} cannot be filmed")
     env, frames = build_env(run, 1), round(SECONDS * FPS)
     try:
-        title = f"{run.task_name}: what the guard found"
-        write_video(path, film(env, PolicyRunner(policy), frames, FPS, SIZE, title=title), FPS, frames)
+        name = run.task_name.rpartition("/")[2]  # of a file, without its folder
+        shown = film(env, PolicyRunner(policy), frames, FPS, SIZE, title=f"{name}: what the guard found")
+        write_video(path, shown, FPS, frames)
     finally:
         env.close()

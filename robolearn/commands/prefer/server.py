@@ -141,7 +141,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Cache-Control", "no-store")
-        self.send_header("Content-Security-Policy", "default-src 'self'; media-src 'self' blob:")
+        self.send_header(
+            "Content-Security-Policy", "default-src 'self'; img-src 'self' data:; media-src 'self' blob:"
+        )
         self.end_headers()
         self.wfile.write(content)
 

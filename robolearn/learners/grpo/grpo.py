@@ -281,8 +281,12 @@ def _require_groups(env: LearnerEnv, size: int, shards: Shards) -> None:
         )
     share = env.num_envs // shards.count
     if share % size:
-        of, fits = "num_envs" if shards.single else "num_envs / shards", max(1, round(share / size)) * size
-        raise ConfigError(f"{of}={share} is not a multiple of learner.group_size={size}; use {of}={fits}")
+        among = "" if shards.single else f" in each of shards={shards.total}"
+        fits = max(1, round(share / size)) * size * shards.total
+        raise ConfigError(
+            f"num_envs={shards.whole(env.num_envs)} does not make groups of learner.group_size={size}{among}; use "
+            f"num_envs={fits}"
+        )
 
 
 def _empty_batch(env: LearnerEnv, config: GRPOConfig) -> Batch:
