@@ -46,3 +46,16 @@ def test_a_missing_run_is_one_line():
     assert done.returncode == 1
     assert done.stderr.startswith("walking.py: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_hopper_is_judged_by_how_near_it_is_to_the_wanted_velocity(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["task=hopper_run", "num_envs=16", "max_iterations=3", "torch_threads=1", "output=run"]
+    words += [
+        "learner.preferences=answers",
+        f"learner.preference_script={SCRIPTS / 'hop_backwards.py'}:judge",
+    ]
+    assert main(["train", *words, "learner.preference_interval=1", "learner.preference_seconds=0.2"]) == 0
+    assert (tmp_path / "answers" / "preferences.jsonl").read_text().count('"answer": ') >= 20
+    task = f"task={SCRIPTS / 'hop_backwards.py'}:HopBackwards"
+    assert main(["train", task, "num_envs=16", "max_iterations=1", "torch_threads=1", "output=true"]) == 0
