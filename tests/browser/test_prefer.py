@@ -15,6 +15,7 @@ import pytest
 
 from robolearn import config
 from robolearn.training.train import train
+from tests.browser.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +59,12 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 def shown(page: Any, other_than: str = "") -> str:
     """The pair that the page shows, once it is another one."""
-    page.wait_for_function(
-        "old => (document.body.dataset.pair ?? '') !== old", arg=other_than, timeout=60_000
-    )
+    until(page, "old => (document.body.dataset.pair ?? '') !== old", other_than)
     return str(page.evaluate("document.body.dataset.pair"))
 
 
 def progress(page: Any, count: int) -> None:
-    page.wait_for_function(
-        "n => document.getElementById('progress').textContent.startsWith(`${n} of`)",
-        arg=count,
-        timeout=60_000,
-    )
+    until(page, "n => document.getElementById('progress').textContent.startsWith(`${n} of`)", count)
 
 
 def test_keys_answer_skip_undo_and_end_and_a_kill_loses_no_answer(
@@ -82,9 +77,9 @@ def test_keys_answer_skip_undo_and_end_and_a_kill_loses_no_answer(
         page.goto(asked.url)
         first = shown(page)
         # Both films play, with pictures in them.
-        page.wait_for_function(
+        until(
+            page,
             "[...document.querySelectorAll('video')].every(v => v.videoWidth === 160 && v.currentTime > 0)",
-            timeout=60_000,
         )
         page.keyboard.press("1")
         second = shown(page, first)

@@ -12,6 +12,7 @@ import pytest
 from robolearn import config
 from robolearn.cli import main
 from robolearn.training.train import train
+from tests.browser.waiting import until
 from tests.commands.runs import make_run
 
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
@@ -61,15 +62,6 @@ def opened(chromium: Any, path: Path, size: dict[str, int], **settings: Any) -> 
     context.close()
     assert [url[:80] for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
     assert complaints == []
-
-
-def until(page: Any, expression: str) -> None:
-    """Wait until an expression is true. (`page.wait_for_function` needs eval, which the page forbids.)"""
-    for _ in range(200):
-        if page.evaluate(expression):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"never true: {expression}")
 
 
 def show_first(page: Any) -> Any:
