@@ -17,8 +17,8 @@ ON_GROUND = 1.0
 """Contact force from which a foot counts as on the ground [N]."""
 SATURATED = 0.99
 """Share of an actuator's largest torque from which it is at its limit."""
-EVERY = 2
-"""Every so many steps are measured."""
+EVERY = 6
+"""The second of every so many steps is measured, and the first of an iteration."""
 LEAST_SPREAD = 1e-6
 """Added to standard deviations before their logarithm: a column that never changes counts, too."""
 
@@ -47,16 +47,16 @@ class Signals:
 
     @torch.no_grad()
     def add(self, env: Env) -> None:
-        """Count a step; see `Env.watch`. Early ends are counted in every step, the rest in every second one."""
+        """Count a step; see `Env.watch`. Early ends are counted in every step, the rest in some (see `EVERY`)."""
         state, outcome = env.backend.state, env.state.outcome
         left = (outcome["terminated"] * (env.max_episode_steps - env.state.episode.step)).sum()
         self._missing = left if self._missing is None else self._missing + left
         self._count += env.num_envs
-        step, self._step = self._step, self._step + 1
+        self._step += 1
         speed = state.robot.joint_vel
-        if step == 0 or step % EVERY:
+        if self._step == 1 or self._step % EVERY == 2:
             self._measure(env, speed)
-        self._before = speed.clone()
+        self._before = speed.clone() if self._step % EVERY == 1 else None
 
     def _measure(self, env: Env, speed: Tensor) -> None:
         """Add the numbers of this step, at joint velocities `speed` (N, J)."""
