@@ -48,11 +48,14 @@ def add(spec: mujoco.MjSpec, scene: Scene) -> None:
         add_floor(spec, bits=0)
     spec.geom("floor").material = "robolearn_floor"
     corners = _corners(scene, compiled(robot, spec.copy()))
+    alike = [scene.place(name).position for name, each in scene.robots.items() if each is robot]
+    corners = np.concatenate([corners + (np.array(at) - alike[0]) for at in alike])
     center = (corners.min(axis=0) + corners.max(axis=0)) / 2
     size = float(np.ptp(corners, axis=0).max())
     body, tracking = spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
-    if robot.base is not None or robot.feet:  # lights and camera follow the robot without turning with it
-        body, tracking = _root(spec, robot), mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
+    root = _root(spec, robot)
+    if root is not None:  # lights and camera follow the robot without turning with it
+        body, tracking = root, mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
     origin = body.pos
     # The key light is a wide spot: unlike a directional light its shadow map leaves no speckles on the floor.
     toward = np.array([0.62, 0.1, 1.0]) / np.linalg.norm([0.62, 0.1, 1.0])
@@ -81,13 +84,19 @@ def add(spec: mujoco.MjSpec, scene: Scene) -> None:
 
 
 def _root(spec: mujoco.MjSpec, robot: Robot) -> Any:
-    """The root body of a robot that stands on the ground: its base, or the root of its first foot's chain."""
+    """The root body of a robot that goes somewhere: its base, the root of its first foot's chain, or a body on an
+    endless track; None of one that stays."""
     if robot.base is not None:
         return spec.body(robot.base)
-    body = spec.body(robot.feet[0])
-    while body.parent.name != spec.worldbody.name:
-        body = body.parent
-    return body
+    if robot.feet:
+        body = spec.body(robot.feet[0])
+        while body.parent.name != spec.worldbody.name:
+            body = body.parent
+        return body
+    for body in spec.worldbody.bodies:
+        if any(j.type == mujoco.mjtJoint.mjJNT_SLIDE and j.range[0] >= j.range[1] for j in body.joints):
+            return body
+    return None
 
 
 def _corners(scene: Scene, model: mujoco.MjModel) -> np.ndarray:

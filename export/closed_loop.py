@@ -228,12 +228,13 @@ def student_t_975(freedom: int) -> float:
 def _episodes(
     config: Config, starts: int, steps: int, driver_of: Callable[[Env], Driver]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) returns of each robot's first episode, and (N,) bool, whether it was not terminated."""
+    """(N,) returns of the first episode of each start, the mean of a world's agents, and (N,) bool, whether it was not
+    terminated."""
     env = make_env(config, num_envs=starts, rank=NEVER_TRAINED)
     try:
         driver = driver_of(env)
-        running = torch.ones(starts, dtype=torch.bool, device=env.device)
-        total = torch.zeros(starts, dtype=torch.float64, device=env.device)
+        running = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
+        total = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
         survived = running.clone()
         with torch.no_grad():
             for t in range(steps):
@@ -248,7 +249,8 @@ def _episodes(
                 if not bool(running.any()):
                     break
         env.check()  # on a GPU, errors are recorded and raised here
-        return total.cpu().numpy(), survived.cpu().numpy()
+        of_worlds = total.view(starts, -1).mean(dim=1)
+        return of_worlds.cpu().numpy(), survived.view(starts, -1).all(dim=1).cpu().numpy()
     finally:
         env.close()
 

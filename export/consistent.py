@@ -132,8 +132,12 @@ def _require_torques(contract: dict[str, Any], env: Env) -> None:
         home.repeat(count, 1),
         velocity,
     )
-    start = InitialState(**{name: value.to(env.device) for name, value in vars(start).items()})
-    env.backend.reset(torch.ones(count, dtype=torch.bool, device=env.device), start)
+
+    def rows(values: torch.Tensor) -> torch.Tensor:  # the same for all agents of a world
+        return values.repeat_interleave(env.agents, dim=0).to(env.device)
+
+    start = InitialState(**{name: rows(value) for name, value in vars(start).items()})
+    env.backend.reset(torch.ones(env.num_envs, dtype=torch.bool, device=env.device), start)
     driven = [robot.joints.index(actuator.joint) for actuator in robot.actuators]
     targets, expected = torch.zeros(count, len(driven)), torch.zeros(count, len(driven))
     stated = {action["joint"]: action for action in contract["actions"]}
@@ -147,9 +151,9 @@ def _require_torques(contract: dict[str, Any], env: Env) -> None:
                 a["kp"] * ahead - a["kd"] * float(velocity[row, joint]) if a["kind"] == "position" else ahead
             )
             expected[row, i] = max(-a["effort"], min(a["effort"], torque))
-    env.backend.step(targets.to(env.device), 1)
+    env.backend.step(rows(targets), 1)
     env.check()
-    got = env.backend.state.robot.joint_torque[:, driven].cpu()
+    got = env.backend.state.robot.joint_torque[:: env.agents, driven].cpu()
     # With derived_lag 1, torques are those of the initial state; otherwise the robot has moved for one substep.
     slack = 1e-3 if env.backend.capabilities.derived_lag == 1 else 0.05
     effort = torch.tensor([stated[actuator.joint]["effort"] for actuator in robot.actuators])

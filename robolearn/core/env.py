@@ -20,6 +20,7 @@ from robolearn.core.finite_check import NonFiniteTerm as NonFiniteTerm
 from robolearn.core.graphs import Graph
 from robolearn.core.history import ObservationHistory
 from robolearn.core.learner_env import LEVEL
+from robolearn.core.noise import ObservationNoise
 from robolearn.core.rows import Rows, without
 from robolearn.core.shards import ONE, Shards
 from robolearn.core.step_result import StepResult as StepResult
@@ -74,6 +75,8 @@ class Env:
         """
         self.task, self.robot, self.backend = task, robot, backend
         self.num_envs, self.device = backend.num_envs, backend.device
+        self.agents = max(1, len(task.agents))
+        """Agents of a world, which are neighbouring rows; see `robolearn.envs.agents`."""
         self.gradients = backend.capabilities.gradients
         """Whether gradients flow through a step."""
         self.scene = task.scene(robot)
@@ -84,6 +87,7 @@ class Env:
         self.shards = shards
         drawn = int(np.random.SeedSequence((seed, rank)).generate_state(1)[0])
         self.random = Random(shards.seeds(drawn), self.device)
+        self.random.group(self.agents, self.num_envs)
         self.dt = task.control_dt
         """Control period [s]."""
         self._constants = RobotConstants.of(robot, joint_limits(robot), self.device)
@@ -100,7 +104,7 @@ class Env:
         self._history = ObservationHistory(check_parts(task, backend.state, self.ctx, self.num_actions))
         self.columns = self._history.columns
         """Items of each observation group with their widths, in the order of the columns."""
-        self._noise = self._noise_row()
+        self._noise = ObservationNoise(task.noise, self._history.samples["policy"], self.agents, self.device)
         self._takes_rows = not self.gradients and takes_rows(task, backend.state, self.ctx)
         """Whether a reset may observe the new episodes only."""
         metrics = [*task.metrics(backend.state, self.ctx), *self._curricula.names]
@@ -188,8 +192,8 @@ class Env:
         state.stats = self._stats.empty()
         state.episode.observation_delay = self._observation_delay.empty(self.num_envs, width, self.device)
         state.episode.history = self._history.empty(self.num_envs, self.device)
-        if self._noise is not None:
-            state.transit["noise"] = torch.zeros(self.num_envs, len(self._noise), device=self.device)
+        if self._noise.row is not None:
+            state.transit["noise"] = torch.zeros(self.num_envs, len(self._noise.row), device=self.device)
 
     @property
     def ctx(self) -> Context:
@@ -256,7 +260,7 @@ class Env:
             episode.step = ages.long()
         self._follow()
         first = self._observe(rows)
-        first["policy"] = first["policy"] + self._draw_noise()
+        first["policy"] = first["policy"] + self._noise.draw(self.random, self.num_envs)
         episode.history = self._history.start(first)
         first = self._history.joined(first, episode.history)
         policy = first["policy"]
@@ -347,6 +351,8 @@ class Env:
         terminated = diverged.clone()
         for term in self._terminations.values():
             terminated |= term(state, ctx)
+        if self.agents > 1:  # the world of all of them ends
+            terminated = terminated.view(-1, self.agents).any(dim=1).repeat_interleave(self.agents)
         truncated = (episode.step >= self.max_episode_steps) & ~terminated
         done = terminated | truncated
         raw = self._rewards(ctx, lost)
@@ -387,8 +393,8 @@ class Env:
 
         self.state.outcome["exogenous"] |= self._redraw_commands()
         seen = self._observe(lost=lost)
-        if self._noise is not None:
-            noise = self.state.transit["noise"] = cast(Tensor, self._draw_noise())
+        if self._noise.row is not None:
+            noise = self.state.transit["noise"] = cast(Tensor, self._noise.draw(self.random, self.num_envs))
             seen["policy"] = seen["policy"] + noise
         episode.history = self._history.push(episode.history, seen)
         seen = self._history.joined(seen, episode.history)
@@ -407,7 +413,7 @@ class Env:
         episode, rows = self.state.episode, self._rows(self.state.outcome["done"])
         self._follow(rows.mask)
         first = self._observe(rows)
-        if self._noise is not None:
+        if self._noise.row is not None:
             first["policy"] = first["policy"] + rows.take(self.state.transit["noise"])
         past = self._history.start(first)
         episode.history = rows.put(past, episode.history)
@@ -559,19 +565,6 @@ class Env:
             return
         values = commands.follow(episode.command, episode.aim, self.backend.state, self._context())
         episode.command = values if mask is None else env_state.where(mask, values, episode.command)
-
-    def _noise_row(self) -> Tensor | None:
-        """Half-width of the noise on every column of one sample of the policy group."""
-        if not self.task.noise:
-            return None
-        samples = self._history.samples["policy"]
-        widths = [self.task.noise.get(i.name, 0.0) for i, width in samples for _ in range(width)]
-        return torch.tensor(widths, device=self.device)
-
-    def _draw_noise(self) -> Tensor | float:
-        if self._noise is None:
-            return 0.0
-        return self.random.uniform(-1.0, 1.0, self.num_envs, len(self._noise)).mul_(self._noise)
 
     # ------------------------------------------------------------------ the rest
 

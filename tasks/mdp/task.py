@@ -100,6 +100,9 @@ class Task:
     """Fields with another value on the robot than in training; exports use these."""
     aliases: ClassVar[dict[str, str]] = {}
     """Further names of settings, each with the one it stands for: `{"min_height": "terminations.fallen.height"}`."""
+    agents: ClassVar[tuple[str, ...]] = ()
+    """The robots of the scene that each have a policy, `robot` first: every environment is then a world as one of them
+    sees it, see `robolearn.envs.agents`. An episode begins and ends for all of a world at once. None: one robot."""
     symmetric: ClassVar[bool] = False
     """Whether the task is the same for the robot and its mirror image, which learners may exploit."""
 
@@ -289,6 +292,8 @@ class Task:
         for part in (self.commands, self.pushes):
             if part is not None:
                 part.validate()
+        if self.agents and (self.pushes is not None or self.curricula):
+            raise ValueError("agents: a task of several agents has neither pushes nor curricula yet")
 
     def _check_commands(self) -> None:
         """Refuse observations of a command that the task does not have."""

@@ -106,7 +106,7 @@ class Track:
         return {name: total / self.counts[name] for name, total in self.sums.items()}
 
     def plain(self) -> dict[str, Any]:
-        """As it is saved: a copy. (`asdict` copies each number, which takes as long as all the rest of an iteration.)"""
+        """As it is saved: a copy. (`asdict` copies each number, which takes as long as all else in an iteration.)"""
         out: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         out |= {name: [dict(row) for row in out[name]] for name in ("recent", "whole")}
         out |= {name: dict(out[name]) for name in ("sums", "counts", "streaks")}
