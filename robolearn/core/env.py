@@ -26,6 +26,7 @@ from robolearn.core.shards import ONE, Shards
 from robolearn.core.step_result import StepResult as StepResult
 from robolearn.core.task_check import check_backend, check_parts, draw, initial_values, takes_rows
 from robolearn.core.threads import step_threads
+from robolearn.envs.agents import AgentBackend
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend, require_features
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
@@ -73,14 +74,16 @@ class Env:
             training: whether the task's curricula are in force; without, commands and pushes have their full ranges.
             shards: the parts of a run that these environments are.
         """
-        self.task, self.robot, self.backend = task, robot, backend
-        self.num_envs, self.device = backend.num_envs, backend.device
-        self.agents = max(1, len(task.agents))
-        """Agents of a world, which are neighbouring rows; see `robolearn.envs.agents`."""
-        self.gradients = backend.capabilities.gradients
-        """Whether gradients flow through a step."""
         self.scene = task.scene(robot)
         require_features(self.scene, backend.capabilities.name, backend.capabilities.features)
+        self.agents = max(1, len(task.agents))
+        """Agents of a world, which are neighbouring environments; see `robolearn.envs.agents`."""
+        if task.agents:
+            backend = AgentBackend(backend, self.scene, task.agents)
+        self.task, self.robot, self.backend = task, robot, backend
+        self.num_envs, self.device = backend.num_envs, backend.device
+        self.gradients = backend.capabilities.gradients
+        """Whether gradients flow through a step."""
         self.num_actions = len(robot.actuators)
         self.substeps = check_backend(task, backend.capabilities)
         self.max_episode_steps = max(1, round(task.episode_length_s / task.control_dt))

@@ -14,7 +14,6 @@ from robolearn.config.run_config import EXTERNAL, Config
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.shards import ONE, Shards
-from robolearn.envs.agents import AgentBackend
 from robolearn.envs.backend import Backend, require_features
 from robolearn.envs.mjcf import build_model
 from robolearn.envs.randomize import parameters
@@ -90,8 +89,6 @@ def build_env(run: Config, num_envs: int, rank: int = 0, training: bool = False,
     try:
         robot = make_robot(run)
         backend = _backend(run, robot, num_envs)
-        if run.task.agents:
-            backend = AgentBackend(backend, make_scene(run, robot), run.task.agents)
         return Env(run.task, robot, backend, run.seed, rank, training, shards)
     except ValueError as error:
         raise ConfigError(str(error)) from error

@@ -1,0 +1,156 @@
+"""An Env whose environments are worlds as several agents see them: what agents share, and what each has of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pytest
+import torch
+
+from robolearn import config
+from robolearn.core.env import Env
+from robolearn.envs.state import State, Tensor
+from robolearn.errors import ConfigError
+from robolearn.tasks.carry import PARTNER, Carry
+from robolearn.tasks.cartpole_swingup import CartpoleSwingup
+from robolearn.tasks.hopper_run import HopperRun
+from robolearn.tasks.mdp.commands import Pushes
+from robolearn.tasks.mdp.context import Context
+from robolearn.tasks.mdp.observations import Observation
+from robolearn.tasks.mdp.stated import Termination, ends
+from robolearn.training.build import build_env
+
+
+@pytest.fixture
+def carry() -> Iterator[Env]:
+    env = build_env(config.resolve(["task=carry"]), 4)
+    yield env
+    env.close()
+
+
+def far(state: State, ctx: Context) -> Tensor:
+    """The agent itself has gone more than 0.3 m (N,) bool."""
+    return state.robot.joint_pos[:, 0] > 0.3
+
+
+@dataclass
+class Wandering(Carry):
+    """A world ends where one of its agents goes away."""
+
+    terminations: dict[str, Termination] = field(default_factory=lambda: {"far": ends(far)})
+
+
+@dataclass
+class Seeing(Carry):
+    """A policy that sees where the partner is."""
+
+    observations: ClassVar = {
+        **Carry.observations,
+        "policy": (
+            *Carry.observations["policy"],
+            Observation("partner", lambda s, c: s.entities[PARTNER].joint_pos, "same"),
+        ),
+    }
+
+
+@dataclass
+class Pushed(Carry):
+    """A Backend pushes the first robot only."""
+
+    pushes: Pushes | None = field(default_factory=Pushes)
+
+
+@dataclass
+class LoneCartpole(CartpoleSwingup):
+    """One agent, by the way of several."""
+
+    agents: ClassVar[tuple[str, ...]] = ("robot",)
+
+
+@dataclass
+class LoneHopper(HopperRun):
+    """The same of a task whose episodes end early."""
+
+    agents: ClassVar[tuple[str, ...]] = ("robot",)
+
+
+def test_agents_of_a_world_get_one_command_and_noise_of_their_own(carry):
+    assert carry.num_envs == 8
+    commands = carry.ctx.command.view(4, 2, 2)
+    assert torch.equal(commands[:, 0], commands[:, 1])
+    assert len(commands[:, 0].unique(dim=0)) == 4
+    # What agents observe of the command has no noise, of their own load it has.
+    load = carry.observations["policy"][:, 6:8] - carry.observations["critic"][:, 6:8]
+    assert (load.view(4, 2, 2)[:, 0] != load.view(4, 2, 2)[:, 1]).all()
+
+
+def test_a_world_ends_where_one_of_its_agents_does(make_env):
+    env = make_env(Wandering(start_noise=0.0), num_envs=2)
+    ended = torch.zeros(4, dtype=torch.bool)
+    action = torch.zeros(4, 2)
+    action[3, 0] = 2.0  # the partner of world 1
+    for _ in range(60):
+        result = env.step(action)
+        assert torch.equal(result.terminated.view(2, 2)[:, 0], result.terminated.view(2, 2)[:, 1])
+        ended |= result.terminated
+    assert ended.tolist() == [False, False, True, True]
+
+
+def test_the_end_of_a_world_starts_all_of_its_agents_anew(make_env):
+    env = make_env(Wandering(start_noise=0.0), num_envs=2)
+    action = torch.zeros(4, 2)
+    action[3, 0] = 2.0
+    while not env.step(action).done.any():
+        pass
+    assert (env.episode_step[:2] > 0).all()
+    assert env.episode_step[2:].tolist() == [0, 0]
+    assert env.backend.state.robot.joint_pos[2:, 0].tolist() == [0.0, 0.0]
+
+
+def test_agents_are_paid_by_what_they_see_and_do(carry):
+    action = torch.zeros(8, 2)
+    action[1] = 1.0  # effort: -0.01, and a change of the action, -0.02, each for two actions and 0.02 s
+    reward = carry.step(action).reward.view(4, 2)
+    assert torch.allclose(reward[0, 0] - reward[0, 1], torch.tensor(2 * 0.03 * 0.02), atol=1e-7)
+    assert torch.equal(reward[1:, 0], reward[1:, 1])
+
+
+@pytest.mark.parametrize(
+    ("alone", "plain"), [(LoneCartpole, CartpoleSwingup), (LoneHopper, HopperRun)], ids=["cartpole", "hopper"]
+)
+def test_one_agent_is_the_task_without_agents_bit_for_bit(make_env, alone, plain):
+    one, two = make_env(alone(), seed=3), make_env(plain(), seed=3)
+    generator = torch.Generator().manual_seed(0)
+    ended = False
+    for _ in range(80):
+        action = torch.randn(16, one.num_actions, generator=generator)
+        a, b = one.step(action), two.step(action)
+        assert torch.equal(a.reward, b.reward)
+        assert torch.equal(a.done, b.done)
+        for group, seen in a.observations.items():
+            assert torch.equal(seen, b.observations[group])
+        ended |= bool(a.done.any())
+    assert ended or alone is LoneCartpole
+
+
+def test_a_policy_that_observes_the_partner_is_refused_by_name(make_env):
+    with pytest.raises(ConfigError, match="partner"):
+        make_env(Seeing(), num_envs=2)
+
+
+def test_agents_cannot_be_pushed_and_the_message_names_the_agents():
+    with pytest.raises(ValueError, match="agents"):
+        Pushed().validate()
+
+
+def test_agents_go_on_from_a_snapshot_as_they_did(carry):
+    generator = torch.Generator().manual_seed(0)
+    actions = [0.3 * torch.randn(8, 2, generator=generator) for _ in range(6)]
+    carry.step(actions[0])
+    snapshot = carry.snapshot()
+    first = [carry.step(action).observations["critic"].clone() for action in actions]
+    carry.restore(snapshot)
+    again = [carry.step(action).observations["critic"].clone() for action in actions]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
