@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+import torch
+
 from robolearn.envs.backend import FEATURES, Backend, Snapshot
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Scene
@@ -76,7 +78,7 @@ class AgentBackend:
 
     In its State the entity `robot` is the agent itself, and under the name of the next agent stands the one that comes
     after it, and so on around: of two agents, each other's. Objects are the same for all agents of a world. Positions
-    and velocities stay in the world's axes.
+    and velocities stay in the world's axes. The sensor `agent` has a 1 in the column of this agent.
 
     Initial states and physical parameters are of a world: those of its first agent's row count.
     """
@@ -101,7 +103,7 @@ class AgentBackend:
             scene_state(scene, self.num_envs, self.device),
             {name: self._repeated(value) for name, value in inner.params.items()},
             self._repeated(inner.diverged),
-            {name: self._repeated(value) for name, value in inner.sensors.items()},
+            {"agent": torch.eye(len(agents), device=self.device).repeat(worlds.num_envs, 1)},
         )
         # Each pair of a tensor of the worlds and where an agent sees it, which never change.
         shape = worlds.num_envs, len(agents)
@@ -135,9 +137,8 @@ class AgentBackend:
             mine[:, k].copy_(theirs)
         inner = self.worlds.state
         self._state.diverged.copy_(self._repeated(inner.diverged))
-        for own, other in ((self._state.params, inner.params), (self._state.sensors, inner.sensors)):
-            for name, value in other.items():
-                own[name].copy_(self._repeated(value))
+        for name, value in inner.params.items():
+            self._state.params[name].copy_(self._repeated(value))
 
     @property
     def state(self) -> State:

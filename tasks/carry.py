@@ -126,7 +126,12 @@ OWN = (
     "joint_vel_rel",
     "last_action",
     Observation("load", lambda s, c: LOAD(s) / 20.0, "same", "20 N, forward and up"),
-    Observation("goal", lambda s, c: c.command, "same", "m, along the track and up"),
+    Observation(
+        "to_goal",
+        lambda s, c: c.command - s.robot.joint_pos,
+        "same",
+        "m, how far the vehicle and its tray have to go, along the track and up",
+    ),
 )
 BEAM_ITEMS = (
     Observation("beam_from_goal", beam_from_goal, "same"),
@@ -238,13 +243,18 @@ class Carry(Task):
         other[:, 0] = APART
         x = torch.stack((drawn[0][:, DRIVE], APART + drawn[1][:, DRIVE]), dim=1)
         z = torch.stack([joints[:, LIFT] for joints in drawn], dim=1)
-        slope = torch.atan2(z[:, 0] - z[:, 1], x[:, 1] - x[:, 0])
-        beam = zero.clone()
-        # Just above the trays, along the line between their middles, across the mean of their places.
+        # By square roots: the rounding of atan2 depends on where in the batch a row stands.
+        along, down = x[:, 1] - x[:, 0], z[:, 0] - z[:, 1]
+        cos, sin = (
+            along / (along.square() + down.square()).sqrt(),
+            down / (along.square() + down.square()).sqrt(),
+        )
+        half = ((1 + cos) / 2).sqrt()
+        beam, quat = zero.clone(), torch.zeros(num_envs, 4, device=random.device)
+        # Just above the trays, along the line between their middles.
         beam[:, 0] = x.mean(dim=1)
-        beam[:, 2] = z.mean(dim=1) + SURFACE + (THICK / 2 + 0.1 * slope.sin().abs()) / slope.cos() + 0.002
-        quat = torch.zeros(num_envs, 4, device=random.device)
-        quat[:, 0], quat[:, 2] = (slope / 2).cos(), (slope / 2).sin()
+        beam[:, 2] = z.mean(dim=1) + SURFACE + (THICK / 2 + 0.1 * sin.abs()) / cos + 0.002
+        quat[:, 0], quat[:, 2] = half, sin / (2 * half)
         return {
             ROBOT: InitialState.at_rest(own, joint_pos=drawn[0]),
             PARTNER: InitialState.at_rest(other, joint_pos=drawn[1]),

@@ -326,6 +326,10 @@ def validate(config: Config) -> None:
         raise ConfigError(f"robot.{next(iter(config.robot))}: task={config.task_name} has no robot to change")
     _validate_ranks(config)
     _validate_guard(config)
+    if config.mode == "async" and agents_of(config) > 1:
+        raise ConfigError(
+            f"mode=async does not know several agents, which task={quote(config.task_name, 80)} has; use mode=sync"
+        )
     if config.mode == "async" and config.ranks:
         away = "mode=sync" if config.placement is None else "mode=sync placement=null"
         raise ConfigError(
@@ -348,6 +352,11 @@ def validate(config: Config) -> None:
             cls: Any = type(node)
             names_a_field = str(error).startswith(tuple(fields.hints(cls)))
             raise ConfigError(f"{section}{'.' if names_a_field else ': '}{error}") from error
+
+
+def agents_of(config: Config) -> int:
+    """Number of agents of the task: there is an environment for each in each of `num_envs` worlds."""
+    return max(1, len(getattr(config.task, "agents", ())))
 
 
 def _validate_ranks(config: Config) -> None:

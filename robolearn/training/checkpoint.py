@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robolearn.config.run_config import Config
+from robolearn.config.run_config import Config, agents_of
 from robolearn.errors import ConfigError, quote
 from robolearn.files import replacing
 from robolearn.learners.policy import Policy
@@ -143,7 +143,8 @@ def rows_of(content: dict[str, Any] | None, run: Config, world: World) -> dict[s
         return content
     infos = content.get("infos") or {}
     env, parts = content.get("env") or {}, {}
-    if env and infos.get("shards") == run.shards and len(env["state"]["episode.step"]) == run.num_envs:
+    rows = run.num_envs * agents_of(run)
+    if env and infos.get("shards") == run.shards and len(env["state"]["episode.step"]) == rows:
         parts = {"env": world.my_rows(env)}
         parts |= {name: world.my_rows(content[name], dim) for name, dim in ROWS.items() if name in content}
     kept = {name: value for name, value in content.items() if name not in ROWS and name != "env"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robolearn import config
-from robolearn.config.run_config import Config
+from robolearn.config.run_config import Config, agents_of
 from robolearn.core.contract import contract_of
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.recorder import Recorder
@@ -41,7 +41,9 @@ class Record:
         self.run, self.folder, self.env, self.start, self.writes = run, folder, env, start, writes
         where = "" if run.backend_name == config.EXTERNAL else f" on {run.backend_name}"
         shared = f", {ranks} rank{'s' * (ranks != 1)}" if run.ranks else ""
-        title = f"{run.task_name}{where}, {run.num_envs} environments, {run.learner_name}{shared}"
+        agents = agents_of(run)
+        many = f"{run.num_envs} environments" + (f" of {agents} agents" if agents > 1 else "")
+        title = f"{run.task_name}{where}, {many}, {run.learner_name}{shared}"
         title += f", {actors}" if actors else ""
         self._panel = Panel(title, run.max_iterations, shown=again) if writes else None
         self._log: MetricsLog | None = None

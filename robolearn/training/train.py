@@ -21,7 +21,7 @@ import torch
 
 from robolearn import config
 from robolearn.config import registry
-from robolearn.config.run_config import Config
+from robolearn.config.run_config import Config, agents_of
 from robolearn.core.env import Diverged
 from robolearn.core.finite_check import NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
@@ -315,10 +315,10 @@ def _plenty(run: Config) -> int:
     # Observations, actions, and activations of the networks with their gradients.
     steps = getattr(learner, "num_steps", 0)
     if hasattr(learner, "steps_of"):
-        steps = learner.steps_of(run.num_envs)
+        steps = learner.steps_of(run.num_envs * agents_of(run))
     if not steps and hasattr(run.task, "episode_length_s"):  # rollouts are whole episodes
         steps = round(run.task.episode_length_s / run.task.control_dt)
-    return PLENTY + 4 * steps * (1024 + 2 * max(widths))
+    return agents_of(run) * (PLENTY + 4 * steps * (1024 + 2 * max(widths)))
 
 
 def _begun(run: Config, held: ExitStack, back: Healthy | None) -> tuple[Path | None, dict[str, Any] | None]:

@@ -14,7 +14,7 @@ import torch
 
 from robolearn.envs.state import State, Tensor, quat_rotate_inverse
 from robolearn.tasks.mdp.context import Context
-from robolearn.tasks.mdp.sensors import OBJECT_POS
+from robolearn.tasks.mdp.sensors import AGENT, OBJECT_POS
 
 Mirror = Literal[
     "same",
@@ -135,6 +135,12 @@ VOCABULARY: dict[str, Observation] = {
             lambda s, c: OBJECT_POS(s),
             "vectors",
             "m, positions of the objects in base axes, in the order of the scene",
+        ),
+        Observation(
+            "agent_id",
+            lambda s, c: AGENT(s),
+            "same",
+            "1, a column for each agent of the task, 1 in its own",
         ),
         # Privileged: known to the simulator only.
         Observation("base_lin_vel", lambda s, c: s.robot.base_lin_vel, "vector"),

@@ -81,6 +81,13 @@ OBJECT_POS = Sensor(
 )
 """Where the objects are; read only where a policy observes it."""
 
+AGENT = Sensor(
+    "agent",
+    "1 in the column of the agent that the robot is, 0 in those of the others, in the order of Task.agents",
+    compute=lambda state: torch.ones_like(state.robot.base_pos[:, :1]),
+)
+"""Which of a task's agents a robot is; read only where a policy observes it."""
+
 
 RESERVED = ("command", "targets", "actions", "observations", "reset", "manifest", "file")
 """Names of what travels beside the sensors."""
@@ -92,7 +99,7 @@ def check_sensors(sensors: Sequence[Sensor]) -> None:
     Raises:
         ValueError: one has a name that cannot be used or is taken, or not exactly one of field and compute.
     """
-    known = [sensor.name for sensor in (*ON_EVERY_ROBOT, OBJECT_POS)]
+    known = [sensor.name for sensor in (*ON_EVERY_ROBOT, OBJECT_POS, AGENT)]
     for sensor in sensors:
         name = sensor.name
         if not name.isidentifier() or name in RESERVED or name.endswith(("_in", "_out")):

@@ -16,7 +16,7 @@ from robolearn.tasks.mdp.commands import POSE, VELOCITY, Command, Pushes
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.first_form import FieldOrMethod, inherited_rewards
 from robolearn.tasks.mdp.observations import VOCABULARY, Mirror, Observation
-from robolearn.tasks.mdp.sensors import OBJECT_POS, ON_EVERY_ROBOT, Sensor, check_sensors
+from robolearn.tasks.mdp.sensors import AGENT, OBJECT_POS, ON_EVERY_ROBOT, Sensor, check_sensors
 from robolearn.tasks.mdp.stated import Level, Reward, StatedTerm, Termination
 
 BOUNDS = {"friction": (1e-3, 10.0), "mass_scale": (0.01, 100.0), "gain_scale": (0.01, 100.0)}
@@ -126,7 +126,7 @@ class Task:
 
     def all_sensors(self) -> tuple[Sensor, ...]:
         """Everything that the robot measures."""
-        return (*ON_EVERY_ROBOT, OBJECT_POS, *self.sensors)
+        return (*ON_EVERY_ROBOT, OBJECT_POS, AGENT, *self.sensors)
 
     def scene(self, robot: Robot) -> Scene:
         """The scene of the task: the robot, what else is in it, and which frames and contacts terms read."""

@@ -56,6 +56,13 @@ class Seeing(Carry):
 
 
 @dataclass
+class Knowing(Carry):
+    """A policy that sees which agent it is."""
+
+    observations: ClassVar = {**Carry.observations, "policy": (*Carry.observations["policy"], "agent_id")}
+
+
+@dataclass
 class Pushed(Carry):
     """A Backend pushes the first robot only."""
 
@@ -138,6 +145,11 @@ def test_one_agent_is_the_task_without_agents_bit_for_bit(make_env, alone, plain
 def test_a_policy_that_observes_the_partner_is_refused_by_name(make_env):
     with pytest.raises(ConfigError, match="partner"):
         make_env(Seeing(), num_envs=2)
+
+
+def test_a_shared_policy_can_tell_which_agent_it_is(make_env):
+    env = make_env(Knowing(), num_envs=2)
+    assert env.observations["policy"][:, -2:].tolist() == [[1.0, 0.0], [0.0, 1.0]] * 2
 
 
 def test_agents_cannot_be_pushed_and_the_message_names_the_agents():

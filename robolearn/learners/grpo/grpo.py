@@ -279,6 +279,10 @@ def _require_groups(env: LearnerEnv, size: int, shards: Shards) -> None:
             "learner=grpo starts a group in one state, which it restores: it needs a RoboLearn task, in this process; "
             "use learner=ppo with a third-party environment or mode=async"
         )
+    if env.agents > 1:
+        raise ConfigError(
+            f"learner=grpo does not know several agents, which {type(env.task).__name__} has; use learner=ppo"
+        )
     share = env.num_envs // shards.count
     if share % size:
         among = "" if shards.single else f" in each of shards={shards.total}"

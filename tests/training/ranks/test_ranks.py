@@ -42,6 +42,7 @@ from tests.training.ranks.processes import (
 pytestmark = pytest.mark.timeout(600)  # each starts many processes
 
 HUMANOID = ["task=humanoid_walk", "num_envs=64"]
+AGENTS = ["task=carry", "num_envs=32"]
 GRU = ["task=cartpole_swingup", "num_envs=64", "learner.rnn=gru", "learner.num_steps=8"]
 TAKEOVER = "recovery=takeover"
 KILLS = int(os.environ.get("ROBOLEARN_TEST_KILLS", "3"))
@@ -81,7 +82,7 @@ def task(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [HUMANOID, GRU], ids=["humanoid", "gru"])
+@pytest.mark.parametrize("words", [HUMANOID, GRU, AGENTS], ids=["humanoid", "gru", "agents"])
 def test_1_2_3_and_4_ranks_give_the_same_bits(words, tmp_path):
     for ranks in (1, 2, 3, 4):
         assert run(tmp_path / str(ranks), *words, "max_iterations=4", f"ranks={ranks}") == 0
@@ -94,7 +95,7 @@ def test_1_2_3_and_4_ranks_give_the_same_bits(words, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [HUMANOID, GRU], ids=["humanoid", "gru"])
+@pytest.mark.parametrize("words", [HUMANOID, GRU, AGENTS], ids=["humanoid", "gru", "agents"])
 def test_a_run_resumed_with_another_number_of_ranks_has_the_same_bits(words, tmp_path):
     assert run(tmp_path / "straight", *words, "max_iterations=4", "ranks=1") == 0
     assert run(tmp_path / "first", *words, "max_iterations=2", "ranks=2") == 0
