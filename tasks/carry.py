@@ -175,9 +175,9 @@ class Carry(Task):
     """Half-width of the noise on each item of the `policy` observations."""
     rewards: dict[str, Reward] = field(
         default_factory=lambda: {
-            "near_goal": reward(near_goal, 1.0, width=0.5),
+            "near_goal": reward(near_goal, 1.0, width=0.25),
             "at_goal": reward(near_goal, 2.0, width=0.05),
-            "level": reward(level, 1.0, width=0.05),
+            "level": reward(level, 0.5, width=0.1),
             "beam_speed": reward(beam_speed, -0.05),
             "effort": reward(terms.effort, -0.01),
             "action_rate": reward(terms.action_rate, -0.02),
@@ -192,7 +192,7 @@ class Carry(Task):
     agents: ClassVar[tuple[str, ...]] = (ROBOT, PARTNER)
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 256,
-        "max_iterations": 200,
+        "max_iterations": 150,
         "learner.num_steps": 24,
         "learner.minibatch_size": 2048,
         "learner.num_epochs": 4,
