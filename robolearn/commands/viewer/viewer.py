@@ -16,7 +16,7 @@ from robolearn.commands.viewer import server as serving
 from robolearn.commands.viewer.operate import Operator
 from robolearn.commands.viewer.plots import History, Probe
 from robolearn.commands.viewer.source import BundleSource, RunSource, Source, has_checkpoint, newest
-from robolearn.config.run_config import EXTERNAL
+from robolearn.config.run_config import EXTERNAL, agents_of
 from robolearn.core.env import Env
 from robolearn.errors import ConfigError, RunFailed, one_line, quote
 from robolearn.export.driver import config_of, is_bundle
@@ -87,6 +87,11 @@ def view(
         raise ConfigError(
             f"task={settings.task_name} brings its own simulator, which the viewer cannot draw; write a video: "
             "robolearn play --video FILE.mp4"
+        )
+    if agents_of(settings) > 1:
+        raise ConfigError(
+            f"task={settings.task_name} has several agents, which the viewer cannot steer; write a video: robolearn play "
+            "--video FILE.mp4"
         )
     set_threads(settings)
     env = make_env(settings, num_envs=num_envs)
