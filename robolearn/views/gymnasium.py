@@ -72,8 +72,8 @@ class GymnasiumView(gymnasium.Env):
     def __init__(self, env: Env, action_bound: float = ACTION_BOUND) -> None:
         if env.agents > 1:
             raise ConfigError(
-                f"{type(env.task).__name__} has {env.agents} agents, and a gymnasium.Env one; use gymnasium.make_vec, which "
-                "has an environment for each, or robolearn.views.pettingzoo"
+                f"{type(env.task).__name__} has {env.agents} agents, and a gymnasium.Env one; use gymnasium.make_vec, "
+                "which has an environment for each, or robolearn.views.pettingzoo"
             )
         assert env.num_envs == 1
         self.env = env

@@ -90,8 +90,8 @@ def view(
         )
     if agents_of(settings) > 1:
         raise ConfigError(
-            f"task={settings.task_name} has several agents, which the viewer cannot steer; write a video: robolearn play "
-            "--video FILE.mp4"
+            f"task={settings.task_name} has several agents, which the viewer cannot steer; write a video: robolearn "
+            "play --video FILE.mp4"
         )
     set_threads(settings)
     env = make_env(settings, num_envs=num_envs)
