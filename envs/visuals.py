@@ -48,8 +48,6 @@ def add(spec: mujoco.MjSpec, scene: Scene) -> None:
         add_floor(spec, bits=0)
     spec.geom("floor").material = "robolearn_floor"
     corners = _corners(scene, compiled(robot, spec.copy()))
-    alike = [scene.place(name).position for name, each in scene.robots.items() if each is robot]
-    corners = np.concatenate([corners + (np.array(at) - alike[0]) for at in alike])
     center = (corners.min(axis=0) + corners.max(axis=0)) / 2
     size = float(np.ptp(corners, axis=0).max())
     body, tracking = spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
