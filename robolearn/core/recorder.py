@@ -15,6 +15,7 @@ import torch
 from robolearn.core.checksum import checksum
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
+from robolearn.envs.agents import AgentBackend
 from robolearn.envs.backend import Backend, Capabilities, Snapshot
 from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import Initial, InitialState, State, Targets, Tensor, by_entity
@@ -38,9 +39,10 @@ class _Stretch:
 class Recorder:
     """A Backend that passes every call on to another one and remembers those of the last second."""
 
-    def __init__(self, backend: Backend, steps: int) -> None:
-        """`steps`: length of a stretch in control steps; one to two stretches are kept."""
-        self._backend, self._length = backend, max(1, steps)
+    def __init__(self, backend: Backend, steps: int, agents: int = 1) -> None:
+        """`steps`: length of a stretch in control steps; one to two stretches are kept. There are `agents` environments
+        of the Env, which are numbered here, for each of the backend."""
+        self._backend, self._length, self._agents = backend, max(1, steps), agents
         self.num_envs, self.device = backend.num_envs, backend.device
         self.capabilities: Capabilities = backend.capabilities
         self.features = backend.features
@@ -53,11 +55,16 @@ class Recorder:
     @classmethod
     def install(cls, env: Env, seconds: float = SECONDS) -> Recorder:
         """Record an Env from now on."""
-        backend = env.backend
+        agents = env.backend if isinstance(env.backend, AgentBackend) else None
+        backend = env.backend if agents is None else agents.worlds
         if isinstance(backend, Recorder):
             return backend
-        recorder = cls(backend, round(seconds / env.dt))
-        env.backend = cast(Backend, recorder)  # its features are those of one backend, not of a class
+        recorder = cls(backend, round(seconds / env.dt), env.agents)
+        made = cast(Backend, recorder)  # its features are those of one backend, not of a class
+        if agents is None:
+            env.backend = made
+        else:
+            agents.worlds = made
         return recorder
 
     @classmethod
@@ -94,7 +101,7 @@ class Recorder:
         self._backend.step(joint_targets, substeps)
         if self._catches_divergence and bool(self.state.diverged.any()):
             self._catches_divergence = False
-            row = int(self.state.diverged.nonzero()[0])
+            row = self._agents * int(self.state.diverged.nonzero()[0])
             self._held = row, self.dump(row)
 
     def push(self, mask: Tensor, jump: Tensor, turn: Tensor | None = None) -> None:
@@ -136,14 +143,16 @@ class Recorder:
         return held
 
     def _before_reset(self, mask: Tensor) -> None:
-        if self._armed is not None and bool(mask[self._armed]):
+        if self._armed is not None and bool(mask[self._armed // self._agents]):
             self._held, self._armed = (self._armed, self.dump(self._armed)), None
 
     def _note(self, kind: str, **values: Any) -> None:
         self._newer.events.append({"kind": kind, **values})
 
     def dump(self, env: int) -> dict[str, Any]:
-        """What a replay of environment `env` needs: `snapshot`, `events`, and the `checksum` of its State now."""
+        """What a replay of environment `env`, or of its world, needs: `snapshot`, `events`, and the `checksum` of its
+        State now."""
+        env //= self._agents
         stretches = [s for s in (self._older, self._newer) if s is not None]
         events = [_row(event, env, self.num_envs) for stretch in stretches for event in stretch.events]
         return {

@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from robolearn import config
+from robolearn.core.checksum import checksum
 from robolearn.core.env import Env
+from robolearn.core.recorder import Recorder, play_event
+from robolearn.envs.mujoco.backend import MujocoBackend
 from robolearn.envs.state import State, Tensor
 from robolearn.errors import ConfigError
 from robolearn.tasks.carry import PARTNER, Carry
@@ -145,6 +148,21 @@ def test_one_agent_is_the_task_without_agents_bit_for_bit(make_env, alone, plain
 def test_a_policy_that_observes_the_partner_is_refused_by_name(make_env):
     with pytest.raises(ConfigError, match="partner"):
         make_env(Seeing(), num_envs=2)
+
+
+def test_the_last_second_of_a_world_is_replayed_bit_for_bit(carry):
+    recorder = Recorder.install(carry)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        carry.step(0.5 * torch.randn(8, 2, generator=generator))
+    dump = recorder.dump(5)  # the partner of world 2
+    alone = MujocoBackend(carry.scene, 1)
+    alone.restore(dump["snapshot"])
+    for event in dump["events"]:
+        play_event(alone, event)
+    assert checksum(alone.state) == dump["checksum"]
+    sees = carry.backend.state.robot.joint_pos[5]
+    assert torch.equal(alone.state.entities[PARTNER].joint_pos[0], sees)
 
 
 def test_a_shared_policy_can_tell_which_agent_it_is(make_env):
