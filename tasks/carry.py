@@ -14,7 +14,7 @@ from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Contact, Object, Place, Scene
 from robolearn.envs.state import Initial, InitialState, State, Tensor
 from robolearn.tasks.mdp import terms
-from robolearn.tasks.mdp.commands import Command, Drawn
+from robolearn.tasks.mdp.commands import Command, Drawn, require_ordered
 from robolearn.tasks.mdp.context import Context, Random, once
 from robolearn.tasks.mdp.observations import VOCABULARY, Observation
 from robolearn.tasks.mdp.sensors import Sensor
@@ -69,10 +69,7 @@ class GoalCommands(Command):
 
     def validate(self) -> None:
         """Raise ValueError for a range whose ends are swapped."""
-        for name in (*self.names, "seconds"):
-            low, high = getattr(self, name)
-            if low > high:
-                raise ValueError(f"commands.{name}=[{low},{high}]: the ends are swapped; use [{high},{low}]")
+        require_ordered(self, (*self.names, "seconds"))
 
     def sample(self, num_envs: int, random: Random) -> Drawn:
         """Draw goals (N, 2) [m]."""

@@ -75,7 +75,7 @@ class Command(Protocol):
         return values
 
 
-def _require_ordered(command: object, names: tuple[str, ...], where: str = "commands") -> None:
+def require_ordered(command: object, names: tuple[str, ...], where: str = "commands") -> None:
     """Raise ValueError for a range whose ends are swapped."""
     for name in names:
         low, high = getattr(command, name)
@@ -128,7 +128,7 @@ class VelocityCommands(Command):
 
     def validate(self) -> None:
         """Raise ValueError for a range whose ends are swapped or a duration that is not positive."""
-        _require_ordered(self, (*VELOCITY, "seconds", "heading_range"))
+        require_ordered(self, (*VELOCITY, "seconds", "heading_range"))
         _require_lasting(self.seconds)
 
     def sample(self, num_envs: int, random: Random) -> Drawn:
@@ -200,7 +200,7 @@ class PoseCommands(Command):
 
     def validate(self) -> None:
         """Raise ValueError for a range whose ends are swapped or a duration that is not positive."""
-        _require_ordered(self, ("x", "y", "z", "roll", "pitch", "yaw", "seconds"))
+        require_ordered(self, ("x", "y", "z", "roll", "pitch", "yaw", "seconds"))
         _require_lasting(self.seconds)
 
     def sample(self, num_envs: int, random: Random) -> Drawn:
@@ -245,7 +245,7 @@ class Pushes:
 
     def validate(self) -> None:
         """Raise ValueError for a range whose ends are swapped."""
-        _require_ordered(self, ("speed", "seconds"), "pushes")
+        require_ordered(self, ("speed", "seconds"), "pushes")
 
     def sample(self, num_envs: int, random: Random) -> tuple[Tensor, Tensor | None, Tensor]:
         """Draw jumps of the base's velocity [m/s] and, where `turn` is not 0, of its angular velocity [rad/s], (N, 3)
