@@ -117,9 +117,9 @@ class PettingZooEnv(ExternalEnv):
         self._widths = [int(np.prod(space.shape)) for space in seen]
         worlds, width = len(self.worlds), max(self._widths)
         self._seen = np.zeros((worlds, count, width), np.float32)
-        self._alive = np.zeros((worlds, count), bool)
+        self._alive, self._gone = np.zeros((worlds, count), bool), np.zeros((worlds, count), bool)
         self._ages = np.zeros(worlds, np.int64)
-        # Agent k sees agents k, k + 1 and so on around.
+        # In agent k's critic: agents k, k + 1 and so on around.
         self._order = (np.arange(count)[:, None] + np.arange(count)) % count
         self._ids = np.broadcast_to(np.eye(count, dtype=np.float32), (worlds, count, count))
         limit = task.episode_steps or _limit(first)
@@ -168,7 +168,7 @@ class PettingZooEnv(ExternalEnv):
         with failing("reset", self.name):
             observed, _ = self.worlds[w].reset(seed=seed)
             there = set(self.worlds[w].agents)
-        self._seen[w], self._alive[w], self._ages[w] = 0.0, False, 0
+        self._seen[w], self._alive[w], self._gone[w], self._ages[w] = 0.0, False, False, 0
         for k, agent in enumerate(self.agents):
             if agent in there:
                 self._alive[w, k] = True
@@ -202,15 +202,20 @@ class PettingZooEnv(ExternalEnv):
         if ended.any():
             terminal = self._groups()
             self._alive &= ~ended
+            self._gone |= ended
             if self._ends_together and (ended.any(axis=1) & self._alive.any(axis=1)).any():
-                raise RunFailed(f"task={self.name}: an agent ended before the others; use task.ends_together=false")
+                raise RunFailed(
+                    f"task={self.name}: an agent ended before the others; use task.ends_together=false"
+                )
             self._seen[ended] = 0.0
             for w in np.flatnonzero(~self._alive.any(axis=1)):
                 self._restart(int(w))
         observations = self._groups()
         return Transition(
             observations,
-            *(self._tensor(each.ravel()) for each in (reward, terminated, truncated)),
+            self._tensor(reward.ravel()),
+            self._tensor(terminated.ravel()),
+            self._tensor(truncated.ravel()),
             observations if terminal is None else terminal,
             None if valid.all() else self._tensor(valid.ravel()),
         )
@@ -224,7 +229,7 @@ class PettingZooEnv(ExternalEnv):
         truncated: np.ndarray,
     ) -> None:
         """Step a world, and write its agents' results (K,)."""
-        world, alive = self.worlds[w], np.flatnonzero(self._alive[w])
+        world, alive = self.worlds[w], np.flatnonzero(self._alive[w]).tolist()
         with failing("step", self.name):
             # Copies: an environment may keep or change what it is given.
             actions = {self.agents[k]: given[k][w].copy() for k in alive}
@@ -244,9 +249,11 @@ class PettingZooEnv(ExternalEnv):
                 raise RunFailed(
                     f"task={self.name} took {agent} from its agents, with neither a termination nor a truncation"
                 )
-            self._see(w, k, observed)
-        for k, agent in enumerate(self.agents):  # one that has joined
-            if agent in there and not self._alive[w, k] and agent in observed and not ended.get(agent, False):
+            # Of a state that has no value, the observation is not needed.
+            if agent in observed or not terminated[k]:
+                self._see(w, k, observed)
+        for k, agent in enumerate(self.agents):
+            if agent in there and not self._alive[w, k] and not self._gone[w, k]:  # it has joined
                 self._alive[w, k] = True
                 self._see(w, k, observed)
 
@@ -317,14 +324,18 @@ def _world(task: PettingZooTask, render: str | None) -> ParallelEnv:
             "pettingzoo.utils.aec_to_parallel"
         )
     if not isinstance(world, ParallelEnv):
-        raise ConfigError(f"task={task.name} makes {type(world).__name__}, which is not a pettingzoo.ParallelEnv")
+        raise ConfigError(
+            f"task={task.name} makes {type(world).__name__}, which is not a pettingzoo.ParallelEnv"
+        )
     return world
 
 
 def _agents(world: ParallelEnv, name: str) -> list[str]:
     agents = list(getattr(world, "possible_agents", None) or ())
     if not agents or len(set(agents)) != len(agents):
-        raise ConfigError(f"task={name}: `possible_agents` of the environment must name its agents, each once")
+        raise ConfigError(
+            f"task={name}: `possible_agents` of the environment must name its agents, each once"
+        )
     return agents
 
 
@@ -379,10 +390,12 @@ def _limit(world: ParallelEnv) -> int:
 
 def _period(world: ParallelEnv) -> float:
     """Control period [s]: the environment's `dt`, or one over its `render_fps`; 0 where it has neither."""
-    for value in (
-        getattr(world.unwrapped, "dt", None),
-        1 / (getattr(world, "metadata", None) or {}).get("render_fps", np.inf),
-    ):
-        if isinstance(value, int | float | np.number) and value > 0:
-            return float(value)
-    return 0.0
+    dt: Any = getattr(world.unwrapped, "dt", None)
+    rate: Any = (getattr(world, "metadata", None) or {}).get("render_fps")
+    if _is_number(dt) and dt > 0:
+        return float(dt)
+    return 1.0 / float(rate) if _is_number(rate) and rate > 0 else 0.0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)

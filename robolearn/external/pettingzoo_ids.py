@@ -36,7 +36,9 @@ def find(id: str, door: str = "pettingzoo") -> Callable[..., Any]:
     else:
         found = _of_module(id, door, task)
     if not callable(found):
-        raise ConfigError(f"{task} is {type(found).__name__}, not a class or function that makes an environment")
+        raise ConfigError(
+            f"{task} is {type(found).__name__}, not a class or function that makes an environment"
+        )
     made: Callable[..., Any] = found
     return made
 
@@ -47,7 +49,9 @@ def _of_module(id: str, door: str, task: str) -> Any:
     if module is None:
         package = parts[0]
         if package in row.packages:
-            raise MissingError(f"{task} needs {package}: pip install 'robolearn[{row.extra}]', or pip install {package}")
+            raise MissingError(
+                f"{task} needs {package}: pip install 'robolearn[{row.extra}]', or pip install {package}"
+            )
         raise ConfigError(f"{task}: there is no module {quote(package)}")
     name = rest[0] if rest else MAKER
     found = getattr(module, name, None) if len(rest) <= 1 else None
