@@ -208,8 +208,8 @@ class PettingZooEnv(ExternalEnv):
                     f"task={self.name}: an agent ended before the others; use task.ends_together=false"
                 )
             self._seen[ended] = 0.0
-            for w in np.flatnonzero(~self._alive.any(axis=1)):
-                self._restart(int(w))
+            for w in np.flatnonzero(~self._alive.any(axis=1)).tolist():
+                self._restart(w)
         observations = self._groups()
         return Transition(
             observations,
