@@ -249,6 +249,29 @@ def test_a_run_trains_evaluates_and_resumes(tmp_path, capsys):
     assert np.mean(list(found["metrics"].values())) == pytest.approx(found["return_mean"])
 
 
+@pytest.mark.slow
+def test_the_policy_is_exported_and_compared_for_every_agent(tmp_path, capsys):
+    out, bundle = tmp_path / "run", tmp_path / "bundle"
+    assert main(["train", f"task={SPREAD}", *SMALL, "max_iterations=1", f"output={out}"]) == 0
+    small = ["--starts", "4", "--seconds", "1", "--measure-seconds", "0"]
+    assert main(["export", "--target", "jetson-thor", str(out), "--output", str(bundle), *small]) == 0
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    assert manifest["contract"]["observations"][0]["width"] == 18
+    capsys.readouterr()
+    assert main(["deploy", str(bundle), "--seconds", "0.2"]) == 2
+    assert "3 agents" in capsys.readouterr().err
+
+
+def test_a_run_is_filmed_and_simulated(tmp_path):
+    out = tmp_path / "run"
+    assert main(["train", f"task={SPREAD}", *SMALL, "max_iterations=1", f"output={out}"]) == 0
+    assert main(["play", str(out), "--video", str(tmp_path / "a.mp4"), "--seconds", "0.5"]) == 0
+    assert (
+        main(["sim", "--policy", str(out), "--steps", "30", "--num-envs", "2", "--min-real-time-factor", "0"])
+        == 0
+    )
+
+
 def test_independent_critics_are_a_setting(tmp_path):
     words = [f"task={SPREAD}", *SMALL, "max_iterations=1", "learner.critic_groups=[policy]"]
     assert main(["train", *words, f"output={tmp_path / 'run'}"]) == 0
