@@ -34,10 +34,12 @@ class PettingZooTask(ExternalTask):
     """Class or function that makes a ParallelEnv."""
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 64,
-        "max_iterations": 400,
+        "max_iterations": 300,
         "learner.num_steps": 25,
         "learner.minibatch_size": 1200,
         "learner.num_epochs": 8,
+        "learner.gamma": 0.98,
+        "learner.desired_kl": 0.02,
         "learner.entropy_coef": 0.0,
         "learner.actor_hidden": (128, 128),
         "learner.critic_hidden": (256, 128),

@@ -180,6 +180,19 @@ def test_ppo_does_not_learn_from_agents_that_have_ended():
     env.close()
 
 
+def test_an_agent_that_has_ended_does_not_come_back_in_its_episode(make):
+    env = make("Staying", num_envs=1)
+    env.step(column(0, 1, 0))
+    two = env.step(column(0, 0, 1))
+    assert two.valid.tolist() == [True, False, True]
+    assert two.terminated.tolist() == [False, False, True]
+    # Of an agent that ended for good, what it saw last is its terminal observation where there is none.
+    assert two.terminal_observations["policy"].tolist() == [[0, 2], [0, 0], [20, 1]]
+    three = env.step(column(0, 0, 0))
+    assert three.valid.tolist() == [True, False, False]
+    assert three.observations["policy"].tolist() == [[100, 0], [110, 0], [120, 0]]
+
+
 def test_an_agent_that_joins_later_has_steps_from_then_on(make):
     env = make("Late", num_envs=1)
     one, two = env.step(column(0, 0, 0)), env.step(column(0, 0, 0))
@@ -329,7 +342,9 @@ def test_an_argument_that_does_not_exist_is_refused(capsys):
     assert "agent_0" in discrete
 
 
-@pytest.mark.parametrize(("name", "named"), [("Vanishing", "b"), ("Failing", "by hand"), ("Shapeless", "a")])
+@pytest.mark.parametrize(
+    ("name", "named"), [("Vanishing", "b"), ("Failing", "by hand"), ("Shapeless", "a"), ("Unseen", "a")]
+)
 def test_an_environment_that_breaks_the_api_ends_the_run(capsys, tmp_path, name, named):
     words = [f"task=pettingzoo:{WORLDS}:{name}", *SMALL, f"output={tmp_path / 'run'}"]
     assert named in refusal(capsys, *words, code=4)

@@ -95,6 +95,27 @@ class Vanishing(Counters):
         return found
 
 
+class Staying(Counters):
+    """Agents that have ended stay in `agents`, and get no observations."""
+
+    def step(self, actions):
+        self.agents = list(actions)
+        found = super().step(actions)
+        self.agents = list(self.possible_agents)
+        for agent, ended in found[2].items():
+            if ended:
+                del found[0][agent]
+        return found
+
+
+class Unseen(Counters):
+    """Agents whose time is up get no observations."""
+
+    def step(self, actions):
+        found = super().step(actions)
+        return ({} if self.steps == self.limit else found[0], *found[1:])
+
+
 class Late(Counters):
     """The third agent joins after the first step."""
 
