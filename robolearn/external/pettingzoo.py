@@ -105,13 +105,13 @@ class PettingZooEnv(ExternalEnv):
 
     def _begin(self, task: PettingZooTask, device: torch.device, seed: int, rank: int) -> None:
         first = self.worlds[0]
-        self.agents = agents = _agents(first, task.name)
-        """K names of agents."""
+        self.agent_names = agents = _agents(first, task.name)
+        """K names, in the order of the rows."""
         seen = [_observation_space(first, agent, task.name) for agent in agents]
         moved = [require_actions(first.action_space(a), _of(task.name, a)) for a in agents]
         alike = all(space == seen[0] for space in seen) and all(box == moved[0] for box in moved)
         self._identified = task.agent_id == "on" or (task.agent_id == "auto" and not alike)
-        count = len(agents)
+        self.agents = count = len(agents)
         cpu = torch.device("cpu")
         self._boxes = moved
         self._own = [Actions.of(box.low, box.high, task.actions, cpu) for box in moved]
@@ -148,10 +148,10 @@ class PettingZooEnv(ExternalEnv):
         """See `ExternalEnv.step`. The metrics are the returns of each agent, in the steps that end its episodes."""
         before = self.episode_return
         result = super().step(action, joint_targets)
-        if len(self.agents) == 1 or not bool(result.done.any()):
+        if self.agents == 1 or not bool(result.done.any()):
             return result
         total = before + result.reward
-        for k, agent in enumerate(self.agents):
+        for k, agent in enumerate(self.agent_names):
             ended = result.done & (self._rows_of == k)
             mean = Ratio(torch.where(ended, total, 0.0), ended.to(total.dtype))
             result.metrics[f"return_{agent}"] = mean
@@ -171,7 +171,7 @@ class PettingZooEnv(ExternalEnv):
             observed, _ = self.worlds[w].reset(seed=seed)
             there = set(self.worlds[w].agents)
         self._seen[w], self._alive[w], self._gone[w], self._ages[w] = 0.0, False, False, 0
-        for k, agent in enumerate(self.agents):
+        for k, agent in enumerate(self.agent_names):
             if agent in there:
                 self._alive[w, k] = True
                 self._see(w, k, observed)
@@ -179,7 +179,7 @@ class PettingZooEnv(ExternalEnv):
             raise RunFailed(f"task={self.name} has no agents after a reset")
 
     def _see(self, w: int, k: int, observed: Mapping[str, Any]) -> None:
-        agent = self.agents[k]
+        agent = self.agent_names[k]
         if agent not in observed:
             raise RunFailed(f"task={self.name} gives no observation of {agent}, which is among its agents")
         row = np.asarray(observed[agent], np.float32).ravel()
@@ -234,18 +234,18 @@ class PettingZooEnv(ExternalEnv):
         world, alive = self.worlds[w], np.flatnonzero(self._alive[w]).tolist()
         with failing("step", self.name):
             # Copies: an environment may keep or change what it is given.
-            actions = {self.agents[k]: given[k][w].copy() for k in alive}
+            actions = {self.agent_names[k]: given[k][w].copy() for k in alive}
             observed, rewards, ended, out_of_time, _ = world.step(actions)
             there = set(world.agents)
             for k in alive:
-                agent = self.agents[k]
+                agent = self.agent_names[k]
                 reward[k] = rewards.get(agent, 0.0)
                 terminated[k], truncated[k] = ended.get(agent, False), out_of_time.get(agent, False)
         self._ages[w] += 1
         if self._limit and self._ages[w] >= self._limit:
             truncated[alive] = True
         for k in alive:
-            agent = self.agents[k]
+            agent = self.agent_names[k]
             over = terminated[k] or truncated[k]
             if agent not in there and not over:
                 raise RunFailed(
@@ -254,7 +254,7 @@ class PettingZooEnv(ExternalEnv):
             # Of a state that has no value, the observation is not needed.
             if agent in observed or not terminated[k]:
                 self._see(w, k, observed)
-        for k, agent in enumerate(self.agents):
+        for k, agent in enumerate(self.agent_names):
             if agent in there and not self._alive[w, k] and not self._gone[w, k]:  # it has joined
                 self._alive[w, k] = True
                 self._see(w, k, observed)

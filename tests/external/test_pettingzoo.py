@@ -55,7 +55,7 @@ def column(*rows: float) -> torch.Tensor:
 
 def test_rows_are_agents_of_worlds_and_the_critic_sees_its_own_agent_first(make):
     env = make("Counters")
-    assert (env.num_envs, env.num_actions, env.agents) == (6, 1, ["a", "b", "c"])
+    assert (env.num_envs, env.num_actions, env.agents, env.agent_names) == (6, 1, 3, ["a", "b", "c"])
     assert env.observations["policy"].tolist() == [[0, 0], [10, 0], [20, 0]] * 2
     assert (
         env.observations["critic"].tolist()
@@ -235,14 +235,14 @@ def test_one_world_is_the_environment_itself(make):
     random = torch.Generator().manual_seed(0)
     assert (env.num_envs, env.max_episode_steps, env.dt) == (3, 25, 0.1)
     for _ in range(60):
-        for k, agent in enumerate(env.agents):
+        for k, agent in enumerate(env.agent_names):
             assert env.observations["policy"][k].tolist() == seen[agent].tolist()
         assert env.observations["critic"][0].tolist() == np.concatenate(list(seen.values())).tolist()
         action = torch.randn(3, 5, generator=random)
         result = env.step(action)
         given = (0.5 + 0.5 * action).clamp(0, 1).numpy()
-        seen, rewards, _, truncated, _ = itself.step(dict(zip(env.agents, given, strict=True)))
-        assert result.reward.tolist() == [np.float32(rewards[agent]) for agent in env.agents]
+        seen, rewards, _, truncated, _ = itself.step(dict(zip(env.agent_names, given, strict=True)))
+        assert result.reward.tolist() == [np.float32(rewards[agent]) for agent in env.agent_names]
         assert result.truncated.tolist() == list(truncated.values())
         if not itself.agents:
             seen, _ = itself.reset()
