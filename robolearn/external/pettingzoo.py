@@ -79,9 +79,9 @@ class PettingZooEnv(ExternalEnv):
         `critic`: the observations of all agents of the world, K D numbers, the agent's own first, then those of the
             agents that come after it, and so on around; and the same K more.
 
-    D is the width of the widest observation; narrower ones have zeros behind them. Of an action an agent takes the first
-    numbers, as many as its own has. An agent that has ended observes zeros, also in the others' `critic`, and its rows
-    are no steps (`StepResult.valid`). A world starts again in the step in which its last agent ends.
+    D is the width of the widest observation; narrower ones have zeros behind them. Of an action an agent takes the
+    first numbers, as many as its own has. An agent that has ended observes zeros, also in the others' `critic`, and its
+    rows are no steps (`StepResult.valid`). A world starts again in the step in which its last agent ends.
     """
 
     def __init__(
