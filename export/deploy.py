@@ -209,6 +209,11 @@ def deploy(
     saved = load_config(folder, overrides)
     made = make_learner_env(saved, num_envs=1)
     try:
+        if made.num_envs > 1:
+            raise ConfigError(
+                f"deploy drives one robot with its runtime, and task={saved.task_name} has {made.num_envs} agents; "
+                "export has compared the runtime with the trained policy already"
+            )
         require_its_robot(made, bundle)
     finally:
         made.close()

@@ -146,6 +146,20 @@ def test_the_commands_for_gymnasium_environments_run(
         assert code == exits.OK, f"robolearn {shlex.join(words)}: exit {code}\n{capfd.readouterr().err}"
 
 
+def test_the_commands_for_pettingzoo_environments_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "bring_your_own.md").read_text(encoding="utf-8")
+    section = page.partition("\n## PettingZoo\n")[2].partition("\n## ")[0]
+    found = [words[1:] for words in commands(section) if words[0] == "robolearn"]
+    assert [words[0] for words in found] == ["train", "eval", "train"]
+    for words in found:
+        tiny = {"train": ["num_envs=2", "max_iterations=1"], "eval": ["--episodes", "2"]}
+        code = cli.main([*words, *tiny[words[0]]])
+        assert code == exits.OK, f"robolearn {shlex.join(words)}: exit {code}\n{capfd.readouterr().err}"
+
+
 def test_the_commands_of_the_distillation_example_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -213,8 +213,8 @@ def _episodes(
         steps = max(1, min(round(seconds / env.dt), env.max_episode_steps))
         env.reset()
         driver = driver_of(env)
-        running = torch.ones(starts, dtype=torch.bool, device=env.device)
-        total = torch.zeros(starts, dtype=torch.float64, device=env.device)
+        running = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
+        total = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
         survived = running.clone()
         with torch.no_grad():
             for _ in range(steps):

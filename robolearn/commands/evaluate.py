@@ -113,7 +113,7 @@ def evaluate(
         "episode_limit_s": limit,
         "observation_noise": any(config.task.noise.values()),
         # Simulated seconds of one environment per second of wall time. Only these two differ between repetitions.
-        "real_time_factor": counted.env_steps / num_envs * dt / counted.seconds,
+        "real_time_factor": counted.env_steps / (len(counted.returns) / each) * dt / counted.seconds,
         "steps_per_second": counted.env_steps / counted.seconds,
     }
     if home:

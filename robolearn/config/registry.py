@@ -179,8 +179,14 @@ def require(kind: str, name: str, where: str = "") -> Entry | None:
 
 def is_file(name: str) -> bool:
     """Whether a name runs code that no installed package has registered: `path.py:Name`, or through a door
-    `DOOR:path.py:Name` or `DOOR:module:ID`."""
-    return _FILE.match(name) is not None or bool(_door("tasks", name) and name.count(":") > 1)
+    `DOOR:path.py:Name`, `DOOR:module:ID` or `DOOR:module` of another package than the door's."""
+    if _FILE.match(name) is not None:
+        return True
+    if _door("tasks", name) is None:
+        return False
+    word, _, id = name.partition(":")
+    known = DOORS[word].packages
+    return ":" in id or bool(known and id.partition(".")[0] not in known)
 
 
 def from_file(name: str) -> Any:

@@ -24,6 +24,8 @@ class Row:
     """Backends: capabilities that only some backends have and some learners require, such as "gradients"."""
     install: str = ""
     """How to install it, where the extra alone is not enough."""
+    packages: tuple[str, ...] = ()
+    """Doors whose IDs name modules: the packages that a saved run may import; others only where the user names them."""
 
 
 _ISAACLAB = "isaaclab==3.0.0 mujoco-usd-converter==0.6.1"
@@ -132,6 +134,13 @@ DOORS = {
             "it needs another MuJoCo, so a separate environment: "
             "python -m venv .mjlab && .mjlab/bin/pip install -e . mjlab==1.6.0"
         ),
+    ),
+    "pettingzoo": Row(
+        "robolearn.external.pettingzoo:PettingZooTask",
+        "any PettingZoo environment of several agents: pettingzoo:mpe2.simple_spread_v3, pettingzoo:my_env.py:MyEnv",
+        requires=("pettingzoo",),
+        extra="pettingzoo",
+        packages=("pettingzoo", "mpe2", "gymnasium_robotics"),
     ),
 }
 """Doors to third-party environments, by the word before the colon of DOOR:ID. Each row's class is an `ExternalTask`;

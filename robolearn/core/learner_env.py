@@ -24,7 +24,8 @@ class LearnerEnv(Protocol):
     gradients: bool
     """Whether gradients flow through a step."""
     resets_take_a_step: bool
-    """Whether a reset takes a step, in which the policy's action has no effect; see `StepResult.valid`."""
+    """Whether there are steps in which the policy's action has no effect: a reset takes one, or an agent may end before
+    the others of its world; see `StepResult.valid`."""
     dt: float
     """Control period [s]."""
     max_episode_steps: int

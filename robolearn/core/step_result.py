@@ -27,7 +27,7 @@ class StepResult:
     """(N,) bool: terminated because the simulation diverged; included in `terminated`."""
     valid: Tensor | None = None
     """(N,) bool: whether the row is a step that the policy took; in the other rows the environment only reset itself,
-    and they are left out of batches and statistics. None: all rows are steps."""
+    or the agent had ended before, and they are left out of batches and statistics. None: all rows are steps."""
     exogenous: Tensor | None = None
     """(N,) bool: an event that no action causes, a push or a new command, came in this step. None: it is not known."""
     metrics: dict[str, Ratio] = field(default_factory=dict)

@@ -84,6 +84,8 @@ class ExternalEnv:
 
     gradients = False
     resets_take_a_step = False
+    agents = 1
+    """Agents of a world, which are neighbouring rows."""
 
     def __init__(
         self,

@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib
 import signal
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import gymnasium
@@ -21,6 +19,7 @@ from robolearn.config import registry
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, MissingError, RunFailed, did_you_mean, listing, one_line, quote
 from robolearn.external.env import NO_LIMIT, Actions, ExternalEnv, Transition
+from robolearn.external.failures import describe, failing
 from robolearn.external.spaces import flatten, observation_columns, require_actions
 from robolearn.external.task import ExternalTask
 
@@ -121,7 +120,7 @@ class GymnasiumEnv(ExternalEnv):
 
     def _start(self, stagger: bool) -> dict[str, Tensor]:
         # Seeded once: all later random numbers follow from that.
-        with self._errors_of("reset"):
+        with failing("reset", self.name):
             rows, _ = self.vector.reset(seed=self._seed)
             self._seed = None
             self._resetting[:] = False
@@ -131,7 +130,7 @@ class GymnasiumEnv(ExternalEnv):
         given = actions.cpu().numpy().reshape(self.num_envs, *self._box.shape).astype(self._box.dtype)
         # Clipped again to the space's bounds: ours are rounded to float32.
         given = np.clip(given, self._box.low, self._box.high)
-        with self._errors_of("step"):
+        with failing("step", self.name):
             rows, reward, terminated, truncated, info = self.vector.step(given)
             terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
             rewards = np.array(reward, np.float32).reshape(self.num_envs)
@@ -182,7 +181,7 @@ class GymnasiumEnv(ExternalEnv):
 
     def _restarted(self, observations: dict[str, Tensor], done: np.ndarray) -> dict[str, Tensor]:
         """Reset the environments in `done` (N,), and only those."""
-        with self._errors_of("reset"):
+        with failing("reset", self.name):
             rows, _ = self.vector.reset(options={"reset_mask": done.copy()})
         fresh, ended = self._groups(rows), self._tensor(done)[:, None]
         for group, values in fresh.items():
@@ -192,16 +191,6 @@ class GymnasiumEnv(ExternalEnv):
                     "implement that, or use SAME_STEP"
                 )
         return fresh
-
-    @contextmanager
-    def _errors_of(self, what: str) -> Iterator[None]:
-        """Turn an exception of the environment's code into RunFailed, one line with its place."""
-        try:
-            yield
-        except (KeyboardInterrupt, RunFailed):
-            raise
-        except Exception as error:
-            raise RunFailed(f"{what} of task={self.name} raised {_describe(error)}") from error
 
     def _groups(self, rows: Any) -> dict[str, Tensor]:
         made: dict[int, Tensor] = {}
@@ -267,7 +256,7 @@ def _vector(task: GymnasiumTask, num_envs: int, render: str | None) -> gymnasium
     except (ModuleNotFoundError, gymnasium.error.DependencyNotInstalled) as error:
         raise MissingError(f"task={task.name} needs a package: {one_line(str(error), 240)}") from error
     except Exception as error:  # a constructor of another library may raise anything
-        raise ConfigError(f"task={task.name} cannot be made: {_describe(error)}") from error
+        raise ConfigError(f"task={task.name} cannot be made: {describe(error)}") from error
 
 
 @contextmanager
@@ -303,14 +292,7 @@ def _import(module: str, id: str) -> None:
     except ModuleNotFoundError as error:
         raise ConfigError(f"task=gymnasium:{id}: there is no module {quote(error.name)}") from error
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise ConfigError(f"task=gymnasium:{id}: {module} cannot be imported: {_describe(error)}") from error
-
-
-def _describe(error: BaseException) -> str:
-    """An exception of an environment's code as one line, with the file and line that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return one_line(f"{type(error).__name__}: {error}", 240) + place
+        raise ConfigError(f"task=gymnasium:{id}: {module} cannot be imported: {describe(error)}") from error
 
 
 def _is_vector(found: Any) -> bool:

@@ -34,6 +34,8 @@ PACKAGES = (
     "newton",
     "gymnasium",
     "mjlab",
+    "pettingzoo",
+    "mpe2",
 )
 """Packages that decide what a training computes; those that are installed are recorded."""
 

@@ -1,4 +1,4 @@
-"""RoboLearn's environments for other libraries: gymnasium, stable-baselines3, rsl_rl.
+"""RoboLearn's environments for other libraries: gymnasium, PettingZoo, stable-baselines3, rsl_rl.
 
 May import: simulation (to render) and the layers below it. Read `gymnasium.py` first.
 """

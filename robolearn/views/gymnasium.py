@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from robolearn.core.env import Env, StepResult
-from robolearn.errors import ConfigError
+from robolearn.errors import ConfigError, listing
 from robolearn.tasks.mdp.task import Ratio
 
 ACTION_BOUND = 5.0
@@ -31,6 +31,11 @@ def as_gymnasium(env: Env, action_bound: float = ACTION_BOUND) -> gymnasium.Env 
 def _spaces(env: Env, bound: float) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Box]:
     if not 0 < bound < np.inf:
         raise ConfigError(f"action_bound={bound:g} must be a finite number above 0")
+    if env.agents > 1:
+        raise ConfigError(
+            f"{type(env.task).__name__} has the agents {listing(env.task.agents)}, and a gymnasium environment has "
+            "one: use robolearn.views.pettingzoo.parallel_env"
+        )
     observations = gymnasium.spaces.Box(-np.inf, np.inf, (env.observations["policy"].shape[1],), np.float32)
     actions = gymnasium.spaces.Box(-bound, bound, (env.num_actions,), np.float32)
     return observations, actions

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import random
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,16 +14,14 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from robolearn import config
 from robolearn.core.env import Env
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
-from robolearn.simulation.renderer import Renderer
 from robolearn.training.build import make_env
 from robolearn.views.gymnasium import ACTION_BOUND, GymnasiumVectorView, GymnasiumView
+from robolearn.views.pictures import MODES, Pictures, check_mode
 
 KEYWORDS = ("backend", "device", "seed")
 """Settings that are keyword arguments too."""
 HEADS = ("task", *KEYWORDS)
 """First parts of the keys of valid settings: all others concern training runs only."""
-SIZE = (640, 480)
-"""Width and height of a rendered image [pixels]."""
 
 Settings = Mapping[str, Any] | Sequence[str]
 """`{"task.rewards.upright": 0.5}`, or words as on the command line: `["task.rewards.upright=0.5"]`."""
@@ -34,7 +30,7 @@ Settings = Mapping[str, Any] | Sequence[str]
 class TaskEnv(GymnasiumView):
     """One environment of a task, as made by `gymnasium.make("robolearn/...")`."""
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": list(MODES)}  # noqa: RUF012
 
     def __init__(
         self,
@@ -52,12 +48,11 @@ class TaskEnv(GymnasiumView):
             ConfigError: a setting is invalid or does not concern an environment.
             MissingError: no simulator is installed.
         """
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ConfigError(f"unknown render_mode={render_mode!r}; valid: None, 'rgb_array'")
-        super().__init__(_make(task, 1, settings, keywords), action_bound)
+        check_mode(render_mode)
+        super().__init__(make(task, 1, settings, keywords), action_bound)
         self.render_mode = render_mode
         self.metadata = {**self.metadata, "render_fps": 1 / self.env.ctx.dt}
-        self._renderer: Renderer | None = None
+        self._pictures = Pictures(self.env, render_mode)
 
     def render(self) -> np.ndarray | None:
         """An image (480, 640, 3) uint8 of the current state; None without a render mode.
@@ -67,28 +62,12 @@ class TaskEnv(GymnasiumView):
         Raises:
             MissingError: no renderer works on this machine.
         """
-        if self.render_mode is None:
-            return None
-        if self._renderer is None:  # at first use: learners often set a render mode and never render
-            name = self.env.backend.capabilities.name
-            self._renderer = Renderer(self.env.scene, *SIZE, backend=name)
-            # If close() is not called: at exit the OpenGL context must be freed before its library, which has just
-            # registered its exit handler.
-            atexit.register(_close, weakref.ref(self))
-        return np.ascontiguousarray(self._renderer.draw(self.env.backend.state))
+        return self._pictures.draw()
 
     def close(self) -> None:
         """Free the simulator and the renderer."""
-        if self._renderer is not None:
-            self._renderer.close()
-            self._renderer = None
+        self._pictures.close()
         super().close()
-
-
-def _close(left: weakref.ref[TaskEnv]) -> None:
-    env = left()
-    if env is not None:
-        env.close()
 
 
 class TaskVectorEnv(GymnasiumVectorView):
@@ -113,10 +92,16 @@ class TaskVectorEnv(GymnasiumVectorView):
             raise ConfigError(
                 "environments of gymnasium.make_vec do not render; one of gymnasium.make(...) does"
             )
-        super().__init__(_make(task, num_envs, settings, keywords), action_bound)
+        super().__init__(make(task, num_envs, settings, keywords), action_bound)
 
 
-def _make(task: str, num_envs: int, settings: Settings, keywords: Mapping[str, Any]) -> Env:
+def make(task: str, num_envs: int, settings: Settings, keywords: Mapping[str, Any]) -> Env:
+    """The Env of a task with `settings`, and with `backend`, `device` and `seed` in `keywords`.
+
+    Raises:
+        ConfigError: a setting is invalid or does not concern an environment.
+        MissingError: no simulator is installed.
+    """
     for name in keywords:
         if name not in KEYWORDS:
             valid = ("settings", "action_bound", *KEYWORDS)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -126,8 +126,8 @@ def test_errors_of_rendering_are_one_line_without_a_trailing_colon(name, code, e
     assert (got, len(said), said[-1].endswith(ends)) == (code, 1, True), said
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pygame") is not None, reason="pygame is installed")
-def test_a_missing_package_for_rendering_is_code_3_in_one_line(tmp_path, capfd):
+def test_a_missing_package_for_rendering_is_code_3_in_one_line(tmp_path, capfd, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pygame", None)  # as if it were not installed
     run = trained(tmp_path / "run", "gymnasium:Pendulum-v1")
     code, said = play(capfd, run, "", "--video", str(tmp_path / "a.mp4"))
     assert (code, len(said), "pygame" in said[-1]) == (3, 1, True), said

@@ -36,8 +36,9 @@ class Distill(ImitationLearner):
     def __init__(self, env: LearnerEnv, config: DistillConfig, seed: int = 1, shards: Shards = ONE) -> None:
         if env.resets_take_a_step:
             raise ConfigError(
-                "learner=distill: in these environments a reset takes a separate step, which has no action to learn; "
-                "use same-step autoreset"
+                "learner=distill: in these environments a reset takes a separate step, or an agent may end before "
+                "others, and there is no action to learn; use same-step autoreset, or task.ends_together=true where "
+                "agents end together"
             )
         super().__init__(env, config, seed, shards)
         c = config

@@ -64,6 +64,12 @@ class RemoteEnvs:
         )
         """An environment like those of the actors, on the learner's device where the simulator runs on it."""
         one = self.described
+        if one.num_envs > 1:
+            one.close()
+            raise ConfigError(
+                f"mode=async: task={run.task_name} has {one.num_envs} agents in a world, which actors do not divide; "
+                "use mode=sync"
+            )
         self.num_envs, self.num_actions = run.num_envs, one.num_actions
         self.resets_take_a_step, self.dt = one.resets_take_a_step, one.dt
         self.max_episode_steps = one.max_episode_steps
