@@ -75,14 +75,9 @@ class GymnasiumView(gymnasium.Env):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, env: Env, action_bound: float = ACTION_BOUND) -> None:
-        if env.agents > 1:
-            raise ConfigError(
-                f"{type(env.task).__name__} has {env.agents} agents, and a gymnasium.Env one; use gymnasium.make_vec, "
-                "which has an environment for each, or robolearn.views.pettingzoo"
-            )
+        self.observation_space, self.action_space = _spaces(env, action_bound)
         assert env.num_envs == 1
         self.env = env
-        self.observation_space, self.action_space = _spaces(env, action_bound)
         self._begun = False
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
