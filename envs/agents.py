@@ -53,18 +53,26 @@ def check_agents(scene: Scene, agents: tuple[str, ...]) -> None:
                 f"agents: the scene publishes the frames {listing(frames[0]) or 'none'} of {name} and "
                 f"{listing(frames[1]) or 'none'} of {ROBOT}; ask for the same of each agent"
             )
-        contacts = [
-            {label: len(contact.bodies) for label, contact in scene.contacts.get(each, {}).items()}
-            for each in (name, ROBOT)
-        ]
+        contacts = [_contacts_of(scene, agents, each) for each in (name, ROBOT)]
         if contacts[0] != contacts[1]:
             raise ConfigError(
                 f"agents: the scene publishes the contacts {listing(contacts[0]) or 'none'} of {name} and "
-                f"{listing(contacts[1]) or 'none'} of {ROBOT}, or of other bodies; ask for the same of each agent"
+                f"{listing(contacts[1]) or 'none'} of {ROBOT}, or of other bodies or with others; ask for the same of "
+                "each agent, seen from it"
             )
     for name in scene.robots:
         if name not in agents:
             raise ConfigError(f"agents: nothing moves the robot {name}; make it an agent, or an object")
+
+
+def _contacts_of(scene: Scene, agents: tuple[str, ...], name: str) -> dict[str, tuple[object, ...]]:
+    """The contacts of an agent by name: bodies, and what touches them, of an agent how many places after this one."""
+    out: dict[str, tuple[object, ...]] = {}
+    for label, contact in scene.contacts.get(name, {}).items():
+        entity, _, body = contact.other.partition("/")
+        after = (agents.index(entity) - agents.index(name)) % len(agents) if entity in agents else entity
+        out[label] = contact.bodies, after, body
+    return out
 
 
 def _seen_of(robot: Robot) -> tuple[object, ...]:
@@ -76,9 +84,9 @@ class AgentBackend:
     """K = `len(agents)` environments for each of the W worlds of a Backend, neighbours in the order of `agents`: row
     w K + k is world w as agent k sees it.
 
-    In its State the entity `robot` is the agent itself, and under the name of the next agent stands the one that comes
-    after it, and so on around: of two agents, each other's. Objects are the same for all agents of a world. Positions
-    and velocities stay in the world's axes. The sensor `agent` has a 1 in the column of this agent.
+    In its State the entity `robot` is the agent itself, the entity with the name of the second agent is the next one
+    after it, and so on; after the last comes the first. Objects are the same for all agents of a world. Positions and
+    velocities are in the world's axes. The sensor `agent` has a 1 in the column of this agent.
 
     Initial states and physical parameters are of a world: those of its first agent's row count.
     """

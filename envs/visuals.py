@@ -92,7 +92,8 @@ def _root(spec: mujoco.MjSpec, robot: Robot) -> Any:
             body = body.parent
         return body
     for body in spec.worldbody.bodies:
-        if any(j.type == mujoco.mjtJoint.mjJNT_SLIDE and j.range[0] >= j.range[1] for j in body.joints):
+        own = [j for j in body.joints if j.name in robot.joints]
+        if any(j.type == mujoco.mjtJoint.mjJNT_SLIDE and j.range[0] >= j.range[1] for j in own):
             return body
     return None
 

@@ -356,7 +356,8 @@ def validate(config: Config) -> None:
 
 def agents_of(config: Config) -> int:
     """Number of agents of the task: there is an environment for each in each of `num_envs` worlds."""
-    return max(1, len(getattr(config.task, "agents", ())))
+    agents = getattr(config.task, "agents", ())
+    return max(1, len(agents)) if isinstance(agents, tuple) else 1
 
 
 def _validate_ranks(config: Config) -> None:

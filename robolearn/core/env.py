@@ -24,7 +24,14 @@ from robolearn.core.noise import ObservationNoise
 from robolearn.core.rows import Rows, without
 from robolearn.core.shards import ONE, Shards
 from robolearn.core.step_result import StepResult as StepResult
-from robolearn.core.task_check import check_backend, check_parts, draw, initial_values, takes_rows
+from robolearn.core.task_check import (
+    check_backend,
+    check_parts,
+    draw,
+    initial_values,
+    require_own_rows,
+    takes_rows,
+)
 from robolearn.core.threads import step_threads
 from robolearn.envs.agents import AgentBackend
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend, require_features
@@ -78,7 +85,7 @@ class Env:
         require_features(self.scene, backend.capabilities.name, backend.capabilities.features)
         self.agents = max(1, len(task.agents))
         """Agents of a world, which are neighbouring environments; see `robolearn.envs.agents`."""
-        if task.agents:
+        if self.agents > 1:
             backend = AgentBackend(backend, self.scene, task.agents)
         self.task, self.robot, self.backend = task, robot, backend
         self.num_envs, self.device = backend.num_envs, backend.device
@@ -105,6 +112,8 @@ class Env:
         self._weights = torch.tensor(weights, dtype=torch.float32, device=self.device)
         self._terminations = task.termination_terms()
         self._history = ObservationHistory(check_parts(task, backend.state, self.ctx, self.num_actions))
+        if self.agents > 1:
+            require_own_rows(task, self.backend.state, self.ctx, self.num_actions)
         self.columns = self._history.columns
         """Items of each observation group with their widths, in the order of the columns."""
         self._noise = ObservationNoise(task.noise, self._history.samples["policy"], self.agents, self.device)
@@ -238,7 +247,8 @@ class Env:
 
     @episode_step.setter
     def episode_step(self, steps: Tensor) -> None:
-        self.state.episode.step = steps
+        # The agents of a world have one clock: that of the first one.
+        self.state.episode.step = steps[:: self.agents].repeat_interleave(self.agents)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -541,7 +551,7 @@ class Env:
         self.state.episode = env_state.where(mask, new, old)
         with torch.no_grad():  # no gradient flows from an initial state to the episode before
             initial = task.initial_state(n, self.ctx, self.random)
-        for label, value in initial_values(initial, self.backend.state, n):
+        for label, value in initial_values(initial, self.backend.state, n, task.agents):
             self._finite.look(value, [label] * value.shape[-1], "initial state")
         return initial
 

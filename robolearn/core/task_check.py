@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,49 @@ def takes_rows(task: Task, state: State, ctx: Context) -> bool:
     return True
 
 
+def require_own_rows(task: Task, state: State, ctx: Context, num_actions: int) -> None:
+    """Refuse policy observations and joint targets of an environment that depend on other environments, such as the
+    neighbouring one, which is the same world as another agent sees it.
+
+    Raises:
+        ConfigError: one does; it is named.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def other(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        return torch.rand(tensor.shape, generator=generator).to(tensor)
+
+    named = ("action", "previous_action", "command", "episode_time", "command_time", "push_time")
+    varied = replace(
+        ctx,
+        **{name: other(getattr(ctx, name)) for name in named},
+        task_state={name: other(value) for name, value in ctx.task_state.items()},
+        per_env_state={name: other(value) for name, value in ctx.per_env_state.items()},
+    )
+    world, action = state.each(other), other(ctx.action.new_zeros(len(ctx.episode_time), num_actions))
+    parts: dict[str, Callable[[State, Context, Tensor], Tensor]] = {
+        f"observation {item.name!r}": lambda s, c, a, item=item: item.compute(s, c)  # type: ignore[misc]
+        for item in task.items("policy")
+    }
+    parts["joint_targets()"] = lambda s, c, a: task.joint_targets(a, c)
+    one = torch.tensor([1], device=ctx.episode_time.device)
+    for name, compute in parts.items():
+        try:
+            alone = compute(world.rows(one), varied.rows(one), action[one])
+            fits = torch.allclose(
+                alone, compute(world, varied, action)[one], rtol=1e-4, atol=1e-6, equal_nan=True
+            )
+        except (RuntimeError, IndexError):
+            fits = False
+        if not fits:
+            raise ConfigError(
+                f"{name} of an environment depends on other environments: a robot does not know what another agent "
+                "sees; compute it from its own row alone"
+            )
+
+
 def _require_same_tree(
     what: str, functions: str, state: State, starts: dict[str, Tensor], following: dict[str, Tensor]
 ) -> None:
@@ -187,14 +231,21 @@ def require_shape(name: str, value: Any, shape: tuple[int, ...], meaning: str) -
         raise ConfigError(f"{name} returns {found}, and must return a tensor {shape}: {meaning}")
 
 
-def initial_values(initial: Initial, state: State, num_envs: int) -> Iterator[tuple[str, Tensor]]:
+def initial_values(
+    initial: Initial, state: State, num_envs: int, agents: Sequence[str] = ()
+) -> Iterator[tuple[str, Tensor]]:
     """The values of a task's initial states with their names, such as `joint_pos`, or `ENTITY.joint_pos` of an entity
     that is not the robot.
 
     Raises:
-        ConfigError: one is no initial state, or a value has another shape.
+        ConfigError: one is no initial state, a value has another shape, or one of several agents has none.
     """
-    for entity, start in by_entity(initial, state.entities).items():
+    given = by_entity(initial, state.entities)
+    if len(agents) > 1 and (missing := [name for name in agents if name not in given]):
+        raise ConfigError(
+            f"initial_state() leaves out the agent {missing[0]!r}; give the states of {', '.join(agents)} by name"
+        )
+    for entity, start in given.items():
         joints = state.entities[entity].joint_pos.shape[1]
         widths = {"base_quat": 4, "joint_pos": joints, "joint_vel": joints}
         what = "initial_state()" if entity == ROBOT else f"initial_state()[{entity!r}]"

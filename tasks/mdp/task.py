@@ -101,8 +101,8 @@ class Task:
     aliases: ClassVar[dict[str, str]] = {}
     """Further names of settings, each with the one it stands for: `{"min_height": "terminations.fallen.height"}`."""
     agents: ClassVar[tuple[str, ...]] = ()
-    """The robots of the scene that each have a policy, `robot` first: every environment is then a world as one of them
-    sees it, see `robolearn.envs.agents`. An episode begins and ends for all of a world at once. None: one robot."""
+    """The robots of the scene that act, `robot` first: every environment is then a world as one of them sees it, see
+    `robolearn.envs.agents`. An episode begins and ends for all of a world at once. (): one robot."""
     symmetric: ClassVar[bool] = False
     """Whether the task is the same for the robot and its mirror image, which learners may exploit."""
 
@@ -292,7 +292,12 @@ class Task:
         for part in (self.commands, self.pushes):
             if part is not None:
                 part.validate()
-        if self.agents and (self.pushes is not None or self.curricula):
+        names = self.agents
+        if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f'agents={names!r} must be a tuple of names of robots, as ("robot", "partner")')
+        if len(set(names)) < len(names):
+            raise ValueError(f"agents={names!r} has a name twice; each robot acts once")
+        if len(names) > 1 and (self.pushes is not None or self.curricula):
             raise ValueError("agents: a task of several agents has neither pushes nor curricula yet")
 
     def _check_commands(self) -> None:
