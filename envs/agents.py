@@ -112,6 +112,7 @@ class AgentBackend:
             {name: self._repeated(value) for name, value in inner.params.items()},
             self._repeated(inner.diverged),
             {"agent": torch.eye(len(agents), device=self.device).repeat(worlds.num_envs, 1)},
+            agents,
         )
         # Each pair of a tensor of the worlds and where an agent sees it, which never change.
         shape = worlds.num_envs, len(agents)

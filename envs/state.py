@@ -119,6 +119,8 @@ class State:
     """(N,) bool: the simulation of this environment diverged during the last step."""
     sensors: dict[str, Tensor] = field(default_factory=dict)
     """Readings that replace what a `Sensor` computes, by its name: on a robot, where the rest of State is unknown."""
+    agents: tuple[str, ...] = ()
+    """The agents of a world where each environment is a world as one of them sees it, see `robolearn.envs.agents`."""
 
     @property
     def robot(self) -> Entity:
@@ -145,7 +147,18 @@ class State:
         """The same with `function` applied to every tensor."""
         entities = {name: entity.each(function) for name, entity in self.entities.items()}
         params, sensors = ({k: function(v) for k, v in part.items()} for part in (self.params, self.sensors))
-        return State(entities, params, function(self.diverged), sensors)
+        return State(entities, params, function(self.diverged), sensors, self.agents)
+
+    def in_world(self, name: str, field: str) -> Tensor:
+        """(N, ...) a field of the entity that has this name in the scene, whichever agent sees the environment."""
+        if name not in self.agents:
+            value: Tensor = getattr(self.entities[name], field)
+            return value
+        each = torch.stack([getattr(self.entities[agent], field) for agent in self.agents])
+        seen_by, count = self.sensors["agent"].argmax(dim=1), len(self.agents)
+        return each[
+            (self.agents.index(name) - seen_by) % count, torch.arange(len(seen_by), device=each.device)
+        ]
 
 
 def tensor_name(entity: str, name: str) -> str:

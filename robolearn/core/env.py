@@ -24,14 +24,7 @@ from robolearn.core.noise import ObservationNoise
 from robolearn.core.rows import Rows, without
 from robolearn.core.shards import ONE, Shards
 from robolearn.core.step_result import StepResult as StepResult
-from robolearn.core.task_check import (
-    check_backend,
-    check_parts,
-    draw,
-    initial_values,
-    require_own_rows,
-    takes_rows,
-)
+from robolearn.core.task_check import check_backend, check_parts, draw, initial_values, takes_rows
 from robolearn.core.threads import step_threads
 from robolearn.envs.agents import AgentBackend
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend, require_features
@@ -112,8 +105,6 @@ class Env:
         self._weights = torch.tensor(weights, dtype=torch.float32, device=self.device)
         self._terminations = task.termination_terms()
         self._history = ObservationHistory(check_parts(task, backend.state, self.ctx, self.num_actions))
-        if self.agents > 1:
-            require_own_rows(task, self.backend.state, self.ctx, self.num_actions)
         self.columns = self._history.columns
         """Items of each observation group with their widths, in the order of the columns."""
         self._noise = ObservationNoise(task.noise, self._history.samples["policy"], self.agents, self.device)

@@ -92,6 +92,8 @@ def check_parts(
             columns[group].append((item, width))
     # What the policy observes has to be there on the robot: known before a training, not at its export.
     reads(task, state, ctx, num_actions)
+    if len(task.agents) > 1:
+        _require_own_rows(task, state, ctx, num_actions)
     return columns
 
 
@@ -143,7 +145,7 @@ def takes_rows(task: Task, state: State, ctx: Context) -> bool:
     return True
 
 
-def require_own_rows(task: Task, state: State, ctx: Context, num_actions: int) -> None:
+def _require_own_rows(task: Task, state: State, ctx: Context, num_actions: int) -> None:
     """Refuse policy observations and joint targets of an environment that depend on other environments, such as the
     neighbouring one, which is the same world as another agent sees it.
 
@@ -158,9 +160,10 @@ def require_own_rows(task: Task, state: State, ctx: Context, num_actions: int) -
         return torch.rand(tensor.shape, generator=generator).to(tensor)
 
     named = ("action", "previous_action", "command", "episode_time", "command_time", "push_time")
+    fields: dict[str, Any] = {name: other(getattr(ctx, name)) for name in named}
     varied = replace(
         ctx,
-        **{name: other(getattr(ctx, name)) for name in named},
+        **fields,
         task_state={name: other(value) for name, value in ctx.task_state.items()},
         per_env_state={name: other(value) for name, value in ctx.per_env_state.items()},
     )

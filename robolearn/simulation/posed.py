@@ -31,13 +31,13 @@ class Placing:
         """(N, nq) float64 MuJoCo's positions of these environments."""
         n = len(_array(state.robot.base_pos, envs))
         out = np.tile(self._nominal, (n, 1))
-        for name, entity in state.entities.items():
+        for name in state.entities:
             if name in self._roots:
                 first = self._roots[name]
-                out[:, first : first + 3] = _array(entity.base_pos, envs)
-                out[:, first + 3 : first + 7] = _array(entity.base_quat, envs)
+                out[:, first : first + 3] = _array(state.in_world(name, "base_pos"), envs)
+                out[:, first + 3 : first + 7] = _array(state.in_world(name, "base_quat"), envs)
             if name in self._joints:
-                out[:, self._joints[name]] = _array(entity.joint_pos, envs)
+                out[:, self._joints[name]] = _array(state.in_world(name, "joint_pos"), envs)
         return out
 
 

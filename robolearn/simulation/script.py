@@ -194,6 +194,10 @@ class Director:
         self.env, self.script = env, script
         if script.pushes and env.robot.base is None:
             raise ConfigError(f"{where}pushes: {env.robot.name} stands on a fixed base and cannot be pushed")
+        if script.pushes and env.agents > 1:
+            raise ConfigError(
+                f"{where}pushes: {type(env.task).__name__} has several agents, which cannot be pushed; leave pushes out"
+            )
         if script.pushes is not None:
             env.task = copy.copy(env.task)
             env.task.pushes = None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from robolearn.core.recorder import Recorder, play_event
 from robolearn.envs.mujoco.backend import MujocoBackend
 from robolearn.envs.state import State, Tensor
 from robolearn.errors import ConfigError
+from robolearn.simulation.posed import Posed
 from robolearn.tasks.carry import PARTNER, Carry
 from robolearn.tasks.cartpole_swingup import CartpoleSwingup
 from robolearn.tasks.hopper_run import HopperRun
@@ -163,6 +165,53 @@ def test_the_last_second_of_a_world_is_replayed_bit_for_bit(carry):
     assert checksum(alone.state) == dump["checksum"]
     sees = carry.backend.state.robot.joint_pos[5]
     assert torch.equal(alone.state.entities[PARTNER].joint_pos[0], sees)
+
+
+def test_a_world_looks_the_same_as_each_of_its_agents_sees_it(carry):
+    carry.step(torch.randn(8, 2, generator=torch.Generator().manual_seed(0)))
+    qpos = Posed(carry.scene).placing.qpos(carry.backend.state)
+    assert np.array_equal(qpos[::2], qpos[1::2])
+    assert not np.array_equal(qpos[0], qpos[2])
+
+
+def test_the_agents_of_a_world_have_one_clock(make_env):
+    env = make_env(Carry(episode_length_s=0.2), num_envs=2)
+    env.episode_step = torch.tensor([3, 9, 5, 0])
+    assert env.episode_step.tolist() == [3, 3, 5, 5]
+    done = [env.step(torch.zeros(4, 2)).done.tolist() for _ in range(7)]
+    assert done[4] == [False, False, True, True]
+    assert done[6] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("look", [lambda x: x.roll(1, 0), lambda x: x.view(-1, 2, 2).flip(1).view(-1, 2)])
+def test_a_policy_that_looks_at_the_neighbouring_row_is_refused_by_name(make_env, look):
+    item = Observation("neighbour", lambda s, c: look(s.robot.joint_pos), "same")
+
+    @dataclass
+    class Looking(Carry):
+        observations: ClassVar = {**Carry.observations, "policy": (*Carry.observations["policy"], item)}
+
+    with pytest.raises(ConfigError, match="'neighbour'"):
+        make_env(Looking(), num_envs=2)
+
+
+def test_an_initial_state_without_one_of_the_agents_is_refused_by_its_name(make_env):
+    class Forgetting(Carry):
+        def initial_state(self, num_envs, ctx, random):
+            return {k: v for k, v in super().initial_state(num_envs, ctx, random).items() if k != PARTNER}
+
+    with pytest.raises(ConfigError, match=f"'{PARTNER}'"):
+        make_env(Forgetting(), num_envs=2)
+
+
+@pytest.mark.parametrize("agents", [("robot", "partner", "partner"), ("robot", 3), "robot", 3])
+def test_agents_that_are_no_names_or_one_twice_are_refused(agents):
+    class Wrong(Carry):
+        pass
+
+    Wrong.agents = agents
+    with pytest.raises(ValueError, match=r"^agents="):
+        Wrong().validate()
 
 
 def test_a_shared_policy_can_tell_which_agent_it_is(make_env):

@@ -65,6 +65,14 @@ def test_a_controller_that_sees_what_the_policy_sees_carries_every_beam_to_its_g
     assert arrived.each().tolist() == [1.0] * 16
 
 
+def test_a_beam_that_drops_counts_as_one_that_has_not_arrived(env):
+    beam = env.backend.state.entities[BEAM]
+    beam.base_pos[0, 2] = 0.1  # on the floor, early in the episode
+    arrived = env.task.metrics(env.backend.state, env.ctx)["arrived"]
+    assert arrived.total.tolist() == [0.0] * 16
+    assert arrived.weight.tolist() == [50.0] + [0.0] * 15  # the steps of its last second
+
+
 def test_the_goal_and_the_tilt_are_those_of_a_beam_placed_by_hand(env):
     beam = env.backend.state.entities[BEAM]
     beam.base_pos[:] = torch.tensor([0.5, 0.0, 0.35 + 0.03])  # on the lowest trays, at their places

@@ -9,7 +9,8 @@ from robolearn.commands.plan import formulas
 from robolearn.commands.plan.formulas import VALUE, Duration, Iteration, Link, Pipeline, Scaling, Work
 from robolearn.commands.plan.machine import Machine, Workload
 from robolearn.commands.plan.measure import NAMES, SHARDS, duration, minibatches
-from robolearn.config.run_config import Config
+from robolearn.config.run_config import Config, agents_of
+from robolearn.errors import ConfigError
 from robolearn.training.host_memory import USABLE
 
 
@@ -87,6 +88,8 @@ def predict(run: Config, machine: Machine, workload: Workload, least: float, lin
         least: share of a process's speed that each further rank must add.
         link: the connection between ranks, and between actors and learner.
     """
+    if agents_of(run) > 1:
+        raise ConfigError(f"task={run.task_name} has several agents, of which no plan knows the cost yet")
     n, steps = run.num_envs, steps_of(run, workload)
     lines = workload.seconds
     whole = Iteration(**{name: duration(lines, name, n, steps) for name in NAMES})
