@@ -215,7 +215,8 @@ def look(
         held = {name: pair for name, pair in symptoms.items() if fell or (idle and name in FLOORS)}
     if fell:
         held[SUCCESS] = next(iter(fell.values()))
-    more = int(counts or not known)  # no evidence of success: neither for nor against
+    # No evidence of success, or success that comes back: neither for nor against.
+    more = int((counts or not known) and not (fell and all(_comes_back(track, kind) for kind in fell)))
     track.streaks = {name: track.streaks.get(name, 0) + more for name in held}
     onset = max(int(track.best[kind]["iteration"]) for kind in fell) if fell else track.start
     enough = c.patience if known else 2 * c.patience
@@ -243,6 +244,17 @@ def _fallen(
         if lost and reward > best["reward"] + MARGIN * abs(best["reward"]):
             fell[kind] = success, best["success"]
     return fell
+
+
+def _comes_back(track: Track, kind: str) -> bool:
+    """Whether success rises within the iterations that it is averaged over: the policy changes, and for the better."""
+    rows = track.whole if kind == WHOLE else track.recent
+    some = [row for row in rows if "success" in row]
+    half = len(some) // 2
+    if not half:
+        return False
+    before, after = (smoothed(part, kind == WHOLE) for part in (some[:half], some[-half:]))
+    return after > before + SOME
 
 
 def _harder(row: Mapping[str, float], best: Mapping[str, float]) -> bool:

@@ -54,6 +54,16 @@ def test_a_fall_of_success_while_the_reward_rises_is_confirmed_after_the_patienc
     assert (first.value, first.limit) == (pytest.approx(0.375), pytest.approx(0.75))
 
 
+def test_a_fall_of_success_that_comes_back_is_not_confirmed_and_one_that_stops_on_the_way_is():
+    # Below 3/4 of 0.75 in iterations 7 and 8; from iteration 9 on the last two of five are above the first two.
+    fall = [row(1.0, 0.75)] * 4 + [row(2.0, x) for x in (0.4, 0.2, 0.2, 0.3)]
+    back = [row(2.0, x) for x in (0.4, 0.5, 0.6, 0.7, 0.75, 0.75, 0.75)]
+    assert confirmed(watch(fall + back)) == []
+    # It rises to 0.4 only: in iteration 11 the last two of (0.2, 0.3, 0.4, 0.4, 0.4) are above the first two, in
+    # iteration 12 those of (0.3, 0.4, ...) too, and in iteration 13 they are equal.
+    assert confirmed(watch(fall + [row(2.0, 0.4)] * 5))[0] == (13, SUCCESS)
+
+
 def test_a_fall_of_success_with_the_reward_is_no_finding():
     assert confirmed(watch([row(2.0, 0.8)] * 4 + [row(1.0, 0.1)] * 9)) == []
 
