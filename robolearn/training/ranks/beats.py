@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from robolearn.training.ranks import LOST
@@ -50,10 +51,11 @@ class Beats:
         parent = os.getppid()
         while not self._done.wait(BEAT_S):
             if os.getppid() != parent:
-                os._exit(
-                    LOST
-                )  # the launcher was killed: nobody would stop this rank, and the run folder is not locked
-            self._write()
+                # The launcher was killed: nothing would stop this rank, and the run folder is not locked.
+                os._exit(LOST)
+            # The folder is gone where another launcher has removed what a killed one left, just before this rank ends.
+            with suppress(OSError):
+                self._write()
 
     def _write(self) -> None:
         message = {

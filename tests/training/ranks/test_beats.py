@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +15,8 @@ from typing import Any
 import pytest
 
 from robolearn.training.ranks.beats import Beats, late
+from robolearn.training.ranks.watch import BEAT_S
+from tests.training.ranks.processes import alive, until
 
 
 @pytest.fixture
@@ -73,3 +80,31 @@ def test_a_living_rank_writes_what_it_does(tmp_path: Path):
     beats.close()
     assert message["phase"] == "simulate of iteration 7"
     assert message["since"] is not None
+
+
+def test_a_rank_whose_folder_is_gone_still_ends_with_its_launcher(tmp_path):
+    folder = tmp_path / "memory"
+    rank = (
+        "import time; from pathlib import Path; from robolearn.training.ranks.beats import Beats; "
+        f"beats = Beats(Path({str(folder)!r}), 0); time.sleep(600)"
+    )
+    made = (
+        f"import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', {rank!r}]); print(p.pid)"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-u", "-c", f"{made}; time.sleep(600)"], stdout=subprocess.PIPE, text=True
+    )
+    assert launcher.stdout is not None
+    pid = int(launcher.stdout.readline())
+    try:
+        until((folder / "beat_0.json").exists, 60)
+        shutil.rmtree(folder)  # as another launcher does with what a killed one has left
+        time.sleep(3 * BEAT_S)
+        assert alive(pid)
+        launcher.kill()
+        launcher.wait()
+        until(lambda: not alive(pid), 30)
+    finally:
+        launcher.kill()
+        if alive(pid):
+            os.kill(pid, signal.SIGKILL)
