@@ -177,10 +177,13 @@ def test_a_slider_changes_the_command_and_then_the_motion(page, viewer):
     write(page, "sideways [m/s]", "0")
     write(page, "yaw [rad/s]", "0")
     until(lambda: viewer.operator.values[0].tolist() == pytest.approx([0.8, 0.0, 0.0]))
-    simulate(viewer, 150)  # 3 s
-    env = viewer.env
+    simulate(viewer, 100)  # 2 s
+    env, speeds = viewer.env, []
     assert torch.allclose(env.ctx.command, torch.tensor([0.8, 0.0, 0.0]))
-    assert float(env.backend.state.robot.base_lin_vel[:, 0].min()) > 0.4
+    for _ in range(10):  # a second: a walking robot is slower and faster within each stride
+        simulate(viewer, 5)
+        speeds.append(env.backend.state.robot.base_lin_vel[:, 0].clone())
+    assert float(torch.stack(speeds).mean(dim=0).min()) > 0.4
     # The thumb of the slider moves with the keys; the commands follow.
     thumb = row(page, "forward [m/s]").get_by_role("slider")
     thumb.focus()
