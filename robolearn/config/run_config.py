@@ -326,10 +326,6 @@ def validate(config: Config) -> None:
         raise ConfigError(f"robot.{next(iter(config.robot))}: task={config.task_name} has no robot to change")
     _validate_ranks(config)
     _validate_guard(config)
-    if config.mode == "async" and agents_of(config) > 1:
-        raise ConfigError(
-            f"mode=async does not know several agents, which task={quote(config.task_name, 80)} has; use mode=sync"
-        )
     if config.mode == "async" and config.ranks:
         away = "mode=sync" if config.placement is None else "mode=sync placement=null"
         raise ConfigError(

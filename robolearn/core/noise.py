@@ -12,7 +12,7 @@ from robolearn.tasks.mdp.observations import Observation
 
 
 class ObservationNoise:
-    """Uniform noise on each column of one sample of the policy group, drawn apart for each agent of a world."""
+    """Uniform noise on each column of one sample of the policy group, drawn separately for each agent of a world."""
 
     def __init__(
         self,

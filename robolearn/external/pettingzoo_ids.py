@@ -52,7 +52,10 @@ def _of_module(id: str, door: str, task: str) -> Any:
             raise MissingError(
                 f"{task} needs {package}: pip install 'robolearn[{row.extra}]', or pip install {package}"
             )
-        raise ConfigError(f"{task}: there is no module {quote(package)}")
+        raise ConfigError(
+            f"{task}: there is no module {quote(package)}; install its package, or name a file: "
+            "task=pettingzoo:path.py:NAME"
+        )
     name = rest[0] if rest else MAKER
     found = getattr(module, name, None) if len(rest) <= 1 else None
     if isinstance(found, ModuleType):

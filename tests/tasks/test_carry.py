@@ -87,6 +87,21 @@ def test_goals_with_swapped_ends_are_refused_by_name():
         Carry(commands=GoalCommands(height=(0.3, 0.1))).validate()
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["mode=async"], "mode=async"),
+        (["learner=grpo", "num_envs=16"], "learner=grpo"),
+        (["backend=differentiable"], "backend=differentiable"),
+        (["task.agents=[robot]"], "task.agents"),
+    ],
+)
+def test_what_does_not_know_several_agents_is_refused_by_name(words, named, tmp_path, capsys):
+    assert main(["train", "task=carry", *words, f"output={tmp_path / 'run'}"]) == 2
+    assert named in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_a_policy_that_a_central_critic_has_taught_is_exported_with_the_sensors_of_one_robot(
     tmp_path, capsys

@@ -78,17 +78,16 @@ def gae(
 
 def _require_fit(config: PPOConfig) -> None:
     """Raise ConfigError for settings that do not work where some steps are not the policy's, see `StepResult.valid`."""
-    how = (
-        "in these environments a reset takes a separate step, or an agent may end before others; use same-step "
-        "autoreset, task.ends_together=true where agents end together, or"
-    )
+    where = "in these environments a reset takes a separate step, or an agent may end before others, and"
+    how = "use same-step autoreset, task.ends_together=true where agents end together, or"
     if config.rnn != "none":
         raise ConfigError(
-            f"learner.rnn={config.rnn} would update its recurrent state in such steps: {how} learner.rnn=none"
+            f"learner.rnn={config.rnn}: {where} the recurrent state would be updated there; {how} learner.rnn=none"
         )
     if config.num_steps == 1:
         raise ConfigError(
-            f"learner.num_steps={config.num_steps} may collect such steps only: {how} learner.num_steps=2 or more"
+            f"learner.num_steps={config.num_steps}: {where} a batch may hold nothing else; {how} learner.num_steps=2 "
+            "or more"
         )
 
 
