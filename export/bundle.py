@@ -7,7 +7,7 @@ import glob
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -231,13 +231,14 @@ def single_file() -> str:
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
+def new_folder(folder: Path, check: Callable[[Path], None] | None = None) -> Iterator[Path]:
     """Yields a temporary folder beside `folder`, which replaces `folder` at the end; removed on an error.
 
     Raises:
-        ConfigError: `folder` is a file, holds anything else than a bundle, or cannot be written.
+        ConfigError: `folder` is a file, holds anything else than a bundle, or cannot be written; or `check`, in place
+            of `require_replaceable`, refuses it.
     """
-    require_replaceable(folder)
+    (check or require_replaceable)(folder)
     part = folder.absolute().with_name(f".{folder.name}.{os.getpid()}.part")
     old = part.with_suffix(".old")
     missing = [parent for parent in part.parents if not parent.exists()]

@@ -22,6 +22,9 @@ from robolearn.runtime.sessions import Session
 from robolearn.simulation.episodes import NEVER_TRAINED
 from robolearn.training.build import make_env
 
+Driven = Callable[[int], np.ndarray]
+"""The number of robots N -> which of them a bundle controls, (N,) bool."""
+
 Driver = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 """Robots in their first episode, (N,) bool -> actions and joint targets, (N, A) each. None: the task computes the
 joint targets."""
@@ -101,6 +104,7 @@ def closed_loop(
     starts: int,
     seconds: float,
     episode: float,
+    driven: Driven | None = None,
 ) -> Gap:
     """Run both from the same starts under the same pushes, commands and physics, for one episode or `seconds`.
 
@@ -115,6 +119,7 @@ def closed_loop(
         starts: number of robots.
         seconds: longest time [s].
         episode: length of an episode in training [s], for `Gap.thorough`.
+        driven: which robots the bundle controls; the trained policies control the others. None: all.
 
     Raises:
         Refused: NOT_THE_SAME where the gap is too large, or where the bundle's observations or joint targets differ or
@@ -126,7 +131,7 @@ def closed_loop(
     drivers: list[_BundleDriver] = []
 
     def with_bundle(env: Env) -> Driver:
-        drivers.append(_BundleDriver(env, bundle, session, policy))
+        drivers.append(_BundleDriver(env, bundle, session, policy, driven=driven))
         return drivers[0]
 
     try:
@@ -160,18 +165,25 @@ class DelayResult:
 
 
 def one_step_late(
-    config: Config, bundle: Bundle, session: Session, starts: int, seconds: float
+    config: Config,
+    bundle: Bundle,
+    session: Session,
+    starts: int,
+    seconds: float,
+    policy: Act | None = None,
+    driven: Driven | None = None,
 ) -> DelayResult:
     """Run the bundle again, with joint targets that arrive one control step late; those of action 0 come first.
 
-    Refuses nothing: it shows what a delay costs, not whether the bundle is right. Arguments as for `closed_loop`.
+    Refuses nothing: it shows what a delay costs, not whether the bundle is right. Arguments as for `closed_loop`; with
+    `driven` it needs the trained `policy`, whose joint targets are late too.
     """
     try:
         returns, survived = _episodes(
             config,
             starts,
             _steps(config, seconds),
-            lambda env: _DelayedDriver(_BundleDriver(env, bundle, session, None)),
+            lambda env: _DelayedDriver(_BundleDriver(env, bundle, session, policy, False, driven)),
         )
     except (NonFiniteTerm, ValueError):
         return DelayResult(math.nan, 0.0)
@@ -269,8 +281,18 @@ class _BundleDriver:
     """One Runtime per robot on one session; each step is compared with the simulation's observations and, with
     `policy`, with the joint targets of the trained policy there."""
 
-    def __init__(self, env: Env, bundle: Bundle, session: Session, policy: Act | None) -> None:
-        self.env, self.policy = env, policy
+    def __init__(
+        self,
+        env: Env,
+        bundle: Bundle,
+        session: Session,
+        policy: Act | None,
+        compared: bool = True,
+        driven: Driven | None = None,
+    ) -> None:
+        """With `driven`, `policy` controls the other robots; unless `compared`, it is for that alone."""
+        self.env, self.policy, self.compared = env, policy, compared
+        self.driven = np.ones(env.num_envs, bool) if driven is None else driven(env.num_envs)
         self.runtimes = [Runtime(bundle, session) for _ in range(env.num_envs)]
         first = self.runtimes[0]
         # Mapped by joint name, so that a wrong order in the manifest shows as a difference.
@@ -296,7 +318,7 @@ class _BundleDriver:
         command = self.env.ctx.command.cpu().numpy()
         actions = np.zeros((len(self.runtimes), len(self.send)), np.float32)
         targets, observed = actions.copy(), np.zeros((len(self.runtimes), len(self.columns)), np.float32)
-        rows = running.nonzero().squeeze(-1).tolist()
+        rows = np.flatnonzero(running.cpu().numpy() & self.driven).tolist()
         for i in rows:
             targets[i] = self.runtimes[i].step(
                 {name: value[i] for name, value in sensors.items()}, command[i]
@@ -312,11 +334,15 @@ class _BundleDriver:
             wanted = self.policy(self.env.observations)
             ctx = replace(self.env.ctx, action=wanted, previous_action=self.env.ctx.action)
             expected = self.env.task.joint_targets(wanted, ctx)
-            share = np.abs(sent[rows] - expected.cpu().numpy()[rows]) / self.reach
-            self.target_difference = max(self.target_difference, float(share.max(initial=0.0)))
-            # Another order of summation moves an action by a share of the largest one.
-            allowed = self.limit * self.scale * max(1.0, float(wanted.abs().max()))
-            self._compare(rows, sent, expected, motors, np.maximum(TARGET_LIMIT * self.reach, allowed))
+            others = torch.from_numpy(~self.driven).to(action.device)
+            action = torch.where(others[:, None], wanted, action)
+            sent[~self.driven] = expected.cpu().numpy()[~self.driven]
+            if self.compared:
+                share = np.abs(sent[rows] - expected.cpu().numpy()[rows]) / self.reach
+                self.target_difference = max(self.target_difference, float(share.max(initial=0.0)))
+                # Another order of summation moves an action by a share of the largest one.
+                allowed = self.limit * self.scale * max(1.0, float(wanted.abs().max()))
+                self._compare(rows, sent, expected, motors, np.maximum(TARGET_LIMIT * self.reach, allowed))
         return action, torch.from_numpy(sent).to(self.env.device)
 
     def _compare(

@@ -35,6 +35,19 @@ class Recording:
     initial: dict[str, np.ndarray] = field(default_factory=dict)
     """The controller's state after a reset, (1, ...) by name."""
 
+    def of(self, robots: np.ndarray) -> Recording:
+        """The recording of some of the robots, (N,) bool."""
+        return Recording(
+            {name: rows[:, robots] for name, rows in self.sensors.items()},
+            self.reset[:, robots],
+            self.observations[:, robots],
+            self.actions[:, robots],
+            self.targets[:, robots],
+            self.pushed[:, robots],
+            {name: rows[:, robots] for name, rows in self.starts.items()},
+            self.initial,
+        )
+
 
 def on_robot(config: Config) -> Config:
     """The configuration with the task as on the robot: no sensor noise, no simulated delays, and the task's `on_robot`

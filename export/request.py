@@ -15,7 +15,7 @@ from robolearn.config import registry
 from robolearn.config.run_config import EXTERNAL, Config
 from robolearn.core.contract import Contract
 from robolearn.errors import ConfigError, did_you_mean, quote
-from robolearn.export import profiles, target
+from robolearn.export import profiles, target, team
 from robolearn.export.bundle import require_replaceable
 from robolearn.export.closed_loop import SECONDS, STARTS
 from robolearn.export.onnx.graph import PRECISIONS
@@ -60,6 +60,8 @@ class Request:
     """Least survival in other simulators, as a share of that in its own; None: they are not tried."""
     sign: Path | None = None
     """File of an ed25519 private key to sign the bundle with."""
+    policy: str | None = None
+    """Name of the policy to export, of a run with several; None: all of them."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class Checked:
     """Of the bundle."""
     period: float
     """Control period [s]."""
+    policy: str | None = None
+    """Name of the policy to export, of a run with several; None: it has one."""
 
 
 def check_request(request: Request) -> Checked:
@@ -167,11 +171,16 @@ def check_request(request: Request) -> Checked:
         )
     _require_finite(found)
     folder = Path(os.path.abspath(request.output or found.folder / "export" / wanted.name))
-    require_replaceable(folder)
+    chosen = team.require_policy(found, request.policy)
+    if chosen is None and team.of(found) is not None:
+        team.require_replaceable(folder)
+    else:
+        require_replaceable(folder)
     runs.require_writable(folder.parent)
     saved = _saved_contract(found)
     return Checked(
-        request, found, wanted, on_target, board, engine_here, trained, changes, saved, folder, period
+        *(request, found, wanted, on_target, board, engine_here, trained, changes, saved, folder, period),
+        policy=chosen,
     )
 
 
@@ -217,11 +226,16 @@ def _require_finite(found: Run) -> None:
     """Refuse weights that are not finite; the first is named."""
     # The policy entry is what is exported; the actor's weights are what a resume would train further.
     entry = found.content.get("policy")
-    state = entry.get("state") if isinstance(entry, dict) else None
-    for name, value in {
-        **found.content.get("actor_state_dict", {}),
-        **(state if isinstance(state, dict) else {}),
-    }.items():
+    entry = entry if isinstance(entry, dict) else {}
+    states = {"": entry.get("state")}
+    states |= {f"{name}.": each.get("state") for name, each in entry.get("policies", {}).items()}
+    exported = {
+        f"{name}{key}": value
+        for name, state in states.items()
+        if isinstance(state, dict)
+        for key, value in state.items()
+    }
+    for name, value in {**found.content.get("actor_state_dict", {}), **exported}.items():
         if isinstance(value, torch.Tensor) and not bool(torch.isfinite(value.float()).all()):
             bad = int((~torch.isfinite(value.float())).sum())
             raise ConfigError(

@@ -22,7 +22,7 @@ from robolearn.core.contract import Contract, contract_of
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, MissingError, RunFailed, printable
 from robolearn.export import bundle as bundles
-from robolearn.export import other_simulators, profiles
+from robolearn.export import other_simulators, profiles, team
 from robolearn.export.closed_loop import DelayResult, Gap, closed_loop, one_step_late
 from robolearn.export.consistent import require_consistent
 from robolearn.export.controller import Controller, Exportable
@@ -38,7 +38,7 @@ from robolearn.export.report import STAYS_UP, report, write_report
 from robolearn.export.request import Checked, Request, check_request, require_same
 from robolearn.export.robot_model import base_facts, bundle_model, joint_facts
 from robolearn.export.target import ExportTarget
-from robolearn.learners.policy import Act, Policy
+from robolearn.learners.policy import Act, Policy, PolicyRunner
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.engine import EngineSession, build_engine
 from robolearn.runtime.errors import NOT_THE_SAME, OK, OVER_BUDGET, Refused
@@ -109,12 +109,18 @@ def export(request: Request) -> int:
         Refused: with its exit code; no file is left.
     """
     checked = check_request(request)
-    found, target = checked.found, checked.target
-    set_threads(found.config)
+    set_threads(checked.found.config)
+    if checked.policy is None and team.of(checked.found) is not None:
+        return team.export_each(checked, _export, show)
+    return _export(checked)
+
+
+def _export(checked: Checked) -> int:
+    """Export one policy; see `export`."""
+    request, found, target = checked.request, checked.found, checked.target
     rate = 1 / checked.period
-    print(
-        f"export {printable(found.name)} to {target.name} ({target.title}), {rate:g} Hz, {request.precision}"
-    )
+    name = printable(found.name) + (f", policy {checked.policy}," if checked.policy else "")
+    print(f"export {name} to {target.name} ({target.title}), {rate:g} Hz, {request.precision}")
     policy, act = _policy(checked)
     trial = (ExternalTrial if found.config.backend_name == configuration.EXTERNAL else RobotTrial)(
         checked, act
@@ -238,7 +244,8 @@ def export(request: Request) -> int:
             sign(folder, request.sign)
             show("ok", "signature", f"{SIGNATURE}, with the key in {request.sign.name}")
     shown = request.output or found.folder / "export" / target.name
-    show("ok", "bundle", printable(str(shown)))
+    part = checked.policy if checked.policy != request.policy else None
+    show("ok", "bundle", printable(str(shown if part is None else shown / part)))
     if verdict.fits is False:
         how = "measured" if verdict.basis == "measured-on-target" else "modelled, not measured"
         print(
@@ -255,6 +262,8 @@ class RobotTrial:
 
     def __init__(self, checked: Checked, act: Act) -> None:
         self.checked, self.act, self.config = checked, act, on_robot(checked.found.config)
+        self.driven = team.driven(checked.found, checked.policy)
+        """Which robots have the exported policy; None: all."""
 
     def contract(self) -> Contract:
         """The policy's contract.
@@ -311,7 +320,8 @@ class RobotTrial:
         """Record `steps` control steps of the trained policy with `robots` robots."""
         env = make_env(eventful(self.checked.found.config), num_envs=robots, rank=NEVER_TRAINED)
         try:
-            return record(env, self.act, steps, controller.sensors, controller.initial)
+            recorded = record(env, self.act, steps, controller.sensors, controller.initial)
+            return recorded if self.driven is None else recorded.of(self.driven(env.num_envs))
         except RunFailed as error:
             raise Refused(f"the trained policy cannot be run: {error}", NOT_THE_SAME) from None
         finally:
@@ -331,8 +341,9 @@ class RobotTrial:
     def closed_loop(self, bundle: Bundle, driving: Session) -> tuple[Gap, DelayResult]:
         """Compare the bundle with the trained policy; then run it with joint targets one control step late."""
         request, episode = self.checked.request, self.checked.trained.task.episode_length_s
-        gap = closed_loop(self.config, self.act, bundle, driving, request.starts, request.seconds, episode)
-        return gap, one_step_late(self.config, bundle, driving, request.starts, request.seconds)
+        length = request.starts, request.seconds
+        gap = closed_loop(self.config, self.act, bundle, driving, *length, episode, self.driven)
+        return gap, one_step_late(self.config, bundle, driving, *length, self.act, self.driven)
 
     def findings(self, gap: Gap, late: DelayResult) -> list[tuple[str, str, str]]:
         """Arguments of `show` for both results."""
@@ -354,13 +365,14 @@ def _policy(checked: Checked) -> tuple[Policy, Act]:
         ConfigError: the actor takes another observation group than `policy`.
     """
     act = load_policy(checked.found)
-    inputs = list(act.policy.spec.inputs)
+    policy = act.policy if isinstance(act, PolicyRunner) else act.team.named(checked.policy or "")
+    inputs = list(policy.spec.inputs)
     if inputs != ["policy"]:
         raise ConfigError(
             f"the actor takes observation groups {', '.join(inputs)}, but a robot has only `policy`; train with "
             "learner.actor_groups=[policy]"
         )
-    return act.policy, act
+    return policy, act
 
 
 def _contract(config: Config) -> Contract:
@@ -498,6 +510,7 @@ def run_entry(checked: Checked) -> dict[str, Any]:
     return {
         "name": found.name,
         "iteration": found.iteration,
+        **({} if checked.policy is None else {"policy": checked.policy}),
         "seed": found.config.seed,
         "overrides": list(checked.changes),
         "exported_at": datetime.now().astimezone().isoformat(timespec="seconds"),

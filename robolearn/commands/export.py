@@ -40,6 +40,12 @@ def export(
     profile: Annotated[
         list[str] | None, typer.Option(help="Also write files for this stack: unitree, mjlab.")
     ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Export this policy alone, of a run with several (learner.policies)."
+        ),
+    ] = None,
     rate: Annotated[
         float | None, typer.Option(help="Control rate on the robot [Hz]; checked against the policy's rate.")
     ] = None,
@@ -104,6 +110,7 @@ def export(
         require_measured=require_measured,
         require_sim2sim=require_sim2sim,
         sign=sign,
+        policy=policy,
     )
     with export_codes():
         return make_bundle(request)

@@ -76,7 +76,7 @@ class Env:
         """
         self.scene = task.scene(robot)
         require_features(self.scene, backend.capabilities.name, backend.capabilities.features)
-        self.agents = max(1, len(task.agents))
+        self.agents, self.agent_names = max(1, len(task.agents)), task.agents
         """Agents of a world, which are neighbouring environments; see `robolearn.envs.agents`."""
         if self.agents > 1:
             backend = AgentBackend(backend, self.scene, task.agents)

@@ -101,6 +101,10 @@ class Policy(nn.Module):
             ConfigError: the content holds no policy, or a damaged one.
         """
         entry = content.get("policy")
+        if isinstance(entry, dict) and "policies" in entry:
+            raise ConfigError(
+                f"{where} holds several policies, {listing(entry['policies'])}; one of a single policy is needed here"
+            )
         if not isinstance(entry, dict):
             raise ConfigError(
                 f"{where} holds no policy: its learner's `policy` is not a robolearn.learners.policy.Policy"

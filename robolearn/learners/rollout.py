@@ -10,6 +10,7 @@ import torch
 
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.shards import Cut, Shards
+from robolearn.core.step_result import StepResult
 from robolearn.core.timers import Timers
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
@@ -89,6 +90,25 @@ class Batch:
             self.exogenous[t:] = False
         for name, obs in self.observations.items():
             obs[t:] = observations[name]
+
+    def record(self, t: int, result: StepResult) -> None:
+        """Store the result of step t."""
+        self.reward[t] = result.reward
+        self.done[t] = result.done
+        self.truncated[t] = result.truncated
+        if result.valid is not None:
+            if self.valid is None:
+                self.valid = torch.ones_like(self.done)
+            self.valid[t] = result.valid
+        if self.diverged is not None:
+            self.diverged[t] = result.diverged
+        if result.exogenous is not None:
+            if self.exogenous is None:
+                self.exogenous = torch.zeros_like(self.done)
+            self.exogenous[t] = result.exogenous
+        # All rows: which of them ended is known on the device only.
+        for name, kept in self.terminal.items():
+            kept[t] = result.terminal_observations[name]
 
     @classmethod
     def empty(
@@ -172,24 +192,9 @@ def collect(
             action = act(env.observations, t)
         with timers("simulate"):
             result = env.step(action)
-        batch.reward[t] = result.reward
-        batch.done[t] = done = result.done
-        batch.truncated[t] = result.truncated
-        if result.valid is not None:
-            if batch.valid is None:
-                batch.valid = torch.ones_like(batch.done)
-            batch.valid[t] = result.valid
-        if batch.diverged is not None:
-            batch.diverged[t] = result.diverged
-        if result.exogenous is not None:
-            if batch.exogenous is None:
-                batch.exogenous = torch.zeros_like(batch.done)
-            batch.exogenous[t] = result.exogenous
-        # All rows: which of them ended is known on the device only.
-        for name, kept in batch.terminal.items():
-            kept[t] = result.terminal_observations[name]
+        batch.record(t, result)
         if ended is not None:
-            ended(done)
+            ended(batch.done[t])
     if cut is not None:
         cut.finished()
 

@@ -32,7 +32,8 @@ from robolearn.learners.saved import LATEST as LATEST
 from robolearn.learners.saved import ROOT, SCHEMA
 from robolearn.learners.saved import find_run as find_run
 from robolearn.learners.saved import load as load
-from robolearn.training.ranks.world import ALONE, ROWS, World, joined_rows
+from robolearn.learners.team import Team
+from robolearn.training.ranks.world import ALONE, World, in_rows, joined_rows
 
 SIMULATED = ("memory", "noise", "recent", "teacher_memory")
 # "memory": the name of the recurrent state since the first version
@@ -107,8 +108,7 @@ def save(
 def write(folder: Path, content: dict[str, Any]) -> Path:
     """Write the content of a checkpoint with the environments of all ranks; see `save`."""
     path = weights_path(folder, content["iter"])
-    dropped = (*SIMULATED, "env", "global_random")
-    write_content({name: value for name, value in content.items() if name not in dropped}, path)
+    write_content(_without(content, *SIMULATED, "env", "global_random"), path)
     write_content(content, folder / LATEST)
     return path
 
@@ -118,21 +118,27 @@ def weights_path(folder: Path, iteration: int) -> Path:
     return folder / "checkpoints" / f"iteration_{iteration:06d}.pt"
 
 
+def _without(state: dict[str, Any], *dropped: str) -> dict[str, Any]:
+    """A state without these keys; of several policies also without those after their names, as in `a.random`."""
+    return {key: value for key, value in state.items() if key.rpartition(".")[2] not in dropped}
+
+
 def _entry(learner: Any) -> dict[str, Any]:
     """The entry of the learner's policy, with which it loads without the learner."""
     policy = learner.policy
-    return {"policy": policy.entry()} if isinstance(policy, Policy) else {}
+    return {"policy": policy.entry()} if isinstance(policy, Policy | Team) else {}
 
 
 def _of_all(world: World, state: dict[str, Any], simulation: Any) -> tuple[dict[str, Any], Any]:
     """A learner's state and a simulation with the environments of all ranks, of this rank's."""
     if world.ranks == 1:
         return state, simulation
-    mine = {"env": simulation, **{name: state[name] for name in ROWS if name in state}}
+    rows = in_rows(state)
+    mine = {"env": simulation, **{name: state[name] for name in rows}}
     parts = world.share_tensors(mine)
     if not world.writes:
         return state, simulation
-    whole = {name: joined_rows([part[name] for part in parts], ROWS.get(name, 0)) for name in mine}
+    whole = {name: joined_rows([part[name] for part in parts], rows.get(name, 0)) for name in mine}
     return {**state, **{name: value for name, value in whole.items() if name != "env"}}, whole["env"]
 
 
@@ -142,12 +148,12 @@ def rows_of(content: dict[str, Any] | None, run: Config, world: World) -> dict[s
     if content is None or not run.ranks:
         return content
     infos = content.get("infos") or {}
-    env, parts = content.get("env") or {}, {}
-    rows = run.num_envs * agents_of(run)
-    if env and infos.get("shards") == run.shards and len(env["state"]["episode.step"]) == rows:
+    env, parts, rows = content.get("env") or {}, {}, in_rows(content)
+    count = run.num_envs * agents_of(run)
+    if env and infos.get("shards") == run.shards and len(env["state"]["episode.step"]) == count:
         parts = {"env": world.my_rows(env)}
-        parts |= {name: world.my_rows(content[name], dim) for name, dim in ROWS.items() if name in content}
-    kept = {name: value for name, value in content.items() if name not in ROWS and name != "env"}
+        parts |= {name: world.my_rows(content[name], dim) for name, dim in rows.items()}
+    kept = {name: value for name, value in content.items() if name not in rows and name != "env"}
     return {**kept, **parts}
 
 
@@ -178,16 +184,16 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
         any(key.startswith("learner.") and "learning_rate" in key for key in changed)
         or "learner.schedule" in changed
     ):
-        state.pop("learning_rate", None)
+        state = _without(state, "learning_rate")
     if "seed" in changed:
-        state.pop("random", None)
+        state = _without(state, "random")
     saved: dict[str, Any] = content.get("env") or {}
     anew = any(key.partition(".")[0] in ("task", "backend", "device", "num_envs", "seed") for key in changed)
     simulated = bool(saved) and not anew and len(saved["state"]["episode.step"]) == env.num_envs
     # The random states of GPU and CPU differ: a simulation is only restored on the kind of device it was saved on.
     simulated = simulated and env.random.fits(saved["random"])
     if not simulated:
-        state = {name: value for name, value in state.items() if name not in SIMULATED}
+        state = _without(state, *SIMULATED)
     _load(state, content, learner, "the checkpoint does")
     if not simulated:
         return False
@@ -217,7 +223,8 @@ def start_with(run: str, learner: Any) -> None:
     kept = {
         key: value
         for key, value in content.items()
-        if key == "learning_rate" or (key.endswith("_state_dict") and "optimizer" not in key)
+        if key.rpartition(".")[2] == "learning_rate"
+        or (key.endswith("_state_dict") and "optimizer" not in key)
     }
     _load(kept, content, learner, f"weights={quote(run, 120)} do")
 
@@ -230,6 +237,8 @@ def _load(state: dict[str, Any], content: dict[str, Any], learner: Any, shown: s
         learner.load_state_dict(state)
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         why = " ".join(str(error).split())
+        if isinstance(error, KeyError) and error.args == ("actor_state_dict",):
+            why = "its policies have other names, see learner.policies"
         if isinstance(error, KeyError) and "critic_state_dict" in str(error):
             why = "it has no critic, as those of learner=grpo and learner=dpo"
         if "Error(s) in loading" in why or "size mismatch" in why:
@@ -239,7 +248,11 @@ def _load(state: dict[str, Any], content: dict[str, Any], learner: Any, shown: s
 
 def _require_same_inputs(saved: Any, policy: Any, shown: str) -> None:
     """Refuse another activation, and the same observation groups in another order: the weights fit by accident."""
-    if not isinstance(saved, dict) or not isinstance(policy, Policy):
+    if isinstance(policy, Team) and isinstance(saved, dict):
+        for name, own in policy.policies.items():  # each may also start from a single policy
+            _require_same_inputs(saved.get("policies", {}).get(name, saved), own, shown)
+        return
+    if not isinstance(saved, dict) or "spec" not in saved or not isinstance(policy, Policy):
         return
     activations = saved["spec"].get("activation"), policy.spec.activation
     if activations[0] is not None and activations[0] != activations[1]:

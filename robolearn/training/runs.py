@@ -18,6 +18,7 @@ from robolearn.core.learner_env import LearnerEnv
 from robolearn.errors import ConfigError, quote
 from robolearn.learners import saved
 from robolearn.learners.policy import Act, Policy, PolicyRunner
+from robolearn.learners.team import Team, TeamRunner
 from robolearn.training.build import device_of
 
 BUILT_IN = ("random", "zero")
@@ -109,27 +110,30 @@ def load_config(folder: Path, overrides: Iterable[str] = ()) -> Config:
     return replace(loaded, learner_name=name, learner=settings)
 
 
-def load_policy(run: Run) -> PolicyRunner:
-    """The run's deterministic policy, as it runs on the robot.
+def load_policy(run: Run) -> PolicyRunner | TeamRunner:
+    """The run's deterministic policy, or the policies of its agents, as they run on the robots.
 
     A recurrent policy keeps its recurrent state between calls: see `robolearn.learners.policy.reset_state`.
 
     Raises:
         ConfigError: an override changes the trained network.
     """
-    policy = Policy.from_checkpoint(run.content, run.name)
-    trained = {
-        "actor_hidden": policy.spec.hidden,
-        "activation": policy.spec.activation,
-        "rnn": policy.spec.rnn,
-    }
+    device = device_of(run.config)
+    act: PolicyRunner | TeamRunner
+    if Team.is_in(run.content):
+        team = Team.from_checkpoint(run.content, run.name).to(device)
+        act, spec = TeamRunner(team), next(iter(team.policies.values())).spec
+    else:
+        policy = Policy.from_checkpoint(run.content, run.name).to(device)
+        act, spec = PolicyRunner(policy), policy.spec
+    trained = {"actor_hidden": spec.hidden, "activation": spec.activation, "rnn": spec.rnn}
     for name, value in trained.items():
         current = getattr(run.config.learner, name, value)
         if current != value:
             raise ConfigError(
                 f"learner.{name}={current} does not fit {run.name}, which was trained with {value}; leave it out"
             )
-    return PolicyRunner(policy.to(device_of(run.config)))
+    return act
 
 
 def zero_policy(env: LearnerEnv) -> Act:

@@ -31,6 +31,7 @@ from robolearn.core.threads import usable_cores
 from robolearn.errors import ConfigError, tell_line
 from robolearn.files import locked, replacing
 from robolearn.learners.learner import Learner, Report
+from robolearn.learners.several import Several
 from robolearn.training import checkpoint, replay
 from robolearn.training.asynchronous.pool import Stopped
 from robolearn.training.asynchronous.remote import RemoteEnvs
@@ -376,6 +377,8 @@ def make_learner(run: Config, env: LearnerEnv, shards: Shards = ONE) -> Learner:
         ConfigError: the backend lacks a capability that the learner requires, or a setting of the learner is invalid.
     """
     cls = registry.load("learners", run.learner_name)
+    if getattr(run.learner, "policies", None):
+        cls = Several
     for need in sorted(cls.requires):
         if not getattr(env.capabilities, need):
             if run.backend_name == config.EXTERNAL:

@@ -107,6 +107,12 @@ class PPOConfig(PreferenceConfig):
     reference_estimator: Literal["exact", "k3"] = "exact"
     """How the divergence is computed. exact: in closed form for Gaussians; k3: estimated from the actions taken, whose
     gradient is on average that of the divergence of the reference from the learned policy, the other way round."""
+    policies: dict[str, str] = field(default_factory=dict, metadata={"open": r"\w+"})
+    """Name of the policy of each agent of a task with several, {robot: a, partner: b}: agents of one name share a
+    policy, which learns from them alone. {}: all share one."""
+    team_value: bool = False
+    """Agents of a world that share a policy are a team: all get the mean of their rewards, and the value of a state is
+    the mean of the critic's values for them. false: each has a reward and a value of its own."""
     average: float = field(default=0.0, metadata={"min": 0.0, "max": 0.9999})
     """Share that the mean of the actor's past weights keeps in each iteration; it is this mean that is evaluated and
     exported. 0: the latest weights are."""
@@ -143,5 +149,8 @@ class PPOConfig(PreferenceConfig):
             raise ValueError(
                 f"final_kl={self.final_kl:g} is above desired_kl={self.desired_kl:g}; lower it, or use 0 for none"
             )
+        for agent, name in self.policies.items():
+            if not isinstance(name, str) or not name.isidentifier():
+                raise ValueError(f"policies.{agent}={name!r} is no name; use letters, digits and _")
         require_divergences(self)
         require_networks(self)

@@ -91,6 +91,25 @@ def _require_fit(config: PPOConfig) -> None:
         )
 
 
+def _team_of(env: LearnerEnv) -> int:
+    """Number of agents of a world, which are neighbouring environments.
+
+    Raises:
+        ConfigError: there is one agent, or an agent may end before others.
+    """
+    agents: int = getattr(env, "agents", 1)
+    if agents < 2:
+        raise ConfigError(
+            "learner.team_value=true: no two agents share this policy; leave learner.team_value out"
+        )
+    if env.resets_take_a_step:
+        raise ConfigError(
+            "learner.team_value=true: an agent may end before others here, and has no value from then on; use "
+            "task.ends_together=true where agents end together, or leave learner.team_value out"
+        )
+    return agents
+
+
 class PPO:
     """A learner for one Env; `iterate` collects a batch and learns from it."""
 
@@ -106,6 +125,7 @@ class PPO:
         if env.resets_take_a_step:
             _require_fit(config)
         self.device = env.device
+        self._team = _team_of(env) if config.team_value else 1
         self.random = Random(shards.seeds(seed), self.device)
         hidden = (*config.actor_hidden, *config.critic_hidden)
         hidden += config.estimator_hidden if config.estimated_groups else ()
@@ -213,6 +233,10 @@ class PPO:
     def _iterate(self, env: LearnerEnv) -> Report:
         self.timers.start()
         self.collect(env)
+        return self.learn(env)
+
+    def learn(self, env: LearnerEnv) -> Report:
+        """Learn from the batch that was collected in `env`; the second half of `iterate`."""
         with self.timers("learn"):
             if self.preferences is not None:
                 self.preferences.relabel(self.batch)
@@ -363,7 +387,17 @@ class PPO:
         value = torch.cat(
             map_each(self._shard_workers, self._value, self.shards.parts(observed, dim=1)), dim=1
         )
-        return value, reward + self.discount * self._terminal_value()
+        reward = reward + self.discount * self._terminal_value()
+        return (self._of_team(value), self._of_team(reward)) if self.config.team_value else (value, reward)
+
+    def _of_team(self, rows: Tensor) -> Tensor:
+        """The mean (T, N) over the agents of each world, which are neighbours."""
+        each = rows.view(len(rows), -1, self._team)
+        # Added one after another: how a sum over a dimension rounds may depend on the number of rows.
+        total = each[:, :, 0]
+        for k in range(1, self._team):
+            total = total + each[:, :, k]
+        return (total / self._team).repeat_interleave(self._team, dim=1)
 
     def _terminal_value(self) -> Tensor:
         """Values (T, N) of the states that episodes ended in by a time-out, and 0 elsewhere."""

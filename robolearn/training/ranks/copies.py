@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from robolearn.training.ranks.world import ROWS, World, joined_rows, packed, unpacked
+from robolearn.training.ranks.world import World, in_rows, joined_rows, packed, unpacked
 
 RUN = "ROBOLEARN_RANKS"
 """Environment variable with the identity of a start of all ranks, which our launcher sets; torchrun sets its own."""
@@ -163,7 +163,7 @@ def _covering(copies: list[Kept], total: int) -> list[Kept]:
 def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """One content of those of some ranks, in the order of their shards."""
     first = parts[0]
-    rows = {name: dim for name, dim in {**ROWS, "env": 0}.items() if name in first}
+    rows = in_rows(first) | {name: 0 for name in ("env",) if name in first}
     return {**first, **{name: joined_rows([part[name] for part in parts], dim) for name, dim in rows.items()}}
 
 

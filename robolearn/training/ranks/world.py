@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -41,6 +41,12 @@ STARTING_S = 600.0
 
 ROWS = {"random": 0, "noise": 0, "memory": 1, "teacher_memory": 1}
 """Keys of a learner's state with a row for each shard or environment, where ranks share them; with the dimension."""
+
+
+def in_rows(state: Mapping[str, Any]) -> dict[str, int]:
+    """The keys among those of a learner's state that are in rows, see `ROWS`; of several policies also those after
+    their names, as in `a.noise`."""
+    return {key: ROWS[name] for key in state if (name := key.rpartition(".")[2]) in ROWS}
 
 
 class World:
