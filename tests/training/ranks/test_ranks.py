@@ -43,6 +43,7 @@ pytestmark = pytest.mark.timeout(600)  # each starts many processes
 
 HUMANOID = ["task=humanoid_walk", "num_envs=64"]
 AGENTS = ["task=carry", "num_envs=32"]
+POLICIES = [*AGENTS, "learner.policies={robot: a, partner: b}", "learner.noise_correlation=0.5"]
 GRU = ["task=cartpole_swingup", "num_envs=64", "learner.rnn=gru", "learner.num_steps=8"]
 TAKEOVER = "recovery=takeover"
 KILLS = int(os.environ.get("ROBOLEARN_TEST_KILLS", "3"))
@@ -95,7 +96,9 @@ def test_1_2_3_and_4_ranks_give_the_same_bits(words, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [HUMANOID, GRU, AGENTS], ids=["humanoid", "gru", "agents"])
+@pytest.mark.parametrize(
+    "words", [HUMANOID, GRU, AGENTS, POLICIES], ids=["humanoid", "gru", "agents", "policies"]
+)
 def test_a_run_resumed_with_another_number_of_ranks_has_the_same_bits(words, tmp_path):
     assert run(tmp_path / "straight", *words, "max_iterations=4", "ranks=1") == 0
     assert run(tmp_path / "first", *words, "max_iterations=2", "ranks=2") == 0
