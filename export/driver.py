@@ -52,7 +52,7 @@ class BundleDriver:
     Before each step of the env, a call reads the sensors and gives what `Env.step` takes:
 
         env.step(*driver())
-        driver.reset(env.state.outcome["done"])
+        driver.reset(env.state.outcome["renewed"])
 
     It executes the bundle's own runtime.py, after its hash was found to be the manifest's, and so the code that runs on
     the robot. Commands are those of the env.

@@ -13,6 +13,7 @@ from robolearn.core import env_state
 from robolearn.core.capture import Captured, Places
 from robolearn.core.curricula import Curricula
 from robolearn.core.delay import DelayLine
+from robolearn.core.ends import GONE, Ends
 from robolearn.core.env_state import EnvState, EpisodeState, leaves, with_leaves
 from robolearn.core.episode_stats import EpisodeStats
 from robolearn.core.finite_check import FiniteCheck
@@ -55,8 +56,6 @@ class Env:
     of the episode. Sums and metrics carry none.
     """
 
-    resets_take_a_step = False
-
     def __init__(
         self,
         task: Task,
@@ -77,6 +76,7 @@ class Env:
         self.scene = task.scene(robot)
         require_features(self.scene, backend.capabilities.name, backend.capabilities.features)
         self.agents, self.agent_names = max(1, len(task.agents)), task.agents
+        self.resets_take_a_step = self.agents > 1 and not task.ends_together
         """Agents of a world, which are neighbouring environments; see `robolearn.envs.agents`."""
         if self.agents > 1:
             backend = AgentBackend(backend, self.scene, task.agents)
@@ -163,14 +163,15 @@ class Env:
             action_delay=self._action_delay.empty(n, self.num_actions, self.device),
             observation_delay={},
             history={},
+            gone={GONE: never.clone()} if self.resets_take_a_step else {},
         )
-        ends = {name: never.clone() for name in ("terminated", "truncated", "diverged", "done", "exogenous")}
+        outcome = Ends.none(never, alone=self.resets_take_a_step).outcome()
         return EnvState(
             episode,
             per_env=self._curricula.added_to(task.per_env_state(n, self.random), n, self.device),
             observations={},
             terminal_observations={},
-            outcome={"reward": zeros(), **ends},
+            outcome={"reward": zeros(), "diverged": never.clone(), "exogenous": never.clone(), **outcome},
             transit={
                 "action": zeros(self.num_actions),
                 "joint_targets": zeros(self.num_actions),
@@ -294,6 +295,7 @@ class Env:
             outcome["truncated"],
             state.terminal_observations,
             outcome["diverged"],
+            outcome.get("valid"),
             exogenous=outcome["exogenous"],
             metrics=self._metrics,
         )
@@ -314,13 +316,13 @@ class Env:
             self.watch(self)
         # Skips the reset when no env is done; on a GPU the check would force a sync.
         # What a shard draws must not depend on the envs of others.
-        done = self.shards.parts(self.state.outcome["done"])
+        done = self.shards.parts(self.state.outcome["renewed"])
         used = [not self.read_at_once or bool(part.any()) for part in done]
         if any(used):
             before = self.random.state() if self.paired else None
             with self.random.only(used):
                 self._renew()
-                self.backend.reset(self.state.outcome["done"], self._initial)
+                self.backend.reset(self.state.outcome["renewed"], self._initial)
                 self._begin()
             if before is not None:
                 self.random.set_state(before)
@@ -352,39 +354,38 @@ class Env:
         diverged = state.diverged.clone()  # the reset below clears it in the State
         # Rows to set to 0; None where no environment diverged, as in almost every step.
         lost = None if self.read_at_once and not diverged.any() else diverged
-        terminated = diverged.clone()
+        ended = diverged.clone()
         for term in self._terminations.values():
-            terminated |= term(state, ctx)
-        if self.agents > 1:  # the world of all of them ends
-            terminated = terminated.view(-1, self.agents).any(dim=1).repeat_interleave(self.agents)
-        truncated = (episode.step >= self.max_episode_steps) & ~terminated
-        done = terminated | truncated
-        raw = self._rewards(ctx, lost)
+            ended |= term(state, ctx)
+        ends = Ends.of(ended, episode.step >= self.max_episode_steps, self.agents, episode.gone)
+        done, episode.gone = ends.done, ends.still_gone()
+        raw = ends.counted(self._rewards(ctx, lost))
         # Not a matrix product: its rounding depends on where in the batch a row stands, and copies of one
         # environment must stay equal to the bit.
         reward = (raw * self._weights).sum(dim=1) * self.dt
         metrics = self._measured(ctx, lost)
+        if ends.valid is not None:
+            metrics = {name: Ratio(*map(ends.counted, metric)) for name, metric in metrics.items()}
         total_return = episode.total_return + reward.detach()
         stats = self._stats.add(
             self.state.stats,
             raw,
             list(metrics.values()),
             done,
-            terminated,
+            ends.terminated,
             diverged,
             total_return,
             episode.time,
+            ends.valid,
         )
         # Where the sums are finite, so are all their summands.
         if not self.read_at_once or not torch.isfinite(stats.sum()):
             self._look_at_terms(raw, metrics)
         self.state.stats, episode.total_return, self._metrics = stats, total_return, metrics
         self.state.outcome = {
+            **ends.outcome(),
             "reward": reward,
-            "terminated": terminated,
-            "truncated": truncated,
             "diverged": diverged,
-            "done": done,
             "exogenous": episode.push_time < 1.5 * self.dt,  # pushed in this step
         }
         if self.state.per_env:
@@ -410,11 +411,11 @@ class Env:
 
     def _restart(self) -> None:
         """Draw new episodes where the old ones ended: parameters, commands, task state and initial states."""
-        self._initial = self._new_episodes(self.state.outcome["done"])
+        self._initial = self._new_episodes(self.state.outcome["renewed"])
 
     def _look_again(self) -> None:
         """Observe the first state of the new episodes."""
-        episode, rows = self.state.episode, self._rows(self.state.outcome["done"])
+        episode, rows = self.state.episode, self._rows(self.state.outcome["renewed"])
         self._follow(rows.mask)
         first = self._observe(rows)
         if self._noise.row is not None:
@@ -538,6 +539,7 @@ class Env:
             action_delay=self._action_delay.draw(old.action_delay, self.random, none),
             observation_delay=old.observation_delay,  # drawn with the first observation
             history=old.history,  # starts with it, too
+            gone=env_state.tree_map(torch.zeros_like, old.gone),
         )
         self.state.episode = env_state.where(mask, new, old)
         with torch.no_grad():  # no gradient flows from an initial state to the episode before

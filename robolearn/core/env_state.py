@@ -55,6 +55,9 @@ class EpisodeState:
     """Observations on their way."""
     history: Named
     """Past samples of observations, see `robolearn.core.history`."""
+    gone: Named
+    """Whether the agent's episode has ended before its world's, see `robolearn.core.ends`; empty where all of a world
+    end together."""
 
 
 @dataclass
@@ -70,7 +73,8 @@ class EnvState:
     terminal_observations: Named
     """(N, D) a group: the observations of the state that the last step ended in, before any reset."""
     outcome: Named
-    """(N,) of the last step: `reward`, `terminated`, `truncated`, `diverged`, `done`."""
+    """(N,) of the last step: `reward`, `terminated`, `truncated`, `diverged`, `done`, `exogenous`; `renewed`, whether
+    the environment started anew; and `valid` where agents of a world end one by one."""
     transit: Named
     """Values that one part of a step passes to the next: `action` (N, A), `joint_targets` (N, A), `noise` (N, D); and
     `jump` (N, 3) [m/s], of the base's velocity in world axes at the last push."""

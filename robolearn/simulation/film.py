@@ -136,7 +136,7 @@ class Watched:
                 self.event = None
         self._age += 1
         outcome = env.state.outcome
-        if bool(outcome["done"][i]):
+        if bool(outcome["renewed"][i]):
             self.episode += 1
             self.event = self._end(bool(outcome["terminated"][i]), bool(outcome["diverged"][i]))
             self.begin(renderer)

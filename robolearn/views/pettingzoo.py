@@ -50,8 +50,8 @@ def parallel_env(
 
 
 class PettingZooView(ParallelEnv):
-    """An Env of one world. Agents have the names of their entities in the task's scene; they begin and end their
-    episodes together.
+    """An Env of one world. Agents have the names of their entities in the task's scene; they begin their episodes
+    together, and end them so unless the task says otherwise (`Task.ends_together`).
 
     An agent observes its group `policy`; its group `critic`, and the metrics of the task, are in its info.
     """
@@ -125,11 +125,11 @@ class PettingZooView(ParallelEnv):
     ) -> tuple[
         dict[str, np.ndarray], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]
     ]:
-        """One control period with the actions (A,) of all agents.
+        """One control period with the actions (A,) of all agents that have not ended. One that has gets action 0.
 
         Returns:
-            Observations, rewards, terminations, truncations and infos by agent; after the last step of an episode
-            those of the state it ended in. Nothing where no agent is left.
+            Observations, rewards, terminations, truncations and infos by agent, of those that had not ended before;
+            after the last step of an episode those of the state it ended in. Nothing where no agent is left.
 
         Raises:
             ConfigError: an agent's action is missing, or has another shape.
@@ -141,19 +141,22 @@ class PettingZooView(ParallelEnv):
         self._steps += 1
         seen = result.terminal_observations
         self._critic = seen["critic"].clone()
-        terminated, truncated = result.terminated.tolist(), result.truncated.tolist()
         metrics = {
             name: (metric.each().tolist(), metric.weight.tolist()) for name, metric in result.metrics.items()
         }
-        agents = self.possible_agents
-        if all(done for done in result.done.tolist()):
-            self.agents = []
+        before, columns = self.agents, (result.reward, result.terminated, result.truncated)
+        reward, terminated, truncated = (
+            {agent: values[k] for k, agent in enumerate(self.possible_agents) if agent in before}
+            for values in (column.tolist() for column in columns)
+        )
+        self.agents = [agent for agent in before if not (terminated[agent] or truncated[agent])]
+        observed, infos = self._by_agent(seen["policy"]), self._infos(seen["critic"], metrics)
         return (
-            self._by_agent(seen["policy"]),
-            dict(zip(agents, result.reward.tolist(), strict=True)),
-            dict(zip(agents, terminated, strict=True)),
-            dict(zip(agents, truncated, strict=True)),
-            self._infos(seen["critic"], metrics),
+            {agent: observed[agent] for agent in before},
+            reward,
+            terminated,
+            truncated,
+            {agent: infos[agent] for agent in before},
         )
 
     def state(self) -> np.ndarray:
@@ -178,7 +181,10 @@ class PettingZooView(ParallelEnv):
     def _rows(self, actions: Mapping[str, np.ndarray]) -> np.ndarray:
         """(K, A) the agents' actions."""
         rows = []
-        for agent in self.agents:
+        for agent in self.possible_agents:
+            if agent not in self.agents:
+                rows.append(np.zeros(self.env.num_actions, np.float32))
+                continue
             if agent not in actions:
                 raise ConfigError(f"there is no action of {agent}; each of {listing(self.agents)} needs one")
             row = np.array(actions[agent], np.float32)

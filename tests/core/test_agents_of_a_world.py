@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from robolearn import config
+from robolearn.cli import main
 from robolearn.core.checksum import checksum
 from robolearn.core.env import Env
 from robolearn.core.recorder import Recorder, play_event
@@ -222,3 +223,103 @@ def test_agents_go_on_from_a_snapshot_as_they_did(carry):
     carry.restore(snapshot)
     again = [carry.step(action).observations["critic"].clone() for action in actions]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+# ---------------------------------------------------------------------- agents that end one by one
+
+
+@dataclass
+class Leaving(Wandering):
+    """An agent that goes away ends, and its world goes on for the other."""
+
+    ends_together: ClassVar[bool] = False
+
+
+def leaving(*words: str, num_envs: int = 2) -> Env:
+    task = f"{__file__}:Leaving"
+    return build_env(config.resolve([f"task={task}", *words]), num_envs)
+
+
+def test_an_agent_that_ends_is_left_out_until_its_world_starts_anew(monkeypatch):
+    env = leaving()
+    away: dict[int, bool] = {}
+    monkeypatch.setitem(
+        env._terminations, "far", lambda s, c: torch.tensor([away.get(i, False) for i in range(4)])
+    )
+    stay = torch.zeros(4, 2)
+
+    away = {1: True}  # the partner of world 0
+    result = env.step(stay)
+    assert result.terminated.tolist() == [False, True, False, False]
+    assert result.valid is not None
+    assert result.valid.tolist() == [True, True, True, True]
+    assert env.episode_step.tolist() == [1, 1, 1, 1]
+
+    result = env.step(stay)  # it is still away, and has ended before
+    assert result.terminated.tolist() == [False] * 4
+    assert result.valid.tolist() == [True, False, True, True]
+    assert result.reward[1] == 0.0
+    assert result.reward[0] != 0.0
+
+    away = {0: True}
+    result = env.step(stay)  # the last one of world 0
+    assert result.terminated.tolist() == [True, False, False, False]
+    assert result.valid.tolist() == [True, False, True, True]
+    assert env.episode_step.tolist() == [0, 0, 3, 3]
+
+    away = {}
+    result = env.step(stay)
+    assert result.valid.tolist() == [True] * 4
+    # Episodes of one and of three steps of 20 ms have ended; the two steps after an end are no steps.
+    found = env.drain()
+    assert (found["episodes"], found["steps"]) == (2, 14)
+    assert found["episode/length"] == pytest.approx(0.04)
+    env.close()
+
+
+def test_time_runs_out_for_those_that_are_left(monkeypatch):
+    env = leaving("task.episode_length_s=0.06")
+    away = {1: True}
+    monkeypatch.setitem(
+        env._terminations, "far", lambda s, c: torch.tensor([away.get(i, False) for i in range(4)])
+    )
+    env.step(torch.zeros(4, 2))
+    env.step(torch.zeros(4, 2))
+    result = env.step(torch.zeros(4, 2))
+    assert result.truncated.tolist() == [True, False, True, True]
+    assert result.terminated.tolist() == [False] * 4
+    assert env.episode_step.tolist() == [0, 0, 0, 0]
+    env.close()
+
+
+def test_a_snapshot_knows_which_agents_have_ended(monkeypatch):
+    env = leaving()
+    away = {1: True}
+    monkeypatch.setitem(
+        env._terminations, "far", lambda s, c: torch.tensor([away.get(i, False) for i in range(4)])
+    )
+    env.step(torch.zeros(4, 2))
+    saved = env.snapshot()
+    env.reset()
+    env.restore(saved)
+    result = env.step(torch.zeros(4, 2))
+    assert result.valid is not None
+    assert result.valid.tolist() == [True, False, True, True]
+    env.close()
+
+
+@pytest.mark.slow
+def test_a_task_whose_agents_end_one_by_one_is_trained_resumed_and_evaluated(tmp_path):
+    task = f"task={__file__}:Leaving"
+    words = [task, "num_envs=16", "torch_threads=1", f"output={tmp_path / 'run'}"]
+    assert main(["train", *words, "max_iterations=4"]) == 0
+    words[-1] = f"output={tmp_path / 'first'}"
+    assert main(["train", *words, "max_iterations=2"]) == 0
+    assert main(["train", f"resume={tmp_path / 'first'}", task, "max_iterations=4"]) == 0
+    straight, resumed = (
+        torch.load(tmp_path / name / "latest.pt", weights_only=True) for name in ("run", "first")
+    )
+    for name, value in straight["actor_state_dict"].items():
+        assert torch.equal(value, resumed["actor_state_dict"][name])
+    assert main(["eval", str(tmp_path / "run"), task, "--episodes", "8"]) == 0
+    assert main(["train", *words[:-1], "learner.rnn=gru", f"output={tmp_path / 'gru'}"]) == 2

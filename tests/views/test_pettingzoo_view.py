@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,6 +38,28 @@ def test_the_view_passes_pettingzoos_tests(view, task):
         warnings.simplefilter("error")
         parallel_api_test(view(task, SHORT), num_cycles=100)
         parallel_seed_test(lambda: view(task, SHORT), num_cycles=100)
+
+
+def test_agents_that_end_one_by_one_leave_the_others(view):
+    task = f"{Path(__file__).parents[1] / 'core' / 'test_agents_of_a_world.py'}:Leaving"
+    env = view(task, seed=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        parallel_api_test(env, num_cycles=100)
+    env.reset()
+    left = []
+    while len(left) < 2:
+        # The partner drives away first, then the other one.
+        actions = {
+            agent: np.array([10.0, 0.0], np.float32) for agent in env.agents if not left or agent == "robot"
+        }
+        actions |= {"robot": np.zeros(2, np.float32)} if not left else {}
+        observed, _, terminated, truncated, _ = env.step(actions)
+        assert set(observed) == {"robot", "partner"} - set(left)
+        assert not any(truncated.values())
+        left += [agent for agent, ended in terminated.items() if ended]
+        assert env.agents == [agent for agent in env.possible_agents if agent not in left]
+    assert left == ["partner", "robot"]
 
 
 @pytest.mark.parametrize(
