@@ -92,6 +92,17 @@ def put_rows(into: Tensor, rows: Tensor, agents: int, chosen: Sequence[int]) -> 
         to[:, k] = given[:, i]
 
 
+def runner_of(content: Mapping[str, Any], where: str, device: torch.device) -> PolicyRunner | TeamRunner:
+    """The policy in the content of a checkpoint, or the policies of its agents, with their recurrent states.
+
+    Raises:
+        ConfigError: see `Policy.from_checkpoint`.
+    """
+    if Team.is_in(content):
+        return TeamRunner(Team.from_checkpoint(content, where).to(device))
+    return PolicyRunner(Policy.from_checkpoint(content, where).to(device))
+
+
 class TeamRunner:
     """A team with the recurrent states, if it has any, of N simulated agents."""
 

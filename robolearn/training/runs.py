@@ -17,8 +17,8 @@ from robolearn.config.run_config import Config
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.errors import ConfigError, quote
 from robolearn.learners import saved
-from robolearn.learners.policy import Act, Policy, PolicyRunner
-from robolearn.learners.team import Team, TeamRunner
+from robolearn.learners.policy import Act, PolicyRunner
+from robolearn.learners.team import TeamRunner, runner_of
 from robolearn.training.build import device_of
 
 BUILT_IN = ("random", "zero")
@@ -118,14 +118,8 @@ def load_policy(run: Run) -> PolicyRunner | TeamRunner:
     Raises:
         ConfigError: an override changes the trained network.
     """
-    device = device_of(run.config)
-    act: PolicyRunner | TeamRunner
-    if Team.is_in(run.content):
-        team = Team.from_checkpoint(run.content, run.name).to(device)
-        act, spec = TeamRunner(team), next(iter(team.policies.values())).spec
-    else:
-        policy = Policy.from_checkpoint(run.content, run.name).to(device)
-        act, spec = PolicyRunner(policy), policy.spec
+    act = runner_of(run.content, run.name, device_of(run.config))
+    spec = (act.policy if isinstance(act, PolicyRunner) else next(iter(act.team.policies.values()))).spec
     trained = {"actor_hidden": spec.hidden, "activation": spec.activation, "rnn": spec.rnn}
     for name, value in trained.items():
         current = getattr(run.config.learner, name, value)

@@ -154,16 +154,6 @@ def test_without_viser_the_extra_to_install_is_named(trained, monkeypatch, capsy
         serving.require_viser()
 
 
-def test_a_task_of_several_agents_is_told_to_write_a_video(tmp_path, capsys):
-    folder = tmp_path / "run"
-    assert main(["train", "task=carry", "num_envs=4", "max_iterations=1", f"output={folder}"]) == 0
-    capsys.readouterr()
-    code, said = refused(capsys, folder)
-    assert code == 2
-    assert "task=carry" in said
-    assert "--video" in said
-
-
 def test_a_third_party_environment_is_told_to_write_a_video(tmp_path, capsys):
     pytest.importorskip("gymnasium")
     folder = tmp_path / "run"

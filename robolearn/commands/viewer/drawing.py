@@ -39,7 +39,7 @@ SMALL = 0.05
 
 
 class Drawing:
-    """The robots of an Env in viser's scene, on a grid of `spacing` metres.
+    """The robots of an Env in viser's scene, on a grid of `spacing` metres; agents of a world are drawn in one place.
 
     The simulators place every robot around the same origin. With `follow`, the world moves below the robot that is
     shown, so that every browser's camera may turn around it.
@@ -48,7 +48,9 @@ class Drawing:
     def __init__(self, server: viser.ViserServer, env: Env) -> None:
         """Send the model's meshes to the server."""
         self.server, self.env = server, env
-        scene, self.count = env.scene, env.num_envs
+        scene, self.agents = env.scene, env.agents
+        self.count = env.num_envs // env.agents
+        """Number of worlds."""
         spec = mjcf.build_spec(scene, env.backend.capabilities.name, visual=True)
         if self.count > 1:
             # mjviser draws bodies that cannot move once; as mocap bodies, each robot has its own.
@@ -58,7 +60,9 @@ class Drawing:
         self.model = compiled(scene.robot, spec)
         self.data = mujoco.MjData(self.model)
         self._placing = Placing(scene, self.model)
-        self.base = int(self.model.body(mjcf.root_body(scene, scene.first)).id)
+        self._bases = [
+            int(self.model.body(mjcf.root_body(scene, name)).id) for name in env.agent_names or (scene.first,)
+        ]
         self._touched = {
             (name, label): [
                 int(self.model.body(body).id) for body in mjcf.contact_bodies(scene, name, contact)
@@ -73,15 +77,16 @@ class Drawing:
             for foot in robot.feet
         }
         """Bodies whose forces the State has anyway."""
-        self.weight = GRAVITY * float(self.model.body_subtreemass[self.base])
+        self.weight = GRAVITY * float(self.model.body_subtreemass[self._bases[0]])
         self.shown = 0
-        """The robot that is followed, commanded and plotted."""
+        """The robot that is followed, commanded and plotted: one of N, of worlds with several agents in their order."""
         self.alone, self.follow, self.in_place, self.forces, self.commands = False, True, False, False, True
         """Whether only that robot is drawn, it stays in the middle, all stay above their spots, contact forces and
         commands are drawn."""
         view = self._default_view()
         self.size = view["size"]
-        self.spacing = round(max(0.5, 1.2 * self.size), 1) if self.count > 1 else 0.0
+        apart = 1.2 * max(self.size, view["extent"] if self.agents > 1 else 0.0)
+        self.spacing = round(max(0.5, apart), 1) if self.count > 1 else 0.0
         with server.atomic():
             self._scenery = self._add_scenery() if self.count > 1 else None
             self.scene = ViserMujocoScene(server, self.model, self.count)
@@ -100,8 +105,8 @@ class Drawing:
             }
             self.goals = server.scene.add_batched_axes(
                 "/goals",
-                np.tile([1.0, 0, 0, 0], (self.count, 1)),
-                np.zeros((self.count, 3)),
+                np.tile([1.0, 0, 0, 0], (env.num_envs, 1)),
+                np.zeros((env.num_envs, 3)),
                 axes_length=0.12 * self.size, axes_radius=0.008 * self.size,
                 visible=False,
             )  # fmt: skip
@@ -132,13 +137,23 @@ class Drawing:
         camera.look_at = view["center"] - np.array([0, 0, 0.75 * self.size])
 
     @property
+    def world(self) -> int:
+        """The world of the robot that is shown."""
+        return self.shown // self.agents
+
+    @property
+    def base(self) -> int:
+        """The body in the model that is the base of the robot that is shown."""
+        return self._bases[self.shown % self.agents]
+
+    @property
     def has_contacts(self) -> bool:
         """Whether the State says anything about contact forces: of feet, or of contacts that the scene asks for."""
         return bool(self._touched) or any(robot.feet for robot in self.env.scene.robots.values())
 
     @property
     def spots(self) -> np.ndarray:
-        """(N, 3) where each robot's origin is drawn [m]."""
+        """(W, 3) where the origin of each world is drawn [m]."""
         columns = math.ceil(math.sqrt(self.count))
         row, column = np.divmod(np.arange(self.count), columns)
         places = np.stack((-row, column - (columns - 1) / 2, np.zeros(self.count)), axis=1)
@@ -147,7 +162,7 @@ class Drawing:
     def update(self) -> None:
         """Draw the current State."""
         state, model, data = self.env.backend.state, self.model, self.data
-        positions = self._placing.qpos(state)
+        positions = self._placing.qpos(state)[:: self.agents]
         xpos, xmat = np.zeros((self.count, model.nbody, 3)), np.zeros((self.count, model.nbody, 3, 3))
         for i in range(self.count):
             data.qpos[:] = positions[i]
@@ -155,20 +170,20 @@ class Drawing:
             xpos[i], xmat[i] = data.xpos, data.xmat.reshape(-1, 3, 3)
         anchor = np.zeros(3)
         if self.follow:
-            anchor[:2] = xpos[self.shown, self.base, :2] + self.spots[self.shown, :2]
+            anchor[:2] = xpos[self.world, self.base, :2] + self.spots[self.world, :2]
         move = self.spots - anchor
         if self.in_place:
-            move[:, :2] -= xpos[:, self.base, :2] - xpos[self.shown, self.base, :2]
+            move[:, :2] -= xpos[:, self.base, :2] - xpos[self.world, self.base, :2]
         mocap = np.tile(data.mocap_pos, (self.count, 1, 1)) + move[:, None]
         turned = np.tile(data.mocap_quat, (self.count, 1, 1))
         self.place, self.quat = (
-            xpos[self.shown, self.base] + move[self.shown],
+            xpos[self.world, self.base] + move[self.world],
             _numbers(state.robot.base_quat)[self.shown],
         )
         ahead = _numbers(forward_axis(state.robot.base_quat))[self.shown, :2]
         self.ahead = ahead / max(float(np.linalg.norm(ahead)), 1e-9)
         with self.server.atomic():
-            self.scene.env_idx, self.scene.show_only_selected = self.shown, self.alone
+            self.scene.env_idx, self.scene.show_only_selected = self.world, self.alone
             self.scene.update_from_arrays(xpos + move[:, None], xmat, mocap, turned)
             self.scene.fixed_bodies_frame.position = -anchor
             if self._scenery is not None:
@@ -195,17 +210,18 @@ class Drawing:
         )
 
     def _draw_arrows(self, state: State, xpos: np.ndarray, move: np.ndarray) -> None:
-        rows = [self.shown] if self.alone else list(range(self.count))
+        worlds = [self.world] if self.alone else list(range(self.count))
+        rows = [world * self.agents + k for world in worlds for k in range(self.agents)]
         arrows: dict[str, np.ndarray] = {}
         commands = self.env.task.commands
         own = getattr(commands, "drawn", commands)  # those of the task behind the operator's
         self.goals.visible = self.commands and isinstance(own, PoseCommands)
         if self.commands and isinstance(own, VelocityCommands):
-            arrows |= self._velocities(state, rows, move)
+            arrows |= self._velocities(state, rows, move.repeat(self.agents, axis=0))
         if self.goals.visible:
-            self._draw_goals(state, rows, move)
+            self._draw_goals(state, rows, move.repeat(self.agents, axis=0))
         if self.forces and self.has_contacts:
-            arrows["force"] = self._forces(state, xpos, rows, move)
+            arrows["force"] = self._forces(state, xpos, worlds, move)
         for name, handle in self.arrows.items():
             points = arrows.get(name, np.zeros((0, 2, 3)))
             points = points[np.linalg.norm(points[:, 1] - points[:, 0], axis=1) > SMALL * self.size]
@@ -246,24 +262,25 @@ class Drawing:
             turned = quat_multiply(robot.base_quat, command[:, 3:])
         return place, turned
 
-    def _forces(self, state: State, xpos: np.ndarray, rows: list[int], move: np.ndarray) -> np.ndarray:
+    def _forces(self, state: State, xpos: np.ndarray, worlds: list[int], move: np.ndarray) -> np.ndarray:
         """Arrows (n, 2, 3) of the State's contact forces, at feet and at the bodies that the scene asks for."""
         places, forces = [], []
         for entity in state.entities.values():
             if entity.foot_force.shape[1]:
-                places.append(_numbers(entity.foot_pos))
-                forces.append(_numbers(entity.foot_force))
+                places.append(_numbers(entity.foot_pos)[:: self.agents])
+                forces.append(_numbers(entity.foot_force)[:: self.agents])
         for (name, label), bodies in self._touched.items():
             others = [i for i, body in enumerate(bodies) if body not in self._feet]
             places.append(xpos[:, [bodies[i] for i in others]])
-            forces.append(_numbers(state.entities[name].contacts[label].force)[:, others])
+            forces.append(_numbers(state.entities[name].contacts[label].force)[:: self.agents, others])
         scale = STANDING_ARROW * self.size / max(self.weight, 1e-9)
-        tails = (np.concatenate(places, axis=1) + move[:, None])[rows].reshape(-1, 3)
-        tips = tails + scale * np.concatenate(forces, axis=1)[rows].reshape(-1, 3)
+        tails = (np.concatenate(places, axis=1) + move[:, None])[worlds].reshape(-1, 3)
+        tips = tails + scale * np.concatenate(forces, axis=1)[worlds].reshape(-1, 3)
         return np.stack((tails, tips), axis=1)
 
     def _default_view(self) -> dict[str, Any]:
-        """Eye and centre (3,) [m] of a camera that shows the robots, and the robot's size [m]."""
+        """Eye and centre (3,) [m] of a camera that shows the robots, the robot's size [m], and how far a world extends
+        horizontally [m]."""
         data = mujoco.MjData(self.model)
         scene = self.env.scene
         data.qpos[:] = mjcf.home_qpos(scene, self.model)
@@ -282,6 +299,7 @@ class Drawing:
             "eye": center - back * distance * forward,
             "center": center,
             "size": float(min(2.0, max(0.3, (high - low).max()))),
+            "extent": float((high - low)[:2].max()),
         }
 
 

@@ -79,7 +79,11 @@ class Panel:
         state = (
             "stopped" if viewer.error else "paused" if viewer.paused else f"{viewer.achieved:.2f}x real time"
         )
-        robot = f"robot {shown}: " if viewer.env.num_envs > 1 else ""
+        env = viewer.env
+        robot = f"robot {shown}: " if env.num_envs > 1 else ""
+        if env.agents > 1:
+            world = f" of world {viewer.drawing.world}" if viewer.drawing.count > 1 else ""
+            robot = f"{env.agent_names[shown % env.agents]}{world}: "
         lines = [
             f"<strong>{html.escape(viewer.title)}</strong>",
             html.escape(f"{viewer.source.name} · {state}"),
@@ -133,16 +137,23 @@ class Panel:
 
             return box
 
-        if drawing.count > 1:
+        if viewer.env.num_envs > 1:
             self.robot = gui.add_slider(
-                "Robot", min=0, max=drawing.count - 1, step=1, initial_value=0, hint="Followed and plotted"
+                "Robot",
+                min=0,
+                max=viewer.env.num_envs - 1,
+                step=1,
+                initial_value=0,
+                hint="Followed and plotted",
             )
 
             @self.robot.on_update
             def _(event: Any) -> None:
                 viewer.do(lambda: self._show(int(self.robot.value)))
 
-            switch("Only this one", "alone", "Hide the other robots")
+        if drawing.count > 1:
+            others = "worlds" if viewer.env.agents > 1 else "robots"
+            switch("Only this one", "alone", f"Hide the other {others}")
             switch("Stay in place", "in_place", "Draw each robot above its own spot, wherever it walks")
             self.spacing = gui.add_slider(
                 "Spacing [m]", min=0.0, max=round(4 * drawing.spacing, 1), step=0.1,

@@ -10,8 +10,9 @@ from robolearn.core.env import Env
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError
 from robolearn.export.driver import BundleDriver
-from robolearn.learners.policy import Policy, PolicyRunner
+from robolearn.learners import saved
 from robolearn.learners.saved import LATEST
+from robolearn.learners.team import runner_of
 
 _ITERATION = re.compile(r"iteration_(\d+)\.pt")
 
@@ -76,8 +77,7 @@ class RunSource:
             ConfigError: the file cannot be read, or its policy does not fit.
         """
         path = self._first if name == self._first.name else self.folder / "checkpoints" / name
-        policy = Policy.load(str(path)).to(self.env.device)
-        runner = PolicyRunner(policy)
+        runner = runner_of(saved.load(path, self.folder), str(path), self.env.device)
         action = runner(self.env.observations)
         if action.shape[1] != self.env.num_actions:
             raise ConfigError(

@@ -47,7 +47,7 @@ class Steering:
             self._sliders()
         else:
             gui.add_markdown("This task has no commands.")
-        if env.num_envs > 1 and (self.operator.columns or self.operator.pushable):
+        if env.num_envs > env.agents and (self.operator.columns or self.operator.pushable):
             self.all = gui.add_checkbox("For all robots", True, hint="Unchecked: for the robot shown only")
         if self.operator.pushable:
             self._pushes()
@@ -62,7 +62,8 @@ class Steering:
         chosen = torch.ones_like(self.operator.mine)
         if self.all is not None and not self.all.value:
             chosen[:] = False
-            chosen[self.viewer.drawing.shown] = True
+            world, agents = self.viewer.drawing.world, self.viewer.env.agents
+            chosen[world * agents : (world + 1) * agents] = True  # a command is of all agents of a world
         return chosen
 
     # ------------------------------------------------------------------ called by the loop

@@ -16,7 +16,7 @@ from robolearn.commands.viewer import server as serving
 from robolearn.commands.viewer.operate import Operator
 from robolearn.commands.viewer.plots import History, Probe
 from robolearn.commands.viewer.source import BundleSource, RunSource, Source, has_checkpoint, newest
-from robolearn.config.run_config import EXTERNAL, agents_of
+from robolearn.config.run_config import EXTERNAL
 from robolearn.core.env import Env
 from robolearn.errors import ConfigError, RunFailed, one_line, quote
 from robolearn.export.driver import config_of, is_bundle
@@ -55,7 +55,7 @@ def view(
     Args:
         run: see `robolearn.training.runs.open_run`; or the folder of a bundle.
         overrides: settings to change, in Hydra's grammar.
-        num_envs: number of robots.
+        num_envs: number of robots; of worlds, where they have several agents.
         host: address to listen on.
         port: None: 8080, or the next free one.
         follow: switch to each new checkpoint of the run; waits for the first one.
@@ -87,11 +87,6 @@ def view(
         raise ConfigError(
             f"task={settings.task_name} brings its own simulator, which the viewer cannot draw; write a video: "
             "robolearn play --video FILE.mp4"
-        )
-    if agents_of(settings) > 1:
-        raise ConfigError(
-            f"task={settings.task_name} has several agents, which the viewer cannot steer; write a video: robolearn "
-            "play --video FILE.mp4"
         )
     set_threads(settings)
     env = make_env(settings, num_envs=num_envs)
@@ -267,7 +262,7 @@ class Viewer:
         self.operator.before_step()
         result = self.env.step(*self.source())
         self.env.check()
-        self.source.reset(result.done)
+        self.source.reset(result.done if result.valid is None else result.done | ~result.valid)
         self.steps += 1
         self.time += self.env.dt
         self.history.add(self.time, self.probe.read(self.drawing.shown))
