@@ -65,7 +65,8 @@ class Side:
     probes: dict[str, np.ndarray] = field(default_factory=dict)
     """See `probe`."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """`joints` and `actuators` in their order, `timestep` [s], `pd`, `seconds`, `steps`, `iteration`, `task`."""
+    """`joints` and `actuators` in their order, `timestep` [s], `pd`, `seconds`, `steps`, `iteration`, `task`; `agents` of a
+    world, which are neighbouring environments."""
 
     def save(self, path: Path) -> None:
         """Write it to an .npz file; nothing in it is executed when it is read."""
@@ -151,6 +152,7 @@ def _here(request: Request) -> Side:
                 "timestep": env.capabilities.timestep,
                 "pd": env.capabilities.pd,
                 "derived_lag": env.capabilities.derived_lag,
+                "agents": env.agents,
                 "iteration": found.iteration,
                 "task": found.config.task_name,
                 "robot": env.robot.name,

@@ -60,6 +60,7 @@ class Gap:
     high: float
     """Ends of the 95 % interval of the mean difference (bootstrap over pairs)."""
     pairs: int
+    """Pairs of episodes; where worlds have several agents, whose episodes are not independent, pairs of worlds."""
     differs: bool
     """Whether it is more than chance: 5 % over all measures together, and more than a rounding error."""
     lag: int = 0
@@ -119,7 +120,7 @@ def compare(reference: Side, other: Side) -> Comparison:
 def gaps(reference: Side, other: Side) -> dict[str, Gap]:
     """The gap of every measure that both have."""
     out = {}
-    tested = max(1, len(reference.episodes))
+    tested, agents = max(1, len(reference.episodes)), reference.facts.get("agents", 1)
     for name, before in reference.episodes.items():
         after = other.episodes.get(name)
         if after is None or len(after) != len(before):
@@ -127,14 +128,21 @@ def gaps(reference: Side, other: Side) -> dict[str, Gap]:
         both = ~(np.isnan(before) | np.isnan(after))
         if not both.any():
             continue
-        difference = (after - before)[both]
+        difference = _of_worlds(after - before, agents)
         low, high, lower, higher = bootstrap(difference, (0.05, 0.05 / tested))
         means = float(before[both].mean()), float(after[both].mean()), float(difference.mean())
         lag = reference.facts["derived_lag"] - other.facts["derived_lag"] if name in LAGGING else 0
         least = ROUNDING * max(abs(means[0]), abs(means[1]))
         differs = len(difference) >= LEAST and (lower > 0 or higher < 0) and abs(means[2]) > least
-        out[name] = Gap(*means, low, high, int(both.sum()), bool(differs), lag)
+        out[name] = Gap(*means, low, high, len(difference), bool(differs), lag)
     return out
+
+
+def _of_worlds(differences: np.ndarray, agents: int) -> np.ndarray:
+    """The mean difference of the agents of each world, of one for each agent; NaN is left out."""
+    there = ~np.isnan(differences).reshape(-1, agents)
+    total = np.where(there, differences.reshape(-1, agents), 0.0).sum(axis=1)
+    return total[there.any(axis=1)] / there.sum(axis=1)[there.any(axis=1)]
 
 
 def bootstrap(values: np.ndarray, levels: Sequence[float]) -> list[float]:
@@ -340,8 +348,10 @@ def content(reference: Side, comparisons: Sequence[Comparison], sides: Sequence[
 
 def table(reference: Side, comparison: Comparison) -> str:
     """A comparison as text."""
-    pairs = len(reference.episodes["survival"])
-    head = f"{comparison.other} against {comparison.reference}: {pairs} pairs of episodes"
+    agents = reference.facts.get("agents", 1)
+    pairs = len(reference.episodes["survival"]) // agents
+    what = "episodes" if agents == 1 else f"worlds of {agents} agents"
+    head = f"{comparison.other} against {comparison.reference}: {pairs} pairs of {what}"
     lines = [f"{head}, same starts, commands, pushes and noise"]
     rows = [("measure", comparison.reference, comparison.other, "difference (95 %)", "")]
     for name, gap in comparison.gaps.items():
@@ -349,7 +359,7 @@ def table(reference: Side, comparison: Comparison) -> str:
         label = f"{name.replace('_', ' ')}{f' [{unit}]' if unit else ''}"
         interval = f"{gap.mean:+.3g} ({gap.low:+.3g} to {gap.high:+.3g})"
         verdict = "differs" if gap.differs else ""
-        if gap.pairs < len(reference.episodes["survival"]):
+        if gap.pairs < pairs:
             interval += f", {gap.pairs} pairs"
         if gap.differs and gap.lag:
             verdict = "differs; measured one physics step apart"

@@ -75,6 +75,21 @@ def test_gaps_are_over_pairs_and_leave_out_those_without_a_value() -> None:
     assert sim2sim.compare(side(), other).survival == pytest.approx(2 / 3)
 
 
+def test_agents_of_a_world_are_one_pair() -> None:
+    one, other = side(), side("b")
+    one.facts = {**one.facts, "agents": 2}
+    # Two worlds: in one both agents fall in the other simulator, in the other world none does.
+    one.episodes = {
+        "survival": np.array([1.0, 1.0, 1.0, 1.0]),
+        "torque": np.array([0.1, np.nan, np.nan, np.nan]),
+    }
+    other.episodes = {"survival": np.array([0.0, 0.0, 1.0, 1.0]), "torque": np.array([0.3, 0.3, 0.3, 0.3])}
+    found = sim2sim.gaps(one, other)
+    assert (found["survival"].pairs, found["survival"].mean) == (2, -0.5)
+    assert (found["torque"].pairs, found["torque"].mean) == (1, pytest.approx(0.2))
+    assert "2 pairs of worlds of 2 agents" in sim2sim.table(one, sim2sim.compare(one, other))
+
+
 def test_a_measure_of_what_one_simulator_shows_later_says_so() -> None:
     other = side("b")
     other.episodes = {name: values + 0.1 for name, values in other.episodes.items()}
