@@ -65,8 +65,8 @@ class Side:
     probes: dict[str, np.ndarray] = field(default_factory=dict)
     """See `probe`."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """`joints` and `actuators` in their order, `timestep` [s], `pd`, `seconds`, `steps`, `iteration`, `task`; `agents` of a
-    world, which are neighbouring environments."""
+    """`joints` and `actuators` in their order, `timestep` [s], `pd`, `seconds`, `steps`, `iteration`, `task`; `agents`
+    of a world, which are neighbouring environments."""
 
     def save(self, path: Path) -> None:
         """Write it to an .npz file; nothing in it is executed when it is read."""
