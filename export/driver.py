@@ -66,12 +66,17 @@ class BundleDriver:
             runtime: onnxruntime or tensorrt; None: the first that can run here.
 
         Raises:
-            ConfigError: the bundle is for another robot or task than those of the env.
+            ConfigError: the bundle is for another robot or task than those of the env, or for some of its agents.
             Refused: the bundle is damaged, its golden check failed, or no runtime can run it here.
         """
         ours = own_runtime(folder)
         self.env = env
         self.bundle: Any = told(ours, lambda: ours.Bundle.load(folder))
+        if (policy := self.bundle.manifest["run"].get("policy")) is not None:
+            raise ConfigError(
+                f"{quote(str(folder), 120)} holds {policy}, one of the policies of several agents, which cannot drive "
+                "all of them; name the run instead"
+            )
         require_its_robot(env, self.bundle, delays=False)  # on the robot nothing is delayed on purpose
         self.name: str = runtime or told(ours, lambda: ours.available(self.bundle)[0])
         """onnxruntime or tensorrt."""

@@ -12,6 +12,8 @@ import torch
 
 from robolearn import config
 from robolearn.cli import main
+from robolearn.errors import ConfigError
+from robolearn.export.driver import BundleDriver, config_of
 from robolearn.learners.policy import Policy, PolicySpec
 from robolearn.learners.ppo.ppo import PPO
 from robolearn.learners.several import Several
@@ -225,10 +227,14 @@ def test_each_policy_is_exported_to_a_bundle_and_a_file_says_whose(trained, tmp_
     assert main(["export", str(trained), *QUICK, "--output", str(out)]) == 0
 
 
-def test_one_of_the_policies_is_exported_alone(trained, tmp_path, capsys):
+def test_one_of_the_policies_is_exported_alone_and_does_not_drive_all_agents(trained, tmp_path, capsys):
     out = tmp_path / "back"
     assert main(["export", str(trained), *QUICK, "--policy", "back", "--output", str(out)]) == 0
     assert json.loads((out / "manifest.json").read_text())["run"]["policy"] == "back"
+    env = build_env(config_of(out), 1)
+    with pytest.raises(ConfigError, match="back"):
+        BundleDriver(out, env)
+    env.close()
     capsys.readouterr()
     assert main(["export", str(trained), *QUICK, "--policy", "bak"]) == 2
     assert "bak" in capsys.readouterr().err
