@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from robolearn.commands.play.play import CONTAINERS
-from robolearn.envs.robot import Robot
+from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import State, quat_rotate
 from robolearn.errors import ConfigError, quote
 from robolearn.simulation.posed import Posed
@@ -126,12 +126,12 @@ def _rows(recorded: Replay, env: Opened, states: list[State] | None) -> Iterator
     for step, state in enumerate(files.steps_of(recorded, env, note)):
         if states is not None:
             states.append(state.clone())
-        yield _row(state, env.robot, posed, total - step * env.dt, told)
+        yield _row(state, env, posed, total - step * env.dt, told)
         told.clear()
 
 
-def _row(state: State, robot: Robot, posed: Posed, time: float, told: list[str]) -> Row:
-    entity = state.robot
+def _row(state: State, env: Opened, posed: Posed, time: float, told: list[str]) -> Row:
+    robot, entity = env.robot, state.entities[env.entity]
     wrong = [name for name, values in state.tensors().items() if not bool(torch.isfinite(values).all())]
     effort = {actuator.joint: actuator.effort for actuator in robot.actuators}
     limits = np.array([effort.get(joint) or np.inf for joint in robot.joints])
@@ -159,7 +159,8 @@ def _row(state: State, robot: Robot, posed: Posed, time: float, told: list[str])
 def _print(recorded: Replay, env: Opened, table: list[Row], rows: int, same: bool) -> None:
     name, backend = env.robot.name, env.backend.capabilities.name
     print(f"{recorded.path}: {recorded.why}")
-    print(f"{name} on {backend}, environment {recorded.env}: {recorded.steps} control steps of {env.dt:g} s")
+    who = f"environment {recorded.env}" + ("" if env.entity == ROBOT else f", {env.entity}")
+    print(f"{name} on {backend}, {who}: {recorded.steps} control steps of {env.dt:g} s")
     heads = (
         "before end",
         "height",

@@ -16,7 +16,7 @@ from robolearn.core.checksum import checksum
 from robolearn.core.recorder import play_event
 from robolearn.envs.backend import Backend
 from robolearn.envs.robot import Robot
-from robolearn.envs.scene import Scene
+from robolearn.envs.scene import ROBOT, Scene
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError, one_line, quote
 from robolearn.files import replacing
@@ -116,6 +116,8 @@ class Opened:
     scene: Scene
     dt: float
     """Control period [s]."""
+    entity: str = ROBOT
+    """The robot that the replay is about: of several agents, the one that was recorded."""
 
 
 @contextmanager
@@ -136,7 +138,10 @@ def opened(replay: Replay, folder: Path, overrides: Sequence[str] = ()) -> Itera
                 f"{quote(str(replay.path), 120)} does not fit robot {robot.name} on "
                 f"{backend.capabilities.name}: {one_line(str(error), 120)}"
             ) from error
-        yield Opened(backend, robot, make_scene(config, robot), config.task.control_dt)
+        agents = config.task.agents or (ROBOT,)
+        entity = agents[replay.env % len(agents)]
+        entity = entity if entity in backend.state.entities else ROBOT
+        yield Opened(backend, robot, make_scene(config, robot), config.task.control_dt, entity)
     finally:
         backend.close()
 

@@ -27,6 +27,7 @@ from robolearn.tasks.mdp.commands import Pushes
 from robolearn.tasks.mdp.context import Context
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.stated import Termination, ends
+from robolearn.training import replay
 from robolearn.training.build import build_env
 from tests.factories import load_robot
 
@@ -323,3 +324,19 @@ def test_a_task_whose_agents_end_one_by_one_is_trained_resumed_and_evaluated(tmp
         assert torch.equal(value, resumed["actor_state_dict"][name])
     assert main(["eval", str(tmp_path / "run"), task, "--episodes", "8"]) == 0
     assert main(["train", *words[:-1], "learner.rnn=gru", f"output={tmp_path / 'gru'}"]) == 2
+
+
+def test_the_table_of_a_replay_is_about_the_agent_that_was_recorded(carry, tmp_path, capsys):
+    recorder = Recorder.install(carry)
+    action = torch.zeros(8, 2)
+    action[5, 1] = 5.0  # the partner of world 2 lifts its tray as fast as it can
+    for _ in range(5):
+        carry.step(action)
+    speed = float(carry.backend.state.robot.joint_vel[5].abs().max())
+    assert speed > 2 * float(carry.backend.state.robot.joint_vel[4].abs().max())
+    file = tmp_path / "partner.replay"
+    replay.write(file, recorder.dump(5), 5, config.resolve(["task=carry"]), "a test")
+    assert main(["replay", str(file), "--rows", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "environment 5, partner" in said
+    assert f"{speed:.1f} rad/s lift" in said
