@@ -7,9 +7,10 @@ backend for RoboLearn's tasks.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import gymnasium
 import numpy as np
@@ -24,6 +25,12 @@ from robolearn.external.tensor_env import TensorEnv, TensorTask, mixed, quiet
 
 ENTRY = "env_cfg_entry_point"
 """Key that every Isaac Lab task, and no other environment, has in gymnasium's registry."""
+
+RSL_RL = "rsl_rl_cfg_entry_point"
+"""Key of a task's settings for rsl_rl in gymnasium's registry."""
+
+AGENTS = "possible_agents"
+"""Attribute that only configuration objects of tasks with several agents have."""
 
 PREFIX = "Isaac-"
 
@@ -45,6 +52,8 @@ class IsaacLabTask(TensorTask):
     """A registered Isaac Lab task."""
 
     door: ClassVar[str] = "isaaclab"
+    several: ClassVar[bool] = False
+    """Whether it is for tasks of several agents."""
 
     physics: str = "auto"
     """Name of the task's settings for a physics engine; auto: newton_mjwarp where the task has them."""
@@ -63,9 +72,18 @@ class IsaacLabTask(TensorTask):
             raise ConfigError(
                 f"there is no Isaac Lab task {quote(word)}{hint or f'; valid: {listing(known)}'}"
             )
+        if not cls.several and _has_agents(full):
+            # Of another class, which learns of these settings only here.
+            return cast("type[Self]", _several_agents().named(id))
         made = super().named(f"{module}:{full}" if module else full)
-        made.defaults = _defaults(full)
+        made.defaults = cls.published(full)
         return made
+
+    @classmethod
+    def published(cls, id: str) -> dict[str, Any]:
+        """The learner's settings that a registered task was published with, as RoboLearn's; {} where there are none."""
+        found: dict[str, Any] = read_entry(id, RSL_RL, ppo_settings) or {}
+        return found
 
     @property
     def registered(self) -> str:
@@ -92,13 +110,17 @@ class IsaacLabTask(TensorTask):
             except Exception as error:  # a constructor of another library may raise anything
                 what = one_line(f"{type(error).__name__}: {error}", 240)
                 raise ConfigError(f"task={self.name} cannot be made: {what}") from error
-            return IsaacLabEnv(self, inner, device)
+            return self.env_of(inner, device)
+
+    def env_of(self, inner: Any, device: torch.device) -> IsaacLabEnv:
+        """The Env of Isaac Lab's environments."""
+        return IsaacLabEnv(self, inner, device)
 
     def _configured(self) -> Any:
         """The task's configuration object on Newton's physics, with the user's `task.cfg` applied.
 
         Raises:
-            ConfigError: it does not load, needs another physics engine, has several agents, or lacks a part.
+            ConfigError: it does not load, needs another physics engine, or lacks a part.
         """
         try:
             declared = _physics_presets(self.registered)
@@ -117,8 +139,9 @@ class IsaacLabTask(TensorTask):
         except Exception as error:  # its module may need other packages, its presets may not fit
             what = one_line(f"{type(error).__name__}: {error}", 240)
             raise ConfigError(f"the configuration of task={self.name} cannot be loaded: {what}") from error
-        if hasattr(config, "possible_agents"):
-            raise ConfigError(f"task={self.name} has several agents, and RoboLearn's learners train one")
+        if hasattr(config, AGENTS) != self.several:
+            what = "one agent" if self.several else "several agents"
+            raise ConfigError(f"task={self.name} has {what} with {listing(words)} only; leave that out")
         newton = importlib.import_module("isaaclab_newton.physics")
         if not isinstance(config.sim.physics, newton.NewtonCfg):
             if self.physics != "auto":
@@ -189,17 +212,30 @@ def _register(module: str, id: str) -> None:
             raise ConfigError(f"task=isaaclab:{id}: there is no module {quote(error.name)}") from error
 
 
-def _defaults(id: str) -> dict[str, Any]:
-    """The settings of rsl_rl's PPO that the task was published with, if any."""
-    entry = "rsl_rl_cfg_entry_point"
+def read_entry(id: str, entry: str, read: Callable[[Any], Any]) -> Any:
+    """What `read` returns of the configuration object that a task registered under `entry`.
+
+    None where there is no such object, or where it cannot be loaded: its module may need packages that are not installed.
+    """
     if entry not in (gymnasium.spec(id).kwargs or {}):
-        return {}
+        return None
     utils = importlib.import_module("isaaclab_tasks.utils")
     try:
         with _quiet():
-            return ppo_settings(utils.resolve_presets(utils.load_cfg_from_registry(id, entry)))
-    except Exception:  # they are optional, and their module may need packages that the task does not
-        return {}
+            return read(utils.resolve_presets(utils.load_cfg_from_registry(id, entry)))
+    except Exception:  # code of another library may raise anything
+        return None
+
+
+def _has_agents(id: str) -> bool:
+    """Whether a task has several agents; False too where its configuration does not load, which `make` reports."""
+    return bool(read_entry(id, ENTRY, lambda config: hasattr(config, AGENTS)))
+
+
+def _several_agents() -> type[IsaacLabTask]:
+    module = importlib.import_module("robolearn.external.isaaclab_agents")
+    found: type[IsaacLabTask] = module.IsaacLabAgentsTask
+    return found
 
 
 def _physics_presets(id: str) -> list[str]:
