@@ -215,7 +215,7 @@ def _register(module: str, id: str) -> None:
 def read_entry(id: str, entry: str, read: Callable[[Any], Any]) -> Any:
     """What `read` returns of the configuration object that a task registered under `entry`.
 
-    None where there is no such object, or where it cannot be loaded: its module may need packages that are not installed.
+    None where there is no such object, or where it cannot be loaded: its module may need packages that are missing.
     """
     if entry not in (gymnasium.spec(id).kwargs or {}):
         return None

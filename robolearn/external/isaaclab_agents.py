@@ -291,9 +291,9 @@ class IsaacLabAgentsEnv(IsaacLabEnv):
             return torch.zeros(worlds, 0, device=self.device)
         value = self.inner.state()
         if not isinstance(value, torch.Tensor) or len(value) != worlds:
+            what = f"{len(value)} rows" if isinstance(value, torch.Tensor) else type(value).__name__
             raise RunFailed(
-                f"task={self.name} gives the state {one_line(str(type(value).__name__), 80)}, which must be a tensor with "
-                "a row a world"
+                f"task={self.name} gives a state of {what}, which must be a tensor of {worlds} rows, one a world"
             )
         return value.detach().reshape(worlds, -1).to(self.device, torch.float32, copy=True)
 
