@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+MJCF = Path(__file__).parents[2] / "envs" / "robots" / "cartpole" / "cartpole.xml"
+
 FLOOR = """#usda 1.0
 (
     defaultPrim = "Ground"
@@ -42,6 +44,24 @@ DOUBLE_PENDULUM = """
 </mujoco>
 """
 """A cart of 1 kg on a rail of 8 m with two links of 0.5 m and 0.2 kg, with the names that Isaac Lab's task expects."""
+
+
+def cartpole() -> Any:
+    """RoboLearn's cartpole, an MjSpec, with the joint names and limits that Isaac Lab's tasks expect."""
+    import mujoco
+
+    spec = mujoco.MjSpec.from_file(str(MJCF))
+    rail, pole = spec.joint("slider"), spec.joint("hinge")
+    rail.range = [-4.0, 4.0]
+    rail.name, pole.name = "slider_to_cart", "cart_to_pole"
+    return spec
+
+
+def double_pendulum() -> Any:
+    """A cart with two links, an MjSpec."""
+    import mujoco
+
+    return mujoco.MjSpec.from_string(DOUBLE_PENDULUM)
 
 
 def robot(spec: Any, folder: Path) -> str:
