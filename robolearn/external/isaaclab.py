@@ -141,7 +141,8 @@ class IsaacLabTask(TensorTask):
             raise ConfigError(f"the configuration of task={self.name} cannot be loaded: {what}") from error
         if hasattr(config, AGENTS) != self.several:
             what = "one agent" if self.several else "several agents"
-            raise ConfigError(f"task={self.name} has {what} with {listing(words)} only; leave that out")
+            named = listing(words) or "these settings"
+            raise ConfigError(f"task={self.name} has {what} with {named}, unlike without; leave them out")
         newton = importlib.import_module("isaaclab_newton.physics")
         if not isinstance(config.sim.physics, newton.NewtonCfg):
             if self.physics != "auto":

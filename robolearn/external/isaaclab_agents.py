@@ -6,7 +6,7 @@ Read `IsaacLabAgentsEnv` first.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -43,6 +43,11 @@ class IsaacLabAgentsTask(IsaacLabTask):
 
     several: ClassVar[bool] = True
 
+    policy_groups: list[str] = field(default_factory=list)
+    """Must be empty: a policy observes what its agent observes."""
+    critic_groups: list[str] = field(default_factory=list)
+    """What the critic observes: `joint`, the observations of all agents, `state`, the task's own state, or both; empty:
+    `state` where the task has one, else `joint`."""
     agent_id: Literal["auto", "on", "off"] = "auto"
     """Whether an agent observes which one it is, as a column for each agent; auto: where their spaces differ."""
     ends_together: bool = False

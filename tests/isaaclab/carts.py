@@ -34,9 +34,7 @@ def cartpole(name: str, y: float) -> ArticulationCfg:
 
 @configclass
 class SceneCfg(InteractiveSceneCfg):
-    ground = AssetBaseCfg(
-        prim_path="/World/ground", spawn=sim_utils.UsdFileCfg(usd_path="set by the test")
-    )
+    ground = AssetBaseCfg(prim_path="/World/ground", spawn=sim_utils.UsdFileCfg(usd_path="set by the test"))
     left: ArticulationCfg = cartpole("Left", -1.0)
     right: ArticulationCfg = cartpole("Right", 1.0)
 
