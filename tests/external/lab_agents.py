@@ -1,8 +1,8 @@
 """An environment with the manners of Isaac Lab's DirectMARLEnv, written by hand.
 
 In episode e of world w, agent k observes [1000 w + 100 e + 10 k, steps taken] and more. A step pays it its number + the
-first of its actions. An action of 0.75 or more ends the agent for good in this step; after three steps the time of all is
-up. The state of a world is [1000 w + 100 e, steps taken, the first number that the agents observe, added up].
+first of its actions. An action of 0.75 or more ends the agent for good in this step; after three steps the time of all
+is up. The state of a world is [1000 w + 100 e, steps taken, the sum of the first number that each agent observes].
 """
 
 from __future__ import annotations

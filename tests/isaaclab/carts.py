@@ -1,7 +1,6 @@
 """An Isaac Lab task of several agents: two cartpoles in a world, each an agent, which ends when its cart is 1 m away.
 
-Each agent is paid 1 a step plus its action, `right` one more. The state is what both observe, positions in the first two
-numbers of each.
+Each agent is paid 1 a step plus its action, `right` one more. The state is what both observe, side by side.
 """
 
 from __future__ import annotations
