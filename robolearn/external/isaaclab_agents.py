@@ -1,13 +1,9 @@
-"""Isaac Lab's tasks of several agents, `DirectMARLEnv`: the door is `isaaclab.py`.
-
-Read `IsaacLabAgentsEnv` first.
-"""
+"""IsaacLabAgentsEnv: the environments of an Isaac Lab task of several agents, a `DirectMARLEnv`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,46 +19,14 @@ from robolearn.external.agents import (
     own_columns,
     require_observations,
 )
-from robolearn.external.configs import skrl_settings
 from robolearn.external.env import Actions, Transition
-from robolearn.external.isaaclab import IsaacLabEnv, IsaacLabTask, read_entry
+from robolearn.external.isaaclab_env import IsaacLabEnv
 from robolearn.external.spaces import Box, require_actions
 from robolearn.external.tensor_env import TensorTask
 from robolearn.tasks.mdp.task import Ratio
 
-MAPPO = "skrl_mappo_cfg_entry_point"
-"""Key of a task's settings for skrl's MAPPO in gymnasium's registry."""
-
 JOINT, STATE = "joint", "state"
 """Groups that the critic may observe: the observations of all agents of its world, and the task's own state."""
-
-
-@dataclass
-class IsaacLabAgentsTask(IsaacLabTask):
-    """A registered Isaac Lab task of several agents, which share one policy."""
-
-    several: ClassVar[bool] = True
-
-    policy_groups: list[str] = field(default_factory=list)
-    """Must be empty: a policy observes what its agent observes."""
-    critic_groups: list[str] = field(default_factory=list)
-    """What the critic observes: `joint`, the observations of all agents, `state`, the task's own state, or both; empty:
-    `state` where the task has one, else `joint`."""
-    agent_id: Literal["auto", "on", "off"] = "auto"
-    """Whether an agent observes which one it is, as a column for each agent; auto: where their spaces differ."""
-    ends_together: bool = False
-    """Whether all agents of a world end in the same step, which recurrent policies and learner=distill need; an
-    agent that ends before the others then ends the run."""
-
-    @classmethod
-    def published(cls, id: str) -> dict[str, Any]:
-        """See `IsaacLabTask.published`; of settings for skrl's MAPPO."""
-        found: dict[str, Any] = read_entry(id, MAPPO, skrl_settings) or {}
-        return found
-
-    def env_of(self, inner: Any, device: torch.device) -> IsaacLabAgentsEnv:
-        """See `IsaacLabTask.env_of`."""
-        return IsaacLabAgentsEnv(self, inner, device)
 
 
 class IsaacLabAgentsEnv(IsaacLabEnv):
@@ -84,12 +48,18 @@ class IsaacLabAgentsEnv(IsaacLabEnv):
     PettingZoo's API, Isaac Lab's model, ends an episode.
     """
 
-    def __init__(self, task: TensorTask, inner: Any, device: torch.device) -> None:
-        """See `TensorEnv`."""
-        assert isinstance(task, IsaacLabAgentsTask)
+    def __init__(
+        self,
+        task: TensorTask,
+        inner: Any,
+        device: torch.device,
+        agent_id: Literal["auto", "on", "off"],
+        ends_together: bool,
+    ) -> None:
+        """See `TensorEnv`, and `IsaacLabAgentsTask` for the last two."""
+        self._agent_id, self._ends_together = agent_id, ends_together
         self._final: dict[str, Tensor] | None = None
         self._stepping = self._rewarded = False
-        self._identified = task.agent_id == "on"
         super().__init__(task, inner, device)
         self._rewards_of, inner._get_rewards = inner._get_rewards, self._before_resets
         self._reset_of, inner._reset_idx = inner._reset_idx, self._before_reset
@@ -97,7 +67,6 @@ class IsaacLabAgentsEnv(IsaacLabEnv):
     # ------------------------------------------------------------------ spaces
 
     def _observed(self, task: TensorTask, first: Any, device: torch.device) -> dict[str, list[str]]:
-        assert isinstance(task, IsaacLabAgentsTask)
         inner, name = self.inner, task.name
         self.agent_names = agents = list(inner.possible_agents)
         """K names, in the order of the rows."""
@@ -109,10 +78,10 @@ class IsaacLabAgentsEnv(IsaacLabEnv):
         self._own = [Actions.of(box.low, box.high, task.actions, device) for box in moved]
         self._boxes = moved
         self._shared = all(box == moved[0] for box in moved)
-        if task.agent_id == "auto":
-            self._identified = not self._shared or any(space != seen[0] for space in seen)
+        unlike = not self._shared or any(space != seen[0] for space in seen)
+        self._identified = self._agent_id == "on" or (self._agent_id == "auto" and unlike)
         self.agents = count = len(agents)
-        self._ends_together = task.ends_together or count == 1
+        self._ends_together |= count == 1
         self.resets_take_a_step = not self._ends_together
         self._parts = _critic_parts(task, inner)
         self._identifies = self._identified or self._parts == (STATE,)
@@ -330,7 +299,7 @@ class IsaacLabAgentsEnv(IsaacLabEnv):
         return torch.stack([value.detach().reshape(-1).expand(worlds) for value in each], dim=1)
 
 
-def _critic_parts(task: IsaacLabAgentsTask, inner: Any) -> tuple[str, ...]:
+def _critic_parts(task: TensorTask, inner: Any) -> tuple[str, ...]:
     """What the critic observes, of JOINT and STATE.
 
     Raises:

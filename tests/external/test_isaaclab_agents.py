@@ -8,7 +8,7 @@ import torch
 
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.external.configs import skrl_settings
-from robolearn.external.isaaclab_agents import IsaacLabAgentsEnv, IsaacLabAgentsTask
+from robolearn.external.isaaclab import IsaacLabAgentsTask
 from robolearn.simulation.episodes import tally
 from tests.external.lab_agents import BOX, Agents, Unlike, flat
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 def door(inner=None, **settings):
     # The constructor resets twice and a test once more: the first episode it sees is number 2.
-    env = IsaacLabAgentsEnv(IsaacLabAgentsTask(**settings), inner or Agents(), CPU)
+    env = IsaacLabAgentsTask(**settings).env_of(inner or Agents(), CPU)
     env.inner.episode[:] = -1
     env.reset()
     env.drain()
@@ -154,6 +154,30 @@ def test_a_world_starts_again_when_its_last_agent_ends_and_others_go_on():
     assert env.step(STILL).valid is None
 
 
+def test_without_reading_from_the_device_the_numbers_are_the_same():
+    usual, blind = door(Agents(2, state_space=3)), door(Agents(2, state_space=3))
+    blind.read_at_once = False
+    numbers = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        action = torch.rand(6, 1, generator=numbers)
+        one, two = usual.step(action), blind.step(action)
+        for group in ("policy", "critic"):
+            assert torch.equal(one.observations[group], two.observations[group])
+            ended = one.done
+            assert torch.equal(
+                one.terminal_observations[group][ended], two.terminal_observations[group][ended]
+            )
+        assert torch.equal(one.reward, two.reward)
+        assert torch.equal(one.terminated, two.terminated)
+        assert torch.equal(torch.ones(6, dtype=torch.bool) if one.valid is None else one.valid, two.valid)
+    assert usual.drain() == blind.drain()
+    together = door(ends_together=True)
+    together.read_at_once = False
+    together.step(column(1.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+    with pytest.raises(RunFailed, match="ends_together"):
+        together.check()
+
+
 def test_with_a_finite_horizon_a_time_out_is_a_termination():
     env = door(Agents(1, is_finite_horizon=True))
     env.step(STILL[:3])
@@ -206,7 +230,7 @@ def test_numbers_that_the_environment_logs_count_once():
 
 def test_first_episodes_are_staggered():
     torch.manual_seed(0)
-    env = IsaacLabAgentsEnv(IsaacLabAgentsTask(), Agents(64), CPU)
+    env = IsaacLabAgentsTask().env_of(Agents(64), CPU)
     env.reset(stagger=True)
     assert set(env.inner.episode_length_buf.tolist()) == {0, 1, 2}
 

@@ -205,3 +205,14 @@ def test_a_run_of_several_agents_trains_resumes_is_evaluated_and_exported(words,
     assert "2 agents" in err
     assert "Traceback" not in err
     assert "[INFO]" not in out
+
+
+def test_ppo_with_a_central_critic_balances_both_links(words, tmp_path):
+    run = str(tmp_path / "run")
+    settings = ["num_envs=256", "learner.minibatch_size=2048", "max_iterations=70", f"output={run}"]
+    assert main(["train", *words(PENDULUM, *settings)]) == 0
+    assert main(["eval", run, "--episodes", "256"]) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    # Untrained, the upper link falls in a quarter of a second, and the return is 0.3; upright for 5 s it is 19.
+    assert metrics["survival_rate"] >= 0.5
+    assert metrics["return_mean"] > 10
