@@ -230,7 +230,7 @@ class IsaacLabAgentsEnv(IsaacLabEnv):
 
     def _given(self, actions: Tensor, alive: Tensor) -> dict[str, Tensor]:
         """Actions (N, A) of the policy's space as those of each agent's own, (W, ...); 0 of agents that have ended."""
-        each = actions.view(*alive.shape, -1)
+        each = actions.reshape(*alive.shape, -1)
         given = {}
         for k, (agent, own, box) in enumerate(zip(self.agent_names, self._own, self._boxes, strict=True)):
             mine = each[:, k, : len(own.low)]
@@ -238,7 +238,7 @@ class IsaacLabAgentsEnv(IsaacLabEnv):
                 mine = own.given(mine)
             nothing = torch.clamp(torch.zeros_like(own.low), own.low, own.high)
             # A copy: tasks keep what they are given.
-            given[agent] = torch.where(alive[:, k, None], mine, nothing).view(len(mine), *box.shape)
+            given[agent] = torch.where(alive[:, k, None], mine, nothing).reshape(len(mine), *box.shape)
         return given
 
     def _stacked(self, observed: Mapping[str, Any]) -> Tensor:
