@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -31,6 +32,23 @@ _PPO = {
     "actor.distribution_cfg.init_std": "learner.init_std",
 }
 """Settings of rsl_rl's PPO, as Isaac Lab and mjlab write them, and RoboLearn's setting of the same meaning."""
+
+
+_SKRL = {
+    "agent.rollouts": "learner.num_steps",
+    "agent.learning_epochs": "learner.num_epochs",
+    "agent.learning_rate": "learner.learning_rate",
+    "agent.learning_rate_scheduler_kwargs.kl_threshold": "learner.desired_kl",
+    "agent.discount_factor": "learner.gamma",
+    "agent.lambda": "learner.lam",
+    "agent.gae_lambda": "learner.lam",
+    "agent.ratio_clip": "learner.clip",
+    "agent.entropy_loss_scale": "learner.entropy_coef",
+    "models.policy.network.0.layers": "learner.actor_hidden",
+    "models.value.network.0.layers": "learner.critic_hidden",
+    "models.policy.network.0.activations": "learner.activation",
+}
+"""The same of skrl's PPO, IPPO and MAPPO."""
 
 
 def lay_over(config: Any, changes: Mapping[str, Any], where: str, elsewhere: Mapping[str, str]) -> None:
@@ -125,27 +143,68 @@ def ppo_settings(runner: Any) -> dict[str, Any]:
 
     rsl_rl sets the number of minibatches, RoboLearn their size: the number is the same with the default `num_envs`.
     """
-    found: dict[str, Any] = {}
-    for theirs, ours in _PPO.items():
-        value = runner
-        for part in theirs.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
-        if isinstance(value, list | tuple):
-            value = [int(size) for size in value]
-        if isinstance(value, int | float | str | list) and not isinstance(value, bool):
-            found[ours] = value
+    found = _translated(runner, _PPO)
     parts = getattr(getattr(runner, "algorithm", None), "num_mini_batches", None)
-    if isinstance(parts, int) and isinstance(found.get("learner.num_steps"), int):
-        found["learner.minibatch_size"] = max(2, found["learner.num_steps"] * USUAL_ENVS // parts)
-    if found.get("learner.activation") not in _ACTIVATIONS:
-        found.pop("learner.activation", None)
-    if not 1e-5 <= found.get("learner.learning_rate", 1e-3) <= 1e-2:
-        found.pop("learner.learning_rate")
-    if not found.get("learner.desired_kl", 0.01) <= 0.06:
-        found.pop("learner.desired_kl")
+    _set_minibatches(found, parts, USUAL_ENVS)
+    _leave_out_unfit(found)
     groups = getattr(runner, "obs_groups", None)
     if isinstance(groups, Mapping):
         for theirs, ours in (("actor", "policy_groups"), ("critic", "critic_groups")):
             if groups.get(theirs):
                 found[f"task.{ours}"] = [str(name) for name in groups[theirs]]
     return found
+
+
+def skrl_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A task's published settings of skrl's MAPPO as RoboLearn's; those without an equivalent are omitted.
+
+    skrl learns from the batch of each agent on its own, RoboLearn from that of all: the number of minibatches is the
+    same with the default `num_envs` and two agents.
+    """
+    found = _translated(config, _SKRL)
+    _set_minibatches(found, _at(config, "agent.mini_batches"), 2 * USUAL_ENVS)
+    steps, all_steps = found.get("learner.num_steps"), _at(config, "trainer.timesteps")
+    if isinstance(steps, int) and isinstance(all_steps, int):
+        found["max_iterations"] = max(1, all_steps // steps)
+    log_std = _at(config, "models.policy.initial_log_std")
+    if isinstance(log_std, int | float) and log_std <= math.log(10.0):
+        found["learner.init_std"] = round(math.exp(log_std), 6)
+    _leave_out_unfit(found)
+    return found
+
+
+def _at(node: Any, dotted: str) -> Any:
+    """The part of nested mappings, lists and objects at a dotted key; None where there is none."""
+    for part in dotted.split("."):
+        if isinstance(node, list):
+            node = node[int(part)] if part.isdigit() and int(part) < len(node) else None
+        else:
+            node = node.get(part) if isinstance(node, Mapping) else getattr(node, part, None)
+    return node
+
+
+def _translated(settings: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for theirs, ours in names.items():
+        value = _at(settings, theirs)
+        if isinstance(value, list | tuple):
+            value = [int(size) for size in value]
+        if isinstance(value, int | float | str | list) and not isinstance(value, bool):
+            found[ours] = value
+    return found
+
+
+def _set_minibatches(found: dict[str, Any], parts: Any, rows: int) -> None:
+    """Set the size of a minibatch from the number of minibatches, `parts`, of a batch of so many rows a step."""
+    if isinstance(parts, int) and isinstance(found.get("learner.num_steps"), int):
+        found["learner.minibatch_size"] = max(2, found["learner.num_steps"] * rows // parts)
+
+
+def _leave_out_unfit(found: dict[str, Any]) -> None:
+    """Remove what RoboLearn's PPO does not take."""
+    if found.get("learner.activation") not in _ACTIVATIONS:
+        found.pop("learner.activation", None)
+    if not 1e-5 <= found.get("learner.learning_rate", 1e-3) <= 1e-2:
+        found.pop("learner.learning_rate")
+    if not found.get("learner.desired_kl", 0.01) <= 0.06:
+        found.pop("learner.desired_kl")

@@ -1,29 +1,38 @@
 """The door to Isaac Lab 3: any registered task, direct or manager-based, on Newton's physics without Isaac Sim.
 
-The only file that uses Isaac Lab's tasks and environments; `robolearn.envs.isaaclab` is the simulator alone, as a
-backend for RoboLearn's tasks.
+The only file that imports Isaac Lab's tasks; `isaaclab_env.py` and `isaaclab_agents.py` step their environments, of one
+agent and of several. `robolearn.envs.isaaclab` is the simulator alone, as a backend for RoboLearn's tasks.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import gymnasium
 import numpy as np
 import torch
 
-from robolearn.envs.state import Tensor
-from robolearn.errors import ConfigError, RunFailed, did_you_mean, listing, one_line, quote
-from robolearn.external.configs import lay_over, ppo_settings
-from robolearn.external.env import Actions, Transition
-from robolearn.external.spaces import require_actions
-from robolearn.external.tensor_env import TensorEnv, TensorTask, mixed, quiet
+from robolearn.errors import ConfigError, did_you_mean, listing, one_line, quote
+from robolearn.external.configs import lay_over, ppo_settings, skrl_settings
+from robolearn.external.isaaclab_agents import IsaacLabAgentsEnv
+from robolearn.external.isaaclab_env import IsaacLabEnv
+from robolearn.external.tensor_env import TensorTask, quiet
 
 ENTRY = "env_cfg_entry_point"
 """Key that every Isaac Lab task, and no other environment, has in gymnasium's registry."""
+
+MAPPO = "skrl_mappo_cfg_entry_point"
+"""Key of a task's settings for skrl's MAPPO in gymnasium's registry."""
+
+RSL_RL = "rsl_rl_cfg_entry_point"
+"""Key of a task's settings for rsl_rl in gymnasium's registry."""
+
+AGENTS = "possible_agents"
+"""Attribute that only configuration objects of tasks with several agents have."""
 
 PREFIX = "Isaac-"
 
@@ -45,6 +54,8 @@ class IsaacLabTask(TensorTask):
     """A registered Isaac Lab task."""
 
     door: ClassVar[str] = "isaaclab"
+    several: ClassVar[bool] = False
+    """Whether it is for tasks of several agents."""
 
     physics: str = "auto"
     """Name of the task's settings for a physics engine; auto: newton_mjwarp where the task has them."""
@@ -63,9 +74,18 @@ class IsaacLabTask(TensorTask):
             raise ConfigError(
                 f"there is no Isaac Lab task {quote(word)}{hint or f'; valid: {listing(known)}'}"
             )
+        if not cls.several and _has_agents(full):
+            # Of another class, which learns of these settings only here.
+            return cast("type[Self]", IsaacLabAgentsTask.named(id))
         made = super().named(f"{module}:{full}" if module else full)
-        made.defaults = _defaults(full)
+        made.defaults = cls.published(full)
         return made
+
+    @classmethod
+    def published(cls, id: str) -> dict[str, Any]:
+        """The learner's settings that a registered task was published with, as RoboLearn's; {} where there are none."""
+        found: dict[str, Any] = _read_entry(id, RSL_RL, ppo_settings) or {}
+        return found
 
     @property
     def registered(self) -> str:
@@ -92,13 +112,17 @@ class IsaacLabTask(TensorTask):
             except Exception as error:  # a constructor of another library may raise anything
                 what = one_line(f"{type(error).__name__}: {error}", 240)
                 raise ConfigError(f"task={self.name} cannot be made: {what}") from error
-            return IsaacLabEnv(self, inner, device)
+            return self.env_of(inner, device)
+
+    def env_of(self, inner: Any, device: torch.device) -> IsaacLabEnv:
+        """The Env of Isaac Lab's environments."""
+        return IsaacLabEnv(self, inner, device)
 
     def _configured(self) -> Any:
         """The task's configuration object on Newton's physics, with the user's `task.cfg` applied.
 
         Raises:
-            ConfigError: it does not load, needs another physics engine, has several agents, or lacks a part.
+            ConfigError: it does not load, needs another physics engine, or lacks a part.
         """
         try:
             declared = _physics_presets(self.registered)
@@ -117,8 +141,10 @@ class IsaacLabTask(TensorTask):
         except Exception as error:  # its module may need other packages, its presets may not fit
             what = one_line(f"{type(error).__name__}: {error}", 240)
             raise ConfigError(f"the configuration of task={self.name} cannot be loaded: {what}") from error
-        if hasattr(config, "possible_agents"):
-            raise ConfigError(f"task={self.name} has several agents, and RoboLearn's learners train one")
+        if hasattr(config, AGENTS) != self.several:
+            what = "one agent" if self.several else "several agents"
+            named = listing(words) or "these settings"
+            raise ConfigError(f"task={self.name} has {what} with {named}, unlike without; leave them out")
         newton = importlib.import_module("isaaclab_newton.physics")
         if not isinstance(config.sim.physics, newton.NewtonCfg):
             if self.physics != "auto":
@@ -131,47 +157,32 @@ class IsaacLabTask(TensorTask):
         return config
 
 
-class IsaacLabEnv(TensorEnv):
-    """N environments of an Isaac Lab task, which reset in the step that ends an episode."""
+@dataclass
+class IsaacLabAgentsTask(IsaacLabTask):
+    """A registered Isaac Lab task of several agents, which share one policy."""
 
-    joints: ClassVar[str] = "_joint_names"
+    several: ClassVar[bool] = True
 
-    def __init__(self, task: TensorTask, inner: Any, device: torch.device) -> None:
-        """See `TensorEnv`."""
-        self._logged_last: dict[str, Any] = {}
-        super().__init__(task, inner, device)
+    policy_groups: list[str] = field(default_factory=list)
+    """Must be empty: a policy observes what its agent observes."""
+    critic_groups: list[str] = field(default_factory=list)
+    """What the critic observes: `joint`, the observations of all agents, `state`, the task's own state, or both; empty:
+    `state` where the task has one, else `joint`."""
+    agent_id: Literal["auto", "on", "off"] = "auto"
+    """Whether an agent observes which one it is, as a column for each agent; auto: where their spaces differ."""
+    ends_together: bool = False
+    """Whether all agents of a world end in the same step, which recurrent policies and learner=distill need; an
+    agent that ends before the others then ends the run."""
 
-    def _actions(self, task: TensorTask, device: torch.device) -> Actions:
-        box = require_actions(self.inner.single_action_space, task.name)
-        width = int(np.prod(box.shape))
-        return Actions.of(box.low, box.high, task.actions, device, self._action_names(width))
+    @classmethod
+    def published(cls, id: str) -> dict[str, Any]:
+        """See `IsaacLabTask.published`; of settings for skrl's MAPPO."""
+        found: dict[str, Any] = _read_entry(id, MAPPO, skrl_settings) or {}
+        return found
 
-    def _start(self, stagger: bool) -> dict[str, Tensor]:
-        rows = super()._start(stagger)
-        self._new_log(self.inner.extras)  # logged by the reset, of no episode
-        return rows
-
-    def _advance(self, actions: Tensor) -> Transition:
-        observed, reward, terminated, truncated, extras = self.inner.step(actions)
-        observations = terminal = self._rows(observed)
-        # Isaac Lab does not remove it; it must not be read again in a later step.
-        final = extras.pop("final_obs", None)
-        ended = (terminated | truncated).to(self.device)
-        if bool(ended.any()):
-            if final is None:
-                raise RunFailed(
-                    f"task={self.name} gives no extras['final_obs'] for ended episodes, although compute_final_obs is "
-                    "set: its class overrides step or reset, and the state that the episodes ended in is lost"
-                )
-            terminal = mixed(ended, self._rows(final), observations)
-        return self._transition(observations, terminal, reward, terminated, truncated, self._new_log(extras))
-
-    def _new_log(self, extras: dict[str, Any]) -> dict[str, Any]:
-        """Entries logged in this step: Isaac Lab leaves older ones in the dictionary."""
-        log = dict(extras.get("log") or {})
-        new = {key: value for key, value in log.items() if value is not self._logged_last.get(key)}
-        self._logged_last = log
-        return new
+    def env_of(self, inner: Any, device: torch.device) -> IsaacLabAgentsEnv:
+        """See `IsaacLabTask.env_of`."""
+        return IsaacLabAgentsEnv(self, inner, device, self.agent_id, self.ends_together)
 
 
 # ---------------------------------------------------------------------------------------- Isaac Lab's registry
@@ -189,17 +200,24 @@ def _register(module: str, id: str) -> None:
             raise ConfigError(f"task=isaaclab:{id}: there is no module {quote(error.name)}") from error
 
 
-def _defaults(id: str) -> dict[str, Any]:
-    """The settings of rsl_rl's PPO that the task was published with, if any."""
-    entry = "rsl_rl_cfg_entry_point"
+def _read_entry(id: str, entry: str, read: Callable[[Any], Any]) -> Any:
+    """What `read` returns of the configuration object that a task registered under `entry`.
+
+    None where there is no such object, or where it cannot be loaded: its module may need packages that are missing.
+    """
     if entry not in (gymnasium.spec(id).kwargs or {}):
-        return {}
+        return None
     utils = importlib.import_module("isaaclab_tasks.utils")
     try:
         with _quiet():
-            return ppo_settings(utils.resolve_presets(utils.load_cfg_from_registry(id, entry)))
-    except Exception:  # they are optional, and their module may need packages that the task does not
-        return {}
+            return read(utils.resolve_presets(utils.load_cfg_from_registry(id, entry)))
+    except Exception:  # code of another library may raise anything
+        return None
+
+
+def _has_agents(id: str) -> bool:
+    """Whether a task has several agents; False too where its configuration does not load, which `make` reports."""
+    return bool(_read_entry(id, ENTRY, lambda config: hasattr(config, AGENTS)))
 
 
 def _physics_presets(id: str) -> list[str]:

@@ -17,10 +17,18 @@ from pettingzoo import AECEnv, ParallelEnv
 from robolearn.core.step_result import StepResult
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, MissingError, RunFailed, one_line
+from robolearn.external.agents import (
+    agent_of,
+    id_columns,
+    joint_actions,
+    joint_columns,
+    own_columns,
+    require_observations,
+)
 from robolearn.external.env import NO_LIMIT, Actions, ExternalEnv, Transition
 from robolearn.external.failures import describe, failing
 from robolearn.external.pettingzoo_ids import find
-from robolearn.external.spaces import Box, observation_columns, require_actions
+from robolearn.external.spaces import require_actions
 from robolearn.external.task import ExternalTask
 from robolearn.tasks.mdp.task import Ratio
 
@@ -107,8 +115,8 @@ class PettingZooEnv(ExternalEnv):
         first = self.worlds[0]
         self.agent_names = agents = _agents(first, task.name)
         """K names, in the order of the rows."""
-        seen = [_observation_space(first, agent, task.name) for agent in agents]
-        moved = [require_actions(first.action_space(a), _of(task.name, a)) for a in agents]
+        seen = [require_observations(first.observation_space(a), agent_of(task.name, a)) for a in agents]
+        moved = [require_actions(first.action_space(a), agent_of(task.name, a)) for a in agents]
         alike = all(space == seen[0] for space in seen) and all(box == moved[0] for box in moved)
         self._identified = task.agent_id == "on" or (task.agent_id == "auto" and not alike)
         self.agents = count = len(agents)
@@ -134,7 +142,7 @@ class PettingZooEnv(ExternalEnv):
             device,
             task.control_dt or _period(first),
             limit,
-            _joint_actions(self._own, self._shared, device),
+            joint_actions(self._own, self._shared, device),
             _columns(width, agents, self._identified),
         )
         self._rows_of = torch.arange(worlds * count, device=device) % count
@@ -341,47 +349,10 @@ def _agents(world: ParallelEnv, name: str) -> list[str]:
     return agents
 
 
-def _of(name: str, agent: str) -> str:
-    """Names an agent of a task in messages that begin with `task=`."""
-    return f"{name}, {agent}"
-
-
-def _observation_space(world: ParallelEnv, agent: str, name: str) -> gymnasium.spaces.Box:
-    """The observation space of an agent. Raises ConfigError where it is not a Box of at most two dimensions."""
-    space = world.observation_space(agent)
-    if not isinstance(space, Box):
-        raise ConfigError(
-            f"task={_of(name, agent)}: the observation space {one_line(str(space), 120)} is not a Box; wrap the "
-            "environment so that its agents observe one"
-        )
-    observation_columns(space, _of(name, agent))
-    return space
-
-
 def _columns(width: int, agents: list[str], identified: bool) -> dict[str, list[str]]:
-    """Names of the columns of the groups, of which `other 1` is the agent that comes next."""
-    ids = [f"agent[{agent}]" for agent in agents] if identified else []
-    own = [f"observation[{i}]" for i in range(width)]
-    others = [f"other{j}.{column}" for j in range(1, len(agents)) for column in own]
-    return {"policy": own + ids, "critic": own + others + ids}
-
-
-def _joint_actions(own: list[Actions], shared: bool, device: torch.device) -> Actions:
-    """The actions of the policy: the agents', where these are alike; otherwise as wide as the widest's, before each
-    agent's are scaled, between the lowest and the highest bound."""
-    if shared:
-        one = own[0]
-        low, high, offset, scale = (t.to(device) for t in (one.low, one.high, one.offset, one.scale))
-        return Actions(low, high, offset, scale, one.names)
-    width = max(len(each.low) for each in own)
-    low, high = torch.full((width,), torch.inf), torch.full((width,), -torch.inf)
-    for each in own:
-        n = len(each.low)
-        low[:n] = torch.minimum(low[:n], (each.low - each.offset) / each.scale)
-        high[:n] = torch.maximum(high[:n], (each.high - each.offset) / each.scale)
-    names = tuple(f"action[{i}]" for i in range(width))
-    low, high = low.to(device), high.to(device)
-    return Actions(low, high, torch.zeros_like(low), torch.ones_like(low), names)
+    """Names of the columns of the groups."""
+    ids = id_columns(agents) if identified else []
+    return {"policy": own_columns(width) + ids, "critic": joint_columns(width, len(agents)) + ids}
 
 
 def _limit(world: ParallelEnv) -> int:

@@ -154,7 +154,7 @@ class TensorEnv(ExternalEnv):
         self.inner = inner
         try:
             first, _ = inner.reset()
-            self._groups = Groups(task, first, terms_of(inner))
+            columns = self._observed(task, first, device)
             actions = self._actions(task, device)
         except BaseException:
             self.close()
@@ -162,10 +162,19 @@ class TensorEnv(ExternalEnv):
         # 0 means no time limit.
         limit = int(inner.max_episode_length) or NO_LIMIT
         dt = task.control_dt or float(inner.step_dt)
-        super().__init__(task.name, inner.num_envs, device, dt, limit, actions, self._groups.columns)
+        super().__init__(task.name, inner.num_envs * self.agents, device, dt, limit, actions, columns)
         # With a finite horizon a time-out is a termination: it is not bootstrapped.
         self._finite = bool(getattr(inner.cfg, "is_finite_horizon", False))
         self.reset()
+
+    def _observed(self, task: TensorTask, first: Any, device: torch.device) -> dict[str, list[str]]:
+        """Names of the columns of each observation group, of which `first` are the first observations.
+
+        Raises:
+            ConfigError: the observations do not fit a policy.
+        """
+        self._groups = Groups(task, first, terms_of(self.inner))
+        return self._groups.columns
 
     @abstractmethod
     def _actions(self, task: TensorTask, device: torch.device) -> Actions:

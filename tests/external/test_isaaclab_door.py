@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from robolearn.errors import ConfigError, RunFailed
-from robolearn.external.isaaclab import IsaacLabEnv, IsaacLabTask
+from robolearn.external.isaaclab import IsaacLabTask
+from robolearn.external.isaaclab_env import IsaacLabEnv
 from tests.external.lab import BOX, LIMIT, Config, Lab, Terms
 
 CPU = torch.device("cpu")

@@ -29,9 +29,14 @@ def lab(monkeypatch):
         cfg = Config()
         if "physics=newton_mjwarp" in overrides:
             cfg.sim.physics = Newton("the task's own")
-        if "Two" in name:
+        if "Two" in name or "presets=two" in overrides:
             cfg.possible_agents = ["cart", "pole"]
         return cfg
+
+    def load_cfg_from_registry(name, entry):
+        if entry == "env_cfg_entry_point":
+            return parse_env_cfg(name)
+        return {"agent": {"rollouts": 12}} if entry.startswith("skrl") else runner
 
     def make(cfg, **_):
         if asked.refuse:
@@ -47,7 +52,7 @@ def lab(monkeypatch):
     )
     utils = {
         "parse_env_cfg": parse_env_cfg,
-        "load_cfg_from_registry": lambda *_: runner,
+        "load_cfg_from_registry": load_cfg_from_registry,
         "resolve_presets": lambda cfg: cfg,
     }
     cli = {
@@ -70,7 +75,8 @@ def lab(monkeypatch):
     entries = {"env_cfg_entry_point": "x:y", "rsl_rl_cfg_entry_point": "x:z"}
     ids = ["Isaac-Fake-Cart", "Isaac-Fake-Two", "IsaacContrib-Fake-Ant"]
     for id in ids:
-        gymnasium.register(id, entry_point=make, kwargs=entries)
+        skrl = {"skrl_mappo_cfg_entry_point": "x:s.yaml"} if "Two" in id else {}
+        gymnasium.register(id, entry_point=make, kwargs=entries | skrl)
     yield asked
     for id in ids:
         del gymnasium.registry[id]
@@ -172,9 +178,17 @@ def test_the_prefix_may_be_omitted_and_a_misspelt_id_gets_a_suggestion(lab):
         registry.load("tasks", "isaaclab:Pendulum-v1")
 
 
-def test_a_task_of_several_agents_is_refused(lab):
-    with pytest.raises(ConfigError, match="several agents"):
-        build_external(config.resolve(["task=isaaclab:Isaac-Fake-Two", "device=cpu"]), 1)
+def test_a_task_of_several_agents_has_settings_of_its_own_and_its_defaults_are_those_for_skrl(lab):
+    run = config.resolve(["task=isaaclab:Fake-Two", "device=cpu", "task.agent_id=on"])
+    assert (type(run.task).several, run.task.name) == (True, "isaaclab:Isaac-Fake-Two")
+    assert run.learner.num_steps == 12
+    with pytest.raises(ConfigError, match="agent_id"):
+        config.resolve(["task=isaaclab:Isaac-Fake-Cart", "task.agent_id=on"])
+
+
+def test_a_preset_that_makes_several_agents_of_one_is_refused(lab):
+    with pytest.raises(ConfigError, match="presets=two"):
+        built("task.presets=[two]")
 
 
 @pytest.mark.parametrize(

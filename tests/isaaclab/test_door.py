@@ -6,7 +6,6 @@ Isaac Lab would download its robot and floor from a server; these tests download
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,64 +14,33 @@ from robolearn import config
 from robolearn.cli import main
 from robolearn.errors import ConfigError
 from robolearn.training.build import build_external
+from tests.isaaclab import assets
 
 pytest.importorskip("isaaclab_newton")
 pytest.importorskip("isaaclab_tasks")
-mujoco = pytest.importorskip("mujoco")
-converter = pytest.importorskip("mujoco_usd_converter")
+pytest.importorskip("mujoco_usd_converter")
 
 DIRECT, MANAGED = "Isaac-Cartpole-Direct", "Isaac-Cartpole"
 ROBOT = {DIRECT: "cartpole", MANAGED: "robot"}
 """The robot's name in each scene."""
-MJCF = Path(__file__).parents[2] / "envs" / "robots" / "cartpole" / "cartpole.xml"
-FLOOR = """#usda 1.0
-(
-    defaultPrim = "Ground"
-    metersPerUnit = 1
-    upAxis = "Z"
-)
-def Xform "Ground"
-{
-    def Plane "Plane" ( prepend apiSchemas = ["PhysicsCollisionAPI"] )
-    {
-        uniform token axis = "Z"
-    }
-}
-"""
 
 
 @pytest.fixture(scope="session")
-def assets(tmp_path_factory) -> dict[str, str]:
+def files(tmp_path_factory) -> dict[str, str]:
     """USD files of RoboLearn's cartpole, with the joint names and limits that the tasks expect, and of a floor."""
     folder = tmp_path_factory.mktemp("assets")
-    spec = mujoco.MjSpec.from_file(str(MJCF))
-    model = spec.compile()
-    for body in spec.bodies[1:]:  # the converter computes mass from colliding geoms only
-        i = model.body(body.name).id
-        body.mass, body.inertia = model.body_mass[i], model.body_inertia[i]
-        body.ipos, body.iquat, body.explicitinertial = model.body_ipos[i], model.body_iquat[i], True
-    for geom in list(spec.worldbody.geoms):
-        spec.delete(geom)
-    rail, pole = spec.joint("slider"), spec.joint("hinge")
-    rail.range = [-4.0, 4.0]
-    rail.name, pole.name = "slider_to_cart", "cart_to_pole"
-    (folder / "cartpole.xml").write_text(spec.to_xml())
-    made = converter.Converter(layer_structure=False, scene=False).convert(
-        str(folder / "cartpole.xml"), str(folder / "usd")
-    )
-    (folder / "floor.usda").write_text(FLOOR)
-    return {"robot": str(made.path), "floor": str(folder / "floor.usda")}
+    return {"robot": assets.robot(assets.cartpole(), folder), "floor": assets.floor(folder)}
 
 
 @pytest.fixture
-def words(assets):
+def words(files):
     """Settings that select a task with those files."""
 
     def select(id: str, *more: str) -> list[str]:
         return [
             f"task=isaaclab:{id}",
-            f"task.cfg.scene.{ROBOT[id]}.spawn.usd_path={assets['robot']}",
-            f"task.cfg.scene.ground.spawn.usd_path={assets['floor']}",
+            f"task.cfg.scene.{ROBOT[id]}.spawn.usd_path={files['robot']}",
+            f"task.cfg.scene.ground.spawn.usd_path={files['floor']}",
             "device=cpu",
             "torch_threads=1",
             *more,
@@ -180,8 +148,6 @@ def test_unsupported_settings_and_tasks_are_refused_by_name(make, words):
         make(MANAGED, "task.physics=isaacsim_physx")
     with pytest.raises(ConfigError, match="Isaac-Cartpole-Direct"):
         config.resolve(["task=isaaclab:Isaac-Cartpole-Drect"])
-    with pytest.raises(ConfigError, match="Isaac-Pendulum-MARL-Direct"):
-        build_external(config.resolve(["task=isaaclab:Isaac-Pendulum-MARL-Direct", "device=cpu"]), 2)
 
 
 def test_a_direct_task_trains_and_is_evaluated_without_isaac_labs_output(words, tmp_path, capfd):
