@@ -34,7 +34,7 @@ from robolearn.learners.saved import find_run as find_run
 from robolearn.learners.saved import load as load
 from robolearn.training.ranks.world import ALONE, ROWS, World, joined_rows
 
-SIMULATED = ("memory", "noise", "recent", "teacher_memory")
+SIMULATED = ("memory", "noise", "recent", "teacher_memory", "opponents")
 # "memory": the name of the recurrent state since the first version
 """Keys of a learner's state that belong to the simulated environments; dropped where the simulation is not restored."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from robolearn.learners.preference.config import PreferenceConfig
+from robolearn.learners.selfplay.config import SelfPlayConfig
 from robolearn.learners.validation import require_divergences, require_networks, require_rates
 
 LEAST_STD = 0.05
@@ -14,7 +15,7 @@ LEAST_STD = 0.05
 
 
 @dataclass
-class PPOConfig(PreferenceConfig):
+class PPOConfig(PreferenceConfig, SelfPlayConfig):
     """Proximal policy optimization."""
 
     num_steps: int = field(default=24, metadata={"min": 0, "max": 4096})
