@@ -17,13 +17,16 @@ from robolearn.envs.scene import ROBOT, Contact, Place, Scene
 from robolearn.envs.state import Initial, InitialState, State, Tensor, quat_rotate, quat_rotate_inverse
 from robolearn.tasks.ant_run import ACTION_SCALE
 from robolearn.tasks.mdp import terms
-from robolearn.tasks.mdp.context import Context, Random, once
-from robolearn.tasks.mdp.observations import VOCABULARY, Observation, projected_gravity
+from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.observations import Observation, projected_gravity
 from robolearn.tasks.mdp.sensors import Sensor
 from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
 from robolearn.tasks.mdp.task import Ratio, Task
 
-OPPONENT, TORSO = "opponent", "torso"
+OPPONENT = "opponent"
+LEGS = ("l_front", "r_front", "l_hind", "r_hind")
+BODIES = ("torso", *(f"{leg}_{part}" for leg in LEGS for part in ("leg", "foot")))
+"""Everything of an ant."""
 LEAST = 1e-3
 """Distance below which a direction is not normalized [m]."""
 
@@ -72,10 +75,9 @@ PLACE = Sensor(
 """What a tracker tells an ant of itself."""
 
 
-@once
-def distance_from_centre(state: State, ctx: Context) -> Tensor:
-    """Horizontal distance of the ant's torso from the ring's centre (N,) [m]."""
-    return state.robot.base_pos[:, :2].norm(dim=1)
+def touched(state: State) -> Tensor:
+    """Net force of the opponent on the ant, in world axes (N, 3) [N]."""
+    return state.robot.contacts[OPPONENT].force.sum(dim=1)
 
 
 def _outward(state: State, name: str) -> Tensor:
@@ -113,7 +115,7 @@ BOTH = (
     "joint_torque",
     "foot_height",
     "foot_force",
-    Observation("touched", lambda s, c: _in_own_axes(s, s.robot.contacts[OPPONENT].force[:, 0]), "vector"),
+    Observation("touched", lambda s, c: _in_own_axes(s, touched(s)), "vector", "N, own axes"),
     # An ant and its mirror image: the opponent is mirrored, too, by its own left and right.
     Observation(
         "opponent_up",
@@ -189,12 +191,12 @@ class Sumo(Task):
             )
 
     def scene(self, robot: Robot) -> Scene:
-        """Two ants on a floor, and what the torso of each feels of the other."""
+        """Two ants on a floor, and what each feels of the other."""
         return Scene(
             {ROBOT: robot, OPPONENT: robot},
             contacts={
-                ROBOT: {OPPONENT: Contact((TORSO,), OPPONENT)},
-                OPPONENT: {OPPONENT: Contact((TORSO,), ROBOT)},
+                ROBOT: {OPPONENT: Contact(BODIES, OPPONENT)},
+                OPPONENT: {OPPONENT: Contact(BODIES, ROBOT)},
             },
             places={OPPONENT: Place((1.0, 0.0, robot.home_height))},
             floor=True,
@@ -266,12 +268,12 @@ class Sumo(Task):
         return Ratio((1 + theirs - mine) / 2 * ended, ended)
 
     def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
-        """The score of finished bouts, the share of them that somebody has won, and how often torsos are touched."""
+        """The score of finished bouts, the share of them that somebody has won, how often the ants touch, and
+        how fast they are [m/s]."""
         won = self.won(state, ctx)
-        touching = state.robot.contacts[OPPONENT].touching()[:, 0].float()
         return {
             "won": won,
             "decided": Ratio((2 * won.total - won.weight).abs(), won.weight),
-            "touching": touching,
+            "touching": (touched(state).norm(dim=1) > 1.0).float(),
             "speed": _velocity(state, ROBOT)[:, :2].norm(dim=1),
         }

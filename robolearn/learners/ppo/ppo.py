@@ -109,8 +109,7 @@ class PPO:
         self.device = env.device
         self.self_play = self_play_of(env, config, seed, shards, config.rnn, config.preferences)
         """Past policies as opponents; None without any, see `SelfPlayConfig`."""
-        if self.self_play is not None:
-            env = self.self_play.around(env)
+        whole, env = env, env if self.self_play is None else self.self_play.around(env)
         self.random = Random(shards.seeds(seed), self.device)
         hidden = (*config.actor_hidden, *config.critic_hidden)
         hidden += config.estimator_hidden if config.estimated_groups else ()
@@ -147,7 +146,7 @@ class PPO:
         )
         augmented = self.symmetry if c.symmetry == "augment" else None
         exact = None if c.symmetry == "augment" else self.symmetry
-        reference = c.reference and Reference(c.reference, env.num_actions, self.device, env)
+        reference = c.reference and Reference(c.reference, env.num_actions, self.device, whole)
         self.update = Update(
             *(self.actor, self.critic, config, self.precision, self.recurrence),
             *(augmented, exact, shards, self.workers, reference or None),
