@@ -165,7 +165,7 @@ class Sumo(Task):
     agents: ClassVar[tuple[str, ...]] = (ROBOT, OPPONENT)
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 256,
-        "max_iterations": 400,
+        "max_iterations": 200,
         "learner.num_steps": 24,
         "learner.minibatch_size": 3072,
         "learner.max_learning_rate": 3e-3,
@@ -173,6 +173,7 @@ class Sumo(Task):
         "learner.max_kl": 0.1,
         "learner.gamma": 0.99,
         "learner.self_play": 0.5,
+        "learner.pool_interval": 10,
         "learner.actor_hidden": (128, 128),
         "learner.critic_hidden": (256, 128),
     }
