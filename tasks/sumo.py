@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from robolearn.envs.robot import Robot
-from robolearn.envs.scene import ROBOT, Contact, Place, Scene
+from robolearn.envs.scene import ROBOT, Contact, Place, Ring, Scene
 from robolearn.envs.state import Initial, InitialState, State, Tensor, quat_rotate, quat_rotate_inverse
 from robolearn.tasks.ant_run import ACTION_SCALE
 from robolearn.tasks.mdp import terms
@@ -201,6 +201,7 @@ class Sumo(Task):
             },
             places={OPPONENT: Place((1.0, 0.0, robot.home_height))},
             floor=True,
+            ring=Ring(self.ring),
         )
 
     def out(self, state: State, name: str) -> Tensor:

@@ -143,6 +143,7 @@ def test_in_their_rows_the_frozen_policy_acts_with_its_own_noise_and_normalizer(
     assert torch.equal(seen[0][1][own], learner.batch.action[0])
 
 
+@pytest.mark.slow
 def test_a_world_keeps_its_opponent_until_its_episode_ends(env):
     learner = PPO(env, SMALL)
     play = learner.self_play
