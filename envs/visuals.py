@@ -88,7 +88,7 @@ def add(spec: mujoco.MjSpec, scene: Scene) -> None:
     camera.alt.type, camera.alt.xyaxes = mujoco.mjtOrientation.mjORIENTATION_XYAXES, [*right, *up]
 
 
-_SQUARE = np.array([[x, y, 0.0] for x in (-0.55, 0.55) for y in (-0.55, 0.55)])
+_SQUARE = np.array([[x, y, 0.0] for x in (-0.68, 0.68) for y in (-0.68, 0.68)])
 """Corners within a circle of radius 1: with the margin around robots, a picture shows all of it."""
 _PARTS = 72
 _OTHER = (0.10, 0.55, 0.98)

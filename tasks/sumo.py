@@ -274,8 +274,8 @@ class Sumo(Task):
         how fast they are [m/s]."""
         won = self.won(state, ctx)
         return {
-            "won": won,
             "decided": Ratio((2 * won.total - won.weight).abs(), won.weight),
             "touching": (touched(state).norm(dim=1) > 1.0).float(),
             "speed": _velocity(state, ROBOT)[:, :2].norm(dim=1),
+            "won": won,
         }
