@@ -1,4 +1,4 @@
-"""Rates the checkpoints of trainings by games against a frozen pool of policies, with their mean actions.
+"""Rates the checkpoints of trainings by games against a frozen pool of policies.
 
     robolearn train task=sumo seed=1 checkpoint_interval=50 output=runs/sumo1
     robolearn train task=sumo seed=2 checkpoint_interval=50 output=runs/sumo2
@@ -7,7 +7,8 @@
 The pool is `--members` policies of one training: the untrained one, which the training's own pool still has, and
 checkpoints spread over it. They meet each other, and every checkpoint meets each of them, in both seats. Ratings are of
 maximum likelihood on Elo's scale, with the untrained policy at 1000; intervals are 95 %, from the Fisher information.
-A checkpoint that is in the pool is rated once, by all its games.
+A checkpoint that is in the pool is rated once, by all its games. Policies act by their means, or with `--explore` with
+the noise that they learned with.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from robolearn.errors import ConfigError, RoboLearnError
+from robolearn.envs.state import Tensor
+from robolearn.errors import ConfigError, MissingError, RunFailed
 from robolearn.files import replacing
 from robolearn.learners import saved
-from robolearn.learners.policy import Policy, PolicyRunner
+from robolearn.learners.networks import deviation
+from robolearn.learners.policy import Observations, Policy, PolicyRunner
 from robolearn.learners.selfplay.rating import fit
 from robolearn.simulation.episodes import NEVER_TRAINED
 from robolearn.simulation.games import both_seats, play
@@ -73,6 +76,23 @@ def policy_of(player: Player) -> PolicyRunner:
     return PolicyRunner(Policy.from_checkpoint({"policy": entry}, run))
 
 
+class Exploring:
+    """A policy with its exploration noise."""
+
+    def __init__(self, runner: PolicyRunner, seed: int) -> None:
+        self.runner, self.std = runner, deviation(runner.policy.actor)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, observations: Observations) -> Tensor:
+        """Actions (N, A) for observations by group."""
+        mean = self.runner(observations)
+        return mean + self.std * torch.randn(mean.shape, generator=self.generator)
+
+    def reset(self, done: Tensor | None = None) -> None:
+        """Reset the recurrent state."""
+        self.runner.reset(done)
+
+
 def rated(arguments: argparse.Namespace) -> dict[str, Any]:
     """The ratings of all players, and the games they are from."""
     pool = [(arguments.pool, 0)]
@@ -87,7 +107,9 @@ def rated(arguments: argparse.Namespace) -> dict[str, Any]:
     per_world = max(1, arguments.games // 2)
     found = open_run(arguments.runs[0], arguments.overrides)
     set_threads(found.config)
-    policies = [policy_of(player) for player in players]
+    policies: list[Any] = [policy_of(player) for player in players]
+    if arguments.explore:
+        policies = [Exploring(policy, seed) for seed, policy in enumerate(policies)]
     scores, games = np.zeros((2, len(players), len(players)))
     size = max(1, arguments.worlds)
     for start in range(0, len(pairs), size):
@@ -127,9 +149,10 @@ def main() -> int:
     parser.add_argument("--members", type=int, default=6, help="of the pool, the untrained policy among them")
     parser.add_argument("--checkpoints", type=int, default=6, help="of each run")
     parser.add_argument("--games", type=int, default=40, help="of each pair, half of them in either seat")
+    parser.add_argument("--explore", action="store_true", help="act with exploration noise")
     parser.add_argument("--worlds", type=int, default=256, help="simulated at a time")
     parser.add_argument("--output", type=Path, help="JSON file of ratings, scores and games")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     arguments.overrides = [word for word in arguments.runs if "=" in word and not Path(word).exists()]
     arguments.runs = [word for word in arguments.runs if word not in arguments.overrides]
     if not arguments.runs or arguments.members < 2 or min(arguments.checkpoints, arguments.games) < 1:
@@ -140,7 +163,7 @@ def main() -> int:
     torch.set_grad_enabled(False)
     try:
         found = rated(arguments)
-    except RoboLearnError as error:
+    except (ConfigError, MissingError, RunFailed) as error:
         print(f"rate_pool: {error}", file=sys.stderr)
         return 2
     print("| run | iteration | rating | 95 % | score against the pool | games |\n|---|---|---|---|---|---|")

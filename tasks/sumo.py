@@ -165,7 +165,7 @@ class Sumo(Task):
     agents: ClassVar[tuple[str, ...]] = (ROBOT, OPPONENT)
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 256,
-        "max_iterations": 200,
+        "max_iterations": 400,
         "learner.num_steps": 24,
         "learner.minibatch_size": 3072,
         "learner.max_learning_rate": 3e-3,
