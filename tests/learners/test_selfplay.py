@@ -22,6 +22,7 @@ from robolearn.training import checkpoint
 from robolearn.training.build import build_env
 from robolearn.training.metrics import read_metrics
 from robolearn.training.train import train
+from tests.no_sync import no_host_sync
 from tests.training.equal import assert_equal
 
 SMALL = PPOConfig(
@@ -191,6 +192,19 @@ def test_a_game_counts_for_the_opponent_that_it_began_with(env):
     assert (
         play._fresh.flatten().nonzero().flatten().tolist() == lanes
     )  # the next episodes have the new opponent
+
+
+def test_a_step_of_past_policies_reads_nothing_from_the_device(env):
+    learner = PPO(env, SMALL)
+    play = learner.self_play
+    assert play is not None
+    learner.iterate(env)
+    result = env.step(torch.zeros(32, 8))
+    own = play.around(env)
+    with no_host_sync():
+        play.act(env.observations)
+        play.count(result)
+        own.look()
 
 
 def test_the_rating_rises_with_games_won_and_the_next_member_has_it(env):

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import mujoco
+import numpy as np
 import pytest
 import torch
 
 from robolearn import config
 from robolearn.core.env import Env
+from robolearn.envs import mjcf
 from robolearn.envs.mujoco.backend import MujocoBackend
 from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import InitialState, quat_rotate
@@ -18,7 +21,7 @@ from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.task import Ratio
 from robolearn.tasks.sumo import OPPONENT, PLACE, SEEN, Sumo, approach, drive, touched
-from robolearn.training.build import build_env, make_robot
+from robolearn.training.build import build_env, make_robot, make_scene
 
 AHEAD, BACK, TURNED = (1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0), (0.0, 1.0, 0.0, 0.0)
 """Orientations wxyz: facing along x, facing against it, and lying on the back."""
@@ -184,6 +187,29 @@ def test_an_observation_of_what_the_opponent_alone_measures_is_refused_by_name()
     with pytest.raises(ConfigError, match="opponent/joint_pos"):
         Env(task, robot, backend)
     backend.close()
+
+
+def test_the_ring_is_drawn_at_its_radius_and_changes_no_physics():
+    run = config.resolve(["task=sumo", "task.ring=2.0"])
+    scene = make_scene(run, make_robot(run))
+    plain, shown = (mjcf.build_model(scene, visual=visual) for visual in (False, True))
+    parts = [i for i in range(shown.ngeom) if shown.geom_bodyid[i] == 0 and shown.geom(i).name != "floor"]
+    assert len(parts) >= 36
+    assert np.linalg.norm(shown.geom_pos[parts, :2], axis=1) == pytest.approx(np.full(len(parts), 2.0))
+    assert not (shown.geom_contype[parts] | shown.geom_conaffinity[parts]).any()
+    colors = [shown.material(f"{prefix}accent").rgba for prefix in ("", "opponent/")]
+    assert not np.allclose(*colors)
+    both = []
+    for model in (plain, shown):
+        data = mujoco.MjData(model)
+        data.qpos[:] = mjcf.home_qpos(scene, model)
+        root = mjcf.root_joint(scene, OPPONENT, model).qposadr[0]
+        data.qpos[root] = 0.5
+        mujoco.mj_step(model, data, 100)
+        both.append(data.qpos.copy())
+    np.testing.assert_array_equal(*both)
+    camera = shown.camera("track")
+    assert int(camera.bodyid[0]) == 0  # it stays where it is
 
 
 @pytest.mark.parametrize("distance", [(1.3, 0.9), (0.9, 3.0)])
