@@ -95,6 +95,16 @@ class Place:
         _set_pose(self, "place")
 
 
+@dataclass(frozen=True)
+class Ring:
+    """A circle on the floor around the origin, which is drawn and which nothing touches."""
+
+    radius: float
+    """[m]."""
+    color: tuple[float, float, float] = (0.98, 0.40, 0.06)
+    """Red, green and blue, 0 to 1."""
+
+
 def _set_pose(of: Object | Place, what: str) -> None:
     """Bring the quaternion of a pose to length 1.
 
@@ -142,6 +152,8 @@ class Scene:
     """What of robots on legs must collide: all that does in their files, or only what a walk touches: feet with the
     ground, legs with other legs, hands with legs and each other. A backend that can leave out the rest does so, which
     is faster (`robolearn.envs.collisions`)."""
+    ring: Ring | None = None
+    """A circle drawn on the floor. Pictures then show all of it, from a camera that follows no robot."""
     params: tuple[str, ...] = ()
     """Physical parameters, besides the three of every scene, that differ by environment:
     `entity/field` or `entity/field/selector`, see `robolearn.envs.randomize`."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from robolearn.envs.elements import add_floor, compiled
 from robolearn.envs.robot import Robot
-from robolearn.envs.scene import Scene
+from robolearn.envs.scene import Ring, Scene
 
 FIELD_OF_VIEW = 35
 """Of the camera, from top to bottom [degrees]."""
@@ -48,10 +48,14 @@ def add(spec: mujoco.MjSpec, scene: Scene) -> None:
         add_floor(spec, bits=0)
     spec.geom("floor").material = "robolearn_floor"
     corners = _corners(scene, compiled(robot, spec.copy()))
+    if scene.ring is not None:
+        _add_ring(spec, scene.ring)
+        _tell_apart(spec, scene)
+        corners = np.concatenate((corners, scene.ring.radius * _SQUARE))
     center = (corners.min(axis=0) + corners.max(axis=0)) / 2
     size = float(np.ptp(corners, axis=0).max())
     body, tracking = spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
-    root = _root(spec, robot)
+    root = _root(spec, robot) if scene.ring is None else None
     if root is not None:  # lights and camera follow the robot without turning with it
         body, tracking = root, mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
     origin = body.pos
@@ -67,8 +71,11 @@ def add(spec: mujoco.MjSpec, scene: Scene) -> None:
             name=name, type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, mode=tracking, castshadow=False, dir=direction,
             pos=center - origin, diffuse=[diffuse] * 3, specular=[0.15] * 3, ambient=[0, 0, 0],
         )  # fmt: skip
-    # From the front left; a robot without a free base from its side, because it mostly moves across the picture.
+    # From the front left; a robot without a free base from its side, because it mostly moves across the picture; a ring
+    # from above, with the robots before one another.
     back = np.array([0.75, 0.62, 0.2] if robot.base else [0.3, -1.0, 0.22])
+    if scene.ring is not None:
+        back = np.array([0.3, -1.0, 0.65])
     back /= np.linalg.norm(back)
     right = np.cross([0, 0, 1], back) / np.linalg.norm(back[:2])
     up = np.cross(back, right)
@@ -79,6 +86,32 @@ def add(spec: mujoco.MjSpec, scene: Scene) -> None:
     eye = center - origin + distance * back
     camera = body.add_camera(name="track", mode=tracking, fovy=FIELD_OF_VIEW, pos=eye)
     camera.alt.type, camera.alt.xyaxes = mujoco.mjtOrientation.mjORIENTATION_XYAXES, [*right, *up]
+
+
+_SQUARE = np.array([[x, y, 0.0] for x in (-0.68, 0.68) for y in (-0.68, 0.68)])
+"""Corners within a circle of radius 1: with the margin around robots, a picture shows all of it."""
+_PARTS = 72
+_OTHER = (0.10, 0.55, 0.98)
+
+
+def _add_ring(spec: mujoco.MjSpec, ring: Ring) -> None:
+    """Draw a circle, of flat boxes end to end."""
+    half = ring.radius * np.tan(np.pi / _PARTS)
+    for k in range(_PARTS):
+        angle = 2 * np.pi * k / _PARTS
+        spec.worldbody.add_geom(
+            type=mujoco.mjtGeom.mjGEOM_BOX, size=[0.02, half, 0.002], contype=0, conaffinity=0, mass=0, group=2,
+            pos=[ring.radius * np.cos(angle), ring.radius * np.sin(angle), 0.002],
+            quat=[np.cos(angle / 2), 0, 0, np.sin(angle / 2)], rgba=[*ring.color, 1],
+        )  # fmt: skip
+
+
+def _tell_apart(spec: mujoco.MjSpec, scene: Scene) -> None:
+    """Give robots that look like the first one another accent."""
+    for name, robot in scene.robots.items():
+        material = spec.material(f"{scene.prefix(name)}accent")
+        if name != scene.first and robot.mjcf == scene.robot.mjcf and material is not None:
+            material.rgba = [*_OTHER, 1]
 
 
 def _root(spec: mujoco.MjSpec, robot: Robot) -> Any:

@@ -41,12 +41,13 @@ def main() -> None:
     parser.add_argument("--stride", type=float, default=1 / 1.5, help="length of the strip [s]")
     parser.add_argument("--width", type=int, default=480, help="of the animation [pixels]")
     parser.add_argument("--rate", type=float, default=25 / 2, help="of the animation [1/s]")
+    parser.add_argument("--whole", action="store_true", help="animate whole pictures, with their legend")
     parser.add_argument("--count", type=int, default=6, help="pictures in the strip")
     arguments = parser.parse_args()
     pictures, rate = frames(arguments.video, arguments.start, arguments.seconds)
     if arguments.animation:
         kept = pictures[:: max(1, round(rate / arguments.rate))]
-        images = [cropped(p, 4 / 3) for p in kept]
+        images = [Image.fromarray(p) if arguments.whole else cropped(p, 4 / 3) for p in kept]
         size = (arguments.width, round(arguments.width * images[0].height / images[0].width))
         images = [image.resize(size, Image.Resampling.LANCZOS) for image in images]
         images[0].save(

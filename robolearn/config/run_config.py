@@ -373,6 +373,11 @@ def _validate_ranks(config: Config) -> None:
             f"ranks={config.ranks}: task={config.task_name} brings its own simulator, whose random numbers cannot be "
             "divided; leave ranks out"
         )
+    if share := getattr(config.learner, "self_play", 0):
+        raise ConfigError(
+            f"ranks={config.ranks} with learner.self_play={share:g}, whose past policies are of one process; leave "
+            "ranks out, or use learner.self_play=0"
+        )
     if config.ranks > shards:
         raise ConfigError(f"ranks={config.ranks} is more than shards={shards}; raise shards, a power of two")
     if config.num_envs % shards:

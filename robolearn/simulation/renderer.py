@@ -66,8 +66,9 @@ class Renderer:
         self.model = model = mjcf.build_model(scene, backend, visual=True)
         self.data = mujoco.MjData(model)
         self._placing = Placing(scene, model)
-        self._follows = scene.robot.base is not None
-        self._scale = min(1.0, scene.robot.home_height / TALL_BASE) if self._follows else 1.0
+        free = scene.robot.base is not None
+        self._follows = free and scene.ring is None
+        self._scale = min(1.0, scene.robot.home_height / TALL_BASE) if free else 1.0
         self._drawn: Any = None
         pixel = self._pixel(height)
         self.context, on_cpu = open_context(width, height)

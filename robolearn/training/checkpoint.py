@@ -35,7 +35,7 @@ from robolearn.learners.saved import load as load
 from robolearn.learners.team import Team
 from robolearn.training.ranks.world import ALONE, World, in_rows, joined_rows
 
-SIMULATED = ("memory", "noise", "recent", "teacher_memory")
+SIMULATED = ("memory", "noise", "recent", "teacher_memory", "opponents")
 # "memory": the name of the recurrent state since the first version
 """Keys of a learner's state that belong to the simulated environments; dropped where the simulation is not restored."""
 

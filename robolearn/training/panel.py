@@ -86,7 +86,11 @@ class Panel:
 
     def _columns(self, row: dict[str, Any]) -> Table:
         table = Table.grid(padding=(0, 2))
-        blocks = {"episode": ("episode/", "metric/"), "reward": ("reward/",), "learner": ("loss/",)}
+        blocks = {
+            "episode": ("episode/", "metric/", "selfplay/"),
+            "reward": ("reward/",),
+            "learner": ("loss/",),
+        }
         for _ in blocks:
             table.add_column()
         cells = []
@@ -120,6 +124,8 @@ def one_line(row: dict[str, Any], iterations: int, left: float) -> str:
         )
     measured = [f"{name[7:]} {value:.3f}" for name, value in row.items() if name.startswith("metric/")]
     parts += measured[:2]  # a task lists its most important metrics first
+    if "selfplay/elo" in row:
+        parts.append(f"elo {row['selfplay/elo']:.0f}")
     return "  ".join([*parts, f"ETA {clock(left)}"])
 
 

@@ -282,6 +282,8 @@ def test_a_policy_of_a_run_with_one_has_no_name(tmp_path, capsys):
         (["task=cartpole_balance", "num_envs=4", "learner.team_value=true"], "learner.team_value"),
         ([*TINY, TWO, "learner.team_value=true"], "learner.team_value"),
         ([*SPREAD[:2], "learner.team_value=true"], "task.ends_together"),
+        (["task=sumo", "num_envs=16", "learner.team_value=true"], "team_value"),
+        (["task=sumo", "num_envs=16", "learner.policies={robot: a, opponent: b}"], "policies"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(words, named, tmp_path, capsys):

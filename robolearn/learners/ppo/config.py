@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from robolearn.learners.preference.config import PreferenceConfig
+from robolearn.learners.selfplay.config import SelfPlayConfig
 from robolearn.learners.validation import require_divergences, require_networks, require_rates
 
 LEAST_STD = 0.05
@@ -14,7 +15,7 @@ LEAST_STD = 0.05
 
 
 @dataclass
-class PPOConfig(PreferenceConfig):
+class PPOConfig(PreferenceConfig, SelfPlayConfig):
     """Proximal policy optimization."""
 
     num_steps: int = field(default=24, metadata={"min": 0, "max": 4096})
@@ -152,5 +153,11 @@ class PPOConfig(PreferenceConfig):
         for agent, name in self.policies.items():
             if not isinstance(name, str) or not name.isidentifier():
                 raise ValueError(f"policies.{agent}={name!r} is no name; use letters, digits and _")
+        for name in ("policies", "team_value"):
+            if self.self_play and getattr(self, name):
+                raise ValueError(
+                    f"self_play={self.self_play:g} with {name}: opponents are past policies, and no team; use "
+                    f"self_play=0, or leave {name} out"
+                )
         require_divergences(self)
         require_networks(self)

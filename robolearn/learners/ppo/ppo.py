@@ -35,6 +35,7 @@ from robolearn.learners.preference.rewards import preference_rewards
 from robolearn.learners.recurrent import ActorRecurrence, require_same_rnn
 from robolearn.learners.reference import Reference
 from robolearn.learners.rollout import BatchSource, collect, permutations, side_by_side
+from robolearn.learners.selfplay.self_play import self_play_of
 from robolearn.learners.workers import Workers, map_each
 from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.symmetry import Symmetry, joined
@@ -126,6 +127,9 @@ class PPO:
             _require_fit(config)
         self.device = env.device
         self._team = _team_of(env) if config.team_value else 1
+        self.self_play = self_play_of(env, config, seed, shards, config.rnn, config.preferences)
+        """Past policies as opponents; None without any, see `SelfPlayConfig`."""
+        whole, env = env, env if self.self_play is None else self.self_play.around(env)
         self.random = Random(shards.seeds(seed), self.device)
         hidden = (*config.actor_hidden, *config.critic_hidden)
         hidden += config.estimator_hidden if config.estimated_groups else ()
@@ -147,6 +151,8 @@ class PPO:
             self.critic = build_model(critic_inputs, 1, c.critic_hidden, c.activation, None).to(self.device)
             # A small last layer: the first actions are near zero, at the home pose, whatever the initialization.
             nn.init.orthogonal_(self.actor.mlp[-1].weight, 0.01)
+        if self.self_play is not None:
+            self.self_play.prepare(self.actor, c.actor_groups, self.precision)
         rnn = rnn_of(self.actor)
         self.recurrence = None if rnn is None else ActorRecurrence(rnn, env.num_envs)
         # Each thread takes a part of a minibatch, or whole shards; gradients through time stay together.
@@ -160,7 +166,7 @@ class PPO:
         )
         augmented = self.symmetry if c.symmetry == "augment" else None
         exact = None if c.symmetry == "augment" else self.symmetry
-        reference = c.reference and Reference(c.reference, env.num_actions, self.device, env)
+        reference = c.reference and Reference(c.reference, env.num_actions, self.device, whole)
         self.update = Update(
             *(self.actor, self.critic, config, self.precision, self.recurrence),
             *(augmented, exact, shards, self.workers, reference or None),
@@ -232,6 +238,8 @@ class PPO:
 
     def _iterate(self, env: LearnerEnv) -> Report:
         self.timers.start()
+        if self.self_play is not None:
+            env = self.self_play.begun(env)
         self.collect(env)
         return self.learn(env)
 
@@ -258,6 +266,8 @@ class PPO:
             losses = self.update.read()
             if self.preferences is not None:
                 drained |= self.preferences.told()
+            if self.self_play is not None:
+                drained |= self.self_play.finish(len(self.batch.reward))
         if self.batch.lag is not None:
             losses |= NONE if stale is None else dict(zip(NUMBERS, stale.numbers.tolist(), strict=True))
         if self.estimator is not None:
@@ -480,6 +490,7 @@ class PPO:
             **({} if self.estimator is None else {"estimator": self.estimator.state_dict()}),
             **({} if self.update.reference is None else {"reference_coef": float(self.update.coefficient)}),
             **({} if self.preferences is None else self.preferences.entries()),
+            **({} if self.self_play is None else self.self_play.entries()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -507,6 +518,8 @@ class PPO:
             self.estimator.load_state_dict(state.get("estimator"))
         if self.preferences is not None:
             self.preferences.load_state_dict(state.get("preferences"), state.get("recent"))
+        if self.self_play is not None:
+            self.self_play.load_state_dict(state.get("self_play"), state.get("opponents"))
         if self.horizon is not None and "progress" in state:
             self.horizon.set(state["progress"])
             self.update.follow(state["progress"])
