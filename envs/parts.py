@@ -64,7 +64,9 @@ def part(robot: Robot, prefix: str) -> Robot:
     if not actuators:
         raise ConfigError(f"{where}: no joint of it has an actuator, so nothing moves it ({listing(names)})")
     if robot.base is not None and prefix and robot.base.startswith(prefix):
-        raise ConfigError(f"{where}: the free base {robot.base} is in it; all parts share the base, rename it")
+        raise ConfigError(
+            f"{where}: the free base {robot.base} is in it; all parts share the base, rename it"
+        )
     model = mjcf.build_model(robot)
     root, position, quat = _mount(robot, prefix, model, where)
 
@@ -120,7 +122,9 @@ def _mount(
         )
     above = int(model.body_parentid[roots[0]])
     if model.body_weldid[above] != 0:
-        raise ConfigError(f"{where}: it hangs on {names[above]}, which moves; a part is fixed to what cannot move")
+        raise ConfigError(
+            f"{where}: it hangs on {names[above]}, which moves; a part is fixed to what cannot move"
+        )
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     body, (x, y, z) = roots[0], data.xpos[roots[0]].round(9).tolist()

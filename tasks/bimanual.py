@@ -34,6 +34,8 @@ MASS = 2.0
 """Of the box [kg]."""
 PRESSED = 2.0
 """A hand presses on the box with more than this [N]."""
+PRESS = {"shoulder_pitch": 1.191, "elbow_pitch": 1.58, "wrist_pitch": -1.2}
+"""Joint targets with which the hands press on a box in the middle of the bench: 3 cm inside of it [rad]."""
 LAST = 1.0
 """The end of an episode that decides whether the box is held up [s]."""
 
@@ -49,7 +51,10 @@ def _box_place(state: State) -> Tensor:
 
 
 LOAD = Sensor(
-    "load", "N, the force of the box on the hand", "axes of the arm's base: x to the other arm, z up", compute=_load
+    "load",
+    "N, the force of the box on the hand",
+    "axes of the arm's base: x to the other arm, z up",
+    compute=_load,
 )
 """A load cell in the hand."""
 BOX_PLACE = Sensor(
@@ -128,9 +133,10 @@ def reach(state: State, ctx: Context, width: arm.Width) -> Tensor:
     return arm.near((robot.frames[PALM].pos - side).norm(dim=1), width)
 
 
-def grip(state: State, ctx: Context) -> Tensor:
-    """Both hands press on the box (N,), 0 or 1."""
-    return pressing(state, ctx)
+def squeeze(state: State, ctx: Context, force: Annotated[float, {"above": 0.0}]) -> Tensor:
+    """How hard both hands press on the box (N,): 0.76 where the weaker one does with `force` [N], up to 1."""
+    hands = [state.entities[name].contacts[BOX].force[:, 0].norm(dim=1) for name in (ROBOT, PARTNER)]
+    return torch.tanh(torch.minimum(*hands) / force)
 
 
 def at_height(state: State, ctx: Context, width: arm.Width) -> Tensor:
@@ -138,9 +144,15 @@ def at_height(state: State, ctx: Context, width: arm.Width) -> Tensor:
     return arm.near((height(state) - ctx.command[:, 0]).abs(), width)
 
 
+@once
+def lift(state: State, ctx: Context) -> Tensor:
+    """How far the box is off the bench while both hands press on it (N,): 1 from 3 cm on."""
+    return (height(state) / 0.03).clamp(0.0, 1.0) * pressing(state, ctx)
+
+
 def level(state: State, ctx: Context, width: Annotated[float, {"above": 0.0}]) -> Tensor:
-    """1 with the box level, 1/2 where the sine of its angle is `width`, of a box that both hands press (N,)."""
-    return pressing(state, ctx) / (1 + (tilt(state, ctx) / width).square())
+    """1 with the box level, 1/2 where the sine of its angle is `width`, of a box off the bench (N,); see `lift`."""
+    return lift(state, ctx) / (1 + (tilt(state, ctx) / width).square())
 
 
 def box_lost(state: State, ctx: Context, radius: Annotated[float, {"above": 0.0}]) -> Tensor:
@@ -155,7 +167,9 @@ OWN = (
     "last_action",
     Observation("load", lambda s, c: LOAD(s) / 10.0, "vector", "10 N, in axes of the arm's base"),
     Observation("box_place", lambda s, c: BOX_PLACE(s), "vector", "m, from the arm's base and in its axes"),
-    Observation("height_command", lambda s, c: c.command, "same", "m, how high the box is to be above the bench"),
+    Observation(
+        "height_command", lambda s, c: c.command, "same", "m, how high the box is to be above the bench"
+    ),
 )
 BOX_ITEMS = (
     Observation("box_quat", lambda s, c: s.entities[BOX].base_quat, "same"),
@@ -184,7 +198,7 @@ class Bimanual(Task):
     episode_length_s: float = field(default=5.0, metadata={"above": 0.0, "max": 3600.0})
     """Episode length [s]; running out of it is a time-out, not a failure."""
     action_scale: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
-    """Change of a joint's target for a unit action, from home [rad]."""
+    """Change of a joint's target for a unit action, from those with which the hands press on the box [rad]."""
     start_noise: float = field(default=0.1, metadata={"min": 0.0, "max": 0.2})
     """Largest distance of a joint from home at the start [rad]."""
     place_noise: float = field(default=0.03, metadata={"min": 0.0, "max": 0.05})
@@ -192,14 +206,20 @@ class Bimanual(Task):
     commands: HeightCommands | None = field(default_factory=HeightCommands)
     """How high the box is to be."""
     noise: dict[str, float] = field(
-        default_factory=lambda: {"joint_pos_rel": 0.005, "joint_vel_rel": 0.05, "load": 0.05, "box_place": 0.003},
+        default_factory=lambda: {
+            "joint_pos_rel": 0.005,
+            "joint_vel_rel": 0.05,
+            "load": 0.05,
+            "box_place": 0.003,
+        },
         metadata={"keys": tuple(VOCABULARY), "open": r"\w+"},
     )
     """Half-width of the noise on each item of the `policy` observations."""
     rewards: dict[str, Reward] = field(
         default_factory=lambda: {
             "reach": reward(reach, 1.0, width=0.1),
-            "grip": reward(grip, 1.0),
+            "squeeze": reward(squeeze, 1.0, force=30.0),
+            "lift": reward(lift, 2.0),
             "height": reward(at_height, 3.0, width=0.15),
             "height_exact": reward(at_height, 4.0, width=0.03),
             "level": reward(level, 1.0, width=0.1),
@@ -224,6 +244,7 @@ class Bimanual(Task):
         "learner.max_learning_rate": 3e-3,
         "learner.desired_kl": 0.02,
         "learner.init_std": 0.6,
+        "learner.entropy_coef": 0.003,
         "learner.actor_hidden": (64, 64),
         "learner.critic_hidden": (128, 128),
         "learner.activation": "tanh",
@@ -249,8 +270,8 @@ class Bimanual(Task):
         )
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
-        """Joint targets (N, 4): home + scale x action [rad]."""
-        return ctx.robot.home[ctx.robot.actuated] + self.action_scale * action
+        """Joint targets (N, 4): scale x action, from those that press on the box [rad]."""
+        return ctx.robot.per_actuator(PRESS) + self.action_scale * action
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> Initial:
         """Both arms near home, and the box near the middle of the bench."""
