@@ -130,7 +130,7 @@ def _part_alone(spec: mujoco.MjSpec, prefix: str) -> None:
                 kept.add(body.name)
                 if body.name == "world":
                     break
-                body = body.parent  # noqa: PLW2901
+                body = body.parent
     for exclude in list(spec.excludes):
         if not {exclude.bodyname1, exclude.bodyname2} <= kept:
             spec.delete(exclude)

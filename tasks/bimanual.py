@@ -264,7 +264,7 @@ class Bimanual(Task):
         )
         return Scene(
             {ROBOT: part(robot, "left_"), PARTNER: part(robot, "right_"), BOX: box},
-            frames={name: (PALM,) for name in (ROBOT, PARTNER)},
+            frames=dict.fromkeys((ROBOT, PARTNER), (PALM,)),
             contacts={name: {BOX: Contact((HAND,), BOX)} for name in (ROBOT, PARTNER)},
             floor=True,
         )
