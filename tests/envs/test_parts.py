@@ -39,7 +39,7 @@ WALKER = """
 <mujoco>
   <compiler angle="radian"/>
   <worldbody>
-    <body name="trunk" pos="0 0 1"> <freejoint/> <geom size="0.1" mass="5"/>
+    <body name="trunk" pos="0 0 1"> <freejoint/> <geom type="box" size="0.1 0.1 0.1" mass="500"/>
       <body name="a_leg" pos="0 0.2 0">
         <joint name="a_hip" axis="0 1 0" range="-1 1"/> <geom type="capsule" size="0.05" fromto="0 0 0 0 0 -0.4"/>
       </body>
