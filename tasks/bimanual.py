@@ -124,11 +124,9 @@ def pressing(state: State, ctx: Context) -> Tensor:
 def reach(state: State, ctx: Context, width: arm.Width) -> Tensor:
     """Closeness of the palm to its side of the box (N,); see `manipulation.near`, `width` in [m]."""
     box, robot = state.entities[BOX], state.robot
-    # The long edge of the box is y; the arm looks along its own x.
-    along = torch.zeros_like(box.base_pos)
-    along[:, 1] = WIDE / 2
-    edge = quat_rotate(box.base_quat, along)
-    forward = quat_rotate(robot.base_quat, torch.eye(3, device=along.device)[0].expand_as(along))
+    ahead = torch.zeros_like(box.base_pos)
+    ahead[:, 0] = 1.0  # along the long edge of the box, and the way the arm faces
+    edge, forward = quat_rotate(box.base_quat, WIDE / 2 * ahead), quat_rotate(robot.base_quat, ahead)
     side = box.base_pos - edge * (edge * forward).sum(dim=1, keepdim=True).sign()
     return arm.near((robot.frames[PALM].pos - side).norm(dim=1), width)
 
@@ -260,7 +258,7 @@ class Bimanual(Task):
     def scene(self, robot: Robot) -> Scene:
         """The two arms of the robot, and a box on its bench between them."""
         box = Object(
-            "box", (EDGE, WIDE, EDGE), mass=MASS, position=(0.0, 0.0, SURFACE + EDGE / 2), friction=0.8
+            "box", (WIDE, EDGE, EDGE), mass=MASS, position=(0.0, 0.0, SURFACE + EDGE / 2), friction=0.8
         )
         return Scene(
             {ROBOT: part(robot, "left_"), PARTNER: part(robot, "right_"), BOX: box},

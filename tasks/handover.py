@@ -43,10 +43,12 @@ PRESSED = 0.5
 """A finger touches the bar where it presses with more than this [N]."""
 LAST = 0.5
 """The end of an episode that decides whether the bar is at its goal [s]."""
+CLOSED = -0.015
+"""Target of a finger that holds the bar: past its surface, for a force of 24 N [m]."""
 FAR, NEAR, TAKEN = 0, 1, 2
 """How an episode starts: hands apart, the taker's open gripper around the bar, or the bar in it and the giver's open."""
 JOINTS = {"shoulder_yaw": 1.0, "shoulder_pitch": 1.0, "elbow_pitch": 1.0, "wrist_pitch": 1.0}
-ROLLS = {"upper_roll": 0.4, "forearm_roll": 0.4, "wrist_roll": 0.4}
+ROLLS = {"upper_roll": 0.5, "forearm_roll": 0.5, "wrist_roll": 0.5}
 
 
 def _in_base(state: State, place: Tensor) -> Tensor:
@@ -185,10 +187,10 @@ class Handover(Task):
     """Name of the robot; it needs a site `grip` and joints `l_finger` and `r_finger`."""
     episode_length_s: float = field(default=5.0, metadata={"above": 0.0, "max": 3600.0})
     """Episode length [s]; running out of it is a time-out, not a failure."""
-    action_scale: float = field(default=0.4, metadata={"above": 0.0, "max": 10.0})
+    action_scale: float = field(default=0.15, metadata={"above": 0.0, "max": 10.0})
     """Change of a pitch or yaw joint's target for a unit action, from a hand that points to the other arm [rad]; of a
-    roll joint 0.4 times as much."""
-    finger_scale: float = field(default=0.03, metadata={"above": 0.0, "max": 1.0})
+    roll joint half as much."""
+    finger_scale: float = field(default=0.04, metadata={"above": 0.0, "max": 1.0})
     """Change of a finger's target for a unit action, from closed [m]."""
     near_starts: float = field(default=0.25, metadata={"min": 0.0, "max": 1.0})
     """Share of episodes that start with the taker's open gripper around the bar that the giver holds."""
@@ -238,7 +240,7 @@ class Handover(Task):
         "learner.gamma": 0.98,
         "learner.max_learning_rate": 2e-3,
         "learner.desired_kl": 0.02,
-        "learner.init_std": 0.6,
+        "learner.init_std": 0.3,
         "learner.entropy_coef": 0.001,
         "learner.actor_hidden": (128, 128),
         "learner.critic_hidden": (128, 128),
@@ -263,7 +265,9 @@ class Handover(Task):
 
     def scene(self, robot: Robot) -> Scene:
         """Two arms that face each other, and a bar between them."""
-        bar = Object("box", (LENGTH, THICK, THICK), mass=0.1, position=(APART / 2, 0.0, 0.35))
+        bar = Object(
+            "box", (LENGTH, THICK, THICK), mass=0.05, position=(APART / 2, 0.0, 0.35), torsion=0.05
+        )
         return Scene(
             {ROBOT: robot, TAKER: robot, BAR: bar},
             frames={name: (GRIP,) for name in (ROBOT, TAKER)},
@@ -279,12 +283,12 @@ class Handover(Task):
         return {"start": near.long() + inside.long()}
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
-        """Joint targets (N, A): scale x action, from a hand that points to the other arm, of a finger from closed."""
+        """Joint targets (N, A): scale x action, from a hand that points to the other arm, of a finger from `CLOSED`."""
         robot = ctx.robot
         finger = robot.per_actuator(FINGERS)
         scale = self.action_scale * robot.per_actuator(JOINTS | ROLLS) + self.finger_scale * finger
         middle = poses(robot.spec, robot.home.device)["middle"][robot.actuated]
-        return middle * (1 - finger) + scale * action
+        return middle * (1 - finger) + CLOSED * finger + scale * action
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> Initial:
         """The bar in the giver's gripper and the taker's hand apart from it, around it, or around it alone."""
@@ -294,7 +298,7 @@ class Handover(Task):
         drawn, other = (
             (random.uniform(0.0, 1.0, num_envs) * count).long().clamp(max=count - 1) for _ in range(2)
         )
-        closed, opened = torch.full_like(finger, THICK / 2), robot.upper
+        closed, opened = torch.full_like(finger, THICK / 2 - 0.0015), robot.upper
         giver = torch.where(start == FAR, found["far_giver"][drawn], found["giver"][drawn])
         taker = torch.where(start == FAR, found["far_taker"][other], found["taker"][drawn])
         giver = torch.where(finger > 0, torch.where(start == TAKEN, opened, closed), giver)
@@ -334,19 +338,20 @@ class Handover(Task):
 def poses(robot: Robot, device: torch.device) -> dict[str, Tensor]:
     """Joint positions (K, J) with the hand pointing to the other arm, K = 256, and places (K, 3) [m] of the bar in the
     world: `giver`, `taker` and `bar`, both around the same bar; `far_giver` and `far_bar`, and `far_taker`, apart from
-    them; `middle` (J,), in the middle of all of these."""
+    them; `middle` (J,), a little apart from a bar in the middle between the arms."""
     random, count = np.random.default_rng(0), 256
     quat = np.tile([0.5**0.5, 0.0, 0.5**0.5, 0.0], (count, 1))
-    near = random.uniform((0.68, -0.1, 0.28), (0.82, 0.1, 0.42), (count, 3))
-    far = random.uniform((0.6, -0.1, 0.28), (0.74, 0.1, 0.42), (count, 3))
-    away = random.uniform((0.38, -0.1, 0.28), (0.5, 0.1, 0.42), (count, 3))
-    back = np.array([HELD_AT, 0.0, 0.0])
+    middle, back = APART / 2 - HELD_AT - 0.05, np.array([HELD_AT, 0.0, 0.0])
+    near, far, away = (
+        [x, 0.0, 0.35] + random.uniform(-0.03, 0.03, (count, 3))
+        for x in (APART / 2, middle + HELD_AT, middle)
+    )
     found = {
         "giver": inverse(robot, GRIP, near - back, quat),
         "taker": inverse(robot, GRIP, (near + back) * [-1, -1, 1] + [APART, 0, 0], quat),
         "far_giver": inverse(robot, GRIP, far - back, quat),
         "far_taker": inverse(robot, GRIP, away, quat),
-        "middle": inverse(robot, GRIP, np.array([[0.55, 0.0, 0.35]]), quat[:1])[0],
+        "middle": inverse(robot, GRIP, np.array([[middle, 0.0, 0.35]]), quat[:1])[0],
         "bar": near,
         "far_bar": far,
     }

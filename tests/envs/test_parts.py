@@ -65,11 +65,13 @@ def walker(folder: Path, changed: tuple[str, str] = ("", "")) -> Robot:
 def test_a_part_has_the_joints_home_and_actuators_of_its_side_without_the_prefix():
     assert LEFT.joints == RIGHT.joints == JOINTS
     assert LEFT.home == RIGHT.home == (0.0, 1.123, 1.984, -1.536)
-    assert [actuator.kp for actuator in RIGHT.actuators] == [400, 500, 350, 80]
+    assert [actuator.kp for actuator in RIGHT.actuators] == [400, 500, 350, 250]
     assert LEFT.bodies == RIGHT.bodies == ("hand",)
-    # Where its first body is: the left arm at y = 0.6 m, turned by a quarter to the right, so that it faces -y.
-    assert LEFT.part.position == pytest.approx((0.0, 0.6, 0.4))
-    assert LEFT.part.quat == pytest.approx((0.7071068, 0.0, 0.0, -0.7071068), abs=1e-6)
+    # Where its first body is: the right arm at x = 0.6 m, turned by half a turn, so that it faces -x.
+    assert LEFT.part.position == (-0.6, 0.0, 0.4)
+    assert LEFT.part.quat == (1.0, 0.0, 0.0, 0.0)
+    assert RIGHT.part.position == (0.6, 0.0, 0.4)
+    assert RIGHT.part.quat == pytest.approx((0.0, 0.0, 0.0, 1.0), abs=1e-6)
     assert LEFT.part.limits == ((-1.5, 1.5), (-0.6, 2.4), (-0.1, 2.7), (-2.6, 1.6))
 
 
@@ -90,8 +92,8 @@ def test_the_robot_is_simulated_once_and_the_state_shows_each_part_its_columns()
     assert torch.equal(state.entities["partner"].joint_pos, right)
     address = [int(backend.model.joint(f"right_{name}").qposadr[0]) for name in JOINTS]
     assert torch.equal(qpos[:, address].float(), right)
-    assert state.robot.base_pos.tolist() == [[0.0, pytest.approx(0.6), pytest.approx(0.4)]] * 2
-    assert state.entities["partner"].base_pos[0].tolist() == pytest.approx([0.0, -0.6, 0.4])
+    assert state.robot.base_pos.tolist() == [[pytest.approx(-0.6), 0.0, pytest.approx(0.4)]] * 2
+    assert state.entities["partner"].base_pos[0].tolist() == pytest.approx([0.6, 0.0, 0.4])
 
 
 def test_at_equal_joints_each_arm_sees_its_palm_at_the_same_place_of_its_base():
@@ -101,8 +103,8 @@ def test_at_equal_joints_each_arm_sees_its_palm_at_the_same_place_of_its_base():
     backend.reset(torch.tensor([True, True]), dict.fromkeys(NAMES, start))
     palm = backend.state.robot.frames["palm"].pos
     # Forward 0.38 m and up 0.1 m: 0.3 sin 1.123 + 0.28 sin 3.107 + 0.1 sin 1.571, and 0.25 + the cosines.
-    assert palm[0].tolist() == pytest.approx([0.0, 0.6 - 0.380, 0.4 + 0.100], abs=1e-3)
-    assert palm[1].tolist() == pytest.approx([0.0, -0.6 + 0.380, 0.4 + 0.100], abs=1e-3)
+    assert palm[0].tolist() == pytest.approx([-0.6 + 0.380, 0.0, 0.4 + 0.100], abs=1e-3)
+    assert palm[1].tolist() == pytest.approx([0.6 - 0.380, 0.0, 0.4 + 0.100], abs=1e-3)
 
 
 def test_joint_targets_move_the_joints_of_their_part_alone():
@@ -128,7 +130,7 @@ def test_the_contact_forces_of_a_part_are_those_on_its_own_body():
     assert bodies == [("left_hand",), ("right_hand",)]
     # The box put on the right hand, 0.1 m forward and up of its wrist.
     home = torch.tensor([LEFT.home])
-    box = torch.tensor([[0.0, -0.6 + 0.36, 0.4 + 0.1 + 0.105]])
+    box = torch.tensor([[0.6 - 0.36, 0.0, 0.4 + 0.1 + 0.105]])
     backend.reset(
         torch.tensor([True]),
         {
@@ -280,5 +282,5 @@ def test_a_simulator_without_parts_refuses_them_by_name():
 def test_a_part_of_a_state_is_cloned_and_indexed_like_any_other():
     state = AgentBackend(MujocoBackend(SCENE, 2), SCENE, NAMES).state
     one: State = state.rows(torch.tensor([3]))
-    assert one.robot.base_pos[0].tolist() == pytest.approx([0.0, -0.6, 0.4])
-    assert one.in_world("robot", "base_pos")[0].tolist() == pytest.approx([0.0, 0.6, 0.4])
+    assert one.robot.base_pos[0].tolist() == pytest.approx([0.6, 0.0, 0.4])
+    assert one.in_world("robot", "base_pos")[0].tolist() == pytest.approx([-0.6, 0.0, 0.4])
