@@ -220,7 +220,7 @@ class Bimanual(Task):
             "lift": reward(lift, 2.0),
             "height": reward(at_height, 3.0, width=0.15),
             "height_exact": reward(at_height, 4.0, width=0.03),
-            "level": reward(level, 1.0, width=0.1),
+            "level": reward(level, 2.0, width=0.1),
             "action_rate": reward(terms.action_rate, -0.01),
             "joint_speed": reward(arm.joint_speed, -0.01),
         }
@@ -234,7 +234,7 @@ class Bimanual(Task):
     agents: ClassVar[tuple[str, ...]] = (ROBOT, PARTNER)
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 256,
-        "max_iterations": 150,
+        "max_iterations": 200,
         "learner.num_steps": 24,
         "learner.minibatch_size": 2048,
         "learner.num_epochs": 4,

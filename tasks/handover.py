@@ -132,6 +132,14 @@ def approach(state: State, ctx: Context, width: arm.Width) -> Tensor:
     return arm.near(grip_distance(state, ctx), width)
 
 
+def ready(state: State, ctx: Context) -> Tensor:
+    """How far the taker's gripper is open (N,), 0 to 1; 1 too where it holds the bar."""
+    fingers = _of_taker(state, *(state.entities[name].joint_pos for name in (ROBOT, TAKER)))
+    finger = ctx.robot.per_joint(FINGERS)
+    opened = (fingers * finger).sum(dim=1) / (finger * ctx.robot.upper).nan_to_num().sum()
+    return torch.maximum(opened.clamp(0.0, 1.0), taken(state, ctx))
+
+
 def take(state: State, ctx: Context, within: arm.Width) -> Tensor:
     """Both fingers of the taker press on the bar, less than `within` [m] from where they should (N,), 0 or 1."""
     return taken(state, ctx) * (grip_distance(state, ctx) < within)
@@ -216,6 +224,7 @@ class Handover(Task):
         default_factory=lambda: {
             "approach": reward(approach, 1.0, width=0.1),
             "approach_exact": reward(approach, 2.0, width=0.03),
+            "ready": reward(ready, 1.0),
             "take": reward(take, 2.0, within=0.03),
             "given": reward(given, 3.0),
             "place": reward(place, 8.0, width=0.3),
@@ -338,13 +347,13 @@ class Handover(Task):
 def poses(robot: Robot, device: torch.device) -> dict[str, Tensor]:
     """Joint positions (K, J) with the hand pointing to the other arm, K = 256, and places (K, 3) [m] of the bar in the
     world: `giver`, `taker` and `bar`, both around the same bar; `far_giver` and `far_bar`, and `far_taker`, apart from
-    them; `middle` (J,), a little apart from a bar in the middle between the arms."""
+    them; `middle` (J,), where it holds a bar in the middle between the arms."""
     random, count = np.random.default_rng(0), 256
     quat = np.tile([0.5**0.5, 0.0, 0.5**0.5, 0.0], (count, 1))
-    middle, back = APART / 2 - HELD_AT - 0.05, np.array([HELD_AT, 0.0, 0.0])
+    middle, back = APART / 2 - HELD_AT, np.array([HELD_AT, 0.0, 0.0])
     near, far, away = (
         [x, 0.0, 0.35] + random.uniform(-0.03, 0.03, (count, 3))
-        for x in (APART / 2, middle + HELD_AT, middle)
+        for x in (APART / 2, APART / 2, middle - 0.1)
     )
     found = {
         "giver": inverse(robot, GRIP, near - back, quat),

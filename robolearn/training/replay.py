@@ -20,7 +20,7 @@ from robolearn.envs.scene import Scene
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError, one_line, quote
 from robolearn.files import replacing
-from robolearn.training.build import make_backend, make_robot, make_scene
+from robolearn.training.build import acting_robot, make_backend, make_robot, make_scene
 
 SCHEMA = 1
 SUFFIX = ".replay"
@@ -128,7 +128,7 @@ def opened(replay: Replay, folder: Path, overrides: Sequence[str] = ()) -> Itera
     config = replay.config(folder, overrides)
     backend = make_backend(config, 1)
     try:
-        robot = make_robot(config)
+        robot = acting_robot(config)
         try:
             backend.restore(replay.snapshot)
         except (KeyError, RuntimeError, IndexError, TypeError, AttributeError, ValueError) as error:
@@ -136,7 +136,7 @@ def opened(replay: Replay, folder: Path, overrides: Sequence[str] = ()) -> Itera
                 f"{quote(str(replay.path), 120)} does not fit robot {robot.name} on "
                 f"{backend.capabilities.name}: {one_line(str(error), 120)}"
             ) from error
-        yield Opened(backend, robot, make_scene(config, robot), config.task.control_dt)
+        yield Opened(backend, robot, make_scene(config, make_robot(config)), config.task.control_dt)
     finally:
         backend.close()
 

@@ -65,7 +65,7 @@ def walker(folder: Path, changed: tuple[str, str] = ("", "")) -> Robot:
 def test_a_part_has_the_joints_home_and_actuators_of_its_side_without_the_prefix():
     assert LEFT.joints == RIGHT.joints == JOINTS
     assert LEFT.home == RIGHT.home == (0.0, 1.123, 1.984, -1.536)
-    assert [actuator.kp for actuator in RIGHT.actuators] == [400, 500, 350, 250]
+    assert [actuator.kp for actuator in RIGHT.actuators] == [400, 500, 350, 80]
     assert LEFT.bodies == RIGHT.bodies == ("hand",)
     # Where its first body is: the right arm at x = 0.6 m, turned by half a turn, so that it faces -x.
     assert LEFT.part.position == (-0.6, 0.0, 0.4)
