@@ -101,8 +101,9 @@ class Task:
     aliases: ClassVar[dict[str, str]] = {}
     """Further names of settings, each with the one it stands for: `{"min_height": "terminations.fallen.height"}`."""
     agents: ClassVar[tuple[str, ...]] = ()
-    """The robots of the scene that act, `robot` first: every environment is then a world as one of them sees it, see
-    `robolearn.envs.agents`. An episode begins and ends for all of a world at once. (): one robot."""
+    """The robots of the scene, or parts of one (`robolearn.envs.parts`), that act, `robot` first: every environment is
+    then a world as one of them sees it, see `robolearn.envs.agents`. An episode begins and ends for all of a world at
+    once. (): one robot."""
     symmetric: ClassVar[bool] = False
     """Whether the task is the same for the robot and its mirror image, which learners may exploit."""
 

@@ -35,7 +35,7 @@ from robolearn.tasks.bimanual import (
 )
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.task import Ratio
-from robolearn.training import checkpoint
+from robolearn.training import checkpoint, replay
 from robolearn.training.build import build_env
 from robolearn.training.train import train
 from tests.training.equal import assert_equal
@@ -77,7 +77,9 @@ def test_the_press_pushes_the_box_from_both_sides_and_each_hand_feels_its_own_fo
     assert torch.allclose(load[::2, 0], load[1::2, 0], rtol=0.05)  # the box rests: equal and opposite
     assert pressing(env.backend.state, env.ctx).tolist() == [1.0] * 8
     weaker = torch.minimum(*(load[i::2].norm(dim=1) for i in (0, 1)))
-    assert torch.allclose(squeeze(env.backend.state, env.ctx, force=30.0)[::2], (weaker / 30).tanh(), atol=1e-5)
+    assert torch.allclose(
+        squeeze(env.backend.state, env.ctx, force=30.0)[::2], (weaker / 30).tanh(), atol=1e-5
+    )
 
 
 def test_arms_that_press_and_rise_together_lift_the_box_to_its_height_and_hold_it(env):
@@ -161,6 +163,21 @@ def test_the_last_second_of_both_arms_is_replayed_bit_for_bit(env):
     assert torch.equal(alone.state.entities[PARTNER].joint_pos[0], env.backend.state.robot.joint_pos[5])
 
 
+def test_a_replay_shows_the_first_arm_and_its_bits_agree(tmp_path, capsys):
+    run = config.resolve([*QUIET, "num_envs=4", "torch_threads=1"])
+    env = build_env(run, 4)
+    recorder = Recorder.install(env)
+    for _ in range(5):
+        env.step(torch.full((8, 4), 0.1))
+    path = tmp_path / "arms.replay"
+    replay.write(path, recorder.dump(2), 2, run, "a test")
+    env.close()
+    assert main(["replay", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "recorded bits" in shown.strip().splitlines()[-1]
+    assert "elbow_pitch" in shown
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -194,7 +211,12 @@ def test_the_bundle_of_an_arm_has_its_own_sensors_and_joints_alone(tmp_path, cap
     words = ["export", str(folder), "--output", str(tmp_path / "bundle"), "--starts", "8"]
     assert main([*words, "--seconds", "2", "--measure-seconds", "0"]) == 0
     manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
-    assert [sensor["name"] for sensor in manifest["sensors"]] == ["joint_pos", "joint_vel", "load", "box_place"]
+    assert [sensor["name"] for sensor in manifest["sensors"]] == [
+        "joint_pos",
+        "joint_vel",
+        "load",
+        "box_place",
+    ]
     contract = manifest["contract"]
     assert [joint["name"] for joint in contract["joints"]] == [
         "shoulder_yaw", "shoulder_pitch", "elbow_pitch", "wrist_pitch",
