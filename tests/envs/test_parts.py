@@ -21,7 +21,7 @@ from robolearn.envs.state import InitialState, State
 from robolearn.errors import ConfigError
 from robolearn.export.robot_model import bundle_model, joint_facts
 from robolearn.simulation.posed import Posed
-from tests.factories import load_robot
+from tests.factories import INSTALLED, load_robot
 
 ARMS = load_robot("two_arms")
 LEFT, RIGHT = part(ARMS, "left_"), part(ARMS, "right_")
@@ -284,3 +284,29 @@ def test_a_part_of_a_state_is_cloned_and_indexed_like_any_other():
     one: State = state.rows(torch.tensor([3]))
     assert one.robot.base_pos[0].tolist() == pytest.approx([0.6, 0.0, 0.4])
     assert one.in_world("robot", "base_pos")[0].tolist() == pytest.approx([-0.6, 0.0, 0.4])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("mujoco_warp" not in INSTALLED, reason="needs MuJoCo Warp")
+def test_mujoco_warp_shows_each_part_what_mujoco_does():
+    from robolearn.envs.mujoco_warp.backend import MujocoWarpBackend
+
+    states = []
+    for worlds in (MujocoBackend(SCENE, 2), MujocoWarpBackend(SCENE, 2, "cpu")):
+        backend = AgentBackend(worlds, SCENE, NAMES)
+        home = torch.tensor([LEFT.home]).repeat(4, 1)
+        start = InitialState.at_rest(torch.zeros(4, 3), joint_pos=home)
+        box = InitialState.at_rest(torch.tensor([[0.0, 0.0, 0.46]]).repeat(4, 1))
+        backend.reset(torch.ones(4, dtype=torch.bool), dict.fromkeys(NAMES, start) | {"box": box})
+        targets = home - torch.tensor([[0.05], [0.1], [0.15], [0.2]])  # away from the bench
+        for _ in range(20):
+            backend.step(targets, 1)
+        states.append(backend.state)
+    ours, theirs = states
+    for entity in NAMES:
+        a, b = ours.entities[entity], theirs.entities[entity]
+        assert torch.allclose(a.joint_pos, b.joint_pos, atol=1e-3)
+        assert torch.allclose(a.base_pos, b.base_pos, atol=1e-6)
+        assert torch.allclose(a.base_quat, b.base_quat, atol=1e-6)
+        # One of them is a substep behind the other: 0.01 s at up to 1 m/s.
+        assert torch.allclose(a.frames["palm"].pos, b.frames["palm"].pos, atol=0.01)
