@@ -45,8 +45,12 @@ def check_agents(scene: Scene, agents: tuple[str, ...]) -> None:
                 f"agents: the scene has no robot {name!r}{did_you_mean(name, scene.robots)} "
                 f"(valid: {listing(scene.robots)})"
             )
-        if _seen_of(scene.robots[name]) != _seen_of(first):
-            raise ConfigError(f"agents: {name} is another robot than {ROBOT}; agents are robots of one kind")
+        mine, its = (_seen_of(robot) for robot in (first, scene.robots[name]))
+        if different := [what for what, value in mine.items() if its[what] != value]:
+            raise ConfigError(
+                f"agents: {name} is another robot than {ROBOT}, with other {listing(different)}; agents are robots of "
+                "one kind"
+            )
         frames = scene.frames.get(name, ()), scene.frames.get(ROBOT, ())
         if frames[0] != frames[1]:
             raise ConfigError(
@@ -75,9 +79,14 @@ def _contacts_of(scene: Scene, agents: tuple[str, ...], name: str) -> dict[str, 
     return out
 
 
-def _seen_of(robot: Robot) -> tuple[object, ...]:
+def _seen_of(robot: Robot) -> dict[str, object]:
     """What must be equal in two agents."""
-    return robot.joints, robot.actuators, robot.bodies, robot.feet, robot.home, robot.base is None
+    names = ("joints", "actuators", "bodies", "feet", "home")
+    limits = None if robot.part is None else robot.part.limits
+    return {name: getattr(robot, name) for name in names} | {
+        "base": robot.base is None,
+        "joint limits": limits,
+    }
 
 
 class AgentBackend:

@@ -27,6 +27,7 @@ FEATURES = {
     "objects": "objects that can move",
     "fixed_objects": "objects that are fixed",
     "robots": "several robots",
+    "parts": "parts of a robot as robots of their own",
     "frames": "frames",
     "contacts": "contacts",
     "self_contact": "contacts of a robot with itself",
@@ -63,7 +64,10 @@ def asked_features(scene: Scene) -> dict[str, str]:
     for name, thing in scene.objects.items():
         asked.setdefault("fixed_objects" if thing.fixed else "objects", f"entities.{name}")
     for name in list(scene.robots)[1:]:
-        asked.setdefault("robots", f"entities.{name}")
+        if name not in scene.parts:
+            asked.setdefault("robots", f"entities.{name}")
+    for name in scene.parts:
+        asked.setdefault("parts", f"entities.{name}")
     for entity, frames in scene.frames.items():
         for frame in frames:
             asked.setdefault("frames", f"frames.{entity}: {frame}")

@@ -58,12 +58,12 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
         ConfigError: robot.yaml and the MJCF disagree, a name or an option does not exist.
     """
     scene = Scene.of(what)
-    spec = _checked_bodies(scene.robot)
+    spec = _checked_bodies(scene.whole)
     light = scene.collisions == "light"
     if light:
-        lighten(spec, scene.robot)
+        lighten(spec, scene.whole)
     for name, robot in scene.robots.items():
-        if name != scene.first:
+        if name != scene.first and name not in scene.parts:
             place, frame = scene.place(name), spec.worldbody.add_frame()
             if not scene.moves(name):
                 frame.pos, frame.quat = place.position, place.quat
@@ -102,7 +102,11 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
 
 def robot_bodies(robot: Robot) -> mujoco.MjSpec:
     """The bodies of one robot's file, with its free joint, the sites of its soles, its contact exclusions and the
-    rotors of its motors."""
+    rotors of its motors. Of a part of a robot, those of the part by itself."""
+    if robot.part is not None:
+        spec = robot_bodies(robot.part.whole)
+        _part_alone(spec, robot.part.prefix)
+        return spec
     spec = model_file.read(robot.mjcf).spec.copy()
     _free_base(spec, robot)
     for foot, (position, orientation) in robot.soles.items():
@@ -113,6 +117,31 @@ def robot_bodies(robot: Robot) -> mujoco.MjSpec:
         if actuator.armature is not None:
             spec.joint(actuator.joint).armature = actuator.armature
     return spec
+
+
+def _part_alone(spec: mujoco.MjSpec, prefix: str) -> None:
+    """Reduce the bodies of a robot to those of a part and what they hang on, and take the prefix off its names."""
+    if not prefix:
+        return
+    kept: set[str] = set()
+    for body in spec.bodies:
+        if body.name.startswith(prefix):
+            while body.name and body.name not in kept:
+                kept.add(body.name)
+                if body.name == "world":
+                    break
+                body = body.parent
+    for exclude in list(spec.excludes):
+        if not {exclude.bodyname1, exclude.bodyname2} <= kept:
+            spec.delete(exclude)
+    while gone := next((b for b in spec.bodies if b.name not in kept and b.name != "world"), None):
+        spec.delete(gone)
+    for exclude in spec.excludes:
+        exclude.bodyname1 = exclude.bodyname1.removeprefix(prefix)
+        exclude.bodyname2 = exclude.bodyname2.removeprefix(prefix)
+    for thing in (*spec.bodies, *spec.joints, *spec.geoms, *spec.sites):
+        if thing.name.startswith(prefix):
+            thing.name = thing.name.removeprefix(prefix)
 
 
 def _checked_bodies(robot: Robot) -> mujoco.MjSpec:
@@ -173,7 +202,9 @@ def root_body(scene: Scene, name: str) -> str:
     if isinstance(entity, Object):
         return f"{prefix}object"
     if entity.base is not None:
-        return prefix + entity.base
+        return entity.base if entity.part is not None else prefix + entity.base
+    if entity.part is not None and entity.part.root:
+        return prefix + entity.part.root
     spec = model_file.read(entity.mjcf).spec
     roots = [body.name for body in spec.worldbody.bodies]
     if len(roots) != 1:
@@ -183,6 +214,20 @@ def root_body(scene: Scene, name: str) -> str:
             f"{name!r} cannot be asked for; ask for those with one body, {name}/BODY",
         )
     return prefix + roots[0]
+
+
+def _whole_of(scene: Scene, name: str) -> str:
+    """Name in the model of the body of an entity that all its others hang on: of a part not the base, which it shares.
+
+    Raises:
+        ConfigError: it has several such bodies.
+    """
+    robot = scene.robots.get(name)
+    if robot is None or robot.part is None or not robot.part.prefix:
+        return root_body(scene, name)
+    if not robot.part.root:
+        _fail(robot, f"several bodies hold the part {name!r}, so contacts with all of it cannot be asked for")
+    return scene.prefix(name) + robot.part.root
 
 
 def root_joint(scene: Scene, name: str, model: mujoco.MjModel) -> Any:
@@ -370,7 +415,7 @@ def _add_contact_sensors(
         _check_body(scene, other, other_body, bodies, f"{where}.other")
         first = {"objtype": mujoco.mjtObj.mjOBJ_BODY, "objname": name}
     elif other:  # every body of the entity
-        first = {"objtype": mujoco.mjtObj.mjOBJ_XBODY, "objname": root_body(scene, other)}
+        first = {"objtype": mujoco.mjtObj.mjOBJ_XBODY, "objname": _whole_of(scene, other)}
     for body in contact.bodies:
         _check_body(scene, entity, body, bodies, f"{where}.bodies")
     for body in contact_bodies(scene, entity, contact):

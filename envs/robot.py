@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
@@ -15,6 +15,9 @@ from robolearn.config.yaml_file import PlainLoader, parse
 from robolearn.envs.mirror import Mirror as Mirror
 from robolearn.envs.mirror import without_side
 from robolearn.errors import ConfigError, did_you_mean, listing, near, quote
+
+if TYPE_CHECKING:
+    from robolearn.envs.parts import Part
 
 SCHEMA = 2
 """Version of robot.yaml. Of a file of schema 2, whatever it leaves out is derived from the MJCF or URDF; one of schema
@@ -107,6 +110,8 @@ class Robot:
     """Whether what its robot.yaml leaves out is derived from its file."""
     mirror: Mirror | None = None
     """Left-right symmetry; None for a robot without it."""
+    part: Part | None = None
+    """Where it is in another robot, of which it is a part; see `robolearn.envs.parts`."""
 
     @property
     def path(self) -> Path:

@@ -188,12 +188,17 @@ class Scene:
         for name in self.places:
             if isinstance(self.entities[name], Object):
                 raise ConfigError(f"scene: places has {name}, an object, which has a position of its own")
+            if self.robots[name].part is not None:
+                raise ConfigError(f"scene: places has {name}, a part, which is where its robot has it")
             if name == self.first:
                 raise ConfigError(
                     f"scene: places has {name}, the first robot; it stays at the origin, move the others"
                 )
+        self._check_parts()
         spots: dict[tuple[float, float, float], str] = {}
-        for name in self.robots:
+        for name, robot in self.robots.items():
+            if robot.part is not None and name != self.first:
+                continue  # of a free base, all parts are at the same place
             spot = self.place(name).position
             if spot in spots:
                 raise ConfigError(
@@ -216,6 +221,28 @@ class Scene:
                 entity = contact.other.partition("/")[0]
                 if entity not in ("", GROUND):
                     self.known(f"{where}.other", entity, (GROUND,))
+
+    def _check_parts(self) -> None:
+        """Raise ConfigError for parts of several robots, and for a joint that is in two of them, or in none."""
+        parts = {name: robot.part for name, robot in self.robots.items() if robot.part is not None}
+        if not parts:
+            return
+        first = self.robot.part
+        for name, part in parts.items():
+            if first is None or part.whole != first.whole:
+                raise ConfigError(
+                    f"scene: {name} is a part of another robot than {self.first}; parts are those of the first robot"
+                )
+        if len(parts) == 1:
+            return
+        for joint in first.whole.joints if first is not None else ():
+            owners = [name for name, part in parts.items() if joint.startswith(part.prefix)]
+            if len(owners) != 1:
+                prefixes = listing(f"{part.prefix!r} of {name}" for name, part in parts.items())
+                raise ConfigError(
+                    f"scene: the joint {joint} is in {' and '.join(owners) or 'no part'}; each joint belongs to one "
+                    f"part (prefixes: {prefixes})"
+                )
 
     def known(self, where: str, name: str, others: tuple[str, ...] = ()) -> Robot | Object:
         """The entity of that name.
@@ -256,8 +283,23 @@ class Scene:
         """The first robot."""
         return self.robots[self.first]
 
+    @cached_property
+    def whole(self) -> Robot:
+        """The first robot; where several parts of it are entities, the robot that they are parts of."""
+        part = self.robot.part
+        return part.whole if part is not None and len(self.parts) > 1 else self.robot
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """The entities that are parts of the first robot, see `robolearn.envs.parts`; one alone is simulated by
+        itself."""
+        return tuple(name for name, robot in self.robots.items() if robot.part is not None)
+
     def prefix(self, name: str) -> str:
         """What the names of an entity's bodies, joints and sites begin with in the simulator's model."""
+        part = self.robots[name].part if name in self.robots else None
+        if part is not None:
+            return part.prefix if len(self.parts) > 1 else ""
         return "" if name == self.first else f"{name}/"
 
     def place(self, name: str) -> Place:
@@ -267,6 +309,8 @@ class Scene:
             return Place(entity.position, entity.quat)
         if name in self.places:
             return self.places[name]
+        if entity.part is not None:
+            return Place(entity.part.position, entity.part.quat)
         return Place((0.0, 0.0, entity.home_height if entity.base is not None else 0.0))
 
     def moves(self, name: str) -> bool:

@@ -18,7 +18,7 @@ HORIZON = (0.42, 0.46, 0.52)
 
 def add(spec: mujoco.MjSpec, scene: Scene) -> None:
     """Add sky, floor pattern, lights with shadows and a camera; none of them affects the physics."""
-    robot = scene.robot
+    robot = scene.whole
     visual = spec.visual
     visual.global_.offwidth, visual.global_.offheight = 1920, 1080
     visual.global_.fovy = FIELD_OF_VIEW

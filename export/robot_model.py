@@ -27,7 +27,13 @@ def joint_facts(robot: Robot) -> dict[str, dict[str, Any]]:
     data = mujoco.MjData(model)
     data.qpos[:] = home_qpos(robot, model)
     mujoco.mj_forward(model, data)
-    base = data.xmat[model.body(robot.base).id].reshape(3, 3) if robot.base else np.eye(3)
+    base = np.eye(3)
+    if robot.base:
+        base = data.xmat[model.body(robot.base).id].reshape(3, 3)
+    elif robot.part is not None:  # it may face another way than its robot
+        turned = np.zeros(9)
+        mujoco.mju_quat2Mat(turned, np.array(robot.part.quat))
+        base = turned.reshape(3, 3)
     facts = {}
     for name in robot.joints:
         joint = model.joint(name)

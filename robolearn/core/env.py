@@ -31,6 +31,7 @@ from robolearn.envs.agents import AgentBackend
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend, require_features
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
+from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import Initial, Tensor
 from robolearn.errors import RunFailed
 from robolearn.tasks.mdp.commands import Command, Drawn
@@ -74,6 +75,8 @@ class Env:
             shards: the parts of a run that these environments are.
         """
         self.scene = task.scene(robot)
+        if len(self.scene.parts) and ROBOT in self.scene.robots:
+            robot = self.scene.robots[ROBOT]  # what acts is a part of the robot
         require_features(self.scene, backend.capabilities.name, backend.capabilities.features)
         self.agents, self.agent_names = max(1, len(task.agents)), task.agents
         self.resets_take_a_step = self.agents > 1 and not task.ends_together

@@ -12,7 +12,7 @@ from robolearn.envs.backend import Backend
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import InitialState, Tensor
-from robolearn.training.build import make_backend, make_robot
+from robolearn.training.build import acting_robot, make_backend
 
 STEP = 0.15
 """Size of the step of a joint target in a probe [rad or m]."""
@@ -35,14 +35,14 @@ def probe(config: Config) -> dict[str, np.ndarray]:
         `drop_height`, `drop_force` (T,): it is dropped from 2 cm and holds its home pose; height of the base [m], force
         on its feet [N]. `slide_speed` (T,): its soles slide over the ground; velocity of the base along x [m/s].
     """
-    actuators = len(make_robot(config).actuators)
+    actuators = len(acting_robot(config).actuators)
     backend, dt, substeps = _backend(config, actuators + 1)
     out: dict[str, np.ndarray] = {}
     try:
         out |= _joints(backend, config, dt, substeps)
     finally:
         backend.close()
-    robot = make_robot(config)
+    robot = acting_robot(config)
     if robot.base is not None and robot.feet:
         backend, dt, substeps = _backend(config, 1)
         try:
@@ -62,7 +62,7 @@ def _backend(config: Config, num_envs: int) -> tuple[Backend, float, int]:
 
 def _start(backend: Backend, config: Config, height: float, speed: float = 0.0) -> Tensor:
     """Reset to the home pose with the soles `height` above the ground; the joint targets (N, A) that hold it."""
-    robot, n, device = make_robot(config), backend.num_envs, backend.device
+    robot, n, device = acting_robot(config), backend.num_envs, backend.device
     position = torch.zeros(n, 3, device=device)
     if robot.base is not None:
         position[:, 2] = robot.home_height + height
@@ -78,7 +78,7 @@ def _start(backend: Backend, config: Config, height: float, speed: float = 0.0) 
 
 
 def _joints(backend: Backend, config: Config, dt: float, substeps: int) -> dict[str, np.ndarray]:
-    robot = make_robot(config)
+    robot = acting_robot(config)
     targets = _start(backend, config, LIFT)
     for i, actuator in enumerate(robot.actuators):
         # Towards the middle of the range, so that no limit is met. A force steps by a tenth of its limit.

@@ -135,6 +135,17 @@ def make_robot(run: Config) -> Robot:
     return Robot.load(found, run.robot, name if registry.entries("robots").get(name) else "")
 
 
+def acting_robot(run: Config) -> Robot:
+    """The robot that an agent of a configuration's task is: its robot, or the first part of it.
+
+    Raises:
+        ConfigError, MissingError: as `make_robot` and `make_scene`.
+    """
+    robot = make_robot(run)
+    first = make_scene(run, robot).robots[ROBOT]
+    return robot if first.part is None else first
+
+
 def make_scene(run: Config, robot: Robot) -> Scene:
     """The scene of a configuration's task with this robot, and with the parts that `task.randomize` names.
 

@@ -20,7 +20,7 @@ from robolearn.envs.scene import ROBOT, Scene
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError, one_line, quote
 from robolearn.files import replacing
-from robolearn.training.build import make_backend, make_robot, make_scene
+from robolearn.training.build import acting_robot, make_backend, make_robot, make_scene
 
 SCHEMA = 1
 SUFFIX = ".replay"
@@ -130,7 +130,7 @@ def opened(replay: Replay, folder: Path, overrides: Sequence[str] = ()) -> Itera
     config = replay.config(folder, overrides)
     backend = make_backend(config, 1)
     try:
-        robot = make_robot(config)
+        robot = acting_robot(config)
         try:
             backend.restore(replay.snapshot)
         except (KeyError, RuntimeError, IndexError, TypeError, AttributeError, ValueError) as error:
@@ -140,8 +140,7 @@ def opened(replay: Replay, folder: Path, overrides: Sequence[str] = ()) -> Itera
             ) from error
         agents = config.task.agents or (ROBOT,)
         entity = agents[replay.env % len(agents)]
-        entity = entity if entity in backend.state.entities else ROBOT
-        yield Opened(backend, robot, make_scene(config, robot), config.task.control_dt, entity)
+        yield Opened(backend, robot, make_scene(config, make_robot(config)), config.task.control_dt, entity)
     finally:
         backend.close()
 

@@ -101,8 +101,9 @@ class Task:
     aliases: ClassVar[dict[str, str]] = {}
     """Further names of settings, each with the one it stands for: `{"min_height": "terminations.fallen.height"}`."""
     agents: ClassVar[tuple[str, ...]] = ()
-    """The robots of the scene that act, `robot` first: every environment is then a world as one of them sees it, see
-    `robolearn.envs.agents`. An episode begins for all of a world at once. (): one robot."""
+    """The robots of the scene, or parts of one (`robolearn.envs.parts`), that act, `robot` first: every environment is
+    then a world as one of them sees it, see `robolearn.envs.agents`. An episode begins for all of a world at once.
+    (): one robot."""
     ends_together: ClassVar[bool] = True
     """Whether an episode ends for all agents of a world where one of them terminates. False: each ends alone; what it
     does from then on counts for nothing, and the world starts anew once all have ended."""

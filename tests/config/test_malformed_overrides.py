@@ -240,7 +240,7 @@ def cases() -> Iterator[Case]:
     yield (
         "name",
         [],
-        "task=NAME; valid: ant_run, arm_lift, arm_reach, carry, cartpole_balance, cartpole_swingup, hopper_run",
+        "task=NAME; valid: ant_run, arm_lift, arm_reach, bimanual, carry, cartpole_balance, cartpole_swingup",
     )
     yield "name", ["seed=3"], "no task is named"
     for wrong in (
