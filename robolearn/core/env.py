@@ -370,17 +370,8 @@ class Env:
         if ends.valid is not None:
             metrics = {name: Ratio(*map(ends.counted, metric)) for name, metric in metrics.items()}
         total_return = episode.total_return + reward.detach()
-        stats = self._stats.add(
-            self.state.stats,
-            raw,
-            list(metrics.values()),
-            done,
-            ends.terminated,
-            diverged,
-            total_return,
-            episode.time,
-            ends.valid,
-        )
+        counts = done, ends.terminated, diverged, total_return, episode.time, ends.valid
+        stats = self._stats.add(self.state.stats, raw, list(metrics.values()), *counts)
         # Where the sums are finite, so are all their summands.
         if not self.read_at_once or not torch.isfinite(stats.sum()):
             self._look_at_terms(raw, metrics)
