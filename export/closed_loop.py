@@ -246,6 +246,7 @@ def _episodes(
     try:
         driver = driver_of(env)
         running = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
+        driven = running.clone()  # an agent that has ended goes on moving until its world starts anew
         total = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
         survived = running.clone()
         with torch.no_grad():
@@ -253,11 +254,12 @@ def _episodes(
                 # Seeded every step: a robot that falls earlier in one run must not shift the commands and pushes of
                 # the others.
                 env.random.generator.manual_seed(t)
-                action, targets = driver(running)
+                action, targets = driver(driven)
                 result = env.step(action, targets)
                 total += torch.where(running, result.reward, 0.0)
                 survived &= ~(result.terminated & running)
                 running = running & ~result.done
+                driven = driven & ~env.state.outcome["renewed"]
                 if not bool(running.any()):
                     break
         env.check()  # on a GPU, errors are recorded and raised here

@@ -110,7 +110,9 @@ def record(
             rows.setdefault(name, []).append(array)
         for name, array in starts(env, initial).items():
             began.setdefault(name, []).append(array)
-        fresh = env.step(action).done.clone()
+        env.step(action)
+        # Of several agents, one that has ended keeps its task state until its world starts anew.
+        fresh = env.state.outcome["renewed"].clone()
         reset_state(policy, fresh)
     env.check()  # on a GPU, errors are recorded and raised here
     whole = {name: np.stack(arrays) for name, arrays in rows.items()}

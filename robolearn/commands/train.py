@@ -8,6 +8,7 @@ from robolearn.config.run_config import EXTERNAL, Config
 from robolearn.errors import MissingError
 from robolearn.learners.learner import Learner
 from robolearn.learners.policy import Policy, PolicyRunner
+from robolearn.learners.team import Team, TeamRunner
 from robolearn.training import train as loop
 
 SECONDS = 4.0
@@ -32,12 +33,13 @@ def film_policy(run: Config, learner: Learner, path: Path) -> None:
     from robolearn.training.build import build_env
 
     policy = learner.policy
-    if run.backend_name == EXTERNAL or not isinstance(policy, Policy):
+    if run.backend_name == EXTERNAL or not isinstance(policy, Policy | Team):
         raise MissingError(f"task={run.task_name} with learner={run.learner_name} cannot be filmed")
     env, frames = build_env(run, 1), round(SECONDS * FPS)
     try:
         name = run.task_name.rpartition("/")[2]  # of a file, without its folder
-        shown = film(env, PolicyRunner(policy), frames, FPS, SIZE, title=f"{name}: what the guard found")
+        act = TeamRunner(policy) if isinstance(policy, Team) else PolicyRunner(policy)
+        shown = film(env, act, frames, FPS, SIZE, title=f"{name}: what the guard found")
         write_video(path, shown, FPS, frames)
     finally:
         env.close()

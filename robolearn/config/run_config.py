@@ -400,6 +400,21 @@ def _validate_guard(config: Config) -> None:
             f"guard=on with ranks={config.ranks}: the guard watches the environments of one process; leave ranks out, "
             "or use guard=off"
         )
+    if getattr(config.task, "agents", ()) and not config.task.ends_together:
+        raise ConfigError(
+            f"guard=on: agents of task={config.task_name} end one by one, and the guard takes an environment to be one "
+            "episode after the other; use guard=off"
+        )
+    if share := getattr(config.learner, "self_play", 0):
+        raise ConfigError(
+            f"guard=on with learner.self_play={share:g}: of a game one wins what the other loses, so that success says "
+            "nothing; use guard=off"
+        )
+    if config.backend_name == EXTERNAL and getattr(config.learner, "policies", None):
+        raise ConfigError(
+            "guard=on with learner.policies in a third-party environment, of which only the batch of one learner is "
+            "known; use guard=off"
+        )
     if config.learner_name in NOT_GUARDED:
         raise ConfigError(
             f"guard=on with learner={config.learner_name}, which does not learn from the task's reward; use guard=off"

@@ -28,6 +28,9 @@ from robolearn.learners.ppo.ppo import PPO
 from robolearn.learners.team import Team, places, put_rows, rows_of
 from robolearn.tasks.mdp.symmetry import Symmetry
 
+OF_ROWS = ("random", "noise", "memory")
+"""Keys of a learner's state that belong to the rows that it learned from."""
+
 
 class AgentRows:
     """The environments of some of the agents of each world, for the learner of their policy.
@@ -47,6 +50,7 @@ class AgentRows:
         """
         self._drain = drain
         self.env, self.all_agents, self.mine = env, agents, list(mine)
+        self.whole = getattr(env, "whole", env)
         self.agents = len(self.mine)
         """Agents of a world that have this policy."""
         self.num_envs = env.num_envs // agents * self.agents
@@ -139,7 +143,7 @@ class Several:
         """
         self.env, self.config, self.device, self.shards = env, config, env.device, shards
         self._drained: dict[str, float] | None = None
-        self.of_agents = _policies_of_agents(env, config)
+        self.of_agents = _policies_of_agents(env, config, shards)
         names = list(dict.fromkeys(self.of_agents.values()))
         self.timers = Timers(env.device)
         agents = len(self.of_agents)
@@ -230,10 +234,12 @@ class Several:
             mine = {
                 key.partition(".")[2]: value for key, value in state.items() if key.startswith(f"{name}.")
             }
-            learner.load_state_dict(state if "actor_state_dict" in state else mine)
+            # Of a single policy all start, each with its own random numbers.
+            alone = {key: value for key, value in state.items() if key not in OF_ROWS}
+            learner.load_state_dict(alone if "actor_state_dict" in state else mine)
 
 
-def _policies_of_agents(env: LearnerEnv, config: PPOConfig) -> dict[str, str]:
+def _policies_of_agents(env: LearnerEnv, config: PPOConfig, shards: Shards) -> dict[str, str]:
     """The name of the policy of each agent, in the order of the environments.
 
     Raises:
@@ -255,6 +261,11 @@ def _policies_of_agents(env: LearnerEnv, config: PPOConfig) -> dict[str, str]:
             raise ConfigError(
                 f"learner.policies has no policy for the agent {agent}; name one for each of {listing(agents)}"
             )
+    if env.resets_take_a_step and not shards.single:
+        raise ConfigError(
+            "learner.policies with ranks: an agent may end before others here, and a shard may then hold no step of a "
+            "policy; leave ranks out, or let agents end together"
+        )
     if config.preferences is not None:
         raise ConfigError(
             "learner.preferences: a reward that is learned from preferences is of one policy; leave learner.policies "

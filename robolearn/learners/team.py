@@ -114,6 +114,12 @@ class TeamRunner:
     def __call__(self, observations: Observations) -> Tensor:
         """Actions (N, A) for observations by group, (N, D) each."""
         agents, out = len(self.team.of_agents), None
+        for group, obs in observations.items():
+            if len(obs) % agents:
+                raise ConfigError(
+                    f"the run has policies of {agents} agents ({listing(self.team.of_agents)}), and group "
+                    f"{quote(group)} has {len(obs)} rows, not as many for each: it is of another task"
+                )
         for name, runner in self._runners.items():
             mine = self.team.places(name)
             action = runner({group: rows_of(obs, agents, mine) for group, obs in observations.items()})

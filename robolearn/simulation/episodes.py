@@ -85,14 +85,15 @@ def tally(env: LearnerEnv, policy: Act, episodes_each: int = 1, recording: Recor
             both = torch.stack(pair).double() * counting
             sums[name] = sums.get(name, 0) + both.sum(dim=1)
         done = result.done
-        reset_state(policy, done)
+        begins = done | ~took
+        reset_state(policy, begins)
         if done.any():
             rows = (done & counting).nonzero().squeeze(-1)
             columns = (returns, steps, result.truncated, result.diverged, displacement.distance)
             ended.append(tuple(column[rows].cpu() for column in columns))
             finished += done
             returns, steps = torch.where(done, 0.0, returns), torch.where(done, 0, steps)
-        displacement.update(done)
+        displacement.update(begins)
         if bool((finished >= episodes_each).all()):
             break
     seconds = time.perf_counter() - began

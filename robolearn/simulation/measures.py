@@ -142,7 +142,7 @@ class Measures:
         self._finished += done
         if bool(done.any()):
             self._restart(done)
-        self._displacement.update(done)
+        self._displacement.update(done | ~took)
 
     def _mean(self, name: str, total: Tensor, weight: Tensor) -> None:
         if name in self._sums:

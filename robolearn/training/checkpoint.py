@@ -192,7 +192,8 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
     simulated = bool(saved) and not anew and len(saved["state"]["episode.step"]) == env.num_envs
     # The random states of GPU and CPU differ: a simulation is only restored on the kind of device it was saved on.
     simulated = simulated and env.random.fits(saved["random"])
-    if not simulated:
+    regrouped = any(key.startswith(("learner.policies", "learner.self_play")) for key in changed)
+    if not simulated or regrouped:  # a policy may have other rows than before
         state = _without(state, *SIMULATED)
     _load(state, content, learner, "the checkpoint does")
     if not simulated:
@@ -237,7 +238,7 @@ def _load(state: dict[str, Any], content: dict[str, Any], learner: Any, shown: s
         learner.load_state_dict(state)
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         why = " ".join(str(error).split())
-        if isinstance(error, KeyError) and error.args == ("actor_state_dict",):
+        if isinstance(error, KeyError) and any(key.endswith(".actor_state_dict") for key in state):
             why = "its policies have other names, see learner.policies"
         if isinstance(error, KeyError) and "critic_state_dict" in str(error):
             why = "it has no critic, as those of learner=grpo and learner=dpo"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -309,23 +310,6 @@ def test_a_snapshot_knows_which_agents_have_ended(monkeypatch):
     env.close()
 
 
-@pytest.mark.slow
-def test_a_task_whose_agents_end_one_by_one_is_trained_resumed_and_evaluated(tmp_path):
-    task = f"task={__file__}:Leaving"
-    words = [task, "num_envs=16", "torch_threads=1", f"output={tmp_path / 'run'}"]
-    assert main(["train", *words, "max_iterations=4"]) == 0
-    words[-1] = f"output={tmp_path / 'first'}"
-    assert main(["train", *words, "max_iterations=2"]) == 0
-    assert main(["train", f"resume={tmp_path / 'first'}", task, "max_iterations=4"]) == 0
-    straight, resumed = (
-        torch.load(tmp_path / name / "latest.pt", weights_only=True) for name in ("run", "first")
-    )
-    for name, value in straight["actor_state_dict"].items():
-        assert torch.equal(value, resumed["actor_state_dict"][name])
-    assert main(["eval", str(tmp_path / "run"), task, "--episodes", "8"]) == 0
-    assert main(["train", *words[:-1], "learner.rnn=gru", f"output={tmp_path / 'gru'}"]) == 2
-
-
 def test_the_table_of_a_replay_is_about_the_agent_that_was_recorded(carry, tmp_path, capsys):
     recorder = Recorder.install(carry)
     action = torch.zeros(8, 2)
@@ -340,3 +324,85 @@ def test_the_table_of_a_replay_is_about_the_agent_that_was_recorded(carry, tmp_p
     said = capsys.readouterr().out
     assert "environment 5, partner" in said
     assert f"{speed:.1f} rad/s lift" in said
+
+
+# ---------------------------------------------------------------------- what stands on agents that end one by one
+
+
+def first_ends(state: State, ctx: Context) -> Tensor:
+    """The first agent of a world ends after 0.1 s (N,) bool."""
+    first = state.sensors["agent"][:, 0] > 0.5
+    return first & (ctx.episode_time > 0.09)
+
+
+@dataclass
+class Ending(Carry):
+    """The first agent ends early in every episode, and its world goes on for the second."""
+
+    terminations: dict[str, Termination] = field(default_factory=lambda: {"first": ends(first_ends)})
+    ends_together: ClassVar[bool] = False
+
+
+ENDING = [f"task={__file__}:Ending", "task.episode_length_s=0.4"]
+SMALL = ["num_envs=8", "torch_threads=1", "learner.minibatch_size=96"]
+
+
+def trained(folder: Path, *words: str) -> Path:
+    assert main(["train", *ENDING, *SMALL, *words, f"output={folder}"]) == 0
+    return folder
+
+
+def test_steps_of_agents_that_have_ended_are_in_no_batch_and_resume_bit_for_bit(tmp_path):
+    trained(tmp_path / "straight", "max_iterations=4")
+    trained(tmp_path / "resumed", "max_iterations=2")
+    assert main(["train", f"resume={tmp_path / 'resumed'}", ENDING[0], "max_iterations=4"]) == 0
+    straight, resumed = (
+        torch.load(tmp_path / name / "latest.pt", weights_only=True) for name in ("straight", "resumed")
+    )
+    for name, value in straight["actor_state_dict"].items():
+        assert torch.equal(value, resumed["actor_state_dict"][name])
+    # Of 4 iterations with 24 steps of 16 agents, some are those of agents that had ended.
+    assert 0 < straight["infos"]["steps"] < 4 * 24 * 16
+
+
+def test_a_policy_whose_agents_have_all_ended_learns_nothing_in_that_iteration(tmp_path):
+    # The first agent ends after 5 of 20 steps, and a batch has 8: often it has no step in one.
+    two = [
+        "learner.policies={robot: a, partner: b}",
+        "learner.num_steps=8",
+        "num_envs=2",
+        "learner.minibatch_size=16",
+    ]
+    folder = trained(tmp_path / "run", *two, "max_iterations=8")
+    weights = torch.load(folder / "latest.pt", weights_only=True)
+    assert all(bool(torch.isfinite(value).all()) for value in weights["a.actor_state_dict"].values())
+
+
+def test_a_policy_with_memory_of_its_last_action_is_exported_where_agents_end_one_by_one(tmp_path):
+    folder = trained(tmp_path / "run", "max_iterations=1")
+    quick = [
+        "--starts",
+        "4",
+        "--seconds",
+        "0.4",
+        "--measure-seconds",
+        "0",
+        "--output",
+        str(tmp_path / "bundle"),
+    ]
+    assert main(["export", str(folder), ENDING[0], *quick]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["guard=on"], "guard=on"),
+        (["learner.team_value=true"], "ends_together"),
+        (["learner.rnn=gru"], "ends_together"),
+        (["learner.policies={robot: a, partner: b}", "ranks=1"], "learner.policies"),
+        (["learner.self_play=0.5"], "learner.self_play"),
+    ],
+)
+def test_what_needs_agents_that_end_together_is_refused_by_name(words, named, tmp_path, capsys):
+    assert main(["train", *ENDING, "num_envs=16", *words, f"output={tmp_path / 'run'}"]) == 2
+    assert named in capsys.readouterr().err

@@ -20,6 +20,8 @@ from robolearn.learners.several import Several
 from robolearn.learners.team import Team, TeamRunner, put_rows, rows_of
 from robolearn.training import checkpoint
 from robolearn.training.build import build_env, build_external
+from robolearn.training.guard.remedies import _smaller_steps, scaled
+from robolearn.training.runs import load_policy, open_run
 from robolearn.training.train import make_learner, train
 
 TWO = "learner.policies={robot: front, partner: back}"
@@ -282,6 +284,10 @@ def test_a_policy_of_a_run_with_one_has_no_name(tmp_path, capsys):
         (["task=cartpole_balance", "num_envs=4", "learner.team_value=true"], "learner.team_value"),
         ([*TINY, TWO, "learner.team_value=true"], "learner.team_value"),
         ([*SPREAD[:2], "learner.team_value=true"], "task.ends_together"),
+        ([*SPREAD, "guard=on"], "learner.policies"),
+        (["task=sumo", "num_envs=16", "guard=on"], "learner.self_play"),
+        (["task=sumo", "num_envs=16", "learner.noise_correlation=0.5"], "noise_correlation"),
+        ([*TINY, "learner.team_value=true", "learner.clip_value_loss=true"], "clip_value_loss"),
         (["task=sumo", "num_envs=16", "learner.team_value=true"], "team_value"),
         (["task=sumo", "num_envs=16", "learner.policies={robot: a, opponent: b}"], "policies"),
     ],
@@ -311,3 +317,49 @@ def test_a_learner_of_several_policies_is_made_of_ppos():
     assert [type(each) for each in learner.learners.values()] == [PPO, PPO]
     assert learner.learners["front"].random is not learner.learners["back"].random
     env.close()
+
+
+def test_policies_that_start_from_a_run_with_one_explore_with_numbers_of_their_own(tmp_path):
+    folder = tmp_path / "one"
+    train(config.resolve([*TINY, "max_iterations=1", "learner.noise_correlation=0.5", f"output={folder}"]))
+    env, learner = made(TWO, "learner.noise_correlation=0.5")
+    content = checkpoint.load(folder / "latest.pt")
+    checkpoint.restore(content, learner, env, ["learner.policies.robot", "learner.policies.partner"])
+    front, back = (learner.learners[name].random.state() for name in ("front", "back"))
+    assert not torch.equal(front, back)
+    learner.iterate(env)
+    env.close()
+
+
+def test_a_run_goes_on_with_its_agents_grouped_otherwise(trained, tmp_path):
+    words = [*TINY, TWO, "learner.noise_correlation=0.5", "max_iterations=1", f"output={tmp_path / 'run'}"]
+    train(config.resolve(words))
+    again = [
+        "learner.policies={robot: front, partner: front}",
+        "max_iterations=2",
+        f"output={tmp_path / 'more'}",
+    ]
+    assert main(["train", f"resume={tmp_path / 'run'}", *again]) == 0
+
+
+def test_the_policies_of_another_number_of_agents_are_refused_by_their_names(trained):
+    act = load_policy(open_run(str(trained)))
+    with pytest.raises(ConfigError, match="partner"):
+        act({"policy": torch.zeros(3, 10)})
+
+
+def test_smaller_steps_of_the_guard_are_those_of_each_policy_and_need_no_reference(trained):
+    run = config.resolve([*TINY, TWO])
+    remedy = _smaller_steps(run, trained / "latest.pt")
+    assert not any("reference" in word for word in remedy.words)
+    content = {"front.learning_rate": 0.004, "back.learning_rate": 0.002, "iter": 3}
+    found = scaled(content, remedy.words, [], 0)
+    assert found == {"front.learning_rate": 0.002, "back.learning_rate": 0.001}
+
+
+def test_a_reference_with_other_units_is_refused_with_several_policies_too(tmp_path, capsys):
+    folder = tmp_path / "one"
+    train(config.resolve([*TINY, "max_iterations=1", f"output={folder}"]))
+    words = [*TINY, TWO, f"learner.reference={folder}", "task.drive_scale=2", f"output={tmp_path / 'run'}"]
+    assert main(["train", *words]) == 2
+    assert "scale" in capsys.readouterr().err

@@ -95,11 +95,14 @@ class Rollouts:
             drawn = torch.randn(mean.shape, generator=noise, device=env.device)
             action = mean + self.noise * std * drawn
             result = env.step(action)
-            runner.reset(result.done)
+            took = ~result.diverged
+            if result.valid is not None:  # an agent that had ended before its world did nothing that counts
+                took = took & result.valid
+            runner.reset(result.done | ~took)
             keep("action", action)
             keep("reward", result.reward)
             keep("done", result.done)
-            keep("took", ~result.diverged)
+            keep("took", took)
             for name, value in result.terminal_observations.items():
                 keep(f"after.{name}", value)
             for name, ratio in result.metrics.items():

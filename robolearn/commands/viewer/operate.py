@@ -58,8 +58,8 @@ class Operator:
 
     @property
     def pushable(self) -> bool:
-        """Whether the robot has a free base, whose velocity a push changes."""
-        return self.env.robot.base is not None
+        """Whether the robot has a free base, whose velocity a push changes; several agents cannot be pushed."""
+        return self.env.robot.base is not None and self.env.agents == 1
 
     def give(self, values: Sequence[float], robots: Tensor) -> None:
         """Give the commands `values` (C,), within their ranges, to the `robots` (N,) bool, which follow the user from

@@ -150,6 +150,16 @@ class PPOConfig(PreferenceConfig, SelfPlayConfig):
             raise ValueError(
                 f"final_kl={self.final_kl:g} is above desired_kl={self.desired_kl:g}; lower it, or use 0 for none"
             )
+        if self.self_play and self.noise_correlation:
+            raise ValueError(
+                f"self_play={self.self_play:g} with noise_correlation={self.noise_correlation:g}: past policies "
+                "act with new noise in each step; use noise_correlation=0"
+            )
+        if self.team_value and self.clip_value_loss:
+            raise ValueError(
+                "team_value=true with clip_value_loss=true: the value of a team is not what the critic says for an "
+                "agent; leave one of them out"
+            )
         for agent, name in self.policies.items():
             if not isinstance(name, str) or not name.isidentifier():
                 raise ValueError(f"policies.{agent}={name!r} is no name; use letters, digits and _")

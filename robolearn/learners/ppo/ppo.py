@@ -77,10 +77,14 @@ def gae(
     return advantage, advantage + value
 
 
+TOGETHER = "task.ends_together=true (of a RoboLearn task: ends_together = True in its class)"
+"""What makes all agents of a world end at once, for messages."""
+
+
 def _require_fit(config: PPOConfig) -> None:
     """Raise ConfigError for settings that do not work where some steps are not the policy's, see `StepResult.valid`."""
     where = "in these environments a reset takes a separate step, or an agent may end before others, and"
-    how = "use same-step autoreset, task.ends_together=true where agents end together, or"
+    how = f"use same-step autoreset, {TOGETHER} where agents end together, or"
     if config.rnn != "none":
         raise ConfigError(
             f"learner.rnn={config.rnn}: {where} the recurrent state would be updated there; {how} learner.rnn=none"
@@ -106,7 +110,7 @@ def _team_of(env: LearnerEnv) -> int:
     if env.resets_take_a_step:
         raise ConfigError(
             "learner.team_value=true: an agent may end before others here, and has no value from then on; use "
-            "task.ends_together=true where agents end together, or leave learner.team_value out"
+            f"{TOGETHER} where agents end together, or leave learner.team_value out"
         )
     return agents
 
@@ -129,7 +133,8 @@ class PPO:
         self._team = _team_of(env) if config.team_value else 1
         self.self_play = self_play_of(env, config, seed, shards, config.rnn, config.preferences)
         """Past policies as opponents; None without any, see `SelfPlayConfig`."""
-        whole, env = env, env if self.self_play is None else self.self_play.around(env)
+        whole = getattr(env, "whole", env)
+        env = env if self.self_play is None else self.self_play.around(env)
         self.random = Random(shards.seeds(seed), self.device)
         hidden = (*config.actor_hidden, *config.critic_hidden)
         hidden += config.estimator_hidden if config.estimated_groups else ()
@@ -238,13 +243,14 @@ class PPO:
 
     def _iterate(self, env: LearnerEnv) -> Report:
         self.timers.start()
-        if self.self_play is not None:
-            env = self.self_play.begun(env)
         self.collect(env)
         return self.learn(env)
 
     def learn(self, env: LearnerEnv) -> Report:
         """Learn from the batch that was collected in `env`; the second half of `iterate`."""
+        if self.batch.valid is not None and self.shards.single and not bool(self.batch.valid.any()):
+            # All agents of this policy had ended before, and their worlds went on.
+            return Report(0, {}, env.drain(), self.timers.read())
         with self.timers("learn"):
             if self.preferences is not None:
                 self.preferences.relabel(self.batch)
@@ -315,6 +321,8 @@ class PPO:
 
     def collect(self, env: LearnerEnv) -> None:
         """Fill `batch` with the next T steps and the observations after them."""
+        if self.self_play is not None:
+            env = self.self_play.begun(env)
         if isinstance(env, BatchSource):
             # Also the state of the generator: an actor without lag continues the same random numbers.
             weights = {"actor": self.actor.state_dict(), "random": self.random.state()}

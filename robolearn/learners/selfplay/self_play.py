@@ -81,6 +81,11 @@ def self_play_of(
     name = type(env.task).__name__
     if env.agents != 2:
         raise ConfigError(f"{where}: {name} has {env.agents} agent{'s'[: env.agents > 1]}, not two; {none}")
+    if env.resets_take_a_step:
+        raise ConfigError(
+            f"{where}: the agents of {name} end one by one, and a game ends for both; use ends_together = True in the "
+            f"task, or {none}"
+        )
     if WON not in env.task.metrics(env.backend.state, env.ctx):
         raise ConfigError(
             f"{where}: {name} has no metric {WON!r}, the score of finished games (1, 0.5 or 0); add it, or {none}"

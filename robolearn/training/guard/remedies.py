@@ -101,10 +101,16 @@ def _smaller_steps(run: Config, healthy: Path | None) -> Remedy:
     if getattr(learner, "reference", None):
         words.append(f"learner.reference_coef={2 * learner.reference_coef:.6g}")
         why += ", nearer to the reference"
-    elif healthy is not None and hasattr(learner, "reference") and getattr(learner, "rnn", "") == "none":
+    elif healthy is not None and _takes_reference(learner):
         words += [f"learner.reference={str(healthy)!r}", f"learner.reference_coef={NEAR:g}"]
         why += ", near the healthy policy"
     return Remedy(words, why)
+
+
+def _takes_reference(learner: Any) -> bool:
+    """Whether a checkpoint of the run can be the reference of its learner: of one policy, without recurrent layers."""
+    alone = not getattr(learner, "policies", None) and getattr(learner, "rnn", "") == "none"
+    return alone and hasattr(learner, "reference")
 
 
 def scaled(
@@ -112,16 +118,18 @@ def scaled(
 ) -> dict[str, float]:
     """What a checkpoint of iteration `target` holds of settings that learning adapts, by as much smaller or larger as
     they have become since it was kept: by the change of these `words`, and by those of earlier `decisions`."""
-    out = {}
+    out: dict[str, float] = {}
     for name, factor in (("learning_rate", 0.5), ("reference_coef", 2.0)):
         key = f"learner.{name}="
-        if name in content and any(word.startswith(key) for word in words):
+        # Of several policies, each has its own, after its name and a dot.
+        kept = [entry for entry in content if entry.rpartition(".")[2] == name]
+        if kept and any(word.startswith(key) for word in words):
             earlier = [
                 each
                 for each in decisions
                 if each["back_to"] >= target and any(word.startswith(key) for word in each["changes"])
             ]
-            out[name] = content[name] * factor ** (1 + len(earlier))
+            out |= {entry: content[entry] * factor ** (1 + len(earlier)) for entry in kept}
     return out
 
 
