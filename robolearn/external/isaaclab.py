@@ -159,7 +159,7 @@ class IsaacLabTask(TensorTask):
 
 @dataclass
 class IsaacLabAgentsTask(IsaacLabTask):
-    """A registered Isaac Lab task of several agents, which share one policy."""
+    """A registered Isaac Lab task of several agents."""
 
     several: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""The door to PettingZoo: environments of several agents with Box spaces, which share one policy.
+"""The door to PettingZoo: environments of several agents with Box spaces.
 
 `pettingzoo_ids.py` finds the environment that an ID names.
 """
@@ -35,7 +35,7 @@ from robolearn.tasks.mdp.task import Ratio
 
 @dataclass
 class PettingZooTask(ExternalTask):
-    """A PettingZoo environment, whose agents share one policy."""
+    """A PettingZoo environment."""
 
     door: ClassVar[str] = "pettingzoo"
     found: ClassVar[Any] = None

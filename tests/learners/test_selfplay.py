@@ -288,3 +288,8 @@ def test_what_self_play_does_not_work_with_is_refused_by_name(words, named, tmp_
     assert main(["train", *words, "num_envs=16", f"output={run}"]) == 2
     assert named in capsys.readouterr().err
     assert not run.exists()
+
+
+def test_self_play_is_measured_by_bench(capsys):
+    small = ["num_envs=4", "torch_threads=1", "learner.num_steps=4", "--rounds", "1", "--warmup", "0"]
+    assert main(["bench", "task=sumo", *small]) == 0
