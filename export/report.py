@@ -123,7 +123,8 @@ def head(out: Export, title: str, answers: Sequence[Sequence[str]]) -> list[str]
     """Title, origin of the policy, and the answers in short."""
     run, graph = out.manifest["run"], out.manifest["controller"]
     versions = [f"{name} {said}" for name, said in run.get("versions", {}).items() if name != "robolearn"]
-    facts = [f"iteration {run['iteration']}, seed {run['seed']}", run.get("exported_at", "")[:10]]
+    policy = f"policy {run['policy']}" if "policy" in run else ""
+    facts = [policy, f"iteration {run['iteration']}, seed {run['seed']}", run.get("exported_at", "")[:10]]
     facts += [run.get("machine", ""), ", ".join(versions), f"{graph['precision']} at {rate(out):g} Hz"]
     facts.append(f"ONNX file `{graph['sha256'][:12]}` (sha256)")
     changed = ", ".join(f"`{word}`" for word in run.get("overrides", []))

@@ -16,6 +16,13 @@ DIRECTIONS = ("forward", "backward", "left", "right", "up", "down")
 """Ends of the base's axes x, y, z, in pairs: x forward, y left, z up."""
 
 
+def part_entry(robot: Robot) -> dict[str, Any]:
+    """Of a part of a robot: the whole robot's name, and the name there of each of its joints."""
+    part = robot.part
+    assert part is not None
+    return {"robot": part.whole.name, "joints": {name: part.prefix + name for name in robot.joints}}
+
+
 def joint_facts(robot: Robot) -> dict[str, dict[str, Any]]:
     """What the contract does not hold of each joint, by name.
 

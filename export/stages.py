@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import platform
 import shutil
@@ -19,6 +20,7 @@ from torch import nn
 from robolearn import config as configuration
 from robolearn.config.run_config import Config
 from robolearn.core.contract import Contract, contract_of
+from robolearn.envs.robot import Robot
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, MissingError, RunFailed, printable
 from robolearn.export import bundle as bundles
@@ -36,7 +38,7 @@ from robolearn.export.onnx.reference import ReferenceSession, TorchSession
 from robolearn.export.record import Recording, on_robot, record
 from robolearn.export.report import STAYS_UP, report, write_report
 from robolearn.export.request import Checked, Request, check_request, require_same
-from robolearn.export.robot_model import base_facts, bundle_model, joint_facts
+from robolearn.export.robot_model import base_facts, bundle_model, joint_facts, part_entry
 from robolearn.export.target import ExportTarget
 from robolearn.learners.policy import Act, Policy, PolicyRunner
 from robolearn.runtime.bundle import Bundle
@@ -231,6 +233,7 @@ def _export(checked: Checked) -> int:
                 "ONNX Runtime computes fp16 in float32 on most CPUs: parity was checked in real half precision by "
                 "ONNX's reference evaluator; ONNX Runtime ran in the closed loop."
             )
+        out.warnings += getattr(trial, "warnings", [])
         for built in sessions:
             out.warnings += getattr(built, "warnings", [])
         _show_latency(out)
@@ -264,6 +267,8 @@ class RobotTrial:
         self.checked, self.act, self.config = checked, act, on_robot(checked.found.config)
         self.driven = team.driven(checked.found, checked.policy)
         """Which robots have the exported policy; None: all."""
+        self.parts: dict[str, Robot] = {}
+        """Of a task whose agents are parts of a robot, those that have it, by agent."""
 
     def contract(self) -> Contract:
         """The policy's contract.
@@ -287,7 +292,29 @@ class RobotTrial:
             "command_ranges": ranges_of(self.checked.trained),
             "base": base_facts(controller.robot),
             "joints": joint_facts(controller.robot),
+            **(
+                {"parts": {name: part_entry(robot) for name, robot in self.parts.items()}}
+                if self.parts
+                else {}
+            ),
         }
+
+    @property
+    def warnings(self) -> list[str]:
+        """Lines for the report: which parts of the robot the bundle is for, and which of them its model is not of."""
+        lines = []
+        for name, robot in self.parts.items():
+            assert robot.part is not None
+            named = ", ".join(f"{joint} is {robot.part.prefix}{joint}" for joint in robot.joints)
+            lines.append(f"The agent {name} is a part of {robot.part.whole.name}: {named}.")
+        for shown, other in itertools.pairwise(self.parts):
+            if joint_facts(self.parts[shown]) != joint_facts(self.parts[other]):
+                lines.append(
+                    f"robot.xml and the directions of the joints are those of {next(iter(self.parts))}, and those of "
+                    f"{other} differ from {shown}'s: look them up in the robot's file, or train a policy for each "
+                    "(learner.policies)."
+                )
+        return lines
 
     def write(self, folder: Path, controller: Exportable) -> None:
         """Write the robot's model and, where something can draw, a picture of its home pose."""
@@ -312,7 +339,13 @@ class RobotTrial:
         """
         env = make_env(self.config, num_envs=1, rank=NEVER_TRAINED)
         try:
-            return Controller(env, network, recurrent)
+            made = Controller(env, network, recurrent)
+            agents = team.agents_of(self.checked.found, self.checked.policy) or env.agent_names
+            robots = {name: env.scene.robots[name] for name in agents}
+            self.parts = {name: robot for name, robot in robots.items() if robot.part is not None}
+            if robots:  # the model and the facts in the bundle are those of its own robot
+                made.robot = next(iter(robots.values()))
+            return made
         finally:
             env.close()
 

@@ -54,6 +54,14 @@ def require_policy(found: Run, name: str | None) -> str | None:
     return name
 
 
+def agents_of(found: Run, name: str | None) -> list[str]:
+    """The agents that have the policy of that name; none where all share one."""
+    team = of(found)
+    if team is None or name is None:
+        return []
+    return [agent for agent, policy in team.of_agents.items() if policy == name]
+
+
 def driven(found: Run, name: str | None) -> Callable[[int], np.ndarray] | None:
     """The number of simulated agents N -> which have the policy of that name, (N,) bool; None: all."""
     team = of(found)
