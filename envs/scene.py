@@ -185,7 +185,11 @@ class Scene:
                 self.known(what, name)
         for name, frames in self.frames.items():
             _require_names(f"scene: frames.{name}", frames)
-        for name in self.places:
+        for name, place in self.places.items():
+            if not isinstance(place, Place):
+                raise ConfigError(
+                    f"scene: places.{name} is {place!r}; it takes a Place((x, y, z), (w, x, y, z))"
+                )
             if isinstance(self.entities[name], Object):
                 raise ConfigError(f"scene: places has {name}, an object, which has a position of its own")
             if self.robots[name].part is not None:

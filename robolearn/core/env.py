@@ -25,7 +25,7 @@ from robolearn.core.noise import ObservationNoise
 from robolearn.core.rows import Rows, without
 from robolearn.core.shards import ONE, Shards
 from robolearn.core.step_result import StepResult as StepResult
-from robolearn.core.task_check import check_backend, check_parts, draw, initial_values, takes_rows
+from robolearn.core.task_check import check_backend, check_parts, draw, initial_values, takes_rows, tried
 from robolearn.core.threads import step_threads
 from robolearn.envs.agents import AgentBackend
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend, require_features
@@ -537,7 +537,7 @@ class Env:
         )
         self.state.episode = env_state.where(mask, new, old)
         with torch.no_grad():  # no gradient flows from an initial state to the episode before
-            initial = task.initial_state(n, self.ctx, self.random)
+            initial = tried("initial_state()", task.initial_state, n, self.ctx, self.random)
         for label, value in initial_values(initial, self.backend.state, n, task.agents):
             self._finite.look(value, [label] * value.shape[-1], "initial state")
         return initial

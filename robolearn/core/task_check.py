@@ -60,31 +60,31 @@ def check_parts(
         ("termination", task.termination_terms(), torch.bool),
     ):
         for name, term in terms.items():
-            value = _tried(f"{kind} {name!r}", term, state, ctx)
+            value = tried(f"{kind} {name!r}", term, state, ctx)
             require_shape(f"{kind} {name!r}", value, (n,), "one number an environment")
             if dtype is not None and value.dtype != dtype:
                 raise ConfigError(
                     f"{kind} {name!r} returns {value.dtype}, and must return {dtype}: compare it"
                 )
-    for name, value in _tried("metrics()", task.metrics, state, ctx).items():
+    for name, value in tried("metrics()", task.metrics, state, ctx).items():
         for part in value if isinstance(value, Ratio) else (value,):
             require_shape(f"metric {name!r}", part, (n,), "one number an environment")
-    following = _tried("advance()", task.advance, state, ctx)
+    following = tried("advance()", task.advance, state, ctx)
     _require_same_tree("task state", "task_state() and advance()", state, ctx.task_state, following)
     never = torch.zeros(n, dtype=torch.bool, device=device)
-    following = _tried("advance_per_env()", task.advance_per_env, state, ctx, never)
+    following = tried("advance_per_env()", task.advance_per_env, state, ctx, never)
     _require_same_tree(
         "per-env state", "per_env_state() and advance_per_env()", state, ctx.per_env_state, following
     )
     _check_commands(task, state, ctx)
     shape = (n, num_actions)
-    targets = _tried("joint_targets()", task.joint_targets, torch.zeros(shape, device=device), ctx)
+    targets = tried("joint_targets()", task.joint_targets, torch.zeros(shape, device=device), ctx)
     require_shape("joint_targets()", targets, shape, "one an actuator")
     columns: dict[str, list[tuple[Observation, int]]] = {}
     for group in task.observations:
         columns[group] = []
         for item in task.items(group):
-            value = _tried(f"observation {item.name!r}", item.compute, state, ctx)
+            value = tried(f"observation {item.name!r}", item.compute, state, ctx)
             width = value.shape[1] if isinstance(value, Tensor) and value.dim() == 2 else 1
             require_shape(
                 f"{group} observation {item.name!r}", value, (n, width), "columns, even if only one"
@@ -103,7 +103,7 @@ def draw(commands: Command, n: int, random: Random) -> Drawn:
     Raises:
         ConfigError: `sample` raises, or returns something else.
     """
-    drawn = _tried("commands.sample()", commands.sample, n, random)
+    drawn = tried("commands.sample()", commands.sample, n, random)
     if not isinstance(drawn, Drawn):
         raise ConfigError(
             "commands.sample() must return robolearn.tasks.mdp.commands.Drawn(values, seconds, aim)"
@@ -123,7 +123,7 @@ def _check_commands(task: Task, state: State, ctx: Context) -> None:
     for name, value in aim.items():
         if not isinstance(value, Tensor) or value.shape[:1] != (n,):
             raise ConfigError(f"commands.sample(): aim {name!r} must be a tensor ({n}, ...)")
-    following = _tried("commands.follow()", commands.follow, values, aim, state, ctx)
+    following = tried("commands.follow()", commands.follow, values, aim, state, ctx)
     require_shape("commands.follow()", following, shape, meaning)
 
 
@@ -211,7 +211,7 @@ def _require_same_tree(
             )
 
 
-def _tried(what: str, function: Any, *arguments: Any) -> Any:
+def tried(what: str, function: Any, *arguments: Any) -> Any:
     """Call a part of a task for the first time.
 
     Raises:
@@ -248,6 +248,9 @@ def initial_values(
         raise ConfigError(
             f"initial_state() leaves out the agent {missing[0]!r}; give the states of {', '.join(agents)} by name"
         )
+    rows = "a row an environment" + (
+        f", {len(agents)} a world, one for each agent" if len(agents) > 1 else ""
+    )
     for entity, start in given.items():
         joints = state.entities[entity].joint_pos.shape[1]
         widths = {"base_quat": 4, "joint_pos": joints, "joint_vel": joints}
@@ -255,5 +258,5 @@ def initial_values(
         if not isinstance(start, InitialState):
             raise ConfigError(f"{what} is {start!r:.80}; it must be a robolearn.envs.state.InitialState")
         for name, value in vars(start).items():
-            require_shape(f"{what}.{name}", value, (num_envs, widths.get(name, 3)), "a row an environment")
+            require_shape(f"{what}.{name}", value, (num_envs, widths.get(name, 3)), rows)
             yield (name if entity == ROBOT else f"{entity}.{name}"), value

@@ -14,6 +14,7 @@ from robolearn.config.run_config import EXTERNAL, Config
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.shards import ONE, Shards
+from robolearn.core.task_check import tried
 from robolearn.envs.backend import Backend, require_features
 from robolearn.envs.mjcf import build_model
 from robolearn.envs.randomize import parameters
@@ -150,9 +151,9 @@ def make_scene(run: Config, robot: Robot) -> Scene:
     """The scene of a configuration's task with this robot, and with the parts that `task.randomize` names.
 
     Raises:
-        ConfigError: a name in it does not exist.
+        ConfigError: a name in it does not exist, or making it raises.
     """
-    scene = run.task.scene(robot)
+    scene = tried("scene()", run.task.scene, robot)
     if not isinstance(scene, Scene) or ROBOT not in scene.robots:
         raise ConfigError(
             f"task={run.task_name}: scene() must return a robolearn.envs.scene.Scene with a robot named {ROBOT!r}"

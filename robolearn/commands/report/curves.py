@@ -196,8 +196,16 @@ def curricula(run: RunData) -> Section:
 
 def losses(run: RunData) -> Section:
     """The learner's numbers."""
-    figures = [single(run, name) for name in run.columns if name.startswith("loss/")]
-    return Section("losses", "Losses", [Plots(figures, small=True)] if figures else [])
+    # Of several policies, each has its own after the name: kl of front.
+    figures = []
+    for name in (name for name in run.columns if name.startswith("loss/")):
+        head, policy = name.rsplit("/", 1) if name.count("/") > 1 else (name, "")
+        figures.append(single(run, name, f"{word(head)} of {policy}" if policy else ""))
+    blocks: list[Any] = [Plots(figures, small=True)] if figures else []
+    rated = [
+        single(run, name, f"self-play: {word(name)}") for name in run.columns if name.startswith("selfplay/")
+    ]
+    return Section("losses", "Losses", [*([Plots(rated)] if rated else []), *blocks])
 
 
 def times(run: RunData) -> Section:

@@ -130,7 +130,8 @@ def read(run: str | None) -> RunData:
     for path in _files(out.output, ".xml"):
         if (cases := junit(path)) is not None:
             out.suites[str(path.relative_to(out.output))] = cases
-    for manifest in sorted((out.output / "export").glob("*/manifest.json")):
+    exported = out.output / "export"
+    for manifest in sorted([*exported.glob("*/manifest.json"), *exported.glob("*/*/manifest.json")]):
         out.bundles.append(_bundle(manifest.parent, out))
     videos = [path for path in (out.output / "play.mp4", *sorted(out.output.glob("*.mp4"))) if path.is_file()]
     out.video = videos[0] if videos else None

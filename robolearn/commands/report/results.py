@@ -229,9 +229,10 @@ def _bundle(bundle: Bundle) -> list[Any]:
             ),
         )
     )
-    blocks: list[Any] = [
-        Text(f"{about}. Details: {bundle.path}/REPORT.md", heading=f"export target {bundle.path.name}")
-    ]
+    heading = f"export target {bundle.path.name}"
+    if "policy" in made:  # the bundles of a team are in a folder for the target
+        heading = f"export target {bundle.path.parent.name}, policy {made['policy']}"
+    blocks: list[Any] = [Text(f"{about}. Details: {bundle.path}/REPORT.md", heading=heading)]
     if bundle.answers:
         head, *rows = [[_plain(cell) for cell in row] for row in bundle.answers]
         blocks.append(Table(head, rows))
