@@ -304,11 +304,11 @@ BUILT_NAMES |= {"policy.engine", "policy.engine.json"}  # of bundles of schema 1
 """Names that runtime.py adds on the robot's computer."""
 
 
-def require_replaceable(folder: Path) -> None:
-    """Refuse a place for a bundle that holds anything else than a bundle.
+def is_free(folder: Path) -> bool:
+    """Whether a place for results is free: there is no folder, or an empty one.
 
     Raises:
-        ConfigError: it is a file, a link, the working directory, or a folder with other files.
+        ConfigError: it is a file, a link, or the working directory.
     """
     shown = quote(str(folder), 120)
     if folder.absolute() == Path.cwd():
@@ -317,7 +317,17 @@ def require_replaceable(folder: Path) -> None:
         )
     if not folder.name or folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise ConfigError(f"cannot write {shown}: it is not a plain folder; name another with --output")
-    if not folder.is_dir() or not any(folder.iterdir()):
+    return not folder.is_dir() or not any(folder.iterdir())
+
+
+def require_replaceable(folder: Path) -> None:
+    """Refuse a place for a bundle that holds anything else than a bundle.
+
+    Raises:
+        ConfigError: it is a file, a link, the working directory, or a folder with other files.
+    """
+    shown = quote(str(folder), 120)
+    if is_free(folder):
         return
     others = sorted({path.name for path in folder.iterdir()} - BUNDLE_NAMES - BUILT_NAMES)
     try:

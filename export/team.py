@@ -102,11 +102,7 @@ def require_replaceable(folder: Path) -> None:
         ConfigError: it is a file, a link, or a folder with other files.
     """
     shown = quote(str(folder), 120)
-    if folder.absolute() == Path.cwd():
-        raise ConfigError(f"cannot write {shown}: it is the current directory; name another with --output")
-    if not folder.name or folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise ConfigError(f"cannot write {shown}: it is not a plain folder; name another with --output")
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if bundles.is_free(folder):
         return
     try:
         names = set(json.loads((folder / FILE).read_text(encoding="utf-8"))["policies"])

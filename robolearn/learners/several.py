@@ -19,20 +19,19 @@ from robolearn.core.shards import ONE, Shards
 from robolearn.core.step_result import StepResult
 from robolearn.core.threads import one_thread
 from robolearn.core.timers import Timers
-from robolearn.envs.backend import Capabilities
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
 from robolearn.learners.learner import Report
 from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.ppo import PPO
+from robolearn.learners.rows import RowsOfEnv
 from robolearn.learners.team import Team, places, put_rows, rows_of
-from robolearn.tasks.mdp.symmetry import Symmetry
 
 OF_ROWS = ("random", "noise", "memory")
 """Keys of a learner's state that belong to the rows that it learned from."""
 
 
-class AgentRows:
+class AgentRows(RowsOfEnv):
     """The environments of some of the agents of each world, for the learner of their policy.
 
     It cannot be stepped or reset alone: `Several` does that for all agents together.
@@ -48,48 +47,14 @@ class AgentRows:
             mine: places of those to choose, 0 to K - 1.
             drain: the same for each policy in one iteration.
         """
-        self._drain = drain
-        self.env, self.all_agents, self.mine = env, agents, list(mine)
-        self.whole = getattr(env, "whole", env)
+        super().__init__(env, env.num_envs // agents * len(mine))
+        self._drain, self.all_agents, self.mine = drain, agents, list(mine)
         self.agents = len(self.mine)
         """Agents of a world that have this policy."""
-        self.num_envs = env.num_envs // agents * self.agents
-        self.num_actions, self.device, self.gradients = env.num_actions, env.device, env.gradients
-        self.resets_take_a_step, self.dt = env.resets_take_a_step, env.dt
-        self.max_episode_steps = env.max_episode_steps
 
     def rows(self, tensor: Tensor) -> Tensor:
-        """Those of these agents, (n, ...), of a row for each agent, (N, ...)."""
+        """Those of these agents."""
         return rows_of(tensor, self.all_agents, self.mine)
-
-    @property
-    def observations(self) -> dict[str, Tensor]:
-        """See `LearnerEnv.observations`."""
-        return {name: self.rows(obs) for name, obs in self.env.observations.items()}
-
-    @property
-    def episode_step(self) -> Tensor:
-        """See `LearnerEnv.episode_step`."""
-        return self.rows(self.env.episode_step)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See `LearnerEnv.capabilities`."""
-        return self.env.capabilities
-
-    def of(self, result: StepResult) -> StepResult:
-        """What these agents see of a step of all."""
-        rows = self.rows
-        return StepResult(
-            {name: rows(obs) for name, obs in result.observations.items()},
-            rows(result.reward),
-            rows(result.terminated),
-            rows(result.truncated),
-            {name: rows(obs) for name, obs in result.terminal_observations.items()},
-            rows(result.diverged),
-            None if result.valid is None else rows(result.valid),
-            None if result.exogenous is None else rows(result.exogenous),
-        )
 
     def reset(self, stagger: bool = False) -> dict[str, Tensor]:
         """Nothing is reset: `Several` begins for all agents."""
@@ -99,32 +64,9 @@ class AgentRows:
         """Refused."""
         raise AssertionError("the agents of a world step together")
 
-    def check(self) -> None:
-        """See `LearnerEnv.check`."""
-        self.env.check()
-
     def drain(self) -> dict[str, float]:
-        """The means of all agents, see `LearnerEnv.drain`."""
+        """The means of all agents, drained once."""
         return self._drain()
-
-    def symmetry(self) -> Symmetry | None:
-        """See `LearnerEnv.symmetry`."""
-        return self.env.symmetry()
-
-    def detach(self) -> None:
-        """See `LearnerEnv.detach`."""
-        self.env.detach()
-
-    def snapshot(self) -> dict[str, Any]:
-        """Refused."""
-        raise AssertionError("the simulation is of all agents")
-
-    def restore(self, snapshot: dict[str, Any], source_rows: Tensor | None = None) -> None:
-        """Refused."""
-        raise AssertionError("the simulation is of all agents")
-
-    def close(self) -> None:
-        """Nothing to free."""
 
 
 class Several:
@@ -280,7 +222,7 @@ def _seed(seed: int, number: int) -> int:
 
 
 def _joined(reports: Mapping[str, Report], drained: dict[str, float], seconds: dict[str, float]) -> Report:
-    """One report: losses are means over the policies, and those of each under `NAME/`, as `policy.NAME/`."""
+    """One report: losses are means over the policies, and those of each after a slash and its name, as `kl/front`."""
     losses: dict[str, float] = {}
     for key in dict.fromkeys(key for report in reports.values() for key in report.losses):
         values = [report.losses[key] for report in reports.values() if key in report.losses]

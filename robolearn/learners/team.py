@@ -37,11 +37,18 @@ class Team:
             ConfigError: one of them is damaged.
         """
         entry = content["policy"]
+        named, of_agents = entry.get("policies"), entry["agents"]
+        if not (
+            isinstance(named, dict) and isinstance(of_agents, dict) and set(of_agents.values()) == set(named)
+        ):
+            raise ConfigError(
+                f"{where} holds several policies that cannot be read: agents and policies do not fit"
+            )
         policies = {
             name: Policy.from_checkpoint({"policy": each}, f"{where}, policy {name},")
-            for name, each in entry["policies"].items()
+            for name, each in named.items()
         }
-        return cls(policies, entry["agents"])
+        return cls(policies, of_agents)
 
     def entry(self) -> dict[str, Any]:
         """What a checkpoint saves of these policies: plain values and tensors, not copied."""

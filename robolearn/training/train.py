@@ -31,6 +31,7 @@ from robolearn.core.threads import usable_cores
 from robolearn.errors import ConfigError, tell_line
 from robolearn.files import locked, replacing
 from robolearn.learners.learner import Learner, Report
+from robolearn.learners.ppo.ppo import PPO
 from robolearn.learners.several import Several
 from robolearn.training import checkpoint, replay
 from robolearn.training.asynchronous.pool import Stopped
@@ -378,6 +379,11 @@ def make_learner(run: Config, env: LearnerEnv, shards: Shards = ONE) -> Learner:
     """
     cls = registry.load("learners", run.learner_name)
     if getattr(run.learner, "policies", None):
+        if cls is not PPO:
+            raise ConfigError(
+                f"learner.policies with learner={run.learner_name}: only learner=ppo trains several policies; leave "
+                "learner.policies out"
+            )
         cls = Several
     for need in sorted(cls.requires):
         if not getattr(env.capabilities, need):

@@ -363,3 +363,22 @@ def test_a_reference_with_other_units_is_refused_with_several_policies_too(tmp_p
     words = [*TINY, TWO, f"learner.reference={folder}", "task.drive_scale=2", f"output={tmp_path / 'run'}"]
     assert main(["train", *words]) == 2
     assert "scale" in capsys.readouterr().err
+
+
+def test_a_checkpoint_whose_agents_and_policies_do_not_fit_is_refused_by_name(trained, tmp_path, capsys):
+    run = shutil.copytree(trained, tmp_path / "run")
+    content = checkpoint.load(run / "latest.pt")
+    del content["policy"]["policies"]["back"]
+    torch.save(content, run / "latest.pt")
+    assert main(["eval", str(run), "--episodes", "4"]) == 2
+    assert "policies" in capsys.readouterr().err
+
+
+class Mine(PPO):
+    """An algorithm of a user's own, of which `learner.policies` would make plain PPO."""
+
+
+def test_several_policies_of_another_learner_are_refused_by_name(tmp_path, capsys):
+    words = [*TINY, f"learner={__file__}:Mine", TWO, f"output={tmp_path / 'run'}"]
+    assert main(["train", *words]) == 2
+    assert "learner.policies" in capsys.readouterr().err
