@@ -168,6 +168,12 @@ def _train(
         if start >= run.max_iterations:  # a rank was lost while it was being saved
             record.describe()
             checkpoint.save(folder, start, learner, env, infos, world)
+        # A signal may have arrived while ranks came and went; another rank may have saved, and ended.
+        if world.member is not None and world.agree(bool(signals), [])[0]:
+            if start > world.share(_saved_at(folder) if world.writes else 0)[0]:
+                record.describe()
+                checkpoint.save(folder, start, learner, env, infos, world)
+            raise KeyboardInterrupt
         if isinstance(env, RemoteEnvs):
             env.launch(folder, start, learner, tell_line, lambda: bool(signals))
         saved = start
@@ -349,6 +355,12 @@ def _begun(run: Config, held: ExitStack, back: Healthy | None) -> tuple[Path | N
     content = checkpoint.load(path)
     checkpoint.require_newest(folder, content)
     return folder, content
+
+
+def _saved_at(folder: Path) -> int:
+    """The iteration of the newest checkpoint in a run folder; 0 without one."""
+    latest = folder / checkpoint.LATEST
+    return int(checkpoint.load(latest)["iter"]) if latest.exists() else 0
 
 
 def _iterate(

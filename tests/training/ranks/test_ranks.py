@@ -218,6 +218,51 @@ def test_sigterm_saves_one_checkpoint_from_which_the_run_goes_on_exactly(how, tm
     assert f"resumed at iteration {reached}, exactly" in said(tmp_path / "more")
 
 
+LATE = """
+import os, pathlib, time
+from robolearn.tasks.cartpole import CartpoleBalance
+
+def wait(name):
+    while not pathlib.Path(os.environ[name]).exists():
+        time.sleep(0.05)
+
+if os.environ.get("RANK") == "1":
+    wait("JOINS")
+
+class Late(CartpoleBalance):
+    calls = 0
+
+    def reward_terms(self):
+        name, term = next(iter(super().reward_terms().items()))
+        def late(state, ctx):
+            Late.calls += 1
+            if os.environ.get("RANK") == "0" and Late.calls > 60:
+                wait("GOES_ON")
+            return term(state, ctx)
+        return {**super().reward_terms(), name: late}
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_joins_while_the_run_is_told_to_stop_trains_no_further(tmp_path, monkeypatch):
+    pytest.importorskip("torchft")
+    joins, goes_on = tmp_path / "joins", tmp_path / "goes_on"
+    monkeypatch.setenv("JOINS", str(joins))
+    monkeypatch.setenv("GOES_ON", str(goes_on))
+    (tmp_path / "late.py").write_text(LATE)
+    words = [f"task={tmp_path / 'late.py'}:Late", *TINY[1:], "max_iterations=100000", "ranks=2", TAKEOVER]
+    launcher = start(tmp_path / "run", *words)
+    until(lambda: iterations(tmp_path / "run") > 2)  # rank 0, alone
+    joins.touch()
+    time.sleep(10)  # rank 1 comes, and waits for the end of rank 0's iteration
+    launcher.terminate()
+    time.sleep(1)
+    goes_on.touch()
+    assert launcher.wait(timeout=120) == 130
+    (only,) = (tmp_path / "run" / "checkpoints").iterdir()
+    assert only.stem == f"iteration_{iterations(tmp_path / 'run'):06d}"
+
+
 @pytest.mark.slow
 def test_under_torchrun_a_killed_rank_changes_no_bit(tmp_path):
     words = [*TINY, "max_iterations=120", "output=run"]
