@@ -174,6 +174,7 @@ class Sumo(Task):
         "learner.gamma": 0.99,
         "learner.self_play": 0.5,
         "learner.pool_interval": 10,
+        "learner.mean_opponents": 0.5,
         "learner.actor_hidden": (128, 128),
         "learner.critic_hidden": (256, 128),
     }

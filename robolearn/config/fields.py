@@ -203,9 +203,11 @@ def _apply_dict(
     if update is KEEP:
         update = {}
     elif not isinstance(update, Mapping):
+        if not valid and "example" in meta:
+            raise ConfigError(f"{where} takes names with a value each: {where}={meta['example']}")
         example = next(iter(valid), "KEY")
         raise ConfigError(f"{where} holds {listing(valid)}, set one by one: {where}.{example}=VALUE")
-    elif not update and not whole:
+    elif not update and not whole and present:
         example = next(iter(valid), "KEY")
         raise ConfigError(
             f"{where}={{}} changes nothing: dictionaries are merged; set single keys, such as {where}.{example}=0"

@@ -301,6 +301,8 @@ class Task:
             raise ValueError(f'agents={names!r} must be a tuple of names of robots, as ("robot", "partner")')
         if len(set(names)) < len(names):
             raise ValueError(f"agents={names!r} has a name twice; each robot acts once")
+        if not isinstance(self.ends_together, bool):
+            raise ValueError(f"ends_together={self.ends_together!r} must be True or False")
         if len(names) > 1 and (self.pushes is not None or self.curricula):
             raise ValueError("agents: a task of several agents has neither pushes nor curricula yet")
 

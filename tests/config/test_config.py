@@ -174,7 +174,7 @@ def test_overrides_change_a_base_configuration(more: str) -> None:
 
 
 def test_without_a_task_the_valid_ones_are_listed() -> None:
-    names = "ant_run, arm_lift, arm_reach, bimanual, carry, cartpole_balance, cartpole_swingup, hopper_run"
+    names = "ant_run, arm_lift, arm_reach, bimanual, carry, cartpole_balance, cartpole_swingup, handover, hopper_run"
     with pytest.raises(ConfigError, match=f"add task=NAME; valid: {names}"):
         config.resolve([])
 

@@ -144,6 +144,29 @@ def test_in_their_rows_the_frozen_policy_acts_with_its_own_noise_and_normalizer(
     assert torch.equal(seen[0][1][own], learner.batch.action[0])
 
 
+def test_in_lanes_of_mean_opponents_there_is_no_noise_and_their_games_move_no_rating(env):
+    learner = PPO(env, replace(SMALL, pool_interval=1000, mean_opponents=0.25), seed=3)
+    play = learner.self_play
+    assert play is not None
+    seen = watched(env)
+    learner.iterate(env)
+    first = PPO(env, SMALL, seed=9).actor
+    first.load_state_dict(dict(play.pool.members[0].weights))
+    rows = play.rows.flatten()
+    obs, action, _ = seen[0]
+    with torch.no_grad():
+        mean = first.mlp(first.obs_normalizer(obs[rows]))
+    close = torch.isclose(action[rows], mean, atol=1e-5).all(dim=1)
+    assert close.nonzero().flatten().tolist() == [3, 7]  # a quarter of eight lanes
+    play._sums.zero_()
+    play._sums[:, NEW, 3] = 4.0  # four wins against one without noise
+    play.finish(1)
+    assert play.rating == 1000.0
+    play._sums[:, NEW, 2] = 4.0  # and against one with noise: 4 x 8 x (1 - 0.5)
+    play.finish(1)
+    assert play.rating == 1016.0
+
+
 @pytest.mark.slow
 def test_a_world_keeps_its_opponent_until_its_episode_ends(env):
     learner = PPO(env, SMALL)

@@ -108,7 +108,9 @@ class PPOConfig(PreferenceConfig, SelfPlayConfig):
     reference_estimator: Literal["exact", "k3"] = "exact"
     """How the divergence is computed. exact: in closed form for Gaussians; k3: estimated from the actions taken, whose
     gradient is on average that of the divergence of the reference from the learned policy, the other way round."""
-    policies: dict[str, str] = field(default_factory=dict, metadata={"open": r"\w+"})
+    policies: dict[str, str] = field(
+        default_factory=dict, metadata={"open": r"\w+", "example": "{robot: a, partner: b}"}
+    )
     """Name of the policy of each agent of a task with several, {robot: a, partner: b}: agents of one name share a
     policy, which learns from them alone. {}: all share one."""
     team_value: bool = False

@@ -16,3 +16,6 @@ class SelfPlayConfig:
     """Past policies that are kept. Of more, those stay that are spread over the whole training."""
     pool_interval: int = field(default=20, metadata={"min": 1, "max": 1_000_000})
     """Iterations after which the current policy joins them."""
+    mean_opponents: float = field(default=0.0, metadata={"min": 0.0, "max": 1.0})
+    """Share of the lanes whose past policies act by their mean actions; in the others they act with the noise that they
+    explored with. Ratings are from the games with noise, unless there are none."""

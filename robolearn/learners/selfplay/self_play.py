@@ -7,7 +7,8 @@ keeps its opponent until its episode ends: a lane holds its former opponent besi
 episode may take, and each row follows the one that its episode began with.
 
 Opponents act with the noise that they explored with: what a rating compares is then the same at all times, and the
-rating of the current policy is the one it joins the pool with.
+rating of the current policy is the one it joins the pool with. In some lanes they act by their mean actions instead,
+because an opponent that stands firm is harder to beat; those games do not count for the rating.
 """
 
 from __future__ import annotations
@@ -124,6 +125,11 @@ class SelfPlay:
         driven[(2 * world + seat).flatten()] = True
         self.own = (~driven).nonzero().squeeze(-1).to(self.device)
         """(N,) rows of the current policy."""
+        firm = round(config.mean_opponents * self.lanes)
+        spread = [(i + 1) * firm // self.lanes > i * firm // self.lanes for i in range(self.lanes)]
+        self._noise = 1.0 - torch.tensor(spread, dtype=torch.float32, device=self.device)
+        """(L,) 0 in lanes without noise."""
+        self._rated = [firm == self.lanes or not without for without in spread]
         self.pool, self.interval = Pool(config.pool_size), config.pool_interval
         self.rating, self.iteration = ANCHOR, 0
         self.random = Random(seed + 1, self.device)
@@ -183,7 +189,8 @@ class SelfPlay:
         (scores, games), self.iteration = self._sums.flatten(1).tolist(), self.iteration + 1
         self._sums.zero_()
         ratings = [rating for _, rating in self._playing]
-        self.rating = updated(self.rating, list(zip(ratings, games, scores, strict=True)))
+        results = zip(ratings, games, scores, 2 * self._rated, strict=True)
+        self.rating = updated(self.rating, [each[:3] for each in results if each[3]])
         if self.iteration % self.interval == 0:
             self.pool.add(self.iteration, self.rating, self._actor.state_dict())
         for lane in range(self.lanes):
@@ -221,9 +228,8 @@ class SelfPlay:
         weights = {f"actor.{name}": stack for name, stack in self._weights.items()}
         with autocast(self.device, self._precision):
             mean, std = vmap(lambda own, seen: functional_call(self._network, own, (seen,)))(weights, twice)
-        action = mean + std[:, None] * self.random.randn(*self._seen.shape[:2], mean.shape[-1]).repeat(
-            2, 1, 1
-        )
+        noise = self._noise[:, None, None] * self.random.randn(*self._seen.shape[:2], mean.shape[-1])
+        action = mean + std[:, None] * noise.repeat(2, 1, 1)
         old, new = action.split(self.lanes)
         return torch.where(self._fresh[..., None], new, old).flatten(0, 1)
 
