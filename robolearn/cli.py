@@ -232,6 +232,12 @@ def play(
         Path | None,
         typer.Option(help="With --video: YAML file with commands: and pushes: to play.", show_default=False),
     ] = None,
+    opponent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN", help="With --video: a run or checkpoint for the other agents.", show_default=False
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -269,6 +275,7 @@ def play(
     run, overrides = split(words)
     if video is None:
         of_videos = {"--seconds": seconds, "--size": size, "--fps": fps, "--script": script}
+        of_videos["--opponent"] = opponent
         for option, value in of_videos.items():
             if value is not None:
                 raise ConfigError(f"{option} is for a video: add --video FILE.mp4")
@@ -296,6 +303,7 @@ def play(
         size=size,
         fps=fps,
         script=script,
+        opponent=opponent,
     )
     return OK
 

@@ -2,8 +2,8 @@
 receiver takes it to its place.
 
 Neither arm knows the other's joints: each knows its own, what its fingers feel, and where a camera sees the bar and the
-other gripper. Some episodes start further along, with the receiver on its way to the bar, with both holding it, or with the receiver alone,
-so that all parts are learned side by side.
+other gripper. Some episodes start further along, with the receiver on its way to the bar, with both holding it, or with
+the receiver alone, so that all parts are learned side by side.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ import torch
 from robolearn.envs.kinematics import inverse
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Contact, Object, Place, Scene
-from robolearn.envs.state import Entity, Initial, InitialState, State, Tensor, quat_rotate, quat_rotate_inverse
+from robolearn.envs.state import (
+    Entity,
+    Initial,
+    InitialState,
+    State,
+    Tensor,
+    quat_rotate,
+    quat_rotate_inverse,
+)
 from robolearn.errors import ConfigError, listing
 from robolearn.tasks.arm_reach import FINGERS, GRIP
 from robolearn.tasks.mdp import manipulation as arm
@@ -32,19 +40,19 @@ from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
 from robolearn.tasks.mdp.task import Ratio, Task
 
 PARTNER, BAR = "partner", "bar"
-APART = 1.1
+APART = 1.06
 """Distance between the bases of the arms [m]; they face each other."""
-LENGTH, EDGE = 0.32, 0.03
+LENGTH, EDGE = 0.26, 0.03
 """Of the bar [m]."""
-MASS = 0.1
+MASS = 0.05
 """Of the bar [kg]."""
-END = 0.11
+END = 0.085
 """Distance from the middle of the bar to where either arm grasps it [m]."""
 PRESSED = 0.5
 """A finger touches the bar where it presses with more than this [N]."""
 GIVEN, MEETING, BOTH, TAKEN = 0, 1, 2, 3
-"""How an episode starts: the giver holds the bar at its own side; it holds it out and the receiver is near; both hold
-it; the receiver does, and the giver's fingers are open."""
+"""How an episode starts: the giver holds the bar and the receiver waits; the receiver is on its way to the bar; both
+hold it; the receiver does, and the giver's fingers are open."""
 ABOVE = 0.12
 """How far above the bar an arm keeps that does not hold it [m]."""
 LAST = 1.0
@@ -111,7 +119,8 @@ def _of(state: State, ctx: Context, giver: bool, function: Any) -> Tensor:
 def forces(state: State, ctx: Context) -> Tensor:
     """What the two fingers of the giver, then those of the receiver, feel of the bar (N, 4) [N]."""
     each = [
-        _of(state, ctx, giver, lambda robot: robot.contacts[BAR].force.norm(dim=-1)) for giver in (True, False)
+        _of(state, ctx, giver, lambda robot: robot.contacts[BAR].force.norm(dim=-1))
+        for giver in (True, False)
     ]
     return torch.cat(each, dim=1)
 
@@ -153,6 +162,16 @@ def approach(state: State, ctx: Context, width: arm.Width) -> Tensor:
 def place(state: State, ctx: Context, width: arm.Width) -> Tensor:
     """Closeness of the bar that was taken to the commanded place (N,); see `manipulation.near`, `width` in [m]."""
     return taken(state, ctx) * arm.near(goal_distance(state, ctx), width)
+
+
+def level(state: State, ctx: Context, width: Annotated[float, {"above": 0.0}]) -> Tensor:
+    """1 with the bar level, 1/2 where the sine of its angle is `width` (N,)."""
+    return 1 / (1 + (_axis(state.entities[BAR])[:, 2] / width).square())
+
+
+def bar_speed(state: State, ctx: Context) -> Tensor:
+    """Squared velocity of the bar (N,) [m^2/s^2]: one that is thrown is not handed over."""
+    return state.entities[BAR].base_lin_vel.square().sum(dim=1)
 
 
 def dropped(state: State, ctx: Context, height: Annotated[float, {"min": 0.0}]) -> Tensor:
@@ -199,7 +218,7 @@ class Handover(Task):
 
     Solved: the metric `handed_over` is at least 0.8: so many of the bars are, on average over the last second of an
     episode, held by the receiver alone and less than 5 cm from the commanded place; one that drops is not. Only
-    episodes that start with the bar at the giver's side count.
+    episodes that start with the receiver waiting count.
     """
 
     robot: str = "arm"
@@ -213,7 +232,7 @@ class Handover(Task):
     start_noise: float = field(default=0.05, metadata={"min": 0.0, "max": 0.2})
     """Largest distance of a joint of the receiver from where it waits, at the start [rad]."""
     meeting_starts: float = field(default=0.25, metadata={"min": 0.0, "max": 1.0})
-    """Share of episodes that start with the bar held out and the receiver on its way to it."""
+    """Share of episodes that start with the receiver on its way to the bar."""
     both_starts: float = field(default=0.15, metadata={"min": 0.0, "max": 1.0})
     """Share of episodes that start with both arms holding the bar."""
     taken_starts: float = field(default=0.1, metadata={"min": 0.0, "max": 1.0})
@@ -243,11 +262,14 @@ class Handover(Task):
             "taken": reward(taken, 4.0),
             "place": reward(place, 6.0, width=0.3),
             "place_exact": reward(place, 6.0, width=0.05),
+            "level": reward(level, 1.0, width=0.2),
+            "lost": reward(Handover.lost, -10.0),
+            "bar_speed": reward(bar_speed, -1.0),
             "action_rate": reward(terms.action_rate, -0.005),
             "joint_speed": reward(arm.joint_speed, -0.01),
         }
     )
-    """Function, weight per second and parameters of each reward."""
+    """Function, weight per second and parameters of each reward; of `lost` the weight is for a whole bar."""
     terminations: dict[str, Termination] = field(
         default_factory=lambda: {"dropped": ends(dropped, height=0.08)}
     )
@@ -261,7 +283,7 @@ class Handover(Task):
         "learner.num_steps": 8,
         "learner.num_epochs": 3,
         "learner.minibatch_size": 2048,
-        "learner.gamma": 0.98,
+        "learner.gamma": 0.99,
         "learner.activation": "relu",
         "learner.desired_kl": 0.03,
         "learner.max_kl": 0.15,
@@ -314,7 +336,12 @@ class Handover(Task):
             self.both_starts + self.taken_starts,
             self.taken_starts,
         )
-        return {"start": sum((drawn < bound).long() for bound in bounds)}
+        return {"start": torch.stack([drawn < bound for bound in bounds]).sum(dim=0)}
+
+    def lost(self, state: State, ctx: Context) -> Tensor:
+        """1 over the control period in which the bar drops (N,) [1/s]."""
+        ended = [term(state, ctx) for term in self.termination_terms().values()]
+        return torch.stack(ended).any(dim=0) / ctx.dt if ended else torch.zeros_like(ctx.episode_time)
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Joint targets (N, A): scale x action, from home [rad], of a finger from one that just holds the bar [m]."""
@@ -330,56 +357,51 @@ class Handover(Task):
         finger, count = robot.per_joint(FINGERS), len(poses["bar"])
         drawn = (random.uniform(0.0, 1.0, num_envs) * count).long().clamp(max=count - 1)
         noise = random.uniform(-self.start_noise, self.start_noise, num_envs, len(robot.home))
-        on_way = random.uniform(0.0, 1.0, num_envs, 1)
+        way, further = random.uniform(0.0, 1.0, num_envs, 1), random.uniform(0.0, 1.0, num_envs, 1)
 
         def at(name: str, fingers: Tensor | float) -> Tensor:
             return torch.where(finger > 0, fingers, poses[name][drawn])
 
-        def above(name: str) -> Tensor:
-            """On the way from the bar to above it, fingers open."""
-            return torch.where(
-                finger > 0, robot.upper, torch.lerp(poses[name][drawn], poses[name + "_above"][drawn], on_way)
-            )
+        def above(name: str, share: Tensor | float) -> Tensor:
+            """A share of the way from the bar to above it, fingers open."""
+            way = torch.lerp(poses[name][drawn], poses[name + "_above"][drawn], share)
+            return torch.where(finger > 0, robot.upper, way)
 
         waiting = torch.where(finger > 0, robot.upper, poses["waiting"] + noise)
         holds = EDGE / 2
-        giver = torch.where(
-            start == GIVEN,
-            at("giver_start", holds),
-            torch.where(start == TAKEN, above("giver"), at("giver", holds)),
+        giver = torch.where(start == TAKEN, above("giver", way), at("giver", holds))
+        # From the bar to above it, or from there to where it waits.
+        on_way = torch.where(
+            further > 0.5, torch.lerp(above("receiver", 1.0), waiting, way), above("receiver", way)
         )
-        receiver = torch.where(
-            start == GIVEN,
-            waiting,
-            torch.where(start == MEETING, above("receiver"), at("receiver", holds)),
-        )
+        receiver = torch.where(start == MEETING, on_way, at("receiver", holds))
+        receiver = torch.where(start == GIVEN, waiting, receiver)
         still = torch.zeros(num_envs, 3, device=random.device)
         other = still.clone()
         other[:, 0] = APART
-        bar = torch.where(start == GIVEN, poses["bar_start"][drawn], poses["bar"][drawn])
         return {
             ROBOT: InitialState.at_rest(still, joint_pos=giver),
             PARTNER: InitialState.at_rest(other, _turned(num_envs, random), joint_pos=receiver),
-            BAR: InitialState.at_rest(bar),
+            BAR: InitialState.at_rest(poses["bar"][drawn]),
         }
 
     def success(self, state: State, ctx: Context) -> Ratio:
-        """How far along the job is in episodes that started at the giver's side (N,): up to 0.3 for a receiver near the
-        bar, and from there to 1 as the bar, which it has alone, nears its goal."""
+        """How far along the job is in episodes that started with the receiver waiting (N,): up to 0.3 for a receiver near
+        the bar, and from there to 1 as the bar, which it has alone, nears its goal."""
         counted = (ctx.task_state["start"] == GIVEN).float()
         near = (1 - end_distance(state, ctx) / 0.5).clamp(min=0.0)
         close = (1 - goal_distance(state, ctx) / 0.3).clamp(min=0.0)
         return Ratio((0.3 * near + 0.7 * taken(state, ctx) * close) * counted, counted)
 
     def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
-        """Shares of bars that the receiver grasps, and has alone; and of the episodes that started at the giver's side,
-        the share of bars that are handed over in the last second, and their distance from the goal [m]."""
+        """Shares of bars that the receiver grasps, and has alone; and of the episodes that started with the receiver
+        waiting, the share of bars that are handed over in the last second, and their distance from the goal [m]."""
         given = (ctx.task_state["start"] == GIVEN).float()
         counted = given * (ctx.episode_time > self.episode_length_s - LAST)
         distance = goal_distance(state, ctx)
         done = taken(state, ctx) * (distance < 0.05)
         # A bar that drops counts as much as one that has not been handed over all that second.
-        lost = given * sum(term(state, ctx) for term in self.termination_terms().values()) * (LAST / ctx.dt)
+        lost = given * self.lost(state, ctx) * LAST
         return {
             "handed_over": Ratio(done * counted, counted + lost),
             "distance": Ratio(distance * counted, counted),
@@ -399,17 +421,14 @@ def _turned(num_envs: int, random: Random) -> Tensor:
 def start_poses(robot: Robot, device: torch.device) -> dict[str, Tensor]:
     """K = 128 starts, with both grippers pointing down.
 
-    Joint positions (K, J): `giver_start` with the bar at the giver's side, at `bar_start` (K, 3) [m]; `giver` and
-    `receiver` with the bar between them, at `bar` (K, 3), and each `_above` it. `waiting` (J,): the receiver before it
-    has seen the bar.
+    Joint positions (K, J): `giver` and `receiver` with the bar between them, at `bar` (K, 3) [m], and each `_above` it.
+    `waiting` (J,): the receiver before it has seen the bar.
     """
     random = np.random.default_rng(0)
-    side = random.uniform((0.28, -0.12, 0.18), (0.36, 0.12, 0.32), (128, 3))
-    giver = random.uniform((0.40, -0.08, 0.2), (0.46, 0.08, 0.3), (128, 3))
+    giver = random.uniform((0.36, -0.12, 0.2), (0.46, 0.12, 0.32), (128, 3))
     receiver = giver * (-1.0, -1.0, 1.0) + (APART - 2 * END, 0.0, 0.0)
     above, reach = np.array((0.0, 0.0, ABOVE)), np.array((END, 0.0, 0.0))
     grips = {
-        "giver_start": side,
         "giver": giver,
         "giver_above": giver + above,
         "receiver": receiver,
@@ -420,5 +439,5 @@ def start_poses(robot: Robot, device: torch.device) -> dict[str, Tensor]:
         name: inverse(robot, GRIP, place, np.tile((0.0, 0.0, 1.0, 0.0), (len(place), 1)))
         for name, place in grips.items()
     }
-    found |= {"waiting": found["waiting"][0], "bar_start": side + reach, "bar": giver + reach}
+    found |= {"waiting": found["waiting"][0], "bar": giver + reach}
     return {name: torch.tensor(value, dtype=torch.float32, device=device) for name, value in found.items()}

@@ -17,8 +17,8 @@ from robolearn.config.run_config import Config
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.errors import ConfigError, quote
 from robolearn.learners import saved
-from robolearn.learners.policy import Act, PolicyRunner
-from robolearn.learners.team import TeamRunner, runner_of
+from robolearn.learners.policy import Act, Policy, PolicyRunner
+from robolearn.learners.team import Team, TeamRunner, runner_of
 from robolearn.training.build import device_of
 
 BUILT_IN = ("random", "zero")
@@ -128,6 +128,34 @@ def load_policy(run: Run) -> PolicyRunner | TeamRunner:
                 f"learner.{name}={current} does not fit {run.name}, which was trained with {value}; leave it out"
             )
     return act
+
+
+def load_opponents(run: Run, opponent: str) -> TeamRunner:
+    """The run's policy for the first agent of its task, and that of another run or checkpoint for the others.
+
+    Raises:
+        ConfigError: the task has one agent, a run has a policy for each agent, or the other one's does not fit.
+    """
+    agents = run.config.task.agents
+    if len(agents) < 2:
+        raise ConfigError(f"--opponent: task={run.config.task_name} has one agent; leave --opponent out")
+    folder, path = saved.find_run(opponent)
+    both = {
+        "policy": load_policy(run),
+        "opponent": runner_of(saved.load(path, folder), str(path), device_of(run.config)),
+    }
+    policies: dict[str, Policy] = {}
+    for name, runner in both.items():
+        if not isinstance(runner, PolicyRunner):
+            raise ConfigError(
+                f"--opponent: {run.name if name == 'policy' else opponent} has a policy for each agent already; runs "
+                "with one policy for all can be opponents"
+            )
+        policies[name] = runner.policy
+    mine, theirs = (policy.spec for policy in policies.values())
+    if (mine.inputs, mine.actions) != (theirs.inputs, theirs.actions):
+        raise ConfigError(f"--opponent: {opponent} is of another task or robot than {run.name}")
+    return TeamRunner(Team(policies, dict.fromkeys(agents, "opponent") | {agents[0]: "policy"}))
 
 
 def zero_policy(env: LearnerEnv) -> Act:

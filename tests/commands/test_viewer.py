@@ -168,7 +168,8 @@ def test_a_third_party_environment_is_told_to_write_a_video(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("words", "option"),
-    [(["--seconds", "3"], "--seconds"), (["--video", "x.mp4", "--follow"], "--follow"),
+    [(["--seconds", "3"], "--seconds"), (["--opponent", "x"], "--opponent"),
+     (["--video", "x.mp4", "--follow"], "--follow"),
      (["--video", "x.mp4", "--port", "8080"], "--port")],
 )  # fmt: skip
 def test_options_of_a_video_and_of_the_viewer_are_kept_apart(

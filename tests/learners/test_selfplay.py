@@ -21,6 +21,7 @@ from robolearn.tasks.mdp.task import Ratio
 from robolearn.training import checkpoint
 from robolearn.training.build import build_env
 from robolearn.training.metrics import read_metrics
+from robolearn.training.runs import Run, load_opponents, load_policy, open_run
 from robolearn.training.train import train
 from tests.no_sync import no_host_sync
 from tests.training.equal import assert_equal
@@ -316,3 +317,34 @@ def test_what_self_play_does_not_work_with_is_refused_by_name(words, named, tmp_
 def test_self_play_is_measured_by_bench(capsys):
     small = ["num_envs=4", "torch_threads=1", "learner.num_steps=4", "--rounds", "1", "--warmup", "0"]
     assert main(["bench", "task=sumo", *small]) == 0
+
+
+# ------------------------------------------------------------------------------------------------ to watch
+
+
+def test_the_first_agent_has_the_policy_of_the_run_and_the_second_that_of_the_opponent(tmp_path):
+    small = ["task=sumo", "num_envs=8", "max_iterations=1", "learner.num_steps=4", "learner.actor_hidden=[8]"]
+    runs = []
+    for seed in (1, 2):
+        words = [*small, f"seed={seed}", "torch_threads=1", f"output={tmp_path / str(seed)}"]
+        runs.append(open_run(str(train(config.resolve(words)))))
+    both = load_opponents(runs[0], str(tmp_path / "2" / "checkpoints" / "iteration_000001.pt"))
+    seen = {"policy": torch.randn(6, env_width(runs[0]))}
+    mine, theirs = (load_policy(each)(seen) for each in runs)
+    shown = both(seen)
+    assert torch.allclose(shown[::2], mine[::2], atol=1e-6)
+    assert torch.allclose(shown[1::2], theirs[1::2], atol=1e-6)
+    assert not torch.allclose(mine, theirs, atol=1e-3)
+
+
+def env_width(run: Run) -> int:
+    return run.content["policy"]["spec"]["inputs"]["policy"]
+
+
+def test_an_opponent_in_a_task_of_one_agent_is_refused(tmp_path, capsys):
+    words = ["task=cartpole_balance", "num_envs=4", "max_iterations=1", f"output={tmp_path / 'run'}"]
+    assert main(["train", *words]) == 0
+    film = ["--video", str(tmp_path / "x.mp4"), "--opponent", str(tmp_path / "run")]
+    assert main(["play", str(tmp_path / "run"), *film]) == 2
+    assert "cartpole_balance" in capsys.readouterr().err
+    assert not (tmp_path / "x.mp4").exists()

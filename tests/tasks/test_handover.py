@@ -82,7 +82,7 @@ def test_arms_that_meet_grasp_let_go_and_carry_hand_every_bar_over(env):
     robot = env.ctx.robot
     poses = start_poses(robot.spec, robot.home.device)
     bars = env.backend.state.entities[BAR].base_pos[::2]
-    which = (bars[:, None] - poses["bar_start"]).norm(dim=-1).argmin(dim=1)
+    which = (bars[:, None] - poses["bar"]).norm(dim=-1).argmin(dim=1)
     at = {name: pose[which] for name, pose in poses.items() if name != "waiting"}
     at["waiting"] = poses["waiting"].expand(8, -1)
     goal = env.ctx.command[::2, :3].numpy().copy()
@@ -95,7 +95,7 @@ def test_arms_that_meet_grasp_let_go_and_carry_hand_every_bar_over(env):
 
     for step in range(249):
         time = step * 0.02
-        giver = on("giver_start", "giver", 0.0, 0.8) if time < 2.4 else on("giver", "giver_above", 2.4, 0.4)
+        giver = on("giver", "giver_above", 2.4, 0.4)
         if time < 0.9:
             receiver = on("waiting", "receiver_above", 0.0, 0.8)
         elif time < 3.0:
@@ -126,7 +126,7 @@ def test_the_arms_hold_the_bar_as_the_start_says(how, fingers_of_giver, fingers_
     env.close()
 
 
-def test_all_arms_start_with_the_bar_at_the_givers_side_on_the_robot(env):
+def test_on_the_robot_every_receiver_waits_at_the_start(env):
     assert (env.ctx.task_state["start"] == GIVEN).all()
     assert Handover.on_robot == {"meeting_starts": 0.0, "both_starts": 0.0, "taken_starts": 0.0}
     assert gives(env.backend.state, env.ctx)[:, 0].tolist() == [True, False] * 8
@@ -136,9 +136,9 @@ def test_each_arm_sees_the_bar_and_the_other_gripper_from_its_own_base(env):
     state = env.backend.state
     state.entities[BAR].base_pos[:] = torch.tensor([0.4, 0.1, 0.3])
     place = BAR_PLACE(state)
-    # The receiver stands 1.1 m ahead and looks back: 1.1 - 0.4 ahead of it, on its other side, the bar's other way.
+    # The receiver stands 1.06 m ahead and looks back: 1.06 - 0.4 ahead of it, on its other side, the bar's other way.
     assert torch.allclose(place[0], torch.tensor([0.4, 0.1, 0.3, 1.0, 0.0, 0.0]), atol=1e-6)
-    assert torch.allclose(place[1], torch.tensor([0.7, -0.1, 0.3, -1.0, 0.0, 0.0]), atol=1e-6)
+    assert torch.allclose(place[1], torch.tensor([0.66, -0.1, 0.3, -1.0, 0.0, 0.0]), atol=1e-6)
     seen = OTHER_GRIP(state)
     waiting = torch.tensor([APART - 0.42, 0.0, 0.42])  # from the giver's base
     assert torch.allclose(seen[0, :3], waiting, atol=0.05)
@@ -153,8 +153,8 @@ def test_both_arms_agree_on_where_the_bar_is_to_be_grasped_and_to_go(env):
     for row, frame in ((0, state.entities[PARTNER].frames[GRIP]), (1, state.robot.frames[GRIP])):
         frame.pos[row] = torch.tensor([0.5 + END, 0.0, 0.24])
     assert end_distance(state, ctx)[:2].tolist() == pytest.approx([0.04, 0.04], abs=1e-6)
-    # In the world the goal is at (1.1 - 0.5, -0.1, 0.2).
-    assert goal_distance(state, ctx)[:2].tolist() == pytest.approx([math.hypot(0.1, 0.1)] * 2, abs=1e-6)
+    # In the world the goal is at (1.06 - 0.5, -0.1, 0.2).
+    assert goal_distance(state, ctx)[:2].tolist() == pytest.approx([math.hypot(0.06, 0.1)] * 2, abs=1e-6)
 
 
 def test_a_bar_that_drops_counts_as_one_that_is_not_handed_over(env):

@@ -17,7 +17,7 @@ from robolearn.simulation.tour import tour
 from robolearn.simulation.video import FPS, SIZE, parse_size, write_video
 from robolearn.tasks.mdp.task import Task
 from robolearn.training.build import make_env, require_robolearn_task
-from robolearn.training.runs import Run, load_policy, open_run, require_writable
+from robolearn.training.runs import Run, load_opponents, load_policy, open_run, require_writable
 from robolearn.training.train import set_threads
 
 FILE_NAME = "play.mp4"
@@ -35,6 +35,7 @@ def play(
     size: str | None = None,
     fps: float | None = None,
     script: Path | None = None,
+    opponent: str | None = None,
 ) -> Path:
     """Write a video of one robot with a run's policy.
 
@@ -50,6 +51,7 @@ def play(
         size: width and height, 640x480 where None.
         fps: frames per second, 25 where None.
         script: YAML file with `commands:` and `pushes:`, see `robolearn.simulation.script.Script.of`.
+        opponent: run or checkpoint whose policy the agents other than the first have, of a task with several.
 
     Returns:
         The file.
@@ -78,6 +80,8 @@ def play(
             require_robolearn_task(found.config, "--script")
         from robolearn.commands.play.external import film_external
 
+        if opponent is not None:
+            require_robolearn_task(found.config, "--opponent")
         if size is not None or fps is not None:
             print(f"--size and --fps do not apply: {found.config.task_name} draws its own frames")
         set_threads(found.config)
@@ -85,7 +89,7 @@ def play(
     else:
         rate = FPS if fps is None else fps
         frames = max(1, round(seconds * rate))
-        film_run(found, path, seconds, frames, rate, pixels, told)
+        film_run(found, path, seconds, frames, rate, pixels, told, opponent)
     print(
         f"wrote {path}: {frames / rate:.4g} s, {pixels[0]}x{pixels[1]} at {rate:.4g} frames/s, "
         f"{path.stat().st_size / 1e6:.1f} MB, in {time.perf_counter() - began:.0f} s"
@@ -101,10 +105,11 @@ def film_run(
     fps: float,
     size: tuple[int, int],
     script: Script | None,
+    opponent: str | None = None,
 ) -> None:
     """Write a video of a run of a RoboLearn task; see `play`."""
     set_threads(found.config)
-    policy = load_policy(found)
+    policy = load_policy(found) if opponent is None else load_opponents(found, opponent)
     task, script, what = staged(found, seconds, script)
     env = make_env(replace(found.config, task=task), num_envs=1)
     try:
