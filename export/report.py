@@ -79,7 +79,7 @@ In the robot's control loop, every {period:g} ms:
 
     bundle = Bundle.load(".")
     robot = Runtime(bundle, open_session(bundle, "{runtime}"))  # runs the golden check
-    targets = robot.step({{"quat": q, "gyro": w, "joint_pos": p, "joint_vel": v}}, [{command}])"""
+    targets = robot.step({{{sensors}}}, [{command}])"""
 
 
 def write_report(folder: Path, out: Export, make: Callable[[Export], str] | None = None) -> None:
@@ -309,9 +309,12 @@ def _use(out: Export) -> list[str]:
         runtime = needs = "tensorrt"
     names = out.manifest["contract"]["command"]
     command = ", ".join(names if "qw" in names else ["0.0"] * len(names))  # no quaternion is 0
+    short = {"quat": "q", "gyro": "w", "joint_pos": "p", "joint_vel": "v"}
+    measured = [sensor["name"] for sensor in out.manifest["sensors"]]
+    sensors = ", ".join(f'"{name}": {short.get(name, name)}' for name in measured)
     return [
         "## On the robot's computer",
-        USE.format(needs=needs, runtime=runtime, period=1e3 / rate(out), command=command),
+        USE.format(needs=needs, runtime=runtime, period=1e3 / rate(out), command=command, sensors=sensors),
         *(f"Profile {name}: {', '.join(files)}." for name, files in out.profiles.items()),
     ]
 

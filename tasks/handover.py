@@ -386,7 +386,7 @@ class Handover(Task):
         }
 
     def success(self, state: State, ctx: Context) -> Ratio:
-        """How far along the job is in episodes that started with the receiver waiting (N,): up to 0.3 for a receiver near
+        """How far along the job is in episodes that began with the receiver waiting (N,): up to 0.3 for a receiver near
         the bar, and from there to 1 as the bar, which it has alone, nears its goal."""
         counted = (ctx.task_state["start"] == GIVEN).float()
         near = (1 - end_distance(state, ctx) / 0.5).clamp(min=0.0)

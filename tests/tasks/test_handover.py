@@ -214,6 +214,8 @@ def test_the_bundles_of_giver_and_receiver_have_their_own_sensors_alone(tmp_path
         manifest = json.loads((tmp_path / "team" / name / "manifest.json").read_text())
         sensors = [sensor["name"] for sensor in manifest["sensors"]]
         assert sensors == ["joint_pos", "joint_vel", "fingers", "bar_place", "other_grip"]
+        used = '{"joint_pos": p, "joint_vel": v, "fingers": fingers, "bar_place": bar_place, "other_grip": other_grip}'
+        assert used in (tmp_path / "team" / name / "REPORT.md").read_text()
         inputs = onnx.load(tmp_path / "team" / name / "policy.onnx").graph.input
         # 9 joints three times, 2 fingers, 6 numbers of the bar, 4 of the other gripper, 3 of the goal.
         assert [i.type.tensor_type.shape.dim[1].dim_value for i in inputs] == [42]
