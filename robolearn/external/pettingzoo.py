@@ -247,7 +247,9 @@ class PettingZooEnv(ExternalEnv):
             there = set(world.agents)
             for k in alive:
                 agent = self.agent_names[k]
-                reward[k] = rewards.get(agent, 0.0)
+                if agent not in rewards:
+                    raise RunFailed(f"task={self.name} gives no reward of {agent}, which was among its agents")
+                reward[k] = rewards[agent]
                 terminated[k], truncated[k] = ended.get(agent, False), out_of_time.get(agent, False)
         self._ages[w] += 1
         if self._limit and self._ages[w] >= self._limit:

@@ -218,6 +218,12 @@ def test_an_early_end_is_refused_where_agents_are_to_end_together(make):
         env.step(column(1, 0, 0, 0, 0, 0))
 
 
+def test_an_agent_without_a_reward_is_named(make):
+    env = make("Unpaid", num_envs=1)
+    with pytest.raises(RunFailed, match="reward of b,"):
+        env.step(column(0, 0, 0))
+
+
 def test_recurrent_policies_need_agents_that_end_together(capsys, tmp_path):
     words = [f"task={SPREAD}", *SMALL, "max_iterations=1", "learner.rnn=gru", "learner.rnn_hidden=8"]
     assert "learner.rnn=gru" in refusal(capsys, *words, f"output={tmp_path / 'a'}")

@@ -156,3 +156,12 @@ def nothing():
 
 
 NUMBER = 3
+
+
+class Unpaid(Counters):
+    """Says nothing of the second agent's reward."""
+
+    def step(self, actions):
+        seen, rewards, *rest = super().step(actions)
+        del rewards["b"]
+        return seen, rewards, *rest
