@@ -159,8 +159,11 @@ def table(metrics: dict[str, Any]) -> str:
     limit = metrics["episode_limit_s"]
     rows = [
         ("survival rate", f"{100 * metrics['survival_rate']:.1f} %"),
-        *((name.replace("_", " "), _number(metrics[name], unit)) for name, unit in TRACKING.items()),
-        ("forward distance", _number(metrics["forward_distance"], "m")),
+        *(
+            (name.replace("_", " "), _number(metrics[name], unit))
+            for name, unit in {**TRACKING, "forward_distance": "m"}.items()
+            if metrics[name] is not None
+        ),
         ("return", f"{metrics['return_mean']:.3f} +- {metrics['return_std']:.3f}"),
         (
             "episode length",
@@ -181,11 +184,13 @@ def table(metrics: dict[str, Any]) -> str:
                 f"{there['return_mean']:.3f}, gap {100 * there['relative']:+.1f} %",
             )
         )
+    worlds = metrics["num_envs"] * metrics["episodes_each"]
+    agents = "" if metrics["episodes"] == worlds else f" of {metrics['episodes'] // worlds} agents"
     noise = "with" if metrics["observation_noise"] else "without"
     where = "" if metrics["backend"] == EXTERNAL else f" on {metrics['backend']}"
     head = (
         f"{metrics['task']}{where}, iteration {metrics['iteration']}, seed {metrics['seed']}: "
-        f"{metrics['episodes']} episodes, mean action, {noise} observation noise"
+        f"{worlds} episodes{agents}, mean action, {noise} observation noise"
     )
     width = max(len(name) for name, _ in rows)
     return "\n".join([head, *(f"  {name:<{width}}  {value}" for name, value in rows)])

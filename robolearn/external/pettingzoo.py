@@ -248,7 +248,9 @@ class PettingZooEnv(ExternalEnv):
             for k in alive:
                 agent = self.agent_names[k]
                 if agent not in rewards:
-                    raise RunFailed(f"task={self.name} gives no reward of {agent}, which was among its agents")
+                    raise RunFailed(
+                        f"task={self.name} gives no reward of {agent}, which was among its agents"
+                    )
                 reward[k] = rewards[agent]
                 terminated[k], truncated[k] = ended.get(agent, False), out_of_time.get(agent, False)
         self._ages[w] += 1
