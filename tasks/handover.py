@@ -227,15 +227,15 @@ class Handover(Task):
     """Episode length [s]; running out of it is a time-out, not a failure."""
     action_scale: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
     """Change of an arm joint's target for a unit action, from home [rad]."""
-    finger_scale: float = field(default=0.03, metadata={"above": 0.0, "max": 1.0})
-    """Change of a finger's target for a unit action, from one that just holds the bar [m]."""
+    finger_scale: float = field(default=0.05, metadata={"above": 0.0, "max": 1.0})
+    """Change of a finger's target for a unit action, from closed [m]: without an action it holds the bar."""
     start_noise: float = field(default=0.05, metadata={"min": 0.0, "max": 0.2})
     """Largest distance of a joint of the receiver from where it waits, at the start [rad]."""
     meeting_starts: float = field(default=0.25, metadata={"min": 0.0, "max": 1.0})
     """Share of episodes that start with the receiver on its way to the bar."""
-    both_starts: float = field(default=0.15, metadata={"min": 0.0, "max": 1.0})
+    both_starts: float = field(default=0.2, metadata={"min": 0.0, "max": 1.0})
     """Share of episodes that start with both arms holding the bar."""
-    taken_starts: float = field(default=0.1, metadata={"min": 0.0, "max": 1.0})
+    taken_starts: float = field(default=0.15, metadata={"min": 0.0, "max": 1.0})
     """Share of episodes that start with the bar in the receiver's gripper alone."""
     commands: PoseCommands | None = field(
         default_factory=lambda: PoseCommands(
@@ -263,7 +263,7 @@ class Handover(Task):
             "place": reward(place, 6.0, width=0.3),
             "place_exact": reward(place, 6.0, width=0.05),
             "level": reward(level, 1.0, width=0.2),
-            "lost": reward(Handover.lost, -10.0),
+            "lost": reward(Handover.lost, -4.0),
             "bar_speed": reward(bar_speed, -1.0),
             "action_rate": reward(terms.action_rate, -0.005),
             "joint_speed": reward(arm.joint_speed, -0.01),
@@ -283,7 +283,7 @@ class Handover(Task):
         "learner.num_steps": 8,
         "learner.num_epochs": 3,
         "learner.minibatch_size": 2048,
-        "learner.gamma": 0.99,
+        "learner.gamma": 0.98,
         "learner.activation": "relu",
         "learner.desired_kl": 0.03,
         "learner.max_kl": 0.15,
@@ -329,8 +329,9 @@ class Handover(Task):
         )
 
     def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
-        """How the episode started: GIVEN, MEETING, BOTH or TAKEN."""
-        drawn = random.uniform(0.0, 1.0, num_envs)
+        """How the episode started, for both agents of a world alike: GIVEN, MEETING, BOTH or TAKEN."""
+        agents = len(self.agents)
+        drawn = random.uniform(0.0, 1.0, num_envs)[::agents].repeat_interleave(agents)[:num_envs]
         bounds = (
             self.meeting_starts + self.both_starts + self.taken_starts,
             self.both_starts + self.taken_starts,
@@ -344,10 +345,10 @@ class Handover(Task):
         return torch.stack(ended).any(dim=0) / ctx.dt if ended else torch.zeros_like(ctx.episode_time)
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
-        """Joint targets (N, A): scale x action, from home [rad], of a finger from one that just holds the bar [m]."""
+        """Joint targets (N, A): scale x action, from home [rad], of a finger from closed [m]."""
         robot, finger = ctx.robot, ctx.robot.per_actuator(FINGERS)
         scale = self.action_scale * (1 - finger) + self.finger_scale * finger
-        start = torch.where(finger > 0, EDGE / 2 - 0.005, robot.home[robot.actuated])
+        start = torch.where(finger > 0, 0.0, robot.home[robot.actuated])
         return start + scale * action
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> Initial:
@@ -377,11 +378,11 @@ class Handover(Task):
         receiver = torch.where(start == MEETING, on_way, at("receiver", holds))
         receiver = torch.where(start == GIVEN, waiting, receiver)
         still = torch.zeros(num_envs, 3, device=random.device)
-        other = still.clone()
-        other[:, 0] = APART
+        other, turned = still.clone(), torch.zeros(num_envs, 4, device=random.device)
+        other[:, 0], turned[:, 3] = APART, 1.0  # half a turn about z
         return {
             ROBOT: InitialState.at_rest(still, joint_pos=giver),
-            PARTNER: InitialState.at_rest(other, _turned(num_envs, random), joint_pos=receiver),
+            PARTNER: InitialState.at_rest(other, turned, joint_pos=receiver),
             BAR: InitialState.at_rest(poses["bar"][drawn]),
         }
 
@@ -408,13 +409,6 @@ class Handover(Task):
             "grasped": grasped(state, ctx),
             "taken": taken(state, ctx),
         }
-
-
-def _turned(num_envs: int, random: Random) -> Tensor:
-    """Half a turn about z (N, 4)."""
-    quat = torch.zeros(num_envs, 4, device=random.device)
-    quat[:, 3] = 1.0
-    return quat
 
 
 @functools.lru_cache(maxsize=4)

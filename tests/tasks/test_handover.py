@@ -74,8 +74,8 @@ def move(env: Env, poses: list[torch.Tensor], fingers: list[float], off: torch.T
     off += 0.15 * (wanted - env.backend.state.robot.joint_pos) * (1 - finger)
     opening = torch.tensor(fingers).repeat(len(poses[0]))[:, None]
     target = torch.where(finger > 0, opening, wanted + off)
-    start = torch.where(finger > 0, EDGE / 2 - 0.005, robot.home)
-    env.step((target - start) / (0.5 * (1 - finger) + 0.03 * finger))
+    start = torch.where(finger > 0, 0.0, robot.home)
+    env.step((target - start) / (0.5 * (1 - finger) + 0.05 * finger))
 
 
 def test_arms_that_meet_grasp_let_go_and_carry_hand_every_bar_over(env):
@@ -123,6 +123,15 @@ def test_the_arms_hold_the_bar_as_the_start_says(how, fingers_of_giver, fingers_
     assert felt[:, :2].all().item() == fingers_of_giver == felt[:, :2].any().item()
     assert felt[:, 2:].all().item() == fingers_of_receiver == felt[:, 2:].any().item()
     assert taken(env.backend.state, env.ctx).tolist() == [float(how == TAKEN)] * 16
+    env.close()
+
+
+def test_both_agents_of_a_world_start_alike_and_a_quarter_on_the_way():
+    env = build_env(config.resolve(["task=handover"]), 256)
+    start = env.ctx.task_state["start"].view(-1, 2)
+    assert torch.equal(start[:, 0], start[:, 1])
+    shares = [(start[:, 0] == how).float().mean().item() for how in (GIVEN, MEETING, BOTH, TAKEN)]
+    assert shares == pytest.approx([0.4, 0.25, 0.2, 0.15], abs=0.09)  # three standard deviations of 256 draws
     env.close()
 
 
