@@ -278,7 +278,7 @@ class Handover(Task):
     agents: ClassVar[tuple[str, ...]] = (ROBOT, PARTNER)
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 1024,
-        "max_iterations": 600,
+        "max_iterations": 1200,
         "learner.policies": {ROBOT: "giver", PARTNER: "receiver"},
         "learner.num_steps": 8,
         "learner.num_epochs": 3,
