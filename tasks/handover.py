@@ -86,7 +86,7 @@ def _axis(bar: Entity) -> Tensor:
     return quat_rotate(bar.base_quat, ahead)
 
 
-GRASP = Sensor("fingers", "N, the force of the bar on each finger", "each finger", compute=_fingers)
+FINGER_FORCE = Sensor("fingers", "N, the force of the bar on each finger", "each finger", compute=_fingers)
 """Load cells in the fingers."""
 BAR_PLACE = Sensor(
     "bar_place",
@@ -109,7 +109,7 @@ def gives(state: State, ctx: Context) -> Tensor:
     return AGENT(state)[:, :1] > 0.5
 
 
-def _of(state: State, ctx: Context, giver: bool, function: Any) -> Tensor:
+def of_arm(state: State, ctx: Context, giver: bool, function: Any) -> Tensor:
     """`function` of the giver, or of the receiver, whichever of them looks: (N, K)."""
     mine, other = function(state.robot), function(state.entities[PARTNER])
     return torch.where(gives(state, ctx) == giver, mine, other)
@@ -119,7 +119,7 @@ def _of(state: State, ctx: Context, giver: bool, function: Any) -> Tensor:
 def forces(state: State, ctx: Context) -> Tensor:
     """What the two fingers of the giver, then those of the receiver, feel of the bar (N, 4) [N]."""
     each = [
-        _of(state, ctx, giver, lambda robot: robot.contacts[BAR].force.norm(dim=-1))
+        of_arm(state, ctx, giver, lambda robot: robot.contacts[BAR].force.norm(dim=-1))
         for giver in (True, False)
     ]
     return torch.cat(each, dim=1)
@@ -129,7 +129,7 @@ def forces(state: State, ctx: Context) -> Tensor:
 def end_distance(state: State, ctx: Context) -> Tensor:
     """Distance of the receiver's grip from its end of the bar (N,) [m]."""
     bar = state.entities[BAR]
-    grip = _of(state, ctx, False, lambda robot: robot.frames[GRIP].pos)
+    grip = of_arm(state, ctx, False, lambda robot: robot.frames[GRIP].pos)
     return (grip - bar.base_pos - END * _axis(bar)).norm(dim=1)
 
 
@@ -149,7 +149,7 @@ def taken(state: State, ctx: Context) -> Tensor:
 @once
 def goal_distance(state: State, ctx: Context) -> Tensor:
     """Distance of the middle of the bar from the commanded place, which is in axes of the receiver's base (N,) [m]."""
-    base = _of(state, ctx, False, lambda robot: torch.cat((robot.base_pos, robot.base_quat), dim=1))
+    base = of_arm(state, ctx, False, lambda robot: torch.cat((robot.base_pos, robot.base_quat), dim=1))
     goal = base[:, :3] + quat_rotate(base[:, 3:], ctx.command[:, :3])
     return (state.entities[BAR].base_pos - goal).norm(dim=1)
 
@@ -183,7 +183,7 @@ OWN = (
     "joint_pos_rel",
     "joint_vel_rel",
     "last_action",
-    Observation("fingers", lambda s, c: GRASP(s) / 10.0, "same", "10 N"),
+    Observation("fingers", lambda s, c: FINGER_FORCE(s) / 10.0, "same", "10 N"),
     Observation("bar_place", lambda s, c: BAR_PLACE(s), "same", "m and 1, in axes of the arm's base"),
     Observation("other_grip", lambda s, c: OTHER_GRIP(s), "same", "m, in axes of the arm's base"),
     Observation(
@@ -296,13 +296,13 @@ class Handover(Task):
         # For comparison: a critic that sees no more than the policy, without its noise.
         "own": OWN,
     }
-    sensors: ClassVar[tuple[Sensor, ...]] = (GRASP, BAR_PLACE, OTHER_GRIP)
+    sensors: ClassVar[tuple[Sensor, ...]] = (FINGER_FORCE, BAR_PLACE, OTHER_GRIP)
     on_robot: ClassVar[dict[str, Any]] = {"meeting_starts": 0.0, "both_starts": 0.0, "taken_starts": 0.0}
 
     def validate(self) -> None:
         """Raise ValueError for shares of starts that are more than all."""
         super().validate()
-        if (total := self.meeting_starts + self.both_starts + self.taken_starts) > 1.0:
+        if (total := self.meeting_starts + self.both_starts + self.taken_starts) > 1.0 + 1e-9:
             raise ValueError(
                 f"meeting_starts={self.meeting_starts:g}, both_starts={self.both_starts:g} and "
                 f"taken_starts={self.taken_starts:g} are {total:g} together, more than 1"
@@ -330,8 +330,7 @@ class Handover(Task):
 
     def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
         """How the episode started, for both agents of a world alike: GIVEN, MEETING, BOTH or TAKEN."""
-        agents = len(self.agents)
-        drawn = random.uniform(0.0, 1.0, num_envs)[::agents].repeat_interleave(agents)[:num_envs]
+        drawn = random.uniform(0.0, 1.0, num_envs)  # alike for the agents of a world, as all that is drawn
         bounds = (
             self.meeting_starts + self.both_starts + self.taken_starts,
             self.both_starts + self.taken_starts,

@@ -203,10 +203,12 @@ def _apply_dict(
     if update is KEEP:
         update = {}
     elif not isinstance(update, Mapping):
-        if not valid and "example" in meta:
+        if "example" in meta:
             raise ConfigError(f"{where} takes names with a value each: {where}={meta['example']}")
         example = next(iter(valid), "KEY")
         raise ConfigError(f"{where} holds {listing(valid)}, set one by one: {where}.{example}=VALUE")
+    elif not update and "example" in meta:
+        return {}
     elif not update and not whole and present:
         example = next(iter(valid), "KEY")
         raise ConfigError(
@@ -372,7 +374,7 @@ def paths(node: Any, prefix: str, meta: Mapping[str, Any] = types.MappingProxyTy
 def open_paths(node: Any, prefix: str) -> Iterator[str]:
     """The dotted keys of a dataclass instance's dictionaries that may have any key."""
     for f in dataclasses.fields(node):
-        if f.metadata.get("open") is True:
+        if f.metadata.get("open") is True or "example" in f.metadata:
             yield f"{prefix}.{f.name}"
 
 

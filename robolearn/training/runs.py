@@ -134,27 +134,32 @@ def load_opponents(run: Run, opponent: str) -> TeamRunner:
     """The run's policy for the first agent of its task, and that of another run or checkpoint for the others.
 
     Raises:
-        ConfigError: the task has one agent, a run has a policy for each agent, or the other one's does not fit.
+        ConfigError: the task has one agent, a run has a policy for each agent, or the other run is of another task or
+            robot, or of other observations or actions.
     """
     agents = run.config.task.agents
     if len(agents) < 2:
         raise ConfigError(f"--opponent: task={run.config.task_name} has one agent; leave --opponent out")
-    folder, path = saved.find_run(opponent)
-    both = {
-        "policy": load_policy(run),
-        "opponent": runner_of(saved.load(path, folder), str(path), device_of(run.config)),
-    }
-    policies: dict[str, Policy] = {}
-    for name, runner in both.items():
+    other, policies = open_run(opponent), dict[str, Policy]()
+    for name, each in (("policy", run), ("opponent", other)):
+        runner = load_policy(each)
         if not isinstance(runner, PolicyRunner):
             raise ConfigError(
-                f"--opponent: {run.name if name == 'policy' else opponent} has a policy for each agent already; runs "
-                "with one policy for all can be opponents"
+                f"--opponent: {each.name} has a policy for each agent; only runs with one for all can play each other"
             )
-        policies[name] = runner.policy
-    mine, theirs = (policy.spec for policy in policies.values())
-    if (mine.inputs, mine.actions) != (theirs.inputs, theirs.actions):
-        raise ConfigError(f"--opponent: {opponent} is of another task or robot than {run.name}")
+        policies[name] = runner.policy.to(device_of(run.config))
+    facts = [
+        {
+            "task": each.config.task_name,
+            "robot": each.config.task.robot,
+            "observations": spec.inputs,
+            "actions": spec.actions,
+        }
+        for each, spec in ((run, policies["policy"].spec), (other, policies["opponent"].spec))
+    ]
+    for name, mine in facts[0].items():
+        if mine != facts[1][name]:
+            raise ConfigError(f"--opponent: {other.name} has {name} {facts[1][name]}, and {run.name} {mine}")
     return TeamRunner(Team(policies, dict.fromkeys(agents, "opponent") | {agents[0]: "policy"}))
 
 

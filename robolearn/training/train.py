@@ -168,11 +168,15 @@ def _train(
         if start >= run.max_iterations:  # a rank was lost while it was being saved
             record.describe()
             checkpoint.save(folder, start, learner, env, infos, world)
-        # A signal may have arrived while ranks came and went; another rank may have saved, and ended.
-        if world.member is not None and world.agree(bool(signals), [])[0]:
+        # A signal may have arrived while ranks came and went; another rank may have saved, said so, and ended.
+        if world.member is not None and start < run.max_iterations and world.agree(bool(signals), [])[0]:
             if start > world.share(_saved_at(folder) if world.writes else 0)[0]:
                 record.describe()
                 checkpoint.save(folder, start, learner, env, infos, world)
+                record.note(f"stopped at iteration {start}; resume with: {_resume_command(run, folder)}")
+            elif not start:
+                record.note("stopped before the first iteration")
+            copies.clear()
             raise KeyboardInterrupt
         if isinstance(env, RemoteEnvs):
             env.launch(folder, start, learner, tell_line, lambda: bool(signals))

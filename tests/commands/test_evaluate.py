@@ -13,7 +13,7 @@ import torch
 
 from robolearn import config
 from robolearn.cli import main
-from robolearn.commands.evaluate import summarize
+from robolearn.commands.evaluate import summarize, table
 from robolearn.core.env import Env, NonFiniteTerm
 from robolearn.errors import ConfigError, RunFailed
 from robolearn.learners import saved
@@ -391,3 +391,22 @@ def test_a_recording_that_cannot_be_made_is_refused_before_the_episodes(
     assert ask("eval", trained, "--output", tmp_path / "out", *words) == 2
     assert "--record" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def told(**changes: object) -> str:
+    """The table of 8 episodes."""
+    metrics = {
+        "task": "t", "iteration": 3, "seed": 1, "backend": "mujoco", "num_envs": 4, "episodes_each": 2, "episodes": 8,
+        "observation_noise": True, "survival_rate": 0.5, "linear_velocity_error": None, "yaw_rate_error": None,
+        "forward_distance": None, "return_mean": 1.0, "return_std": 0.0, "episode_length_s": 2.0,
+        "episode_limit_s": 4.0, "metrics": {}, "diverged": 0, "real_time_factor": 1.0, "steps_per_second": 50.0,
+    }  # fmt: skip
+    return table(metrics | changes)
+
+
+def test_the_table_counts_episodes_of_worlds_and_leaves_out_what_a_task_does_not_have():
+    assert told().splitlines()[0].endswith("8 episodes, mean action, with observation noise")
+    assert "8 episodes of 2 agents, mean" in told(episodes=16)
+    assert "velocity" not in told()
+    assert "forward" not in told()
+    assert "0.125 m/s" in told(linear_velocity_error=0.125)

@@ -508,6 +508,27 @@ def test_an_empty_dictionary_is_refused():
         config.resolve(["task=cartpole_balance", "task.rewards={}"])
 
 
+def test_policies_of_agents_are_set_together_one_by_one_and_taken_away(tmp_path):
+    def policies(*words: str) -> dict[str, str]:
+        return config.resolve(list(words)).learner.policies
+
+    assert policies("task=carry", "learner.policies={}") == {}
+    assert policies("task=carry", "learner.policies={robot: a, partner: b}") == {"robot": "a", "partner": "b"}
+    assert policies("task=carry", "learner.policies.robot=a") == {"robot": "a"}
+    assert policies("task=handover") == {"robot": "giver", "partner": "receiver"}
+    assert policies("task=handover", "learner.policies.robot=both") == {
+        "robot": "both",
+        "partner": "receiver",
+    }
+    shared = config.resolve(["task=handover", "learner.policies={}"])
+    assert shared.learner.policies == {}
+    config.save(shared, tmp_path / "config.yaml")
+    assert config.load(tmp_path / "config.yaml", []).learner.policies == {}
+    for task in ("carry", "handover"):
+        with pytest.raises(ConfigError, match=r"learner.policies={robot: a, partner: b}"):
+            config.resolve([f"task={task}", "learner.policies=[a,b]"])
+
+
 def test_a_misspelt_observation_a_missing_group_and_missing_joint_targets_are_named(tmp_path):
     head = "from dataclasses import dataclass\nfrom robolearn.tasks.cartpole import CartpoleBalance\n"
     head += "from robolearn.tasks.mdp.task import Task\n"

@@ -12,6 +12,7 @@ import torch
 from robolearn import config
 from robolearn.cli import main
 from robolearn.core.env import Env
+from robolearn.errors import ConfigError
 from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.ppo import PPO
 from robolearn.learners.selfplay.pool import Pool
@@ -99,6 +100,17 @@ def test_rows_of_past_policies_are_a_quarter_in_both_seats_and_in_no_batch(env):
     assert report.steps == 8 * 24
 
 
+@pytest.mark.parametrize(("share", "firm"), [(0.0, 0), (0.01, 1), (0.5, 4), (0.99, 7), (1.0, 8)])
+def test_a_share_of_lanes_without_noise_leaves_some_of_each_kind(share, firm, env):
+    play = PPO(env, replace(SMALL, mean_opponents=share)).self_play
+    assert play is not None
+    assert (play._noise == 0).sum() == firm
+    assert sum(play._rated) == (8 - firm or 8)
+    for noisy in (0.0, 1.0):
+        seats = play.rows[play._noise == noisy] % 2
+        assert abs(int((seats == 0).sum()) - int((seats == 1).sum())) <= 1
+
+
 def test_without_self_play_nothing_is_different(env):
     learner = PPO(env, PPOConfig(num_steps=4, actor_hidden=(8,), critic_hidden=(8,)))
     assert learner.self_play is None
@@ -159,6 +171,7 @@ def test_in_lanes_of_mean_opponents_there_is_no_noise_and_their_games_move_no_ra
         mean = first.mlp(first.obs_normalizer(obs[rows]))
     close = torch.isclose(action[rows], mean, atol=1e-5).all(dim=1)
     assert close.nonzero().flatten().tolist() == [3, 7]  # a quarter of eight lanes
+    assert (rows[[3, 7]] % 2).tolist() == [0, 1]  # both seats
     play._sums.zero_()
     play._sums[:, NEW, 3] = 4.0  # four wins against one without noise
     play.finish(1)
@@ -335,6 +348,28 @@ def test_the_first_agent_has_the_policy_of_the_run_and_the_second_that_of_the_op
     assert torch.allclose(shown[::2], mine[::2], atol=1e-6)
     assert torch.allclose(shown[1::2], theirs[1::2], atol=1e-6)
     assert not torch.allclose(mine, theirs, atol=1e-3)
+
+
+def test_an_opponent_of_another_task_or_with_other_observations_is_refused_and_named(tmp_path):
+    names = ("sumo", "carry", "several")
+    small = [
+        "num_envs=8",
+        "max_iterations=1",
+        "learner.num_steps=4",
+        "learner.actor_hidden=[8]",
+        "torch_threads=1",
+    ]
+    for name in names:
+        words = (
+            ["task=carry", "learner.policies={robot: a, partner: b}"]
+            if name == "several"
+            else [f"task={name}"]
+        )
+        train(config.resolve([*words, *small, f"output={tmp_path / name}"]))
+    with pytest.raises(ConfigError, match="task carry"):
+        load_opponents(open_run(str(tmp_path / "sumo")), str(tmp_path / "carry"))
+    with pytest.raises(ConfigError, match="several"):
+        load_opponents(open_run(str(tmp_path / "carry")), str(tmp_path / "several"))
 
 
 def env_width(run: Run) -> int:

@@ -19,6 +19,7 @@ from robolearn.cli import main
 from robolearn.core.env import Env
 from robolearn.envs.kinematics import inverse
 from robolearn.errors import ConfigError
+from robolearn.export.record import on_robot
 from robolearn.tasks.arm_reach import FINGERS, GRIP
 from robolearn.tasks.handover import (
     APART,
@@ -27,18 +28,21 @@ from robolearn.tasks.handover import (
     BOTH,
     EDGE,
     END,
+    FINGER_FORCE,
     GIVEN,
-    GRASP,
     MEETING,
     OTHER_GRIP,
     PARTNER,
     TAKEN,
     Handover,
+    bar_speed,
     end_distance,
     forces,
     gives,
     goal_distance,
     grasped,
+    level,
+    place,
     start_poses,
     taken,
 )
@@ -135,10 +139,39 @@ def test_both_agents_of_a_world_start_alike_and_a_quarter_on_the_way():
     env.close()
 
 
-def test_on_the_robot_every_receiver_waits_at_the_start(env):
+def test_on_the_robot_every_receiver_waits_at_the_start():
+    env = build_env(on_robot(config.resolve(["task=handover"])), 64)
     assert (env.ctx.task_state["start"] == GIVEN).all()
-    assert Handover.on_robot == {"meeting_starts": 0.0, "both_starts": 0.0, "taken_starts": 0.0}
-    assert gives(env.backend.state, env.ctx)[:, 0].tolist() == [True, False] * 8
+    assert gives(env.backend.state, env.ctx)[:, 0].tolist() == [True, False] * 64
+    env.close()
+
+
+def test_success_and_rewards_of_bars_placed_by_hand(env):
+    state, ctx = env.backend.state, env.ctx
+    bar, felt = state.entities[BAR], state.robot.contacts[BAR].force
+    bar.base_pos[:] = torch.tensor([0.5, 0.0, 0.2])
+    env.state.episode.command[:] = torch.tensor(
+        [APART - 0.59, 0.0, 0.2]
+    )  # at 0.59 in the world: 9 cm further
+    for row, frame in ((0, state.entities[PARTNER].frames[GRIP]), (1, state.robot.frames[GRIP])):
+        frame.pos[row] = torch.tensor([0.5 + END, 0.0, 0.22])  # 2 cm above the end
+    felt.zero_()
+    state.entities[PARTNER].contacts[BAR].force.zero_()
+    state.entities[PARTNER].contacts[BAR].force[0] = felt[1] = 3.0  # the receiver's fingers, as both see them
+    success = env.task.success(state, ctx)
+    assert isinstance(success, Ratio)
+    assert success.each()[:2].tolist() == pytest.approx(
+        [0.3 * (1 - 0.02 / 0.5) + 0.7 * (1 - 0.09 / 0.3)] * 2, abs=1e-5
+    )
+    assert env.task.metrics(state, ctx)["taken"][:2].tolist() == [1.0, 1.0]
+    assert place(state, ctx, width=0.09)[:2].tolist() == pytest.approx([1 - math.tanh(1.0)] * 2, abs=1e-5)
+    bar.base_lin_vel[:] = torch.tensor([0.3, 0.0, 0.4])
+    assert bar_speed(state, ctx)[:2].tolist() == pytest.approx([0.25, 0.25])
+    # Turned by asin(0.2) about y: the receiver's end is 0.2 of the length lower.
+    bar.base_quat[:] = torch.tensor([math.cos(0.1006789), 0.0, math.sin(0.1006789), 0.0])
+    assert level(state, ctx, width=0.2)[:2].tolist() == pytest.approx([0.5, 0.5], abs=1e-4)
+    bar.base_pos[0, 2] = 0.05
+    assert Handover.lost(env.task, state, ctx)[:2].tolist() == pytest.approx([50.0, 0.0])  # once, in 0.02 s
 
 
 def test_each_arm_sees_the_bar_and_the_other_gripper_from_its_own_base(env):
@@ -180,7 +213,7 @@ def test_a_bar_that_both_hold_is_grasped_and_not_taken():
     for _ in range(4):
         move(env, [joints[::2], joints[1::2]], [0.01, 0.01], torch.zeros(16, 9))
     state = env.backend.state
-    assert (GRASP(state) > 0.5).all()
+    assert (FINGER_FORCE(state) > 0.5).all()
     assert grasped(state, env.ctx).tolist() == [1.0] * 16
     assert taken(state, env.ctx).tolist() == [0.0] * 16
     env.close()
@@ -204,6 +237,7 @@ def test_the_policy_of_an_arm_that_reads_the_others_joints_is_refused_by_name(ma
 def test_shares_of_starts_that_are_more_than_all_are_refused_by_name():
     with pytest.raises(ValueError, match=r"meeting_starts=0.6.*taken_starts=0.3"):
         Handover(meeting_starts=0.6, both_starts=0.2, taken_starts=0.3).validate()
+    Handover(meeting_starts=0.55, both_starts=0.34, taken_starts=0.11).validate()  # 1, but for rounding
 
 
 def test_an_arm_whose_last_joints_are_not_its_fingers_is_refused_by_name():

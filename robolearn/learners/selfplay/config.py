@@ -18,4 +18,4 @@ class SelfPlayConfig:
     """Iterations after which the current policy joins them."""
     mean_opponents: float = field(default=0.0, metadata={"min": 0.0, "max": 1.0})
     """Share of the lanes whose past policies act by their mean actions; in the others they act with the noise that they
-    explored with. Ratings are from the games with noise, unless there are none."""
+    explored with. Ratings are from the games with noise; with a share of 1, from all."""

@@ -117,7 +117,14 @@ class SelfPlay:
         self.lanes = min(LANES, playing)
         each = playing // self.lanes
         world = torch.arange(self.lanes * each).view(each, self.lanes).T
-        seat = (torch.arange(each)[None, :] + torch.arange(self.lanes)[:, None]) % 2
+        firm = config.mean_opponents * self.lanes
+        if 0 < config.mean_opponents < 1 and self.lanes > 1:
+            firm = min(max(1, round(firm)), self.lanes - 1)
+        without_noise = torch.arange(1, self.lanes + 1) * round(firm) // self.lanes
+        without_noise = without_noise.diff(prepend=torch.zeros(1, dtype=torch.int64)).bool()
+        # Lanes with noise, and those without, take turns in the two seats.
+        turn = torch.where(without_noise, without_noise.cumsum(0), (~without_noise).cumsum(0)) - 1
+        seat = (torch.arange(each)[None, :] + turn[:, None]) % 2
         self.rows = (2 * world + seat).to(self.device)
         """(L, M) rows in which past policies act, of each lane; both seats alike."""
         self._opposite = (2 * world + 1 - seat).flatten().to(self.device)
@@ -125,11 +132,9 @@ class SelfPlay:
         driven[(2 * world + seat).flatten()] = True
         self.own = (~driven).nonzero().squeeze(-1).to(self.device)
         """(N,) rows of the current policy."""
-        firm = round(config.mean_opponents * self.lanes)
-        spread = [(i + 1) * firm // self.lanes > i * firm // self.lanes for i in range(self.lanes)]
-        self._noise = 1.0 - torch.tensor(spread, dtype=torch.float32, device=self.device)
+        self._noise = (~without_noise).to(self.device, torch.float32)
         """(L,) 0 in lanes without noise."""
-        self._rated = [firm == self.lanes or not without for without in spread]
+        self._rated = (~without_noise | without_noise.all()).tolist()
         self.pool, self.interval = Pool(config.pool_size), config.pool_interval
         self.rating, self.iteration = ANCHOR, 0
         self.random = Random(seed + 1, self.device)

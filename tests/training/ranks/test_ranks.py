@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -218,6 +219,17 @@ def test_sigterm_saves_one_checkpoint_from_which_the_run_goes_on_exactly(how, tm
     assert f"resumed at iteration {reached}, exactly" in said(tmp_path / "more")
 
 
+def waits_for_others(rank: int) -> bool:
+    """Whether the process of rank 1 waits for the others to agree on who takes part."""
+    environment = (Path("/proc") / str(rank) / "environ").read_bytes().decode().split("\0")
+    (identity,) = [entry.partition("=")[2] for entry in environment if entry.startswith(f"{RUN}=")]
+    try:
+        beat = json.loads((memory_folder(identity) / "beat_1.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return beat["pid"] == rank and beat["since"] is not None
+
+
 LATE = """
 import os, pathlib, time
 from robolearn.tasks.cartpole import CartpoleBalance
@@ -254,13 +266,15 @@ def test_a_rank_that_joins_while_the_run_is_told_to_stop_trains_no_further(tmp_p
     launcher = start(tmp_path / "run", *words)
     until(lambda: iterations(tmp_path / "run") > 2)  # rank 0, alone
     joins.touch()
-    time.sleep(10)  # rank 1 comes, and waits for the end of rank 0's iteration
+    until(lambda: waits_for_others(ranks_of(launcher)[1]))  # for the end of rank 0's iteration
     launcher.terminate()
-    time.sleep(1)
+    until(lambda: "stopping after this iteration" in said(tmp_path / "run"))
+    time.sleep(1)  # the launcher has signalled its ranks
     goes_on.touch()
     assert launcher.wait(timeout=120) == 130
     (only,) = (tmp_path / "run" / "checkpoints").iterdir()
     assert only.stem == f"iteration_{iterations(tmp_path / 'run'):06d}"
+    assert said(tmp_path / "run").count("resume with") == 1
 
 
 @pytest.mark.slow
