@@ -278,7 +278,7 @@ class Handover(Task):
     agents: ClassVar[tuple[str, ...]] = (ROBOT, PARTNER)
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 1024,
-        "max_iterations": 1200,
+        "max_iterations": 1500,
         "learner.policies": {ROBOT: "giver", PARTNER: "receiver"},
         "learner.num_steps": 8,
         "learner.num_epochs": 3,
@@ -289,6 +289,7 @@ class Handover(Task):
         "learner.max_kl": 0.15,
         "learner.init_std": 0.6,
         "learner.entropy_coef": 0.001,
+        "learner.average": 0.95,
     }
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
         "policy": OWN,
