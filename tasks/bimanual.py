@@ -285,6 +285,12 @@ class Bimanual(Task):
             BOX: InitialState.at_rest(box),
         }
 
+    def goal(self, state: State, ctx: Context) -> Tensor:
+        """The commanded height above the middle of the bench, of the box's middle (N, 3) [m]."""
+        place = torch.zeros_like(state.entities[BOX].base_pos)
+        place[:, 2] = SURFACE + EDGE / 2 + ctx.command[:, 0]
+        return place
+
     def success(self, state: State, ctx: Context) -> Tensor:
         """Closeness of the box to the commanded height (N,), 1 there and 0 from 0.3 m on."""
         return (1 - (height(state) - ctx.command[:, 0]).abs() / 0.3).clamp(min=0.0)

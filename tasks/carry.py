@@ -260,6 +260,13 @@ class Carry(Task):
             BEAM: InitialState.at_rest(beam, quat),
         }
 
+    def goal(self, state: State, ctx: Context) -> Tensor:
+        """Where the middle of the beam is to be (N, 3) [m]."""
+        place = torch.zeros_like(state.entities[BEAM].base_pos)
+        place[:, 0] = APART / 2 + ctx.command[:, 0]
+        place[:, 2] = SURFACE + THICK / 2 + ctx.command[:, 1]
+        return place
+
     def success(self, state: State, ctx: Context) -> Tensor:
         """Closeness of the beam to its goal (N,), 1 there and 0 from 1 m on."""
         return (1 - beam_from_goal(state, ctx).norm(dim=1)).clamp(min=0.0)

@@ -147,11 +147,16 @@ def taken(state: State, ctx: Context) -> Tensor:
 
 
 @once
-def goal_distance(state: State, ctx: Context) -> Tensor:
-    """Distance of the middle of the bar from the commanded place, which is in axes of the receiver's base (N,) [m]."""
+def goal_position(state: State, ctx: Context) -> Tensor:
+    """The commanded place, which is in axes of the receiver's base, in the world (N, 3) [m]."""
     base = of_arm(state, ctx, False, lambda robot: torch.cat((robot.base_pos, robot.base_quat), dim=1))
-    goal = base[:, :3] + quat_rotate(base[:, 3:], ctx.command[:, :3])
-    return (state.entities[BAR].base_pos - goal).norm(dim=1)
+    return base[:, :3] + quat_rotate(base[:, 3:], ctx.command[:, :3])
+
+
+@once
+def goal_distance(state: State, ctx: Context) -> Tensor:
+    """Distance of the middle of the bar from the commanded place (N,) [m]."""
+    return (state.entities[BAR].base_pos - goal_position(state, ctx)).norm(dim=1)
 
 
 def approach(state: State, ctx: Context, width: arm.Width) -> Tensor:
@@ -385,6 +390,10 @@ class Handover(Task):
             PARTNER: InitialState.at_rest(other, turned, joint_pos=receiver),
             BAR: InitialState.at_rest(poses["bar"][drawn]),
         }
+
+    def goal(self, state: State, ctx: Context) -> Tensor:
+        """Where the middle of the bar is to be (N, 3) [m]."""
+        return goal_position(state, ctx)
 
     def success(self, state: State, ctx: Context) -> Ratio:
         """How far along the job is in episodes that began with the receiver waiting (N,): up to 0.3 for a receiver near

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from robolearn.core.env import Env
-from robolearn.envs.state import State, quat_multiply, quat_rotate
+from robolearn.envs.state import State
 from robolearn.learners.policy import Act, reset_state
 from robolearn.simulation.renderer import PUSHED, Renderer, row
 from robolearn.simulation.script import Director, GivenCommands
 from robolearn.simulation.video import FPS, LIGHT, SIZE, Colour, caption, headline
-from robolearn.tasks.mdp.commands import Command, PoseCommands, VelocityCommands
+from robolearn.tasks.mdp.commands import Command, VelocityCommands
 from robolearn.tasks.mdp.task import Ratio
 from robolearn.tasks.mdp.terms import forward_axis
 
@@ -193,8 +193,8 @@ class Watched:
                 each = float((value.each() if isinstance(value, Ratio) else value)[i])
                 shown = "-" if math.isnan(each) else f"{each:.3f}"  # a Ratio does not count in every step
                 lines.append(f"{name.replace('_', ' ')} {shown}")
-        if isinstance(self.commands, PoseCommands):
-            goal = goal_of(env, i)
+        if (goals := env.task.goal(state, env.ctx)) is not None:
+            goal = row(goals, i)
         push = None if self.event is None else self.event.jump
         pixels = caption(renderer.draw(state, arrows, goal, push, i), lines)
         if title:
@@ -222,15 +222,6 @@ def in_words(command: np.ndarray) -> str:
     if abs(yaw) >= SLIGHT:
         parts.append("turn left" if yaw > 0 else "turn right")
     return ", ".join(parts) or "stand"
-
-
-def goal_of(env: Env, index: int = 0) -> np.ndarray:
-    """The commanded pose of an environment in the world: position (3,) [m], perhaps with an orientation wxyz (7,)."""
-    robot, command = env.backend.state.robot, env.ctx.command
-    parts = [robot.base_pos + quat_rotate(robot.base_quat, command[:, :3])]
-    if command.shape[1] > 3:
-        parts.append(quat_multiply(robot.base_quat, command[:, 3:]))
-    return row(torch.cat(parts, dim=1), index)
 
 
 def velocity_of(state: State, index: int = 0) -> np.ndarray:

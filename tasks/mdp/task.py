@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, get_args
 
+import torch
+
 from robolearn.envs.backend import PARAMETERS
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Scene
-from robolearn.envs.state import Initial, State, Tensor
+from robolearn.envs.state import Initial, State, Tensor, quat_multiply, quat_rotate
 from robolearn.errors import did_you_mean, listing
 from robolearn.tasks.mdp.commands import POSE, VELOCITY, Command, Pushes
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
@@ -321,6 +323,17 @@ class Task:
                         f"observations.{group}: {item} needs commands with the columns {', '.join(valid[0])}; "
                         f"those of the task are {', '.join(names) or 'none'}"
                     )
+
+    def goal(self, state: State, ctx: Context) -> Tensor | None:
+        """Where films and the viewer mark the goal: positions (N, 3) [m] in the world, or poses (N, 7) with
+        orientations wxyz; None: nowhere. By default the poses of commands that are poses."""
+        names, robot = () if self.commands is None else self.commands.names, state.robot
+        if names not in (POSE, POSE[:3]):
+            return None
+        place = robot.base_pos + quat_rotate(robot.base_quat, ctx.command[:, :3])
+        if names != POSE:
+            return place
+        return torch.cat((place, quat_multiply(robot.base_quat, ctx.command[:, 3:])), dim=1)
 
     def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
         """Task state at the start of an episode, by name, (N, ...) each, drawn for every environment of this robot; see

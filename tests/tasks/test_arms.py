@@ -13,6 +13,7 @@ from robolearn.envs.mujoco.backend import MujocoBackend
 from robolearn.export.record import on_robot
 from robolearn.tasks.arm_lift import CUBE, EDGE, FAR, HELD, NEAR, ArmLift
 from robolearn.tasks.arm_reach import GRIP, ArmReach
+from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.mdp import manipulation as arm
 from tests.factories import load_robot
 
@@ -56,6 +57,17 @@ def test_reaching_is_worth_most_at_the_commanded_pose(made):
     assert found["align"].tolist() == pytest.approx([1.0, LESS], abs=1e-4)
     assert found["near"].tolist() == pytest.approx([1.0, 1.0 - math.tanh(0.15)], abs=1e-4)
     assert arm.frame_angle(state, env.ctx, frame=GRIP).tolist() == pytest.approx([0.0, 0.5], abs=1e-4)
+
+
+def test_films_mark_the_commanded_pose_in_the_world(made):
+    env = made(ArmReach(), 2)
+    robot = env.backend.state.robot
+    robot.base_pos[:] = torch.tensor([1.0, 2.0, 0.5])
+    robot.base_quat[:] = torch.tensor([0.5**0.5, 0.0, 0.0, 0.5**0.5])  # a quarter turn to the left
+    env.ctx.command[:] = torch.tensor([0.4, 0.1, 0.2, 1.0, 0.0, 0.0, 0.0])
+    goal = env.task.goal(env.backend.state, env.ctx)
+    assert goal[0].tolist() == pytest.approx([0.9, 2.4, 0.7, 0.5**0.5, 0.0, 0.0, 0.5**0.5], abs=1e-6)
+    assert CartpoleBalance().goal(env.backend.state, env.ctx) is None
 
 
 def test_a_goal_is_in_the_axes_of_the_robots_base(made):

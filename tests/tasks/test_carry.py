@@ -79,6 +79,8 @@ def test_the_goal_and_the_tilt_are_those_of_a_beam_placed_by_hand(env):
     beam.base_quat[:] = torch.tensor([0.995004, 0.0, 0.0998334, 0.0])  # 0.2 rad about y: its front is down
     command = env.ctx.command
     assert torch.allclose(beam_from_goal(env.backend.state, env.ctx), -command, atol=1e-6)
+    goal = env.task.goal(env.backend.state, env.ctx)
+    assert torch.allclose((goal - beam.base_pos)[:, ::2], command, atol=1e-6)
     assert torch.allclose(tilt(env.backend.state, env.ctx), torch.full((16,), 0.198669), atol=1e-5)
 
 

@@ -196,6 +196,8 @@ def test_both_arms_agree_on_where_the_bar_is_to_be_grasped_and_to_go(env):
         frame.pos[row] = torch.tensor([0.5 + END, 0.0, 0.24])
     assert end_distance(state, ctx)[:2].tolist() == pytest.approx([0.04, 0.04], abs=1e-6)
     # In the world the goal is at (1.06 - 0.5, -0.1, 0.2).
+    place = env.task.goal(state, ctx)
+    assert torch.allclose(place[:2], torch.tensor([0.56, -0.1, 0.2]), atol=1e-6)
     assert goal_distance(state, ctx)[:2].tolist() == pytest.approx([math.hypot(0.06, 0.1)] * 2, abs=1e-6)
 
 

@@ -15,11 +15,11 @@ from mjviser.conversions import merge_geoms
 from robolearn.core.env import Env
 from robolearn.envs import mjcf
 from robolearn.envs.elements import compiled
-from robolearn.envs.state import State, Tensor, quat_multiply, quat_rotate
+from robolearn.envs.state import State, Tensor
 from robolearn.envs.visuals import FIELD_OF_VIEW
 from robolearn.simulation.posed import Placing
 from robolearn.simulation.renderer import ARROWS
-from robolearn.tasks.mdp.commands import PoseCommands, VelocityCommands
+from robolearn.tasks.mdp.commands import VelocityCommands
 from robolearn.tasks.mdp.terms import forward_axis
 
 if TYPE_CHECKING:
@@ -215,11 +215,12 @@ class Drawing:
         arrows: dict[str, np.ndarray] = {}
         commands = self.env.task.commands
         own = getattr(commands, "drawn", commands)  # those of the task behind the operator's
-        self.goals.visible = self.commands and isinstance(own, PoseCommands)
+        goals = self.env.task.goal(state, self.env.ctx) if self.commands else None
+        self.goals.visible = goals is not None
         if self.commands and isinstance(own, VelocityCommands):
             arrows |= self._velocities(state, rows, move.repeat(self.agents, axis=0))
-        if self.goals.visible:
-            self._draw_goals(state, rows, move.repeat(self.agents, axis=0))
+        if goals is not None:
+            self._draw_goals(goals, rows, move.repeat(self.agents, axis=0))
         if self.forces and self.has_contacts:
             arrows["force"] = self._forces(state, xpos, worlds, move)
         for name, handle in self.arrows.items():
@@ -248,19 +249,12 @@ class Drawing:
             out[name] = np.stack((tails, tips), axis=1)[rows]
         return out
 
-    def _draw_goals(self, state: State, rows: list[int], move: np.ndarray) -> None:
-        place, quat = self.goal(state)
-        self.goals.batched_positions = (_numbers(place) + move)[rows].astype(np.float32)
-        self.goals.batched_wxyzs = _numbers(quat)[rows].astype(np.float32)
-
-    def goal(self, state: State) -> tuple[Tensor, Tensor]:
-        """The commanded poses in the world: positions (N, 3) and orientations (N, 4)."""
-        robot, command = state.robot, self.env.ctx.command
-        place = robot.base_pos + quat_rotate(robot.base_quat, command[:, :3])
-        turned = robot.base_quat
-        if command.shape[1] > 3:
-            turned = quat_multiply(robot.base_quat, command[:, 3:])
-        return place, turned
+    def _draw_goals(self, goals: Tensor, rows: list[int], move: np.ndarray) -> None:
+        place, quat = _numbers(goals[:, :3]), _numbers(goals[:, 3:])
+        if not quat.shape[1]:
+            quat = np.tile([1.0, 0.0, 0.0, 0.0], (len(place), 1))
+        self.goals.batched_positions = (place + move)[rows].astype(np.float32)
+        self.goals.batched_wxyzs = quat[rows].astype(np.float32)
 
     def _forces(self, state: State, xpos: np.ndarray, worlds: list[int], move: np.ndarray) -> np.ndarray:
         """Arrows (n, 2, 3) of the State's contact forces, at feet and at the bodies that the scene asks for."""
