@@ -216,6 +216,14 @@ def test_agents_cannot_be_pushed_and_the_message_names_the_agents():
         Pushed().validate()
 
 
+def test_whether_agents_end_together_is_true_or_false_and_nothing_else():
+    class Perhaps(Carry):
+        ends_together: ClassVar[bool] = "no"  # type: ignore[assignment]
+
+    with pytest.raises(ValueError, match="ends_together='no'"):
+        Perhaps().validate()
+
+
 def test_agents_go_on_from_a_snapshot_as_they_did(carry):
     generator = torch.Generator().manual_seed(0)
     actions = [0.3 * torch.randn(8, 2, generator=generator) for _ in range(6)]
