@@ -135,7 +135,8 @@ def test_a_changed_scenario_asks_for_another_baseline(recorded) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_the_workers_and_writes_nothing(tmp_path) -> None:
+@pytest.mark.parametrize(("running", "pause"), [(2, 0), (3, 0), (4, 0), (4, 5)], ids=str)
+def test_an_interrupt_ends_the_workers_and_writes_nothing(tmp_path, running, pause) -> None:
     """SIGTERM, which a test runner in the background has not ignored."""
     path = suite(tmp_path, WALK.replace("episodes: 24", "episodes: 400").replace("seconds: 4", "seconds: 60"))
     words = [
@@ -145,6 +146,8 @@ def test_an_interrupt_ends_the_workers_and_writes_nothing(tmp_path) -> None:
         "sim",
         "--suite",
         str(path),
+        "--jobs",
+        "2",
         "--junit",
         str(tmp_path / "o.xml"),
     ]
@@ -153,9 +156,11 @@ def test_an_interrupt_ends_the_workers_and_writes_nothing(tmp_path) -> None:
     )
     try:
         until = time.monotonic() + 120
-        while len(group(process.pid)) < 3 and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.2)
-        assert len(group(process.pid)) >= 3  # the command, a worker, and multiprocessing's tracker
+        # The command, multiprocessing's tracker, and then the workers.
+        while len(group(process.pid)) < running and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.002)
+        assert len(group(process.pid)) >= running
+        time.sleep(pause)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 130
         while group(process.pid) and time.monotonic() < until:

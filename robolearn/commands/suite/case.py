@@ -70,16 +70,6 @@ class Outcome:
         return {k: float(np.nanmean(v)) for k, v in self.episodes.items() if not np.isnan(v).all()}
 
 
-def start_worker() -> None:
-    """Prepare a worker process: one thread for torch, so that no bit depends on the number of cores."""
-    import signal
-
-    import torch
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the workers
-    torch.set_num_threads(1)
-
-
 def check_case(case: Case) -> tuple[list[str], tuple[str, ...]]:
     """(names of the task's metrics, columns of its commands) of a case, checked in an Env of one environment.
 

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import os
 import platform
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +20,16 @@ from robolearn.commands.suite.case import (
     Outcome,
     check_case,
     run_case,
-    start_worker,
 )
 from robolearn.commands.suite.failures import record_case
 from robolearn.commands.suite.gates import OF_THE_RUN, Gate, Verdict, require_known
 from robolearn.commands.suite.output import Result
 from robolearn.commands.suite.spec import Scenario, Suite
+from robolearn.commands.suite.workers import each_in_a_worker
 from robolearn.core.threads import usable_cores
-from robolearn.errors import ConfigError, MissingError, RunFailed, did_you_mean, listing, one_line, quote
+from robolearn.errors import ConfigError, MissingError, RunFailed, did_you_mean, listing, quote
 from robolearn.export.deploy import own_runtime, told
 from robolearn.export.driver import is_bundle
-from robolearn.runtime.errors import Refused
 from robolearn.runtime.measure import measure
 from robolearn.simulation.measures import described
 from robolearn.training import replay
@@ -217,66 +210,19 @@ def latency(folder: Path) -> float:
     return float(result["paced"]["p99_ms"])
 
 
-def _guarded(work: Callable[..., Any], *arguments: Any) -> tuple[str, Any]:
-    """("", result), or the kind of a foreseen error and its message: not every error survives the way back."""
-    try:
-        return "", work(*arguments)
-    except (ConfigError, MissingError, RunFailed, Refused) as error:
-        return type(error).__name__, one_line(str(error))
-
-
-def _pool(jobs: int) -> ProcessPoolExecutor:
-    # Not forked: threads of torch and of the simulators do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(jobs, mp_context=context, initializer=start_worker)
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C while workers start: they inherit that, and the main process ends them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _simulate(cases: Sequence[Case], jobs: int) -> tuple[dict[str, Outcome], dict[str, str]]:
     """(outcomes, errors) by name of the case."""
     outcomes: dict[str, Outcome] = {}
     broken: dict[str, str] = {}
-    with _pool(min(jobs, len(cases)) or 1) as pool:
-        with _without_interrupts():
-            futures = {pool.submit(_guarded, run_case, case): case for case in cases}
-        for number, (case, kind, value) in enumerate(_finished(futures), 1):
-            if kind:
-                broken[case.name] = value
-            else:
-                outcomes[case.name] = value
-            said = value if kind else f"{value.seconds:.1f} s"
-            print(f"{number}/{len(cases)} {case.name}: {said}", file=sys.stderr, flush=True)
+    for done, (i, kind, value) in enumerate(each_in_a_worker(run_case, [(case,) for case in cases], jobs), 1):
+        case = cases[i]
+        if kind:
+            broken[case.name] = value
+        else:
+            outcomes[case.name] = value
+        said = value if kind else f"{value.seconds:.1f} s"
+        print(f"{done}/{len(cases)} {case.name}: {said}", file=sys.stderr, flush=True)
     return outcomes, broken
-
-
-def _finished(futures: dict[Future[Any], Case]) -> Any:
-    """(case, kind of error, result) as they come; an interrupt ends the workers."""
-    try:
-        for future in as_completed(futures):
-            case = futures[future]
-            try:
-                kind, value = future.result()
-            except BrokenProcessPool:
-                kind, value = "RunFailed", "a worker process died (out of memory, or the simulator crashed)"
-            yield case, kind, value
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        for child in multiprocessing.active_children():
-            child.terminate()
-        raise
 
 
 def _judged(
@@ -352,25 +298,17 @@ def _record(results: Sequence[Result], folder: Path, jobs: int) -> None:
     for result in results:  # a case that passes again leaves nothing of before
         for suffix in (replay.SUFFIX, ".mp4"):
             (folder / f"{result.case.stem}{suffix}").unlink(missing_ok=True)
-    todo: dict[int, tuple[Any, ...]] = {}
-    for i, result in enumerate(results):
-        if found := worst(result):
-            seed, row, end, why = found
-            todo[i] = (result.case, seed, row, end, folder, why)
-    if not todo:
+    failed = [(result, found) for result in results if (found := worst(result))]
+    if not failed:
         return
-    print(f"recording the worst episode of {len(todo)} failed cases", file=sys.stderr, flush=True)
-    with _pool(min(jobs, len(todo))) as pool:
-        with _without_interrupts():
-            futures = {pool.submit(_guarded, record_case, *arguments): i for i, arguments in todo.items()}
-        by_case = {future: results[i].case for future, i in futures.items()}
-        of_case = {results[i].case.name: results[i] for i in todo}
-        for case, kind, value in _finished(by_case):
-            result = of_case[case.name]
-            if kind:
-                result.note = value
-            else:
-                result.files, result.note = value
+    print(f"recording the worst episode of {len(failed)} failed cases", file=sys.stderr, flush=True)
+    arguments = [(result.case, seed, row, end, folder, why) for result, (seed, row, end, why) in failed]
+    for i, kind, value in each_in_a_worker(record_case, arguments, jobs):
+        result = failed[i][0]
+        if kind:
+            result.note = value
+        else:
+            result.files, result.note = value
 
 
 def worst(result: Result) -> tuple[int, int, int, str] | None:
