@@ -17,6 +17,7 @@ from typing import Any
 import onnx
 from torch import nn
 
+from robolearn import __version__
 from robolearn import config as configuration
 from robolearn.config.run_config import Config
 from robolearn.core.contract import Contract, contract_of
@@ -539,7 +540,7 @@ def target_entry(target: ExportTarget) -> dict[str, Any]:
 def run_entry(checked: Checked) -> dict[str, Any]:
     """The manifest's `run`: origin of the policy."""
     found = checked.found
-    packages = ("robolearn", "torch", "onnx", "onnxruntime", "numpy")
+    packages = ("torch", "onnx", "onnxruntime", "numpy")
     return {
         "name": found.name,
         "iteration": found.iteration,
@@ -548,7 +549,7 @@ def run_entry(checked: Checked) -> dict[str, Any]:
         "overrides": list(checked.changes),
         "exported_at": datetime.now().astimezone().isoformat(timespec="seconds"),
         "machine": f"{processor()}, {platform.machine()}, {platform.system()}",
-        "versions": {name: version(name) for name in packages},
+        "versions": {"robolearn": __version__, **{name: version(name) for name in packages}},
     }
 
 
