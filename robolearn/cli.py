@@ -135,6 +135,13 @@ def robot_(
     write: Annotated[
         Path | None, typer.Option(help="Write a robot.yaml to edit to this folder.", show_default=False)
     ] = None,
+    excite: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write joint targets that excite its joints here (CSV or NPZ).", show_default=False
+        ),
+    ] = None,
+    period: Annotated[float, typer.Option(min=1e-3, max=0.1, help="Control period of --excite [s].")] = 0.02,
 ) -> int:
     """Show what is derived from a robot's file, and check its model; exit code 1 where it has an error.
 
@@ -142,10 +149,11 @@ def robot_(
     robolearn robot my_robot.xml --picture home.png
     robolearn robot unitree_go1 robot.actuators.calf_joint.kp=60
     robolearn robot my_robot.urdf --write my_robot
+    robolearn robot unitree_go1 --excite motion.csv
     """
     from robolearn.commands.robot import robot as show
 
-    return OK if show(name, settings or [], picture, write) else CHECK_FAILED
+    return OK if show(name, settings or [], picture, write, excite, period) else CHECK_FAILED
 
 
 @app.command("eval", epilog=EPILOG, context_settings=WIDTH)

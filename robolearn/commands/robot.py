@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from robolearn.envs.robot import Robot
 
 
-def robot(name: str, settings: list[str], picture: Path | None, write: Path | None) -> bool:
+def robot(
+    name: str,
+    settings: list[str],
+    picture: Path | None = None,
+    write: Path | None = None,
+    excite: Path | None = None,
+    period: float = 0.02,
+) -> bool:
     """Print what is derived from a robot's file, and the findings about its model.
 
     Args:
@@ -28,6 +35,8 @@ def robot(name: str, settings: list[str], picture: Path | None, write: Path | No
         settings: changes, as `robot.actuators.knee.kp=80`.
         picture: PNG file to write, of the home pose.
         write: folder to write a robot.yaml to.
+        excite: CSV or NPZ file to write, of a motion that excites its joints, see `simulation.excite`.
+        period: control period of that motion [s].
 
     Returns:
         Whether the model has no error.
@@ -49,6 +58,10 @@ def robot(name: str, settings: list[str], picture: Path | None, write: Path | No
     made = found if isinstance(found, Robot) else Robot.load(found, changes, known)
     if write is not None and (write / "robot.yaml").exists():
         raise ConfigError(f"{quote(str(write / 'robot.yaml'), 120)} exists; name another folder with --write")
+    if excite is not None:
+        from robolearn.simulation import excite as exciting
+
+        exciting.require_format(excite)
     print(describe(made, lint.moved_inertia(made)))
     done = lint.hold(made)
     print(f"home pose  {done.text} (2 s of joint targets at home)")
@@ -67,6 +80,11 @@ def robot(name: str, settings: list[str], picture: Path | None, write: Path | No
         with replacing(write / "robot.yaml") as part:
             part.write_text(stated(made), encoding="utf-8")
         print(f"wrote {write / 'robot.yaml'}; try it: robolearn robot {write}/")
+    if excite is not None:
+        motion = exciting.excite(made, period)
+        print("\n".join(exciting.summary(motion.parts, motion)))
+        motion.write(excite)
+        print(f"wrote {excite}")
     return errors == 0
 
 

@@ -239,7 +239,13 @@ def _load(state: dict[str, Any], content: dict[str, Any], learner: Any, shown: s
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         why = " ".join(str(error).split())
         if isinstance(error, KeyError) and any(key.endswith(".actor_state_dict") for key in state):
-            why = "its policies have other names, see learner.policies"
+            saved = sorted({key.rpartition(".")[0] for key in state if key.endswith(".actor_state_dict")})
+            now = (
+                sorted(learner.policy.policies)
+                if isinstance(learner.policy, Team)
+                else ["one for all agents"]
+            )
+            why = f"its policies are {', '.join(saved)}, here {', '.join(now)}: change learner.policies"
         if isinstance(error, KeyError) and "critic_state_dict" in str(error):
             why = "it has no critic, as those of learner=grpo and learner=dpo"
         if "Error(s) in loading" in why or "size mismatch" in why:
