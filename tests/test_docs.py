@@ -153,7 +153,7 @@ def test_the_commands_for_pettingzoo_environments_run(
     page = (ROOT / "docs" / "bring_your_own.md").read_text(encoding="utf-8")
     section = page.partition("\n## PettingZoo\n")[2].partition("\n## ")[0]
     found = [words[1:] for words in commands(section) if words[0] == "robolearn"]
-    assert [words[0] for words in found] == ["train", "eval", "train"]
+    assert [words[0] for words in found] == ["train", "eval", "train", "train"]
     for words in found:
         tiny = {"train": ["num_envs=2", "max_iterations=1"], "eval": ["--episodes", "2"]}
         code = cli.main([*words, *tiny[words[0]]])
