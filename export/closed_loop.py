@@ -76,6 +76,15 @@ class Gap:
         )
 
     @property
+    def too_few(self) -> str:
+        """What to add to a refusal where the gap itself is inside: the starts that would make the interval half as wide
+        as it may be; else ""."""
+        if self.inside or abs(self.mean) > LIMIT:
+            return ""
+        wanted = self.starts * ((self.high - self.low) / LIMIT) ** 2
+        return f": too few starts to tell, try --starts {100 * math.ceil(wanted / 100 - 1e-6)}"
+
+    @property
     def fell(self) -> int:
         """Number of starts in which an episode was terminated."""
         return round(self.starts * (1 - self.bundle_survival))
@@ -149,7 +158,8 @@ def closed_loop(
     gap = replace(plain, target_difference=drivers[0].target_difference)
     if not gap.inside:
         raise Refused(
-            f"closed loop: {gap}; the whole 95 % interval must lie within ±{100 * LIMIT:g} %", NOT_THE_SAME
+            f"closed loop: {gap}; the whole 95 % interval must lie within ±{100 * LIMIT:g} %{gap.too_few}",
+            NOT_THE_SAME,
         )
     return gap
 

@@ -141,7 +141,10 @@ def robot_(
             help="Write joint targets that excite its joints here (CSV or NPZ).", show_default=False
         ),
     ] = None,
-    period: Annotated[float, typer.Option(min=1e-3, max=0.1, help="Control period of --excite [s].")] = 0.02,
+    period: Annotated[
+        float | None,
+        typer.Option(min=1e-3, max=0.1, help="Control period of --excite [s]; 0.02 unless stated."),
+    ] = None,
 ) -> int:
     """Show what is derived from a robot's file, and check its model; exit code 1 where it has an error.
 

@@ -26,7 +26,7 @@ def robot(
     picture: Path | None = None,
     write: Path | None = None,
     excite: Path | None = None,
-    period: float = 0.02,
+    period: float | None = None,
 ) -> bool:
     """Print what is derived from a robot's file, and the findings about its model.
 
@@ -36,7 +36,7 @@ def robot(
         picture: PNG file to write, of the home pose.
         write: folder to write a robot.yaml to.
         excite: CSV or NPZ file to write, of a motion that excites its joints, see `simulation.excite`.
-        period: control period of that motion [s].
+        period: control period of that motion [s]; None: 0.02.
 
     Returns:
         Whether the model has no error.
@@ -58,6 +58,10 @@ def robot(
     made = found if isinstance(found, Robot) else Robot.load(found, changes, known)
     if write is not None and (write / "robot.yaml").exists():
         raise ConfigError(f"{quote(str(write / 'robot.yaml'), 120)} exists; name another folder with --write")
+    if period is not None and excite is None:
+        raise ConfigError(
+            "--period is of the motion that --excite FILE writes; add it, or leave --period out"
+        )
     if excite is not None:
         from robolearn.simulation import excite as exciting
 
@@ -70,6 +74,11 @@ def robot(
         print(f"{finding.level}  {finding.check}: {finding.text}")
     errors = sum(finding.level == "error" for finding in findings)
     print(f"{errors} errors, {len(findings) - errors} warnings")
+    if excite is not None:
+        motion = exciting.excite(made, period or 0.02)
+        print("\n".join(exciting.summary(motion.parts, motion)))
+        motion.write(excite)
+        print(f"wrote {excite}")
     if picture is not None:
         from robolearn.simulation.picture import draw
 
@@ -80,11 +89,6 @@ def robot(
         with replacing(write / "robot.yaml") as part:
             part.write_text(stated(made), encoding="utf-8")
         print(f"wrote {write / 'robot.yaml'}; try it: robolearn robot {write}/")
-    if excite is not None:
-        motion = exciting.excite(made, period)
-        print("\n".join(exciting.summary(motion.parts, motion)))
-        motion.write(excite)
-        print(f"wrote {excite}")
     return errors == 0
 
 

@@ -30,6 +30,9 @@ PRETRAINED = Path(__file__).parent.parent / "pretrained"
 
 PREFIX = "pretrained:"
 
+EXPORTED = ("manifest.json", "team.json")
+"""Files that the folders of bundles have, and those of runs do not."""
+
 
 def pretrained() -> list[str]:
     """Names of the shipped policies."""
@@ -64,7 +67,11 @@ def find_folder(run: str | None) -> tuple[Path, Path | None]:
         return PRETRAINED / name, PRETRAINED / name / "policy.pt"
     if run is None:
         # A bundle written by `export` contains its run's configuration too; it is not a run.
-        found = [p for p in ROOT.glob("*/*/config.yaml") if not p.with_name("manifest.json").exists()]
+        both = [
+            *ROOT.glob("*/config.yaml"),
+            *ROOT.glob("*/*/config.yaml"),
+        ]  # output=runs/NAME, and runs/TASK/TIME
+        found = [p for p in both if not p.with_name("manifest.json").exists()]
         found.sort(key=lambda p: p.stat().st_mtime)
         if not found:
             raise ConfigError(
@@ -83,6 +90,10 @@ def find_folder(run: str | None) -> tuple[Path, Path | None]:
                 f"{quote(str(checkpoint), 120)} is in no run folder: there is no config.yaml beside it"
             )
         return folder, checkpoint
+    if any((folder / name).is_file() for name in EXPORTED):
+        raise ConfigError(
+            f"{quote(str(folder), 120)} is an exported bundle: name the run that it was exported from"
+        )
     if not (folder / "config.yaml").is_file():
         raise ConfigError(f"{quote(str(folder), 120)} is not a run folder: it has no config.yaml")
     return folder, folder / LATEST if (folder / LATEST).is_file() else None

@@ -1,12 +1,13 @@
 """A motion that excites the joints of a robot one after another, within their limits: to record a log for system
 identification.
 
-Each joint makes a chirp, a sine whose frequency rises exponentially, about its home, while the others hold theirs. The
-base is held. Slow parts show friction and gains, fast ones inertia and delay.
+Each joint makes a chirp, a sine whose frequency rises exponentially, at or near its home, while the others hold theirs.
+The base is held. Slow parts show friction and gains, fast ones inertia and delay.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ ANGLE, SPEED = 0.4, 2.0
 """Largest amplitude of a joint target [rad] and its largest speed [rad/s] of a hinge."""
 LENGTH, PACE = 0.1, 0.5
 """The same of a slide [m, m/s]."""
+FASTER = 2.0
+"""How many times as fast as its target may ever be a joint may move, where it resonates."""
 EDGE = 0.1
 """Share of a joint's range at either end that its target keeps out of."""
 TORQUE = 0.8
@@ -38,11 +41,16 @@ SMALLER, TRIES = 0.7, 8
 """Factor on the amplitude of a joint whose motion is not safe, and how many amplitudes are tried."""
 APART = 0.01
 """Distance that parts of the robot keep from each other, or half of that at home where this is less [m]."""
-FADE, MOVE = 0.5, 1.0
-"""Time in which a chirp grows and fades, and in which a joint moves from home to the middle of its motion [s]."""
+FADE = 0.5
+"""Time in which a chirp grows and fades [s]."""
 CLEAR = 1.0
 """Height above its home at which the base is held [m]."""
 FORMATS = (".csv", ".npz")
+DIVERGED = (
+    mujoco.mjtWarning.mjWARN_BADQPOS,
+    mujoco.mjtWarning.mjWARN_BADQVEL,
+    mujoco.mjtWarning.mjWARN_BADQACC,
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,8 @@ class Excited:
     """Largest share of its motor's torque."""
     speed: float
     """Largest speed [rad/s or m/s]."""
+    unit: str
+    """"rad" or "m"."""
     problem: str
     """Why a larger amplitude is not safe; "" where the largest one is."""
 
@@ -80,18 +90,19 @@ class Motion:
         """
         require_format(path)
         with replacing(path) as part:
-            if path.suffix == ".npz":
+            if path.suffix.lower() == ".npz":
                 np.savez(part, time=self.time, joints=np.array(self.joints), target=self.targets)
                 return
-            header = ",".join(("time", *(f"target.{name}" for name in self.joints)))
-            np.savetxt(
-                part, np.column_stack((self.time, self.targets)), "%.6f", ",", header=header, comments=""
-            )
+            with part.open("w", encoding="utf-8", newline="") as file:
+                lines = csv.writer(file, lineterminator="\n")
+                lines.writerow(("time", *(f"target.{name}" for name in self.joints)))
+                for time, row in zip(self.time, self.targets, strict=True):
+                    lines.writerow([f"{x:.6f}" for x in (time, *row)])
 
 
 def require_format(path: Path) -> None:
     """Refuse a file that is neither CSV nor NPZ."""
-    if path.suffix not in FORMATS:
+    if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"{quote(str(path), 120)}: an excitation is written as {' or '.join(FORMATS)}")
 
 
@@ -127,17 +138,23 @@ def excite(robot: Robot, period: float = 0.02, seconds: float = SECONDS) -> Moti
 
 def _largest(held: Held, column: int, seconds: float) -> tuple[Excited, np.ndarray]:
     """The largest safe motion of one joint, and its targets (T, A)."""
+    name, unit = held.names[column], "m" if held.slides[column] else "rad"
     middle, amplitude = held.middle(column)
-    problem = "" if amplitude > 0 else "its range is empty"
+    if amplitude <= 0:
+        return Excited(name, 0.0, 0.0, 0.0, unit, "its range is empty"), held.home[None]
+    if held.holding[column] > TORQUE:
+        share = f"{100 * held.holding[column]:.0f} % of its motor's torque"
+        said = f"to hold that needs {share}, see robot.actuators.{name}.effort"
+        return Excited(name, 0.0, 0.0, 0.0, unit, said), held.home[None]
     said = ""
-    for _ in range(TRIES if amplitude > 0 else 0):
+    for _ in range(TRIES):
         targets = held.targets(column, middle, amplitude, seconds)
         torque, speed, problem = held.try_out(column, targets)
         if not problem:
-            return Excited(held.names[column], amplitude, torque, speed, said), targets
+            return Excited(name, amplitude, torque, speed, unit, said), targets
         said = problem
         amplitude *= SMALLER
-    return Excited(held.names[column], 0.0, 0.0, 0.0, problem), held.home[None]
+    return Excited(name, 0.0, 0.0, 0.0, unit, said), held.home[None]
 
 
 def chirp(time: np.ndarray, seconds: float, fastest: float) -> tuple[np.ndarray, np.ndarray]:
@@ -161,17 +178,15 @@ class Held:
         self.period = period
         spec = mjcf.build_spec(robot)
         if robot.base is not None:
-            base = spec.body(robot.base)
-            for joint in list(base.joints):
-                spec.delete(joint)
-            # MuJoCo lets neighbours overlap, but not where one of them cannot move.
-            for child in base.bodies:
-                spec.add_exclude(bodyname1=robot.base, bodyname2=child.name)
-            base.pos = (0.0, 0.0, robot.home_height + CLEAR)
-            base.quat = (1.0, 0.0, 0.0, 0.0)
+            _hold(spec, robot)
+        else:
+            _hold_carriers(spec, self.names)
+        # Contacts up to the sum of both gaps are listed; those that do not touch make no force.
+        for geom in spec.geoms:
+            geom.gap = APART / 2
+        for pair in spec.pairs:
+            pair.gap = APART
         self.model = spec.compile()
-        # Contacts nearer than this are listed; those within it make no force.
-        self.model.geom_gap[:] = APART
         self.substeps = max(1, math.ceil(period / self.model.opt.timestep - 1e-9))
         self.model.opt.timestep = period / self.substeps
         self.data = mujoco.MjData(self.model)
@@ -179,10 +194,20 @@ class Held:
         self.slides = [self.model.jnt_type[j] == int(mujoco.mjtJoint.mjJNT_SLIDE) for j in self.joints]
         self.efforts = np.array([actuator.effort for actuator in robot.actuators])
         self._start = self.model.qpos0.copy()
+        there = {joint.name for joint in spec.joints}
         for name, home in zip(robot.joints, robot.home, strict=True):
-            self._start[self.model.joint(name).qposadr[0]] = home
+            if name in there:
+                self._start[self.model.joint(name).qposadr[0]] = home
         self.limits = [self._limits(joint) for joint in self.joints]
         self._begin()
+        self.holding = np.abs(self.data.actuator_force) / self.efforts
+        """(A,) share of its torque that each motor needs at home."""
+        settled = [float(self.data.qpos[self.model.jnt_qposadr[joint]]) for joint in self.joints]
+        # A home at the end of a range may sag beyond it.
+        self._bounds = [
+            (min(low, at - 1e-3), max(high, at + 1e-3))
+            for (low, high), at in zip(self.limits, settled, strict=True)
+        ]
         self._least = {
             pair: min(APART, distance / 2) if distance > 0 else -math.inf
             for pair, distance in self._distances().items()
@@ -204,27 +229,35 @@ class Held:
         amplitude = min(largest, (high - low) / 2 - edge)
         return float(np.clip(home, low + edge + amplitude, high - edge - amplitude)), amplitude
 
+    def fastest(self, column: int) -> float:
+        """Largest speed of the target of a joint [rad/s or m/s]."""
+        return PACE if self.slides[column] else SPEED
+
     def targets(self, column: int, middle: float, amplitude: float, seconds: float) -> np.ndarray:
-        """Targets of all joints (T, A) while one moves: from home to home, at rest at both ends."""
+        """Targets of all joints (T, A) while one moves to the middle of its motion, makes the chirp, and returns."""
         steps = max(2, round(seconds / self.period))
         time = np.arange(steps) * self.period
         phase, frequency = chirp(time, seconds, min(FASTEST, 1 / (SAMPLES * self.period)))
-        fastest = PACE if self.slides[column] else SPEED
         # Smoothly from the whole amplitude to that of the largest speed.
-        swing = amplitude / np.sqrt(1 + (2 * math.pi * frequency * amplitude / fastest) ** 2)
-        until_end = time[::-1]
-        grown = _smooth(np.minimum(time, until_end) / FADE)
-        moved = _smooth(np.minimum(time, until_end) / MOVE)
-        found = np.tile(self.home, (steps, 1))
-        found[:, column] += (middle - self.home[column]) * moved + grown * swing * np.sin(phase)
-        return found
+        largest = self.fastest(column)
+        swing = amplitude / np.sqrt(1 + (2 * math.pi * frequency * amplitude / largest) ** 2)
+        wave = _smooth(np.minimum(time, time[::-1]) / FADE) * swing * np.sin(phase)
+        wave *= min(1.0, largest * self.period / np.abs(np.diff(wave)).max())  # it grows and fades on top
+        away = middle - self.home[column]
+        # The steepest part of `_smooth` is 1.5 times its mean.
+        move = _smooth(np.linspace(0, 1, 1 + math.ceil(1.5 * abs(away) / largest / self.period)))
+        found = np.concatenate((move[:-1] * away, away + wave, away * move[:-1][::-1]))
+        rows = np.tile(self.home, (len(found), 1))
+        rows[:, column] += found
+        return rows
 
     def try_out(self, column: int, targets: np.ndarray) -> tuple[float, float, str]:
         """(share of the torque, speed, problem or "") at most of one joint over the targets (T, A)."""
         self._begin()
         joint, data = self.joints[column], self.data
         place, speed_at = self.model.jnt_qposadr[joint], self.model.jnt_dofadr[joint]
-        low, high = self.limits[column]
+        low, high = self._bounds[column]
+        moved = self._subtree(int(self.model.jnt_bodyid[joint]))
         torque = speed = 0.0
         for row in targets:
             data.ctrl[:] = row
@@ -232,19 +265,21 @@ class Held:
                 mujoco.mj_step(self.model, data)
                 share = abs(data.actuator_force[column]) / self.efforts[column]
                 torque, speed = max(torque, float(share)), max(speed, abs(float(data.qvel[speed_at])))
-            if data.warning[int(mujoco.mjtWarning.mjWARN_BADQACC)].number:
-                return torque, speed, "the simulation diverges"
-            if torque > TORQUE:
-                return (
-                    torque,
-                    speed,
-                    f"its motor needs more than {TORQUE:.0%} of its torque".replace("%", " %"),
-                )
-            if not low <= data.qpos[place] <= high:
-                return torque, speed, "it reaches the end of its range"
-            near = [pair for pair, found in self._distances().items() if found < self._least.get(pair, APART)]
-            if near:
-                return torque, speed, "{} touches {}, or nearly".format(*min(near))
+                if any(data.warning[int(warning)].number for warning in DIVERGED):
+                    return torque, speed, "the simulation diverges"
+                if torque > TORQUE:
+                    return torque, speed, f"its motor needs more than {100 * TORQUE:.0f} % of its torque"
+                if speed > FASTER * self.fastest(column):
+                    return torque, speed, "it resonates"
+                if not low <= data.qpos[place] <= high:
+                    return torque, speed, "it reaches the end of its range"
+                near = [
+                    pair
+                    for pair, found in self._distances().items()
+                    if found < self._least.get(pair, APART) and len(moved.intersection(pair)) == 1
+                ]
+                if near:
+                    return torque, speed, "{} touches {}, or nearly".format(*min(near))
         return torque, speed, ""
 
     def _begin(self) -> None:
@@ -255,6 +290,14 @@ class Held:
         for _ in range(round(1.0 / self.model.opt.timestep)):
             mujoco.mj_step(self.model, self.data)
 
+    def _subtree(self, body: int) -> set[str]:
+        """Names of the bodies that a joint of this body moves."""
+        found = {body}
+        for child in range(body + 1, self.model.nbody):  # parents come first
+            if int(self.model.body_parentid[child]) in found:
+                found.add(child)
+        return {self.model.body(k).name for k in found}
+
     def _distances(self) -> dict[tuple[str, str], float]:
         """Distance [m] of the bodies, by name, that are nearer to each other than `APART`."""
         bodies = self.model.geom_bodyid
@@ -263,6 +306,43 @@ class Held:
             one, other = sorted(self.model.body(int(bodies[g])).name for g in contact.geom)
             found[one, other] = min(float(contact.dist), found.get((one, other), math.inf))
         return found
+
+
+def _hold(spec: mujoco.MjSpec, robot: Robot) -> None:
+    """Fix a free base in the air."""
+    base = spec.body(robot.base)
+    for joint in list(base.joints):
+        spec.delete(joint)
+    base.pos = (0.0, 0.0, robot.home_height + CLEAR)
+    base.quat = (1.0, 0.0, 0.0, 0.0)
+    base.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT
+    # MuJoCo lets neighbours overlap, but not where one of them cannot move, nor what is fixed to it.
+    fixed: list[str] = []
+    moving: list[mujoco.MjsBody] = []
+    todo = [base]
+    while todo:
+        body = todo.pop()
+        fixed.append(body.name)
+        for child in body.bodies:
+            (moving if list(child.joints) else todo).append(child)
+    for one in fixed:
+        for other in moving:
+            spec.add_exclude(bodyname1=one, bodyname2=other.name)
+
+
+def _hold_carriers(spec: mujoco.MjSpec, driven: Sequence[str]) -> None:
+    """Remove the joints without a motor that carry all joints with one: a rail or a plane to move in."""
+    paths = []
+    for name in driven:
+        body, path = spec.joint(name).parent, []
+        while body is not None and body.name != spec.worldbody.name:
+            path.append(body.name)
+            body = body.parent
+        paths.append(set(path))
+    for name in set.intersection(*paths):
+        for joint in list(spec.body(name).joints):
+            if joint.name not in driven:
+                spec.delete(joint)
 
 
 def _smooth(share: np.ndarray) -> np.ndarray:
@@ -275,18 +355,23 @@ def summary(parts: Sequence[Excited], motion: Motion) -> list[str]:
     """Lines of text about a motion."""
     moving = [part for part in parts if part.amplitude]
     hardest = max(moving, key=lambda part: part.torque)
-    fastest = max(moving, key=lambda part: part.speed)
     period = motion.time[1] - motion.time[0]
     seconds = len(motion.time) * period
     joints = f"{len(moving)} of {len(parts)} joints, one after another"
-    peaks = f"{100 * hardest.torque:.0f} % of a motor's torque ({hardest.joint}), {fastest.speed:.1f} rad/s"
+    peaks = [f"{100 * hardest.torque:.0f} % of a motor's torque ({hardest.joint})"]
+    for unit in ("rad", "m"):
+        if same := [part for part in moving if part.unit == unit]:
+            fastest = max(same, key=lambda part: part.speed)
+            peaks.append(f"{fastest.speed:.2g} {unit}/s ({fastest.joint})")
     lines = [
         f"excitation  {joints}, {seconds:.0f} s at {1 / period:.0f} Hz, base held",
-        f"  at most {peaks} ({fastest.joint})",
+        f"  at most {', '.join(peaks)}",
     ]
     for part in parts:
         if not part.amplitude:
             lines.append(f"  {part.joint} holds its home: {part.problem}")
         elif part.problem:
-            lines.append(f"  {part.joint} moves by {part.amplitude:.3g}: with more {part.problem}")
+            lines.append(
+                f"  {part.joint} moves by {part.amplitude:.3g} {part.unit}: with more {part.problem}"
+            )
     return lines

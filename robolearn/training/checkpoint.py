@@ -245,11 +245,15 @@ def _load(state: dict[str, Any], content: dict[str, Any], learner: Any, shown: s
                 if isinstance(learner.policy, Team)
                 else ["one for all agents"]
             )
-            why = f"its policies are {', '.join(saved)}, here {', '.join(now)}: change learner.policies"
+            if saved != now:
+                why = f"its policies are {', '.join(saved)}, here {', '.join(now)}: change learner.policies"
         if isinstance(error, KeyError) and "critic_state_dict" in str(error):
             why = "it has no critic, as those of learner=grpo and learner=dpo"
         if "Error(s) in loading" in why or "size mismatch" in why:
-            why = "its networks have other shapes; was it trained for another task, or with other learner.*_hidden?"
+            why = (
+                "its networks have other shapes; was it trained for another task, or with other learner.*_hidden or "
+                "learner.*_groups?"
+            )
         raise ConfigError(f"{shown} not fit this configuration: {why}") from error
 
 

@@ -390,6 +390,12 @@ def test_what_train_refuses_is_refused(bench, capsys, words, offender):
     assert offender in line
 
 
+def test_a_task_of_several_agents_is_refused_before_anything_is_measured(monkeypatch, capsys):
+    monkeypatch.setattr("robolearn.commands.plan.measure.measure", lambda *words: pytest.fail("measured"))
+    assert main(["plan", "task=handover"]) == 2
+    assert "handover" in capsys.readouterr().err
+
+
 def test_shards_are_those_of_the_run(bench, tmp_path):
     out = tmp_path / "out.json"
     words = ["plan", "task=cartpole_balance", "shards=4", "--machine", str(bench), "--json", str(out)]

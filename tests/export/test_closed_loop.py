@@ -155,6 +155,16 @@ def test_a_gap_that_is_too_large_is_code_3(trained, capfd, monkeypatch, tmp_path
     assert not (tmp_path / "b").exists()
 
 
+def test_a_gap_that_too_few_starts_leave_open_says_how_many_would_tell():
+    common = {"seconds": 5.0, "trained_return": 1.0, "bundle_return": 1.0, "trained_survival": 1.0}
+    open_, far, inside = (
+        loop.Gap(mean, mean - half, mean + half, 500, bundle_survival=1.0, **common)
+        for mean, half in ((0.008, 0.01), (0.03, 0.01), (0.001, 0.005))
+    )
+    assert "--starts 2000" in open_.too_few  # an interval half as wide takes four times as many
+    assert (far.too_few, inside.too_few) == ("", "")
+
+
 def test_an_action_that_is_not_finite_is_refused(exported, walking, monkeypatch):
     bundle = Bundle.load(exported)
 

@@ -118,12 +118,12 @@ def test_the_newest_run_is_found_and_without_a_run_it_is_refused(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="no run under runs/ yet"):
         checkpoint.find_run(None)
-    for name, when in (("old", 1000), ("new", 2000)):
-        folder = checkpoint.new_run_folder("t", f"runs/t/{name}")
+    for name, when in (("t/old", 1000), ("t/new", 2000), ("named", 3000)):
+        folder = checkpoint.new_run_folder("t", f"runs/{name}")
         for file in ("config.yaml", "latest.pt"):
             (folder / file).touch()
         os.utime(folder / "config.yaml", (when, when))
-    assert checkpoint.find_run(None)[0] == Path("runs/t/new")
+        assert checkpoint.find_run(None)[0] == Path("runs") / name
 
 
 def test_a_checkpoint_of_another_task_is_refused_naming_the_task_as_the_cause(make_env, tmp_path):
@@ -155,3 +155,11 @@ def test_a_gpu_checkpoint_loads_its_weights_on_a_cpu_but_not_its_random_state(ma
     assert torch.equal(taker.random.state(), drawn)
     for loaded, saved_weight in zip(taker.actor.parameters(), learner.actor.parameters(), strict=True):
         assert torch.equal(loaded, saved_weight)
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "team.json"])
+def test_a_bundle_is_not_taken_for_a_run(tmp_path, file):
+    (tmp_path / file).write_text("{}")
+    (tmp_path / "config.yaml").write_text("schema: 2\n")
+    with pytest.raises(ConfigError, match="exported bundle"):
+        checkpoint.find_run(str(tmp_path))

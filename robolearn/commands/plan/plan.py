@@ -19,7 +19,7 @@ from robolearn.commands.plan import machine as machines
 from robolearn.commands.plan import measure as measuring
 from robolearn.commands.plan import network as networks
 from robolearn.commands.plan.machine import Machine, Network, Workload
-from robolearn.commands.plan.predict import Prediction, as_dict, predict
+from robolearn.commands.plan.predict import Prediction, as_dict, predict, require_one_agent
 from robolearn.commands.plan.tables import bytes_text, seconds_text, table
 from robolearn.config.run_config import Config
 from robolearn.core.threads import usable_cores
@@ -75,6 +75,7 @@ def plan(
     known = None if machine is None else machines.find(machine)
     run = config.resolve(_with_backend(words, known))
     asked = config.resolve(_with_backend(list(overrides), known))  # refuses what `train` refuses
+    require_one_agent(asked)
     for path in (output, save):
         require_writable(path)
     if known is None:

@@ -78,6 +78,12 @@ def steps_of(run: Config, workload: Workload) -> int:
     return int(getattr(learner, "num_steps", 0) or getattr(learner, "horizon", 0) or workload.num_steps)
 
 
+def require_one_agent(run: Config) -> None:
+    """Refuse a task with several agents."""
+    if agents_of(run) > 1:
+        raise ConfigError(f"task={run.task_name} has several agents, of which no plan knows the cost yet")
+
+
 def predict(run: Config, machine: Machine, workload: Workload, least: float, link: Link) -> Prediction:
     """Apply the formulas.
 
@@ -88,8 +94,6 @@ def predict(run: Config, machine: Machine, workload: Workload, least: float, lin
         least: share of a process's speed that each further rank must add.
         link: the connection between ranks, and between actors and learner.
     """
-    if agents_of(run) > 1:
-        raise ConfigError(f"task={run.task_name} has several agents, of which no plan knows the cost yet")
     n, steps = run.num_envs, steps_of(run, workload)
     lines = workload.seconds
     whole = Iteration(**{name: duration(lines, name, n, steps) for name in NAMES})

@@ -6,7 +6,7 @@ import multiprocessing
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +15,9 @@ from robolearn.errors import ConfigError, MissingError, RunFailed, one_line
 from robolearn.runtime.errors import Refused
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LOOK = 0.2
+"""How often the main process looks whether a signal has come [s]."""
+DIED = "a worker process died (out of memory, or the simulator crashed)"
 
 
 def each_in_a_worker(
@@ -35,27 +38,37 @@ def each_in_a_worker(
     """
     # Not forked: threads of torch and of the simulators do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        max(1, min(jobs, len(arguments))), mp_context=context, initializer=_start
-    ) as pool:
+    others = set(multiprocessing.active_children())
+    with (
+        _signals_noted() as came,
+        ProcessPoolExecutor(
+            max(1, min(jobs, len(arguments))), mp_context=context, initializer=_start
+        ) as pool,
+    ):
         futures: dict[Future[Any], int] = {}
         try:
-            with _signals_deferred():
+            with _signals_blocked():
                 for number, given in enumerate(arguments):
-                    futures[pool.submit(_guarded, work, *given)] = number
-            for future in as_completed(futures):
-                try:
-                    kind, value = future.result()
-                except BrokenProcessPool:
-                    kind, value = (
-                        "RunFailed",
-                        "a worker process died (out of memory, or the simulator crashed)",
-                    )
-                yield futures[future], kind, value
+                    try:
+                        futures[pool.submit(_guarded, work, *given)] = number
+                    except BrokenProcessPool:
+                        break
+            pending = set(futures)
+            while pending and not came:
+                done, pending = wait(pending, LOOK, FIRST_COMPLETED)
+                for future in done:
+                    try:
+                        kind, value = future.result()
+                    except BrokenProcessPool:
+                        kind, value = "RunFailed", DIED
+                    yield futures[future], kind, value
+            if came:
+                raise KeyboardInterrupt
+            for number in range(len(futures), len(arguments)):
+                yield number, "RunFailed", DIED
         except BaseException:
-            for future in futures:
-                future.cancel()
-            for child in multiprocessing.active_children():
+            # The calls that are left fail as soon as their workers are gone, and leaving the pool waits for these.
+            for child in set(multiprocessing.active_children()) - others:
                 child.terminate()
             raise
 
@@ -70,7 +83,8 @@ def _guarded(work: Callable[..., Any], *arguments: Any) -> tuple[str, Any]:
 
 def _start() -> None:
     """Prepare a worker process: one thread for torch, so that no bit depends on the number of cores."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the workers,
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by a signal that it may itself have been told to ignore
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     import torch
@@ -78,29 +92,31 @@ def _start() -> None:
     torch.set_num_threads(1)
 
 
-@contextmanager
-def _signals_deferred() -> Iterator[None]:
-    """Deliver Ctrl-C and SIGTERM when the block ends.
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
-    An interrupt within the start of a process would leave one that nobody ends. The processes inherit the blocked
-    signals. Blocking is not enough here: the system then hands a signal to another thread, for which Python calls
-    the handler in this one.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+
+@contextmanager
+def _signals_noted() -> Iterator[list[int]]:
+    """Note Ctrl-C and SIGTERM in a list: an exception would come anywhere, also in what starts and ends processes."""
     came: list[int] = []
     before = {
         number: signal.signal(number, lambda n, _: came.append(n))
-        for number in SIGNALS
+        for number in (SIGNALS if _in_main_thread() else ())
         if signal.getsignal(number) is not signal.SIG_IGN
     }
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Start processes with blocked signals: before `_start` a Ctrl-C in a terminal would end them with a traceback."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if came:
-        signal.raise_signal(came[0])
