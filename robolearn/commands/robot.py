@@ -36,7 +36,7 @@ def robot(
         picture: PNG file to write, of the home pose.
         write: folder to write a robot.yaml to.
         excite: CSV or NPZ file to write, of a motion that excites its joints, see `simulation.excite`.
-        period: control period of that motion [s]; None: 0.02.
+        period: control period of that motion [s]; None: that of `simulation.excite`.
 
     Returns:
         Whether the model has no error.
@@ -75,7 +75,7 @@ def robot(
     errors = sum(finding.level == "error" for finding in findings)
     print(f"{errors} errors, {len(findings) - errors} warnings")
     if excite is not None:
-        motion = exciting.excite(made, period or 0.02)
+        motion = exciting.excite(made, period or exciting.PERIOD)
         print("\n".join(exciting.summary(motion.parts, motion)))
         motion.write(excite)
         print(f"wrote {excite}")

@@ -71,7 +71,7 @@ def find_folder(run: str | None) -> tuple[Path, Path | None]:
             *ROOT.glob("*/config.yaml"),
             *ROOT.glob("*/*/config.yaml"),
         ]  # output=runs/NAME, and runs/TASK/TIME
-        found = [p for p in both if not p.with_name("manifest.json").exists()]
+        found = [p for p in both if not any(p.with_name(name).exists() for name in EXPORTED)]
         found.sort(key=lambda p: p.stat().st_mtime)
         if not found:
             raise ConfigError(

@@ -43,8 +43,8 @@ APART = 0.01
 """Distance that parts of the robot keep from each other, or half of that at home where this is less [m]."""
 FADE = 0.5
 """Time in which a chirp grows and fades [s]."""
-CLEAR = 1.0
-"""Height above its home at which the base is held [m]."""
+PERIOD = 0.02
+"""Control period unless another one is given [s]."""
 FORMATS = (".csv", ".npz")
 DIVERGED = (
     mujoco.mjtWarning.mjWARN_BADQPOS,
@@ -106,7 +106,7 @@ def require_format(path: Path) -> None:
         raise ConfigError(f"{quote(str(path), 120)}: an excitation is written as {' or '.join(FORMATS)}")
 
 
-def excite(robot: Robot, period: float = 0.02, seconds: float = SECONDS) -> Motion:
+def excite(robot: Robot, period: float = PERIOD, seconds: float = SECONDS) -> Motion:
     """The motion of all joints, and what the simulator says about it.
 
     A joint's amplitude shrinks until the parts of the robot that do not touch at home keep `APART`, its motor needs at
@@ -128,33 +128,31 @@ def excite(robot: Robot, period: float = 0.02, seconds: float = SECONDS) -> Moti
             )
     held = Held(robot, period)
     found = [_largest(held, column, seconds) for column in range(len(robot.actuators))]
-    moving = [(part, targets) for part, targets in found if part.amplitude]
-    if not moving:
+    targets = np.concatenate([targets for _, targets in found])
+    if not len(targets):
         raise ConfigError(f"robot {robot.name}: no joint can move safely: {found[0][0].problem}")
-    targets = np.concatenate([targets for _, targets in moving])
     names = tuple(actuator.joint for actuator in robot.actuators)
     return Motion(names, np.arange(len(targets)) * period, targets, tuple(part for part, _ in found))
 
 
 def _largest(held: Held, column: int, seconds: float) -> tuple[Excited, np.ndarray]:
-    """The largest safe motion of one joint, and its targets (T, A)."""
+    """The largest safe motion of one joint, and its targets (T, A); with amplitude 0, none, where there is none."""
     name, unit = held.names[column], "m" if held.slides[column] else "rad"
     middle, amplitude = held.middle(column)
+    said, tries = "", TRIES
     if amplitude <= 0:
-        return Excited(name, 0.0, 0.0, 0.0, unit, "its range is empty"), held.home[None]
-    if held.holding[column] > TORQUE:
+        said, tries = "its range is empty", 0
+    elif held.holding[column] > TORQUE:
         share = f"{100 * held.holding[column]:.0f} % of its motor's torque"
-        said = f"to hold that needs {share}, see robot.actuators.{name}.effort"
-        return Excited(name, 0.0, 0.0, 0.0, unit, said), held.home[None]
-    said = ""
-    for _ in range(TRIES):
+        said, tries = f"to hold that needs {share}, see robot.actuators.{name}.effort", 0
+    for _ in range(tries):
         targets = held.targets(column, middle, amplitude, seconds)
         torque, speed, problem = held.try_out(column, targets)
         if not problem:
             return Excited(name, amplitude, torque, speed, unit, said), targets
         said = problem
         amplitude *= SMALLER
-    return Excited(name, 0.0, 0.0, 0.0, unit, said), held.home[None]
+    return Excited(name, 0.0, 0.0, 0.0, unit, said), np.empty((0, len(held.names)))
 
 
 def chirp(time: np.ndarray, seconds: float, fastest: float) -> tuple[np.ndarray, np.ndarray]:
@@ -165,11 +163,12 @@ def chirp(time: np.ndarray, seconds: float, fastest: float) -> tuple[np.ndarray,
 
 
 class Held:
-    """A robot in MuJoCo with its base held in the air.
+    """A robot in MuJoCo with its base held, without ground.
 
     Attributes:
         names: the joints that are driven, A of them.
         home: (A,) [rad or m].
+        holding: (A,) share of its torque that each motor needs at home.
     """
 
     def __init__(self, robot: Robot, period: float) -> None:
@@ -177,10 +176,7 @@ class Held:
         self.home = np.array([robot.home[joint] for joint in robot.actuated], dtype=float)
         self.period = period
         spec = mjcf.build_spec(robot)
-        if robot.base is not None:
-            _hold(spec, robot)
-        else:
-            _hold_carriers(spec, self.names)
+        _hold(spec, robot)
         # Contacts up to the sum of both gaps are listed; those that do not touch make no force.
         for geom in spec.geoms:
             geom.gap = APART / 2
@@ -201,7 +197,6 @@ class Held:
         self.limits = [self._limits(joint) for joint in self.joints]
         self._begin()
         self.holding = np.abs(self.data.actuator_force) / self.efforts
-        """(A,) share of its torque that each motor needs at home."""
         settled = [float(self.data.qpos[self.model.jnt_qposadr[joint]]) for joint in self.joints]
         # A home at the end of a range may sag beyond it.
         self._bounds = [
@@ -309,40 +304,42 @@ class Held:
 
 
 def _hold(spec: mujoco.MjSpec, robot: Robot) -> None:
-    """Fix a free base in the air."""
-    base = spec.body(robot.base)
-    for joint in list(base.joints):
+    """Fix what carries the joints with a motor, and take the ground away: the robot hangs.
+
+    That is a free base, level, or the bodies of rails without a motor.
+    """
+    driven = [actuator.joint for actuator in robot.actuators]
+    carriers = set.intersection(*(_above(spec, name) for name in driven))
+    loose = [joint for name in carriers for joint in spec.body(name).joints if joint.name not in driven]
+    held = bool(loose)
+    for joint in loose:
         spec.delete(joint)
-    base.pos = (0.0, 0.0, robot.home_height + CLEAR)
-    base.quat = (1.0, 0.0, 0.0, 0.0)
-    base.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT
+    if robot.base is not None:
+        base = spec.body(robot.base)
+        base.quat, base.alt.type = (1.0, 0.0, 0.0, 0.0), mujoco.mjtOrientation.mjORIENTATION_QUAT
+    if (floor := spec.geom("floor")) is not None:
+        spec.delete(floor)
     # MuJoCo lets neighbours overlap, but not where one of them cannot move, nor what is fixed to it.
     fixed: list[str] = []
-    moving: list[mujoco.MjsBody] = []
-    todo = [base]
+    moving: list[str] = []
+    todo = [body for body in spec.worldbody.bodies if not list(body.joints)]
     while todo:
         body = todo.pop()
         fixed.append(body.name)
-        for child in body.bodies:
-            (moving if list(child.joints) else todo).append(child)
-    for one in fixed:
+        todo += [child for child in body.bodies if not list(child.joints)]
+        moving += [child.name for child in body.bodies if list(child.joints)]
+    for one in fixed if held else ():
         for other in moving:
-            spec.add_exclude(bodyname1=one, bodyname2=other.name)
+            spec.add_exclude(bodyname1=one, bodyname2=other)
 
 
-def _hold_carriers(spec: mujoco.MjSpec, driven: Sequence[str]) -> None:
-    """Remove the joints without a motor that carry all joints with one: a rail or a plane to move in."""
-    paths = []
-    for name in driven:
-        body, path = spec.joint(name).parent, []
-        while body is not None and body.name != spec.worldbody.name:
-            path.append(body.name)
-            body = body.parent
-        paths.append(set(path))
-    for name in set.intersection(*paths):
-        for joint in list(spec.body(name).joints):
-            if joint.name not in driven:
-                spec.delete(joint)
+def _above(spec: mujoco.MjSpec, joint: str) -> set[str]:
+    """Names of the bodies that carry a joint, from its own down to the one on the world."""
+    body, found = spec.joint(joint).parent, set()
+    while body.name != spec.worldbody.name:
+        found.add(body.name)
+        body = body.parent
+    return found
 
 
 def _smooth(share: np.ndarray) -> np.ndarray:

@@ -97,11 +97,17 @@ def test_a_weak_motor_moves_its_joint_less(tmp_path):
     assert "torque" in by_name[1]["l_knee"].problem
 
 
-def test_a_base_is_held_above_the_ground(humanoid):
+def test_a_base_is_held_and_there_is_no_ground(humanoid):
     held = Held(humanoid, 0.02)
     assert held.model.nq == len(humanoid.joints)
     assert held.data.ncon == 0
-    assert held.data.body("pelvis").xpos[2] == pytest.approx(humanoid.home_height + 1.0)
+    assert all(held.model.geom(k).type[0] != mujoco.mjtGeom.mjGEOM_PLANE for k in range(held.model.ngeom))
+
+
+def test_a_base_that_its_file_tilts_is_held_level(tmp_path):
+    path = biped(tmp_path, change=('<body name="trunk"', '<body name="trunk" euler="0 0.4 0"'))
+    held = Held(Robot.load(path), 0.02)
+    assert held.data.body("trunk").xquat == pytest.approx([1, 0, 0, 0])
 
 
 RAIL = """
@@ -136,6 +142,12 @@ def test_a_rail_without_a_motor_that_carries_the_robot_is_held(tmp_path):
     held = Held(Robot.load(tmp_path / "rail.xml"), 0.02)
     assert held.names == ("yaw",)
     assert held.model.njnt == 1
+
+
+def test_a_hopper_hangs_in_the_air_as_its_rails_are_held():
+    held = Held(Robot.load(registry.load("robots", "hopper"), {}, "hopper"), 0.02)
+    assert held.model.njnt == len(held.names) == 3
+    assert held.data.ncon == 0
 
 
 def test_parts_that_a_joint_does_not_move_against_each_other_do_not_limit_it(tmp_path):
