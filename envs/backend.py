@@ -11,17 +11,10 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 
+from robolearn.envs.parameters import PARAMETERS as PARAMETERS
 from robolearn.envs.scene import Scene
 from robolearn.envs.state import Initial, State, Targets, Tensor
 from robolearn.errors import ConfigError
-
-PARAMETERS = {
-    "friction": "sliding friction",
-    "mass_scale": "mass and inertia of every body, as a factor",
-    "gain_scale": "stiffness and damping of every position actuator, as a factor",
-}
-"""The per-environment physical parameters a backend may support, (N,) each: of the whole scene by these names, of a
-part of it as `entity/field` or `entity/field/selector` (`robolearn.envs.randomize`)."""
 
 FEATURES = {
     "objects": "objects that can move",

@@ -1,8 +1,8 @@
 """Domain randomization: which physical parameters a scene has, and what each one changes.
 
 A parameter is `field`, for the whole scene, or `entity/field`, or `entity/field/selector`: `friction`,
-`cube/mass_scale`, `robot/gain_scale/*_knee`. Of a robot, a selector is a pattern for the names of bodies (friction and
-mass_scale) or of joints (gain_scale), in its file.
+`cube/mass_scale`, `robot/gain_scale/*_knee`. Of a robot, a selector is a pattern for the names of bodies or of joints,
+in its file; `robolearn.envs.parameters` has the fields.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from fnmatch import fnmatchcase
 import mujoco
 import numpy as np
 
-from robolearn.envs.backend import PARAMETERS, Capabilities
+from robolearn.envs.backend import Capabilities
+from robolearn.envs.parameters import BASIC, EVERY, PARAMETERS
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Object, Scene
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
@@ -27,20 +28,27 @@ class Parameter:
     name: str
     """As in `task.randomize`."""
     field: str
-    """friction, mass_scale or gain_scale; see `PARAMETERS`."""
+    """One of `PARAMETERS`."""
     ids: np.ndarray
-    """Ids of the geoms (friction), bodies (mass_scale) or actuators (gain_scale) that it changes."""
+    """Ids of the geoms, bodies, degrees of freedom or actuators that it changes, see `Field.of`."""
     everywhere: bool = False
     """Whether it is for the whole scene."""
 
 
-def settable(what: Robot | Scene) -> frozenset[str]:
-    """The parameters that apply to a scene: up to three for all of it, and those that it names itself."""
+def changed_by(name: str) -> str:
+    """The field of a parameter's name."""
+    return name.split("/")[1] if "/" in name else name
+
+
+def settable(what: Robot | Scene, fields: frozenset[str] = BASIC) -> frozenset[str]:
+    """The parameters that apply to a scene, of a backend that has these `fields`: up to three for all of it, and those
+    that it names itself."""
     scene = Scene.of(what)
     drives = (a.kind == "position" for robot in scene.robots.values() for a in robot.actuators)
     gains = {"gain_scale"} if any(drives) else set()
     masses = {"mass_scale"} if any(map(scene.moves, scene.entities)) else set()
-    return frozenset({"friction"} | gains | masses | set(scene.params))
+    own = {name for name in scene.params if changed_by(name) in fields}
+    return frozenset({"friction"} | gains | masses | own)
 
 
 def require_settable(names: Iterable[str], capabilities: Capabilities) -> None:
@@ -70,14 +78,14 @@ def require_same_params(snapshot: Iterable[str], here: Iterable[str]) -> None:
         )
 
 
-def parameters(scene: Scene, model: mujoco.MjModel) -> dict[str, Parameter]:
-    """Every parameter of a scene by name: those of the whole scene first, then by entity, then by selector, so that a
-    later one may refine an earlier one.
+def parameters(scene: Scene, model: mujoco.MjModel, fields: frozenset[str] = EVERY) -> dict[str, Parameter]:
+    """Every parameter of a scene by name, of a backend that has these `fields`: those of the whole scene first, then by
+    entity, then by selector, so that a later one may refine an earlier one.
 
     Raises:
         ConfigError: a name of `scene.params` has an entity, field or selector that does not exist.
     """
-    found = [parameter(name, scene, model) for name in settable(scene)]
+    found = [parameter(name, scene, model) for name in settable(scene, fields)]
     return {each.name: each for each in sorted(found, key=lambda each: (each.name.count("/"), each.name))}
 
 
@@ -89,11 +97,7 @@ def parameter(name: str, scene: Scene, model: mujoco.MjModel) -> Parameter:
     """
     where = f"randomize.{name}"
     if name in PARAMETERS:
-        counts = {"friction": model.ngeom, "mass_scale": model.nbody, "gain_scale": model.nu}
-        ids = np.arange(counts[name])
-        if name == "gain_scale":
-            ids = ids[_servos(scene)]
-        return Parameter(name, name, ids, everywhere=True)
+        return Parameter(name, name, _everywhere(name, scene, model), everywhere=True)
     entity, _, rest = name.partition("/")
     field_, _, selector = rest.partition("/")
     thing = scene.known(where, entity)
@@ -102,6 +106,8 @@ def parameter(name: str, scene: Scene, model: mujoco.MjModel) -> Parameter:
             f"{where}: {quote(field_)} is not a parameter{did_you_mean(field_, PARAMETERS)} "
             f"(valid: {listing(PARAMETERS)})"
         )
+    if PARAMETERS[field_].of == "world":
+        raise ConfigError(f"{where}: {field_} is of the whole scene; write randomize.{field_}")
     ids, names = _named(scene, entity, field_, model)
     if isinstance(thing, Object) and selector:
         raise ConfigError(f"{where}: the object {entity!r} has one body, so it takes no selector")
@@ -110,15 +116,56 @@ def parameter(name: str, scene: Scene, model: mujoco.MjModel) -> Parameter:
     if selector:
         chosen = [fnmatchcase(each, selector) for each in names]
         if not any(chosen):
-            kind = "joint with a position actuator" if field_ == "gain_scale" else "body"
+            kind = _KINDS.get(field_, PARAMETERS[field_].of)
             raise ConfigError(
                 f"{where}: no {kind} of {entity!r} is called {quote(selector)}{did_you_mean(selector, names)} "
                 f"(valid: {listing(sorted(set(names)), 24)})"
             )
         ids = ids[np.array(chosen)]
+    if PARAMETERS[field_].base_only and isinstance(thing, Robot) and not selector:
+        if not thing.base:
+            raise ConfigError(
+                f"{where}: {entity!r} has no free base; name a body: {entity}/{field_}/BODY "
+                f"(valid: {listing(sorted(set(names)), 24)})"
+            )
+        ids = ids[[names.index(thing.base)]]
     if not len(ids):
         raise ConfigError(f"{where}: {entity!r} has nothing that {field_} could change")
     return Parameter(name, field_, ids)
+
+
+_SERVO = "joint with a position actuator"
+_KINDS = {"friction": "body", "gain_scale": _SERVO, "kp_scale": _SERVO, "kd_scale": _SERVO}
+"""What has a field, where it is not what `Field.of` says."""
+
+
+def _everywhere(name: str, scene: Scene, model: mujoco.MjModel) -> np.ndarray:
+    """Ids of everything that a parameter of the whole scene changes.
+
+    Raises:
+        ConfigError: it is a parameter of bases, and no robot of the scene has one.
+    """
+    field = PARAMETERS[name]
+    if field.base_only:
+        roots = [scene.prefix(each) + robot.base for each, robot in scene.robots.items() if robot.base]
+        if not roots:
+            raise ConfigError(
+                f"randomize.{name}: no robot of the scene has a free base; name a body: ROBOT/{name}/BODY"
+            )
+        return np.array([model.body(root).id for root in dict.fromkeys(roots)])
+    if field.of == "actuator" and name in _KINDS:
+        return np.flatnonzero(_servos(scene))
+    if field.of == "joint":
+        return _dofs(model)[0]
+    counts = {"geom": model.ngeom, "body": model.nbody, "actuator": model.nu, "world": 1}
+    return np.arange(counts[field.of])
+
+
+def _dofs(model: mujoco.MjModel) -> tuple[np.ndarray, list[str]]:
+    """Index of the degree of freedom of each hinge and slide, and the names of these joints."""
+    single = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
+    joints = np.flatnonzero(np.isin(model.jnt_type, single)).tolist()
+    return np.array(model.jnt_dofadr)[joints], [model.joint(i).name for i in joints]
 
 
 def _servos(scene: Scene) -> np.ndarray:
@@ -135,11 +182,16 @@ def _named(scene: Scene, entity: str, field_: str, model: mujoco.MjModel) -> tup
     def belongs(name: str) -> bool:
         return name.startswith(prefix) and ("/" not in name.removeprefix(prefix)) and name != "world"
 
-    if field_ == "gain_scale":
-        chosen = [i for i in np.flatnonzero(_servos(scene)).tolist() if belongs(model.actuator(i).name)]
+    if PARAMETERS[field_].of == "actuator":
+        all_of_them = np.flatnonzero(_servos(scene)) if field_ in _KINDS else np.arange(model.nu)
+        chosen = [i for i in all_of_them.tolist() if belongs(model.actuator(i).name)]
         return np.array(chosen, dtype=int), [model.actuator(i).name.removeprefix(prefix) for i in chosen]
+    if PARAMETERS[field_].of == "joint":
+        dofs, joints = _dofs(model)
+        picked = [i for i, name in enumerate(joints) if belongs(name)]
+        return dofs[picked], [joints[i].removeprefix(prefix) for i in picked]
     bodies = [model.body(i).name for i in range(model.nbody)]
-    if field_ == "mass_scale":
+    if PARAMETERS[field_].of == "body":
         chosen = [i for i, name in enumerate(bodies) if belongs(name)]
         return np.array(chosen, dtype=int), [bodies[i].removeprefix(prefix) for i in chosen]
     of_geom = [bodies[b] for b in model.geom_bodyid]
@@ -148,9 +200,11 @@ def _named(scene: Scene, entity: str, field_: str, model: mujoco.MjModel) -> tup
 
 
 def nominal(parameter: Parameter, model: mujoco.MjModel) -> float:
-    """A parameter's value in the model, before randomization: 1 of a factor, the largest friction of its geoms."""
-    if parameter.field != "friction":
-        return 1.0
+    """A parameter's value in the model, before randomization: the one that changes nothing, or the largest friction of
+    its geoms."""
+    neutral = PARAMETERS[parameter.field].neutral
+    if neutral is not None:
+        return neutral
     colliding = (model.geom_contype | model.geom_conaffinity).astype(bool)
     friction = np.where(colliding, model.geom_friction[:, 0], 0.0)
     return float(friction[parameter.ids].max(initial=0.0))

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robolearn.envs.backend import PARAMETERS
+from robolearn.envs.parameters import PARAMETERS
 from robolearn.export import other_simulators
 from robolearn.export.closed_loop import LIMIT, SECONDS, STARTS
 from robolearn.export.markdown import bullets, columns, figures_table, interval, span, table
 from robolearn.export.robot_report import agreement, golden_facts
 from robolearn.runtime.picture import draw_latency
 from robolearn.tasks.mdp.commands import Pushes
+from robolearn.tasks.mdp.randomization import Randomized
 
 if TYPE_CHECKING:
     from robolearn.export.stages import Export
@@ -231,7 +232,10 @@ def _met(out: Export) -> list[str]:
     """What was randomized in training, and what was not."""
     task, contract = out.checked.trained.task, out.manifest["contract"]
     units = {item["name"]: item["unit"] for item in contract["observations"]}
-    rows = [(_parameter(name), span(*ends)) for name, ends in task.randomize.items()]
+    rows = [
+        (_parameter(name), f"{span(*each)}{Randomized.of(each).notes()}")
+        for name, each in task.randomize.items()
+    ]
     for name, half in task.noise.items():
         # Only the unit: `rad` of `rad (m for a slide), less the home position`.
         unit = "" if name in COMMANDS else units.get(name, "").partition(",")[0].partition(" (")[0]
@@ -275,8 +279,8 @@ def _parameter(name: str) -> str:
     entity, _, rest = name.partition("/")
     changed, _, selector = rest.partition("/")
     if not rest:
-        return PARAMETERS.get(name, name)
-    return f"{PARAMETERS.get(changed, changed)}, of {entity}" + (f" ({selector})" if selector else "")
+        return PARAMETERS[name].meaning
+    return f"{PARAMETERS[changed].meaning}, of {entity}" + (f" ({selector})" if selector else "")
 
 
 def _before(out: Export) -> list[str]:

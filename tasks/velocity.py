@@ -14,9 +14,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
-from robolearn.envs.backend import PARAMETERS
 from robolearn.envs.collisions import limbs
 from robolearn.envs.kinematics import feet_apart, joint_roles, widened
+from robolearn.envs.parameters import PARAMETERS
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Contact, Scene
 from robolearn.envs.state import InitialState, State, Tensor
@@ -26,6 +26,7 @@ from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants, once
 from robolearn.tasks.mdp.observations import VOCABULARY, Observation
+from robolearn.tasks.mdp.randomization import Randomized
 from robolearn.tasks.mdp.stated import Level, Reward, Termination, ends, level, reward
 from robolearn.tasks.mdp.task import Ratio, Task
 
@@ -248,11 +249,11 @@ class Velocity(Task):
     """Shoves: the whole robot is set in motion. In a training they grow to twice of this, mjlab's pushes and up to
     0.8 m/s further, and to a quarter more, 1.0 m/s; a robot trained under still harder ones walks slower. One that is
     pushed often learns to catch itself sooner."""
-    randomize: dict[str, tuple[float, float]] = field(
+    randomize: dict[str, Randomized] = field(
         default_factory=lambda: {
-            "friction": (0.5, 1.2),
-            "mass_scale": (0.9, 1.1),
-            "gain_scale": (0.9, 1.1),
+            "friction": Randomized((0.5, 1.2)),
+            "mass_scale": Randomized((0.9, 1.1)),
+            "gain_scale": Randomized((0.9, 1.1)),
         },
         metadata={"keys": tuple(PARAMETERS), "open": ".+/.+"},
     )

@@ -8,6 +8,7 @@ import mujoco
 import numpy as np
 import torch
 
+from robolearn.envs.parameters import BASIC
 from robolearn.envs.randomize import nominal, parameters, settable
 from robolearn.envs.scene import Scene
 from robolearn.envs.state import Tensor
@@ -21,7 +22,7 @@ class Parameters:
     """
 
     def __init__(self, scene: Scene, model: mujoco.MjModel) -> None:
-        known = parameters(scene, model)
+        known = parameters(scene, model, BASIC)
         self.names = tuple(sorted(name for name in settable(scene) if name.count("/") < 2))
         """Those that can be set; the engines know no part of a robot."""
         self.nominal = {name: float(np.float32(nominal(known[name], model))) for name in self.names}

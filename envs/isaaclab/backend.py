@@ -15,6 +15,7 @@ from robolearn.envs.backend import FEATURES, Capabilities, Snapshot, require_fea
 from robolearn.envs.contacts import array_sizes
 from robolearn.envs.isaaclab.entities import IsaacEntity
 from robolearn.envs.isaaclab.fidelity import Match, differences
+from robolearn.envs.parameters import BASIC
 from robolearn.envs.randomize import InverseWeights, nominal, parameters, require_settable, settable
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Scene
@@ -139,7 +140,7 @@ class IsaacLabBackend:
         self._converters = {
             name: IsaacEntity(scene, name, self.model, self._bridge, self.device) for name in scene.entities
         }
-        self._named = parameters(scene, self.model)
+        self._named = parameters(scene, self.model, BASIC)
         self._nominal_values = {name: nominal(p, self.model) for name, p in self._named.items()}
         self._entities = scene_state(scene, n, self.device)
         params = {

@@ -13,8 +13,10 @@ from mujoco.batch import Batch, SimulationError
 
 from robolearn.envs import mjcf
 from robolearn.envs.backend import FEATURES, Capabilities, Snapshot, require_features
+from robolearn.envs.model_changes import WITH_CONSTANTS, ModelChanges
 from robolearn.envs.mujoco.index import EntityIndex
-from robolearn.envs.randomize import nominal, parameters, require_same_params, require_settable, settable
+from robolearn.envs.parameters import EVERY
+from robolearn.envs.randomize import require_same_params, require_settable, settable
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Scene
 from robolearn.envs.state import (
@@ -89,9 +91,10 @@ class MujocoBackend:
             derived_lag=1,
             pd="implicit",
             exact_restore=True,
-            params=settable(scene),
+            params=settable(scene, EVERY),
             features=self.features,
         )
+        self._changes = ModelChanges(scene, self.model, torch.float64)
         self._batch = Batch(self.model, num_envs, config.threads)
         self._rows = torch.from_numpy(self._batch.state)
         self._warning = torch.from_numpy(self._batch.warning)
@@ -110,13 +113,9 @@ class MujocoBackend:
                 shown = tensors[each.path].flatten(1)[:, each.first : each.first + len(each.columns)]
                 source = self._field(each.source)
                 self._show(shown, source.view(num_envs, -1), each.columns)
-        self._parameters = parameters(scene, self.model)
-        self._servos = torch.cat([index.servos for index in self._indices.values()]).numpy()
-        """(S,) columns of ctrl that take joint positions."""
-        self._nominal = {name: nominal(each, self.model) for name, each in self._parameters.items()}
         self._state = State(
             self._entities,
-            {name: torch.full((num_envs,), value) for name, value in self._nominal.items()},
+            {name: torch.full((num_envs,), value) for name, value in self._changes.nominal_values.items()},
             torch.zeros(num_envs, dtype=torch.bool),
         )
         self._batch.reset()
@@ -255,45 +254,12 @@ class MujocoBackend:
             return
         for name, values in params.items():
             self._state.params[name][mask] = values[mask]
-        for changed in {self._parameters[name].field for name in params}:
-            getattr(self, f"_set_{changed}")(rows)
-
-    def _set_friction(self, rows: np.ndarray) -> None:
-        sliding = self._expand("geom_friction")
-        sliding[rows, :, 0] = self.model.geom_friction[:, 0]
-        for name, parameter in self._parameters.items():
-            if parameter.field != "friction":
-                continue
-            value = self._values(name, rows)
-            # MuJoCo takes the larger of the two surfaces' friction, so that of the whole scene is set on both. A
-            # nominal value, the largest of its geoms, changes none of them.
-            here = np.flatnonzero(value != np.float32(self._nominal[name]))
-            sliding[rows[here][:, None], parameter.ids, 0] = value[here][:, None]
-
-    def _set_gain_scale(self, rows: np.ndarray) -> None:
-        scale, servos = self._scale("gain_scale", rows, self.model.nu), self._servos
-        for column, model_field in ((slice(0, 1), "actuator_gainprm"), (slice(1, 3), "actuator_biasprm")):
-            nominal_gains = getattr(self.model, model_field)[servos, column]
-            self._expand(model_field)[rows[:, None], servos, column] = nominal_gains * scale[:, servos, None]
-
-    def _set_mass_scale(self, rows: np.ndarray) -> None:
-        scale = self._scale("mass_scale", rows, self.model.nbody)
-        self._expand("body_mass")[rows] = self.model.body_mass * scale
-        self._expand("body_inertia")[rows] = self.model.body_inertia * scale[:, :, None]
-        self._batch.set_const(rows)
-
-    def _values(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """The values of a parameter in these environments, (K,) float64."""
-        values: np.ndarray = self._state.params[name].numpy()[rows].astype(np.float64)
-        return values
-
-    def _scale(self, changed: str, rows: np.ndarray, count: int) -> np.ndarray:
-        """(K, count) the product of the factors that each body or actuator has in these environments."""
-        scale = np.ones((len(rows), count))
-        for name, parameter in self._parameters.items():
-            if parameter.field == changed:
-                scale[:, parameter.ids] *= self._values(name, rows)[:, None]
-        return scale
+        drawn = {name: value[rows] for name, value in self._state.params.items()}
+        for group in sorted({self._changes.group_of(name) for name in params}):
+            for name, changed in self._changes.rows(group, drawn).items():
+                self._expand(name)[rows] = changed.numpy()
+            if group in WITH_CONSTANTS:
+                self._batch.set_const(rows)
 
     def check(self) -> None:
         """See `Backend.check`."""

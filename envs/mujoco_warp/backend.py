@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -13,18 +14,13 @@ import warp as wp
 from robolearn.envs import mjcf
 from robolearn.envs.backend import FEATURES, Capabilities, Snapshot, require_features
 from robolearn.envs.contacts import array_sizes, has_convex_pairs
+from robolearn.envs.model_changes import WITH_CONSTANTS, ModelChanges
 from robolearn.envs.mujoco.index import EntityIndex
 from robolearn.envs.mujoco_warp import kernels
 from robolearn.envs.mujoco_warp.simulation import Arena, Simulation
 from robolearn.envs.mujoco_warp.tables import initial_tables, published_tables
-from robolearn.envs.randomize import (
-    InverseWeights,
-    nominal,
-    parameters,
-    require_same_params,
-    require_settable,
-    settable,
-)
+from robolearn.envs.parameters import EVERY
+from robolearn.envs.randomize import InverseWeights, require_same_params, require_settable, settable
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Scene
 from robolearn.envs.state import (
@@ -44,6 +40,9 @@ from robolearn.errors import RunFailed
 _HARMLESS = (mjw.OverflowType.ITERATIONS, mjw.OverflowType.LS_ITERATIONS)
 LOST = mjw.OverflowType(sum(kind for kind in mjw.OverflowType if kind not in _HARMLESS))
 """Overflows that drop physics. Reaching the solver's iteration limit is not one."""
+
+CONSTANTS = ("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0")
+"""Fields of the model that derive from masses, centres of mass, inertias and armatures."""
 
 CONVEX_WORKSPACE = 80_000
 """Bytes per environment that colliding convex shapes take (measured: two boxes and cylinders 79 kB, a mesh 66 kB)."""
@@ -77,7 +76,7 @@ class MujocoWarpBackend:
     """
 
     config_class: ClassVar[type] = MujocoWarpConfig
-    features: ClassVar[frozenset[str]] = frozenset(FEATURES) - {"selected_masses"}
+    features: ClassVar[frozenset[str]] = frozenset(FEATURES)
     """The masses of single bodies change inverse weights that have no closed form."""
 
     def __init__(
@@ -100,17 +99,19 @@ class MujocoWarpBackend:
             derived_lag=1,
             pd="implicit",
             exact_restore=self.device.type == "cpu",  # on a GPU the order of summation varies
-            params=settable(scene),
+            params=settable(scene, EVERY),
             features=self.features,
         )
+        self._changes = ModelChanges(scene, self.model, device=self.device)
         sizes = mjcf.options(self.robot, "mujoco_warp")
         self._array_sizes = array_sizes(
             self.model, config.nconmax or sizes.get("nconmax", 0), config.njmax or sizes.get("njmax", 0)
         )
-        self._parameters = parameters(scene, self.model)
-        self._nominal = {name: nominal(each, self.model) for name, each in self._parameters.items()}
+        if "joint_friction" in self._changes.fields:  # a constraint row for each joint
+            self._array_sizes = replace(self._array_sizes, rows=self._array_sizes.rows + self.model.nv)
         params = {
-            name: torch.full((num_envs,), value, device=self.device) for name, value in self._nominal.items()
+            name: torch.full((num_envs,), value, device=self.device)
+            for name, value in self._changes.nominal_values.items()
         }
         entities, self._published, self._places = packed_state(scene, num_envs, self.device)
         never = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
@@ -147,14 +148,6 @@ class MujocoWarpBackend:
         self._home = {
             name: home(self.scene, name, self.num_envs, self.device) for name in self.scene.entities
         }
-        servos = [int(i) for index in self._indices.values() for i in index.servos]
-        self._has_gains = torch.zeros(self.model.nu, dtype=torch.bool, device=self.device)
-        self._has_gains[servos] = True
-        self._changed = {
-            name: torch.tensor(each.ids, dtype=torch.long, device=self.device)
-            for name, each in self._parameters.items()
-        }
-        """What each parameter changes; see `Parameter.ids`."""
         n = self.num_envs
         self._every_row = ints(range(n))
         self._finite = wp.ones(n, dtype=wp.bool)
@@ -168,14 +161,14 @@ class MujocoWarpBackend:
         self._arena = Arena(self.device)
         self._step_graphs: dict[int, wp.Graph] = {}
         self._reset_graph: wp.Graph | None = None
+        self._constants_graph: wp.Graph | None = None
 
     def _varied_fields(self) -> tuple[str, ...]:
         """Fields of MuJoCo Warp's model that have one row per environment."""
-        fields, changed = ["geom_friction"], {each.field for each in self._parameters.values()}
-        if "gain_scale" in changed:
-            fields += ["actuator_gainprm", "actuator_biasprm"]
-        if "mass_scale" in changed:
-            fields += ["body_mass", "body_inertia", "body_subtreemass", "body_invweight0", "dof_invweight0"]
+        fields = [name for names in self._changes.groups.values() for name in names]
+        if self._changes.needs_constants or "mass_scale" in self._changes.fields:
+            fields += CONSTANTS[: 4 if self.model.ntendon else 3]
+        if not self._changes.needs_constants and "mass_scale" in self._changes.fields:
             weights = InverseWeights(self.model)
 
             def tensor(array: Any) -> Tensor:
@@ -188,7 +181,6 @@ class MujocoWarpBackend:
                 "body_invweight0": tensor(weights.bodies).flatten(0, 1),
             }
             if self.model.ntendon:
-                fields.append("tendon_invweight0")
                 self._weights["tendon_invweight0"] = tensor(weights.tendons)
         return tuple(fields)
 
@@ -270,8 +262,16 @@ class MujocoWarpBackend:
         for name, values in params.items():
             known = self._state.params[name]
             known.copy_(torch.where(mask, values, known))
-        for changed in {self._parameters[name].field for name in params}:
-            getattr(self, f"_set_{changed}")(mask)
+        groups = sorted({self._changes.group_of(name) for name in params})
+        for group in groups:
+            self._write_fields(mask, self._changes.rows(group, self._state.params))
+        if self._changes.needs_constants and not {*groups}.isdisjoint(WITH_CONSTANTS):
+            self._mask.copy_(mask)
+            if self._constants_graph is None:
+                self._constants_graph = self._recorder.record(self._derive_constants)
+            self._recorder.launch(self._constants_graph)
+        elif "masses" in groups:
+            self._write_fields(mask, self._constants_of_scaled_masses())
 
     def check(self) -> None:
         """See `Backend.check`."""
@@ -282,7 +282,7 @@ class MujocoWarpBackend:
 
     def close(self) -> None:
         """Free the simulator's device memory."""
-        self._step_graphs, self._reset_graph = {}, None
+        self._step_graphs, self._reset_graph, self._constants_graph = {}, None, None
         self.__dict__.pop("_sim", None)
         self.__dict__.pop("_reset_sim", None)
 
@@ -325,6 +325,10 @@ class MujocoWarpBackend:
             ],
             outputs=[rows["qpos"], rows["qvel"], rows["qacc_warmstart"], rows["ctrl"]],
         )  # fmt: skip
+        self._in_batches(self._forward_batch)
+
+    def _in_batches(self, work: Callable[[], None]) -> None:
+        """Do `work` for each batch of the masked environments, after their inputs are gathered for it."""
         mask = wp.from_torch(self._mask)
         wp.launch(kernels.mask_to_int, dim=self.num_envs, inputs=[mask], outputs=[self._ones])
         wp.utils.array_scan(self._ones, self._rank, inclusive=False)
@@ -336,11 +340,11 @@ class MujocoWarpBackend:
             outputs=[self._begin, self._count, self._remaining],
         )  # fmt: skip
         if self._batch_size == self.num_envs:
-            self._reset_batch()
+            self._batch(work)
         else:
-            wp.capture_while(self._remaining, self._reset_batch)
+            wp.capture_while(self._remaining, lambda: self._batch(work))
 
-    def _reset_batch(self) -> None:
+    def _batch(self, work: Callable[[], None]) -> None:
         wp.launch(
             kernels.take_batch,
             dim=self._batch_size,
@@ -353,15 +357,18 @@ class MujocoWarpBackend:
                 kernels.gather, dim=(self._batch_size, source[name].shape[1]), inputs=[self._rows, source[name]],
                 outputs=[gathered[name]],
             )  # fmt: skip
-        with self._arena.used():
-            mjw.forward(self._reset_sim.model, self._reset_sim.data)
-        self._publish(self._reset_sim, self._rows)
+        work()
         wp.launch(
             kernels.next_batch,
             dim=1,
             inputs=[self._batch_size],
             outputs=[self._begin, self._count, self._remaining],
         )
+
+    def _forward_batch(self) -> None:
+        with self._arena.used():
+            mjw.forward(self._reset_sim.model, self._reset_sim.data)
+        self._publish(self._reset_sim, self._rows)
 
     def _publish(self, sim: Simulation, rows: wp.array) -> None:
         data = sim.data
@@ -389,31 +396,16 @@ class MujocoWarpBackend:
         if self.read_at_once:
             self.check()
 
-    def _set_friction(self, mask: Tensor) -> None:
-        sliding = self._sim.view("geom_friction", -1, 3)[:, :, 0]
-        wanted = self._sim.nominal["geom_friction"].view(1, -1, 3)[:, :, 0].expand_as(sliding).clone()
-        for name, parameter in self._parameters.items():
-            if parameter.field != "friction":
-                continue
-            value, geoms = self._state.params[name][:, None], self._changed[name]
-            # MuJoCo takes the larger of the two surfaces' friction, so that of the whole scene is set on both. A
-            # nominal value, the largest of its geoms, changes none of them.
-            here = value != float(np.float32(self._nominal[name]))
-            wanted[:, geoms] = torch.where(here, value, wanted[:, geoms])
-        sliding.copy_(torch.where(mask[:, None], wanted, sliding))
+    def _write_fields(self, mask: Tensor, rows: dict[str, Tensor]) -> None:
+        """Write fields of the model, (N, ...) each, in the environments in `mask` (N,)."""
+        for name, new in rows.items():
+            field_rows = self._sim.inputs_torch[name]
+            field_rows.copy_(torch.where(mask[:, None], new.flatten(1), field_rows))
 
-    def _set_gain_scale(self, mask: Tensor) -> None:
-        # Force actuators have no gains to scale.
-        scaled = mask[:, None, None] & self._has_gains[None, :, None]
-        scale = self._scale("gain_scale", self.model.nu)
-        for name, columns in (("actuator_gainprm", slice(0, 1)), ("actuator_biasprm", slice(1, 3))):
-            sizes = (self.model.nu, -1)
-            nominal_gains = self._sim.nominal[name].view(1, *sizes)[:, :, columns]
-            gains = self._sim.view(name, *sizes)[:, :, columns]
-            gains.copy_(torch.where(scaled, nominal_gains * scale[:, :, None], gains))
-
-    def _set_mass_scale(self, mask: Tensor) -> None:
-        scale = self._scale("mass_scale", self.model.nbody)
+    def _constants_of_scaled_masses(self) -> dict[str, Tensor]:
+        """The derived constants where all of a body's inertia is scaled with its mass, (N, ...) each: in closed form,
+        see `InverseWeights`."""
+        scale = self._changes.scaled_masses(self._state.params)
         gains = 1.0 / (scale[:, self._mode_bodies] + self._poles)
         if self.device.type == "cpu":
             # Row by row: the rounding of a matrix product depends on the number of rows, and an environment must have
@@ -421,18 +413,23 @@ class MujocoWarpBackend:
             rows = {name: (gains[:, None] * weights).sum(-1) for name, weights in self._weights.items()}
         else:
             rows = {name: gains @ weights.T for name, weights in self._weights.items()}
-        for name, repeats in (("body_mass", 1), ("body_inertia", 3), ("body_subtreemass", 1)):
-            rows[name] = self._sim.nominal[name] * scale.repeat_interleave(repeats, dim=1)
+        rows["body_subtreemass"] = self._sim.nominal["body_subtreemass"] * scale
         if not self.scene.alone:  # the world's: the sum of those of the trees
-            rows["body_subtreemass"][:, 0] = rows["body_mass"].sum(dim=1)
-        for name, scaled in rows.items():
-            field_rows = self._sim.inputs_torch[name]
-            field_rows.copy_(torch.where(mask[:, None], scaled, field_rows))
+            rows["body_subtreemass"][:, 0] = (self._sim.nominal["body_mass"] * scale).sum(dim=1)
+        return rows
 
-    def _scale(self, changed: str, count: int) -> Tensor:
-        """(N, count) the product of the factors that each body or actuator has."""
-        scale = torch.ones(self.num_envs, count, device=self.device)
-        for name, parameter in self._parameters.items():
-            if parameter.field == changed:
-                scale[:, self._changed[name]] *= self._state.params[name][:, None]
-        return scale
+    def _derive_constants(self) -> None:
+        """Derive the constants of the masked environments from their fields, as MuJoCo does."""
+        derived = [name for name in CONSTANTS if name in self._sim.inputs]
+
+        def derive() -> None:
+            with self._arena.used():
+                mjw.set_const(self._reset_sim.model, self._reset_sim.data, restore=False)
+            for name in derived:
+                rows = self._sim.inputs[name]
+                wp.launch(
+                    kernels.scatter, dim=(self._batch_size, rows.shape[1]),
+                    inputs=[self._rows, self._reset_sim.inputs[name]], outputs=[rows],
+                )  # fmt: skip
+
+        self._in_batches(derive)

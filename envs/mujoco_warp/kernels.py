@@ -122,6 +122,14 @@ def gather(rows: wp.array[int], source: wp.array2d[float], gathered: wp.array2d[
 
 
 @wp.kernel(enable_backward=False)
+def scatter(rows: wp.array[int], gathered: wp.array2d[float], target: wp.array2d[float]):
+    """Copy row r of `gathered` to row `rows[r]` of `target`."""
+    r, column = wp.tid()
+    if rows[r] >= 0:
+        target[rows[r], column] = gathered[r, column]
+
+
+@wp.kernel(enable_backward=False)
 def check_divergence(
     rows: wp.array[int],
     qpos: wp.array2d[float],

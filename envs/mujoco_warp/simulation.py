@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 
 import mujoco
 import mujoco_warp as mjw
+import numpy as np
 import torch
 import warp as wp
 
@@ -23,7 +25,11 @@ class Simulation:
     def __init__(
         self, model: mujoco.MjModel, num_envs: int, sizes: ArraySizes, varied: tuple[str, ...]
     ) -> None:
-        self.model = mjw.put_model(model, batch_sizes=dict.fromkeys(varied, num_envs))
+        of_model = [name for name in varied if not name.startswith("opt.")]
+        self.model = mjw.put_model(model, batch_sizes=dict.fromkeys(of_model, num_envs))
+        if "opt.gravity" in varied:
+            gravity = np.tile(np.asarray(model.opt.gravity, dtype=np.float32), (num_envs, 1))
+            self.model.opt.gravity = wp.array(gravity, dtype=wp.vec3)
         self.model.opt.warn_overflow = 0  # `check` reports it once, with the setting to raise
         self.model.opt.contact_sensor_maxmatch = max(self.model.opt.contact_sensor_maxmatch, sizes.contacts)
         if wp.get_device().is_cuda:
@@ -37,7 +43,7 @@ class Simulation:
         self.inputs_torch = {name: self.rows[name] for name in ("qpos", "qvel", "ctrl")}
         """(N, k) torch views of all inputs of a forward pass."""
         for name in varied:
-            array = getattr(self.model, name)
+            array = attrgetter(name)(self.model)
             self.inputs_torch[name] = wp.to_torch(array).view(num_envs, -1)
         self.model_rows = tuple(name for name in self.inputs_torch if name not in self.rows)
         """The names of those inputs that belong to the model."""

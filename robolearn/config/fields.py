@@ -52,6 +52,12 @@ class Parts(abc.ABC):
     def changed(self, values: Mapping[str, Any]) -> Parts:
         """The same with other values, by name, of all settings."""
 
+    @classmethod
+    def stated(cls, value: Any) -> Parts | None:
+        """One of these for a value that is stated without its other settings, or for None, where none is stated yet;
+        None where there is no such form."""
+        return None
+
     def plain(self) -> Any:
         """As it is saved: a dictionary of its settings, or the first one where there is no other."""
         values = {name: setting.value for name, setting in self.settings().items()}
@@ -85,6 +91,9 @@ def apply(
     if isinstance(current, Parts):
         return _apply_parts(current, update, where, whole)
     if isinstance(hint, type) and issubclass(hint, Parts):
+        stated = hint.stated(None if current is KEEP else current)
+        if stated is not None:
+            return _apply_parts(stated, update, where, whole)
         if not _is_int(current) and not isinstance(current, float):
             raise ConfigError(f"{where} must be a {hint.__name__}, not {type(current).__name__}")
         hint = float  # the weight alone, as in the first version

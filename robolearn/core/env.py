@@ -22,6 +22,7 @@ from robolearn.core.graphs import Graph
 from robolearn.core.history import ObservationHistory
 from robolearn.core.learner_env import LEVEL
 from robolearn.core.noise import ObservationNoise
+from robolearn.core.physics import Physics
 from robolearn.core.rows import Rows, without
 from robolearn.core.shards import ONE, Shards
 from robolearn.core.step_result import StepResult as StepResult
@@ -100,6 +101,7 @@ class Env:
         self._action_delay = DelayLine(task.action_delay)
         self._observation_delay = DelayLine(task.observation_delay)
         self._curricula = Curricula(task, training, shards)
+        self._physics = Physics(task, backend)
         self.state = self._blank()
         """Everything that a step changes, see `EnvState`."""
         self._reward_terms = task.reward_terms()
@@ -137,6 +139,7 @@ class Env:
         self._parts = (self._send, self._assess, self._restart, self._look_again)
         self._act: Callable[[], None]
         self._act, self._judge, self._renew, self._begin = self._parts
+        self._physics.start(self.random, self._level("randomize"))
         self.reset()
         # A CUDA graph overwrites the tensors of the step before, and gradients need those of every step.
         if self.device.type == "cuda" and not self.gradients:
@@ -162,6 +165,7 @@ class Env:
             aim=draw(task.commands, n, self.random.fork()).aim if task.commands else {},
             push_time=zeros() + torch.inf,
             push_left=zeros(),
+            physics_left=self._physics.empty(),
             task=task.task_state(n, self._constants, self.random),
             action_delay=self._action_delay.empty(n, self.num_actions, self.device),
             observation_delay={},
@@ -222,6 +226,7 @@ class Env:
             push_time=episode.push_time,
             task_state=episode.task,
             per_env_state=self.state.per_env,
+            hidden=self._physics.hidden,
         )
         return ctx.sharing() if share and not self.gradients else ctx
 
@@ -343,6 +348,9 @@ class Env:
         arriving, episode.action_delay = self._action_delay.push(episode.action_delay, episode.action)
         transit["joint_targets"] = self.task.joint_targets(arriving, self.ctx) if given is None else given
         self._finite.look(transit["joint_targets"], joints, "joint target of")
+        if self._physics.changes_within_episodes:
+            left, level = episode.physics_left, self._level("randomize")
+            episode.physics_left = self._physics.advance(left, self.dt, self.random, level)
         self._push()
 
     def _assess(self) -> None:
@@ -510,9 +518,7 @@ class Env:
             The initial states that the backend is to set, (N, ...) each.
         """
         task, old, n = self.task, self.state.episode, self.num_envs
-        if task.randomize:
-            params = {k: self.random.uniform(*bounds, n) for k, bounds in sorted(task.randomize.items())}
-            self.backend.set_params(mask, params)
+        physics_left = self._physics.renew(mask, self.random, self._level("randomize"))
         zeros, none = torch.zeros_like(old.time), torch.zeros_like(old.action)
         command, seconds, aim = old.command, old.command_left, old.aim
         if task.commands is not None:
@@ -529,6 +535,7 @@ class Env:
             aim=aim,
             push_time=zeros + torch.inf,
             push_left=old.push_left if task.pushes is None else task.pushes.sample(n, self.random)[2],
+            physics_left=physics_left,
             task=task.task_state(n, self._constants, self.random),
             action_delay=self._action_delay.draw(old.action_delay, self.random, none),
             observation_delay=old.observation_delay,  # drawn with the first observation

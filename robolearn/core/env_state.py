@@ -47,6 +47,8 @@ class EpisodeState:
     """(N,) time since the last push [s]; inf before the first."""
     push_left: Tensor
     """(N,) time until the next one [s]."""
+    physics_left: Named
+    """(N,) time until a randomized parameter is drawn anew [s], see `robolearn.core.physics`."""
     task: Named
     """Task state, see `Task.advance`."""
     action_delay: Named

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from robolearn.envs.scene import Object, Scene
 from robolearn.tasks.mdp.observations import Observation
+from robolearn.tasks.mdp.randomization import Randomized
 from robolearn.tasks.mdp.stated import Level, StatedTerm
 from robolearn.tasks.mdp.task import Task
 
@@ -45,7 +46,10 @@ def active(task: Any, columns: Columns | None = None, scene: Scene | None = None
         "curricula": _curricula(task),
         "commands": _fields(task.commands),
         "pushes": _fields(task.pushes, off=task.pushes is not None and not task.pushes.active),
-        "randomize": [(name, _value(ends)) for name, ends in task.randomize.items()],
+        "randomize": [
+            (name, f"{_value(tuple(each))}{Randomized.of(each).notes()}")
+            for name, each in task.randomize.items()
+        ],
         "noise": [(name, _value(half) if half else OFF) for name, half in task.noise.items()],
         "delays": [
             (name, f"{_value(steps)} control steps" if max(steps) else OFF)

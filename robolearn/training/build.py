@@ -17,6 +17,7 @@ from robolearn.core.shards import ONE, Shards
 from robolearn.core.task_check import tried
 from robolearn.envs.backend import Backend, require_features
 from robolearn.envs.mjcf import build_model
+from robolearn.envs.parameters import BASIC
 from robolearn.envs.randomize import parameters
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Scene
@@ -158,7 +159,8 @@ def make_scene(run: Config, robot: Robot) -> Scene:
         raise ConfigError(
             f"task={run.task_name}: scene() must return a robolearn.envs.scene.Scene with a robot named {ROBOT!r}"
         )
-    parts = tuple(name for name in run.task.randomize if "/" in name and name not in scene.params)
+    own = [name for name in run.task.randomize if name not in BASIC]
+    parts = tuple(name for name in own if name not in scene.params)
     return replace(scene, params=(*scene.params, *parts))
 
 

@@ -200,6 +200,8 @@ class Context:
     """Task state of the episode, by name, (N, ...) each; see `Task.advance`."""
     per_env_state: dict[str, Tensor] = field(default_factory=dict)
     """State of each environment that survives resets, by name, (N, ...) each; see `Task.per_env_state`."""
+    hidden: frozenset[str] = frozenset()
+    """Randomized parameters that the observation `physics` leaves out."""
     shared: dict[Any, tuple[State, Tensor]] | None = field(default=None, init=False, repr=False)
     """Values of `once` functions of one State and this Context; Env provides the dictionary, a copy has none."""
 

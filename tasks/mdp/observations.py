@@ -83,8 +83,9 @@ def turning_joint_pos(state: State, ctx: Context) -> Tensor:
     return torch.cat((angle.sin(), angle.cos()), dim=1)
 
 
-def _params(state: State) -> Tensor:
-    return torch.stack([state.params[name] for name in sorted(state.params)], dim=-1)
+def _params(state: State, ctx: Context) -> Tensor:
+    seen = [state.params[name] for name in sorted(state.params) if name not in ctx.hidden]
+    return torch.stack(seen, dim=-1) if seen else ctx.episode_time.new_zeros(len(ctx.episode_time), 0)
 
 
 VOCABULARY: dict[str, Observation] = {
@@ -149,6 +150,6 @@ VOCABULARY: dict[str, Observation] = {
         Observation("foot_height", lambda s, c: s.robot.foot_pos[:, :, 2], "feet"),
         Observation("foot_lin_vel", lambda s, c: _foot_velocity(s).flatten(1), "foot_vectors"),
         Observation("foot_force", lambda s, c: s.robot.foot_force[:, :, 2] / 100.0, "feet"),
-        Observation("physics", lambda s, c: _params(s), "same"),
+        Observation("physics", _params, "same"),
     )
 }

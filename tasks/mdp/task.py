@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, get_args
 
 import torch
 
-from robolearn.envs.backend import PARAMETERS
+from robolearn.envs.parameters import PARAMETERS
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Scene
 from robolearn.envs.state import Initial, State, Tensor, quat_multiply, quat_rotate
@@ -18,11 +18,9 @@ from robolearn.tasks.mdp.commands import POSE, VELOCITY, Command, Pushes
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.first_form import FieldOrMethod, inherited_rewards
 from robolearn.tasks.mdp.observations import VOCABULARY, Mirror, Observation
+from robolearn.tasks.mdp.randomization import Randomized
 from robolearn.tasks.mdp.sensors import AGENT, OBJECT_POS, ON_EVERY_ROBOT, Sensor, check_sensors
 from robolearn.tasks.mdp.stated import Level, Reward, StatedTerm, Termination
-
-BOUNDS = {"friction": (1e-3, 10.0), "mass_scale": (0.01, 100.0), "gain_scale": (0.01, 100.0)}
-"""Smallest and largest value that `randomize` may draw for each physical parameter."""
 
 LARGEST_NOISE = 1000.0
 """Largest half-width of noise, in the unit of the item."""
@@ -69,12 +67,13 @@ class Task:
         default_factory=dict, metadata={"keys": tuple(VOCABULARY), "open": r"\w+"}
     )
     """Half-width of the uniform noise on each item of the `policy` observations, in its unit."""
-    randomize: dict[str, tuple[float, float]] = field(
+    randomize: dict[str, Randomized] = field(
         default_factory=dict, metadata={"keys": tuple(PARAMETERS), "open": ".+/.+"}
     )
-    """Range of each physical parameter (friction, mass_scale, gain_scale), drawn at each reset: of the whole scene by
-    its name, of a part as `entity/name` or `entity/name/selector`. Of two surfaces in contact the larger friction
-    counts, so that of a part shows only above that of what it touches (the floor has 0.8)."""
+    """Range of each physical parameter (`robolearn.envs.parameters`), drawn at each reset: of the whole scene by its
+    name, of a part as `entity/name` or `entity/name/selector`. Of two surfaces in contact the larger friction counts,
+    so that of a part shows only above that of what it touches (the floor has 0.8). Its `distribution`, `when` and
+    `visible` are settings, see `robolearn.tasks.mdp.randomization`."""
     commands: Command | None = None
     """Commands to the robot, redrawn during an episode; none for a task without commands."""
     pushes: Pushes | None = None
@@ -86,8 +85,8 @@ class Task:
     are not among them."""
 
     curricula: dict[str, Level] = field(default_factory=dict)
-    """How training becomes harder: what scales with the level of each environment, `commands` or `pushes`, and how the
-    level changes, stated with `level`. Evaluation always has the full ranges."""
+    """How training becomes harder: what scales with the level of each environment, `commands`, `pushes` or `randomize`,
+    and how the level changes, stated with `level`. Evaluation always has the full ranges."""
 
     defaults: ClassVar[dict[str, Any]] = {}
     """Overrides applied before the user's: sizes, iterations, settings of the task's default learner."""
@@ -264,20 +263,20 @@ class Task:
                 f"rewards and reward_terms() do not match: {unmatched}; give each term one weight"
             )
         for name, stated in self.curricula.items():
-            if name not in ("commands", "pushes") or getattr(self, name) is None:
+            if name not in ("commands", "pushes", "randomize") or getattr(self, name) is None:
                 raise ValueError(
-                    f"curricula.{name}: the task has no {name} to make harder; it takes commands and pushes"
+                    f"curricula.{name}: the task has no {name} to make harder; it takes commands, pushes and randomize"
                 )
             if stated.start > stated.most:
                 raise ValueError(
                     f"curricula.{name}.start={stated.start:g} is above its highest level: at most "
                     f"curricula.{name}.most={stated.most:g}"
                 )
-            if name == "commands" and stated.most > 1:
+            if name != "pushes" and stated.most > 1:
                 raise ValueError(
-                    f"curricula.commands.most={stated.most:g}: commands stay in their ranges; widen these and use 1"
+                    f"curricula.{name}.most={stated.most:g}: {name} stays within its ranges; widen these and use 1"
                 )
-        for name, (low, high) in self.randomize.items():
+        for name, drawn in self.randomize.items():
             entity, _, rest = name.partition("/")
             changed = rest.partition("/")[0] if rest else entity
             if changed not in PARAMETERS:
@@ -285,11 +284,8 @@ class Task:
                     f"randomize.{name} is unknown{did_you_mean(changed, PARAMETERS)}; there are "
                     f"{', '.join(PARAMETERS)}, and each of them for a part of the scene: ENTITY/NAME"
                 )
-            least, most = BOUNDS[changed]
-            if not least <= low <= high <= most:
-                raise ValueError(
-                    f"randomize.{name}=[{low},{high}] must be a range within {least:g} to {most:g}, low to high"
-                )
+            field_ = PARAMETERS[changed]
+            Randomized.of(drawn).validate(f"randomize.{name}", field_.least, field_.most)
         for name in ("commands", "pushes"):
             if (getattr(self, name) is None) != (getattr(type(self)(), name) is None):
                 raise ValueError(

@@ -1,0 +1,158 @@
+"""Randomized parameters of an Env: from which distribution, when, at which level, and what the critic sees of them."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from robolearn.config.run_config import resolve
+from robolearn.errors import ConfigError
+from robolearn.tasks.mdp.context import Random
+from robolearn.tasks.mdp.randomization import Randomized
+from robolearn.tasks.mdp.stated import level
+from robolearn.training.build import build_env, make_env
+
+CARTPOLE = [
+    "task=cartpole_balance",
+    "num_envs=64",
+    "seed=3",
+    "torch_threads=1",
+    "backend.threads=1",
+    "task.episode_length_s=0.1",
+]
+
+
+def env_with(statement: str):
+    return make_env(resolve([*CARTPOLE, f"task.randomize={statement}"]))
+
+
+def drawn(env, name: str) -> torch.Tensor:
+    return env.backend.state.params[name].clone()
+
+
+def step(env) -> None:
+    env.step(torch.zeros(env.num_envs, env.num_actions))
+
+
+def test_a_parameter_stays_within_an_episode_and_changes_with_the_next():
+    env = env_with("{damping:[0.5,2.0]}")
+    first = drawn(env, "damping")
+    for _ in range(4):
+        step(env)
+    assert torch.equal(drawn(env, "damping"), first)
+    step(env)  # 0.1 s have passed
+    assert (drawn(env, "damping") != first).all()
+    assert len(first.unique()) == 64
+
+
+def test_a_parameter_drawn_at_the_start_survives_resets():
+    env = env_with("{damping:{range:[0.5,2.0],when:start}}")
+    first = drawn(env, "damping")
+    for _ in range(12):
+        step(env)
+    assert torch.equal(drawn(env, "damping"), first)
+    assert len(first.unique()) == 64
+
+
+def test_a_parameter_drawn_at_intervals_changes_within_episodes():
+    env = make_env(
+        resolve(
+            [
+                *CARTPOLE,
+                "task.episode_length_s=10",
+                "task.randomize={damping:{range:[0.5,2.0],when:interval,seconds:[0.06,0.06]}}",
+            ]
+        )
+    )
+    seen = [drawn(env, "damping")]
+    for _ in range(9):
+        step(env)
+        seen.append(drawn(env, "damping"))
+    alive = env.episode_step == 9
+    changes = torch.stack([before != after for before, after in itertools.pairwise(seen)])
+    # A control step takes 0.02 s: the draws come with steps 3, 6 and 9.
+    assert changes[:, alive].all(dim=1).nonzero().flatten().tolist() == [2, 5, 8]
+    assert not changes[[0, 1, 3, 4, 6, 7]][:, alive].any()
+
+
+def test_log_uniform_factors_are_as_likely_as_their_inverses():
+    values = Randomized((0.25, 4.0), distribution="log_uniform").draw(20_000, Random(1, torch.device("cpu")))
+    assert values.min() >= 0.25
+    assert values.max() <= 4.0
+    # Half of them are below 1; of uniform ones a fifth.
+    assert (values < 1).float().mean().item() == pytest.approx(0.5, abs=0.02)
+
+
+def test_gaussian_values_have_two_standard_deviations_to_the_ends_of_their_range():
+    values = Randomized((-2.0, 6.0), distribution="gaussian").draw(50_000, Random(1, torch.device("cpu")))
+    assert values.mean().item() == pytest.approx(2.0, abs=0.05)
+    # 68 % lie within one standard deviation of 2, and what is beyond two is at the ends: 2.3 % each.
+    assert ((values - 2).abs() < 2).float().mean().item() == pytest.approx(0.683, abs=0.01)
+    assert (values == 6).float().mean().item() == pytest.approx(0.0228, abs=0.003)
+    assert (values == -2).float().mean().item() == pytest.approx(0.0228, abs=0.003)
+
+
+def test_the_critic_sees_what_is_visible_and_no_more():
+    widths = []
+    for visible in ("true", "false"):
+        statement = f"task.randomize={{payload:{{range:[0,2],visible:{visible}}}}}"
+        env = make_env(resolve(["task=humanoid_walk", "num_envs=2", "torch_threads=1", statement]))
+        widths.append({item.name: width for item, width in env.columns["critic"]}["physics"])
+    assert widths == [4, 3]  # friction, gains, masses, and the payload where it is visible
+
+
+def never_rises(state, ctx):
+    return torch.zeros_like(ctx.episode_time)
+
+
+def test_at_a_quarter_of_its_level_a_parameter_is_a_quarter_of_the_way_from_its_nominal_value():
+    run = resolve(["task=humanoid_walk", "num_envs=16", "torch_threads=1", "backend.threads=1"])
+    curricula = {**run.task.curricula, "randomize": level(never_rises, 0.25)}
+    eased = replace(run, task=replace(run.task, curricula=curricula))
+    full, quarter = (build_env(each, 16, training=True).backend.state.params for each in (run, eased))
+    for name, nominal in (("friction", 0.8), ("mass_scale", 1.0), ("gain_scale", 1.0)):
+        assert torch.allclose(quarter[name] - nominal, 0.25 * (full[name] - nominal), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("statement", "offender"),
+    [
+        ("{mass_scale:{when:reset}}", "range"),
+        ("{mass_scale:{range:[1,2],when:sometimes}}", "when"),
+        ("{mass_scale:{range:[1,2],distribution:normal}}", "distribution"),
+        ("{mass_scale:{range:[1,2],sigma:1}}", "sigma"),
+        ("{com_x:{range:[-0.1,0.1],distribution:log_uniform}}", "log_uniform"),
+        ("{payload:[0,1]}", "payload"),
+        ("{robot/gravity_roll:[0,0.1]}", "gravity_roll"),
+        ("{robot/armature_scale/elbow:[1,2]}", "elbow"),
+    ],
+)
+def test_a_statement_that_cannot_be_drawn_names_the_offender(statement, offender):
+    with pytest.raises(ConfigError, match=offender):
+        env_with(statement)
+
+
+def test_a_resumed_env_draws_on_as_if_it_had_not_stopped():
+    statement = "{mass_scale:{range:[0.5,2.0],when:start},friction:[0.5,1],gain_scale:{range:[0.9,1.1],when:interval}}"
+    run = resolve(
+        [
+            "task=humanoid_walk",
+            "num_envs=8",
+            "torch_threads=1",
+            "backend.threads=1",
+            f"task.randomize={statement}",
+        ]
+    )
+    env, other = make_env(run), make_env(run)
+    for _ in range(5):
+        step(env)
+    other.restore(env.snapshot())
+    for _ in range(5):
+        step(env)
+        step(other)
+    for name, values in env.backend.state.params.items():
+        assert torch.equal(values, other.backend.state.params[name]), name
+    assert torch.equal(env.observations["critic"], other.observations["critic"])
+    assert math.isfinite(float(env.observations["critic"].sum()))
