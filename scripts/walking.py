@@ -3,6 +3,7 @@
     python scripts/walking.py gates RUN                  each gate with its value; exit code 1 where one fails
     python scripts/walking.py gates RUN --pushes         and four more, under pushes
     python scripts/walking.py conditions RUN             the same policy under other physics and pushes
+    python scripts/walking.py perturbed RUN             in simulators that differ from those of the training
     python scripts/walking.py curve RUN... --picture P   every checkpoint: survival and error over minutes and steps
 
 RUN is a run folder or, except for curve, a checkpoint or pretrained:NAME. Policies act by their mean, with seeds that
@@ -81,6 +82,21 @@ CONDITIONS: dict[str, list[str] | None] = {
     "action one step late": ["task.action_delay=[1,1]"],
     "pushes, each of 0.5 m/s, every 3 to 6 s": ["task.pushes.speed=[0.5,0.5]", "task.pushes.seconds=[3,6]"],
 }
+PERTURBED: dict[str, list[str]] = {
+    "as in the robot's file": [],
+    "mass -20 %": ["task.randomize.mass_scale=[0.8,0.8]"],
+    "mass +20 %": ["task.randomize.mass_scale=[1.2,1.2]"],
+    "centre of mass 3 cm forward": ["task.randomize={com_x:[0.03,0.03]}"],
+    "centre of mass 3 cm back": ["task.randomize={com_x:[-0.03,-0.03]}"],
+    "centre of mass 3 cm left": ["task.randomize={com_y:[0.03,0.03]}"],
+    "centre of mass 3 cm up": ["task.randomize={com_z:[0.03,0.03]}"],
+    "friction 0.3": ["task.randomize.friction=[0.3,0.3]"],
+    "friction 1.2": ["task.randomize.friction=[1.2,1.2]"],
+    "actions 40 ms late": ["task.action_delay=[2,2]"],
+    "torque limit -20 %": ["task.randomize={torque_scale:[0.8,0.8]}"],
+    "one push of 1.0 m/s": SHOVED,
+}
+"""One at a time, with commands of every kind and no other pushes; control steps are of 20 ms."""
 
 
 def number(value: float | None, digits: int) -> str:
@@ -199,6 +215,20 @@ def conditions(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
     return table
 
 
+def perturbed(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
+    """Print a Markdown table of the same policy in simulators that it has not met."""
+    print("| Simulator | Survive 20 s | Velocity error |\n|---|---|---|")
+    table = {}
+    for name, changes in PERTURBED.items():
+        table[name] = measure(run, "commands", extra, episodes, [*NOMINAL, *changes])
+        print(
+            f"| {name} | {100 * table[name]['survival_rate']:.1f} % "
+            f"| {number(table[name]['linear_velocity_error'], 3)} m/s |",
+            flush=True,
+        )
+    return table
+
+
 def trace(run: str, extra: list[str], episodes: int, briefly: bool = False) -> list[dict[str, Any]]:
     """Measure and print one row per checkpoint of a run; `briefly`: after the first that walks, only the last.
 
@@ -288,7 +318,7 @@ def draw(rows: dict[str, list[dict[str, Any]]], picture: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("gates", "conditions", "curve"))
+    parser.add_argument("what", choices=("gates", "conditions", "perturbed", "curve"))
     parser.add_argument("runs", nargs="+")
     parser.add_argument(
         "--episodes",
@@ -306,8 +336,9 @@ def main() -> None:
     failed = False
     if arguments.what == "curve":
         found: dict[str, Any] = curve(arguments.runs, *options, arguments.picture)
-    elif arguments.what == "conditions":
-        found = {run: conditions(run, *options) for run in arguments.runs}
+    elif arguments.what in ("conditions", "perturbed"):
+        table = conditions if arguments.what == "conditions" else perturbed
+        found = {run: table(run, *options) for run in arguments.runs}
     else:
         found = {run: gates(run, *options, arguments.pushes) for run in arguments.runs}
         failed = not all(walks(one) and (stays_up(one) or not arguments.pushes) for one in found.values())
