@@ -185,6 +185,10 @@ class AgentBackend:
         """Refused: a Backend pushes the first robot only."""
         raise ConfigError("a task with several agents cannot push them")
 
+    def apply_force(self, force: Tensor) -> None:
+        """See `Backend.apply_force`; `force` (M W, 3) is that of the first agent of each world."""
+        self.worlds.apply_force(self._first(force))
+
     def snapshot(self) -> Snapshot:
         """Copy the worlds."""
         return self.worlds.snapshot()

@@ -24,6 +24,7 @@ FEATURES = {
     "frames": "frames",
     "contacts": "contacts",
     "self_contact": "contacts of a robot with itself",
+    "forces": "forces on a robot's base",
     "selected_masses": "the masses of some bodies of a robot as a parameter",
 }
 """What of a scene a backend may lack."""
@@ -130,6 +131,11 @@ class Backend(Protocol):
         angular velocity, world axes both, in the environments in `mask` (N,) bool.
 
         Velocities are those of the base's origin; joints keep theirs. The State shows it after the next step.
+        """
+
+    def apply_force(self, force: Tensor) -> None:
+        """Let `force` (N, 3) [N], world axes, act at the centre of mass of the first robot's base in the next `step`,
+        instead of the force before. With the feature `forces`; a reset does not change it.
         """
 
     def snapshot(self) -> Snapshot:

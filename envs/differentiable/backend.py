@@ -190,6 +190,10 @@ class DifferentiableBackend:
         self._rows, self._seen = self._rows.detach(), self._seen.detach()
         self._publish(self._diverged)
 
+    def apply_force(self, force: Tensor) -> None:
+        """See `Backend.apply_force`; it lacks this feature."""
+        raise NotImplementedError("backend=differentiable has no forces")
+
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""
         parts = {"rows": self._rows, "seen": self._seen, "params": self._params, "diverged": self._diverged}

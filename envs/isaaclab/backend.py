@@ -68,7 +68,12 @@ class IsaacLabBackend:
     """
 
     config_class: ClassVar[type] = IsaacLabConfig
-    features: ClassVar[frozenset[str]] = frozenset(FEATURES) - {"fixed_objects", "parts", "selected_masses"}
+    features: ClassVar[frozenset[str]] = frozenset(FEATURES) - {
+        "fixed_objects",
+        "forces",
+        "parts",
+        "selected_masses",
+    }
     """A fixed object would become part of Newton's world; the masses of single bodies change inverse weights that have
     no closed form."""
 
@@ -214,6 +219,10 @@ class IsaacLabBackend:
                 jump = jump + torch.linalg.cross(turn, lever)
                 velocity[:, 3:] += torch.where(mask[:, None], turn, 0.0)
             velocity[:, :3] += torch.where(mask[:, None], jump, 0.0)
+
+    def apply_force(self, force: Tensor) -> None:
+        """See `Backend.apply_force`; it lacks this feature."""
+        raise NotImplementedError("backend=isaaclab has no forces")
 
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""

@@ -103,6 +103,7 @@ class MujocoBackend:
         self._ctrl = self._field("ctrl")
         self._expanded: dict[str, np.ndarray] = {}
         self._told = False
+        self._force: Tensor | None = None
         self._entities = scene_state(scene, num_envs, self.device)
         self._indices = {name: EntityIndex.of(scene, name, self.model) for name in scene.entities}
         self._shown: list[tuple[Tensor, Tensor]] = []
@@ -218,6 +219,14 @@ class MujocoBackend:
                 quat = self._qpos[rows, q + 3 : q + 7]
                 self._qvel[rows, dof + 3 : dof + 6] += quat_rotate_inverse(quat, turn[rows].double())
 
+    def apply_force(self, force: Tensor) -> None:
+        """See `Backend.apply_force`."""
+        if self._force is None:
+            self._force = self._field("xfrc_applied")[
+                :, self.model.body(mjcf.root_body(self.scene, self.scene.first)).id, :3
+            ]
+        self._force.copy_(force)
+
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""
         return {
@@ -272,7 +281,17 @@ class MujocoBackend:
 
     def close(self) -> None:
         """Free the simulator's threads and host memory."""
-        for name in ("_batch", "_rows", "_warning", "_qpos", "_qvel", "_ctrl", "_shown", "_expanded"):
+        for name in (
+            "_batch",
+            "_rows",
+            "_warning",
+            "_qpos",
+            "_qvel",
+            "_ctrl",
+            "_shown",
+            "_force",
+            "_expanded",
+        ):
             self.__dict__.pop(name, None)  # a view keeps the whole batch alive
 
     def _expand(self, model_field: str) -> np.ndarray:

@@ -162,6 +162,7 @@ class MujocoWarpBackend:
         self._step_graphs: dict[int, wp.Graph] = {}
         self._reset_graph: wp.Graph | None = None
         self._constants_graph: wp.Graph | None = None
+        self._force: Tensor | None = None
 
     def _varied_fields(self) -> tuple[str, ...]:
         """Fields of MuJoCo Warp's model that have one row per environment."""
@@ -231,6 +232,13 @@ class MujocoWarpBackend:
                 own = quat_rotate_inverse(self._sim.rows["qpos"][:, q + 3 : q + 7], turn)
                 velocity[:, 3:] += torch.where(mask[:, None], own, 0.0)
 
+    def apply_force(self, force: Tensor) -> None:
+        """See `Backend.apply_force`."""
+        if self._force is None:
+            base = self.model.body(mjcf.root_body(self.scene, self.scene.first)).id
+            self._force = wp.to_torch(self._sim.data.xfrc_applied)[:, base, :3]
+        self._force.copy_(force)
+
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""
         return {
@@ -240,6 +248,7 @@ class MujocoWarpBackend:
             # The rows of the model that derive from the parameters; recomputing them could round differently.
             "model": {name: self._sim.inputs_torch[name].clone() for name in self._sim.model_rows},
             "published": {k: v.clone() for k, v in self._state.tensors().items()},
+            **({} if self._force is None else {"force": self._force.clone()}),
         }
 
     def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
@@ -253,6 +262,8 @@ class MujocoWarpBackend:
         for name, row in self._sim.rows.items():
             row.copy_(snapshot["rows"][name][source])
         self._state.diverged.copy_(snapshot["diverged"][source])
+        if "force" in snapshot:
+            self.apply_force(snapshot["force"][source])
         for name, tensor in self._state.tensors().items():
             tensor.copy_(snapshot["published"][name][source])
 

@@ -139,7 +139,7 @@ class Env:
         self._parts = (self._send, self._assess, self._restart, self._look_again)
         self._act: Callable[[], None]
         self._act, self._judge, self._renew, self._begin = self._parts
-        self._physics.start(self.random, self._level("randomize"))
+        self._physics.start(backend, self.random, self._level("randomize"))
         self.reset()
         # A CUDA graph overwrites the tensors of the step before, and gradients need those of every step.
         if self.device.type == "cuda" and not self.gradients:
@@ -350,7 +350,7 @@ class Env:
         self._finite.look(transit["joint_targets"], joints, "joint target of")
         if self._physics.changes_within_episodes:
             left, level = episode.physics_left, self._level("randomize")
-            episode.physics_left = self._physics.advance(left, self.dt, self.random, level)
+            episode.physics_left = self._physics.advance(self.backend, left, self.dt, self.random, level)
         self._push()
 
     def _assess(self) -> None:
@@ -518,7 +518,7 @@ class Env:
             The initial states that the backend is to set, (N, ...) each.
         """
         task, old, n = self.task, self.state.episode, self.num_envs
-        physics_left = self._physics.renew(mask, self.random, self._level("randomize"))
+        physics_left = self._physics.renew(self.backend, mask, self.random, self._level("randomize"))
         zeros, none = torch.zeros_like(old.time), torch.zeros_like(old.action)
         command, seconds, aim = old.command, old.command_left, old.aim
         if task.commands is not None:

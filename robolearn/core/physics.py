@@ -22,7 +22,7 @@ class Physics:
 
     def __init__(self, task: Task, backend: Backend) -> None:
         stated = {name: Randomized.of(task.randomize[name]) for name in sorted(task.randomize)}
-        self._backend = backend
+        self._num_envs, self._device = backend.num_envs, backend.device
         self._at_start = {name: each for name, each in stated.items() if each.when == "start"}
         self._at_reset = {name: each for name, each in stated.items() if each.when != "start"}
         self._within = {name: each for name, each in stated.items() if each.when == "interval"}
@@ -38,46 +38,53 @@ class Physics:
 
     def empty(self) -> Named:
         """The state before the first reset."""
-        zeros = torch.zeros(self._backend.num_envs, device=self._backend.device)
+        zeros = torch.zeros(self._num_envs, device=self._device)
         return {name: zeros.clone() for name in self._within}
 
-    def start(self, random: Random, level: Tensor | None) -> None:
+    def start(self, backend: Backend, random: Random, level: Tensor | None) -> None:
         """Draw what is drawn once."""
         if self._at_start:
-            everywhere = torch.ones(self._backend.num_envs, dtype=torch.bool, device=self._backend.device)
-            self._set(everywhere, self._at_start, random, level)
+            everywhere = torch.ones(self._num_envs, dtype=torch.bool, device=self._device)
+            self._set(backend, everywhere, self._at_start, random, level)
 
-    def renew(self, mask: Tensor, random: Random, level: Tensor | None) -> Named:
+    def renew(self, backend: Backend, mask: Tensor, random: Random, level: Tensor | None) -> Named:
         """Draw new parameters for the episodes that begin in `mask` (N,) bool.
 
         Returns:
             The time until the next draw of each parameter that is drawn within episodes, of every environment.
         """
         if self._at_reset:
-            self._set(mask, self._at_reset, random, level)
+            self._set(backend, mask, self._at_reset, random, level)
         return self._waits(random)
 
-    def advance(self, left: Named, dt: float, random: Random, level: Tensor | None) -> Named:
+    def advance(
+        self, backend: Backend, left: Named, dt: float, random: Random, level: Tensor | None
+    ) -> Named:
         """Draw the parameters anew whose time `left` [s] ends in this step of `dt` [s]; returns the times after it."""
         waits, after = self._waits(random), {}
         for name, each in self._within.items():
             remaining = left[name] - dt
             due = remaining <= 0
-            self._set(due, {name: each}, random, level)
+            self._set(backend, due, {name: each}, random, level)
             after[name] = torch.where(due, waits[name], remaining)
         return after
 
     def _waits(self, random: Random) -> Named:
-        return {
-            name: random.uniform(*each.seconds, self._backend.num_envs) for name, each in self._within.items()
-        }
+        return {name: random.uniform(*each.seconds, self._num_envs) for name, each in self._within.items()}
 
-    def _set(self, mask: Tensor, stated: dict[str, Randomized], random: Random, level: Tensor | None) -> None:
-        drawn = {name: each.draw(self._backend.num_envs, random) for name, each in stated.items()}
+    def _set(
+        self,
+        backend: Backend,
+        mask: Tensor,
+        stated: dict[str, Randomized],
+        random: Random,
+        level: Tensor | None,
+    ) -> None:
+        drawn = {name: each.draw(self._num_envs, random) for name, each in stated.items()}
         if level is not None:
             share = level.clamp(max=1.0)
             drawn = {
                 name: self._nominal[name] + share * (value - self._nominal[name])
                 for name, value in drawn.items()
             }
-        self._backend.set_params(mask, drawn)
+        backend.set_params(mask, drawn)

@@ -49,6 +49,7 @@ class Recorder:
         self._older: _Stretch | None = None
         self._newer = _Stretch(backend.snapshot())
         self._armed: int | None = None
+        self._before_params: dict[str, Any] | None = None
         self._catches_divergence = False
         self._held: tuple[int, dict[str, Any]] | None = None
 
@@ -87,7 +88,9 @@ class Recorder:
         starts = (
             {} if isinstance(initial, Mapping) and not initial else by_entity(initial, self.state.entities)
         )
-        self._before_reset(mask)
+        if self._armed is not None and bool(mask[self._armed // self._agents]):
+            self._held = self._armed, self._before_params or self.dump(self._armed)
+            self._armed = self._before_params = None
         self._note("reset", mask=mask.clone(), initial={k: _cloned(vars(v)) for k, v in starts.items()})
         self._backend.reset(mask, initial)
 
@@ -96,6 +99,7 @@ class Recorder:
         targets = dict(joint_targets) if isinstance(joint_targets, Mapping) else {ROBOT: joint_targets}
         if self._newer.steps >= self._length:
             self._older, self._newer = self._newer, _Stretch(self._backend.snapshot())
+        self._before_params = None  # they were not those of a next episode
         self._note("step", targets=_cloned(targets), substeps=substeps)
         self._newer.steps += 1
         self._backend.step(joint_targets, substeps)
@@ -110,6 +114,11 @@ class Recorder:
             self._note("push", mask=mask.clone(), **_cloned({"jump": jump, "turn": turn}))
         self._backend.push(mask, jump, turn)
 
+    def apply_force(self, force: Tensor) -> None:
+        """See `Backend.apply_force`."""
+        self._note("force", **_cloned({"force": force}))
+        self._backend.apply_force(force)
+
     def snapshot(self) -> Snapshot:
         """See `Backend.snapshot`."""
         return self._backend.snapshot()
@@ -121,7 +130,13 @@ class Recorder:
 
     def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
         """See `Backend.set_params`."""
-        self._before_reset(mask)  # the parameters of the next episode come before its start
+        # The parameters of the next episode come before its start.
+        if (
+            self._armed is not None
+            and self._before_params is None
+            and bool(mask[self._armed // self._agents])
+        ):
+            self._before_params = self.dump(self._armed)
         self._note("params", mask=mask.clone(), params=_cloned(params))
         self._backend.set_params(mask, params)
 
@@ -141,10 +156,6 @@ class Recorder:
         """(environment, its dump) that is held, once; None where none is."""
         held, self._held = self._held, None
         return held
-
-    def _before_reset(self, mask: Tensor) -> None:
-        if self._armed is not None and bool(mask[self._armed // self._agents]):
-            self._held, self._armed = (self._armed, self.dump(self._armed)), None
 
     def _note(self, kind: str, **values: Any) -> None:
         self._newer.events.append({"kind": kind, **values})
@@ -172,6 +183,8 @@ def play_event(backend: Backend, event: Event) -> None:
     elif kind == "push":
         turn = None if event["turn"] is None else event["turn"].to(device)
         backend.push(mask, event["jump"].to(device), turn)
+    elif kind == "force":
+        backend.apply_force(event["force"].to(device))
     elif kind == "params":
         backend.set_params(mask, {name: value.to(device) for name, value in event["params"].items()})
     elif kind == "reset":

@@ -40,6 +40,11 @@ def check_backend(task: Task, capabilities: Capabilities) -> int:
             f"task.randomize.{min(unsettable)}: backend={name} cannot set it; it can set "
             f"{', '.join(sorted(capabilities.params))}"
         )
+    if task.pushes is not None and task.pushes.forces and "forces" not in capabilities.features:
+        raise ValueError(
+            f"task.pushes.force={list(task.pushes.force)}: backend={name} has no forces on a robot's base; use "
+            "task.pushes.force=[0,0], or choose another backend"
+        )
     return substeps
 
 

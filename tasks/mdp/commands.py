@@ -237,15 +237,24 @@ class Pushes:
     """Largest further jump along x, y and z, either way [m/s]."""
     turn: tuple[float, float, float] = field(default=(0.0, 0.0, 0.0), metadata={"min": 0.0, "max": 50.0})
     """Largest jump of the angular velocity about x, y and z, either way [rad/s]."""
+    force: tuple[float, float] = field(default=(0.0, 0.0), metadata={"min": 0.0, "max": 1e5})
+    """Range of a horizontal force at the base's centre of mass, in a random direction [N]."""
+    lasting: tuple[float, float] = field(default=(0.1, 0.3), metadata={"above": 0.0, "max": 100.0})
+    """Range of the time that the force acts [s]."""
 
     @property
     def active(self) -> bool:
-        """Whether anything is pushed; not with `speed`, `box` and `turn` of 0."""
-        return any((self.speed[1], *self.box, *self.turn))
+        """Whether anything is pushed; not with `speed`, `box`, `turn` and `force` of 0."""
+        return any((self.speed[1], *self.box, *self.turn)) or self.forces
+
+    @property
+    def forces(self) -> bool:
+        """Whether forces act."""
+        return self.force[1] > 0
 
     def validate(self) -> None:
         """Raise ValueError for a range whose ends are swapped."""
-        require_ordered(self, ("speed", "seconds"), "pushes")
+        require_ordered(self, ("speed", "seconds", "force", "lasting"), "pushes")
 
     def sample(self, num_envs: int, random: Random) -> tuple[Tensor, Tensor | None, Tensor]:
         """Draw jumps of the base's velocity [m/s] and, where `turn` is not 0, of its angular velocity [rad/s], (N, 3)
@@ -257,6 +266,13 @@ class Pushes:
         if any(self.box):
             jump = jump + _within(self.box, num_envs, random)
         return jump, _within(self.turn, num_envs, random) if any(self.turn) else None, seconds
+
+    def sample_force(self, num_envs: int, random: Random) -> tuple[Tensor, Tensor]:
+        """Draw forces (N, 3) in world axes [N], and how long each acts (N,) [s]."""
+        angle = random.uniform(-math.pi, math.pi, num_envs)
+        size = random.uniform(*self.force, num_envs)
+        force = torch.stack((size * angle.cos(), size * angle.sin(), torch.zeros_like(size)), dim=1)
+        return force, random.uniform(*self.lasting, num_envs)
 
 
 def _within(half: tuple[float, float, float], num_envs: int, random: Random) -> Tensor:
