@@ -19,9 +19,8 @@ from robolearn.core.episode_stats import EpisodeStats
 from robolearn.core.finite_check import FiniteCheck
 from robolearn.core.finite_check import NonFiniteTerm as NonFiniteTerm
 from robolearn.core.graphs import Graph
-from robolearn.core.history import ObservationHistory
 from robolearn.core.learner_env import LEVEL
-from robolearn.core.noise import ObservationNoise
+from robolearn.core.observing import Observing
 from robolearn.core.rows import Rows, without
 from robolearn.core.shards import ONE, Shards
 from robolearn.core.step_result import StepResult as StepResult
@@ -35,7 +34,7 @@ from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import Initial, Tensor
 from robolearn.errors import RunFailed
 from robolearn.tasks.mdp.commands import Command, Drawn
-from robolearn.tasks.mdp.context import Context, Random, RobotConstants, computed_once
+from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Ratio, Task
 
@@ -98,7 +97,6 @@ class Env:
         """Control period [s]."""
         self._constants = RobotConstants.of(robot, joint_limits(robot), self.device)
         self._action_delay = DelayLine(task.action_delay)
-        self._observation_delay = DelayLine(task.observation_delay)
         self._curricula = Curricula(task, training, shards)
         self.state = self._blank()
         """Everything that a step changes, see `EnvState`."""
@@ -107,10 +105,10 @@ class Env:
         weights = [stated[name] for name in self._reward_terms]
         self._weights = torch.tensor(weights, dtype=torch.float32, device=self.device)
         self._terminations = task.termination_terms()
-        self._history = ObservationHistory(check_parts(task, backend.state, self.ctx, self.num_actions))
-        self.columns = self._history.columns
+        items = check_parts(task, backend.state, self.ctx, self.num_actions)
+        self._observing = Observing(task, items, self.agents, self.device)
+        self.columns = self._observing.columns
         """Items of each observation group with their widths, in the order of the columns."""
-        self._noise = ObservationNoise(task.noise, self._history.samples["policy"], self.agents, self.device)
         self._takes_rows = not self.gradients and takes_rows(task, backend.state, self.ctx)
         """Whether a reset may observe the new episodes only."""
         metrics = [*task.metrics(backend.state, self.ctx), *self._curricula.names]
@@ -195,12 +193,8 @@ class Env:
 
     def _complete(self) -> None:
         """Add the parts of the state whose shapes depend on the task's observations, terms and metrics."""
-        state, width = self.state, sum(width for _, width in self.columns["policy"])
-        state.stats = self._stats.empty()
-        state.episode.observation_delay = self._observation_delay.empty(self.num_envs, width, self.device)
-        state.episode.history = self._history.empty(self.num_envs, self.device)
-        if self._noise.row is not None:
-            state.transit["noise"] = torch.zeros(self.num_envs, len(self._noise.row), device=self.device)
+        self.state.stats = self._stats.empty()
+        self._observing.complete(self.state, self.num_envs)
 
     @property
     def ctx(self) -> Context:
@@ -267,14 +261,8 @@ class Env:
             ages = self.random.uniform(0.0, 1.0, self.num_envs) * self.max_episode_steps
             episode.step = ages.long()
         self._follow()
-        first = self._observe(rows)
-        first["policy"] = first["policy"] + self._noise.draw(self.random, self.num_envs)
-        episode.history = self._history.start(first)
-        first = self._history.joined(first, episode.history)
-        policy = first["policy"]
-        episode.observation_delay = self._observation_delay.draw(
-            episode.observation_delay, self.random, policy
-        )
+        self._observing.draw(self.state, self.random)
+        first = self._observing.begin(self.state, self.random, self._observe(rows), rows)
         self.state.terminal_observations = env_state.clone(first)
         self.state.observations = first
         return first
@@ -392,14 +380,8 @@ class Env:
 
         self.state.outcome["exogenous"] |= self._redraw_commands()
         seen = self._observe(lost=lost)
-        if self._noise.row is not None:
-            noise = self.state.transit["noise"] = cast(Tensor, self._noise.draw(self.random, self.num_envs))
-            seen["policy"] = seen["policy"] + noise
-        episode.history = self._history.push(episode.history, seen)
-        seen = self._history.joined(seen, episode.history)
-        seen["policy"], episode.observation_delay = self._observation_delay.push(
-            episode.observation_delay, seen["policy"]
-        )
+        self._observing.draw(self.state, self.random)
+        seen = self._observing.arriving(self.state, seen)
         self.state.terminal_observations = seen
         self.state.observations = seen.copy()
 
@@ -409,19 +391,9 @@ class Env:
 
     def _look_again(self) -> None:
         """Observe the first state of the new episodes."""
-        episode, rows = self.state.episode, self._rows(self.state.outcome["renewed"])
+        rows = self._rows(self.state.outcome["renewed"])
         self._follow(rows.mask)
-        first = self._observe(rows)
-        if self._noise.row is not None:
-            first["policy"] = first["policy"] + rows.take(self.state.transit["noise"])
-        past = self._history.start(first)
-        episode.history = rows.put(past, episode.history)
-        first = self._history.joined(first, past)
-        line = episode.observation_delay
-        if self._observation_delay.delays:
-            arriving = rows.spread(first["policy"])
-            drawn = self._observation_delay.draw(line, self.random, arriving)
-            episode.observation_delay = env_state.where(rows.mask, drawn, line)
+        first = self._observing.begin(self.state, self.random, self._observe(rows), rows)
         self.state.observations = rows.put(first, self.state.observations)
 
     def capture(self, make: Callable[[torch.device], Graph | None] | None = None) -> None:
@@ -488,19 +460,14 @@ class Env:
         episode.command_time = torch.where(mask, 0.0, episode.command_time)
 
     def _observe(self, rows: Rows | None = None, lost: Tensor | None = None) -> dict[str, Tensor]:
-        """Every group (N, D), or only its `rows`, without noise, history or delay; 0 in rows `lost` (N,) to
-        divergence."""
+        """One sample of every group (N, D), or of only its `rows`, as it is; 0 in rows `lost` (N,) to divergence."""
         state, ctx = self.backend.state, self._context()
         if rows is not None:
             state, ctx = rows.state(state), rows.context(ctx)
-        groups = {}
-        for name, columns in self._history.samples.items():
-            obs = torch.cat([computed_once(item.compute, state, ctx) for item, _ in columns], dim=1)
-            obs = without(lost, obs)
-            names = [item.name for item, width in columns for _ in range(width)]
-            self._finite.look(obs, names, f"{name} observation", rows)
-            groups[name] = obs
-        return groups
+        samples = {name: without(lost, obs) for name, obs in self._observing.samples(state, ctx).items()}
+        for name, obs in samples.items():
+            self._finite.look(obs, self._observing.names[name], f"{name} observation", rows)
+        return samples
 
     def _new_episodes(self, mask: Tensor) -> Initial:
         """Draw new episodes for every row and keep those of `mask` (N,): the random numbers of an environment do not
