@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,8 @@ def contract_entry(contract: Contract, items: Iterable[Observation] = ()) -> dic
         entry |= {"history": 1, "unit": OF_ENVIRONMENT}
         if item is not None:
             # A task may give its own observation the name of one of the vocabulary.
-            standard = item is VOCABULARY.get(item.name)
+            named = VOCABULARY.get(item.name)
+            standard = named is not None and item == replace(named, history=item.history)
             entry |= {"history": item.history, "unit": item.unit, "standard": standard}
     return plain
 

@@ -2,7 +2,7 @@
 
 A field's `metadata` may narrow its values: `min`, `max` (inclusive) and `above` (exclusive) bound a number or
 each number of a list; `pattern` (described by `form`) must match a text; `keys` are more valid keys of a dictionary,
-and `open` allows any key, or, as text, those that match this pattern.
+and `open` allows any key, or, as text, those that match this pattern; its `head` is the key of a value given alone.
 """
 
 from __future__ import annotations
@@ -198,6 +198,8 @@ def _apply_dict(
     current: Any, hint: Any, update: Any, where: str, meta: Mapping[str, Any], whole: bool
 ) -> dict[str, Any]:
     inner = (typing.get_args(hint) or (str, Any))[1]
+    if "head" in meta and update is not KEEP and not isinstance(update, Mapping):
+        update = {meta["head"]: update}
     present: dict[str, Any] = dict(current or {})
     valid = {**present, **dict.fromkeys(meta.get("keys", ()), KEEP)}
     if update is KEEP:
@@ -376,6 +378,12 @@ def open_paths(node: Any, prefix: str) -> Iterator[str]:
     for f in dataclasses.fields(node):
         if f.metadata.get("open") is True or "example" in f.metadata:
             yield f"{prefix}.{f.name}"
+
+
+def metadata(node: Any, name: str) -> Mapping[str, Any]:
+    """The metadata of a field of a dataclass instance; empty where there is none."""
+    own = dataclasses.fields(node) if dataclasses.is_dataclass(node) else ()
+    return next((f.metadata for f in own if f.name == name), {})
 
 
 def _start(value: Any, hint: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -20,8 +20,10 @@ from robolearn.core.finite_check import FiniteCheck
 from robolearn.core.finite_check import NonFiniteTerm as NonFiniteTerm
 from robolearn.core.graphs import Graph
 from robolearn.core.learner_env import LEVEL
+from robolearn.core.noise import drawn_of_agents
 from robolearn.core.observing import Observing
 from robolearn.core.rows import Rows, without
+from robolearn.core.sensor_errors import SensorErrors
 from robolearn.core.shards import ONE, Shards
 from robolearn.core.step_result import StepResult as StepResult
 from robolearn.core.task_check import check_backend, check_parts, draw, initial_values, takes_rows, tried
@@ -48,7 +50,8 @@ class Env:
 
     Order of a step: delay the action; push; simulate; State; advance the task state; terminations and rewards; redraw
     expired commands and let commands follow the State; observe (terminal observations); reset the environments that
-    are done; observe these. Terms see the state *after* the simulation and the command the robot was following; every
+    are done; observe these. What the policy observes is made in the order of `Observing`: true value, bias, noise,
+    drop-out, delay, history. Terms see the state *after* the simulation and the command the robot was following; every
     random number (noise, commands, initial states, delays) is drawn here, once.
 
     Everything that a step changes, except the backend's rows, is in `state`. On a backend with gradients a step is
@@ -97,6 +100,7 @@ class Env:
         """Control period [s]."""
         self._constants = RobotConstants.of(robot, joint_limits(robot), self.device)
         self._action_delay = DelayLine(task.action_delay)
+        self._errors = SensorErrors(task, self._constants, self.agents)
         self._curricula = Curricula(task, training, shards)
         self.state = self._blank()
         """Everything that a step changes, see `EnvState`."""
@@ -105,8 +109,9 @@ class Env:
         weights = [stated[name] for name in self._reward_terms]
         self._weights = torch.tensor(weights, dtype=torch.float32, device=self.device)
         self._terminations = task.termination_terms()
-        items = check_parts(task, backend.state, self.ctx, self.num_actions)
-        self._observing = Observing(task, items, self.agents, self.device)
+        known = self._errors.known(backend.state, self.state.episode.sensor_errors)
+        items = check_parts(task, known, self.ctx, self.num_actions)
+        self._observing = Observing(task, items, self.agents, self._errors, backend.state, self.ctx)
         self.columns = self._observing.columns
         """Items of each observation group with their widths, in the order of the columns."""
         self._takes_rows = not self.gradients and takes_rows(task, backend.state, self.ctx)
@@ -164,6 +169,9 @@ class Env:
             action_delay=self._action_delay.empty(n, self.num_actions, self.device),
             observation_delay={},
             history={},
+            sensing={},
+            sensor_errors=self._errors.empty(n, self.device),
+            held={"targets": zeros(self.num_actions)} if task.packet_loss else {},
             gone={GONE: never.clone()} if self.resets_take_a_step else {},
         )
         outcome = Ends.none(never, alone=self.resets_take_a_step).outcome()
@@ -238,6 +246,11 @@ class Env:
     def episode_step(self, steps: Tensor) -> None:
         # The agents of a world have one clock: that of the first one.
         self.state.episode.step = steps[:: self.agents].repeat_interleave(self.agents)
+
+    def readings(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """What the robot's computer has of these sensors in this step, (N, ...) each; see `Observing.readings`."""
+        wanted = {sensor.name: sensor for sensor in self.task.all_sensors()}
+        return self._observing.readings(self.state, [wanted[name] for name in names], self.backend.state)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -329,8 +342,13 @@ class Env:
         joints = [actuator.joint for actuator in self.robot.actuators]
         self._finite.look(episode.action, joints, "action of")
         arriving, episode.action_delay = self._action_delay.push(episode.action_delay, episode.action)
-        transit["joint_targets"] = self.task.joint_targets(arriving, self.ctx) if given is None else given
-        self._finite.look(transit["joint_targets"], joints, "joint target of")
+        targets = self.task.joint_targets(arriving, self.ctx) if given is None else given
+        self._finite.look(targets, joints, "joint target of")
+        if episode.held:
+            lost = drawn_of_agents(self.random.rand, self.num_envs, 1, self.agents) < self.task.packet_loss
+            targets = torch.where(lost, episode.held["targets"], targets)
+            episode.held = {"targets": targets}
+        transit["joint_targets"] = self._errors.reached(targets, episode.sensor_errors)
         self._push()
 
     def _assess(self) -> None:
@@ -339,7 +357,7 @@ class Env:
         for name in ("time", "command_time", "push_time"):
             setattr(episode, name, getattr(episode, name) + self.dt)
         episode.step = episode.step + 1
-        episode.task = task.advance(state, self.ctx)
+        episode.task = self._errors.advanced(state, episode.sensor_errors, self.ctx)
 
         ctx = self._context()
         diverged = state.diverged.clone()  # the reset below clears it in the State
@@ -464,7 +482,9 @@ class Env:
         state, ctx = self.backend.state, self._context()
         if rows is not None:
             state, ctx = rows.state(state), rows.context(ctx)
-        samples = {name: without(lost, obs) for name, obs in self._observing.samples(state, ctx).items()}
+        errors = self.state.episode.sensor_errors
+        errors = errors if rows is None else rows.take(errors)
+        samples = {n: without(lost, obs) for n, obs in self._observing.samples(state, errors, ctx).items()}
         for name, obs in samples.items():
             self._finite.look(obs, self._observing.names[name], f"{name} observation", rows)
         return samples
@@ -477,8 +497,8 @@ class Env:
             The initial states that the backend is to set, (N, ...) each.
         """
         task, old, n = self.task, self.state.episode, self.num_envs
-        if task.randomize:
-            params = {k: self.random.uniform(*bounds, n) for k, bounds in sorted(task.randomize.items())}
+        if physics := {k: v for k, v in task.randomize.items() if k not in self._errors.ranges}:
+            params = {k: self.random.uniform(*bounds, n) for k, bounds in sorted(physics.items())}
             self.backend.set_params(mask, params)
         zeros, none = torch.zeros_like(old.time), torch.zeros_like(old.action)
         command, seconds, aim = old.command, old.command_left, old.aim
@@ -500,9 +520,15 @@ class Env:
             action_delay=self._action_delay.draw(old.action_delay, self.random, none),
             observation_delay=old.observation_delay,  # drawn with the first observation
             history=old.history,  # starts with it, too
+            sensing=old.sensing,  # likewise
+            sensor_errors=self._errors.draw(self.random, n),
+            held=old.held,
             gone=env_state.tree_map(torch.zeros_like, old.gone),
         )
         self.state.episode = env_state.where(mask, new, old)
+        if old.held:  # until one arrives, the motors hold the targets of action 0
+            held = {"targets": task.joint_targets(none, self.ctx)}
+            self.state.episode.held = env_state.where(mask, held, old.held)
         with torch.no_grad():  # no gradient flows from an initial state to the episode before
             initial = tried("initial_state()", task.initial_state, n, self.ctx, self.random)
         for label, value in initial_values(initial, self.backend.state, n, task.agents):
