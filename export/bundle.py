@@ -27,6 +27,7 @@ from robolearn.runtime.bundle import MANIFEST_SCHEMA, canonical
 from robolearn.runtime.files import sha256_of
 from robolearn.runtime.signature import SIGNATURE
 from robolearn.tasks.mdp.observations import VOCABULARY, Observation
+from robolearn.tasks.mdp.task import Task
 
 GRAPH, CONTROLLER = "policy.onnx", "controller.onnx"
 MODEL, PICTURE = "robot.xml", "robot.png"
@@ -70,6 +71,26 @@ def contract_entry(contract: Contract, items: Iterable[Observation] = ()) -> dic
     return plain
 
 
+def conditions(task: Task) -> dict[str, Any]:
+    """What a policy met in training between the robot and its observations, and between its actions and the motors. It
+    is of the world: the controller has no part of it.
+
+    `noise`: half-width of the uniform noise on an item; `sensing`: see `Sensing`; `randomize`: ranges drawn at a reset;
+    `packet_loss`: probability that an action does not arrive.
+    """
+    plain: dict[str, Any] = json.loads(
+        canonical(
+            {
+                "noise": task.noise,
+                "sensing": {name: each.stated() for name, each in task.sensing.items()},
+                "randomize": task.randomize,
+                "packet_loss": task.packet_loss,
+            }
+        )
+    )
+    return plain
+
+
 def manifest_entry(
     contract: dict[str, Any],
     model: onnx.ModelProto,
@@ -101,6 +122,9 @@ def manifest_entry(
             "targets": "rad (m) for kind position, Nm (N) for kind force",
             "control_dt": "s",
             "delays": "control steps, as trained",
+            "conditions": "as trained: noise and bias in the unit of the observation; slow: standard deviation, s; "
+            "delay: control steps; dropout, packet_loss: probability in a control step",
+            "history": "samples of an observation, one a control step, the oldest first",
             "numbers": "float32",
         },
         "sensors": sensor_entries(controller),

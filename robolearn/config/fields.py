@@ -2,7 +2,8 @@
 
 A field's `metadata` may narrow its values: `min`, `max` (inclusive) and `above` (exclusive) bound a number or
 each number of a list; `pattern` (described by `form`) must match a text; `keys` are more valid keys of a dictionary,
-and `open` allows any key, or, as text, those that match this pattern; its `head` is the key of a value given alone.
+and `open` allows any key, or, as text, those that match this pattern. Of a dictionary, `names` is the method that lists
+keys of the instance, `head` the key of a value that is given alone, and `of` an example of values that have fields.
 """
 
 from __future__ import annotations
@@ -364,13 +365,14 @@ def paths(node: Any, prefix: str, meta: Mapping[str, Any] = types.MappingProxyTy
         kinds = hints(type(node))
         for f in dataclasses.fields(node):
             if f.name in kinds:
-                yield from paths(
-                    _start(getattr(node, f.name), kinds[f.name]), f"{prefix}.{f.name}", f.metadata
-                )
+                meta = f.metadata
+                if "names" in meta:
+                    meta = {**meta, "keys": (*meta["keys"], *getattr(node, meta["names"])())}
+                yield from paths(_start(getattr(node, f.name), kinds[f.name]), f"{prefix}.{f.name}", meta)
         yield from (f"{prefix}.{alias}" for alias in other_names(type(node)))
     elif isinstance(node, dict):
         for name in {**node, **dict.fromkeys(meta.get("keys", ()))}:
-            yield from paths(node.get(name), f"{prefix}.{name}")
+            yield from paths(node[name] if name in node else meta.get("of"), f"{prefix}.{name}")
 
 
 def open_paths(node: Any, prefix: str) -> Iterator[str]:

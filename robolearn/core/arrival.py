@@ -134,6 +134,10 @@ class Arrival:
             "past": torch.zeros(num_envs, self.longest + 1, len(self._channel), device=device),
         }
 
+    def none(self, num_envs: int) -> Tensor:
+        """(N, C + 1) bool: no channel drops out."""
+        return torch.zeros(num_envs, self.count + 1, dtype=torch.bool, device=self._dropout.device)
+
     def drops(self, random: Random, num_envs: int) -> Tensor:
         """(N, C + 1) bool: which channels drop out in this step."""
         part = drawn_of_agents(random.rand, num_envs, self.count + 1, self.agents)

@@ -612,7 +612,7 @@ class Env:
         moved = env_state.to(snapshot["backend"], self.device), env_state.to(snapshot["state"], self.device)
         rows = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
         self.backend.restore(moved[0], rows)
-        state = with_leaves(self._kept(), moved[1]).rows(rows)
+        state = with_leaves(self._kept(), self._observing.moved(moved[1])).rows(rows)
         now = self.state
         self.state = replace(state, outcome=now.outcome, transit=now.transit, flags=now.flags)
         self.random.set_state(snapshot["random"])

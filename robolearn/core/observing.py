@@ -95,6 +95,26 @@ class Observing:
             state.transit["noise"] = torch.zeros(num_envs, width, device=self.device)
         if self._episode_noise.slow:
             state.transit["normal"] = torch.zeros(num_envs, width, device=self.device)
+        if self._arrival.dropping:
+            state.transit["drops"] = self._arrival.none(num_envs)
+
+    def moved(self, saved: Named) -> Named:
+        """The tensors of an EnvState by path, with those of a version that delayed the policy's observations with
+        their histories at their places here, where a delay comes before the history."""
+        place, width = "episode.observation_delay", len(self.names["policy"])
+        joined = saved.get(f"{place}.past")
+        if joined is None or joined.shape[-1] == width:
+            return saved
+        rows = torch.arange(len(joined), device=joined.device)
+        observed, newest, out, column = joined[rows, saved[f"{place}.lag"]], [], dict(saved), 0
+        for (item, size), (_, whole) in zip(
+            self._history.samples["policy"], self.columns["policy"], strict=True
+        ):
+            part = slice(column, column := column + whole)
+            newest.append(joined[..., part][..., -size:])
+            if item.history > 1:
+                out[f"episode.history.policy/{item.name}"] = observed[:, part].view(-1, item.history, size)
+        return {**out, f"{place}.past": torch.cat(newest, dim=-1)}
 
     def samples(self, state: State, errors: Named, ctx: Context) -> Named:
         """One sample of every group (N, D): of `policy` with the `errors` of the sensors, of the others as it is.

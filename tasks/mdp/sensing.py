@@ -65,6 +65,12 @@ PERFECT = Sensing()
 """A sensor without errors."""
 
 
+def noisy(task: Any) -> bool:
+    """Whether the policy of a task, or of an external environment, observes with noise or bias."""
+    sensing: Mapping[str, Sensing] = getattr(task, "sensing", {})
+    return any(task.noise.values()) or any({"slow", "bias"} & set(each.stated()) for each in sensing.values())
+
+
 def with_histories(
     items: list[Observation], group: str, history: Mapping[str, int], groups: Collection[str]
 ) -> list[Observation]:

@@ -19,7 +19,14 @@ from robolearn.tasks.mdp.commands import POSE, VELOCITY, Command, Pushes
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.first_form import FieldOrMethod, inherited_rewards
 from robolearn.tasks.mdp.observations import VOCABULARY, Mirror, Observation
-from robolearn.tasks.mdp.sensing import SENSOR_ERRORS, Sensing, check_error, check_sensing, with_histories
+from robolearn.tasks.mdp.sensing import (
+    PERFECT,
+    SENSOR_ERRORS,
+    Sensing,
+    check_error,
+    check_sensing,
+    with_histories,
+)
 from robolearn.tasks.mdp.sensors import AGENT, OBJECT_POS, ON_EVERY_ROBOT, Sensor, check_sensors
 from robolearn.tasks.mdp.stated import Level, Reward, StatedTerm, Termination
 
@@ -75,7 +82,13 @@ class Task:
     )
     """Half-width of the uniform noise on each item of the `policy` observations, in its unit."""
     sensing: dict[str, Sensing] = field(
-        default_factory=dict, metadata={"keys": ("policy", *VOCABULARY), "open": True}
+        default_factory=dict,
+        metadata={
+            "keys": ("policy", *VOCABULARY),
+            "open": r"\w+",
+            "names": "observed",
+            "of": PERFECT,
+        },
     )
     """What else happens to an item of the `policy` observations before it arrives: slow noise, bias, delay, drop-out.
     `policy` is every item that is computed from sensors alone and not named itself."""
@@ -83,7 +96,8 @@ class Task:
         default_factory=dict,
         metadata={
             "keys": ("policy", "critic", *VOCABULARY),
-            "open": True,
+            "open": r"\w+",
+            "names": "observed",
             "head": "policy",
             "min": 1,
             "max": 1000,
@@ -204,6 +218,12 @@ class Task:
             key: self.__dict__[ours[f]] for key in term.parameters if (f := f"{part}.{name}.{key}") in ours
         }
         return (replace(term, parameters={**term.parameters, **own}) if own else term).bound(self)
+
+    def observed(self) -> list[str]:
+        """The names of the observation groups and of the items of `policy`."""
+        items = self.observations.get("policy", ())
+        names = [item if isinstance(item, str) else getattr(item, "name", "") for item in items]
+        return [*self.observations, *(name for name in names if name.isidentifier())]
 
     def items(self, group: str) -> list[Observation]:
         """The observation items of a group, in column order."""
