@@ -335,7 +335,7 @@ def test_a_history_is_kept_by_unitrees_reader_as_in_training() -> None:
     assert reader.past["projected_gravity"].maxlen == 4
     reader.cfg["observations"]["projected_gravity"]["history_length"] = 3
     forgetful = {**unitree.files(manifest, graph), "params/deploy.yaml": json.dumps(reader.cfg).encode()}
-    with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument):
+    with pytest.raises(ValueError, match="reshape"):  # 3 columns are missing
         run_unitree(UnitreeReader(forgetful), [0, 1, 2, 3], steps=1)
 
 
