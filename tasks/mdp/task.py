@@ -86,7 +86,7 @@ class Task:
         metadata={
             "keys": ("policy", *VOCABULARY),
             "open": r"\w+",
-            "names": "observed",
+            "names": "_observed",
             "of": PERFECT,
         },
     )
@@ -97,7 +97,7 @@ class Task:
         metadata={
             "keys": ("policy", "critic", *VOCABULARY),
             "open": r"\w+",
-            "names": "observed",
+            "names": "_observed",
             "head": "policy",
             "min": 1,
             "max": 1000,
@@ -151,10 +151,12 @@ class Task:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        stated = cls.__dict__.get("randomize")
-        if isinstance(stated, Field) and "keys" in stated.metadata:
-            keys = tuple(dict.fromkeys((*stated.metadata["keys"], *SENSOR_ERRORS)))
-            stated.metadata = MappingProxyType({**stated.metadata, "keys": keys})
+        for name in ("randomize", "sensing", "history"):
+            stated = cls.__dict__.get(name)
+            if isinstance(stated, Field):  # with other values, but the same bounds and keys
+                usual = Task.__dataclass_fields__[name].metadata
+                keys = dict.fromkeys((*stated.metadata.get("keys", ()), *usual["keys"]))
+                stated.metadata = MappingProxyType({**usual, **stated.metadata, "keys": tuple(keys)})
         own = cls.__dict__.get("terminations")
         if isinstance(own, Field):
             cls._terminations = Task._stated_terminations
@@ -219,7 +221,7 @@ class Task:
         }
         return (replace(term, parameters={**term.parameters, **own}) if own else term).bound(self)
 
-    def observed(self) -> list[str]:
+    def _observed(self) -> list[str]:
         """The names of the observation groups and of the items of `policy`."""
         items = self.observations.get("policy", ())
         names = [item if isinstance(item, str) else getattr(item, "name", "") for item in items]

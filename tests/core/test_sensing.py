@@ -522,6 +522,30 @@ def test_the_group_policy_stands_for_every_item_of_sensors_alone():
     ]  # the action is of this step
 
 
+@dataclass
+class Stated(CartpoleBalance):
+    """States its own sensing and history, without the metadata of the fields."""
+
+    randomize: dict[str, tuple[float, float]] = field(
+        default_factory=dict, metadata={"keys": ("friction",), "open": ".+/.+"}
+    )
+    sensing: dict[str, Sensing] = field(default_factory=lambda: {"joint_pos_rel": Sensing(delay=(1, 1))})
+    history: dict[str, int] = field(default_factory=lambda: {"policy": 2})
+
+
+def test_the_settings_of_a_task_that_states_its_own_have_the_same_keys_and_bounds():
+    words = [
+        "task.sensing.joint_vel_rel.dropout=0.5",
+        "task.history=4",
+        "task.randomize.encoder_bias=[0,0.1]",
+    ]
+    task = config.resolve([f"task={__file__}:Stated", *words]).task
+    assert task.sensing == {"joint_pos_rel": Sensing(delay=(1, 1)), "joint_vel_rel": Sensing(dropout=0.5)}
+    assert (task.history, task.randomize) == ({"policy": 4}, {"encoder_bias": (0.0, 0.1)})
+    with pytest.raises(ConfigError, match="history"):
+        config.resolve([f"task={__file__}:Stated", "task.history=0"])
+
+
 SETTINGS = [
     (["task.history=5"], {"policy": 5}),
     (["task.history=5", "task.history.joint_vel_rel=1"], {"policy": 5, "joint_vel_rel": 1}),
