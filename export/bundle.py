@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from robolearn.runtime.bundle import MANIFEST_SCHEMA, canonical
 from robolearn.runtime.files import sha256_of
 from robolearn.runtime.signature import SIGNATURE
 from robolearn.tasks.mdp.observations import VOCABULARY, Observation
+from robolearn.tasks.mdp.task import Task
 
 GRAPH, CONTROLLER = "policy.onnx", "controller.onnx"
 MODEL, PICTURE = "robot.xml", "robot.png"
@@ -64,8 +65,29 @@ def contract_entry(contract: Contract, items: Iterable[Observation] = ()) -> dic
         entry |= {"history": 1, "unit": OF_ENVIRONMENT}
         if item is not None:
             # A task may give its own observation the name of one of the vocabulary.
-            standard = item is VOCABULARY.get(item.name)
+            named = VOCABULARY.get(item.name)
+            standard = named is not None and item == replace(named, history=item.history)
             entry |= {"history": item.history, "unit": item.unit, "standard": standard}
+    return plain
+
+
+def conditions(task: Task) -> dict[str, Any]:
+    """What a policy met in training between the robot and its observations, and between its actions and the motors. It
+    is of the world: the controller has no part of it.
+
+    `noise`: half-width of the uniform noise on an item; `sensing`: see `Sensing`; `randomize`: ranges drawn at a reset;
+    `packet_loss`: probability that an action does not arrive.
+    """
+    plain: dict[str, Any] = json.loads(
+        canonical(
+            {
+                "noise": task.noise,
+                "sensing": {name: each.stated() for name, each in task.sensing.items()},
+                "randomize": task.randomize,
+                "packet_loss": task.packet_loss,
+            }
+        )
+    )
     return plain
 
 
@@ -100,6 +122,9 @@ def manifest_entry(
             "targets": "rad (m) for kind position, Nm (N) for kind force",
             "control_dt": "s",
             "delays": "control steps, as trained",
+            "conditions": "as trained: noise and bias in the unit of the observation; slow: standard deviation, s; "
+            "delay: control steps; dropout, packet_loss: probability in a control step",
+            "history": "samples of an observation, one a control step, the oldest first",
             "numbers": "float32",
         },
         "sensors": sensor_entries(controller),

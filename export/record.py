@@ -50,17 +50,24 @@ class Recording:
 
 
 def on_robot(config: Config) -> Config:
-    """The configuration with the task as on the robot: no sensor noise, no simulated delays, and the task's `on_robot`
-    values. Pushes, commands and randomized physics stay."""
+    """The configuration with the task as on the robot: no noise on observations, no delay of actions or of all
+    observations, and the task's `on_robot` values. Pushes, commands, randomized physics, lost packets, and what the
+    sensors themselves do (their errors, delays and drop-outs) stay."""
     task: Any = config.task
-    changes = {"noise": {}, "action_delay": (0, 0), "observation_delay": (0, 0), **type(task).on_robot}
+    sensing = {name: replace(each, slow=(0.0, 1.0), bias=(0.0, 0.0)) for name, each in task.sensing.items()}
+    changes = {
+        "noise": {},
+        "sensing": sensing,
+        "action_delay": (0, 0),
+        "observation_delay": (0, 0),
+        **type(task).on_robot,
+    }
     return replace(config, task=replace(task, **changes))
 
 
 def readings(env: Env, names: Iterable[str]) -> dict[str, np.ndarray]:
     """Current readings of the sensors `names` of every robot, (N, ...) each; copies."""
-    sensors = {sensor.name: sensor for sensor in env.task.all_sensors()}
-    return {name: sensors[name](env.backend.state).cpu().numpy().copy() for name in names}
+    return {name: reading.cpu().numpy().copy() for name, reading in env.readings(names).items()}
 
 
 def starts(env: Env, names: Iterable[str]) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from robolearn.export.robot_report import agreement, golden_facts
 from robolearn.runtime.picture import draw_latency
 from robolearn.tasks.mdp.commands import Pushes
 from robolearn.tasks.mdp.randomization import Randomized
+from robolearn.tasks.mdp.sensing import POLICY, SENSOR_ERRORS, Sensing, noisy
 
 if TYPE_CHECKING:
     from robolearn.export.stages import Export
@@ -28,8 +29,8 @@ TIMES = {"p50": "p50", "p99": "p99", "jitter": "p99 - p50", "max": "max"}
 """Times that are compared with the budget: name in results -> name in the report."""
 
 NOT_SHOWN = """\
-- Whether the simulator is right about the robot: every start was simulated, without sensor noise and, except in the \
-row on late joint targets, without delay.
+- Whether the simulator is right about the robot: every start was simulated, without noise on observations and, except \
+in the row on late joint targets and for the delays of `task.sensing`, without delay.
 - Limits: the runtime refuses readings that are not finite and enforces no other limit. The robot's software must \
 enforce joint and torque limits and handle falls and the emergency stop."""
 
@@ -240,6 +241,13 @@ def _met(out: Export) -> list[str]:
         # Only the unit: `rad` of `rad (m for a slide), less the home position`.
         unit = "" if name in COMMANDS else units.get(name, "").partition(",")[0].partition(" (")[0]
         rows.append((f"noise on `{name}`, uniform", f"±{half:g} {unit.removeprefix('1')}".rstrip()))
+    for name, each in task.sensing.items():
+        unit = units.get(name, "").partition(",")[0].partition(" (")[0].removeprefix("1")
+        rows += _sensed(name, each, unit, contract["control_dt"])
+    if task.packet_loss:
+        rows.append(
+            ("actions that do not arrive", f"{100 * task.packet_loss:g} %, drawn in each control step")
+        )
     if _pushed(task):
         rows.append((f"pushes, every {span(*task.pushes.seconds)} s", _jumps(task.pushes) + _grown(task)))
     if task.commands is not None:
@@ -253,17 +261,40 @@ def _met(out: Export) -> list[str]:
     rows.append(("time from reset to reset", f"at most {task.episode_length_s:g} s"))
     delays = {name.replace("_", " "): contract[name] for name in ("action_delay", "observation_delay")}
     delayed = any(max(steps) for steps in delays.values())
+    late = delayed or any(each.delay[1] for each in task.sensing.values())
     for name, steps in delays.items():
         ms = span(*(1e3 * contract["control_dt"] * count for count in steps))
         rows += [(name, f"{span(*steps)} control steps ({ms} ms)")] * delayed
-    without = ["randomized physics"] * (not task.randomize) + ["sensor noise"] * (not task.noise)
+    without = ["randomized physics"] * (not task.randomize) + ["sensor noise"] * (not noisy(task))
     without += ["pushes"] * (not _pushed(task))
-    items = [NO_DELAY] if not delayed else []
+    items = [NO_DELAY] if not late else []
     items += [f"**Trained without {', without '.join(without)}.**"] if without else []
     if contract["command"]:
         clip = "clip them to `robot.command_low` and `robot.command_high`"
         items.append(f"The runtime does not limit commands to these ranges: {clip}.")
     return ["## Conditions in training", table(("What", "Range"), rows), bullets(items)]
+
+
+def _sensed(name: str, each: Sensing, unit: str, dt: float) -> list[tuple[str, str]]:
+    """What happened in training to an observation before it arrived."""
+    of = "the sensors not named" if name == POLICY else f"`{name}`"
+    stated = each.stated()
+    rows = []
+    if "bias" in stated:
+        rows.append((f"bias of {of}", f"{span(*each.bias)} {unit}".rstrip()))
+    if "slow" in stated:
+        rows.append(
+            (
+                f"slow noise on {of}",
+                f"{each.slow[0]:g} {unit}".rstrip() + f", time constant {each.slow[1]:g} s",
+            )
+        )
+    if "dropout" in stated:
+        rows.append((f"drop-outs of {of}", f"{100 * each.dropout:g} % of the control steps"))
+    if "delay" in stated:
+        ms = span(*(1e3 * dt * count for count in each.delay))
+        rows.append((f"delay of {of}", f"{span(*each.delay)} control steps ({ms} ms)"))
+    return rows
 
 
 def _grown(task: Any) -> str:
@@ -275,7 +306,9 @@ def _grown(task: Any) -> str:
 
 
 def _parameter(name: str) -> str:
-    """What a physical parameter is, in words."""
+    """What a physical parameter or an error of the sensors is, in words."""
+    if name in SENSOR_ERRORS:
+        return SENSOR_ERRORS[name]
     entity, _, rest = name.partition("/")
     changed, _, selector = rest.partition("/")
     if not rest:
@@ -428,6 +461,8 @@ def _budget(out: Export) -> dict[str, float]:
 def _jumps(pushes: Pushes) -> str:
     """How the base's velocity jumps in a push."""
     jumps = [f"{span(*pushes.speed)} m/s, in any direction"] if pushes.speed[1] else []
+    if pushes.forces:
+        jumps.append(f"a force of {span(*pushes.force)} N for {span(*pushes.lasting)} s, in any direction")
     for half, axes, unit in ((pushes.box, "x, y, z", "m/s"), (pushes.turn, "roll, pitch, yaw", "rad/s")):
         if any(half):
             jumps.append(f"±[{', '.join(f'{each:g}' for each in half)}] {unit} ({axes})")

@@ -291,6 +291,7 @@ class RobotTrial:
         assert isinstance(controller, Controller)
         return {
             "command_ranges": ranges_of(self.checked.trained),
+            "conditions": bundles.conditions(self.checked.trained.task),
             "base": base_facts(controller.robot),
             "joints": joint_facts(controller.robot),
             **(

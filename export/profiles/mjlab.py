@@ -35,7 +35,7 @@ The metadata of `policy.onnx` holds everything that its reader needs, except:
 
 - **Rate.** One control step is {dt!r} s; set the reader to {rate:g} Hz (legged_control2: `update_rate`).
 - **Command.** The readers do not limit commands [m/s, rad/s]. Ranges in training: {ranges}.
-- **Torque.** The file has no torque limits; the policy was trained with {effort} [Nm or N].
+{history}- **Torque.** The file has no torque limits; the policy was trained with {effort} [Nm or N].
 """
 
 
@@ -64,9 +64,25 @@ def files(manifest: dict[str, Any], graph: onnx.ModelProto) -> dict[str, bytes]:
         dt=float(contract["control_dt"]),
         rate=1 / contract["control_dt"],
         ranges=", ".join(ranges) or "none",
+        history=_history(contract),
         effort=efforts(contract),
     )
     return {"policy.onnx": copy.SerializeToString(deterministic=True), "README.md": readme.encode()}
+
+
+def _history(contract: dict[str, Any]) -> str:
+    """The line of README.md about histories; empty without any."""
+    past = [
+        f"{item['history']} of {item['name']}"
+        for item in contract["observations"]
+        if item.get("history", 1) > 1
+    ]
+    return (
+        f"- **History.** The reader must keep the last samples, one a control step: {', '.join(past)}. The network "
+        "takes those of an observation one after the other, the oldest first; at the start all are the first one.\n"
+        if past
+        else ""
+    )
 
 
 def _check(contract: dict[str, Any]) -> None:
@@ -102,9 +118,11 @@ def properties(manifest: dict[str, Any]) -> dict[str, str]:
         "command_names": VELOCITY if "velocity_commands" in names else "",
         "observation_names": _csv(TERMS[name] for name in names),
         "observation_terms_scale": _csv(1.0 for _ in items),
-        # In mjlab 0 means no history; the readers require 0.
+        # A history is flattened to its samples, the oldest first. In mjlab 0 means none; most readers require 0.
         "observation_terms_flatten_history_dim": _csv(1 for _ in items),
-        "observation_terms_history_length": _csv(0 for _ in items),
+        "observation_terms_history_length": _csv(
+            0 if item.get("history", 1) == 1 else item["history"] for item in items
+        ),
         "observation_terms_clip": _csv("-inf;inf" for _ in items),
         "action_scale": _csv(float(action["scale"]) for action in actions),
     }

@@ -86,8 +86,6 @@ def _obstacles(
                 f"it observes {name}{own}; the readers have only {', '.join(terms)}",
                 "train without it",
             )
-        if item.get("history", 1) != 1:
-            yield f"{name} has a history of {item['history']}, whose layout the contract does not define", ""
     if "velocity_commands" in items and contract["command"] != COMMAND:
         given = ", ".join(contract["command"]) or "nothing"
         yield f"the command is {given}; the readers have only {', '.join(COMMAND)}", RUNTIME

@@ -154,8 +154,9 @@ def deploy(contract: dict[str, Any], ranges: dict[str, list[float]]) -> dict[str
             TERMS[item["name"]]: {
                 "params": {"command_name": "base_velocity"} if item["name"] == "velocity_commands" else {},
                 "clip": None,
-                "scale": [1.0] * item["width"],
-                "history_length": 1,
+                # Of one sample; the reader keeps the last ones, the oldest first, and starts with copies of the first.
+                "scale": [1.0] * (item["width"] // item.get("history", 1)),
+                "history_length": item.get("history", 1),
             }
             for item in contract["observations"]
         },

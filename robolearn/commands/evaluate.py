@@ -15,6 +15,7 @@ from robolearn.external.env import NO_LIMIT
 from robolearn.files import replacing
 from robolearn.simulation.episodes import NEVER_TRAINED, Tally, tally
 from robolearn.simulation.recording import Recording, require_file
+from robolearn.tasks.mdp.sensing import noisy
 from robolearn.training.build import make_learner_env
 from robolearn.training.runs import Run, load_policy, open_run, require_writable
 from robolearn.training.train import set_threads
@@ -111,7 +112,7 @@ def evaluate(
         "num_envs": num_envs,
         "episodes_each": each,
         "episode_limit_s": limit,
-        "observation_noise": any(config.task.noise.values()),
+        "observation_noise": noisy(config.task),
         # Simulated seconds of one environment per second of wall time. Only these two differ between repetitions.
         "real_time_factor": counted.env_steps / (len(counted.returns) / each) * dt / counted.seconds,
         "steps_per_second": counted.env_steps / counted.seconds,

@@ -2,7 +2,8 @@
 
 A field's `metadata` may narrow its values: `min`, `max` (inclusive) and `above` (exclusive) bound a number or
 each number of a list; `pattern` (described by `form`) must match a text; `keys` are more valid keys of a dictionary,
-and `open` allows any key, or, as text, those that match this pattern.
+and `open` allows any key, or, as text, those that match this pattern. Of a dictionary, `names` is the method that lists
+keys of the instance, `head` the key of a value that is given alone, and `of` an example of values that have fields.
 """
 
 from __future__ import annotations
@@ -207,6 +208,8 @@ def _apply_dict(
     current: Any, hint: Any, update: Any, where: str, meta: Mapping[str, Any], whole: bool
 ) -> dict[str, Any]:
     inner = (typing.get_args(hint) or (str, Any))[1]
+    if "head" in meta and update is not KEEP and not isinstance(update, Mapping):
+        update = {meta["head"]: update}
     present: dict[str, Any] = dict(current or {})
     valid = {**present, **dict.fromkeys(meta.get("keys", ()), KEEP)}
     if update is KEEP:
@@ -371,13 +374,14 @@ def paths(node: Any, prefix: str, meta: Mapping[str, Any] = types.MappingProxyTy
         kinds = hints(type(node))
         for f in dataclasses.fields(node):
             if f.name in kinds:
-                yield from paths(
-                    _start(getattr(node, f.name), kinds[f.name]), f"{prefix}.{f.name}", f.metadata
-                )
+                meta = f.metadata
+                if "names" in meta:
+                    meta = {**meta, "keys": (*meta["keys"], *getattr(node, meta["names"])())}
+                yield from paths(_start(getattr(node, f.name), kinds[f.name]), f"{prefix}.{f.name}", meta)
         yield from (f"{prefix}.{alias}" for alias in other_names(type(node)))
     elif isinstance(node, dict):
         for name in {**node, **dict.fromkeys(meta.get("keys", ()))}:
-            yield from paths(node.get(name), f"{prefix}.{name}")
+            yield from paths(node[name] if name in node else meta.get("of"), f"{prefix}.{name}")
 
 
 def open_paths(node: Any, prefix: str) -> Iterator[str]:
@@ -385,6 +389,12 @@ def open_paths(node: Any, prefix: str) -> Iterator[str]:
     for f in dataclasses.fields(node):
         if f.metadata.get("open") is True or "example" in f.metadata:
             yield f"{prefix}.{f.name}"
+
+
+def metadata(node: Any, name: str) -> Mapping[str, Any]:
+    """The metadata of a field of a dataclass instance; empty where there is none."""
+    own = dataclasses.fields(node) if dataclasses.is_dataclass(node) else ()
+    return next((f.metadata for f in own if f.name == name), {})
 
 
 def _start(value: Any, hint: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,12 +19,14 @@ from robolearn.core.episode_stats import EpisodeStats
 from robolearn.core.finite_check import FiniteCheck
 from robolearn.core.finite_check import NonFiniteTerm as NonFiniteTerm
 from robolearn.core.graphs import Graph
-from robolearn.core.history import ObservationHistory
 from robolearn.core.learner_env import LEVEL
-from robolearn.core.noise import ObservationNoise
+from robolearn.core.noise import drawn_of_agents
+from robolearn.core.observing import Observing
 from robolearn.core.physics import Physics
 from robolearn.core.rows import Rows, without
+from robolearn.core.sensor_errors import SensorErrors
 from robolearn.core.shards import ONE, Shards
+from robolearn.core.shoves import Shoves
 from robolearn.core.step_result import StepResult as StepResult
 from robolearn.core.task_check import check_backend, check_parts, draw, initial_values, takes_rows, tried
 from robolearn.core.threads import step_threads
@@ -36,7 +38,7 @@ from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import Initial, Tensor
 from robolearn.errors import RunFailed
 from robolearn.tasks.mdp.commands import Command, Drawn
-from robolearn.tasks.mdp.context import Context, Random, RobotConstants, computed_once
+from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Ratio, Task
 
@@ -50,7 +52,8 @@ class Env:
 
     Order of a step: delay the action; push; simulate; State; advance the task state; terminations and rewards; redraw
     expired commands and let commands follow the State; observe (terminal observations); reset the environments that
-    are done; observe these. Terms see the state *after* the simulation and the command the robot was following; every
+    are done; observe these. What the policy observes is made in the order of `Observing`: true value, bias, noise,
+    drop-out, delay, history. Terms see the state *after* the simulation and the command the robot was following; every
     random number (noise, commands, initial states, delays) is drawn here, once.
 
     Everything that a step changes, except the backend's rows, is in `state`. On a backend with gradients a step is
@@ -99,9 +102,10 @@ class Env:
         """Control period [s]."""
         self._constants = RobotConstants.of(robot, joint_limits(robot), self.device)
         self._action_delay = DelayLine(task.action_delay)
-        self._observation_delay = DelayLine(task.observation_delay)
+        self._errors = SensorErrors(task, self._constants, self.agents)
         self._curricula = Curricula(task, training, shards)
         self._physics = Physics(task, backend)
+        self._shoves = Shoves(task.pushes)
         self.state = self._blank()
         """Everything that a step changes, see `EnvState`."""
         self._reward_terms = task.reward_terms()
@@ -109,10 +113,11 @@ class Env:
         weights = [stated[name] for name in self._reward_terms]
         self._weights = torch.tensor(weights, dtype=torch.float32, device=self.device)
         self._terminations = task.termination_terms()
-        self._history = ObservationHistory(check_parts(task, backend.state, self.ctx, self.num_actions))
-        self.columns = self._history.columns
+        known = self._errors.known(backend.state, self.state.episode.sensor_errors)
+        items = check_parts(task, known, self.ctx, self.num_actions)
+        self._observing = Observing(task, items, self.agents, self._errors, backend.state, self.ctx)
+        self.columns = self._observing.columns
         """Items of each observation group with their widths, in the order of the columns."""
-        self._noise = ObservationNoise(task.noise, self._history.samples["policy"], self.agents, self.device)
         self._takes_rows = not self.gradients and takes_rows(task, backend.state, self.ctx)
         """Whether a reset may observe the new episodes only."""
         metrics = [*task.metrics(backend.state, self.ctx), *self._curricula.names]
@@ -165,11 +170,15 @@ class Env:
             aim=draw(task.commands, n, self.random.fork()).aim if task.commands else {},
             push_time=zeros() + torch.inf,
             push_left=zeros(),
+            shove=self._shoves.none(n, self.device),
             physics_left=self._physics.empty(),
             task=task.task_state(n, self._constants, self.random),
             action_delay=self._action_delay.empty(n, self.num_actions, self.device),
             observation_delay={},
             history={},
+            sensing={},
+            sensor_errors=self._errors.empty(n, self.device),
+            held={"targets": zeros(self.num_actions)} if task.packet_loss else {},
             gone={GONE: never.clone()} if self.resets_take_a_step else {},
         )
         outcome = Ends.none(never, alone=self.resets_take_a_step).outcome()
@@ -199,12 +208,8 @@ class Env:
 
     def _complete(self) -> None:
         """Add the parts of the state whose shapes depend on the task's observations, terms and metrics."""
-        state, width = self.state, sum(width for _, width in self.columns["policy"])
-        state.stats = self._stats.empty()
-        state.episode.observation_delay = self._observation_delay.empty(self.num_envs, width, self.device)
-        state.episode.history = self._history.empty(self.num_envs, self.device)
-        if self._noise.row is not None:
-            state.transit["noise"] = torch.zeros(self.num_envs, len(self._noise.row), device=self.device)
+        self.state.stats = self._stats.empty()
+        self._observing.complete(self.state, self.num_envs)
 
     @property
     def ctx(self) -> Context:
@@ -250,6 +255,11 @@ class Env:
         # The agents of a world have one clock: that of the first one.
         self.state.episode.step = steps[:: self.agents].repeat_interleave(self.agents)
 
+    def readings(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """What the robot's computer has of these sensors in this step, (N, ...) each; see `Observing.readings`."""
+        wanted = {sensor.name: sensor for sensor in self.task.all_sensors()}
+        return self._observing.readings(self.state, [wanted[name] for name in names], self.backend.state)
+
     @property
     def capabilities(self) -> Capabilities:
         """What the simulator can do."""
@@ -272,14 +282,8 @@ class Env:
             ages = self.random.uniform(0.0, 1.0, self.num_envs) * self.max_episode_steps
             episode.step = ages.long()
         self._follow()
-        first = self._observe(rows)
-        first["policy"] = first["policy"] + self._noise.draw(self.random, self.num_envs)
-        episode.history = self._history.start(first)
-        first = self._history.joined(first, episode.history)
-        policy = first["policy"]
-        episode.observation_delay = self._observation_delay.draw(
-            episode.observation_delay, self.random, policy
-        )
+        self._observing.draw(self.state, self.random)
+        first = self._observing.begin(self.state, self.random, self._observe(rows), rows)
         self.state.terminal_observations = env_state.clone(first)
         self.state.observations = first
         return first
@@ -346,11 +350,16 @@ class Env:
         joints = [actuator.joint for actuator in self.robot.actuators]
         self._finite.look(episode.action, joints, "action of")
         arriving, episode.action_delay = self._action_delay.push(episode.action_delay, episode.action)
-        transit["joint_targets"] = self.task.joint_targets(arriving, self.ctx) if given is None else given
-        self._finite.look(transit["joint_targets"], joints, "joint target of")
+        targets = self.task.joint_targets(arriving, self.ctx) if given is None else given
+        self._finite.look(targets, joints, "joint target of")
+        if episode.held:
+            lost = drawn_of_agents(self.random.rand, self.num_envs, 1, self.agents) < self.task.packet_loss
+            targets = torch.where(lost, episode.held["targets"], targets)
+            episode.held = {"targets": targets}
         if self._physics.changes_within_episodes:
             left, level = episode.physics_left, self._level("randomize")
             episode.physics_left = self._physics.advance(self.backend, left, self.dt, self.random, level)
+        transit["joint_targets"] = self._errors.reached(targets, episode.sensor_errors)
         self._push()
 
     def _assess(self) -> None:
@@ -359,7 +368,7 @@ class Env:
         for name in ("time", "command_time", "push_time"):
             setattr(episode, name, getattr(episode, name) + self.dt)
         episode.step = episode.step + 1
-        episode.task = task.advance(state, self.ctx)
+        episode.task = self._errors.advanced(state, episode.sensor_errors, self.ctx)
 
         ctx = self._context()
         diverged = state.diverged.clone()  # the reset below clears it in the State
@@ -400,14 +409,8 @@ class Env:
 
         self.state.outcome["exogenous"] |= self._redraw_commands()
         seen = self._observe(lost=lost)
-        if self._noise.row is not None:
-            noise = self.state.transit["noise"] = cast(Tensor, self._noise.draw(self.random, self.num_envs))
-            seen["policy"] = seen["policy"] + noise
-        episode.history = self._history.push(episode.history, seen)
-        seen = self._history.joined(seen, episode.history)
-        seen["policy"], episode.observation_delay = self._observation_delay.push(
-            episode.observation_delay, seen["policy"]
-        )
+        self._observing.draw(self.state, self.random)
+        seen = self._observing.arriving(self.state, seen)
         self.state.terminal_observations = seen
         self.state.observations = seen.copy()
 
@@ -417,19 +420,9 @@ class Env:
 
     def _look_again(self) -> None:
         """Observe the first state of the new episodes."""
-        episode, rows = self.state.episode, self._rows(self.state.outcome["renewed"])
+        rows = self._rows(self.state.outcome["renewed"])
         self._follow(rows.mask)
-        first = self._observe(rows)
-        if self._noise.row is not None:
-            first["policy"] = first["policy"] + rows.take(self.state.transit["noise"])
-        past = self._history.start(first)
-        episode.history = rows.put(past, episode.history)
-        first = self._history.joined(first, past)
-        line = episode.observation_delay
-        if self._observation_delay.delays:
-            arriving = rows.spread(first["policy"])
-            drawn = self._observation_delay.draw(line, self.random, arriving)
-            episode.observation_delay = env_state.where(rows.mask, drawn, line)
+        first = self._observing.begin(self.state, self.random, self._observe(rows), rows)
         self.state.observations = rows.put(first, self.state.observations)
 
     def capture(self, make: Callable[[torch.device], Graph | None] | None = None) -> None:
@@ -482,6 +475,8 @@ class Env:
         due = left <= 0
         episode.push_left = torch.where(due, seconds, left)
         self.push(due, jump, turn)
+        now, level = episode.shove, self._level("pushes")
+        episode.shove = self._shoves.apply(now, due, self.random, level, self.backend, self.dt)
 
     def push(self, mask: Tensor, jump: Tensor, turn: Tensor | None = None) -> None:
         """Push the robots of the environments in `mask` (N,) bool, before the next step; see `Backend.push`."""
@@ -496,19 +491,16 @@ class Env:
         episode.command_time = torch.where(mask, 0.0, episode.command_time)
 
     def _observe(self, rows: Rows | None = None, lost: Tensor | None = None) -> dict[str, Tensor]:
-        """Every group (N, D), or only its `rows`, without noise, history or delay; 0 in rows `lost` (N,) to
-        divergence."""
+        """One sample of every group (N, D), or of only its `rows`, as it is; 0 in rows `lost` (N,) to divergence."""
         state, ctx = self.backend.state, self._context()
         if rows is not None:
             state, ctx = rows.state(state), rows.context(ctx)
-        groups = {}
-        for name, columns in self._history.samples.items():
-            obs = torch.cat([computed_once(item.compute, state, ctx) for item, _ in columns], dim=1)
-            obs = without(lost, obs)
-            names = [item.name for item, width in columns for _ in range(width)]
-            self._finite.look(obs, names, f"{name} observation", rows)
-            groups[name] = obs
-        return groups
+        errors = self.state.episode.sensor_errors
+        errors = errors if rows is None else rows.take(errors)
+        samples = {n: without(lost, obs) for n, obs in self._observing.samples(state, errors, ctx).items()}
+        for name, obs in samples.items():
+            self._finite.look(obs, self._observing.names[name], f"{name} observation", rows)
+        return samples
 
     def _new_episodes(self, mask: Tensor) -> Initial:
         """Draw new episodes for every row and keep those of `mask` (N,): the random numbers of an environment do not
@@ -535,14 +527,21 @@ class Env:
             aim=aim,
             push_time=zeros + torch.inf,
             push_left=old.push_left if task.pushes is None else task.pushes.sample(n, self.random)[2],
+            shove=env_state.tree_map(torch.zeros_like, old.shove),
             physics_left=physics_left,
             task=task.task_state(n, self._constants, self.random),
             action_delay=self._action_delay.draw(old.action_delay, self.random, none),
             observation_delay=old.observation_delay,  # drawn with the first observation
             history=old.history,  # starts with it, too
+            sensing=old.sensing,  # likewise
+            sensor_errors=self._errors.draw(self.random, n, self._level("randomize")),
+            held=old.held,
             gone=env_state.tree_map(torch.zeros_like, old.gone),
         )
         self.state.episode = env_state.where(mask, new, old)
+        if old.held:  # until one arrives, the motors hold the targets of action 0
+            held = {"targets": task.joint_targets(none, self.ctx)}
+            self.state.episode.held = env_state.where(mask, held, old.held)
         with torch.no_grad():  # no gradient flows from an initial state to the episode before
             initial = tried("initial_state()", task.initial_state, n, self.ctx, self.random)
         for label, value in initial_values(initial, self.backend.state, n, task.agents):
@@ -626,7 +625,7 @@ class Env:
         moved = env_state.to(snapshot["backend"], self.device), env_state.to(snapshot["state"], self.device)
         rows = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
         self.backend.restore(moved[0], rows)
-        state = with_leaves(self._kept(), moved[1]).rows(rows)
+        state = with_leaves(self._kept(), self._observing.moved(moved[1])).rows(rows)
         now = self.state
         self.state = replace(state, outcome=now.outcome, transit=now.transit, flags=now.flags)
         self.random.set_state(snapshot["random"])

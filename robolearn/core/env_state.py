@@ -47,6 +47,8 @@ class EpisodeState:
     """(N,) time since the last push [s]; inf before the first."""
     push_left: Tensor
     """(N,) time until the next one [s]."""
+    shove: Named
+    """The force that acts on the base, see `robolearn.core.shoves`."""
     physics_left: Named
     """(N,) time until a randomized parameter is drawn anew [s], see `robolearn.core.physics`."""
     task: Named
@@ -57,6 +59,12 @@ class EpisodeState:
     """Observations on their way."""
     history: Named
     """Past samples of observations, see `robolearn.core.history`."""
+    sensing: Named
+    """Slow noise, biases, and what sensors have sent, see `robolearn.core.noise` and `robolearn.core.arrival`."""
+    sensor_errors: Named
+    """Errors of the sensors themselves, see `robolearn.core.sensor_errors`."""
+    held: Named
+    """`targets` (N, A), the last joint targets that arrived, where packets are lost."""
     gone: Named
     """Whether the agent's episode has ended before its world's, see `robolearn.core.ends`; empty where all of a world
     end together."""
@@ -78,8 +86,9 @@ class EnvState:
     """(N,) of the last step: `reward`, `terminated`, `truncated`, `diverged`, `done`, `exogenous`; `renewed`, whether
     the environment started anew; and `valid` where agents of a world end one by one."""
     transit: Named
-    """Values that one part of a step passes to the next: `action` (N, A), `joint_targets` (N, A), `noise` (N, D); and
-    `jump` (N, 3) [m/s], of the base's velocity in world axes at the last push."""
+    """Values that one part of a step passes to the next: `action` (N, A), `joint_targets` (N, A); `noise` (N, D),
+    `normal` (N, D) and `drops` (N, C), drawn for what is observed; and `jump` (N, 3) [m/s], of the base's velocity in
+    world axes at the last push."""
     stats: Tensor
     """Sums over steps, see `robolearn.core.episode_stats`."""
     flags: Named

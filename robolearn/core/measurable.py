@@ -137,6 +137,32 @@ def reads(task: Task, state: State, ctx: Context, num_actions: int) -> Reads:
     )
 
 
+@dataclass(frozen=True)
+class Sources:
+    """What the policy of a task is computed from: names of sensors, and of whatever else, such as `ctx.action`."""
+
+    items: dict[str, Names]
+    """Of each item of the group `policy`."""
+    task_state: dict[str, Names]
+    """Of each entry of the task state that the policy depends on."""
+    sensors: tuple[str, ...]
+    """The sensors that the policy depends on."""
+
+
+def sources(task: Task, state: State, ctx: Context, num_actions: int) -> Sources:
+    """What each item and each entry of the task state is computed from; arguments and errors as for `reads`."""
+    needed = reads(task, state, ctx, num_actions)
+    found = _origins(task, state, ctx, num_actions)
+    sensors = {f"state.{s.field}" if s.field else f"sensor.{s.name}": s.name for s in task.all_sensors()}
+
+    def named(reader: str) -> Names:
+        return frozenset(sensors.get(field, field) for field in found[reader])
+
+    items = {item.name: named(f"observation {item.name!r}") for item in task.items("policy")}
+    kept = {key: named(f"task_state.{key}") for key in needed.task_state}
+    return Sources(items, kept, needed.sensors)
+
+
 def _of_last_step(field: str, reader: str) -> set[str]:
     """What a field of Context is on the robot, of the step before.
 

@@ -9,6 +9,7 @@ from robolearn.envs.backend import Backend
 from robolearn.envs.state import Tensor
 from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.randomization import Randomized
+from robolearn.tasks.mdp.sensing import SENSOR_ERRORS
 from robolearn.tasks.mdp.task import Task
 
 
@@ -21,13 +22,14 @@ class Physics:
     """
 
     def __init__(self, task: Task, backend: Backend) -> None:
-        stated = {name: Randomized.of(task.randomize[name]) for name in sorted(task.randomize)}
+        every = {name: Randomized.of(task.randomize[name]) for name in sorted(task.randomize)}
+        stated = {name: each for name, each in every.items() if name not in SENSOR_ERRORS}
         self._num_envs, self._device = backend.num_envs, backend.device
         self._at_start = {name: each for name, each in stated.items() if each.when == "start"}
         self._at_reset = {name: each for name, each in stated.items() if each.when != "start"}
         self._within = {name: each for name, each in stated.items() if each.when == "interval"}
-        self.hidden = frozenset(name for name, each in stated.items() if not each.visible)
-        """Parameters that the critic does not see."""
+        self.hidden = frozenset(name for name, each in every.items() if not each.visible)
+        """Parameters, and errors of the sensors, that the critic does not see."""
         params = backend.state.params
         self._nominal = {name: params[name].clone() for name in stated}
 

@@ -18,6 +18,7 @@ from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.commands import Command, Drawn
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import Observation
+from robolearn.tasks.mdp.sensing import SENSOR_ERRORS
 from robolearn.tasks.mdp.task import Ratio, Task
 
 
@@ -34,7 +35,7 @@ def check_backend(task: Task, capabilities: Capabilities) -> int:
             f"task.control_dt={task.control_dt:g} is not a multiple of the {timestep:g} s physics step of "
             f"backend={name}; use {max(1, substeps) * timestep:g}"
         )
-    unsettable = set(task.randomize) - capabilities.params
+    unsettable = set(task.randomize) - capabilities.params - set(SENSOR_ERRORS)
     if unsettable:
         raise ValueError(
             f"task.randomize.{min(unsettable)}: backend={name} cannot set it; it can set "

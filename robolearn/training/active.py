@@ -51,10 +51,12 @@ def active(task: Any, columns: Columns | None = None, scene: Scene | None = None
             for name, each in task.randomize.items()
         ],
         "noise": [(name, _value(half) if half else OFF) for name, half in task.noise.items()],
+        **({"sensing": _sensing(task)} if task.sensing else {}),
         "delays": [
             (name, f"{_value(steps)} control steps" if max(steps) else OFF)
             for name, steps in (("action", task.action_delay), ("observation", task.observation_delay))
-        ],
+        ]
+        + [("packet loss", _value(task.packet_loss))] * bool(task.packet_loss),
     }
     return {title: rows or [("none", "")] for title, rows in sections.items()}
 
@@ -114,10 +116,19 @@ def comments(sections: Sections, width: int = 110) -> str:
 
 def _group(task: Task, group: str, columns: Columns | None) -> tuple[str, str]:
     if columns is None:
-        return group, ", ".join(item.name for item in task.items(group))
+        return group, ", ".join(f"{item.name}{_history(item)}" for item in task.items(group))
     widths = columns[group]
     total = sum(width for _, width in widths)
-    return f"{group} ({total})", ", ".join(f"{item.name} {width}" for item, width in widths)
+    return f"{group} ({total})", ", ".join(f"{item.name} {width}{_history(item)}" for item, width in widths)
+
+
+def _history(item: Observation) -> str:
+    return f" ({item.history} samples)" if item.history > 1 else ""
+
+
+def _sensing(task: Task) -> list[tuple[str, str]]:
+    """What happens to observations before they arrive, besides white noise."""
+    return [(name, _listed(each.stated().items()) or OFF) for name, each in task.sensing.items()]
 
 
 def _reward(task: Task, name: str) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from robolearn.envs.randomize import parameters
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Scene
 from robolearn.errors import ConfigError
+from robolearn.tasks.mdp.sensing import SENSOR_ERRORS
 from robolearn.training.host_memory import enough_memory, require_room
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def make_scene(run: Config, robot: Robot) -> Scene:
         raise ConfigError(
             f"task={run.task_name}: scene() must return a robolearn.envs.scene.Scene with a robot named {ROBOT!r}"
         )
-    own = [name for name in run.task.randomize if name not in BASIC]
+    own = [name for name in run.task.randomize if name not in BASIC and name not in SENSOR_ERRORS]
     parts = tuple(name for name in own if name not in scene.params)
     return replace(scene, params=(*scene.params, *parts))
 

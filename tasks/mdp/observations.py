@@ -84,7 +84,9 @@ def turning_joint_pos(state: State, ctx: Context) -> Tensor:
 
 
 def _params(state: State, ctx: Context) -> Tensor:
-    seen = [state.params[name] for name in sorted(state.params) if name not in ctx.hidden]
+    # The errors of a sensor have a column for each axis: `imu_bias/x`.
+    shown = [n for n in sorted(state.params) if ctx.hidden.isdisjoint((n, n.partition("/")[0]))]
+    seen = [state.params[name] for name in shown]
     return torch.stack(seen, dim=-1) if seen else ctx.episode_time.new_zeros(len(ctx.episode_time), 0)
 
 

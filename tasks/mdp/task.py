@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, get_args
 
 import torch
@@ -19,6 +20,14 @@ from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.first_form import FieldOrMethod, inherited_rewards
 from robolearn.tasks.mdp.observations import VOCABULARY, Mirror, Observation
 from robolearn.tasks.mdp.randomization import Randomized
+from robolearn.tasks.mdp.sensing import (
+    PERFECT,
+    SENSOR_ERRORS,
+    Sensing,
+    check_error,
+    check_sensing,
+    with_histories,
+)
 from robolearn.tasks.mdp.sensors import AGENT, OBJECT_POS, ON_EVERY_ROBOT, Sensor, check_sensors
 from robolearn.tasks.mdp.stated import Level, Reward, StatedTerm, Termination
 
@@ -62,18 +71,46 @@ class Task:
     action_delay: tuple[int, int] = (0, 0)
     """Range of the delay of actions [control steps], drawn at each reset."""
     observation_delay: tuple[int, int] = (0, 0)
-    """Range of the delay of the `policy` observations [control steps], drawn at each reset."""
+    """Range of the delay of the `policy` observations [control steps], drawn at each reset; it delays the past actions
+    among them, too, see `sensing` for a delay of the sensors."""
+    packet_loss: float = field(default=0.0, metadata={"min": 0.0, "max": 1.0})
+    """Probability in each control step that an action does not arrive, so that the last joint targets hold."""
     noise: dict[str, float] = field(
         default_factory=dict, metadata={"keys": tuple(VOCABULARY), "open": r"\w+"}
     )
     """Half-width of the uniform noise on each item of the `policy` observations, in its unit."""
-    randomize: dict[str, Randomized] = field(
-        default_factory=dict, metadata={"keys": tuple(PARAMETERS), "open": ".+/.+"}
+    sensing: dict[str, Sensing] = field(
+        default_factory=dict,
+        metadata={
+            "keys": ("policy", *VOCABULARY),
+            "open": r"\w+",
+            "names": "_observed",
+            "of": PERFECT,
+        },
     )
-    """Range of each physical parameter (`robolearn.envs.parameters`), drawn at each reset: of the whole scene by its
-    name, of a part as `entity/name` or `entity/name/selector`. Of two surfaces in contact the larger friction counts,
-    so that of a part shows only above that of what it touches (the floor has 0.8). Its `distribution`, `when` and
-    `visible` are settings, see `robolearn.tasks.mdp.randomization`."""
+    """What else happens to an item of the `policy` observations before it arrives: slow noise, bias, delay, drop-out.
+    `policy` is every item that is computed from sensors alone and not named itself."""
+    history: dict[str, int] = field(
+        default_factory=dict,
+        metadata={
+            "keys": ("policy", "critic", *VOCABULARY),
+            "open": r"\w+",
+            "names": "_observed",
+            "head": "policy",
+            "min": 1,
+            "max": 1000,
+        },
+    )
+    """Number of samples of an observation group (5 alone is that of `policy`), or of one item of `policy`, the oldest
+    first; without, what the items state themselves."""
+    randomize: dict[str, Randomized] = field(
+        default_factory=dict, metadata={"keys": (*PARAMETERS, *SENSOR_ERRORS), "open": ".+/.+"}
+    )
+    """Range of each physical parameter (`robolearn.envs.parameters`) and of each error of the sensors (imu_tilt,
+    imu_bias, encoder_bias), drawn at each reset. A physical one is of the whole scene by its name, of a part as
+    `entity/name` or `entity/name/selector`. Of two surfaces in contact the larger friction counts, so that of a part
+    shows only above that of what it touches (the floor has 0.8). `distribution`, `when` and `visible` are settings of a
+    physical one, see `robolearn.tasks.mdp.randomization`."""
     commands: Command | None = None
     """Commands to the robot, redrawn during an episode; none for a task without commands."""
     pushes: Pushes | None = None
@@ -113,6 +150,12 @@ class Task:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        for name in ("randomize", "sensing", "history"):
+            stated = cls.__dict__.get(name)
+            if isinstance(stated, Field):  # with other values, but the same bounds and keys
+                usual = Task.__dataclass_fields__[name].metadata
+                keys = dict.fromkeys((*stated.metadata.get("keys", ()), *usual["keys"]))
+                stated.metadata = MappingProxyType({**usual, **stated.metadata, "keys": tuple(keys)})
         own = cls.__dict__.get("terminations")
         if isinstance(own, Field):
             cls._terminations = Task._stated_terminations
@@ -177,9 +220,16 @@ class Task:
         }
         return (replace(term, parameters={**term.parameters, **own}) if own else term).bound(self)
 
+    def _observed(self) -> list[str]:
+        """The names of the observation groups and of the items of `policy`."""
+        items = self.observations.get("policy", ())
+        names = [item if isinstance(item, str) else getattr(item, "name", "") for item in items]
+        return [*self.observations, *(name for name in names if name.isidentifier())]
+
     def items(self, group: str) -> list[Observation]:
         """The observation items of a group, in column order."""
-        return [VOCABULARY[i] if isinstance(i, str) else i for i in self.observations[group]]
+        stated = [VOCABULARY[i] if isinstance(i, str) else i for i in self.observations[group]]
+        return with_histories(stated, group, self.history, self.observations)
 
     def validate(self) -> None:
         """Check the fields for consistency.
@@ -242,6 +292,9 @@ class Task:
                     hint = did_you_mean(item, VOCABULARY) or f"; there are {listing(VOCABULARY, 30)}"
                     raise ValueError(f"observations.{group}: no item is called {item!r}{hint}")
         check_sensors(self.sensors)
+        check_sensing(self.sensing, self.history, [i.name for i in self.items("policy")], self.observations)
+        if not 0 <= self.packet_loss <= 1:
+            raise ValueError(f"packet_loss={self.packet_loss:g} must be a probability, 0 to 1")
         for group in self.observations:
             held = [item.name for item in self.items(group) if item.history > 1]
             if twice := sorted({name for name in held if held.count(name) > 1}):
@@ -277,12 +330,16 @@ class Task:
                     f"curricula.{name}.most={stated.most:g}: {name} stays within its ranges; widen these and use 1"
                 )
         for name, drawn in self.randomize.items():
+            if name in SENSOR_ERRORS:
+                check_error(name, Randomized.of(drawn))
+                continue
             entity, _, rest = name.partition("/")
             changed = rest.partition("/")[0] if rest else entity
             if changed not in PARAMETERS:
                 raise ValueError(
-                    f"randomize.{name} is unknown{did_you_mean(changed, PARAMETERS)}; there are "
-                    f"{', '.join(PARAMETERS)}, and each of them for a part of the scene: ENTITY/NAME"
+                    f"randomize.{name} is unknown{did_you_mean(changed, (*PARAMETERS, *SENSOR_ERRORS))}; there are "
+                    f"{', '.join(PARAMETERS)}, each of them for a part of the scene, ENTITY/NAME, and "
+                    f"{', '.join(SENSOR_ERRORS)}"
                 )
             field_ = PARAMETERS[changed]
             Randomized.of(drawn).validate(f"randomize.{name}", field_.least, field_.most)

@@ -91,12 +91,21 @@ def warp_env(task: str, num_envs: int, *settings: str) -> Env:
 
 SETTINGS = {
     "arm_lift": ("task.episode_length_s=0.2", "task.commands.seconds=[0.04,0.1]"),
-    "cartpole_balance": ("task.episode_length_s=0.2", "task.action_delay=[0,2]"),
+    "cartpole_balance": (
+        "task.episode_length_s=0.2",
+        "task.action_delay=[0,2]",
+        "task.history=3",
+        "task.sensing.joint_pos_rel={slow: [0.1, 0.2], bias: [-0.1, 0.1], delay: [0, 2], dropout: 0.3}",
+        "task.randomize.encoder_bias=[-0.02,0.02]",
+        "task.packet_loss=0.2",
+    ),
     "humanoid_walk": (
         "task.episode_length_s=0.2",
         "task.commands.seconds=[0.04,0.1]",
         "task.pushes.seconds=[0.04,0.1]",
         "task.observation_delay=[0,2]",
+        "task.randomize.imu_tilt=[0,0.1]",
+        "task.randomize.imu_bias=[-0.1,0.1]",
     ),
 }
 TASKS = [pytest.param(name, marks=pytest.mark.slow if name == "arm_lift" else ()) for name in SETTINGS]

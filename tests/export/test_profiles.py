@@ -6,6 +6,7 @@ of the contract and the observation vocabulary.
 
 from __future__ import annotations
 
+import collections
 import copy
 import functools
 import json
@@ -103,9 +104,14 @@ def targets_by_contract(manifest: dict[str, Any], graph: onnx.ModelProto, steps:
     home = np.array([joint["home"] for joint in contract["joints"]])
     offset, scale = (np.array([a[key] for a in contract["actions"]]) for key in ("offset", "scale"))
     action, targets = np.zeros(len(offset), np.float32), []
+    past: list[list[np.ndarray]] = [[] for _ in contract["observations"]]
     for step in range(steps):
         sensors = {**readings(step, len(home)), "home": home, "last_action": action}
-        parts = [BY_HAND[item["name"]](sensors) for item in contract["observations"]]
+        parts = []
+        for item, samples in zip(contract["observations"], past, strict=True):
+            samples.append(BY_HAND[item["name"]](sensors))
+            last = [samples[max(0, step - age)] for age in range(item["history"])]
+            parts.append(np.concatenate(last[::-1]))
         action = session.run(["actions"], {"obs": np.concatenate(parts)[None]})[0][0]
         targets.append(offset + scale * action)
     return np.array(targets)
@@ -141,12 +147,13 @@ class UnitreeReader:
         # action: run() sends one to every motor.
         assert (action["clip"], action["joint_ids"]) == (None, None)
         self.scale, self.offset = (np.array(action[key], np.float32) for key in ("scale", "offset"))
-        self.terms = {}
+        self.terms, self.past = {}, {}
         for name, term in cfg["observations"].items():
             # Without `params` unitree_rl_mjlab takes the terms for groups of terms.
             assert term["params"] is not None
-            assert (term["clip"], term.get("history_length", 1)) == (None, 1)
+            assert term["clip"] is None
             self.terms[name] = np.array(term["scale"], np.float32)
+            self.past[name] = collections.deque(maxlen=term.get("history_length", 1))
         self.session = onnxruntime.InferenceSession(files["exported/policy.onnx"])
         (self.port,) = self.session.get_inputs()  # Run() is given one tensor
         self.action = np.zeros(len(self.motors), np.float32)
@@ -169,7 +176,13 @@ class UnitreeReader:
 
     def step(self, s: dict[str, Any]) -> dict[int, float]:
         """Motor readings `q`, `dq` by motor number, IMU and sticks to targets by motor number."""
-        obs = np.concatenate([self.term(name, s) * scale for name, scale in self.terms.items()])
+        parts: list[np.ndarray] = []
+        for name, scale in self.terms.items():
+            past, sample = self.past[name], self.term(name, s) * scale
+            # reset() adds the first sample as often as the buffer is long; get() starts with the oldest.
+            past.extend([sample] * (past.maxlen if not past else 1))
+            parts += past
+        obs = np.concatenate(parts)
         self.action = self.session.run(["actions"], {"obs": np.float32(obs).reshape(self.port.shape)})[0][0]
         return dict(zip(self.motors, self.action * self.scale + self.offset, strict=True))
 
@@ -307,6 +320,34 @@ def test_a_controller_that_keeps_task_state_is_refused(profile: str) -> None:
         profiles.load(profile).files(manifest, graph_of())
 
 
+def with_histories(manifest: dict[str, Any]) -> int:
+    """Three samples of the last action and four of gravity; returns the width of the observation."""
+    for item, history in zip(manifest["contract"]["observations"], (3, 1, 1, 4, 1, 1), strict=True):
+        item["history"], item["width"] = history, history * item["width"]
+    return 21 + 2 * 4 + 3 * 3
+
+
+def test_a_history_is_kept_by_unitrees_reader_as_in_training() -> None:
+    manifest = manifest_of()
+    graph = graph_of(with_histories(manifest))
+    reader = UnitreeReader(unitree.files(manifest, graph))
+    assert agrees(run_unitree(reader, [0, 1, 2, 3], steps=20), manifest, graph)
+    assert reader.past["projected_gravity"].maxlen == 4
+    reader.cfg["observations"]["projected_gravity"]["history_length"] = 3
+    forgetful = {**unitree.files(manifest, graph), "params/deploy.yaml": json.dumps(reader.cfg).encode()}
+    with pytest.raises(ValueError, match="reshape"):  # 3 columns are missing
+        run_unitree(UnitreeReader(forgetful), [0, 1, 2, 3], steps=1)
+
+
+def test_mjlabs_properties_hold_the_length_of_each_history_and_the_readme_names_them() -> None:
+    manifest = manifest_of()
+    files = mjlab.files(manifest, graph_of(with_histories(manifest)))
+    meta = onnxruntime.InferenceSession(files["policy.onnx"]).get_modelmeta().custom_metadata_map
+    assert meta["observation_terms_history_length"] == "3,0,0,4,0,0"  # in the order of observation_names
+    assert meta["observation_terms_flatten_history_dim"] == "1,1,1,1,1,1"
+    assert b"3 of last_action, 4 of projected_gravity" in files["README.md"]
+
+
 def test_rounding_to_three_decimals_changes_the_joint_targets() -> None:
     manifest, graph = manifest_of(), graph_of()
     reader = UnitreeReader(unitree.files(manifest, graph))
@@ -390,7 +431,6 @@ CASES: list[tuple[str, Change, onnx.ModelProto, str]] = [
     ("both", put(*DRIVEN, 2, "kind", to="force"), graph_of(), "hip has an actuator of kind force"),
     ("both", put(*SEEN, 1, "name", to="foot_height"), graph_of(), "observes foot_height"),
     ("both", posed, graph_of(), "observes pose_commands (x, y, z)"),
-    ("both", put(*SEEN, 5, "history", to=3), graph_of(), "base_ang_vel has a history of 3"),
     ("both", put(*EXTRA, to={"gait_clock": {}, "mirror": 0}), graph_of(), "it needs gait_clock, mirror"),
     ("both", put("contract", "command", to=["forward"]), graph_of(), "the command is forward"),
     ("both", put(*DRIVEN, to=MOTORS[::-1]), graph_of(), "one order for both"),
