@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 import mujoco
 import numpy as np
 
-from robolearn.envs.backend import PARAMETERS, Capabilities
+from robolearn.envs.backend import MOTOR_DELAY, PARAMETERS, Capabilities
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Object, Scene
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
@@ -37,8 +37,10 @@ class Parameter:
 def settable(what: Robot | Scene) -> frozenset[str]:
     """The parameters that apply to a scene: up to three for all of it, and those that it names itself."""
     scene = Scene.of(what)
-    drives = (a.kind == "position" for robot in scene.robots.values() for a in robot.actuators)
-    gains = {"gain_scale"} if any(drives) else set()
+    drives = [a for robot in scene.robots.values() for a in robot.actuators]
+    gains = {"gain_scale"} if any(a.has_gains for a in drives) else set()
+    if any(a.motor is not None and a.motor.delay[0] < a.motor.delay[1] for a in drives):
+        gains |= {MOTOR_DELAY}
     masses = {"mass_scale"} if any(map(scene.moves, scene.entities)) else set()
     return frozenset({"friction"} | gains | masses | set(scene.params))
 
@@ -89,7 +91,7 @@ def parameter(name: str, scene: Scene, model: mujoco.MjModel) -> Parameter:
     """
     where = f"randomize.{name}"
     if name in PARAMETERS:
-        counts = {"friction": model.ngeom, "mass_scale": model.nbody, "gain_scale": model.nu}
+        counts = {"friction": model.ngeom, "mass_scale": model.nbody, "gain_scale": model.nu, MOTOR_DELAY: 0}
         ids = np.arange(counts[name])
         if name == "gain_scale":
             ids = ids[_servos(scene)]
@@ -102,6 +104,8 @@ def parameter(name: str, scene: Scene, model: mujoco.MjModel) -> Parameter:
             f"{where}: {quote(field_)} is not a parameter{did_you_mean(field_, PARAMETERS)} "
             f"(valid: {listing(PARAMETERS)})"
         )
+    if field_ == MOTOR_DELAY:
+        raise ConfigError(f"{where}: all motors share it; write {MOTOR_DELAY} alone")
     ids, names = _named(scene, entity, field_, model)
     if isinstance(thing, Object) and selector:
         raise ConfigError(f"{where}: the object {entity!r} has one body, so it takes no selector")
@@ -122,10 +126,8 @@ def parameter(name: str, scene: Scene, model: mujoco.MjModel) -> Parameter:
 
 
 def _servos(scene: Scene) -> np.ndarray:
-    """For every actuator of the model, whether it is a position actuator."""
-    return np.array(
-        [a.kind == "position" for robot in scene.robots.values() for a in robot.actuators], dtype=bool
-    )
+    """For every actuator of the model, whether it has gains to scale."""
+    return np.array([a.has_gains for robot in scene.robots.values() for a in robot.actuators], dtype=bool)
 
 
 def _named(scene: Scene, entity: str, field_: str, model: mujoco.MjModel) -> tuple[np.ndarray, list[str]]:

@@ -510,8 +510,8 @@ class Env:
             The initial states that the backend is to set, (N, ...) each.
         """
         task, old, n = self.task, self.state.episode, self.num_envs
-        if task.randomize:
-            params = {k: self.random.uniform(*bounds, n) for k, bounds in sorted(task.randomize.items())}
+        if ranges := {**self.capabilities.drawn, **task.randomize}:
+            params = {k: self.random.uniform(*bounds, n) for k, bounds in sorted(ranges.items())}
             self.backend.set_params(mask, params)
         zeros, none = torch.zeros_like(old.time), torch.zeros_like(old.action)
         command, seconds, aim = old.command, old.command_left, old.aim
