@@ -285,7 +285,10 @@ class MotorNetwork:
         count = len(rows)
         value = torch.nn.functional.pad(rows, (0, 0, 0, -count % ALIGNED))
         for step in self._steps:
-            value = torch.nn.functional.linear(value, *step) if isinstance(step, tuple) else step(value)
+            if isinstance(step, tuple):
+                value = torch.nn.functional.linear(value, *(part.to(value) for part in step))
+            else:
+                value = step(value)
         return value[:count, 0]
 
 
