@@ -236,6 +236,9 @@ def _met(out: Export) -> list[str]:
         # Only the unit: `rad` of `rad (m for a slide), less the home position`.
         unit = "" if name in COMMANDS else units.get(name, "").partition(",")[0].partition(" (")[0]
         rows.append((f"noise on `{name}`, uniform", f"±{half:g} {unit.removeprefix('1')}".rstrip()))
+    motors = out.manifest.get("motors", {})
+    for keys, joints in _alike(motors).items():
+        rows.append((f"motors of {joints}", keys))
     if _pushed(task):
         rows.append((f"pushes, every {span(*task.pushes.seconds)} s", _jumps(task.pushes) + _grown(task)))
     if task.commands is not None:
@@ -249,17 +252,31 @@ def _met(out: Export) -> list[str]:
     rows.append(("time from reset to reset", f"at most {task.episode_length_s:g} s"))
     delays = {name.replace("_", " "): contract[name] for name in ("action_delay", "observation_delay")}
     delayed = any(max(steps) for steps in delays.values())
+    late = any("delay" in keys for keys in motors.values())
     for name, steps in delays.items():
         ms = span(*(1e3 * contract["control_dt"] * count for count in steps))
         rows += [(name, f"{span(*steps)} control steps ({ms} ms)")] * delayed
     without = ["randomized physics"] * (not task.randomize) + ["sensor noise"] * (not task.noise)
     without += ["pushes"] * (not _pushed(task))
-    items = [NO_DELAY] if not delayed else []
+    items = [NO_DELAY] if not delayed and not late else []
+    if motors:
+        items.append(
+            "Simulated motors are no part of the bundle: the robot's drives get joint targets, kp, kd and effort. The "
+            "simulated torque was not compared with these, from which the models differ."
+        )
     items += [f"**Trained without {', without '.join(without)}.**"] if without else []
     if contract["command"]:
         clip = "clip them to `robot.command_low` and `robot.command_high`"
         items.append(f"The runtime does not limit commands to these ranges: {clip}.")
     return ["## Conditions in training", table(("What", "Range"), rows), bullets(items)]
+
+
+def _alike(motors: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """The joints with the same model of their motors, by that model in words."""
+    found: dict[str, list[str]] = {}
+    for joint, keys in motors.items():
+        found.setdefault(", ".join(f"{key} {value}" for key, value in keys.items()), []).append(joint)
+    return {text: ", ".join(joints) for text, joints in found.items()}
 
 
 def _grown(task: Any) -> str:

@@ -205,6 +205,16 @@ class MotorBackend:
         self._publish()
 
     @property
+    def read_at_once(self) -> bool:
+        """Whether the simulator below checks each step, which on a GPU would force a sync."""
+        return bool(getattr(self.inner, "read_at_once", False))
+
+    @read_at_once.setter
+    def read_at_once(self, value: bool) -> None:
+        if hasattr(self.inner, "read_at_once"):
+            self.inner.read_at_once = value
+
+    @property
     def scratch_bytes(self) -> int:
         """See `robolearn.training.host_memory`."""
         return int(getattr(self.inner, "scratch_bytes", 0))

@@ -21,7 +21,12 @@ from robolearn.tasks.mdp.observations import VOCABULARY, Mirror, Observation
 from robolearn.tasks.mdp.sensors import AGENT, OBJECT_POS, ON_EVERY_ROBOT, Sensor, check_sensors
 from robolearn.tasks.mdp.stated import Level, Reward, StatedTerm, Termination
 
-BOUNDS = {"friction": (1e-3, 10.0), "mass_scale": (0.01, 100.0), "gain_scale": (0.01, 100.0)}
+BOUNDS = {
+    "friction": (1e-3, 10.0),
+    "mass_scale": (0.01, 100.0),
+    "gain_scale": (0.01, 100.0),
+    "motor_delay": (0.0, 1.0),
+}
 """Smallest and largest value that `randomize` may draw for each physical parameter."""
 
 LARGEST_NOISE = 1000.0
