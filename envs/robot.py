@@ -440,8 +440,14 @@ class _Reader:
                 continue
             if not isinstance(model, str) or model not in models:
                 self.fail_name(f"{where} names the undefined actuator", model, models)
+            entry: dict[str, Any] = {}
+            for each in models:  # patterns first: the actuator's own keys are more particular
+                if "*" in each and (fnmatchcase(model, each) or fnmatchcase(name, each)):
+                    unused.pop(each, None)
+                    entry = motors.merged(entry, self.mapping(f"actuators.{each}", models[each]))
             unused.pop(model, None)
-            actuators.append(self.actuator(model, name, models[model]))
+            entry = motors.merged(entry, self.mapping(f"actuators.{model}", models[model]))
+            actuators.append(self.actuator(model, name, entry))
         if unused:
             self.fail(f"actuators.{next(iter(unused))} drives no joint; use it in a joint, or remove it")
         return tuple(joints), tuple(home), tuple(actuators)

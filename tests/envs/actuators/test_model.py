@@ -31,6 +31,19 @@ def test_a_pattern_gives_all_its_motors_a_model(tmp_path):
     assert [a.motor for a in robot.actuators] == [model, model]
 
 
+def test_a_complete_file_takes_patterns_of_its_actuators_or_joints_too(tmp_path):
+    arm(tmp_path, {"lag": 0.01, "model": "explicit"})
+    every = Robot.load(tmp_path, {"actuators": {"*": {"model": "explicit", "delay": 0.5}}})
+    assert [a.motor for a in every.actuators] == [
+        MotorModel("explicit", (0.5, 0.5), lag=0.01),
+        MotorModel("explicit", (0.5, 0.5)),
+    ]
+    one = Robot.load(tmp_path, {"actuators": {"elb*": {"model": "explicit", "delay": 0.5}}})
+    assert one.actuators[1].motor == MotorModel("explicit", (0.5, 0.5))
+    with pytest.raises(ConfigError, match=r"knee\*"):
+        Robot.load(tmp_path, {"actuators": {"knee*": {"model": "explicit"}}})
+
+
 def test_an_entry_of_one_joint_changes_what_the_pattern_says(tmp_path):
     every = {"model": "dc", "saturation": 60, "no_load_speed": 20, "delay": [0.2, 0.8]}
     robot = derived(tmp_path, {"*": every, "elbow": {"lag": 0.01}})
