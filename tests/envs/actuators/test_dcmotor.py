@@ -41,6 +41,15 @@ def test_the_voltage_of_the_supply_limits_the_torque_by_speed(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", HAVING)
+def test_the_drive_gives_no_more_than_its_effort(tmp_path, name):
+    robot = arm(tmp_path, {**MOTOR, "kp": 200.0, "effort": 7.0})
+    backend = make(name, robot)
+    backend.reset(EVERY, home_pose(robot, 3))
+    backend.step(home_targets(robot, 3) + torch.tensor([1.0, 0.0]), 1)
+    assert backend.state.robot.joint_torque[:, 0].tolist() == pytest.approx([7.0] * 3)
+
+
+@pytest.mark.parametrize("name", HAVING)
 def test_the_current_follows_with_the_time_constant_of_the_winding(tmp_path, name):
     robot = arm(tmp_path, {**MOTOR, "inductance": 0.005, "kp": 200.0, "kd": 0.0})
     backend = make(name, robot)
