@@ -6,7 +6,8 @@ the *robot's* order, velocities of the link frame.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -26,8 +27,12 @@ FEATURES = {
     "self_contact": "contacts of a robot with itself",
     "forces": "forces on a robot's base",
     "selected_masses": "the masses of some bodies of a robot as a parameter",
+    "dcmotor": "the motor model dcmotor",
+    "motors": "motors that are computed outside the simulator",
 }
 """What of a scene a backend may lack."""
+MOTORS, MOTOR_DELAY = "motors", "motor_delay"
+"""The feature that `robolearn.envs.actuators` adds to every backend, and the parameter of delays with a range."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class Capabilities:
     """Names that `set_params` accepts; see `PARAMETERS`."""
     features: frozenset[str] = frozenset()
     """What it can simulate besides one robot on the ground; see `FEATURES`."""
+    drawn: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Ranges of parameters that every episode draws, unless `task.randomize` has other ones."""
 
 
 def asked_features(scene: Scene) -> dict[str, str]:
@@ -69,6 +76,9 @@ def asked_features(scene: Scene) -> dict[str, str]:
         for label, contact in contacts.items():
             own = contact.other.partition("/")[0] == entity
             asked.setdefault("self_contact" if own else "contacts", f"contacts.{entity}.{label}")
+    for name, robot in scene.robots.items():
+        for motor in (a for a in robot.actuators if a.motor is not None):
+            asked.setdefault("motors" if motor.outside else "dcmotor", f"entities.{name}: {motor.joint}")
     for name in scene.params:
         if name.count("/") == 2 and name.split("/")[1] == "mass_scale":
             asked.setdefault("selected_masses", f"params: {name}")

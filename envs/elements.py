@@ -17,6 +17,8 @@ FLOOR_FRICTION = 0.8
 NET_FORCE = [1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 3, 1]
 """Of a contact sensor: the force, reduce="netforce" (one sum, in world axes)."""
 
+_POSITION_INPUT = int(mujoco.mjtCtrlInput.mjINPUT_POS)
+"""Of MuJoCo's DC motor: its control is a joint position."""
 _LEAST_FRICTION = 1e-5
 """With less, MuJoCo's friction cones are singular."""
 _SHAPES = {
@@ -63,7 +65,17 @@ def add_actuator(spec: mujoco.MjSpec, actuator: Actuator, prefix: str = "") -> N
         dyntype=mujoco.mjtDyn.mjDYN_NONE, gaintype=mujoco.mjtGain.mjGAIN_FIXED,
         biastype=mujoco.mjtBias.mjBIAS_NONE, forcerange=limits, forcelimited=True,
     )  # fmt: skip
-    if actuator.kind == "position":
+    if actuator.motor is not None and actuator.motor.name == "dcmotor":
+        motor = actuator.motor
+        added.ctrllimited = False
+        added.set_to_dcmotor(
+            motorconst=[motor.motor_constant, 0.0],
+            resistance=motor.resistance,
+            inductance=[motor.inductance, 0.0],
+            controller=[actuator.kp, 0.0, actuator.kd, 0.0, 0.0, motor.voltage],
+            ctrlspec=_POSITION_INPUT,
+        )
+    elif actuator.kind == "position":
         # Joint targets are not clipped: near a joint limit, full torque needs a target beyond the joint's range.
         added.gainprm[0], added.ctrllimited = actuator.kp, False
         added.biastype = mujoco.mjtBias.mjBIAS_AFFINE

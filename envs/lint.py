@@ -21,6 +21,8 @@ SUNK, LEANT, BENT = 0.2, 0.9, 0.35
 joint is further off [rad, or a third of a slide's range]."""
 DEEP = 0.002
 """Penetration at the start from which it is reported [m]."""
+CONTROL = 0.02
+"""Control period in which a robot with delays of its motors holds its home pose [s]."""
 STIFF = 4.0
 """Natural frequency of a servo times the physics step from which even implicit damping does not hold it."""
 
@@ -59,9 +61,41 @@ def check(robot: Robot) -> list[Finding]:
 def hold(robot: Robot) -> Hold:
     """Simulate the home pose for `HOLD_TIME`."""
     model = mjcf.build_model(robot)
+    start = mjcf.home_qpos(robot, model)
+    held_up = _with_motors if any(a.outside for a in robot.actuators) else _in_solver
+    end, diverged_at = held_up(robot, model, start)
+    if diverged_at is not None:
+        return Hold(False, f"the simulation diverges after {diverged_at:.2f} s")
+    actuated = [robot.joints[joint] for joint in robot.actuated]
+    offs = {}
+    for name in actuated:
+        joint = model.joint(name)
+        slide = model.jnt_type[joint.id] == int(mujoco.mjtJoint.mjJNT_SLIDE)
+        off = abs(float(end[joint.qposadr[0]] - start[joint.qposadr[0]]))
+        offs[name] = off / max(float(np.ptp(joint.range)), 1e-3) * 3 * BENT if slide else off
+    worst = max(offs, key=lambda name: offs[name])
+    where = f"; {worst} is {offs[worst]:.2f} rad off"
+    if robot.base is None:
+        return Hold(
+            offs[worst] < BENT, ("holds its pose" if offs[worst] < BENT else "does not hold its pose") + where
+        )
+    sunk = float(start[2] - end[2])
+    if sunk < -0.05 * max(robot.home_height, 0.1):
+        return Hold(
+            False,
+            f"is thrown up by {-1000 * sunk:.0f} mm: its feet start in the ground, or gravity is not down",
+        )
+    up = 1 - 2 * float(end[4] ** 2 + end[5] ** 2)
+    held = sunk < SUNK * robot.home_height and up > LEANT and offs[worst] < BENT
+    lean = float(np.degrees(np.arccos(np.clip(up, -1, 1))))
+    said = "stands" if held else "falls" if up <= LEANT or sunk >= 0.5 * robot.home_height else "sinks"
+    return Hold(held, f"{said}; the base is {1000 * sunk:.0f} mm lower and leans {lean:.0f} degrees{where}")
+
+
+def _in_solver(robot: Robot, model: mujoco.MjModel, start: np.ndarray) -> tuple[np.ndarray, float | None]:
+    """qpos (nq,) after `HOLD_TIME` with the joint targets at home, and the time at which it diverged [s]."""
     data = mujoco.MjData(model)
-    data.qpos[:] = mjcf.home_qpos(robot, model)
-    start = data.qpos.copy()
+    data.qpos[:] = start
     data.ctrl[:] = [
         robot.home[joint] if actuator.kind == "position" else 0.0
         for joint, actuator in zip(robot.actuated, robot.actuators, strict=True)
@@ -70,31 +104,36 @@ def hold(robot: Robot) -> Hold:
         mujoco.mj_step(model, data)
         bad = data.warning[int(mujoco.mjtWarning.mjWARN_BADQACC)]
         if bad.number or data.warning[int(mujoco.mjtWarning.mjWARN_BADQPOS)].number:
-            return Hold(False, f"the simulation diverges after {data.time or bad.lastinfo * 0:.2f} s")
-    actuated = [robot.joints[joint] for joint in robot.actuated]
-    offs = {}
-    for name in actuated:
-        joint = model.joint(name)
-        slide = model.jnt_type[joint.id] == int(mujoco.mjtJoint.mjJNT_SLIDE)
-        off = abs(float(data.qpos[joint.qposadr[0]] - start[joint.qposadr[0]]))
-        offs[name] = off / max(float(np.ptp(joint.range)), 1e-3) * 3 * BENT if slide else off
-    worst = max(offs, key=lambda name: offs[name])
-    where = f"; {worst} is {offs[worst]:.2f} rad off"
-    if robot.base is None:
-        return Hold(
-            offs[worst] < BENT, ("holds its pose" if offs[worst] < BENT else "does not hold its pose") + where
-        )
-    sunk = float(start[2] - data.qpos[2])
-    if sunk < -0.05 * max(robot.home_height, 0.1):
-        return Hold(
-            False,
-            f"is thrown up by {-1000 * sunk:.0f} mm: its feet start in the ground, or gravity is not down",
-        )
-    up = 1 - 2 * float(data.qpos[4] ** 2 + data.qpos[5] ** 2)
-    held = sunk < SUNK * robot.home_height and up > LEANT and offs[worst] < BENT
-    lean = float(np.degrees(np.arccos(np.clip(up, -1, 1))))
-    said = "stands" if held else "falls" if up <= LEANT or sunk >= 0.5 * robot.home_height else "sinks"
-    return Hold(held, f"{said}; the base is {1000 * sunk:.0f} mm lower and leans {lean:.0f} degrees{where}")
+            return data.qpos, float(data.time or bad.lastinfo * 0)
+    return data.qpos, None
+
+
+def _with_motors(robot: Robot, model: mujoco.MjModel, start: np.ndarray) -> tuple[np.ndarray, float | None]:
+    """The same with motors outside of the simulator; their delays are those of control steps of `CONTROL` seconds."""
+    import torch
+
+    from robolearn.envs.actuators.backend import with_motors
+    from robolearn.envs.mujoco.backend import MujocoBackend, MujocoConfig
+
+    backend = with_motors(lambda scene: MujocoBackend(scene, 1, "cpu", MujocoConfig(threads=1)), robot)
+    backend.reset(torch.ones(1, dtype=torch.bool), {})
+    targets = [
+        robot.home[joint] if actuator.kind == "position" else 0.0
+        for joint, actuator in zip(robot.actuated, robot.actuators, strict=True)
+    ]
+    substeps, end, time = max(1, round(CONTROL / model.opt.timestep)), start.copy(), 0.0
+    while time < HOLD_TIME:
+        backend.step(torch.tensor([targets]), substeps)
+        time += substeps * model.opt.timestep
+        if bool(backend.state.diverged.any()):
+            return end, time
+    state = backend.state.robot
+    if robot.base is not None:
+        end[:7] = torch.cat((state.base_pos, state.base_quat), dim=1)[0].numpy()
+    for name, position in zip(robot.joints, state.joint_pos[0].tolist(), strict=True):
+        end[model.joint(name).qposadr[0]] = position
+    backend.close()
+    return end, None
 
 
 def _checks(robot: Robot) -> Iterator[Finding]:
@@ -187,6 +226,14 @@ def _checks(robot: Robot) -> Iterator[Finding]:
                 f"joint {name}: kp is too stiff for the time step (natural frequency x step {ratio:.1f}, at "
                 f"most {STIFF:g}): lower kp, add armature, or take a shorter timestep",
             )
+    for name, ratio in _unstable(robot, model, data):
+        yield Finding(
+            "error",
+            "gains",
+            f"joint {name}: its motor's PD is computed once a time step, for which it is too stiff "
+            f"((kd h + kp h^2 / 2) / inertia is {ratio:.1f}, below 2 is stable): lower the gains, add armature, or "
+            "take a shorter timestep",
+        )
     if robot.base is not None and robot.mirror is not None:
         bent = derive.crooked(file, robot.base, robot.mirror)
         if bent:
@@ -213,12 +260,33 @@ def _collides(model: mujoco.MjModel, geom: int) -> bool:
 
 def _stiffness(robot: Robot, model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[tuple[str, float]]:
     """Natural frequency of each servo, times the physics step, with all other joints free."""
-    inertia = np.zeros((model.nv, model.nv))
-    mujoco.mj_fullM(model, data, inertia)
-    free = np.linalg.inv(inertia + 1e-12 * np.eye(model.nv))
+    free = _mobility(model, data)
     for actuator in robot.actuators:
         dof = int(model.joint(actuator.joint).dofadr[0])
         yield actuator.joint, float(np.sqrt(actuator.kp * free[dof, dof]) * model.opt.timestep)
+
+
+def _unstable(robot: Robot, model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[tuple[str, float]]:
+    """Motors outside of the simulator whose PD law oscillates with growing amplitude, with all other joints free.
+
+    Of x' = v, v' = -(kp x + kd v) / I with steps of h, first v, then x with the new v, both eigenvalues are in the unit
+    circle where (kd h + kp h^2 / 2) / I < 2 (Jury's criterion).
+    """
+    free, h = _mobility(model, data), float(model.opt.timestep)
+    for actuator in robot.actuators:
+        if actuator.outside and actuator.has_gains:
+            dof = int(model.joint(actuator.joint).dofadr[0])
+            ratio = float((actuator.kd * h + actuator.kp * h * h / 2) * free[dof, dof])
+            if ratio >= 2:
+                yield actuator.joint, ratio
+
+
+def _mobility(model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
+    """(nv, nv) the inverse of the inertia in a pose."""
+    inertia = np.zeros((model.nv, model.nv))
+    mujoco.mj_fullM(model, data, inertia)
+    mobility: np.ndarray = np.linalg.inv(inertia + 1e-12 * np.eye(model.nv))
+    return mobility
 
 
 def moved_inertia(robot: Robot) -> dict[str, float]:

@@ -51,6 +51,7 @@ PARAMETERS: dict[str, Field] = {
     "kp_scale": _factor("stiffness of every position actuator", "actuator"),
     "kd_scale": _factor("damping of every position actuator", "actuator"),
     "torque_scale": _factor("largest torque of every actuator", "actuator"),
+    "motor_delay": Field("where in its range the delay of every motor is", "world", 0.0, 1.0, 0.5),
     "armature_scale": _factor("armature of every joint", "joint"),
     "damping": _added("damping added to every joint [Nm s/rad]", "joint", 0.0, 1e4),
     "joint_friction": _added("dry friction added to every joint [Nm]", "joint", 0.0, 1e4),
@@ -62,4 +63,5 @@ or `entity/name/selector` (`robolearn.envs.randomize`)."""
 
 BASIC = frozenset({"friction", "mass_scale", "gain_scale"})
 """Those that every backend has, and that every scene has where they apply."""
-EVERY = frozenset(PARAMETERS)
+EVERY = frozenset(PARAMETERS) - {"motor_delay"}
+"""Those that fields of a simulator's model can have; `motor_delay` is of `robolearn.envs.actuators`."""

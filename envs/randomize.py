@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 import mujoco
 import numpy as np
 
-from robolearn.envs.backend import Capabilities
+from robolearn.envs.backend import MOTOR_DELAY, Capabilities
 from robolearn.envs.parameters import BASIC, EVERY, PARAMETERS
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Object, Scene
@@ -44,8 +44,10 @@ def settable(what: Robot | Scene, fields: frozenset[str] = BASIC) -> frozenset[s
     """The parameters that apply to a scene, of a backend that has these `fields`: up to three for all of it, and those
     that it names itself."""
     scene = Scene.of(what)
-    drives = (a.kind == "position" for robot in scene.robots.values() for a in robot.actuators)
-    gains = {"gain_scale"} if any(drives) else set()
+    drives = [a for robot in scene.robots.values() for a in robot.actuators]
+    gains = {"gain_scale"} if any(a.has_gains for a in drives) else set()
+    if any(a.motor is not None and a.motor.delay[0] < a.motor.delay[1] for a in drives):
+        gains |= {MOTOR_DELAY}
     masses = {"mass_scale"} if any(map(scene.moves, scene.entities)) else set()
     own = {name for name in scene.params if changed_by(name) in fields}
     return frozenset({"friction"} | gains | masses | own)
@@ -169,10 +171,8 @@ def _dofs(model: mujoco.MjModel) -> tuple[np.ndarray, list[str]]:
 
 
 def _servos(scene: Scene) -> np.ndarray:
-    """For every actuator of the model, whether it is a position actuator."""
-    return np.array(
-        [a.kind == "position" for robot in scene.robots.values() for a in robot.actuators], dtype=bool
-    )
+    """For every actuator of the model, whether it has gains to scale."""
+    return np.array([a.has_gains for robot in scene.robots.values() for a in robot.actuators], dtype=bool)
 
 
 def _named(scene: Scene, entity: str, field_: str, model: mujoco.MjModel) -> tuple[np.ndarray, list[str]]:

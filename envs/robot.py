@@ -12,6 +12,7 @@ import yaml
 
 from robolearn.config.catalog import PACKAGE, locate
 from robolearn.config.yaml_file import PlainLoader, parse
+from robolearn.envs.actuators import model as motors
 from robolearn.envs.mirror import Mirror as Mirror
 from robolearn.envs.mirror import without_side
 from robolearn.errors import ConfigError, did_you_mean, listing, near, quote
@@ -65,6 +66,18 @@ class Actuator:
     """Largest torque or force in either direction [Nm or N]."""
     armature: float | None = None
     """Inertia of the motor's rotor as the joint feels it [kg m^2 or kg]; None: what the file says."""
+    motor: motors.MotorModel | None = None
+    """How joint targets become torque; None: as `kind` says, inside the solver."""
+
+    @property
+    def outside(self) -> bool:
+        """Whether its torque is computed outside the simulator; see `robolearn.envs.actuators`."""
+        return self.motor is not None and self.motor.outside
+
+    @property
+    def has_gains(self) -> bool:
+        """Whether its torque is kp (joint target - position) - kd velocity, within limits."""
+        return self.kind == "position" and (self.motor is None or self.motor.name in ("explicit", "dc"))
 
 
 @dataclass(frozen=True)
@@ -326,7 +339,7 @@ class _Reader:
                 f"actuators.{name}",
                 self.mapping(f"actuators.{name}", model),
                 (),
-                ("kind", "kp", "kd", "effort", "armature"),
+                ("kind", "kp", "kd", "effort", "armature", *motors.KEYS),
             )
         used = set()
         out = []
@@ -349,7 +362,7 @@ class _Reader:
                 {"kp": start.kp, "kd": start.kd, "effort": start.effort} if start else {}
             )
             for name in matching:
-                now |= models[name]
+                now = motors.merged(now, models[name])
                 if models[name].get("kind") == "force" and {"kp", "kd"} & set(models[name]):
                     self.fail(f"actuators.{name} is of kind force, which has no kp and kd; remove them")
             if now["kind"] == "force":
@@ -427,8 +440,14 @@ class _Reader:
                 continue
             if not isinstance(model, str) or model not in models:
                 self.fail_name(f"{where} names the undefined actuator", model, models)
+            entry: dict[str, Any] = {}
+            for each in models:  # patterns first: the actuator's own keys are more particular
+                if "*" in each and (fnmatchcase(model, each) or fnmatchcase(name, each)):
+                    unused.pop(each, None)
+                    entry = motors.merged(entry, self.mapping(f"actuators.{each}", models[each]))
             unused.pop(model, None)
-            actuators.append(self.actuator(model, name, models[model]))
+            entry = motors.merged(entry, self.mapping(f"actuators.{model}", models[model]))
+            actuators.append(self.actuator(model, name, entry))
         if unused:
             self.fail(f"actuators.{next(iter(unused))} drives no joint; use it in a joint, or remove it")
         return tuple(joints), tuple(home), tuple(actuators)
@@ -440,7 +459,7 @@ class _Reader:
         if kind not in KINDS:
             self.fail_name(f"{where}.kind is", kind, KINDS)
         gains = ("kp", "kd") if kind == "position" else ()
-        self.keys(where, model, required=("kind", *gains, "effort"), optional=("armature",))
+        self.keys(where, model, required=("kind", *gains, "effort"), optional=("armature", *motors.KEYS))
         kp, kd = (self.number(f"{where}.{gain}", model.get(gain, 0.0)) for gain in ("kp", "kd"))
         effort = self.number(f"{where}.effort", model["effort"])
         if effort <= 0 or kp < 0 or kd < 0:
@@ -450,7 +469,7 @@ class _Reader:
             armature = self.number(f"{where}.armature", model["armature"])
             if armature < 0:
                 self.fail(f"{where}.armature is {armature:g}; an inertia is 0 or more")
-        return Actuator(joint, kind, kp, kd, effort, armature)
+        return Actuator(joint, kind, kp, kd, effort, armature, motors.read(self, where, model, kind))
 
     def solver(self, raw: object, complete: bool) -> dict[str, dict[str, Any]]:
         solver = {

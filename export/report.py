@@ -248,6 +248,9 @@ def _met(out: Export) -> list[str]:
         rows.append(
             ("actions that do not arrive", f"{100 * task.packet_loss:g} %, drawn in each control step")
         )
+    motors = out.manifest.get("motors", {})
+    for keys, joints in _alike(motors).items():
+        rows.append((f"motors of {joints}", keys))
     if _pushed(task):
         rows.append((f"pushes, every {span(*task.pushes.seconds)} s", _jumps(task.pushes) + _grown(task)))
     if task.commands is not None:
@@ -261,13 +264,18 @@ def _met(out: Export) -> list[str]:
     rows.append(("time from reset to reset", f"at most {task.episode_length_s:g} s"))
     delays = {name.replace("_", " "): contract[name] for name in ("action_delay", "observation_delay")}
     delayed = any(max(steps) for steps in delays.values())
-    late = delayed or any(each.delay[1] for each in task.sensing.values())
+    late = any(each.delay[1] for each in task.sensing.values()) or any("delay" in m for m in motors.values())
     for name, steps in delays.items():
         ms = span(*(1e3 * contract["control_dt"] * count for count in steps))
         rows += [(name, f"{span(*steps)} control steps ({ms} ms)")] * delayed
     without = ["randomized physics"] * (not task.randomize) + ["sensor noise"] * (not noisy(task))
     without += ["pushes"] * (not _pushed(task))
-    items = [NO_DELAY] if not late else []
+    items = [NO_DELAY] if not delayed and not late else []
+    if motors:
+        items.append(
+            "Simulated motors are no part of the bundle: the robot's drives get joint targets, kp, kd and effort. The "
+            "simulated torque was not compared with these, from which the models differ."
+        )
     items += [f"**Trained without {', without '.join(without)}.**"] if without else []
     if contract["command"]:
         clip = "clip them to `robot.command_low` and `robot.command_high`"
@@ -295,6 +303,14 @@ def _sensed(name: str, each: Sensing, unit: str, dt: float) -> list[tuple[str, s
         ms = span(*(1e3 * dt * count for count in each.delay))
         rows.append((f"delay of {of}", f"{span(*each.delay)} control steps ({ms} ms)"))
     return rows
+
+
+def _alike(motors: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """The joints with the same model of their motors, by that model in words."""
+    found: dict[str, list[str]] = {}
+    for joint, keys in motors.items():
+        found.setdefault(", ".join(f"{key} {value}" for key, value in keys.items()), []).append(joint)
+    return {text: ", ".join(joints) for text, joints in found.items()}
 
 
 def _grown(task: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import mujoco
@@ -21,6 +22,16 @@ def part_entry(robot: Robot) -> dict[str, Any]:
     part = robot.part
     assert part is not None
     return {"robot": part.whole.name, "joints": {name: part.prefix + name for name in robot.joints}}
+
+
+def motor_facts(robot: Robot) -> dict[str, dict[str, Any]]:
+    """How the motors were simulated that are more than PD in the solver: the keys of robot.yaml by joint, `network`
+    without its folder."""
+    stated = {a.joint: a.motor.stated() for a in robot.actuators if a.motor is not None}
+    return {
+        joint: {key: Path(value).name if key == "network" else value for key, value in keys.items()}
+        for joint, keys in stated.items()
+    }
 
 
 def joint_facts(robot: Robot) -> dict[str, dict[str, Any]]:

@@ -19,7 +19,7 @@ Joint target = offset + scale x action. Kind position: torque = kp (target - pos
 to +-effort. Kind force: the joint target, clipped to +-effort. kd does not hold the damping that a joint has by \
 itself, see below: the robot's joints bring their own. Joint targets may lie beyond the joint's limits, as in \
 training: the motor pulls by the difference and stops at its effort. The drives' loop has to run much faster than the \
-policy: a target holds for {period:g} ms; in simulation the torque followed it without delay."""
+policy: a target holds for {period:g} ms; in simulation {follows}."""
 
 MOTOR = "Actuator, Kind, kp [Nm/rad], kd [Nm s/rad], Effort [Nm], Offset [{0}], Scale [{0}]"
 
@@ -42,7 +42,7 @@ def agreement(manifest: dict[str, Any], picture: str) -> list[str]:
         table(("Input", "Numbers", "Unit", "Frame"), _sensors(manifest)),
         _base(manifest),
         table(("Observation", "Columns, from 0", "Unit"), _observations(contract)),
-        _depends(manifest) + TARGETS.format(period=1e3 * contract["control_dt"]),
+        _depends(manifest) + TARGETS.format(period=1e3 * contract["control_dt"], follows=_follows(manifest)),
         *_motors(contract, joints),
         SIGNS.format(picture=f"; `{picture}` shows the axes" * bool(picture)),
         table(
@@ -52,6 +52,13 @@ def agreement(manifest: dict[str, Any], picture: str) -> list[str]:
         f"![The robot in its home pose]({picture})" if picture else "",
         _state(manifest),
     ]
+
+
+def _follows(manifest: dict[str, Any]) -> str:
+    """How the torque followed a joint target in simulation."""
+    if not manifest.get("motors"):
+        return "the torque followed it without delay"
+    return "motors had the models that are listed under the conditions in training"
 
 
 def _depends(manifest: dict[str, Any]) -> str:

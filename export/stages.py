@@ -39,7 +39,7 @@ from robolearn.export.onnx.reference import ReferenceSession, TorchSession
 from robolearn.export.record import Recording, on_robot, record
 from robolearn.export.report import STAYS_UP, report, write_report
 from robolearn.export.request import Checked, Request, check_request, require_same
-from robolearn.export.robot_model import base_facts, bundle_model, joint_facts, part_entry
+from robolearn.export.robot_model import base_facts, bundle_model, joint_facts, motor_facts, part_entry
 from robolearn.export.target import ExportTarget
 from robolearn.learners.policy import Act, Policy, PolicyRunner
 from robolearn.runtime.bundle import Bundle
@@ -299,6 +299,7 @@ class RobotTrial:
                 if self.parts
                 else {}
             ),
+            **({"motors": motors} if (motors := motor_facts(controller.robot)) else {}),
         }
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from robolearn.envs import mjcf
-from robolearn.envs.backend import FEATURES, Capabilities, Snapshot, require_features
+from robolearn.envs.backend import FEATURES, MOTORS, Capabilities, Snapshot, require_features
 from robolearn.envs.contacts import array_sizes
 from robolearn.envs.isaaclab.entities import IsaacEntity
 from robolearn.envs.isaaclab.fidelity import Match, differences
@@ -73,6 +73,8 @@ class IsaacLabBackend:
         "forces",
         "parts",
         "selected_masses",
+        "dcmotor",
+        MOTORS,
     }
     """A fixed object would become part of Newton's world; the masses of single bodies change inverse weights that have
     no closed form."""

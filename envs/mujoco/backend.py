@@ -12,7 +12,7 @@ import torch
 from mujoco.batch import Batch, SimulationError
 
 from robolearn.envs import mjcf
-from robolearn.envs.backend import FEATURES, Capabilities, Snapshot, require_features
+from robolearn.envs.backend import FEATURES, MOTORS, Capabilities, Snapshot, require_features
 from robolearn.envs.model_changes import WITH_CONSTANTS, ModelChanges
 from robolearn.envs.mujoco.index import EntityIndex
 from robolearn.envs.parameters import EVERY
@@ -70,7 +70,7 @@ class MujocoBackend:
     """
 
     config_class: ClassVar[type] = MujocoConfig
-    features: ClassVar[frozenset[str]] = frozenset(FEATURES)
+    features: ClassVar[frozenset[str]] = frozenset(FEATURES) - {MOTORS}
 
     def __init__(
         self, scene: Scene | Robot, num_envs: int, device: str = "cpu", config: MujocoConfig | None = None

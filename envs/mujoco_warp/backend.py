@@ -12,7 +12,7 @@ import torch
 import warp as wp
 
 from robolearn.envs import mjcf
-from robolearn.envs.backend import FEATURES, Capabilities, Snapshot, require_features
+from robolearn.envs.backend import FEATURES, MOTORS, Capabilities, Snapshot, require_features
 from robolearn.envs.contacts import array_sizes, has_convex_pairs
 from robolearn.envs.model_changes import WITH_CONSTANTS, ModelChanges
 from robolearn.envs.mujoco.index import EntityIndex
@@ -76,8 +76,7 @@ class MujocoWarpBackend:
     """
 
     config_class: ClassVar[type] = MujocoWarpConfig
-    features: ClassVar[frozenset[str]] = frozenset(FEATURES)
-    """The masses of single bodies change inverse weights that have no closed form."""
+    features: ClassVar[frozenset[str]] = frozenset(FEATURES) - {MOTORS}
 
     def __init__(
         self, scene: Scene | Robot, num_envs: int, device: str = "cpu", config: MujocoWarpConfig | None = None
@@ -313,6 +312,8 @@ class MujocoWarpBackend:
     def _copy_inputs(self, mask: Tensor, initial: dict[str, InitialState]) -> None:
         """Copy the inputs of a reset to the tensors that its graph reads."""
         self._mask.copy_(mask)
+        if "act" in self._sim.rows:  # currents of DC motors
+            self._sim.rows["act"].masked_fill_(mask[:, None], 0.0)
         parts: list[Tensor] = []
         for name, index in self._indices.items():
             start = initial.get(name) or self._home[name]

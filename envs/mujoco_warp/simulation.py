@@ -37,7 +37,8 @@ class Simulation:
         self.data = mjw.make_data(model, nworld=num_envs, nconmax=sizes.contacts, njmax=sizes.rows)
         self.rows: dict[str, Tensor] = {}
         """(N, ...) torch views of the simulation state."""
-        for name in ("qpos", "qvel", "qacc_warmstart", "ctrl"):
+        states = ("qpos", "qvel", "qacc_warmstart", "ctrl", *(("act",) if model.na else ()))
+        for name in states:
             self.rows[name] = wp.to_torch(getattr(self.data, name))
         self.warp_rows = {name: wp.from_torch(row) for name, row in self.rows.items()}
         self.inputs_torch = {name: self.rows[name] for name in ("qpos", "qvel", "ctrl")}

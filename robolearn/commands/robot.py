@@ -149,6 +149,7 @@ def describe(made: Robot, inertia: Mapping[str, float]) -> str:
         [
             *lines,
             "Hz, damping: natural frequency and damping ratio of servo and joint with the inertia they move at home",
+            *_motors(made),
             "",
         ]
     )
@@ -160,6 +161,19 @@ def _flips(made: Robot) -> list[str]:
         return []
     names = dict.fromkeys(made.mirror.base(joint) for joint in made.joints if made.mirror.flips(joint))
     return [f"           change sign: {listing(names, 12) if names else 'none'}"]
+
+
+def _motors(made: Robot) -> list[str]:
+    """A line for each model of motors, with the joints that have it."""
+    found: dict[str, list[str]] = {}
+    for actuator in made.actuators:
+        if actuator.motor is not None:
+            keys = actuator.motor.stated()
+            text = ", ".join(f"{key} {value}" for key, value in keys.items() if key != "model")
+            found.setdefault(f"{keys['model']} ({text})" if text else keys["model"], []).append(
+                actuator.joint
+            )
+    return [f"motors     {text}: {listing(joints, 8)}" for text, joints in found.items()]
 
 
 def stated(made: Robot) -> str:
@@ -180,9 +194,12 @@ def stated(made: Robot) -> str:
         for name, home in zip(made.joints, made.home, strict=True)
     }
     content["actuators"] = {
-        a.joint: {"kind": a.kind, "kp": a.kp, "kd": a.kd, "effort": a.effort}
-        if a.kind == "position"
-        else {"kind": a.kind, "effort": a.effort}
+        a.joint: (
+            {"kind": a.kind, "kp": a.kp, "kd": a.kd, "effort": a.effort}
+            if a.kind == "position"
+            else {"kind": a.kind, "effort": a.effort}
+        )
+        | (a.motor.stated() if a.motor else {})
         for a in made.actuators
     }
     if made.mirror is None:

@@ -22,7 +22,8 @@ class Physics:
     """
 
     def __init__(self, task: Task, backend: Backend) -> None:
-        every = {name: Randomized.of(task.randomize[name]) for name in sorted(task.randomize)}
+        ranges = {**backend.capabilities.drawn, **task.randomize}
+        every = {name: Randomized.of(ranges[name]) for name in sorted(ranges)}
         stated = {name: each for name, each in every.items() if name not in SENSOR_ERRORS}
         self._num_envs, self._device = backend.num_envs, backend.device
         self._at_start = {name: each for name, each in stated.items() if each.when == "start"}

@@ -15,7 +15,8 @@ from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.shards import ONE, Shards
 from robolearn.core.task_check import tried
-from robolearn.envs.backend import Backend, require_features
+from robolearn.envs.actuators.backend import with_motors
+from robolearn.envs.backend import MOTORS, Backend, require_features
 from robolearn.envs.mjcf import build_model
 from robolearn.envs.parameters import BASIC
 from robolearn.envs.randomize import parameters
@@ -112,13 +113,15 @@ def make_backend(run: Config, num_envs: int) -> Backend:
 def _backend(run: Config, robot: Robot, num_envs: int) -> Backend:
     backend_class = registry.load("backends", run.backend_name)
     try:
-        made: Backend = backend_class(make_scene(run, robot), num_envs, str(device_of(run)), run.backend)
+        return with_motors(
+            lambda scene: backend_class(scene, num_envs, str(device_of(run)), run.backend),
+            make_scene(run, robot),
+        )
     except NotImplementedError as error:  # raised by MuJoCo Warp for an unsupported feature of the robot
         raise ConfigError(
             f"backend={run.backend_name} cannot simulate robot {robot.name}: {error}; change its robot.yaml or MJCF, "
             "or choose another backend= (robolearn list)"
         ) from error
-    return made
 
 
 def make_robot(run: Config) -> Robot:
@@ -176,7 +179,7 @@ def scene_of(run: Config) -> Scene | None:
     try:
         scene = make_scene(run, make_robot(run))
         backend = registry.load("backends", run.backend_name)
-        require_features(scene, run.backend_name, backend.features)
+        require_features(scene, run.backend_name, backend.features | {MOTORS})
         parameters(scene, build_model(scene))
         return scene
     except ValueError as error:

@@ -21,6 +21,7 @@ from robolearn.commands.grad_check.scenes import Scenes, airborne_throughout, st
 from robolearn.config import registry
 from robolearn.config.run_config import Config
 from robolearn.core.env import Env
+from robolearn.envs.actuators.backend import with_motors
 from robolearn.envs.backend import Backend
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import Tensor
@@ -159,7 +160,10 @@ def _in_float64(cfg: Config, env: Env) -> Env | None:
         return None
     from robolearn.envs.differentiable.double import DoubleBackend
 
-    double = DoubleBackend(make_scene(cfg, env.robot), env.num_envs, str(env.device), cfg.backend)
+    double = with_motors(
+        lambda scene: DoubleBackend(scene, env.num_envs, str(env.device), cfg.backend),
+        make_scene(cfg, env.robot),
+    )
     twin = _DoubleEnv(cfg.task, env.robot, double, cfg.seed)
     twin.restore(env.snapshot())
     return twin
