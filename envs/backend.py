@@ -31,6 +31,7 @@ FEATURES = {
     "frames": "frames",
     "contacts": "contacts",
     "self_contact": "contacts of a robot with itself",
+    "terrain": "uneven ground (terrain)",
     "selected_masses": "the masses of some bodies of a robot as a parameter",
 }
 """What of a scene a backend may lack."""
@@ -75,6 +76,8 @@ def asked_features(scene: Scene) -> dict[str, str]:
         for label, contact in contacts.items():
             own = contact.other.partition("/")[0] == entity
             asked.setdefault("self_contact" if own else "contacts", f"contacts.{entity}.{label}")
+    if scene.terrain is not None:
+        asked["terrain"] = "terrain"
     for name in scene.params:
         if name.count("/") == 2 and name.split("/")[1] == "mass_scale":
             asked.setdefault("selected_masses", f"params: {name}")
@@ -167,6 +170,17 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free the simulator."""
+
+
+class TerrainBackend(Backend, Protocol):
+    """A backend of a scene with a terrain: environments are at different places of it."""
+
+    def place(self, mask: Tensor, origins: Tensor) -> None:
+        """Move the origin of the environments in `mask` (N,) bool to their rows of `origins` (N, 3), in the world [m].
+
+        Called just before these environments are reset; until then their State has no meaning. `State.origin` has all
+        of them.
+        """
 
 
 class GradientBackend(Backend, Protocol):

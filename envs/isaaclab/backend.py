@@ -67,7 +67,12 @@ class IsaacLabBackend:
     """
 
     config_class: ClassVar[type] = IsaacLabConfig
-    features: ClassVar[frozenset[str]] = frozenset(FEATURES) - {"fixed_objects", "parts", "selected_masses"}
+    features: ClassVar[frozenset[str]] = frozenset(FEATURES) - {
+        "fixed_objects",
+        "parts",
+        "terrain",
+        "selected_masses",
+    }
     """A fixed object would become part of Newton's world; the masses of single bodies change inverse weights that have
     no closed form."""
 

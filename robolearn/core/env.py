@@ -16,6 +16,7 @@ from robolearn.core.delay import DelayLine
 from robolearn.core.ends import GONE, Ends
 from robolearn.core.env_state import EnvState, EpisodeState, leaves, with_leaves
 from robolearn.core.episode_stats import EpisodeStats
+from robolearn.core.finite_check import Diverged as Diverged
 from robolearn.core.finite_check import FiniteCheck
 from robolearn.core.finite_check import NonFiniteTerm as NonFiniteTerm
 from robolearn.core.graphs import Graph
@@ -27,21 +28,17 @@ from robolearn.core.shards import ONE, Shards
 from robolearn.core.step_result import StepResult as StepResult
 from robolearn.core.task_check import check_backend, check_parts, draw, initial_values, takes_rows, tried
 from robolearn.core.threads import step_threads
+from robolearn.core.tiles import Tiles
 from robolearn.envs.agents import AgentBackend
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend, require_features
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import Initial, Tensor
-from robolearn.errors import RunFailed
 from robolearn.tasks.mdp.commands import Command, Drawn
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants, computed_once
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Ratio, Task
-
-
-class Diverged(RunFailed):
-    """Too many simulated environments diverged for the results to be trusted."""
 
 
 class Env:
@@ -100,6 +97,7 @@ class Env:
         self._action_delay = DelayLine(task.action_delay)
         self._observation_delay = DelayLine(task.observation_delay)
         self._curricula = Curricula(task, training, shards)
+        self._tiles = Tiles(self.scene.terrain, training, self.num_envs, self.device, shards)
         self.state = self._blank()
         """Everything that a step changes, see `EnvState`."""
         self._reward_terms = task.reward_terms()
@@ -169,9 +167,10 @@ class Env:
             gone={GONE: never.clone()} if self.resets_take_a_step else {},
         )
         outcome = Ends.none(never, alone=self.resets_take_a_step).outcome()
+        per_env = self._curricula.added_to(task.per_env_state(n, self.random), n, self.device)
         return EnvState(
             episode,
-            per_env=self._curricula.added_to(task.per_env_state(n, self.random), n, self.device),
+            per_env=self._tiles.added_to(per_env),
             observations={},
             terminal_observations={},
             outcome={"reward": zeros(), "diverged": never.clone(), "exogenous": never.clone(), **outcome},
@@ -222,6 +221,8 @@ class Env:
             push_time=episode.push_time,
             task_state=episode.task,
             per_env_state=self.state.per_env,
+            terrain=self._tiles.ground,
+            origin=self.backend.state.origin,
         )
         return ctx.sharing() if share and not self.gradients else ctx
 
@@ -360,7 +361,8 @@ class Env:
         ended = diverged.clone()
         for term in self._terminations.values():
             ended |= term(state, ctx)
-        ends = Ends.of(ended, episode.step >= self.max_episode_steps, self.agents, episode.gone)
+        timed_out = self._tiles.left(state, episode.step >= self.max_episode_steps)
+        ends = Ends.of(ended, timed_out, self.agents, episode.gone)
         done, episode.gone = ends.done, ends.still_gone()
         raw = ends.counted(self._rewards(ctx, lost))
         # Not a matrix product: its rounding depends on where in the batch a row stands, and copies of one
@@ -388,7 +390,8 @@ class Env:
                 done & ~diverged, task.advance_per_env(state, ctx, done), self.state.per_env
             )
             levels = self._curricula.changed(self.state.per_env, state, ctx, diverged)
-            self.state.per_env = {**self.state.per_env, **levels}
+            changed = {**self.state.per_env, **levels}
+            self.state.per_env = self._tiles.changed(changed, task, state, ctx, done & ~diverged)
 
         self.state.outcome["exogenous"] |= self._redraw_commands()
         seen = self._observe(lost=lost)
@@ -510,6 +513,7 @@ class Env:
             The initial states that the backend is to set, (N, ...) each.
         """
         task, old, n = self.task, self.state.episode, self.num_envs
+        self.state.per_env = self._tiles.begin(mask, self.state.per_env, self.random, self.backend)
         if task.randomize:
             params = {k: self.random.uniform(*bounds, n) for k, bounds in sorted(task.randomize.items())}
             self.backend.set_params(mask, params)

@@ -16,7 +16,7 @@ from robolearn.core.checksum import checksum
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.envs.agents import AgentBackend
-from robolearn.envs.backend import Backend, Capabilities, Snapshot
+from robolearn.envs.backend import Backend, Capabilities, Snapshot, TerrainBackend
 from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import Initial, InitialState, State, Targets, Tensor, by_entity
 
@@ -125,6 +125,12 @@ class Recorder:
         self._note("params", mask=mask.clone(), params=_cloned(params))
         self._backend.set_params(mask, params)
 
+    def place(self, mask: Tensor, origins: Tensor) -> None:
+        """See `TerrainBackend.place`."""
+        self._before_reset(mask)  # the place of the next episode comes before its start
+        self._note("place", mask=mask.clone(), **_cloned({"origins": origins}))
+        cast(TerrainBackend, self._backend).place(mask, origins)
+
     def check(self) -> None:
         """See `Backend.check`."""
         self._backend.check()
@@ -174,6 +180,8 @@ def play_event(backend: Backend, event: Event) -> None:
         backend.push(mask, event["jump"].to(device), turn)
     elif kind == "params":
         backend.set_params(mask, {name: value.to(device) for name, value in event["params"].items()})
+    elif kind == "place":
+        cast(TerrainBackend, backend).place(mask, event["origins"].to(device))
     elif kind == "reset":
         starts = {
             name: InitialState(**{k: v.to(device) for k, v in start.items()})

@@ -144,9 +144,9 @@ VOCABULARY: dict[str, Observation] = {
         ),
         # Privileged: known to the simulator only.
         Observation("base_lin_vel", lambda s, c: s.robot.base_lin_vel, "vector"),
-        Observation("base_height", lambda s, c: s.robot.base_pos[:, 2:], "same"),
+        Observation("base_height", lambda s, c: c.above_ground(s.robot.base_pos)[:, None], "same"),
         Observation("joint_torque", lambda s, c: s.robot.joint_torque / 50.0, "joints"),
-        Observation("foot_height", lambda s, c: s.robot.foot_pos[:, :, 2], "feet"),
+        Observation("foot_height", lambda s, c: c.above_ground(s.robot.foot_pos), "feet"),
         Observation("foot_lin_vel", lambda s, c: _foot_velocity(s).flatten(1), "foot_vectors"),
         Observation("foot_force", lambda s, c: s.robot.foot_force[:, :, 2] / 100.0, "feet"),
         Observation("physics", lambda s, c: _params(s), "same"),
