@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from robolearn.envs.terrain.heights import Heights
@@ -18,6 +20,12 @@ class Ground:
 
     def __init__(self, heights: Heights, device: torch.device) -> None:
         self._set(torch.tensor(heights.z, device=device), heights.resolution)
+
+    @classmethod
+    @lru_cache(maxsize=4)
+    def of(cls, heights: Heights, device: torch.device) -> Ground:
+        """The surface of these heights on a device, made once."""
+        return cls(heights, device)
 
     def _set(self, z: Tensor, resolution: float) -> None:
         self._rows, self._columns = z.shape

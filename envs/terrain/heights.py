@@ -16,7 +16,7 @@ START = 0.3
 """Half of the edge of the square in the middle of a tile whose highest point is the origin's height [m]."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Heights:
     """A grid of heights, centred on the world's origin, as MuJoCo's height fields are stored."""
 

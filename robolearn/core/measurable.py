@@ -220,7 +220,8 @@ def _require_unchanged(
         for k, v in ctx.task_state.items()
     }
     changed: dict[str, Any] = {**hidden, "task_state": task_state}
-    pair = [(state, ctx), (named_state(task, state, other), replace(ctx, **changed))]
+    same = named_state(task, state, lambda tensor, _: tensor.clone())
+    pair = [(same, ctx), (named_state(task, state, other), replace(ctx, **changed))]
     with torch.no_grad():
         both = [
             {

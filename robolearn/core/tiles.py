@@ -6,6 +6,7 @@ from typing import cast
 
 import torch
 
+from robolearn.core.learner_env import LEVEL
 from robolearn.core.shards import ONE, Shards
 from robolearn.envs.backend import Backend, TerrainBackend
 from robolearn.envs.state import State, Tensor
@@ -13,9 +14,9 @@ from robolearn.envs.terrain import Ground, Terrain
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.task import Task
 
-ROW, COLUMN = "terrain_level", "terrain_column"
-"""Names in the per-env state of the row and the column (N,) int64 of each environment's tile. The row may be one beyond
-the last: a random one is drawn at the next reset."""
+ROW, COLUMN = f"{LEVEL}terrain", "terrain_column"
+"""Names in the per-env state of the row and the column (N,) int64 of each environment's tile in a training. The row may
+be one beyond the last: a random one is drawn at the next reset."""
 
 
 class Tiles:
@@ -34,7 +35,7 @@ class Tiles:
         shards: Shards = ONE,
     ) -> None:
         self.terrain = terrain
-        self.ground = None if terrain is None else Ground(terrain.heights, device)
+        self.ground = None if terrain is None else Ground.of(terrain.heights, device)
         """The surface, for terms."""
         self._training, self._num_envs, self._device = training, num_envs, device
         self._first_env = shards.mine.start * (num_envs // shards.count)
@@ -45,7 +46,7 @@ class Tiles:
 
     def added_to(self, own: dict[str, Tensor]) -> dict[str, Tensor]:
         """A task's per-env state, and beside it the first tiles; as it is on flat ground."""
-        if self.terrain is None:
+        if self.terrain is None or not self._training:
             return own
         number = torch.arange(self._num_envs, device=self._device) + self._first_env
         columns, levels = self.terrain.columns, self.terrain.start_level + 1
@@ -66,18 +67,20 @@ class Tiles:
         """Place the environments of `mask` (N,), where new episodes begin, on their tiles; the new per-env state."""
         if self.terrain is None:
             return per_env
-        rows, columns = self.terrain.rows, self.terrain.columns
-        n = self._num_envs
-        drawn = random.uniform(0.0, float(rows), n).long().clamp(max=rows - 1)
-        anew = mask & (per_env[ROW] >= rows) if self._training else mask
-        row, column = torch.where(anew, drawn, per_env[ROW]), per_env[COLUMN]
+        row = self._drawn(random, self.terrain.rows)
         if not self._training:
-            other = random.uniform(0.0, float(columns), n).long().clamp(max=columns - 1)
-            column = torch.where(anew, other, column)
-        # An environment that is beyond the last row keeps its place until its reset.
-        origins = self._origins[row.clamp(max=rows - 1), column]
-        cast(TerrainBackend, backend).place(mask, origins)
-        return {**per_env, ROW: row, COLUMN: column}
+            column = self._drawn(random, self.terrain.columns)
+        else:
+            column, last = per_env[COLUMN], per_env[ROW]
+            row = torch.where(mask & (last >= self.terrain.rows), row, last)
+            per_env = {**per_env, ROW: row}
+            row = row.clamp(max=self.terrain.rows - 1)  # of those that are not reset now
+        cast(TerrainBackend, backend).place(mask, self._origins[row, column])
+        return per_env
+
+    def _drawn(self, random: Random, count: int) -> Tensor:
+        """(N,) int64 numbers from 0 to `count` - 1."""
+        return random.uniform(0.0, float(count), self._num_envs).long().clamp(max=count - 1)
 
     def left(self, state: State, timed_out: Tensor) -> Tensor:
         """(N,) bool: the episode's time is over, or its robot has left its tile, or reached the border."""

@@ -30,13 +30,15 @@ Mirror = Literal[
     "feet",
     "foot_vectors",
     "vectors",
+    "permuted",
 ]
 """How an item changes under reflection across the robot's sagittal (x-z) plane.
 
 `same`: not at all; `negate`: all signs flip; `vector`: y flips; `pseudovector` (rotations): x and z flip; `command`
 (vx, vy, yaw rate): the last two flip; `pose` (a position, perhaps followed by a quaternion wxyz): y of the position, x
 and z of the quaternion flip; `joints`, `actuators`, `feet`: left and right swap, with the joints' signs;
-`foot_vectors`: feet swap and each foot's y flips; `vectors`: y of each of several vectors flips.
+`foot_vectors`: feet swap and each foot's y flips; `vectors`: y of each of several vectors flips;
+`permuted`: the columns of a sample change places as `Observation.order` says.
 `limited_joints` and `turning_joints` hold some of the joints; their mirror image is known only where they hold all
 joints or none.
 """
@@ -54,6 +56,8 @@ class Observation:
     """Unit and meaning of its columns."""
     history: int = 1
     """Number of samples in the observation, one a control step: this one and those before it, the oldest first."""
+    order: tuple[int, ...] = ()
+    """With the mirror `permuted`: for each column of a sample, which one its mirror image has there."""
 
 
 def projected_gravity(quat: Tensor) -> Tensor:
