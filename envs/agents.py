@@ -105,9 +105,11 @@ class AgentBackend:
     def __init__(self, worlds: Backend, scene: Scene, agents: tuple[str, ...]) -> None:
         """
         Raises:
-            ConfigError: see `check_agents`, or the simulator computes gradients.
+            ConfigError: see `check_agents`, or the simulator computes gradients, or the scene has a terrain.
         """
         check_agents(scene, agents)
+        if scene.terrain is not None:
+            raise ConfigError("agents: several agents have flat ground; leave out the scene's terrain")
         self.worlds, self.agents = worlds, agents
         self.capabilities, self.device = worlds.capabilities, worlds.device
         if self.capabilities.gradients:

@@ -26,6 +26,7 @@ FEATURES = {
     "contacts": "contacts",
     "self_contact": "contacts of a robot with itself",
     "forces": "forces on a robot's base",
+    "terrain": "uneven ground (terrain)",
     "selected_masses": "the masses of some bodies of a robot as a parameter",
     "dcmotor": "the motor model dcmotor",
     "motors": "motors that are computed outside the simulator",
@@ -76,6 +77,8 @@ def asked_features(scene: Scene) -> dict[str, str]:
         for label, contact in contacts.items():
             own = contact.other.partition("/")[0] == entity
             asked.setdefault("self_contact" if own else "contacts", f"contacts.{entity}.{label}")
+    if scene.terrain is not None:
+        asked["terrain"] = "terrain"
     for name, robot in scene.robots.items():
         for motor in (a for a in robot.actuators if a.motor is not None):
             asked.setdefault("motors" if motor.outside else "dcmotor", f"entities.{name}: {motor.joint}")
@@ -176,6 +179,17 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free the simulator."""
+
+
+class TerrainBackend(Backend, Protocol):
+    """A backend of a scene with a terrain: environments are at different places of it."""
+
+    def place(self, mask: Tensor, origins: Tensor) -> None:
+        """Move the origin of the environments in `mask` (N,) bool to their rows of `origins` (N, 3), in the world [m].
+
+        Called just before these environments are reset; until then their State has no meaning. `State.origin` has all
+        of them.
+        """
 
 
 class GradientBackend(Backend, Protocol):

@@ -9,9 +9,12 @@ import mujoco
 
 from robolearn.envs.robot import Actuator, Robot
 from robolearn.envs.scene import Object
+from robolearn.envs.terrain import Heights
 from robolearn.errors import ConfigError
 
 FLOOR_FRICTION = 0.8
+BELOW = 1.0
+"""How far a terrain is solid below its lowest point [m]."""
 
 
 NET_FORCE = [1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 3, 1]
@@ -51,6 +54,18 @@ def add_floor(spec: mujoco.MjSpec, bits: int | None = None) -> None:
         solref=[0.02, 1], solimp=[0.9, 0.95, 0.001, 0.5, 2], margin=0, gap=0, priority=0,
         group=0, material="", rgba=[0.5, 0.5, 0.5, 1],
     )  # fmt: skip
+
+
+def add_terrain(spec: mujoco.MjSpec, heights: Heights) -> None:
+    """Make the plane "floor" a height field: the grid of samples along x and y, with triangles between them."""
+    rows, columns = heights.unit.shape
+    # MuJoCo scales the heights to the range 0 to 1, which these already have.
+    spec.add_hfield(
+        name="floor", size=[*heights.reach, heights.span, BELOW], nrow=rows, ncol=columns,
+        userdata=heights.unit.flatten(),
+    )  # fmt: skip
+    floor = spec.geom("floor")
+    floor.type, floor.hfieldname, floor.pos = mujoco.mjtGeom.mjGEOM_HFIELD, "floor", [0, 0, heights.low]
 
 
 def add_actuator(spec: mujoco.MjSpec, actuator: Actuator, prefix: str = "") -> None:

@@ -16,6 +16,7 @@ from robolearn.envs.elements import (
     add_floor,
     add_foot_sensors,
     add_object,
+    add_terrain,
     compiled,
 )
 from robolearn.envs.robot import Robot
@@ -46,13 +47,13 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
 
     Takes the bodies of each robot's MJCF or URDF, without its actuators, sensors and floor (`model_file.read`), and
     adds: a free joint where the file has none for the robot's free base; a plane "floor" under a robot with a free base
-    or feet; for each actuated joint, in the robot's order, an actuator with the joint's name; for each foot a site on
-    its sole unless the file has one, the sensors `<foot>_pos` [m], `<foot>_vel` [m/s], `<foot>_quat` (wxyz) of that
-    site and `<foot>_force`, the net contact force on the foot in world axes [N]; the solver options of `options` for
-    the first robot. Names of other entities begin with `<entity>/`; an object's body, joint and geom are called
-    `<entity>/object`. Frames and contacts of the scene have sensors, named by `frame_sensor` and `contact_sensor`. With
-    `visual` it adds sky, lights, materials and a camera "track"; without, it drops everything that is only visual. The
-    physics is the same.
+    or feet, or the scene's terrain; for each actuated joint, in the robot's order, an actuator with the joint's name;
+    for each foot a site on its sole unless the file has one, the sensors `<foot>_pos` [m], `<foot>_vel` [m/s],
+    `<foot>_quat` (wxyz) of that site and `<foot>_force`, the net contact force on the foot in world axes [N]; the
+    solver options of `options` for the first robot. Names of other entities begin with `<entity>/`; an object's body,
+    joint and geom are called `<entity>/object`. Frames and contacts of the scene have sensors, named by `frame_sensor`
+    and `contact_sensor`. With `visual` it adds sky, lights, materials and a camera "track"; without, it drops
+    everything that is only visual. The physics is the same.
 
     Raises:
         ConfigError: robot.yaml and the MJCF disagree, a name or an option does not exist.
@@ -81,6 +82,8 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
         spec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
     if scene.grounded:
         add_floor(spec, FLOOR if light and scene.alone else None)
+    if scene.terrain is not None:
+        add_terrain(spec, scene.terrain.heights)
     for name, robot in scene.robots.items():
         for actuator in robot.actuators:
             add_actuator(spec, actuator, scene.prefix(name))

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 from robolearn.envs.robot import Robot
+from robolearn.envs.terrain import Terrain
 from robolearn.errors import ConfigError, did_you_mean, listing
 
 GROUND = "ground"
@@ -132,7 +133,8 @@ def _require_names(where: str, names: object) -> None:
 
 @dataclass(frozen=True)
 class Scene:
-    """Robots and objects on flat ground at z = 0, by name, and what is published of them besides poses and joints.
+    """Robots and objects on flat ground at z = 0, or on a terrain, by name, and what is published of them besides poses
+    and joints.
 
     A frame or contact that is not asked for is not computed. The first robot decides the solver's options.
     """
@@ -152,6 +154,9 @@ class Scene:
     """What of robots on legs must collide: all that does in their files, or only what a walk touches: feet with the
     ground, legs with other legs, hands with legs and each other. A backend that can leave out the rest does so, which
     is faster (`robolearn.envs.collisions`)."""
+    terrain: Terrain | None = None
+    """Uneven ground; None, and one that is flat alone: the plane z = 0. Positions of a State on it are relative to each
+    environment's origin, the middle of a tile."""
     ring: Ring | None = None
     """A circle drawn on the floor. Pictures then show all of it, from a camera that follows no robot."""
     params: tuple[str, ...] = ()
@@ -199,6 +204,7 @@ class Scene:
                     f"scene: places has {name}, the first robot; it stays at the origin, move the others"
                 )
         self._check_parts()
+        self._check_terrain()
         spots: dict[tuple[float, float, float], str] = {}
         for name, robot in self.robots.items():
             if robot.part is not None and name != self.first:
@@ -247,6 +253,23 @@ class Scene:
                     f"scene: the joint {joint} is in {' and '.join(owners) or 'no part'}; each joint belongs to one "
                     f"part (prefixes: {prefixes})"
                 )
+
+    def _check_terrain(self) -> None:
+        """Raise ConfigError for what stays in one place, while environments have the ground of different places."""
+        if self.terrain is None:
+            return
+        if not isinstance(self.terrain, Terrain):
+            raise ConfigError(f"scene: terrain is {self.terrain!r}; it takes a Terrain")
+        if self.terrain.flat:
+            object.__setattr__(self, "terrain", None)
+            return
+        stays = [name for name in self.entities if not self.moves(name)]
+        if stays or self.ring is not None or self.floor is False:
+            what = f"{stays[0]!r} is fixed" if stays else "a ring" if self.ring is not None else "floor=False"
+            raise ConfigError(
+                f"scene: terrain cannot be combined with what does not move ({what}); each environment is at another "
+                "place of it"
+            )
 
     def known(self, where: str, name: str, others: tuple[str, ...] = ()) -> Robot | Object:
         """The entity of that name.

@@ -121,6 +121,8 @@ class State:
     """Readings that replace what a `Sensor` computes, by its name: on a robot, where the rest of State is unknown."""
     agents: tuple[str, ...] = ()
     """The agents of a world where each environment is a world as one of them sees it, see `robolearn.envs.agents`."""
+    origin: Tensor | None = None
+    """(N, 3) the environments' origins in the world [m], which positions are relative to; only on a terrain."""
 
     @property
     def robot(self) -> Entity:
@@ -147,7 +149,8 @@ class State:
         """The same with `function` applied to every tensor."""
         entities = {name: entity.each(function) for name, entity in self.entities.items()}
         params, sensors = ({k: function(v) for k, v in part.items()} for part in (self.params, self.sensors))
-        return State(entities, params, function(self.diverged), sensors, self.agents)
+        origin = None if self.origin is None else function(self.origin)
+        return State(entities, params, function(self.diverged), sensors, self.agents, origin)
 
     def in_world(self, name: str, field: str) -> Tensor:
         """(N, ...) a field of the entity that has this name in the scene, whichever agent sees the environment."""

@@ -54,6 +54,8 @@ def add(spec: mujoco.MjSpec, scene: Scene) -> None:
         corners = np.concatenate((corners, scene.ring.radius * _SQUARE))
     center = (corners.min(axis=0) + corners.max(axis=0)) / 2
     size = float(np.ptp(corners, axis=0).max())
+    if scene.terrain is not None:  # distances of the camera's planes and the haze: those of the robot
+        spec.stat.extent, spec.stat.center = size, center
     body, tracking = spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
     root = _root(spec, robot) if scene.ring is None else None
     if root is not None:  # lights and camera follow the robot without turning with it
@@ -132,7 +134,7 @@ def _root(spec: mujoco.MjSpec, robot: Robot) -> Any:
 
 
 def _corners(scene: Scene, model: mujoco.MjModel) -> np.ndarray:
-    """Corners (8 n, 3), in the world, of the bounding boxes of the n geoms that are not planes; all joints at home."""
+    """Corners (8 n, 3), in the world, of the bounding boxes of the n geoms that are not ground; all joints at home."""
     data = mujoco.MjData(model)
     for entity, robot in scene.robots.items():
         for name, home in zip(robot.joints, robot.home, strict=True):
@@ -140,7 +142,8 @@ def _corners(scene: Scene, model: mujoco.MjModel) -> np.ndarray:
     mujoco.mj_kinematics(model, data)
     signs = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
     boxes = []
-    for geom in np.flatnonzero(model.geom_type != mujoco.mjtGeom.mjGEOM_PLANE):
+    ground = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
+    for geom in np.flatnonzero(~np.isin(model.geom_type, [int(kind) for kind in ground])):
         local = model.geom_aabb[geom, :3] + signs * model.geom_aabb[geom, 3:]
         boxes.append(data.geom_xpos[geom] + local @ data.geom_xmat[geom].reshape(3, 3).T)
     return np.concatenate(boxes)

@@ -187,4 +187,5 @@ def _on_cpu(ctx: Context) -> Context:
     named: dict[str, Any] = {
         name: {k: v.cpu() for k, v in getattr(ctx, name).items()} for name in ("task_state", "per_env_state")
     }
-    return replace(ctx, robot=robot, **moved(ctx), **named)
+    terrain = None if ctx.terrain is None else ctx.terrain.to(torch.device("cpu"))
+    return replace(ctx, robot=robot, terrain=terrain, **moved(ctx), **named)

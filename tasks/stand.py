@@ -30,7 +30,7 @@ def upright(state: State, ctx: Context) -> Tensor:
 def height(state: State, ctx: Context) -> Tensor:
     """Closeness of the base to its height in the home pose (N,): exp(-1) when it is 10 % of that off."""
     home = ctx.robot.spec.home_height or 1.0
-    return torch.exp(-((state.robot.base_pos[:, 2] / home - 1.0) * 10).square())
+    return torch.exp(-((ctx.above_ground(state.robot.base_pos) / home - 1.0) * 10).square())
 
 
 def drift(state: State, ctx: Context) -> Tensor:
@@ -48,7 +48,7 @@ def fallen(
     (N,) bool; never for a fixed base."""
     least = height * ctx.robot.spec.home_height
     down = terms.base_gravity(state, ctx)[:, 2]
-    return (state.robot.base_pos[:, 2] < least) | (-down < upright)
+    return (ctx.above_ground(state.robot.base_pos) < least) | (-down < upright)
 
 
 @dataclass

@@ -121,7 +121,7 @@ def foot_clearance(state: State, ctx: Context, height: Share) -> Tensor:
     share of the base's height in the home pose."""
     robot = state.robot
     speed = robot.foot_lin_vel[:, :, :2].norm(dim=-1)
-    off = (robot.foot_pos[:, :, 2] - height * ctx.robot.spec.home_height).abs()
+    off = (ctx.above_ground(robot.foot_pos) - height * ctx.robot.spec.home_height).abs()
     return (off * speed).sum(dim=1) * moving(state, ctx)
 
 
@@ -402,7 +402,7 @@ class Velocity(Task):
         """By what share the base is below `height` times its height in the pose to stand or to walk in (N,)."""
         (_, standing), (_, walking) = self.poses(ctx.robot)
         wanted = torch.where(moving(state, ctx), walking, standing) * height
-        return (1 - state.robot.base_pos[:, 2] / wanted).clamp(min=0.0)
+        return (1 - ctx.above_ground(state.robot.base_pos) / wanted).clamp(min=0.0)
 
     def posture(self, state: State, ctx: Context) -> Tensor:
         """Closeness of the joints to the pose to stand or to walk in (N,)."""

@@ -11,7 +11,15 @@ import torch
 
 from robolearn.envs import mjcf
 from robolearn.envs.actuators.layer import Factors, Motion, Motors, where
-from robolearn.envs.backend import FEATURES, MOTOR_DELAY, MOTORS, Backend, GradientBackend, Snapshot
+from robolearn.envs.backend import (
+    FEATURES,
+    MOTOR_DELAY,
+    MOTORS,
+    Backend,
+    GradientBackend,
+    Snapshot,
+    TerrainBackend,
+)
 from robolearn.envs.randomize import changed_by, nominal, parameters, require_settable
 from robolearn.envs.robot import Actuator, Robot
 from robolearn.envs.scene import Object, Scene
@@ -179,6 +187,10 @@ class MotorBackend:
         self._refresh()
         self._publish()
 
+    def place(self, mask: Tensor, origins: Tensor) -> None:
+        """See `TerrainBackend.place`."""
+        cast(TerrainBackend, self.inner).place(mask, origins)
+
     def apply_force(self, force: Tensor) -> None:
         """See `Backend.apply_force`."""
         self.inner.apply_force(force)
@@ -278,7 +290,8 @@ class MotorBackend:
     def _publish(self) -> None:
         below = self.inner.state
         params = {**below.params, **self._params}
-        self._state = State(below.entities, params, self._diverged, below.sensors, below.agents)
+        parts = (below.sensors, below.agents, below.origin)
+        self._state = State(below.entities, params, self._diverged, *parts)
 
 
 def _with_force_actuators(scene: Scene) -> Scene:

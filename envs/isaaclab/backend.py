@@ -75,6 +75,7 @@ class IsaacLabBackend:
         "selected_masses",
         "dcmotor",
         MOTORS,
+        "terrain",
     }
     """A fixed object would become part of Newton's world; the masses of single bodies change inverse weights that have
     no closed form."""

@@ -14,7 +14,7 @@ from mujoco.batch import Batch, SimulationError
 from robolearn.envs import mjcf
 from robolearn.envs.backend import FEATURES, MOTORS, Capabilities, Snapshot, require_features
 from robolearn.envs.model_changes import WITH_CONSTANTS, ModelChanges
-from robolearn.envs.mujoco.index import EntityIndex
+from robolearn.envs.mujoco.index import EntityIndex, Offsets
 from robolearn.envs.parameters import EVERY
 from robolearn.envs.randomize import require_same_params, require_settable, settable
 from robolearn.envs.robot import Robot
@@ -106,18 +106,22 @@ class MujocoBackend:
         self._force: Tensor | None = None
         self._entities = scene_state(scene, num_envs, self.device)
         self._indices = {name: EntityIndex.of(scene, name, self.model) for name in scene.entities}
-        self._shown: list[tuple[Tensor, Tensor]] = []
-        """Pairs of views: columns of the State's tensors, and the columns of MuJoCo's rows that they show."""
+        self._offsets = Offsets(num_envs) if scene.terrain is not None else None
+        self._shown: list[tuple[Tensor, Tensor, Tensor | None]] = []
+        """Views: columns of the State's tensors, the columns of MuJoCo's rows that they show, and what is subtracted
+        from positions on a terrain."""
         for name, index in self._indices.items():
             tensors = self._entities[name].tensors()
             for each in index.published:
                 shown = tensors[each.path].flatten(1)[:, each.first : each.first + len(each.columns)]
                 source = self._field(each.source)
-                self._show(shown, source.view(num_envs, -1), each.columns)
+                offset = self._offsets.of(each) if self._offsets is not None else None
+                self._show(shown, source.view(num_envs, -1), each.columns, offset)
         self._state = State(
             self._entities,
             {name: torch.full((num_envs,), value) for name, value in self._changes.nominal_values.items()},
             torch.zeros(num_envs, dtype=torch.bool),
+            origin=None if self._offsets is None else torch.zeros(num_envs, 3),
         )
         self._batch.reset()
         self._publish()
@@ -129,8 +133,8 @@ class MujocoBackend:
         array.flags.writeable = True
         return torch.from_numpy(array)
 
-    def _show(self, shown: Tensor, source: Tensor, columns: list[int]) -> None:
-        """Publish columns of `source` (N, k) as `shown` (N, len(columns)).
+    def _show(self, shown: Tensor, source: Tensor, columns: list[int], offset: Tensor | None) -> None:
+        """Publish columns of `source` (N, k), less `offset` (N, len(columns)), as `shown` (N, len(columns)).
 
         Each range of adjacent columns becomes one slice: slices are views, which copy several times faster than
         columns picked by index.
@@ -138,13 +142,23 @@ class MujocoBackend:
         start = 0
         for end in range(1, len(columns) + 1):
             if end == len(columns) or columns[end] != columns[end - 1] + 1:
-                self._shown.append((shown[:, start:end], source[:, columns[start] : columns[end - 1] + 1]))
+                less = None if offset is None else offset[:, start:end]
+                self._shown.append(
+                    (shown[:, start:end], source[:, columns[start] : columns[end - 1] + 1], less)
+                )
                 start = end
 
     @property
     def state(self) -> State:
         """The current State; its tensors are reused by the next step."""
         return self._state
+
+    def place(self, mask: Tensor, origins: Tensor) -> None:
+        """See `TerrainBackend.place`."""
+        assert self._offsets is not None
+        assert self._state.origin is not None
+        self._state.origin[mask] = origins[mask]
+        self._offsets.set(self._state.origin)
 
     def reset(self, mask: Tensor, initial: Initial) -> None:
         """See `Backend.reset`."""
@@ -161,7 +175,10 @@ class MujocoBackend:
             if index.root is not None:
                 qpos, dof = index.root
                 quat = start.base_quat[ids]
-                self._qpos[ids, qpos : qpos + 3] = start.base_pos[ids].double()
+                place = start.base_pos[ids].double()
+                if self._state.origin is not None:
+                    place += self._state.origin[ids].double()
+                self._qpos[ids, qpos : qpos + 3] = place
                 self._qpos[ids, qpos + 3 : qpos + 7] = quat.double()
                 # MuJoCo's free joint: linear velocity in the world, angular in the body.
                 self._qvel[ids, dof : dof + 3] = quat_rotate(quat, start.base_lin_vel[ids]).double()
@@ -235,6 +252,7 @@ class MujocoBackend:
             "diverged": self._state.diverged.clone(),
             "params": {k: v.clone() for k, v in self._state.params.items()},
             "published": {k: v.clone() for k, v in self._state.tensors().items()},
+            **({} if self._state.origin is None else {"origin": self._state.origin.clone()}),
         }
 
     def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
@@ -254,6 +272,9 @@ class MujocoBackend:
         self._state.diverged.copy_(snapshot["diverged"][source])
         for name, tensor in self._state.tensors().items():
             tensor.copy_(snapshot["published"][name][source])
+        if self._offsets is not None and self._state.origin is not None:
+            self._state.origin.copy_(snapshot["origin"][source])
+            self._offsets.set(self._state.origin)
 
     def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
         """See `Backend.set_params`."""
@@ -302,11 +323,15 @@ class MujocoBackend:
 
     def _publish(self, rows: Tensor | None = None) -> None:
         """Convert MuJoCo's rows to the State's convention, in place: all of them, or those with indices `rows`."""
-        for shown, source in self._shown:
+        for shown, source, offset in self._shown:
+            if offset is not None:  # in float64, before the State's float32
+                source = source - offset if rows is None else source[rows] - offset[rows]
+            elif rows is not None:
+                source = source[rows]
             if rows is None:
                 shown.copy_(source)
             else:
-                shown[rows] = source[rows].float()
+                shown[rows] = source.float()
         here = slice(None) if rows is None else rows
         for name, index in self._indices.items():
             if index.root is not None:

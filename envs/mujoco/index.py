@@ -26,6 +26,32 @@ class Columns:
     columns: list[int]
     """Columns of that field, in order."""
 
+    @property
+    def is_position(self) -> bool:
+        """Whether they are x, y and z of places in the world, one after the other."""
+        return self.path in ("base_pos", "body_pos", "foot_pos") or self.path.endswith(".pos")
+
+
+class Offsets:
+    """The origins of the environments on a terrain, as they are subtracted from positions."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._origins = torch.zeros(num_envs, 3, dtype=torch.float64)
+        self._views: list[Tensor] = []
+
+    def of(self, shown: Columns) -> Tensor | None:
+        """(N, k) float64 what is subtracted from the columns of a tensor; None from those that are no positions."""
+        if not shown.is_position:
+            return None
+        self._views.append(self._origins.repeat(1, len(shown.columns) // 3))
+        return self._views[-1]
+
+    def set(self, origins: Tensor) -> None:
+        """Subtract these origins (N, 3) from now on."""
+        self._origins.copy_(origins)
+        for view in self._views:
+            view.view(len(origins), -1, 3).copy_(self._origins[:, None])
+
 
 @dataclass(frozen=True)
 class EntityIndex:

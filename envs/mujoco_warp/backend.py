@@ -114,7 +114,8 @@ class MujocoWarpBackend:
         }
         entities, self._published, self._places = packed_state(scene, num_envs, self.device)
         never = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
-        self._state = State(entities, params, never)
+        origin = None if scene.terrain is None else torch.zeros(num_envs, 3, device=self.device)
+        self._state = State(entities, params, never, origin=origin)
         with wp.ScopedDevice(self._recorder.warp), patience("MuJoCo Warp's kernels"):
             self._build()
             self._warm_up()
@@ -139,8 +140,12 @@ class MujocoWarpBackend:
             return wp.array(array.reshape(-1, width) if width else array, dtype=int)
 
         self._indices = {name: EntityIndex.of(self.scene, name, self.model) for name in self.scene.entities}
-        columns, moving = published_tables(self._indices, self._state, self._places)
-        self._columns, self._moving = ints(columns, 5), ints(moving, 3)
+        columns, moving = published_tables(
+            self._indices, self._state, self._places, self.scene.terrain is not None
+        )
+        self._columns, self._moving = ints(columns, 6), ints(moving, 3)
+        origin = self._state.origin
+        self._origins = wp.zeros((1, 3), dtype=float) if origin is None else wp.from_torch(origin)
         self._items = len(columns) + len(moving)
         roots, joints, held, width = initial_tables(self._indices, self.model.nu)
         self._roots, self._joints, self._held = ints(roots, 3), ints(joints, 4), ints(held)
@@ -202,6 +207,11 @@ class MujocoWarpBackend:
         """The current State; its tensors are reused by the next step."""
         return self._state
 
+    def place(self, mask: Tensor, origins: Tensor) -> None:
+        """See `TerrainBackend.place`."""
+        assert self._state.origin is not None
+        self._state.origin.copy_(torch.where(mask[:, None], origins, self._state.origin))
+
     def reset(self, mask: Tensor, initial: Initial) -> None:
         """See `Backend.reset`."""
         self._copy_inputs(mask, by_entity(initial, self.scene.entities))
@@ -248,6 +258,7 @@ class MujocoWarpBackend:
             "model": {name: self._sim.inputs_torch[name].clone() for name in self._sim.model_rows},
             "published": {k: v.clone() for k, v in self._state.tensors().items()},
             **({} if self._force is None else {"force": self._force.clone()}),
+            **({} if self._state.origin is None else {"origin": self._state.origin.clone()}),
         }
 
     def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
@@ -265,6 +276,8 @@ class MujocoWarpBackend:
             self.apply_force(snapshot["force"][source])
         for name, tensor in self._state.tensors().items():
             tensor.copy_(snapshot["published"][name][source])
+        if self._state.origin is not None:
+            self._state.origin.copy_(snapshot["origin"][source])
 
     def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
         """See `Backend.set_params`."""
@@ -318,7 +331,9 @@ class MujocoWarpBackend:
         for name, index in self._indices.items():
             start = initial.get(name) or self._home[name]
             if index.root is not None:
-                parts += [start.base_pos, start.base_quat, start.base_lin_vel, start.base_ang_vel]
+                origin = self._state.origin
+                place = start.base_pos if origin is None else start.base_pos + origin
+                parts += [place, start.base_quat, start.base_lin_vel, start.base_ang_vel]
             parts += [start.joint_pos, start.joint_vel]
         torch.cat(parts, dim=1, out=self._initial)
 
@@ -397,7 +412,7 @@ class MujocoWarpBackend:
             kernels.publish, dim=(len(rows), self._items),
             inputs=[
                 rows, self._finite, self.num_envs, self._columns, self._moving, qpos, qvel, data.qfrc_actuator,
-                data.xpos, data.sensordata,
+                data.xpos, data.sensordata, self._origins,
             ],
             outputs=[wp.from_torch(self._published)],
         )  # fmt: skip

@@ -196,17 +196,18 @@ def publish(
     torque: wp.array2d[float],
     xpos: wp.array2d[wp.vec3],
     sensordata: wp.array2d[float],
+    origins: wp.array2d[float],
     # Out:
     state: wp.array[float],
 ):
     """Convert MuJoCo's rows to State's convention; one thread per column of the State, and per free root, of each
     environment.
 
-    `state` holds the State's tensors one after the other, (N, k) each. `columns` (C, 5): the array to copy from (QPOS,
-    ...), the index in it (of BODY 3 x body + axis), where the tensor begins in `state` for
-    one environment, its k, and the column in it. `roots` (R, 3): the first index in qpos and in qvel of a free root,
-    and where its linear velocity, in its own axes, begins. The State rows of an environment that is not finite keep
-    their last values until the reset, so the State stays finite.
+    `state` holds the State's tensors one after the other, (N, k) each. `columns` (C, 6): the array to copy from (QPOS,
+    ...), the index in it (of BODY 3 x body + axis), where the tensor begins in `state` for one environment, its k, the
+    column in it, and the axis of the `origins` (N, 3) that is subtracted, or -1. `roots` (R, 3): the first index in
+    qpos and in qvel of a free root, and where its linear velocity, in its own axes, begins. The State rows of an
+    environment that is not finite keep their last values until the reset, so the State stays finite.
     """
     r, item = wp.tid()
     env = rows[r]
@@ -228,6 +229,9 @@ def publish(
             value = xpos[r, index // 3][index % 3]
         else:
             value = sensordata[r, index]
+        axis = columns[item, 5]
+        if axis >= 0:
+            value = value - origins[env, axis]
         state[columns[item, 2] * num_envs + env * columns[item, 3] + columns[item, 4]] = value
         return
     root = item - columns.shape[0]

@@ -31,17 +31,19 @@ def initial_tables(
 
 
 def published_tables(
-    indices: Mapping[str, EntityIndex], state: State, places: Mapping[str, int]
+    indices: Mapping[str, EntityIndex], state: State, places: Mapping[str, int], terrain: bool
 ) -> tuple[list[list[int]], list[list[int]]]:
     """The tables `columns` and `roots` of `kernels.publish`, for a State that is packed: `places` says by the name of
-    each tensor, see `State.tensors`, where it begins in one environment's numbers."""
+    each tensor, see `State.tensors`, where it begins in one environment's numbers. On a `terrain` positions are
+    relative to the environments' origins."""
     columns, roots, tensors = [], [], state.tensors()
     for entity, index in indices.items():
         for each in index.published:
             name = tensor_name(entity, each.path)
             width = tensors[name][0].numel()
             for number, column in enumerate(each.columns, each.first):
-                columns.append([_SOURCES[each.source], column, places[name], width, number])
+                axis = number % 3 if terrain and each.is_position else -1
+                columns.append([_SOURCES[each.source], column, places[name], width, number, axis])
         if index.root is not None:
             roots.append([*index.root, places[tensor_name(entity, "base_lin_vel")]])
     return columns, roots

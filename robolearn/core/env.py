@@ -30,21 +30,17 @@ from robolearn.core.shoves import Shoves
 from robolearn.core.step_result import StepResult as StepResult
 from robolearn.core.task_check import check_backend, check_parts, draw, initial_values, takes_rows, tried
 from robolearn.core.threads import step_threads
+from robolearn.core.tiles import Tiles
 from robolearn.envs.agents import AgentBackend
 from robolearn.envs.backend import Backend, Capabilities, GradientBackend, require_features
 from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import Initial, Tensor
-from robolearn.errors import RunFailed
 from robolearn.tasks.mdp.commands import Command, Drawn
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Ratio, Task
-
-
-class Diverged(RunFailed):
-    """Too many simulated environments diverged for the results to be trusted."""
 
 
 class Env:
@@ -106,6 +102,7 @@ class Env:
         self._curricula = Curricula(task, training, shards)
         self._physics = Physics(task, backend)
         self._shoves = Shoves(task.pushes)
+        self._tiles = Tiles(self.scene.terrain, training, self.num_envs, self.device, shards)
         self.state = self._blank()
         """Everything that a step changes, see `EnvState`."""
         self._reward_terms = task.reward_terms()
@@ -182,9 +179,10 @@ class Env:
             gone={GONE: never.clone()} if self.resets_take_a_step else {},
         )
         outcome = Ends.none(never, alone=self.resets_take_a_step).outcome()
+        per_env = self._curricula.added_to(task.per_env_state(n, self.random), n, self.device)
         return EnvState(
             episode,
-            per_env=self._curricula.added_to(task.per_env_state(n, self.random), n, self.device),
+            per_env=self._tiles.added_to(per_env),
             observations={},
             terminal_observations={},
             outcome={"reward": zeros(), "diverged": never.clone(), "exogenous": never.clone(), **outcome},
@@ -232,6 +230,8 @@ class Env:
             task_state=episode.task,
             per_env_state=self.state.per_env,
             hidden=self._physics.hidden,
+            terrain=self._tiles.ground,
+            origin=self.backend.state.origin,
         )
         return ctx.sharing() if share and not self.gradients else ctx
 
@@ -356,9 +356,8 @@ class Env:
             lost = drawn_of_agents(self.random.rand, self.num_envs, 1, self.agents) < self.task.packet_loss
             targets = torch.where(lost, episode.held["targets"], targets)
             episode.held = {"targets": targets}
-        if self._physics.changes_within_episodes:
-            left, level = episode.physics_left, self._level("randomize")
-            episode.physics_left = self._physics.advance(self.backend, left, self.dt, self.random, level)
+        left, level = episode.physics_left, self._level("randomize")
+        episode.physics_left = self._physics.advance(self.backend, left, self.dt, self.random, level)
         transit["joint_targets"] = self._errors.reached(targets, episode.sensor_errors)
         self._push()
 
@@ -377,7 +376,8 @@ class Env:
         ended = diverged.clone()
         for term in self._terminations.values():
             ended |= term(state, ctx)
-        ends = Ends.of(ended, episode.step >= self.max_episode_steps, self.agents, episode.gone)
+        timed_out = self._tiles.left(state, episode.step >= self.max_episode_steps)
+        ends = Ends.of(ended, timed_out, self.agents, episode.gone)
         done, episode.gone = ends.done, ends.still_gone()
         raw = ends.counted(self._rewards(ctx, lost))
         # Not a matrix product: its rounding depends on where in the batch a row stands, and copies of one
@@ -405,7 +405,8 @@ class Env:
                 done & ~diverged, task.advance_per_env(state, ctx, done), self.state.per_env
             )
             levels = self._curricula.changed(self.state.per_env, state, ctx, diverged)
-            self.state.per_env = {**self.state.per_env, **levels}
+            now = {**self.state.per_env, **levels}
+            self.state.per_env = self._tiles.changed(now, task, state, ctx, done & ~diverged)
 
         self.state.outcome["exogenous"] |= self._redraw_commands()
         seen = self._observe(lost=lost)
@@ -475,8 +476,7 @@ class Env:
         due = left <= 0
         episode.push_left = torch.where(due, seconds, left)
         self.push(due, jump, turn)
-        now, level = episode.shove, self._level("pushes")
-        episode.shove = self._shoves.apply(now, due, self.random, level, self.backend, self.dt)
+        episode.shove = self._shoves.apply(episode.shove, due, self.random, level, self.backend, self.dt)
 
     def push(self, mask: Tensor, jump: Tensor, turn: Tensor | None = None) -> None:
         """Push the robots of the environments in `mask` (N,) bool, before the next step; see `Backend.push`."""
@@ -510,6 +510,7 @@ class Env:
             The initial states that the backend is to set, (N, ...) each.
         """
         task, old, n = self.task, self.state.episode, self.num_envs
+        self.state.per_env = self._tiles.begin(mask, self.state.per_env, self.random, self.backend)
         physics_left = self._physics.renew(self.backend, mask, self.random, self._level("randomize"))
         zeros, none = torch.zeros_like(old.time), torch.zeros_like(old.action)
         command, seconds, aim = old.command, old.command_left, old.aim

@@ -14,6 +14,10 @@ ORDER = ("action of", "joint target of", "reward", "metric", "initial state", "o
 """Kinds of values, in their order in a step."""
 
 
+class Diverged(RunFailed):
+    """Too many simulated environments diverged for the results to be trusted."""
+
+
 class NonFiniteTerm(RunFailed):
     """An action, reward, observation, metric, initial state or gradient was not finite."""
 

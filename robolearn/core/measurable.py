@@ -196,6 +196,8 @@ def _origins(task: Task, state: State, ctx: Context, num_actions: int) -> Mappin
     }
     task_state = {k: mode.name(v, f"task_state.{k}") for k, v in ctx.task_state.items()}
     per_env = {k: mode.name(v, f"per_env_state.{k}") for k, v in ctx.per_env_state.items()}
+    if ctx.origin is not None:
+        given["origin"] = mode.name(ctx.origin, "ctx.origin")
     ours = replace(ctx, **given, task_state=task_state, per_env_state=per_env)
     action = mode.name(ctx.action.new_zeros(len(ctx.episode_time), num_actions), "ctx.action")
     found: dict[str, Names] = {}
@@ -244,7 +246,8 @@ def _require_unchanged(
         for k, v in ctx.task_state.items()
     }
     changed: dict[str, Any] = {**hidden, "task_state": task_state}
-    pair = [(state, ctx), (named_state(task, state, other), replace(ctx, **changed))]
+    same = named_state(task, state, lambda tensor, _: tensor.clone())
+    pair = [(same, ctx), (named_state(task, state, other), replace(ctx, **changed))]
     with torch.no_grad():
         both = [
             {

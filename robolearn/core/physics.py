@@ -34,11 +34,6 @@ class Physics:
         params = backend.state.params
         self._nominal = {name: params[name].clone() for name in stated}
 
-    @property
-    def changes_within_episodes(self) -> bool:
-        """Whether any parameter is drawn within episodes."""
-        return bool(self._within)
-
     def empty(self) -> Named:
         """The state before the first reset."""
         zeros = torch.zeros(self._num_envs, device=self._device)

@@ -16,7 +16,7 @@ from robolearn.core.checksum import checksum
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.envs.agents import AgentBackend
-from robolearn.envs.backend import Backend, Capabilities, Snapshot
+from robolearn.envs.backend import Backend, Capabilities, Snapshot, TerrainBackend
 from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import Initial, InitialState, State, Targets, Tensor, by_entity
 
@@ -49,7 +49,7 @@ class Recorder:
         self._older: _Stretch | None = None
         self._newer = _Stretch(backend.snapshot())
         self._armed: int | None = None
-        self._before_params: dict[str, Any] | None = None
+        self._end: dict[str, Any] | None = None
         self._catches_divergence = False
         self._held: tuple[int, dict[str, Any]] | None = None
 
@@ -89,8 +89,8 @@ class Recorder:
             {} if isinstance(initial, Mapping) and not initial else by_entity(initial, self.state.entities)
         )
         if self._armed is not None and bool(mask[self._armed // self._agents]):
-            self._held = self._armed, self._before_params or self.dump(self._armed)
-            self._armed = self._before_params = None
+            self._held = self._armed, self._end or self.dump(self._armed)
+            self._armed = self._end = None
         self._note("reset", mask=mask.clone(), initial={k: _cloned(vars(v)) for k, v in starts.items()})
         self._backend.reset(mask, initial)
 
@@ -99,7 +99,7 @@ class Recorder:
         targets = dict(joint_targets) if isinstance(joint_targets, Mapping) else {ROBOT: joint_targets}
         if self._newer.steps >= self._length:
             self._older, self._newer = self._newer, _Stretch(self._backend.snapshot())
-        self._before_params = None  # they were not those of a next episode
+        self._end = None  # the episode goes on
         self._note("step", targets=_cloned(targets), substeps=substeps)
         self._newer.steps += 1
         self._backend.step(joint_targets, substeps)
@@ -130,15 +130,15 @@ class Recorder:
 
     def set_params(self, mask: Tensor, params: dict[str, Tensor]) -> None:
         """See `Backend.set_params`."""
-        # The parameters of the next episode come before its start.
-        if (
-            self._armed is not None
-            and self._before_params is None
-            and bool(mask[self._armed // self._agents])
-        ):
-            self._before_params = self.dump(self._armed)
+        self._keep_end(mask)
         self._note("params", mask=mask.clone(), params=_cloned(params))
         self._backend.set_params(mask, params)
+
+    def place(self, mask: Tensor, origins: Tensor) -> None:
+        """See `TerrainBackend.place`."""
+        self._keep_end(mask)
+        self._note("place", mask=mask.clone(), **_cloned({"origins": origins}))
+        cast(TerrainBackend, self._backend).place(mask, origins)
 
     def check(self) -> None:
         """See `Backend.check`."""
@@ -156,6 +156,11 @@ class Recorder:
         """(environment, its dump) that is held, once; None where none is."""
         held, self._held = self._held, None
         return held
+
+    def _keep_end(self, mask: Tensor) -> None:
+        """Keep what an armed dump would hold: place and parameters of the next episode come before its start."""
+        if self._armed is not None and self._end is None and bool(mask[self._armed // self._agents]):
+            self._end = self.dump(self._armed)
 
     def _note(self, kind: str, **values: Any) -> None:
         self._newer.events.append({"kind": kind, **values})
@@ -187,6 +192,8 @@ def play_event(backend: Backend, event: Event) -> None:
         backend.apply_force(event["force"].to(device))
     elif kind == "params":
         backend.set_params(mask, {name: value.to(device) for name, value in event["params"].items()})
+    elif kind == "place":
+        cast(TerrainBackend, backend).place(mask, event["origins"].to(device))
     elif kind == "reset":
         starts = {
             name: InitialState(**{k: v.to(device) for k, v in start.items()})

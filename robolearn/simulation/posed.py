@@ -30,11 +30,12 @@ class Placing:
     def qpos(self, state: State, envs: slice = slice(None)) -> np.ndarray:
         """(N, nq) float64 MuJoCo's positions of these environments."""
         n = len(_array(state.robot.base_pos, envs))
+        origin = 0.0 if state.origin is None else _array(state.origin, envs)
         out = np.tile(self._nominal, (n, 1))
         for name in state.entities:
             if name in self._roots:
                 first = self._roots[name]
-                out[:, first : first + 3] = _array(state.in_world(name, "base_pos"), envs)
+                out[:, first : first + 3] = _array(state.in_world(name, "base_pos"), envs) + origin
                 out[:, first + 3 : first + 7] = _array(state.in_world(name, "base_quat"), envs)
             if name in self._joints:
                 out[:, self._joints[name]] = _array(state.in_world(name, "joint_pos"), envs)

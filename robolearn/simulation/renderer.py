@@ -17,6 +17,7 @@ from robolearn.envs.scene import Scene
 from robolearn.envs.state import State
 from robolearn.errors import MissingError, one_line
 from robolearn.simulation.coarse import coarsen
+from robolearn.simulation.ground import ground_of
 
 PLATFORMS = ("egl", "osmesa")
 """OpenGL platforms without a display, in the order tried: EGL (a GPU, or Mesa in software), then OSMesa."""
@@ -66,6 +67,7 @@ class Renderer:
         self.model = model = mjcf.build_model(scene, backend, visual=True)
         self.data = mujoco.MjData(model)
         self._placing = Placing(scene, model)
+        self._ground = ground_of(scene)
         free = scene.robot.base is not None
         self._follows = free and scene.ring is None
         self._scale = min(1.0, scene.robot.home_height / TALL_BASE) if free else 1.0
@@ -175,17 +177,19 @@ class Renderer:
         mujoco.mj_kinematics(self.model, self.data)
         mujoco.mj_comPos(self.model, self.data)
         mujoco.mj_camlight(self.model, self.data)
+        origin = np.zeros(3) if state.origin is None else row(state.origin, index)
+        place = row(state.robot.base_pos, index) + origin
         if self._follows and self.camera.type == mujoco.mjtCamera.mjCAMERA_FREE.value:
-            self.camera.lookat[:] = row(state.robot.base_pos, index)
+            self.camera.lookat[:] = place
         every = mujoco.mjtCatBit.mjCAT_ALL.value
         mujoco.mjv_updateScene(self.model, self.data, self.options, None, self.camera, every, self.scene)
-        base = row(state.robot.base_pos, index), row(state.robot.base_quat, index)
+        base = place, row(state.robot.base_quat, index)
         for i, (name, velocity) in enumerate((arrows or {}).items()):
             self._on_floor(*base, velocity, ARROWS[name], i)
         if push is not None:
             self._push(base[0], push)
         if goal is not None:
-            self._mark(goal)
+            self._mark(np.concatenate((goal[:3] + origin, goal[3:])))
         pixels = np.empty((self.rectangle.height, self.rectangle.width, 3), np.uint8)
         self.context.make_current()
         mujoco.mjr_render(self.rectangle, self.scene, self._drawn)
@@ -234,7 +238,8 @@ class Renderer:
         w, x, y, z = quat
         yaw = math.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
         forward, left = np.array([math.cos(yaw), math.sin(yaw)]), np.array([-math.sin(yaw), math.cos(yaw)])
-        tail = np.array([*pos[:2], (0.02 + 0.025 * i) * self._scale])
+        floor = self._ground(pos[0], pos[1])
+        tail = np.array([*pos[:2], floor + (0.02 + 0.025 * i) * self._scale])
         tip = tail + self._scale * np.array([*(velocity[0] * forward + velocity[1] * left), 0.0])
         self._arrow(tail, tip, (0.02 - 0.008 * i) * self._scale, colour)
 

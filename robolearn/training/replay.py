@@ -24,7 +24,7 @@ from robolearn.training.build import acting_robot, make_backend, make_robot, mak
 
 SCHEMA = 1
 SUFFIX = ".replay"
-KINDS = ("step", "push", "force", "params", "reset")
+KINDS = ("step", "push", "force", "place", "params", "reset")
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ import torch
 from robolearn import config
 from robolearn.config import registry
 from robolearn.config.run_config import Config, agents_of
-from robolearn.core.env import Diverged
-from robolearn.core.finite_check import NonFiniteTerm
+from robolearn.core.finite_check import Diverged, NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.recorder import Recorder
 from robolearn.core.shards import ONE, Shards

@@ -13,6 +13,7 @@ import torch
 
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import State, Tensor
+from robolearn.envs.terrain import Ground
 from robolearn.errors import ConfigError
 
 
@@ -202,6 +203,10 @@ class Context:
     """State of each environment that survives resets, by name, (N, ...) each; see `Task.per_env_state`."""
     hidden: frozenset[str] = frozenset()
     """Randomized parameters that the observation `physics` leaves out."""
+    terrain: Ground | None = None
+    """The surface of the terrain; None on flat ground."""
+    origin: Tensor | None = None
+    """(N, 3) the environments' origins on it, in the world [m]; None on flat ground."""
     shared: dict[Any, tuple[State, Tensor]] | None = field(default=None, init=False, repr=False)
     """Values of `once` functions of one State and this Context; Env provides the dictionary, a copy has none."""
 
@@ -218,8 +223,22 @@ class Context:
             **{name: getattr(self, name)[index] for name in fields},
             task_state={name: value[index] for name, value in self.task_state.items()},
             per_env_state={name: value[index] for name, value in self.per_env_state.items()},
+            origin=None if self.origin is None else self.origin[index],
         )
         return some if self.shared is None else some.sharing()
+
+    def ground(self, xy: Tensor) -> Tensor:
+        """Height (N, ...) of the ground [m] at places (N, ..., 2) [m], from the environments' origins as the positions
+        of a State are. It is exactly the surface that the simulator has; 0 on flat ground."""
+        if self.terrain is None or self.origin is None:
+            return torch.zeros_like(xy[..., 0])
+        return self.terrain.height(xy, self.origin)
+
+    def above_ground(self, pos: Tensor) -> Tensor:
+        """Height (N, ...) of positions (N, ..., 3) of a State above the ground under them [m]."""
+        if self.terrain is None:
+            return pos[..., 2]
+        return pos[..., 2] - self.ground(pos[..., :2])
 
     def sharing(self) -> Context:
         """This Context, in which the values of `once` functions are kept from now on."""

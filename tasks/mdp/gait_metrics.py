@@ -62,7 +62,7 @@ def follow(state: State, ctx: Context, resting: Tensor) -> dict[str, Tensor]:
         "foot_speed": robot.foot_lin_vel.square().sum(dim=-1),
         "last_foot_speed": past["foot_speed"],
         "air_time": past["air_time"] * lifted + ctx.dt * ~contact,
-        "swing_peak": torch.maximum(past["swing_peak"] * lifted, robot.foot_pos[:, :, 2]),
+        "swing_peak": torch.maximum(past["swing_peak"] * lifted, ctx.above_ground(robot.foot_pos)),
         "rest_time": rest_time,
         "anchor": anchor,
         "drift": (position - anchor).norm(dim=1),

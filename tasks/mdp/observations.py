@@ -30,13 +30,15 @@ Mirror = Literal[
     "feet",
     "foot_vectors",
     "vectors",
+    "permuted",
 ]
 """How an item changes under reflection across the robot's sagittal (x-z) plane.
 
 `same`: not at all; `negate`: all signs flip; `vector`: y flips; `pseudovector` (rotations): x and z flip; `command`
 (vx, vy, yaw rate): the last two flip; `pose` (a position, perhaps followed by a quaternion wxyz): y of the position, x
 and z of the quaternion flip; `joints`, `actuators`, `feet`: left and right swap, with the joints' signs;
-`foot_vectors`: feet swap and each foot's y flips; `vectors`: y of each of several vectors flips.
+`foot_vectors`: feet swap and each foot's y flips; `vectors`: y of each of several vectors flips;
+`permuted`: the columns of a sample change places as `Observation.order` says.
 `limited_joints` and `turning_joints` hold some of the joints; their mirror image is known only where they hold all
 joints or none.
 """
@@ -54,6 +56,8 @@ class Observation:
     """Unit and meaning of its columns."""
     history: int = 1
     """Number of samples in the observation, one a control step: this one and those before it, the oldest first."""
+    order: tuple[int, ...] = ()
+    """With the mirror `permuted`: for each column of a sample, which one its mirror image has there."""
 
 
 def projected_gravity(quat: Tensor) -> Tensor:
@@ -147,9 +151,9 @@ VOCABULARY: dict[str, Observation] = {
         ),
         # Privileged: known to the simulator only.
         Observation("base_lin_vel", lambda s, c: s.robot.base_lin_vel, "vector"),
-        Observation("base_height", lambda s, c: s.robot.base_pos[:, 2:], "same"),
+        Observation("base_height", lambda s, c: c.above_ground(s.robot.base_pos)[:, None], "same"),
         Observation("joint_torque", lambda s, c: s.robot.joint_torque / 50.0, "joints"),
-        Observation("foot_height", lambda s, c: s.robot.foot_pos[:, :, 2], "feet"),
+        Observation("foot_height", lambda s, c: c.above_ground(s.robot.foot_pos), "feet"),
         Observation("foot_lin_vel", lambda s, c: _foot_velocity(s).flatten(1), "foot_vectors"),
         Observation("foot_force", lambda s, c: s.robot.foot_force[:, :, 2] / 100.0, "feet"),
         Observation("physics", _params, "same"),

@@ -79,6 +79,8 @@ def sagittal(
             return joints
         if kind == "actuators":
             return actuators
+        if kind == "permuted":
+            return list(observation.order), [1.0] * width
         if kind == "feet":
             return feet, [1.0] * width
         if kind == "foot_vectors":

@@ -408,6 +408,10 @@ class Task:
         returned."""
         return ctx.per_env_state
 
+    def terrain_change(self, state: State, ctx: Context) -> Tensor:
+        """Change (N,) of the terrain's level should the episode end in this step: 1 harder, -1 easier, 0 as it is."""
+        return torch.zeros_like(ctx.episode_time)
+
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Joint targets (N, A) for actions (N, A): positions [rad, m] or forces [N, Nm], as the actuators take."""
         raise NotImplementedError(f"{type(self).__name__}.joint_targets")

@@ -43,7 +43,7 @@ def tilt(state: State, ctx: Context) -> Tensor:
 
 def height_error(state: State, ctx: Context) -> Tensor:
     """Squared distance of the base from its height in the home pose (N,) [m^2]."""
-    return (state.robot.base_pos[:, 2] - ctx.robot.spec.home_height).square()
+    return (ctx.above_ground(state.robot.base_pos) - ctx.robot.spec.home_height).square()
 
 
 def vertical_speed(state: State, ctx: Context) -> Tensor:
@@ -123,12 +123,12 @@ def fallen(
     height: Annotated[float, {"min": 0.0}],
     upright: Annotated[float, {"min": -1.0, "max": 1.0}],
 ) -> Tensor:
-    """Base lower than `height` [m], or its up axis' vertical part below `upright` (N,) bool."""
+    """Base lower than `height` above the ground [m], or its up axis' vertical part below `upright` (N,) bool."""
     down = base_gravity(state, ctx)[:, 2]
-    return (state.robot.base_pos[:, 2] < height) | (-down < upright)
+    return (ctx.above_ground(state.robot.base_pos) < height) | (-down < upright)
 
 
 @once
 def body_below_ground(state: State, ctx: Context) -> Tensor:
-    """Any selected body's origin under the floor (N,) bool: where only feet collide, the rest must not."""
-    return (state.robot.body_pos[:, :, 2] < 0.0).any(dim=1)
+    """Any selected body's origin under the ground (N,) bool: where only feet collide, the rest must not."""
+    return (ctx.above_ground(state.robot.body_pos) < 0.0).any(dim=1)

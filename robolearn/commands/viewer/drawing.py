@@ -34,6 +34,8 @@ PHONE = 2.4
 GRAVITY = 9.81
 STANDING_ARROW = 0.6
 """Length of the arrow of a force that carries the robot's weight [m], for a robot 1 m tall."""
+MOST_SAMPLES = 500_000
+"""Samples of a terrain beyond which only every second, third, ... is drawn: a browser takes 40 bytes for each."""
 SMALL = 0.05
 """Arrows shorter than this [m] are left out."""
 
@@ -57,6 +59,7 @@ class Drawing:
             for body in spec.worldbody.bodies:
                 if not list(body.joints):
                     body.mocap = True
+        _thin(spec)
         self.model = compiled(scene.robot, spec)
         self.data = mujoco.MjData(self.model)
         self._placing = Placing(scene, self.model)
@@ -119,6 +122,8 @@ class Drawing:
         self.place, self.quat, self.ahead = np.zeros(3), np.array([1.0, 0, 0, 0]), np.array([1.0, 0])
         """Of the robot that is shown, where it was last drawn: base position (3,) and orientation wxyz (4,), and the
         horizontal direction (2,) that it faces."""
+        self.floor = 0.0
+        """Height of the ground below the robot that is shown, as it is drawn [m]."""
         self.after: list[Callable[[], None]] = []
         """Called in each frame, after the robots were drawn."""
         self.frames = 0
@@ -154,6 +159,8 @@ class Drawing:
     @property
     def spots(self) -> np.ndarray:
         """(W, 3) where the origin of each world is drawn [m]."""
+        if self.env.scene.terrain is not None:
+            return np.zeros((self.count, 3))  # robots are where they are on the terrain
         columns = math.ceil(math.sqrt(self.count))
         row, column = np.divmod(np.arange(self.count), columns)
         places = np.stack((-row, column - (columns - 1) / 2, np.zeros(self.count)), axis=1)
@@ -171,6 +178,8 @@ class Drawing:
         anchor = np.zeros(3)
         if self.follow:
             anchor[:2] = xpos[self.world, self.base, :2] + self.spots[self.world, :2]
+            if state.origin is not None:
+                anchor[2] = float(state.origin[self.world, 2])
         move = self.spots - anchor
         if self.in_place:
             move[:, :2] -= xpos[:, self.base, :2] - xpos[self.world, self.base, :2]
@@ -188,7 +197,10 @@ class Drawing:
             self.scene.fixed_bodies_frame.position = -anchor
             if self._scenery is not None:
                 self._scenery.batched_positions = move.astype(np.float32)
-            self._draw_arrows(state, xpos, move)
+            # The State's positions are relative to the origins of a terrain.
+            origins = 0.0 if state.origin is None else _numbers(state.origin)
+            self.floor = float(self._below(state, move + origins)[self.world])
+            self._draw_arrows(state, xpos, move, move + origins)
             for work in self.after:
                 work()
         self.frames += 1
@@ -196,8 +208,7 @@ class Drawing:
     def _add_scenery(self) -> Any:
         """A copy for each robot of what its file has in the world itself, such as the rail of a cart; None without any.
         mjviser, which would draw it once, finds it transparent."""
-        model, kinds = self.model, mujoco.mjtGeom
-        ground = np.isin(model.geom_type, (int(kinds.mjGEOM_PLANE), int(kinds.mjGEOM_HFIELD)))
+        model, ground = self.model, _is_ground(self.model)
         seen = (model.geom_rgba[:, 3] > 0) & (model.geom_group < 3)
         found = np.flatnonzero((model.geom_bodyid == 0) & ~ground & seen).tolist()
         if not found:
@@ -209,7 +220,8 @@ class Drawing:
             "/scenery", mesh, batched_wxyzs=turned, batched_positions=self.spots, lod="off"
         )
 
-    def _draw_arrows(self, state: State, xpos: np.ndarray, move: np.ndarray) -> None:
+    def _draw_arrows(self, state: State, xpos: np.ndarray, move: np.ndarray, shift: np.ndarray) -> None:
+        """Draw arrows and goals. Of each world, bodies are moved by `move`, places in the State by `shift`, (W, 3)."""
         worlds = [self.world] if self.alone else list(range(self.count))
         rows = [world * self.agents + k for world in worlds for k in range(self.agents)]
         arrows: dict[str, np.ndarray] = {}
@@ -218,11 +230,11 @@ class Drawing:
         goals = self.env.task.goal(state, self.env.ctx) if self.commands else None
         self.goals.visible = goals is not None
         if self.commands and isinstance(own, VelocityCommands):
-            arrows |= self._velocities(state, rows, move.repeat(self.agents, axis=0))
+            arrows |= self._velocities(state, rows, shift.repeat(self.agents, axis=0))
         if goals is not None:
-            self._draw_goals(goals, rows, move.repeat(self.agents, axis=0))
+            self._draw_goals(goals, rows, shift.repeat(self.agents, axis=0))
         if self.forces and self.has_contacts:
-            arrows["force"] = self._forces(state, xpos, worlds, move)
+            arrows["force"] = self._forces(state, xpos, worlds, move, shift)
         for name, handle in self.arrows.items():
             points = arrows.get(name, np.zeros((0, 2, 3)))
             points = points[np.linalg.norm(points[:, 1] - points[:, 0], axis=1) > SMALL * self.size]
@@ -230,7 +242,7 @@ class Drawing:
                 handle.points = points.astype(np.float32)
             handle.visible = bool(len(points))
 
-    def _velocities(self, state: State, rows: list[int], move: np.ndarray) -> dict[str, np.ndarray]:
+    def _velocities(self, state: State, rows: list[int], shift: np.ndarray) -> dict[str, np.ndarray]:
         """Arrows (n, 2, 3) on the floor: the commanded and the actual velocity, 1 m long for 1 m/s."""
         robot = state.robot
         ahead = _numbers(forward_axis(robot.base_quat))
@@ -239,29 +251,39 @@ class Drawing:
         actual = _numbers(robot.base_lin_vel[:, :2])
         # Smoothed: the sway of each step would make it unreadable.
         self._smooth = actual if self._smooth is None else self._smooth + 0.15 * (actual - self._smooth)
-        tails = _numbers(robot.base_pos) + move
+        tails = _numbers(robot.base_pos) + shift
+        below = self._below(state, shift).repeat(self.agents)
         out = {}
         commanded = _numbers(self.env.ctx.command)[:, :2]
         for name, wanted in (("command", commanded), ("actual", self._smooth)):
-            tails[:, 2] = FLOOR[name]
+            tails[:, 2] = below + FLOOR[name]
             tips = tails.copy()
             tips[:, :2] += wanted[:, :1] * ahead + wanted[:, 1:2] * left
             out[name] = np.stack((tails, tips), axis=1)[rows]
         return out
 
-    def _draw_goals(self, goals: Tensor, rows: list[int], move: np.ndarray) -> None:
+    def _below(self, state: State, shift: np.ndarray) -> np.ndarray:
+        """(N,) height of the ground below each robot, as it is drawn [m]; (W,) zeros on flat ground."""
+        ctx = self.env.ctx
+        if ctx.terrain is None:
+            return np.zeros(self.count)
+        return _numbers(ctx.ground(state.robot.base_pos[:, :2])) + shift[:, 2]
+
+    def _draw_goals(self, goals: Tensor, rows: list[int], shift: np.ndarray) -> None:
         place, quat = _numbers(goals[:, :3]), _numbers(goals[:, 3:])
         if not quat.shape[1]:
             quat = np.tile([1.0, 0.0, 0.0, 0.0], (len(place), 1))
-        self.goals.batched_positions = (place + move)[rows].astype(np.float32)
+        self.goals.batched_positions = (place + shift)[rows].astype(np.float32)
         self.goals.batched_wxyzs = quat[rows].astype(np.float32)
 
-    def _forces(self, state: State, xpos: np.ndarray, worlds: list[int], move: np.ndarray) -> np.ndarray:
+    def _forces(
+        self, state: State, xpos: np.ndarray, worlds: list[int], move: np.ndarray, shift: np.ndarray
+    ) -> np.ndarray:
         """Arrows (n, 2, 3) of the State's contact forces, at feet and at the bodies that the scene asks for."""
         places, forces = [], []
         for entity in state.entities.values():
             if entity.foot_force.shape[1]:
-                places.append(_numbers(entity.foot_pos)[:: self.agents])
+                places.append(_numbers(entity.foot_pos)[:: self.agents] + (shift - move)[:, None])
                 forces.append(_numbers(entity.foot_force)[:: self.agents])
         for (name, label), bodies in self._touched.items():
             others = [i for i, body in enumerate(bodies) if body not in self._feet]
@@ -283,7 +305,7 @@ class Drawing:
         mujoco.mj_camlight(self.model, data)
         camera = self.model.camera("track").id
         eye, forward = data.cam_xpos[camera].copy(), -data.cam_xmat[camera].reshape(3, 3)[:, 2]
-        solid = self.model.geom_type != mujoco.mjtGeom.mjGEOM_PLANE
+        solid = ~_is_ground(self.model)
         low = (data.geom_xpos - self.model.geom_rbound[:, None])[solid].min(axis=0)
         high = (data.geom_xpos + self.model.geom_rbound[:, None])[solid].max(axis=0)
         center = (low + high) / 2
@@ -295,6 +317,34 @@ class Drawing:
             "size": float(min(2.0, max(0.3, (high - low).max()))),
             "extent": float((high - low)[:2].max()),
         }
+
+
+def _thin(spec: mujoco.MjSpec) -> None:
+    """Leave out samples of a terrain that has too many to be drawn."""
+    for field in spec.hfields:
+        rows, columns = field.nrow, field.ncol
+        step = math.ceil(math.sqrt(rows * columns / MOST_SAMPLES))
+        if step == 1:
+            continue
+        heights = np.reshape(field.userdata, (rows, columns))[::step, ::step]
+        left_out = (columns - 1) % step, (rows - 1) % step
+        reach = [
+            r * (1 - out / (n - 1)) for r, out, n in zip(field.size, left_out, (columns, rows), strict=False)
+        ]
+        floor = spec.geom("floor")
+        floor.pos = floor.pos - np.array([field.size[0] - reach[0], field.size[1] - reach[1], 0.0])
+        # MuJoCo scales heights to the range 0 to 1: of those that are left it may be smaller.
+        low, span = float(heights.min()), float(np.ptp(heights)) or 1.0
+        floor.pos[2] += low * field.size[2]
+        field.size = [*reach, span * field.size[2], field.size[3]]
+        field.nrow, field.ncol = heights.shape
+        field.userdata = heights.flatten()
+
+
+def _is_ground(model: mujoco.MjModel) -> np.ndarray:
+    """(G,) bool: the geoms that are floors or terrains."""
+    kinds = mujoco.mjtGeom
+    return np.isin(model.geom_type, (int(kinds.mjGEOM_PLANE), int(kinds.mjGEOM_HFIELD)))
 
 
 def _numbers(values: Tensor) -> np.ndarray:

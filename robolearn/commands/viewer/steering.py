@@ -199,7 +199,7 @@ class Knob:
         ray = aim - eye
         if ray[2] > -1e-3 * float(np.linalg.norm(ray)):
             return  # above the horizon
-        hit = eye + ray * (self.height - eye[2]) / ray[2]
+        hit = eye + ray * (self.drawing.floor + self.height - eye[2]) / ray[2]
         offset = (hit - self.drawing.place)[:2]
         ahead = self.drawing.ahead
         set_({0: float(offset @ ahead), 1: float(ahead[0] * offset[1] - ahead[1] * offset[0])})
@@ -208,7 +208,7 @@ class Knob:
         forward, sideways = self.env.ctx.command[self.drawing.shown, :2].tolist()
         ahead = self.drawing.ahead
         tip = self.drawing.place[:2] + forward * ahead + sideways * np.array([-ahead[1], ahead[0]])
-        self.ball.position = np.array([*tip, self.height])
+        self.ball.position = np.array([*tip, self.drawing.floor + self.height])
         self.ball.visible = self.drawing.commands
 
 

@@ -91,7 +91,7 @@ class Signals:
             columns["down"] = down.sum(dim=1)
             sliding = robot.foot_lin_vel[:, :, :2].norm(dim=-1)
             columns["foot_slide"] = torch.where(down > 0, sliding, 0.0).sum(dim=1)
-            columns["penetration"] = (-robot.foot_pos[:, :, 2]).clamp(min=0).sum(dim=1)
+            columns["penetration"] = (-ctx.above_ground(robot.foot_pos)).clamp(min=0).sum(dim=1)
             columns["impact"] = robot.foot_force.square().sum(dim=(1, 2))
         if self._free:
             columns["spin"] = robot.base_ang_vel.square().sum(dim=1)
