@@ -405,11 +405,9 @@ def test_a_step_never_waits_for_a_gpu_with_everything_on(make_env):
     env = make_env(CartpoleBalance(**EVERYTHING, episode_length_s=0.1), 4)
     env.read_at_once = env._finite.at_once = False
     env.step(torch.ones(4, 1))
-    observing, state = env._observing, env.state
     with no_host_sync():
-        observing.draw(state, env.random)
-        samples = observing.samples(env.backend.state, state.episode.sensor_errors, env.ctx)
-        observing.arriving(state, samples)
+        for part in env._parts:
+            part()
 
 
 def test_agents_of_a_world_have_sensors_of_their_own():
