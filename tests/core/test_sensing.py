@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -26,7 +25,6 @@ from tests.no_sync import no_host_sync
 from tests.toy import DT, Home, toy_env
 
 CPU = torch.device("cpu")
-Make = Callable[..., Env]
 
 EVERYTHING: dict[str, Any] = {
     "noise": {"joint_pos_rel": 0.01, "joint_vel_rel": 0.1},
