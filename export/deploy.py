@@ -33,6 +33,8 @@ from robolearn.runtime.main import RUNTIMES
 from robolearn.runtime.measure import statistics, ticks
 from robolearn.runtime.robot import Runtime
 from robolearn.runtime.signature import require_signed
+from robolearn.tasks.mdp.sensing import SENSOR_ERRORS
+from robolearn.tasks.mdp.task import Task
 from robolearn.training.build import build_external, make_env, make_learner_env
 from robolearn.training.runs import load_config
 from robolearn.training.train import set_threads
@@ -233,6 +235,8 @@ def deploy(
         f"{run.task_name}{where} in real time: {len(result.took)} control steps at {bundle.rate:g} Hz "
         f"with {name}, seed {run.seed}"
     )
+    if not external and (said := simulated(run.task)):
+        print(f"  {'simulated':<19} {said}")
     rows: dict[str, Any] = {
         "sensors to targets": statistics(result.took),
         "start delay": statistics(result.late),
@@ -256,6 +260,15 @@ def deploy(
         )
         return OVER_BUDGET
     return FELL if result.falls and not external else OK
+
+
+def simulated(task: Task) -> str:
+    """What sensors and messages do in the simulation of a task, on one line; empty where they are perfect."""
+    sensing, randomize = task.sensing.items(), task.randomize
+    parts = [f"{name} {what} {value}" for name, each in sensing for what, value in each.stated().items()]
+    parts += [f"{name} {randomize[name]}" for name in SENSOR_ERRORS if name in randomize]
+    parts += [f"packet loss {task.packet_loss:g}"] * (task.packet_loss > 0)
+    return "; ".join(parts).replace("(", "[").replace(")", "]")
 
 
 def _count(terminated: int) -> str:

@@ -4,6 +4,7 @@ A field's `metadata` may narrow its values: `min`, `max` (inclusive) and `above`
 each number of a list; `pattern` (described by `form`) must match a text; `keys` are more valid keys of a dictionary,
 and `open` allows any key, or, as text, those that match this pattern. Of a dictionary, `names` is the method that lists
 keys of the instance, `head` the key of a value that is given alone, and `of` an example of values that have fields.
+`neutral` says that the default does nothing, as if there were no such setting.
 """
 
 from __future__ import annotations
@@ -437,6 +438,7 @@ def missing_key(text: str, dotted: str, known: Iterable[str]) -> str:
     there = f"{quote(text)}: there is no {quote(dotted)}"
     last = dotted.rpartition(".")[2]
     elsewhere = [path for path in known if path.rpartition(".")[2] == last]
+    elsewhere.sort(key=lambda path: -len(set(path.split(".")) & set(dotted.split("."))))
     if elsewhere:
         return f"{there}: did you mean {' or '.join(elsewhere[:3])}?"
     parent = dotted.rpartition(".")[0]

@@ -12,6 +12,7 @@ from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.sensing import POLICY, Sensing
+from robolearn.tasks.mdp.sensors import AGENT
 
 Late = tuple[tuple[int, int], float]
 """Range of the delay [control steps], and probability of a drop-out."""
@@ -26,7 +27,8 @@ def resolved(
     """`Task.sensing` by item: that of `policy` for each item that is computed from sensors alone and not named."""
     out = {name: each for name, each in sensing.items() if name != POLICY}
     if POLICY in sensing:
-        measured = [i.name for i, _ in items if sources[i.name] and sources[i.name] <= set(sensors)]
+        known = set(sensors) - {AGENT.name}  # a robot knows which one it is
+        measured = [i.name for i, _ in items if sources[i.name] and sources[i.name] <= known]
         out = {**dict.fromkeys(measured, sensing[POLICY]), **out}
     return out
 

@@ -453,6 +453,11 @@ def test_settings_that_a_run_of_an_earlier_version_does_not_have_count_as_change
     assert config.resume_changes(words, config.resolve(words)) == []
     saved = yaml_file.read(tmp_path / config.FILE_NAME)
     del saved["task"]["step_width"], saved["learner"]["skip_events"]
+    del (
+        saved["task"]["packet_loss"],
+        saved["task"]["sensing"],
+        saved["task"]["history"],
+    )  # which do nothing by default
     (tmp_path / config.FILE_NAME).write_text(yaml.safe_dump(saved))
     assert config.resume_changes(words, config.resolve(words)) == ["task.step_width", "learner.skip_events"]
     saved["task"]["rewards"]["stepping"] = -30.0  # a term that had no parameters

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -26,7 +25,6 @@ from tests.no_sync import no_host_sync
 from tests.toy import DT, Home, toy_env
 
 CPU = torch.device("cpu")
-Make = Callable[..., Env]
 
 EVERYTHING: dict[str, Any] = {
     "noise": {"joint_pos_rel": 0.01, "joint_vel_rel": 0.1},
@@ -405,11 +403,9 @@ def test_a_step_never_waits_for_a_gpu_with_everything_on(make_env):
     env = make_env(CartpoleBalance(**EVERYTHING, episode_length_s=0.1), 4)
     env.read_at_once = env._finite.at_once = False
     env.step(torch.ones(4, 1))
-    observing, state = env._observing, env.state
     with no_host_sync():
-        observing.draw(state, env.random)
-        samples = observing.samples(env.backend.state, state.episode.sensor_errors, env.ctx)
-        observing.arriving(state, samples)
+        for part in env._parts:
+            part()
 
 
 def test_agents_of_a_world_have_sensors_of_their_own():

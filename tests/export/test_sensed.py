@@ -129,6 +129,17 @@ def test_the_closed_loop_refuses_readings_that_are_not_those_of_the_observations
     assert refusal.value.code == NOT_THE_SAME
 
 
+def test_deploy_prints_what_it_simulates_and_takes_other_values(
+    bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--seconds", "0.2", "--max-missed", "1", "task.packet_loss=0.5"]
+    assert main(["deploy", str(bundle.folder), *words]) in (0, 1)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  simulated")]
+    assert "joint_pos_rel delay [1, 3]" in line
+    assert line.endswith("encoder_bias [-0.02, 0.02]; packet loss 0.5")
+    assert "slow" not in line
+
+
 @pytest.fixture
 def driven(bundle: Bundle) -> Iterator[Env]:
     env = make_env(config_of(bundle.folder, ["seed=7"]), num_envs=4)

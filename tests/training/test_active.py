@@ -50,6 +50,25 @@ def test_every_part_of_a_task_is_listed_with_its_numbers():
     assert found["observations"]["policy"].startswith("base_ang_vel, projected_gravity")
 
 
+def test_what_happens_to_observations_and_actions_on_their_way_is_listed():
+    found = rows(
+        "task=cartpole_balance",
+        "task.history=5",
+        "task.sensing.joint_pos_rel={slow: [0.1, 2], bias: [-0.2, 0.2], delay: [0, 3], dropout: 0.25}",
+        "task.sensing.policy={}",
+        "task.packet_loss=0.1",
+        "task.randomize.encoder_bias=[-0.1,0.1]",
+    )
+    assert found["sensing"] == {
+        "joint_pos_rel": "slow [0.1, 2], bias [-0.2, 0.2], delay [0, 3], dropout 0.25",
+        "policy": "off",
+    }
+    assert found["delays"] == {"action": "off", "observation": "off", "packet loss": "0.1"}
+    assert found["randomize"] == {"encoder_bias": "[-0.1, 0.1]"}
+    assert found["observations"]["policy"] == "joint_pos_rel (5 samples), joint_vel_rel (5 samples)"
+    assert "sensing" not in rows("task=cartpole_balance")
+
+
 def test_a_reward_of_weight_0_a_termination_and_pushes_that_are_switched_off_are_off():
     words = ["task.rewards.posture=0", "task.terminations.fallen=false", "task.pushes.speed=[0,0]"]
     words += ["task.pushes.box=[0,0,0]", "task.pushes.turn=[0,0,0]"]
