@@ -76,6 +76,7 @@ def test_a_run_resumes_to_the_same_bits(tmp_path, monkeypatch, capsys):
     assert_equal(*ended)
 
 
+@pytest.mark.slow
 def test_a_shac_run_learns_through_motors_and_resumes_to_the_same_bits(tmp_path, monkeypatch, capsys):
     pytest.importorskip("warp")
     monkeypatch.chdir(tmp_path)
