@@ -56,7 +56,7 @@ class Capabilities:
     """Names that `set_params` accepts; see `PARAMETERS`."""
     features: frozenset[str] = frozenset()
     """What it can simulate besides one robot on the ground; see `FEATURES`."""
-    drawn: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    drawn: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     """Ranges of parameters that every episode draws, unless `task.randomize` has other ones."""
 
 

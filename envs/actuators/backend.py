@@ -74,7 +74,10 @@ class MotorBackend:
         ]  # in the order of the model's actuators
         for name, parameter in named.items():
             chosen = [outer[i] for i in parameter.ids.tolist()] if parameter.field in FACTORS else []
-            if name in scene.params and (not chosen or any(not a.outside for _, a in chosen)):
+            # The force actuators below have no gains; all else of them is theirs too.
+            if name in scene.params and (
+                parameter.field != "gain_scale" or any(not a.outside for _, a in chosen)
+            ):
                 kept.append(name)
             if any(a.outside for _, a in chosen):
                 self._own[name] = {

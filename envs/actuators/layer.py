@@ -229,7 +229,8 @@ class _Curves:
         """Torque (N, A) within the curve at these speeds (N, A)."""
         along = torch.where(torque < 0, -vel, vel).clamp(min=0.0)[..., None]
         most = self._standstill + (self._turns * (along - self._speeds).clamp(min=0.0)).sum(-1)
-        most = (most * factor).clamp(min=0.0)
+        # A copy: autograd keeps it for the backward pass, and the next reset writes the factors in place.
+        most = (most * factor.clone()).clamp(min=0.0)
         return torch.where(self._has, torque.clamp(-most, most), torque)
 
 

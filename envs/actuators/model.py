@@ -82,6 +82,18 @@ class MotorModel:
         return out | {key: getattr(self, key) for key in plain if getattr(self, key)}
 
 
+def by_model(motors: Iterable[tuple[str, MotorModel | None]]) -> dict[str, list[str]]:
+    """The joints of motors with a model, by that model in words."""
+    found: dict[str, list[str]] = {}
+    for joint, motor in motors:
+        if motor is not None:
+            keys = motor.stated()
+            name = keys.pop("model")
+            text = ", ".join(f"{key} {value}" for key, value in keys.items())
+            found.setdefault(f"{name} ({text})" if text else name, []).append(joint)
+    return found
+
+
 class Reader(Protocol):
     """What reads a robot.yaml: values of one type, and one-line errors that name the file."""
 

@@ -27,6 +27,8 @@ HISTORY, INTERVAL = "robolearn.history", "robolearn.interval"
 """Names in the metadata of an ONNX file."""
 LARGEST = 4_000_000
 """Most weights of a motor's network."""
+WIDEST = 4096
+"""Most values that a constant is added to or multiplied with."""
 ALIGNED = 16
 """Rows and widths are padded to a multiple of this: the rounding of a matrix product depends on the kernel, which the
 library chooses by the shape, and an environment must have the same bits among others and alone."""
@@ -106,7 +108,7 @@ class Chain:
                 value = onnx.numpy_helper.to_array(settings["value"])
                 constants[node.output[0]] = self._numbers(node.output[0], value)
                 continue
-            if node.op_type not in OPS:
+            if node.op_type not in OPS or node.domain not in ("", "ai.onnx"):
                 self.fail(
                     f"has the operator {node.op_type}, which a motor's network may not (valid: {listing(OPS)})"
                 )
@@ -146,6 +148,8 @@ class Chain:
             return
         constant = operands[1] if first else operands[0]
         assert constant is not None
+        if constant.size > WIDEST:
+            self.fail(f"has a {op} with {constant.size} numbers; a motor's network has {WIDEST} at most")
         width = self._width(constant)
         value = self._row(op, constant, width)
         scale, shift = np.ones(width), np.zeros(width)

@@ -95,6 +95,7 @@ def robot(
 def describe(made: Robot, inertia: Mapping[str, float]) -> str:
     """A robot as text: its parts, then a line a joint."""
     from robolearn.envs import mjcf
+    from robolearn.envs.actuators.model import by_model
 
     model = mjcf.build_model(made)
     pairs = made.mirror.pairs if made.mirror else []
@@ -149,7 +150,10 @@ def describe(made: Robot, inertia: Mapping[str, float]) -> str:
         [
             *lines,
             "Hz, damping: natural frequency and damping ratio of servo and joint with the inertia they move at home",
-            *_motors(made),
+            *(
+                f"motors     {model}: {listing(joints, 8)}"
+                for model, joints in by_model((a.joint, a.motor) for a in made.actuators).items()
+            ),
             "",
         ]
     )
@@ -161,19 +165,6 @@ def _flips(made: Robot) -> list[str]:
         return []
     names = dict.fromkeys(made.mirror.base(joint) for joint in made.joints if made.mirror.flips(joint))
     return [f"           change sign: {listing(names, 12) if names else 'none'}"]
-
-
-def _motors(made: Robot) -> list[str]:
-    """A line for each model of motors, with the joints that have it."""
-    found: dict[str, list[str]] = {}
-    for actuator in made.actuators:
-        if actuator.motor is not None:
-            keys = actuator.motor.stated()
-            text = ", ".join(f"{key} {value}" for key, value in keys.items() if key != "model")
-            found.setdefault(f"{keys['model']} ({text})" if text else keys["model"], []).append(
-                actuator.joint
-            )
-    return [f"motors     {text}: {listing(joints, 8)}" for text, joints in found.items()]
 
 
 def stated(made: Robot) -> str:

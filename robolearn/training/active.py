@@ -13,7 +13,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from robolearn.envs.scene import Object, Scene
+from robolearn.envs.actuators.model import by_model
+from robolearn.envs.scene import ROBOT, Object, Scene
+from robolearn.errors import listing
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.randomization import Randomized
 from robolearn.tasks.mdp.stated import Level, StatedTerm
@@ -39,6 +41,8 @@ def active(task: Any, columns: Columns | None = None, scene: Scene | None = None
     if not isinstance(task, Task):
         return {}
     sections = {} if scene is None or _plain(scene) else {"scene": _scene(scene)}
+    if scene is not None and (motors := _motors(scene)):
+        sections["motors"] = motors
     sections |= {
         "observations": [_group(task, group, columns) for group in task.observations],
         "rewards": [_reward(task, name) for name in task.rewards],
@@ -59,6 +63,17 @@ def active(task: Any, columns: Columns | None = None, scene: Scene | None = None
         + [("packet loss", _value(task.packet_loss))] * bool(task.packet_loss),
     }
     return {title: rows or [("none", "")] for title, rows in sections.items()}
+
+
+def _motors(scene: Scene) -> list[tuple[str, str]]:
+    """The joints with a model of their motors, and that model."""
+    rows = []
+    for entity, robot in scene.robots.items():
+        for model, joints in by_model((a.joint, a.motor) for a in robot.actuators).items():
+            rows.append(
+                (listing([joint if entity == ROBOT else f"{entity}/{joint}" for joint in joints], 4), model)
+            )
+    return rows
 
 
 def _plain(scene: Scene) -> bool:

@@ -76,6 +76,25 @@ def test_a_run_resumes_to_the_same_bits(tmp_path, monkeypatch, capsys):
     assert_equal(*ended)
 
 
+@pytest.mark.slow
+def test_a_shac_run_learns_through_motors_and_resumes_to_the_same_bits(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("warp")
+    monkeypatch.chdir(tmp_path)
+    curve = "model: dc, curve: [[0, 60], [3, 30], [9, 0]]"
+    motor = f"robot.actuators.drive={{{curve}, delay: [0.2, 1.2], lag: 0.02}}"
+    small = ["num_envs=6", "torch_threads=1", "checkpoint_interval=2", "learner.num_steps=8"]
+    run = ["train", "task=cartpole_swingup", "learner=shac", "device=cpu", motor, *small]
+    run += ["learner.critic_epochs=2", "learner.decay_iterations=4", "task.episode_length_s=0.1"]
+    assert main([*run, "max_iterations=4", "output=whole"]) == 0
+    assert main([*run, "max_iterations=2", "output=run"]) == 0
+    assert main(["train", "resume=run", "max_iterations=4"]) == 0
+    assert "resumed at iteration 2, exactly" in capsys.readouterr().out
+    ended = [torch.load(Path(name) / "latest.pt", weights_only=True) for name in ("whole", "run")]
+    for content in ended:
+        content["infos"].pop("seconds")
+    assert_equal(*ended)
+
+
 def test_a_replay_of_one_environment_repeats_its_bits(tmp_path):
     run = config.resolve(["task=hopper_run", *MOTORS])
     env = build_env(run, 6)

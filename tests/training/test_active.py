@@ -131,3 +131,13 @@ def test_the_table_is_printed_above_the_panel_on_a_terminal_alone(width: int):
     text = io.StringIO()
     Console(file=text, width=width).print(table(sections))
     assert max(len(line) for line in text.getvalue().splitlines()) <= width
+
+
+def test_the_models_of_motors_are_listed():
+    from robolearn.training.build import scene_of
+
+    run = config.resolve(["task=hopper_run", "robot.actuators={*:{model:explicit,delay:0.5}}"])
+    rows = dict(active(run.task, scene=scene_of(run))["motors"])
+    assert rows == {"hip, knee, ankle": "explicit (delay 0.5)"}
+    plain = config.resolve(["task=hopper_run"])
+    assert "motors" not in active(plain.task, scene=scene_of(plain))

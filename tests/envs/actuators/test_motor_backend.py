@@ -242,7 +242,7 @@ def test_a_simulator_by_itself_refuses_motors_outside_of_it(tmp_path):
 
 
 @pytest.mark.skipif("differentiable" not in INSTALLED, reason="Warp is not installed")
-@pytest.mark.parametrize("engine", ["own", "newton"])
+@pytest.mark.parametrize("engine", ["own", pytest.param("newton", marks=pytest.mark.slow)])
 def test_gradients_through_motors_are_those_of_finite_differences(tmp_path, engine):
     if engine == "newton":
         pytest.importorskip("newton")

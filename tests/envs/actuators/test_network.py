@@ -145,6 +145,19 @@ def test_what_a_motor_may_not_be_is_refused_by_name(tmp_path):
         2,
     )
     refused(path, "Add", "chain")
+    own = helper.make_node("Tanh", ["a"], ["y"], domain="some.one")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["a"]), own],
+        "motor",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 1])],
+        [numpy_helper.from_array(np.ones((2, 1), np.float32), "w")],
+    )
+    onnx.save(helper.make_model(graph), str(path))
+    refused(path, "Tanh")
+    wide = [helper.make_node("Mul", ["x", "s"], ["a"]), helper.make_node("MatMul", ["a", "w"], ["y"])]
+    write(path, wide, {"s": np.ones(100_000), "w": np.ones((100_000, 1))}, 100_000)
+    refused(path, "Mul", "100000")
     write(path, [helper.make_node("Tanh", ["x"], ["y"])], {}, 1)
     refused(path, "no network")
     write(path, [helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": np.ones((2, 3))}, 2)
