@@ -62,7 +62,7 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
     spec = _checked_bodies(scene.whole)
     light = scene.collisions == "light"
     if light:
-        lighten(spec, scene.whole)
+        lighten(spec, scene.whole, scene.terrain is not None)
     for name, robot in scene.robots.items():
         if name != scene.first and name not in scene.parts:
             place, frame = scene.place(name), spec.worldbody.add_frame()
@@ -70,7 +70,7 @@ def build_spec(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fals
                 frame.pos, frame.quat = place.position, place.quat
             other = _checked_bodies(robot)
             if light:
-                lighten(other, robot)
+                lighten(other, robot, scene.terrain is not None)
             _take_options(other, spec)
             spec.attach(other, prefix=scene.prefix(name), frame=frame)
     for name, thing in scene.objects.items():  # after the robots, with whose geoms they collide
