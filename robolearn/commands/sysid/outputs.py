@@ -43,13 +43,12 @@ def as_json(result: Result) -> dict[str, Any]:
             "value": one.values,
         }
         if one.reason:
-            return found | {"reason": one.reason}
+            found["reason"] = one.reason
         return found | {
             "low": one.low,
             "high": one.high,
             "half_width_95": one.half,
             "at_bound": one.at_bound,
-            "given": list(one.given),
         }
 
     return {
@@ -78,7 +77,9 @@ def as_json(result: Result) -> dict[str, Any]:
 def identified(result: Result) -> tuple[Robot, dict[str, dict[str, float]]]:
     """The robot with the identified gains and armatures, and the other values by field and joint or body."""
     found: dict[str, dict[str, float]] = {field: {} for field in FIELDS}
-    for one in result.told:
+    for one in result.estimates:
+        if not one.half:
+            continue  # nothing moved
         for target, value in zip(one.unknown.targets, one.values, strict=True):
             found[one.unknown.field][target] = value
 

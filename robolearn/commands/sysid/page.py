@@ -35,9 +35,9 @@ def page(result: Result) -> Page:
     """The page of an identification."""
     robot = result.robot
     logs = listing([s.log.name for s in result.problem.sequences], 6)
-    notes = [Cell(f"{one.unknown.name} is left out: {one.reason}", NOTED) for one in result.untold[:8]]
+    notes = [Cell(f"{one.unknown.name} is not told: {one.reason}", NOTED) for one in result.untold[:8]]
     if len(result.untold) > 8:
-        notes.append(Cell(f"{len(result.untold) - 8} more parameters are left out, see the table", NOTED))
+        notes.append(Cell(f"{len(result.untold) - 8} more parameters are not told, see the table", NOTED))
     if not result.passed:
         notes.insert(0, Cell(f"The held-out part is not met: {result.problem_text}", BAD))
     sections = [_parameters(result), _errors(result)]
@@ -58,21 +58,22 @@ def _parameters(result: Result) -> Section:
         name, unit = one.unknown.name, one.unit
         nominal = f"{one.unknown.nominal[0]:.4g}"
         if one.reason:
-            rows.append([name, Cell("left out", NOTED), "", nominal, unit, one.reason])
+            rows.append(
+                [name, Cell("not told", NOTED), f"kept at {one.value:.4g}", nominal, unit, one.reason]
+            )
             continue
         said = ["at its bound"] * one.at_bound
-        if one.given:
-            said.append(f"given the nominal {listing(one.given, 4)}")
         rows.append(
             [name, f"{one.value:.4g}", f"{one.low:.4g} to {one.high:.4g}", nominal, unit, "; ".join(said)]
         )
-    facts = [("identified", str(len(result.told))), ("left out", str(len(result.untold)))]
+    facts = [("identified", str(len(result.told))), ("not told", str(len(result.untold)))]
     if result.held_text:
         facts.append(("held-out check", "passed" if result.passed else "failed"))
     blocks: list[Any] = [
         Facts(facts, big=True),
         Table(["parameter", "value", "95 % interval", "nominal", "unit", "remark"], rows,
-              "Intervals hold if the robot is like the model; a value given a nominal one is as true as that."),
+              "Intervals hold if the robot is like the model. They include what is not known of the parameters that "
+              "the logs cannot tell, which stay near their nominal values."),
     ]  # fmt: skip
     if result.clocks:
         text = ", ".join(f"{name} {share:.2f}" for name, share in result.clocks.items())

@@ -61,7 +61,7 @@ def run(
     result = solve.identify(made, recorded, items, share, timestep, print)
     print("\n".join(table(result)))
     for one in result.untold:
-        print(f"left out  {one.unknown.name} = {one.value:.4g} {one.unit} (nominal): {one.reason}")
+        print(f"not told  {one.unknown.name} (kept at {one.value:.3g} {one.unit}): {one.reason}")
     if strict and result.untold:
         raise ConfigError(
             f"the logs cannot tell {listing([one.unknown.name for one in result.untold], 8)}; with --strict nothing "
@@ -88,8 +88,6 @@ def table(result: solve.Result) -> list[str]:
     rows = [("parameter", "value", "95 % interval", "nominal", "unit", "")]
     for one in result.told:
         notes = ["at its bound"] if one.at_bound else []
-        if one.given:
-            notes.append(f"given the nominal {listing(one.given, 3)}")
         rows.append((one.unknown.name, f"{one.value:.4g}", f"{one.low:.4g} to {one.high:.4g}",
                      f"{one.unknown.nominal[0]:.4g}", one.unit, "; ".join(notes)))  # fmt: skip
     widths = [max(len(row[k]) for row in rows) for k in range(5)]

@@ -10,8 +10,9 @@ of its 95 % interval, Z times its standard deviation, is at most WIDEST of its s
 - it cannot be told apart from others, if only their being unknown makes it so: those that must change by a fifth of
   their scale or more when it changes by its whole scale.
 
-The widest is left out at its nominal value, one at a time, and the rest looked at again. Estimates that depend on that
-value are then conditional on it, and say so.
+The widest is taken to be what the robot's file says, to within a prior of its own, and the rest looked at again, one at
+a time. It stays in the solution with that prior: what is not known of it widens the intervals of the others, where to
+hold it at a nominal value would make them wrong and narrow.
 """
 
 from __future__ import annotations
@@ -43,45 +44,35 @@ class Untold:
     """The parameters that it cannot be told apart from; empty: it has no effect."""
 
 
-def untold(jacobian: np.ndarray, ranks: Sequence[int], widest: float = WIDEST) -> list[Untold]:
-    """The parameters to leave out, in the order in which they are.
+def untold(
+    jacobian: np.ndarray, ranks: Sequence[int], priors: Sequence[float], widest: float = WIDEST
+) -> list[Untold]:
+    """The parameters that a log cannot tell, in the order in which they are found.
 
     Args:
         jacobian: (n, P) of the weighted residuals, parameters in scales.
-        ranks: for each parameter a number; of two as wide as each other, the one with the larger number goes.
+        ranks: for each parameter a number; of two as wide as each other, the one with the larger number is not told.
+        priors: for each parameter the standard deviation, in scales, that is assumed of it then.
         widest: largest half width, in scales.
     """
     information = jacobian.T @ jacobian
+    known = np.full(len(information), 1 / PRIOR**2)
     left = list(range(len(information)))
-    gone: list[Untold] = []
+    found: list[Untold] = []
     while left:
-        part = information[np.ix_(left, left)]
-        covariance = np.linalg.inv(part + np.eye(len(left)) / PRIOR**2)
+        covariance = np.linalg.inv(information + np.diag(known))
         widths = Z * np.sqrt(np.diag(covariance))
-        if widths.max() <= widest:
+        if widths[left].max() <= widest:
             break
-        wide = np.flatnonzero(widths > max(widest, 0.5 * widths.max()))
-        k = int(max(wide, key=lambda one: (ranks[left[one]], widths[one])))
-        alone = Z / np.sqrt(part[k, k] + 1 / PRIOR**2)
-        slopes = covariance[:, k] / covariance[k, k]
-        others = [n for n in np.argsort(-np.abs(slopes)) if n != k and abs(slopes[n]) >= APART]
-        partners = tuple(left[n] for n in others) if alone <= widest else ()
-        gone.append(Untold(left[k], float(widths[k]), partners))
-        del left[k]
-    return gone
-
-
-def given(jacobian: np.ndarray, column: np.ndarray, halves: np.ndarray) -> np.ndarray:
-    """Which estimates depend on a parameter that was left out: (P,) bool, those that would change by more than their
-    half width, and by a twentieth of their scale, if it were off by half of its scale.
-
-    Args:
-        jacobian: (n, P) of the estimates.
-        column: (n,) of the parameter.
-        halves: (P,) half widths of the estimates, in scales.
-    """
-    change = np.abs(np.linalg.lstsq(jacobian, 0.5 * column, rcond=None)[0])
-    return np.asarray((change > halves) & (change > 0.05))
+        wide = [k for k in left if widths[k] > max(widest, 0.5 * widths[left].max())]
+        k = max(wide, key=lambda one: (ranks[one], widths[one]))
+        alone = Z / np.sqrt(information[k, k] + known[k])
+        slopes = np.abs(covariance[:, k] / covariance[k, k])
+        others = [int(n) for n in np.argsort(-slopes) if n != k and slopes[n] >= APART]
+        found.append(Untold(k, float(widths[k]), tuple(others) if alone <= widest else ()))
+        known[k] = 1 / priors[k] ** 2
+        left.remove(k)
+    return found
 
 
 def widened(jacobian: np.ndarray, residuals: np.ndarray, group: np.ndarray, lags: int) -> np.ndarray:

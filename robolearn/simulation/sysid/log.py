@@ -78,7 +78,8 @@ class Log:
             if path.suffix.lower() == ".npz":
                 more: dict[str, Any] = {"base": self.base} if self.base is not None else {}
                 np.savez(part, time=self.time, joints=np.array(self.joints),
-                         target=self.target, position=self.position, velocity=self.velocity, torque=self.torque, **more)  # fmt: skip
+                         target=self.target, position=self.position,
+                         velocity=self.velocity, torque=self.torque, **more)  # fmt: skip
                 return
             named = [
                 (f"{s}.{joint}", getattr(self, s)[:, k])
@@ -329,7 +330,7 @@ def findings(log: Log, limits: Mapping[str, tuple[float, float]], efforts: Mappi
                 )
             edge = 0.005 * (high - low) if np.isfinite(high - low) else 0.0
             at_end = float(np.mean((measured < low + edge) | (measured > high - edge))) if edge else 0.0
-            if at_end > 0.02:
+            if at_end > 0.02 and np.isfinite(target).any() and np.ptp(target) > 0:
                 lines.append(f"{joint}: {100 * at_end:.0f} % of its positions are at an end of its range")
         speed, torque = log.velocity[:, k], log.torque[:, k]
         if np.isfinite(speed).any() and np.nanmax(np.abs(speed)) > FASTEST:

@@ -190,8 +190,8 @@ class Problem:
         for its share, and the simulation is a differentiable function of the delay.
 
         MuJoCo's step from t to t + h changes the velocity by the forces at the positions of t, and then the positions
-        by that velocity. This is a leapfrog scheme, accurate to second order in h, if the velocities are those of t - h/2
-        and t + h/2; so the step is this interval."""
+        by that velocity. This is a leapfrog scheme, accurate to second order in h, if the velocities are those of
+        t - h/2 and t + h/2; so the step is this interval."""
         times = sequence.times(self.share(sequence, values))
         held, commands = np.diff(times), sequence.commands
         area = np.concatenate(
@@ -262,9 +262,14 @@ class Problem:
 
     # ------------------------------------------------------------------------------------ residuals
 
-    def residual_fn(self, held: Mapping[str, float]) -> Any:
+    def residual_fn(self, held: Mapping[str, float], priors: Sequence[tuple[int, float, float]] = ()) -> Any:
         """The function of mujoco.sysid: (x, params) -> (list of weighted residuals, predictions, records), one of each
-        a log; x (P,) or, for P points at once, (P, n). `held` has the numbers of the parameters that params lacks."""
+        a log; x (P,) or, for P points at once, (P, n).
+
+        Args:
+            held: numbers of the parameters that params lacks.
+            priors: (index in x, centre, standard deviation) of what is known beforehand; each is a residual at the end.
+        """
         parts = [self._of_one(sequence, held) for sequence in self.fitted]
 
         def together(x: np.ndarray, params: Any, **more: Any) -> tuple[list, list, list]:
@@ -272,6 +277,8 @@ class Problem:
             for part in parts:
                 for whole, found in zip(out, part(x, params, **more), strict=True):
                     whole += found
+            if priors:
+                out[0].append(np.stack([(x[k] - centre) / spread for k, centre, spread in priors]))
             return out
 
         return together
@@ -338,7 +345,14 @@ class Problem:
                 logs.append(np.full(len(row), n))
         return np.concatenate(joints), np.concatenate(rows), np.concatenate(logs)
 
-    def jacobian(self, fn: Any, params: Any, x: np.ndarray, r: np.ndarray) -> np.ndarray:
+    def jacobian(
+        self,
+        fn: Any,
+        params: Any,
+        x: np.ndarray,
+        r: np.ndarray,
+        priors: Sequence[tuple[int, float, float]] = (),
+    ) -> np.ndarray:
         """(n, P) derivative of the residuals r (n,) with respect to the parameters of params, at x (P,).
 
         Parameters of limbs that hang on a held base and do not touch are perturbed at once, each seen by the residuals
@@ -362,6 +376,7 @@ class Problem:
             else:
                 colour.append(k)
         of_row = self._trees[self.rows()[0]]
+        of_row = np.append(of_row, np.full(len(r) - len(of_row), -2))  # priors
         size = (
             max(len(s.grid) for s in self.fitted) * (1 + self.model.nq + self.model.nv + self.model.nu) * 8.0
         )
@@ -378,6 +393,9 @@ class Problem:
                 for k in colour:
                     own = slice(None) if len(colour) == 1 else of_row == trees[k]
                     out[own, k] = change[own] / steps[k]
+        for row, (k, _, spread) in enumerate(priors, len(r) - len(priors)):
+            out[row] = 0.0
+            out[row, k] = 1 / spread
         params.update_from_vector(x)
         return out
 

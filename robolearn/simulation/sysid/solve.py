@@ -46,13 +46,12 @@ class Estimate:
 
     unknown: Unknown
     value: float
-    """In units of the parameter; the nominal value where it was left out."""
+    """In units of the parameter, of the first target. Where the logs cannot tell it, it is near the nominal value."""
     half: float
-    """Half width of the 95 % interval; 0 where it was left out."""
+    """Half width of the 95 % interval, with what is assumed of the parameters that the logs cannot tell; 0 of a joint
+    that does not move."""
     reason: str = ""
     """Why the logs cannot tell it; "": they can."""
-    given: tuple[str, ...] = ()
-    """Parameters held at their nominal value from which it could not be told apart."""
     at_bound: bool = False
 
     @property
@@ -63,7 +62,7 @@ class Estimate:
     @property
     def values(self) -> list[float]:
         """A value for each target."""
-        if self.reason:
+        if not self.half:
             return list(self.unknown.nominal)
         return [scale * self.value / self.unknown.scale[0] for scale in self.unknown.scale]
 
@@ -183,12 +182,14 @@ def identify(
     solver = _Solver(problem, [*moving, *clocks])
     count = sum(int(used.sum()) for s in problem.fitted for used in s.used.values())
     say(f"fit  {len(moving)} parameters to {count} measured values")
-    solver.leave_out()
+    solver.tell()
     for number in range(ROUNDS):
         solver.solve(1e-3 if number < ROUNDS - 1 else 0.0)
         outliers = _reweigh(problem, solver.values)
         say(f"  round {number + 1}: residuals are {solver.loss():.3g} times the noise")
-    while solver.leave_out(at_solution=True):
+    for _ in range(ROUNDS):
+        if not solver.tell(at_solution=True):
+            break
         solver.solve(0.0)
     return _result(solver, asked, still, text, said, outliers)
 
@@ -198,42 +199,47 @@ class _Settled(Exception):
 
 
 class _Solver:
-    """Parameters that are solved for, their numbers, and those left out."""
+    """Parameters that are solved for, their numbers, and which of them the logs cannot tell."""
 
     def __init__(self, problem: Problem, chosen: Sequence[Unknown]) -> None:
         self.problem = problem
         self.active = list(chosen)
-        self.gone: dict[str, information.Untold] = {}
-        """By name; partners by name in `partners`."""
-        self.partners: dict[str, tuple[str, ...]] = {}
-        self.values = {one.name: one.held if one.field != CLOCK else 0.0 for one in problem.unknowns}
-        self.values |= {one.name: one.start for one in chosen}
+        self.untold: dict[str, information.Untold] = {}
+        """By name."""
+        self.values = {one.name: one.held for one in problem.unknowns} | {
+            one.name: one.start for one in chosen
+        }
         self.half: dict[str, float] = {}
+
+    @property
+    def priors(self) -> list[tuple[int, float, float]]:
+        """What is assumed of the parameters that the logs cannot tell, see `Problem.residual_fn`."""
+        return [(k, one.held, one.prior) for k, one in enumerate(self.active) if one.name in self.untold]
 
     def parameters(self) -> tuple[Any, Any, np.ndarray]:
         """(residual function, parameters of mujoco.sysid, their numbers)."""
         names = [one.name for one in self.active]
         held = {name: value for name, value in self.values.items() if name not in names}
         params = self.problem.parameters(self.values, names)
-        return self.problem.residual_fn(held), params, params.as_vector()
+        return self.problem.residual_fn(held, self.priors), params, params.as_vector()
 
     def linear(self) -> tuple[np.ndarray, np.ndarray]:
-        """(residuals (n,), their Jacobian (n, P)), weighted, in scales."""
+        """(residuals (n,), their Jacobian (n, P)), weighted, in scales; those of the priors last."""
         fn, params, x = self.parameters()
         residuals = np.concatenate(fn(x, params)[0])
-        return residuals, self.problem.jacobian(fn, params, x, residuals)
+        return residuals, self.problem.jacobian(fn, params, x, residuals, self.priors)
 
     def loss(self) -> float:
         """Root mean square of the weighted residuals."""
         fn, params, x = self.parameters()
         return float(np.sqrt(np.mean(np.square(np.concatenate(fn(x, params)[0])))))
 
-    def leave_out(self, at_solution: bool = False) -> bool:
-        """Leave out what the logs cannot tell; whether there is anything. At the solution the intervals count as they
-        are reported.
+    def tell(self, at_solution: bool = False) -> bool:
+        """Find what the logs cannot tell; whether that is something else than before. At the solution the intervals
+        count as they are reported.
 
         Raises:
-            ConfigError: nothing is left.
+            ConfigError: they can tell nothing.
         """
         residuals, jacobian = self.linear()
         factors, widest = np.ones(len(self.active)), 2 * information.WIDEST
@@ -242,28 +248,29 @@ class _Solver:
             factors = self._intervals(residuals, jacobian) / np.maximum(1.0, np.abs(values))
             widest = information.WIDEST
         ranks = [len(FIELDS) if one.field == CLOCK else list(FIELDS).index(one.field) for one in self.active]
-        found = information.untold(jacobian / factors, ranks, widest)
-        for one in found:
-            unknown = self.active[one.index]
-            self.gone[unknown.name] = one
-            self.partners[unknown.name] = tuple(self.active[k].name for k in one.partners)
-            self.values[unknown.name] = 0.0 if unknown.field == CLOCK else unknown.held
-        self.active = [one for one in self.active if one.name not in self.gone]
-        if not any(one.field != CLOCK for one in self.active):
-            names = [name for name in self.gone if not name.startswith(CLOCK)]
+        measured = jacobian[: len(jacobian) - len(self.priors)]
+        found = information.untold(measured / factors, ranks, [one.prior for one in self.active], widest)
+        before = set(self.untold)
+        self.untold = {self.active[one.index].name: one for one in found}
+        if all(one.name in self.untold for one in self.active if one.field != CLOCK):
+            names = [name for name in self.untold if not name.startswith(CLOCK)]
             raise ConfigError(
                 f"the logs cannot tell {listing(names, 8)}: {self.reason(names[0])}; fit fewer, or record a motion: "
                 "robolearn robot NAME --excite"
             )
-        return bool(found)
+        return set(self.untold) != before
 
     def reason(self, name: str) -> str:
-        """Why a parameter is left out."""
-        unknown = next(one for one in self.problem.unknowns if one.name == name)
-        found, partners = self.gone[name], [n for n in self.partners[name] if not n.startswith(CLOCK)]
-        width = f"+-{found.width * unknown.scale[0]:.2g} {unknown.unit}"
+        """Why the logs cannot tell a parameter."""
+        found = self.untold[name]
+        unknown = self.active[found.index]
+        partners = [self.active[k] for k in found.partners if self.active[k].field != CLOCK]
+        width = (
+            f"+-{min(found.width, information.Z * information.PRIOR) * unknown.scale[0]:.2g} {unknown.unit}"
+        )
         if partners:
-            return f"cannot be told apart from {listing(partners, 4)} (its 95 % interval would be {width})"
+            names = listing([one.name for one in partners], 4)
+            return f"cannot be told apart from {names} (its 95 % interval would be {width})"
         return f"has too little effect on what was measured (its 95 % interval would be {width})"
 
     def solve(self, tolerance: float) -> None:
@@ -279,7 +286,7 @@ class _Solver:
         def jacobian(x: np.ndarray, r: np.ndarray) -> np.ndarray:
             nonlocal best, tries
             best, tries = x.ravel().copy(), 0
-            return self.problem.jacobian(fn, params.copy(), x, r)
+            return self.problem.jacobian(fn, params.copy(), x, r, self.priors)
 
         def residuals(x: np.ndarray, params: Any) -> Any:
             nonlocal tries
@@ -307,26 +314,16 @@ class _Solver:
             raise RunFailed(f"the least squares cannot be solved: {error}") from error
         self.values |= {one.name: float(number) for one, number in zip(self.active, best, strict=True)}
 
-    def dependent(self, left_out: Sequence[Unknown]) -> dict[str, np.ndarray]:
-        """For each parameter left out, by name, which of the estimates depend on its value (P,)."""
-        before, count = self.active, len(self.active)
-        halves = np.array([self.half[one.name] for one in before])
-        self.active = [*before, *left_out]
-        _, jacobian = self.linear()
-        self.active = before
-        order = [one.name for one in self.problem.unknowns if one in before or one in left_out]
-        columns = {name: jacobian[:, k] for k, name in enumerate(order)}
-        own = np.stack([columns[one.name] for one in before], axis=1)
-        assert own.shape[1] == count
-        return {one.name: information.given(own, columns[one.name], halves) for one in left_out}
-
     def _intervals(self, residuals: np.ndarray, jacobian: np.ndarray) -> np.ndarray:
         """Set the half widths; (P,) factors of the standard deviations on those of residuals of variance 1."""
         _, rows, logs = self.problem.rows()
         stamps = rows + np.concatenate(([0], np.cumsum([len(s.stamps) for s in self.problem.fitted])))[logs]
-        _, half = self.problem.sysid.calculate_intervals([residuals], jacobian)
         period = float(np.median([np.median(np.diff(s.stamps)) for s in self.problem.fitted]))
-        wider = information.widened(jacobian, residuals, stamps, max(1, round(CORRELATED / period)))
+        lags = max(1, round(CORRELATED / period))
+        # Priors are correlated with nothing.
+        stamps = np.append(stamps, stamps.max() + (1 + np.arange(len(self.priors))) * (lags + 1))
+        _, half = self.problem.sysid.calculate_intervals([residuals], jacobian)
+        wider = information.widened(jacobian, residuals, stamps, lags)
         self.half = {one.name: float(h * w) for one, h, w in zip(self.active, half, wider, strict=True)}
         spread = np.sqrt(residuals @ residuals / max(1, len(residuals) - len(self.active)))
         return np.asarray(spread * wider)
@@ -448,19 +445,15 @@ def _result(
     for sequence in problem.sequences:
         if clocks and sequence.log.name not in clocks:
             solver.values[f"{CLOCK}/{sequence.log.name}"] = float(np.mean(list(clocks.values())))
-    depend = solver.dependent([one for one in asked if one.name in solver.gone])
-    position = {one.name: k for k, one in enumerate(solver.active)}
     for one in asked:
         number = solver.values[one.name]
-        if one.name in still or one.name in solver.gone:
-            why = still.get(one.name) or solver.reason(one.name)
-            estimates.append(Estimate(one, one.nominal[0], 0.0, why))
+        if one.name in still:
+            estimates.append(Estimate(one, one.nominal[0], 0.0, still[one.name]))
             continue
-        given = tuple(name for name, mask in depend.items() if mask[position[one.name]])
+        why = solver.reason(one.name) if one.name in solver.untold else ""
         at_bound = min(number - one.low, one.high - number) < 1e-6
-        estimates.append(
-            Estimate(one, one.physical(number), solver.half[one.name] * one.scale[0], "", given, at_bound)
-        )
+        half = solver.half[one.name] * one.scale[0]
+        estimates.append(Estimate(one, one.physical(number), half, why, at_bound))
     before = nominal | {name: value for name, value in solver.values.items() if name.startswith(CLOCK)}
     fits = _fits(problem, before, solver.values)
     passed, why = _judged(fits)

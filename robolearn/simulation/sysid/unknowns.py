@@ -38,6 +38,8 @@ BIAS = 0.05
 SHARES = {"friction": 0.02, "damping": 0.25, "armature": 0.1}
 """Smallest scale: of friction as a share of the motor's torque, of damping of the servo's damping, of armature of the
 inertia that the joint moves at home."""
+MASS = 0.2
+"""Standard deviation of a mass in a robot's file, as a share."""
 LONGEST = 0.2
 """Largest delay considered [s]."""
 
@@ -61,6 +63,8 @@ class Unknown:
     high: float
     slide: bool = False
     """Whether it is of a slide."""
+    prior: float = 1.0
+    """Standard deviation of what is known of it beforehand, in scales; it counts where a log cannot tell it."""
 
     @property
     def unit(self) -> str:
@@ -72,7 +76,7 @@ class Unknown:
 
     @property
     def held(self) -> float:
-        """Number of the nominal value, at which the parameter is kept where a log cannot tell it."""
+        """Number of the nominal value, near which the parameter is kept where a log cannot tell it."""
         return self.nominal[0] / self.scale[0]
 
     def physical(self, number: float) -> float:
@@ -136,7 +140,7 @@ def unknowns(items: Sequence[str], robot: Robot, model: mujoco.MjModel, period: 
 
 def clock_unknown(log: str) -> Unknown:
     """The nuisance parameter of a log whose stamps scatter about a regular clock."""
-    return Unknown(f"{CLOCK}/{log}", CLOCK, (log,), (0.0,), (1.0,), 0.5, -0.5, 1.5)
+    return Unknown(f"{CLOCK}/{log}", CLOCK, (log,), (0.5,), (1.0,), 0.5, -0.2, 1.2, prior=0.5)
 
 
 def _names(field: str, robot: Robot, model: mujoco.MjModel) -> list[str]:
@@ -173,7 +177,9 @@ def _unknown(
         scale = (max(nominal[0], typical[0]),)
     start = max(nominal[0] / scale[0], 0.3)
     low = 0.02 if field in ("kp", "mass") else 0.0
-    return Unknown(name, field, targets, nominal, scale, start, low, 30.0, slide)
+    return Unknown(
+        name, field, targets, nominal, scale, start, low, 30.0, slide, MASS if field == "mass" else 1.0
+    )
 
 
 def _nominal(field: str, target: str, robot: Robot, model: mujoco.MjModel) -> float:
