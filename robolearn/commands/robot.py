@@ -185,6 +185,9 @@ def stated(made: Robot) -> str:
         else {"kind": a.kind, "effort": a.effort}
         for a in made.actuators
     }
+    for a in made.actuators:
+        if a.armature is not None:
+            content["actuators"][a.joint]["armature"] = a.armature
     if made.mirror is None:
         content["mirror"] = None
     if made.solver:

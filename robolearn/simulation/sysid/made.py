@@ -66,6 +66,8 @@ def play(
     )
     true = motion.time if regular else stamped
     places = [int(model.joint(joint).qposadr[0]) for joint in names]
+    dofs = [int(model.joint(joint).dofadr[0]) for joint in names]
+    gains = model.actuator_gainprm[:, 0]
     home = dict(zip(robot.joints, robot.home, strict=True))
     for k in range(model.njnt):
         data.qpos[model.jnt_qposadr[k]] = home.get(model.joint(k).name, 0.0)
@@ -79,9 +81,11 @@ def play(
     for n, now in enumerate(grid):
         # The targets of the step, from half of it before to half of it after, as in `Problem.controls`.
         data.ctrl[:] = _mean(motion.targets, true + delay, now - step / 2, now + step / 2) - bias
-        places_at[n] = data.qpos[places]
+        places_at[n], before = data.qpos[places], data.qvel[dofs].copy()
         mujoco.mj_step(model, data)
-        torques_at[n] = data.actuator_force
+        pulled = gains * data.ctrl + model.actuator_biasprm[:, 1] * places_at[n]
+        pulled += model.actuator_biasprm[:, 2] * (before + data.qvel[dofs]) / 2
+        torques_at[n] = np.clip(pulled, *model.actuator_forcerange.T)
     positions, torques = (np.empty_like(motion.targets) for _ in range(2))
     for k in range(len(names)):
         positions[:, k] = CubicSpline(grid, places_at[:, k])(true) + bias[k]

@@ -251,12 +251,13 @@ class Problem:
         found = {"position": position + bias, "velocity": velocity}
         if "torque" in sequence.measured:
             motor = self.built(values)
-            targets = self.controls(sequence, values)[k]
+            targets = self.controls(sequence, values)
             torque = np.full_like(position, np.nan)
             for n, joint in enumerate(self.actuated):
                 gain, back = motor.actuator_gainprm[n, 0], motor.actuator_biasprm[n]
-                pulled = gain * targets[:, n] + back[1] * position[:, joint] + back[2] * velocity[:, joint]
-                torque[:, joint] = np.clip(pulled, *motor.actuator_forcerange[n])
+                pulled = gain * targets[:, n] + back[1] * place[:, joint] + back[2] * speed[:, joint]
+                pulled = np.clip(pulled, *motor.actuator_forcerange[n])
+                torque[:, joint] = np.interp(times, sequence.grid, pulled)
             found["torque"] = torque
         return found
 
