@@ -229,9 +229,9 @@ def test_a_delayed_target_counts_for_its_share_of_a_step(robot):
     problem = simple(robot, some_log(target=target), ["delay"])
     (sequence,) = problem.sequences
     controls = problem.controls(sequence, {"delay": 0.0125 / 0.02})[:, 0]
-    # Steps of 2 ms; that at 1.012 s is from 1.011 to 1.013 s, and the target comes at 1.0125 s.
+    # Steps of 2 ms; the target comes at 1.0125 s, a quarter of a step after 1.012 s: (1 - 1/4)^2 / 2 of the hat.
     at = int(np.argmin(np.abs(sequence.grid - 1.012)))
-    np.testing.assert_allclose(controls[at - 1 : at + 2], [0, 0.25, 1], atol=1e-6)
+    np.testing.assert_allclose(controls[at - 1 : at + 3], [0, 9 / 32, 31 / 32, 1], atol=1e-5)
 
 
 @solves

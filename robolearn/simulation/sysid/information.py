@@ -7,7 +7,7 @@ information matrix of the Jacobian J is F = J'J (Gauss-Newton, unit variances); 
 of its 95 % interval, Z times its standard deviation, is at most WIDEST of its scale. Otherwise
 
 - it has no effect, if that holds even with all other parameters known: Z / sqrt(F_jj) is larger too;
-- it cannot be told apart from others, if only their being unknown makes it so: those that must change by a fifth of
+- it cannot be told apart from others, if only their being unknown makes it so: those that must change by a tenth of
   their scale or more when it changes by its whole scale.
 
 The widest is taken to be what the robot's file says, to within a prior of its own, and the rest looked at again, one at
@@ -29,7 +29,7 @@ WIDEST = 0.5
 Before the solution, where the values are not yet known, twice that."""
 PRIOR = 10.0
 """Standard deviation of the weak prior, in scales."""
-APART = 0.2
+APART = 0.1
 """Smallest change of another parameter that counts as being confused with it."""
 
 

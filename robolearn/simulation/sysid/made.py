@@ -12,7 +12,7 @@ from robolearn.envs.elements import compiled
 from robolearn.envs.robot import Robot
 from robolearn.simulation.excite import Motion
 from robolearn.simulation.sysid.log import Log
-from robolearn.simulation.sysid.problem import hanging, set_field
+from robolearn.simulation.sysid.problem import hanging, of_steps, set_field
 
 
 def play(
@@ -78,9 +78,9 @@ def play(
     begin = true[0] - step * (1 + random.random())
     grid = begin + np.arange(int(np.ceil((true[-1] - begin) / step)) + 3) * step
     places_at, torques_at = (np.empty((len(grid), len(names))) for _ in range(2))
-    for n, now in enumerate(grid):
-        # The targets of the step, from half of it before to half of it after, as in `Problem.controls`.
-        data.ctrl[:] = _mean(motion.targets, true + delay, now - step / 2, now + step / 2) - bias
+    controls = of_steps(true + delay, motion.targets, grid, step) - bias
+    for n in range(len(grid)):
+        data.ctrl[:] = controls[n]
         places_at[n], before = data.qpos[places], data.qvel[dofs].copy()
         mujoco.mj_step(model, data)
         pulled = gains * data.ctrl + model.actuator_biasprm[:, 1] * places_at[n]
@@ -96,13 +96,3 @@ def play(
     return Log(
         name, motion.joints, stamped - stamped[0], motion.targets.copy(), positions, nothing.copy(), torque
     )
-
-
-def _mean(targets: np.ndarray, changes: np.ndarray, begin: float, end: float) -> np.ndarray:
-    """Mean (A,) over an interval of targets (T, A), each of which holds from its change until the next."""
-    first, last = (max(0, int(np.searchsorted(changes, t, side="right")) - 1) for t in (begin, end))
-    if first == last:
-        return np.asarray(targets[first])
-    edges = np.clip(np.append(changes[first : last + 1], end), begin, end)
-    edges[0] = begin
-    return np.asarray(np.diff(edges) @ targets[first : last + 1] / (end - begin))

@@ -185,30 +185,15 @@ class Problem:
     # ------------------------------------------------------------------------------------ simulation
 
     def controls(self, sequence: Sequence_, values: Mapping[str, float]) -> np.ndarray:
-        """(S, A) joint targets of each physics step as the servos with biased encoders see them: the mean of the
-        delayed targets, each of which holds until the next, over the step. A target that changes within it so counts
-        for its share, and the simulation is a differentiable function of the delay.
-
-        MuJoCo's step from t to t + h changes the velocity by the forces at the positions of t, and then the positions
-        by that velocity. This is a leapfrog scheme, accurate to second order in h, if the velocities are those of
-        t - h/2 and t + h/2; so the step is this interval."""
+        """(S, A) joint targets of each physics step, delayed, as the servos with biased encoders see them; a target
+        that changes within a step counts for its share, see `of_steps`."""
         times = sequence.times(self.share(sequence, values))
-        held, commands = np.diff(times), sequence.commands
-        area = np.concatenate(
-            (np.zeros((1, commands.shape[1])), np.cumsum(held[:, None] * commands[:-1], axis=0))
-        )
-        step = self.model.opt.timestep
         delays = self.per_joint("delay", values)
-        out = np.empty((len(sequence.grid), commands.shape[1]))
-        edges = np.append(sequence.grid, sequence.grid[-1] + step) - step / 2
+        out = np.empty((len(sequence.grid), sequence.commands.shape[1]))
         for delay in np.unique(delays):
-            at = edges - delay
-            row = np.clip(np.searchsorted(times, at, side="right") - 1, 0, None)
             columns = np.flatnonzero(delays == delay)
-            integral = (
-                area[np.ix_(row, columns)] + commands[np.ix_(row, columns)] * (at - times[row])[:, None]
-            )
-            out[:, columns] = np.diff(integral, axis=0) / step
+            at, step = sequence.grid - delay, self.model.opt.timestep
+            out[:, columns] = of_steps(times, sequence.commands[:, columns], at, step)
         return out - self.per_joint("encoder_bias", values)
 
     def roll(
@@ -233,7 +218,7 @@ class Problem:
         """What would be measured at the stamps of a log, (T, J) of each signal; `states` (S, nstate).
 
         Between steps positions are cubic in time, from positions and velocities at both ends (Hermite), velocities
-        their derivative. The velocity of a state is that of half a step before, see `controls`.
+        their derivative. The velocity of a state is that of half a step before, see `of_steps`.
         """
         nq = self.model.nq
         place, speed = states[:, 1 + self.qpos], states[:, 1 + nq + self.dofs]
@@ -490,6 +475,32 @@ class Problem:
         if abs(slope) < 4 * np.sqrt(covariance[0, 0]):
             return float(values.mean()), 0.0
         return float(begin), float(slope)
+
+
+def of_steps(times: np.ndarray, commands: np.ndarray, at: np.ndarray, step: float) -> np.ndarray:
+    """Targets (S, A) for physics steps from targets (T, A), each of which holds from its time (T,) until the next.
+
+    MuJoCo's step at t changes the velocity by the forces at the positions of t, and then the positions by that
+    velocity: a leapfrog scheme, whose velocities are those of t - h/2 and t + h/2. The mean of the targets with the
+    weights of a hat, from 0 at t - h to 1 at t and 0 at t + h, moves an inertia exactly as a force that changes between
+    steps does, since hats reproduce linear functions. Positions so are a smooth function of when a target changes.
+
+    Args:
+        times: (T,) [s].
+        commands: (T, A).
+        at: (S,) times of the steps [s], a step apart.
+        step: h [s].
+    """
+    held = np.diff(times)[:, None]
+    once = np.concatenate((np.zeros((1, commands.shape[1])), np.cumsum(held * commands[:-1], axis=0)))
+    twice = held * once[:-1] + held**2 * commands[:-1] / 2
+    twice = np.concatenate((np.zeros((1, commands.shape[1])), np.cumsum(twice, axis=0)))
+    edges = np.concatenate((at[:1] - step, at, at[-1:] + step))
+    row = np.clip(np.searchsorted(times, edges, side="right") - 1, 0, None)
+    past = (edges - times[row])[:, None]
+    return np.asarray(
+        np.diff(twice[row] + past * once[row] + past**2 * commands[row] / 2, 2, axis=0) / step**2
+    )
 
 
 def set_field(model: mujoco.MjModel, field: str, target: str, value: float) -> None:
