@@ -17,7 +17,7 @@ def sysid(
     ] = None,
     log: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="A log (CSV, NPZ or MCAP); may be repeated.", show_default=False),
+        typer.Option(metavar="FILE", help="A log (CSV or NPZ); may be repeated.", show_default=False),
     ] = None,
     robot: Annotated[
         str | None, typer.Option(metavar="NAME|PATH", help="A robot's name, folder, MJCF or URDF file.")

@@ -16,8 +16,7 @@ from robolearn.errors import ConfigError, listing, quote
 from robolearn.files import replacing
 from robolearn.simulation.excite import FORMATS
 from robolearn.simulation.sysid import solve
-from robolearn.simulation.sysid.files import read
-from robolearn.simulation.sysid.log import Log
+from robolearn.simulation.sysid.log import Log, clock, read
 from robolearn.simulation.sysid.problem import toolbox
 from robolearn.simulation.sysid.unknowns import DEFAULT
 
@@ -111,7 +110,7 @@ def _robot(name: str, settings: list[str]) -> Robot:
 
 
 def _holdout(text: str) -> float | list[Log]:
-    if Path(text).suffix.lower() in (*FORMATS, ".mcap"):
+    if Path(text).suffix.lower() in FORMATS:
         return [read(Path(text))]
     try:
         share = float(text)
@@ -125,8 +124,6 @@ def _holdout(text: str) -> float | list[Log]:
 
 
 def _about(log: Log) -> str:
-    from robolearn.simulation.sysid.log import clock
-
     stamps = clock(log.time)
     kind = "about a regular clock" if stamps.regular is not None else "of the intervals"
     return (

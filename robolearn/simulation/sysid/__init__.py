@@ -10,7 +10,7 @@ built around it:
   delay; `problem` reads positions and velocities from the state instead, and interpolates them at the stamps.
 - It takes the stamps as true. `log` tells stamps with noise from a regular clock, and how true they are is a nuisance
   parameter.
-- A Jacobian column a parameter; `problem` perturbs parameters of limbs that do not touch at once.
+- Its Jacobian is a rollout for each parameter; `problem` perturbs parameters of limbs that do not touch at once.
 - It warns of a condition number. `information` names the parameters that a log cannot tell, and why.
 - `calculate_intervals` assumes white residuals of one variance. `solve` weights by the noise of each signal, the noise
   of the stamps included, and widens the intervals where residuals are correlated in time.
