@@ -77,7 +77,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "$$found -m venv --clear $(VENV)"; \
 	  $$found -m venv --clear $(VENV) || exit 1; \
 	fi
-	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[mujoco,mujoco-warp,differentiable,newton,viewer,report,cluster,dev]' --constraint constraints.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[mujoco,mujoco-warp,differentiable,newton,viewer,report,sysid,cluster,dev]' --constraint constraints.txt
 	@touch $@
 
 # Their files are all that is used: none is imported, so what they depend on is left out.

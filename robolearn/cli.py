@@ -21,6 +21,7 @@ from robolearn.commands.cluster import plan, sweep, workflow
 from robolearn.commands.exits import CHECK_FAILED, MISSING, OK, ended, exit_code
 from robolearn.commands.export import DEPLOY_EPILOG, EXPORT_EPILOG, deploy, export
 from robolearn.commands.options import Output, Overrides, Words
+from robolearn.commands.sysid.command import sysid
 from robolearn.config.overrides import split
 from robolearn.errors import ConfigError, did_you_mean, quote
 
@@ -554,6 +555,7 @@ def bench(
     return OK
 
 
+app.command(epilog=EPILOG, context_settings=WIDTH)(sysid)
 app.command(epilog=EPILOG, context_settings=WIDTH)(plan)
 app.command(epilog=EPILOG, context_settings=WIDTH)(workflow)
 

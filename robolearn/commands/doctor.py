@@ -375,12 +375,13 @@ def robots() -> Iterator[Row]:
 
 
 def tools() -> Iterator[Row]:
-    """Renderer, video encoder, viewer, report, export."""
+    """Renderer, video encoder, viewer, report, system identification, export."""
     part = "tools"
     yield opengl()
     yield encoder()
     yield _packages("viewer", ("viser", "mjviser"), "pip install 'robolearn[viewer]'")
     yield _packages("report", ("plotly", "jinja2", "scipy"), "pip install 'robolearn[report]'")
+    yield _packages("sysid", ("tabulate", "colorama", "plotly", "jinja2"), "pip install 'robolearn[sysid]'")
     yield _packages(
         "export", ("onnx", "onnxscript", "onnxruntime"), "pip install onnx onnxscript onnxruntime"
     )

@@ -3,7 +3,7 @@
 Exit codes:
 
     0    ok
-    1    a check failed (`sim`: a gate; `grad-check`: a gradient; `robot`: an error of the model)
+    1    a check failed (`sim`: a gate; `grad-check`: a gradient; `robot`: its model; `sysid`: what a log tells)
     2    bad input: an option, an override, a file
     3    something optional is missing: a package, a renderer, a GPU
     4    the run failed: it diverged, a term was not finite, or the guard had rolled back too often

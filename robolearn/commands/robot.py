@@ -193,6 +193,9 @@ def stated(made: Robot) -> str:
         | (a.motor.stated() if a.motor else {})
         for a in made.actuators
     }
+    for a in made.actuators:
+        if a.armature is not None:
+            content["actuators"][a.joint]["armature"] = a.armature
     if made.mirror is None:
         content["mirror"] = None
     if made.solver:

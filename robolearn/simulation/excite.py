@@ -175,8 +175,7 @@ class Held:
         self.names = tuple(actuator.joint for actuator in robot.actuators)
         self.home = np.array([robot.home[joint] for joint in robot.actuated], dtype=float)
         self.period = period
-        spec = mjcf.build_spec(robot)
-        _hold(spec, robot)
+        spec = held_spec(robot)
         # Contacts up to the sum of both gaps are listed; those that do not touch make no force.
         for geom in spec.geoms:
             geom.gap = APART / 2
@@ -301,6 +300,13 @@ class Held:
             one, other = sorted(self.model.body(int(bodies[g])).name for g in contact.geom)
             found[one, other] = min(float(contact.dist), found.get((one, other), math.inf))
         return found
+
+
+def held_spec(robot: Robot) -> mujoco.MjSpec:
+    """The model of a robot that hangs in the air, its base held, without ground; not yet compiled."""
+    spec = mjcf.build_spec(robot)
+    _hold(spec, robot)
+    return spec
 
 
 def _hold(spec: mujoco.MjSpec, robot: Robot) -> None:

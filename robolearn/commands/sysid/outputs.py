@@ -1,0 +1,187 @@
+"""The files of `robolearn sysid` beside its report: the results, the robot with them, its randomization."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from robolearn import __version__
+from robolearn.commands.robot import stated
+from robolearn.envs.backend import PARAMETERS
+from robolearn.envs.mjcf import robot_bodies
+from robolearn.envs.robot import Actuator, Robot
+from robolearn.files import replacing
+from robolearn.simulation.sysid.solve import Estimate, Result
+from robolearn.simulation.sysid.unknowns import FIELDS
+
+NAMES = {
+    "armature": "armature",
+    "friction": "joint_friction",
+    "damping": "damping",
+    "encoder_bias": "encoder_bias",
+}
+"""Parameters of `task.randomize` by field."""
+LEAST = 0.01
+"""Smallest half width of a factor in `task.randomize`."""
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """result.json: every parameter, and how well the logs are met."""
+
+    def number(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    def entry(one: Estimate) -> dict[str, Any]:
+        found = {
+            "field": one.unknown.field,
+            "targets": list(one.unknown.targets),
+            "unit": one.unit,
+            "nominal": list(one.unknown.nominal),
+            "identified": not one.reason,
+            "value": one.values,
+        }
+        if one.reason:
+            found["reason"] = one.reason
+        return found | {
+            "low": one.low,
+            "high": one.high,
+            "half_width_95": one.half,
+            "at_bound": one.at_bound,
+        }
+
+    return {
+        "schema": 1,
+        "robolearn": __version__,
+        "robot": result.robot.name,
+        "timestep": float(result.problem.model.opt.timestep),
+        "logs": [sequence.log.name for sequence in result.problem.sequences],
+        "findings": result.findings,
+        "parameters": {one.unknown.name: entry(one) for one in result.estimates},
+        "clocks": result.clocks,
+        "outliers": result.outliers,
+        "held_out": {"what": result.held_text, "passed": result.passed, "problem": result.problem_text},
+        "rms": {
+            fit.joint: {
+                "noise": number(fit.noise),
+                "fitted": number(fit.fitted),
+                "held_out": number(fit.held),
+                "held_out_nominal": number(fit.before),
+            }
+            for fit in result.fits
+        },
+    }
+
+
+def identified(result: Result) -> tuple[Robot, dict[str, dict[str, float]]]:
+    """The robot with the identified gains and armatures, and the other values by field and joint or body."""
+    found: dict[str, dict[str, float]] = {field: {} for field in FIELDS}
+    for one in result.estimates:
+        if not one.half:
+            continue  # nothing moved
+        for target, value in zip(one.unknown.targets, one.values, strict=True):
+            found[one.unknown.field][target] = value
+
+    def changed(actuator: Actuator) -> Actuator:
+        joint = actuator.joint
+        return replace(
+            actuator,
+            kp=found["kp"].get(joint, actuator.kp),
+            kd=found["kd"].get(joint, actuator.kd),
+            armature=found["armature"].get(joint, actuator.armature),
+        )
+
+    return replace(result.robot, actuators=tuple(map(changed, result.robot.actuators))), found
+
+
+def robot_files(result: Result, folder: Path) -> None:
+    """Write robot.yaml with gains and armatures, and, where damping, friction, masses or armatures of joints without a
+    motor were identified, robot.xml: the robot's MJCF with these.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    robot, found = identified(result)
+    driven = {actuator.joint for actuator in robot.actuators}
+    passive = {name: value for name, value in found["armature"].items() if name not in driven}
+    if found["damping"] or found["friction"] or found["mass"] or passive:
+        model = result.problem.model
+        spec = robot_bodies(result.robot)
+        for name, value in found["damping"].items():
+            spec.joint(name).damping[0] = value
+        for name, value in found["friction"].items():
+            spec.joint(name).frictionloss = value
+        for name, value in passive.items():
+            spec.joint(name).armature = value
+        for name, value in found["mass"].items():
+            body = spec.body(name)
+            factor = value / float(model.body(name).mass[0])
+            # What the compiler found from geoms or a full matrix, stated.
+            body.explicitinertial = True
+            body.mass, body.inertia = value, model.body(name).inertia * factor
+            body.ipos, body.iquat = model.body(name).ipos, model.body(name).iquat
+            body.fullinertia = [math.nan, 0, 0, 0, 0, 0]
+        for part in ("meshdir", "texturedir"):
+            if getattr(spec, part, None) is not None:
+                there = (result.robot.mjcf.parent / (getattr(spec, part) or ".")).resolve()
+                setattr(spec, part, str(there))
+        spec.compile()
+        with replacing(folder / "robot.xml") as part_file:
+            part_file.write_text(spec.to_xml(), encoding="utf-8")
+        robot = replace(robot, mjcf=Path("robot.xml"))
+    else:
+        robot = replace(robot, mjcf=robot.mjcf.resolve())
+    with replacing(folder / "robot.yaml") as part_file:
+        part_file.write_text(stated(robot), encoding="utf-8")
+
+
+def randomize(result: Result) -> str:
+    """Settings for `task.randomize`, centred on the identified robot, with the widths of the intervals."""
+    lines = [
+        "# Ranges about the robot of this folder (robot=FOLDER/robot), from the 95 % intervals of robolearn sysid.",
+        "# Factors are of what its files say; copy what you use into task.randomize.",
+        "task:",
+        "  randomize:",
+    ]
+    rows: list[str] = []
+    for joint in [actuator.joint for actuator in result.robot.actuators]:
+        gains = [
+            one for one in result.told if one.unknown.field in ("kp", "kd") and joint in one.unknown.targets
+        ]
+        if gains:
+            rows.append(_factor(f"robot/gain_scale/{joint}", max(map(_relative, gains))))
+    for one in result.told:
+        field = one.unknown.field
+        for target, value in zip(one.unknown.targets, one.values, strict=True):
+            if field == "mass":
+                rows.append(_factor(f"robot/mass_scale/{target}", _relative(one)))
+            elif field in NAMES:
+                known = NAMES[field] in PARAMETERS
+                name = f"robot/{NAMES[field]}/{target}"
+                if (
+                    field != "encoder_bias"
+                    and value > 0
+                    and "factor" in PARAMETERS.get(NAMES[field], "factor")
+                ):
+                    row = _factor(name, _relative(one))
+                else:
+                    row = f"    {name}: [{value - one.half:.4g}, {value + one.half:.4g}]  # [{one.unit}]"
+                rows.append(row if known else f"    # {row.strip()}  # this version cannot randomize it")
+        if field == "delay":
+            rows.append(
+                f"    # {one.unknown.name}: {1e3 * one.low:.2f} to {1e3 * one.high:.2f} ms; task.action_delay is in "
+                "control steps"
+            )
+    if not any(not row.strip().startswith("#") for row in rows):
+        lines[-1] = "  randomize: {}"
+    return "\n".join([*lines, *rows]) + "\n"
+
+
+def _relative(one: Estimate) -> float:
+    return one.half / max(abs(one.value), 1e-12)
+
+
+def _factor(name: str, width: float) -> str:
+    width = min(0.9, max(LEAST, width))
+    return f"    {name}: [{1 - width:.3g}, {1 + width:.3g}]"

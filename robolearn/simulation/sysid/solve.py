@@ -1,0 +1,508 @@
+"""The stages of an identification: what moved, what the logs can tell, the solution, intervals, the held-out check."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from robolearn.envs.elements import compiled
+from robolearn.envs.mjcf import joint_limits
+from robolearn.envs.robot import Robot
+from robolearn.errors import ConfigError, RunFailed, listing
+from robolearn.simulation.sysid import information
+from robolearn.simulation.sysid.log import Log, clock, findings, moved, noise, require_joints
+from robolearn.simulation.sysid.problem import Problem, hanging, orientation
+from robolearn.simulation.sysid.unknowns import CLOCK, FIELDS, Unknown, clock_unknown, unknowns
+
+STILL = {"rad": 0.02, "m": 0.002}
+"""A joint whose measured positions range over less than this does not move."""
+LEAST_NOISE = 1e-5
+"""Smallest standard deviation of noise assumed of a signal, [rad, rad/s, Nm] and the like."""
+BLOCK, EVERY = 1.0, 5.0
+"""Length of a held-out part that is spread over a log, and of the part that it ends [s]."""
+CORRELATED = 0.5
+"""Time over which residuals may be correlated [s]."""
+OUTLIER, MOST_OUTLIERS = 6.0, 0.01
+"""Residuals beyond so many standard deviations are left out, of the largest ones at most this share."""
+WORSE = 1.5
+"""How many times as large as in the fit errors may be in the held-out part."""
+SETTLED, TRIES, STEPS = 0.05, 8, 40
+"""A solution is found where half the sum of squared residuals, divided by their variance, falls by less than SETTLED (a
+change of an estimate by a third of its standard deviation), or where TRIES shorter steps do not make it fall; after
+STEPS at most."""
+ROUNDS = 3
+"""Solutions with better weights each."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is known of one parameter afterwards."""
+
+    unknown: Unknown
+    value: float
+    """In units of the parameter, of the first target. Where the logs cannot tell it, it is near the nominal value."""
+    half: float
+    """Half width of the 95 % interval, with what is assumed of the parameters that the logs cannot tell; 0 of a joint
+    that does not move."""
+    reason: str = ""
+    """Why the logs cannot tell it; "": they can."""
+    at_bound: bool = False
+
+    @property
+    def unit(self) -> str:
+        """Unit of its values."""
+        return self.unknown.unit
+
+    @property
+    def values(self) -> list[float]:
+        """A value for each target."""
+        if not self.half:
+            return list(self.unknown.nominal)
+        return [scale * self.value / self.unknown.scale[0] for scale in self.unknown.scale]
+
+    @property
+    def low(self) -> float:
+        """Lower end of the interval, not below what is possible."""
+        return max(self.value - self.half, self.unknown.physical(self.unknown.low))
+
+    @property
+    def high(self) -> float:
+        """Upper end of the interval."""
+        return min(self.value + self.half, self.unknown.physical(self.unknown.high))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How well one joint's measured positions are met, root mean squares [rad or m]; NaN without any."""
+
+    joint: str
+    noise: float
+    """Of the measurement, estimated without a model."""
+    before: float
+    """With the nominal parameters, in the held-out part."""
+    fitted: float
+    """In the part that was fitted."""
+    held: float
+    """In the held-out part."""
+
+
+@dataclass
+class Result:
+    """An identification."""
+
+    robot: Robot
+    problem: Problem
+    estimates: list[Estimate]
+    clocks: dict[str, float]
+    """By log, 1 where its stamps are noise about a regular clock; logs without such a clock are left out."""
+    values: dict[str, float]
+    """Number of every parameter."""
+    nominal: dict[str, float]
+    fits: list[Fit]
+    held_text: str
+    """What was held out."""
+    passed: bool
+    """Whether the held-out part is met."""
+    problem_text: str
+    """Why not."""
+    findings: list[str] = field(default_factory=list)
+    """About the logs."""
+    outliers: int = 0
+
+    @property
+    def told(self) -> list[Estimate]:
+        """Those that the logs can tell."""
+        return [one for one in self.estimates if not one.reason]
+
+    @property
+    def untold(self) -> list[Estimate]:
+        """Those that they cannot."""
+        return [one for one in self.estimates if one.reason]
+
+
+def identify(
+    robot: Robot,
+    logs: Sequence[Log],
+    items: Sequence[str],
+    holdout: float | Sequence[Log] = 0.2,
+    timestep: float | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Result:
+    """Fit parameters of a robot to logs of it.
+
+    Args:
+        robot: with nominal parameters.
+        logs: recordings of it, its base held.
+        items: what to fit, see `unknowns`.
+        holdout: share of each log that is only checked, or logs for that.
+        timestep: physics step [s]; None: the robot's own, with which it is trained.
+        say: called with a line at each stage.
+
+    Raises:
+        ConfigError: a log or an item does not fit the robot, or the logs can tell no parameter; these are named.
+        MissingError: mujoco.sysid is not installed.
+        RunFailed: the simulation diverges.
+    """
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    extra = [] if isinstance(holdout, float | int) else list(holdout)
+    driven = [actuator.joint for actuator in robot.actuators]
+    for actuator in robot.actuators:
+        if actuator.kind != "position":
+            raise ConfigError(
+                f"robot {robot.name}: the motor of {actuator.joint} takes torques; sysid is for servos"
+            )
+    require_joints([*logs, *extra], robot.joints, driven, robot.name)
+    if twice := {
+        log.name for log in (*logs, *extra) if [o.name for o in (*logs, *extra)].count(log.name) > 1
+    }:
+        raise ConfigError(f"two logs are called {min(twice)}; rename one")
+    spec = hanging(robot, timestep, orientation([*logs, *extra]))
+    period = float(np.median([log.period for log in logs]))
+    asked = unknowns(items, robot, compiled(robot, spec), period)
+    clocks = [clock_unknown(log.name) for log in logs if clock(log.time).regular is not None]
+    problem = Problem(robot, spec, [*logs, *extra], [*asked, *clocks])
+    said = _findings(problem, logs)
+    for line in said:
+        say(f"log  {line}")
+    still = _still(problem, logs, asked)
+    if len(still) == len(asked):
+        raise ConfigError(
+            f"the logs cannot tell {listing([one.name for one in asked], 8)}: {next(iter(still.values()))}; "
+            "record a motion, see robolearn robot NAME --excite"
+        )
+    moving = [one for one in asked if one.name not in still]
+    text = _hold_out(problem, len(logs), holdout, moving)
+    _first_weights(problem)
+    solver = _Solver(problem, [*moving, *clocks])
+    count = sum(int(used.sum()) for s in problem.fitted for used in s.used.values())
+    say(f"fit  {len(moving)} parameters to {count} measured values")
+    solver.tell()
+    for number in range(ROUNDS):
+        solver.solve(1e-3 if number < ROUNDS - 1 else 0.0)
+        outliers = _reweigh(problem, solver.values)
+        say(f"  round {number + 1}: residuals are {solver.loss():.3g} times the noise")
+    for _ in range(ROUNDS):
+        if not solver.tell(at_solution=True):
+            break
+        solver.solve(0.0)
+    return _result(solver, asked, still, text, said, outliers)
+
+
+class _Settled(Exception):
+    """The solution does not get better."""
+
+
+class _Solver:
+    """Parameters that are solved for, their numbers, and which of them the logs cannot tell."""
+
+    def __init__(self, problem: Problem, chosen: Sequence[Unknown]) -> None:
+        self.problem = problem
+        self.active = list(chosen)
+        self.untold: dict[str, information.Untold] = {}
+        """By name."""
+        self.values = {one.name: one.held for one in problem.unknowns} | {
+            one.name: one.start for one in chosen
+        }
+        self.half: dict[str, float] = {}
+
+    @property
+    def priors(self) -> list[tuple[int, float, float]]:
+        """What is assumed of the parameters that the logs cannot tell, see `Problem.residual_fn`."""
+        return [(k, one.held, one.prior) for k, one in enumerate(self.active) if one.name in self.untold]
+
+    def parameters(self) -> tuple[Any, Any, np.ndarray]:
+        """(residual function, parameters of mujoco.sysid, their numbers)."""
+        names = [one.name for one in self.active]
+        held = {name: value for name, value in self.values.items() if name not in names}
+        params = self.problem.parameters(self.values, names)
+        return self.problem.residual_fn(held, self.priors), params, params.as_vector()
+
+    def linear(self) -> tuple[np.ndarray, np.ndarray]:
+        """(residuals (n,), their Jacobian (n, P)), weighted, in scales; those of the priors last."""
+        fn, params, x = self.parameters()
+        residuals = np.concatenate(fn(x, params)[0])
+        return residuals, self.problem.jacobian(fn, params, x, residuals, self.priors)
+
+    def loss(self) -> float:
+        """Root mean square of the weighted residuals."""
+        fn, params, x = self.parameters()
+        return float(np.sqrt(np.mean(np.square(np.concatenate(fn(x, params)[0])))))
+
+    def tell(self, at_solution: bool = False) -> bool:
+        """Find what the logs cannot tell; whether that is something else than before. At the solution the intervals
+        count as they are reported.
+
+        Raises:
+            ConfigError: they can tell nothing.
+        """
+        residuals, jacobian = self.linear()
+        factors, widest = np.ones(len(self.active)), 2 * information.WIDEST
+        if at_solution:
+            values = np.array([self.values[one.name] for one in self.active])
+            factors = self._intervals(residuals, jacobian) / np.maximum(1.0, np.abs(values))
+            widest = information.WIDEST
+        ranks = [len(FIELDS) if one.field == CLOCK else list(FIELDS).index(one.field) for one in self.active]
+        measured = jacobian[: len(jacobian) - len(self.priors)]
+        found = information.untold(measured / factors, ranks, [one.prior for one in self.active], widest)
+        before = set(self.untold)
+        self.untold = {self.active[one.index].name: one for one in found}
+        if all(one.name in self.untold for one in self.active if one.field != CLOCK):
+            names = [name for name in self.untold if not name.startswith(CLOCK)]
+            raise ConfigError(
+                f"the logs cannot tell {listing(names, 8)}: {self.reason(names[0])}; fit fewer, or record a motion: "
+                "robolearn robot NAME --excite"
+            )
+        return set(self.untold) != before
+
+    def reason(self, name: str) -> str:
+        """Why the logs cannot tell a parameter."""
+        found = self.untold[name]
+        unknown = self.active[found.index]
+        partners = [self.active[k] for k in found.partners if self.active[k].field != CLOCK]
+        width = (
+            f"+-{min(found.width, information.Z * information.PRIOR) * unknown.scale[0]:.2g} {unknown.unit}"
+        )
+        if partners:
+            names = listing([one.name for one in partners], 4)
+            return f"cannot be told apart from {names} (its 95 % interval would be {width})"
+        return f"has too little effect on what was measured (its 95 % interval would be {width})"
+
+    def solve(self, tolerance: float) -> None:
+        """Solve the least squares from the numbers so far, with mujoco.sysid, until half the sum of the squared
+        residuals falls by less than `tolerance` of it, or by SETTLED.
+
+        Raises:
+            RunFailed: the residuals are not finite.
+        """
+        fn, params, x = self.parameters()
+        best, tries = x, 0
+
+        def jacobian(x: np.ndarray, r: np.ndarray) -> np.ndarray:
+            nonlocal best, tries
+            best, tries = x.ravel().copy(), 0
+            return self.problem.jacobian(fn, params.copy(), x, r, self.priors)
+
+        def residuals(x: np.ndarray, params: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            if tries > TRIES:
+                raise _Settled
+            return fn(x, params)
+
+        def settled(trace: Sequence[Any]) -> None:
+            # A single short step may be one through a narrow bend of a valley.
+            if len(trace) > 2 and all(
+                0 < one.reduction < max(SETTLED, tolerance * one.objective) for one in trace[-2:]
+            ):
+                raise _Settled
+
+        try:
+            found, _ = self.problem.sysid.optimize(
+                params, residuals, optimizer="mujoco", verbose=False, jacobian=jacobian, iter_callback=settled,
+                max_iters=STEPS, output=io.StringIO(),
+            )  # fmt: skip
+            best = found.as_vector()
+        except _Settled:
+            pass
+        except (ValueError, np.linalg.LinAlgError) as error:
+            raise RunFailed(f"the least squares cannot be solved: {error}") from error
+        self.values |= {one.name: float(number) for one, number in zip(self.active, best, strict=True)}
+
+    def _intervals(self, residuals: np.ndarray, jacobian: np.ndarray) -> np.ndarray:
+        """Set the half widths; (P,) factors of the standard deviations on those of residuals of variance 1."""
+        _, rows, logs = self.problem.rows()
+        stamps = rows + np.concatenate(([0], np.cumsum([len(s.stamps) for s in self.problem.fitted])))[logs]
+        period = float(np.median([np.median(np.diff(s.stamps)) for s in self.problem.fitted]))
+        lags = max(1, round(CORRELATED / period))
+        # Priors are correlated with nothing.
+        stamps = np.append(stamps, stamps.max() + (1 + np.arange(len(self.priors))) * (lags + 1))
+        _, half = self.problem.sysid.calculate_intervals([residuals], jacobian)
+        wider = information.widened(jacobian, residuals, stamps, lags)
+        self.half = {one.name: float(h * w) for one, h, w in zip(self.active, half, wider, strict=True)}
+        spread = np.sqrt(residuals @ residuals / max(1, len(residuals) - len(self.active)))
+        return np.asarray(spread * wider)
+
+
+def _findings(problem: Problem, logs: Sequence[Log]) -> list[str]:
+    low, high = joint_limits(problem.robot)
+    limits = {name: (a, b) for name, a, b in zip(problem.robot.joints, low, high, strict=True)}
+    efforts = {actuator.joint: actuator.effort for actuator in problem.robot.actuators}
+    return [f"{log.name}: {line}" for log in logs for line in findings(log, limits, efforts)]
+
+
+def _still(problem: Problem, logs: Sequence[Log], asked: Sequence[Unknown]) -> dict[str, str]:
+    """Why parameters of joints that do not move cannot be told, by name."""
+    found, still = {}, {}
+    for k, name in enumerate(problem.joints):
+        least = STILL["m" if problem.model.jnt_type[k] == int(mujoco.mjtJoint.mjJNT_SLIDE) else "rad"]
+        if all(moved(log, name) < least for log in logs):
+            still[name] = least
+    for one in asked:
+        about = problem.joints if one.field == "mass" else one.targets
+        if all(name in still for name in about):
+            what = (
+                "no joint moves"
+                if len(still) == len(problem.joints)
+                else f"{listing(about, 3)} does not move"
+            )
+            if one.field == "mass" or len(about) > 1:
+                what = "no joint moves" if one.field == "mass" else f"none of {listing(about, 3)} moves"
+            unmeasured = all(log.joints.count(name) == 0 for log in logs for name in about)
+            found[one.name] = (
+                f"{what}{' (not measured)' if unmeasured else f' (by more than {still[about[0]]:g})'}"
+            )
+    return found
+
+
+def _hold_out(problem: Problem, count: int, holdout: float | Sequence[Log], moving: Sequence[Unknown]) -> str:
+    """Set what is only checked: other logs, the last part of each, or parts all over it where its last part has most of
+    the motion of a joint; returns what, in words."""
+    for sequence in problem.sequences[count:]:
+        sequence.held = sequence.used
+        sequence.used = {s: np.zeros_like(mask) for s, mask in sequence.used.items()}
+    if not isinstance(holdout, float | int):
+        return listing([s.log.name for s in problem.sequences[count:]])
+    if not holdout:
+        return ""
+    wanted = {name for one in moving if one.field != "mass" for name in one.targets}
+    masks = []
+    for sequence in problem.sequences:
+        last = sequence.stamps > (1 - holdout) * sequence.stamps[-1]
+        masks.append(last)
+    spread = False
+    for n, actuator in enumerate(problem.robot.actuators):
+        steps = [np.abs(np.diff(s.commands[:, n], append=s.commands[-1, n])) for s in problem.sequences]
+        whole = sum(float(part.sum()) for part in steps)
+        late = sum(float(part[mask].sum()) for part, mask in zip(steps, masks, strict=True))
+        spread |= actuator.joint in wanted and late > 0.5 * whole > 0
+    if spread:
+        every = max(EVERY, BLOCK / holdout) if holdout < BLOCK / EVERY else BLOCK / holdout
+        masks = [(s.stamps % every) > every - BLOCK for s in problem.sequences]
+    for sequence, mask in zip(problem.sequences, masks, strict=True):
+        sequence.held = {s: used & mask[:, None] for s, used in sequence.used.items()}
+        sequence.used = {s: used & ~mask[:, None] for s, used in sequence.used.items()}
+    if spread:
+        return f"{BLOCK:g} s of every {every:g} s (the last part has most of the motion of some joints)"
+    return f"the last {100 * holdout:g} %"
+
+
+def _first_weights(problem: Problem) -> None:
+    for sequence in problem.sequences:
+        for signal, matrix in sequence.measured.items():
+            for k in range(matrix.shape[1]):
+                sequence.weights[signal][:, k] = 1 / max(noise(matrix[:, k]), LEAST_NOISE)
+
+
+def _reweigh(problem: Problem, values: Mapping[str, float]) -> int:
+    """Set the weights by the residuals: a variance of each signal of each joint, and for positions one of the stamps of
+    the log times the squared speed. Leaves outliers out; returns how many."""
+    outliers = 0
+    for sequence in problem.fitted:
+        found = problem.signals(sequence, values)
+        speed = np.nan_to_num(found["velocity"])
+        for signal, measured in sequence.measured.items():
+            used = sequence.used[signal]
+            square = np.where(used, np.nan_to_num(measured - found[signal]) ** 2, 0.0)
+            count = np.maximum(used.sum(axis=0), 1)
+            variance, stamps = square.sum(axis=0) / count + LEAST_NOISE**2, 0.0
+            fast = np.where(used, speed**2, 0.0)
+            for _ in range(5 if signal == "position" else 1):
+                trust = 1 / variance**2
+                over = ((square - np.where(used, variance, 0.0)) * fast * trust).sum()
+                stamps = (
+                    max(0.0, float(over / max((fast**2 * trust).sum(), 1e-30)))
+                    if signal == "position"
+                    else 0.0
+                )
+                variance = np.maximum((square - stamps * fast).sum(axis=0) / count, LEAST_NOISE**2)
+            total = variance + stamps * speed**2
+            sequence.weights[signal] = 1 / np.sqrt(total)
+            beyond = used & (square > OUTLIER**2 * total)
+            if 0 < beyond.sum() <= MOST_OUTLIERS * used.sum():
+                sequence.used[signal] = used & ~beyond
+                outliers += int(beyond.sum())
+    return outliers
+
+
+def _result(
+    solver: _Solver,
+    asked: Sequence[Unknown],
+    still: Mapping[str, str],
+    text: str,
+    said: list[str],
+    outliers: int,
+) -> Result:
+    problem, estimates = solver.problem, []
+    nominal = {one.name: 0.0 if one.field == CLOCK else one.held for one in problem.unknowns}
+    clocks = {one.targets[0]: solver.values[one.name] for one in problem.unknowns if one.field == CLOCK}
+    # The stamps of other logs are taken to be like those of the fitted ones.
+    for sequence in problem.sequences:
+        if clocks and sequence.log.name not in clocks:
+            solver.values[f"{CLOCK}/{sequence.log.name}"] = float(np.mean(list(clocks.values())))
+    for one in asked:
+        number = solver.values[one.name]
+        if one.name in still:
+            estimates.append(Estimate(one, one.nominal[0], 0.0, still[one.name]))
+            continue
+        why = solver.reason(one.name) if one.name in solver.untold else ""
+        at_bound = min(number - one.low, one.high - number) < 1e-6
+        half = solver.half[one.name] * one.scale[0]
+        estimates.append(Estimate(one, one.physical(number), half, why, at_bound))
+    before = nominal | {name: value for name, value in solver.values.items() if name.startswith(CLOCK)}
+    fits = _fits(problem, before, solver.values)
+    passed, why = _judged(fits)
+    return Result(
+        problem.robot,
+        problem,
+        estimates,
+        clocks,
+        dict(solver.values),
+        before,
+        fits,
+        text,
+        passed,
+        why,
+        said,
+        outliers,
+    )
+
+
+def _fits(problem: Problem, before: Mapping[str, float], values: Mapping[str, float]) -> list[Fit]:
+    sums = np.zeros((3, 2, len(problem.joints)))
+    for sequence in problem.sequences:
+        measured = sequence.measured["position"]
+        after = measured - problem.signals(sequence, values)["position"]
+        first = measured - problem.signals(sequence, before)["position"]
+        parts = ((first, sequence.held), (after, sequence.used), (after, sequence.held))
+        for n, (errors, masks) in enumerate(parts):
+            mask = masks["position"]
+            sums[n, 0] += np.where(mask, np.nan_to_num(errors) ** 2, 0.0).sum(axis=0)
+            sums[n, 1] += mask.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.sqrt(sums[:, 0] / sums[:, 1])
+    spread = [
+        max(noise(s.measured["position"][:, k]) for s in problem.sequences)
+        for k in range(len(problem.joints))
+    ]
+    return [Fit(name, spread[k], *map(float, found[:, k])) for k, name in enumerate(problem.joints)]
+
+
+def _judged(fits: Sequence[Fit]) -> tuple[bool, str]:
+    """Whether the held-out part is met, and why not."""
+    for fit in fits:
+        if np.isnan(fit.held) or np.isnan(fit.fitted):
+            continue
+        if fit.held > WORSE * max(fit.fitted, fit.noise, LEAST_NOISE):
+            return (
+                False,
+                f"{fit.joint}: errors are {fit.held:.2g} in the held-out part, {fit.fitted:.2g} in the fit",
+            )
+        if fit.held > 1.1 * fit.before and fit.held > WORSE * fit.noise:
+            return False, f"{fit.joint}: in the held-out part the nominal parameters are better"
+    return True, ""

@@ -1,0 +1,141 @@
+"""robolearn sysid: its files, its exit codes, and what it refuses."""
+
+import dataclasses
+import importlib.util
+import json
+import sys
+
+import pytest
+import yaml
+
+from robolearn.cli import main
+from robolearn.commands.exits import BAD_INPUT, CHECK_FAILED, MISSING, OK
+from robolearn.envs import mjcf
+from robolearn.envs.robot import Robot
+from tests.simulation.sysid_robots import TRUTH, recorded, two_links
+
+solves = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("tabulate", "colorama")),
+    reason="mujoco[sysid] is not installed",
+)
+FIT = "kp,armature,friction,damping,encoder_bias,delay"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A robot's file and logs of it: both joints move, one does, none does."""
+    path = tmp_path_factory.mktemp("logs")
+    robot = two_links(path)
+    recorded(robot).write(path / "both.csv")
+    recorded(robot, ("elbow",), planted={**TRUTH, "kp/shoulder": 2e3}).write(path / "one.npz")
+    recorded(robot, ()).write(path / "rest.csv")
+    return path
+
+
+def sysid(folder, *words):
+    return main(["sysid", "--robot", str(folder / "links.xml"), *map(str, words)])
+
+
+@solves
+def test_a_log_becomes_a_robot_a_page_and_ranges(folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert sysid(folder, "--log", folder / "both.csv", "--fit", FIT + ",mass/lower", "--output", out) == OK
+    said = capsys.readouterr().out
+    assert "kp/elbow" in said
+    assert "met" in said
+    result = json.loads((out / "result.json").read_text())
+    entry = result["parameters"]["damping/elbow"]
+    assert entry["identified"]
+    assert entry["low"] < 0.12 < entry["high"]
+    assert result["held_out"]["passed"]
+    robot = Robot.load(out / "robot")
+    assert robot.actuators[1].kp == pytest.approx(14.0, rel=0.05)
+    model = mjcf.build_model(robot)
+    assert model.dof_damping[1] == pytest.approx(0.12, rel=0.05)
+    assert model.dof_frictionloss[1] == pytest.approx(0.1, rel=0.05)
+    assert model.dof_armature[1] == pytest.approx(0.014, rel=0.05)
+    assert model.body("lower").mass[0] == pytest.approx(0.4, rel=0.05)
+    page = (out / "report.html").read_text()
+    for text in ("System identification of links", "encoder_bias/elbow", "Fit and held-out check", "nominal"):
+        assert text in page
+    assert "http-equiv" in page  # nothing is loaded from elsewhere
+    ranges = yaml.safe_load((out / "randomize.yaml").read_text())["task"]["randomize"]
+    low, high = ranges["robot/gain_scale/elbow"]
+    assert 0.9 < low < 1 < high < 1.1
+    assert "robot/mass_scale/lower" in ranges
+
+
+@solves
+def test_what_a_log_cannot_tell_is_named_and_is_a_failed_check(folder, tmp_path, capsys):
+    words = [
+        "--log",
+        folder / "one.npz",
+        "--fit",
+        "armature,friction,delay,damping/elbow,kp/elbow,encoder_bias/elbow",
+    ]
+    words += ["robot.actuators.shoulder.kp=2000", "--output", tmp_path / "out"]
+    assert sysid(folder, *words) == CHECK_FAILED
+    said = capsys.readouterr().out
+    assert "not told  armature/shoulder" in said
+    assert "shoulder does not move" in said
+    result = json.loads((tmp_path / "out" / "result.json").read_text())["parameters"]
+    assert not result["friction/shoulder"]["identified"]
+    assert result["friction/elbow"]["identified"]
+    assert sysid(folder, *words[:-1], tmp_path / "strict", "--strict") == BAD_INPUT
+    assert "armature/shoulder" in capsys.readouterr().err
+    assert not (tmp_path / "strict").exists()
+
+
+@solves
+def test_a_robot_at_rest_is_bad_input(folder, tmp_path, capsys):
+    words = ["--log", folder / "rest.csv", "--fit", "armature,delay", "--output", tmp_path / "out"]
+    assert sysid(folder, *words) == BAD_INPUT
+    said = capsys.readouterr().err
+    assert "armature/shoulder" in said
+    assert "no joint moves" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "offender"),
+    [
+        (["--robot", "arm"], "--log"),
+        (["--log", "nowhere.csv"], "--robot"),
+        (["--log", "nowhere.csv", "--robot", "arn"], "arm"),
+        (["--log", "nowhere.txt", "--robot", "arm"], "nowhere.txt"),
+        (["--log", "nowhere.csv", "--robot", "arm"], "nowhere.csv"),
+    ],
+)
+@solves
+def test_bad_input_is_refused_with_the_offender(words, offender, capsys):
+    assert main(["sysid", *words]) == BAD_INPUT
+    assert offender in capsys.readouterr().err
+
+
+@solves
+@pytest.mark.parametrize("holdout", ["0.7", "half", "nowhere.csv"])
+def test_a_share_that_is_none_is_refused(folder, holdout, capsys):
+    assert sysid(folder, "--log", folder / "both.csv", "--holdout", holdout) == BAD_INPUT
+    assert holdout in capsys.readouterr().err
+
+
+def test_without_the_package_it_says_what_to_install(folder, monkeypatch, capsys):
+    for name in [name for name in sys.modules if name.startswith("mujoco.sysid")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tabulate", None)
+    assert sysid(folder, "--log", folder / "both.csv") == MISSING
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "robolearn[sysid]" in said[0]
+
+
+def test_a_robot_whose_base_is_free_hangs(tmp_path):
+    from robolearn.simulation.sysid.problem import hanging
+    from tests.envs.test_derive import biped
+
+    robot = Robot.load(biped(tmp_path))
+    model = hanging(robot, 0.002, [0.98, 0.2, 0, 0]).compile()
+    assert model.nq == len(robot.joints)
+    assert model.opt.timestep == 0.002
+    assert dataclasses.asdict(robot)["base"] == "trunk"
+    assert model.body("trunk").quat[1] == pytest.approx(0.2, abs=1e-3)

@@ -1,0 +1,374 @@
+"""System identification: logs, what they can tell, planted parameters found again."""
+
+import dataclasses
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robolearn.envs.elements import compiled
+from robolearn.envs.robot import Robot
+from robolearn.errors import ConfigError, MissingError
+from robolearn.simulation.excite import excite
+from robolearn.simulation.sysid import information, log, made, solve
+from robolearn.simulation.sysid.log import Log, clock, findings, read
+from robolearn.simulation.sysid.problem import Problem, hanging, orientation, toolbox
+from robolearn.simulation.sysid.unknowns import clock_unknown, unknowns
+from tests.envs.test_derive import biped
+from tests.simulation.sysid_robots import TRUTH, motion, recorded, two_links
+
+solves = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("tabulate", "colorama")),
+    reason="mujoco[sysid] is not installed",
+)
+
+
+@pytest.fixture(scope="module")
+def robot(tmp_path_factory) -> Robot:
+    return two_links(tmp_path_factory.mktemp("robot"))
+
+
+@pytest.fixture(scope="module")
+def both(robot) -> Log:
+    """A log in which both joints move."""
+    return recorded(robot)
+
+
+def some_log(**changes) -> Log:
+    """3 s of two joints at 50 Hz."""
+    time = np.arange(150) * 0.02
+    target = np.stack((np.sin(time), np.full(150, 0.4)), axis=1)
+    nothing = np.full((150, 2), np.nan)
+    whole = Log("some.csv", ("shoulder", "elbow"), time, target, target + 0.01, nothing, nothing)
+    return dataclasses.replace(whole, **changes)
+
+
+# ---------------------------------------------------------------------------------------- logs
+
+
+@pytest.mark.parametrize("ending", [".csv", ".npz"])
+def test_a_log_is_read_as_it_was_written(tmp_path, ending):
+    position = some_log().position.copy()
+    position[3, 1] = np.nan  # not measured
+    base = np.tile([1.0, 0.0, 0.0, 0.0], (150, 1))
+    whole = some_log(position=position, torque=position * 2, base=base)
+    whole.write(tmp_path / f"some{ending}")
+    found = read(tmp_path / f"some{ending}")
+    assert found.joints == whole.joints
+    for name in ("time", "target", "position", "velocity", "torque", "base"):
+        np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-8)
+
+
+def test_the_commanded_part_of_a_log_is_what_excite_writes(tmp_path, robot):
+    found = excite(robot, seconds=2.0)
+    found.write(tmp_path / "motion.csv")
+    with pytest.raises(ConfigError, match="position"):
+        read(tmp_path / "motion.csv")  # nothing is measured
+    rows = (tmp_path / "motion.csv").read_text().splitlines()
+    more = ["position.elbow", *(row.rsplit(",", 1)[1] for row in rows[1:])]
+    (tmp_path / "log.csv").write_text("\n".join(f"{a},{b}" for a, b in zip(rows, more, strict=True)))
+    whole = read(tmp_path / "log.csv")
+    np.testing.assert_allclose(whole.commands(), found.targets, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "offender"),
+    [
+        ("t,target.a,position.a\n0,0,0\n", "time"),
+        ("time,target.a,position.a,speed.a\n0,0,0,0\n", "speed.a"),
+        ("time,position.a\n0,0\n", "target"),
+        ("time,target.a,position.a\n0,0,0\n3,0\n", "line 3"),
+        ("time,target.a,position.a\n0,0,x\n3,0,0\n", "line 2"),
+        ("time,target.a,position.a\n0,0,0\n2,0,0\n1,0,0\n", "row 3"),
+        ("time,target.a,position.a\n0,0,0\n0.5,0,0\n", "0.50 s"),
+        ("time,target.a,target.a,position.a\n0,0,0,0\n", "twice"),
+        ("time,target.a,position.a\n0,0,inf\n3,0,0\n", "position.a"),
+        ("time,target.a,position.a,base.qw\n0,0,0,1\n3,0,0,1\n", "base.qw"),
+    ],
+)
+def test_a_file_that_is_no_log_is_refused_with_the_place(tmp_path, text, offender):
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(ConfigError, match=r"x\.csv") as error:
+        read(tmp_path / "x.csv")
+    assert offender in str(error.value)
+
+
+def test_a_pickle_in_an_npz_is_not_loaded(tmp_path):
+    np.savez(tmp_path / "x.npz", time=np.arange(3.0), joints=np.array([print], dtype=object))
+    with pytest.raises(ConfigError, match=r"x\.npz"):
+        read(tmp_path / "x.npz")
+
+
+def test_a_target_holds_until_the_next():
+    target = np.full((150, 2), np.nan)
+    target[2], target[100, 0] = (1.0, 2.0), 5.0
+    held = some_log(target=target).commands()
+    assert held[[0, 2, 99, 100, 149]].tolist() == [[1, 2], [1, 2], [1, 2], [5, 2], [5, 2]]
+
+
+def test_stamps_that_scatter_about_a_regular_clock_are_told_from_intervals_that_differ():
+    random = np.random.default_rng(0)
+    true = 0.02003 * np.arange(3000)
+    stamps = np.delete(true + random.normal(0, 2e-3, 3000).clip(-6e-3, 6e-3), [700, 701])  # two rows are lost
+    found = clock(stamps)
+    assert found.jitter == pytest.approx(2e-3, rel=0.05)
+    np.testing.assert_allclose(found.regular, np.delete(true, [700, 701]), atol=2e-4)
+    wandering = np.cumsum(0.02 + random.uniform(-5e-3, 5e-3, 3000))
+    assert clock(wandering).regular is None
+    assert clock(true).regular is None  # nothing to tell
+
+
+def test_what_is_suspicious_about_a_log_is_said():
+    time = np.arange(150) * 0.02
+    time[80:] += 1.0
+    position = some_log().position.copy()
+    position[:, 0] *= 57.3
+    torque = np.full((150, 2), 9.9)
+    lines = "\n".join(
+        findings(
+            some_log(time=time, position=position, torque=torque),
+            {"shoulder": (-2.0, 2.0), "elbow": (-0.3, 0.3)},
+            {"shoulder": 20.0, "elbow": 10.0},
+        )
+    )
+    assert "1.02 s, at 1.6 s" in lines
+    assert "shoulder: positions reach" in lines
+    assert "elbow: targets reach beyond" in lines
+    assert "elbow: its motor is at its torque limit" in lines
+    assert findings(some_log(), {"elbow": (-2, 2)}, {}) == []
+
+
+def test_noise_is_told_from_motion():
+    random = np.random.default_rng(0)
+    time = np.arange(3000) * 0.02
+    assert log.noise(np.sin(6 * time) + random.normal(0, 1e-3, 3000)) == pytest.approx(1e-3, rel=0.3)
+
+
+def test_a_base_that_turns_is_refused_and_one_that_hangs_askew_is_kept():
+    tilt = np.array([np.cos(0.1), 0, np.sin(0.1), 0])
+    still = some_log(
+        base=np.tile(tilt, (150, 1)) * np.where(np.arange(150) % 2, 1, -1)[:, None]
+    )  # q and -q are equal
+    np.testing.assert_allclose(np.abs(orientation([still])), tilt, atol=1e-9)
+    angle = np.linspace(0, 0.3, 150)
+    turning = np.stack((np.cos(angle), 0 * angle, np.sin(angle), 0 * angle), axis=1)
+    with pytest.raises(ConfigError, match="degrees"):
+        orientation([some_log(base=turning)])
+
+
+# ---------------------------------------------------------------------------------------- parameters
+
+
+def test_a_selector_names_joints_and_each_has_a_parameter_of_its_own(robot):
+    model = compiled(robot, hanging(robot))
+    found = unknowns(["kp/el*", "armature", "delay", "damping/*=one", "mass/lower"], robot, model, 0.02)
+    assert [one.name for one in found] == [
+        "kp/elbow", "armature/shoulder", "armature/elbow", "delay", "damping/*", "mass/lower",
+    ]  # fmt: skip
+    by_name = {one.name: one for one in found}
+    assert by_name["kp/elbow"].nominal == (12.0,)
+    assert by_name["mass/lower"].nominal == pytest.approx((0.4,))
+    assert by_name["damping/*"].targets == by_name["delay"].targets == ("shoulder", "elbow")
+    assert by_name["delay"].scale == (0.02, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("items", "offender"),
+    [
+        (["armatur"], "armature"),
+        (["kp/knee"], "knee"),
+        (["kp", "kp/elbow"], "elbow"),
+        (["kp/*=two"], "two"),
+        (["mass/upperr"], "upper"),
+        ([], "--fit"),
+    ],
+)
+def test_a_parameter_that_does_not_exist_is_refused(robot, items, offender):
+    with pytest.raises(ConfigError, match=offender):
+        unknowns(items, robot, compiled(robot, hanging(robot)), 0.02)
+
+
+def test_what_has_no_effect_and_what_cannot_be_told_apart_is_found():
+    effects = np.zeros((100, 4))
+    effects[:50, 0] = effects[:50, 1] = 10.0  # alike
+    effects[50:, 2] = 10.0
+    effects[50, 3] = 1e-3
+    found = information.untold(effects, [0, 1, 2, 3], [0.2] * 4)
+    assert [one.index for one in found] == [3, 1]
+    assert found[0].partners == ()
+    assert found[1].partners == (0,)
+    assert found[0].width == pytest.approx(1.96 * 10, rel=1e-3)  # of the weak prior
+    assert information.untold(effects[:, [0, 2]], [0, 1], [1.0] * 2) == []
+
+
+def test_intervals_widen_where_residuals_are_correlated_in_time():
+    random = np.random.default_rng(0)
+    white = random.normal(size=20000)
+    slow = np.repeat(random.normal(size=5000), 4)  # as good as a quarter of the values: twice as wide
+    column = np.ones((20000, 1))
+    factors = [information.widened(column, r, np.arange(20000), 100)[0] for r in (white, slow)]
+    assert factors[0] < 1.15
+    assert factors[1] == pytest.approx(2.0, rel=0.15)
+
+
+# ---------------------------------------------------------------------------------------- simulation
+
+
+def simple(robot: Robot, one: Log, items: list[str]) -> Problem:
+    spec = hanging(robot)
+    return Problem(robot, spec, [one], unknowns(items, robot, compiled(robot, spec), 0.02))
+
+
+@solves
+def test_a_delayed_target_counts_for_its_share_of_a_step(robot):
+    target = np.zeros((150, 2))
+    target[50:, 0] = 1.0  # at 1 s
+    problem = simple(robot, some_log(target=target), ["delay"])
+    (sequence,) = problem.sequences
+    controls = problem.controls(sequence, {"delay": 0.0125 / 0.02})[:, 0]
+    # Steps of 2 ms; the target comes at 1.0125 s, a quarter of a step after 1.012 s: (1 - 1/4)^2 / 2 of the hat.
+    at = int(np.argmin(np.abs(sequence.grid - 1.012)))
+    np.testing.assert_allclose(controls[at - 1 : at + 3], [0, 9 / 32, 31 / 32, 1], atol=1e-5)
+
+
+@solves
+def test_with_the_true_parameters_the_residuals_are_the_noise(robot, both):
+    names = ("kp", "armature", "friction", "damping", "encoder_bias", "delay")
+    spec = hanging(robot)
+    found = unknowns(names, robot, compiled(robot, spec), 0.02)
+    problem = Problem(robot, spec, [both], [*found, clock_unknown(both.name)])
+    values = {one.name: TRUTH[one.name] / one.scale[0] for one in found} | {f"clock/{both.name}": 1.0}
+    predicted = problem.signals(problem.sequences[0], values)["position"]
+    errors = (both.position - predicted)[25:]
+    assert np.sqrt(np.mean(errors**2)) == pytest.approx(2e-4, rel=0.2)
+
+
+@solves
+def test_limbs_that_do_not_touch_are_perturbed_at_once_with_the_same_result(tmp_path):
+    two = Robot.load(biped(tmp_path))
+    one = made.play(two, motion(two, ("l_knee", "r_knee"), 2.0), noise=1e-4)
+    problem = simple(two, one, ["armature/*_knee", "damping/*_knee", "delay"])
+    values = {u.name: u.start for u in problem.unknowns}
+    params = problem.parameters(values, list(values))
+    fn, x = problem.residual_fn({}), params.as_vector()
+    residuals = np.concatenate(fn(x, params)[0])
+    together = problem.jacobian(fn, params, x, residuals)
+    assert len(set(problem._trees)) == 2
+    problem._trees = np.zeros_like(problem._trees)
+    np.testing.assert_allclose(together, problem.jacobian(fn, params, x, residuals), atol=1e-9)
+
+
+# ---------------------------------------------------------------------------------------- solution
+
+
+@solves
+def test_planted_parameters_are_found_within_five_percent_and_their_intervals_cover_them(robot, both):
+    items = ["kp", "armature", "friction", "damping", "encoder_bias", "delay"]
+    found = solve.identify(robot, [both], items)
+    assert not found.untold
+    assert found.passed
+    assert found.clocks[both.name] == pytest.approx(1.0, abs=0.1)  # its stamps are noise
+    for one in found.estimates:
+        truth = TRUTH[one.unknown.name]
+        apart = 2e-3 if one.unknown.field == "encoder_bias" else 0.0  # [rad]
+        assert one.value == pytest.approx(truth, rel=0.05, abs=apart), one.unknown.name
+        assert abs(one.value - truth) < 2 * one.half, one.unknown.name
+    covered = [one.low <= TRUTH[one.unknown.name] <= one.high for one in found.estimates]
+    assert sum(covered) >= 9  # of 11
+
+
+@solves
+def test_stamps_of_a_loop_that_is_late_are_taken_as_true(robot):
+    late = recorded(robot, regular=False, seed=3)
+    found = solve.identify(robot, [late], ["armature", "friction", "damping", "kp", "encoder_bias", "delay"])
+    assert found.clocks[late.name] == pytest.approx(0.0, abs=0.1)
+    by_name = {one.unknown.name: one for one in found.estimates}
+    assert by_name["delay"].value == pytest.approx(0.010, rel=0.05)
+
+
+@solves
+def test_two_parameters_that_act_alike_are_named(robot, both):
+    found = solve.identify(
+        robot, [both], ["kd/elbow", "damping/elbow", "kp", "armature", "friction", "delay"]
+    )
+    (one,) = found.untold
+    assert one.unknown.name == "damping/elbow"
+    assert "kd/elbow" in one.reason
+    kd = next(one for one in found.told if one.unknown.name == "kd/elbow")
+    assert kd.low < 0.4 < kd.high  # it includes that the damping is not known
+
+
+@solves
+def test_a_robot_at_rest_is_refused_with_the_parameters(robot):
+    with pytest.raises(ConfigError, match="no joint moves") as error:
+        solve.identify(robot, [recorded(robot, ())], ["armature", "delay"])
+    for name in ("armature/shoulder", "armature/elbow", "delay"):
+        assert name in str(error.value)
+
+
+@solves
+def test_parameters_of_a_joint_that_did_not_move_are_named_and_the_others_found(robot):
+    one = recorded(robot, ("elbow",), planted={**TRUTH, "kp/shoulder": 2e3})
+    stiff = dataclasses.replace(
+        robot, actuators=(dataclasses.replace(robot.actuators[0], kp=2e3), robot.actuators[1])
+    )
+    found = solve.identify(
+        stiff, [one], ["armature", "friction", "damping/elbow", "kp/elbow", "encoder_bias/elbow", "delay"]
+    )
+    assert {each.unknown.name for each in found.untold} == {"armature/shoulder", "friction/shoulder"}
+    assert all("shoulder does not move" in each.reason for each in found.untold)
+
+
+@solves
+def test_another_log_that_the_result_does_not_meet_fails_the_check(robot, both):
+    items = ["kp", "armature", "friction", "damping", "encoder_bias", "delay"]
+    same = recorded(robot, seed=7, name="same.csv")
+    heavy = recorded(robot, seed=8, name="heavy.csv", planted={**TRUTH, "mass/lower": 1.0})
+    assert solve.identify(robot, [both], items, [same]).passed
+    found = solve.identify(robot, [both], items, [heavy])
+    assert not found.passed
+    assert "held-out" in found.problem_text
+
+
+@solves
+def test_measured_torques_tell_a_gain_and_masses_apart(robot):
+    items = ["kp", "kd", "mass", "armature", "friction"]
+    planted = {"kp/elbow": 14.0, "mass/lower": 0.5}
+    without = solve.identify(robot, [recorded(robot, planted=planted)], items)
+    with_torque = solve.identify(robot, [recorded(robot, planted=planted, torque_noise=0.02)], items)
+    wide, narrow = (
+        next(one for one in found.estimates if one.unknown.name == "kp/elbow")
+        for found in (without, with_torque)
+    )
+    assert "kp/elbow" not in {one.unknown.name for one in with_torque.untold}
+    assert narrow.value == pytest.approx(14.0, rel=0.05)
+    assert wide.half > 0.2 * 14.0  # as little as is known of the masses
+    assert narrow.half < 0.02 * 14.0
+
+
+@solves
+def test_logs_of_another_robot_are_refused_by_name(robot, both):
+    other = dataclasses.replace(both, joints=("shoulder", "elbo"))
+    with pytest.raises(ConfigError, match="elbow"):
+        solve.identify(robot, [other], ["armature"])
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("mujoco.sysid")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tabulate", None)
+    with pytest.raises(MissingError, match=r"tabulate.*robolearn\[sysid\]"):
+        toolbox()
+
+
+@solves
+@pytest.mark.slow
+def test_a_minute_of_an_arm_tells_all_its_joints_within_five_percent():
+    script = Path(__file__).parents[2] / "scripts" / "sysid_recovery.py"
+    words = [sys.executable, str(script), "arm", "--timestep", "0.004"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    assert "25 of 25 parameters told" in said
+    assert "25 below 5 %" in said
