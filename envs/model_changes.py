@@ -180,11 +180,12 @@ class ModelChanges:
 
     def _damping(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         damping = self._nominal["dof_damping"]
-        return {"dof_damping": damping + self._spread(values, "damping", len(damping))}
+        return {"dof_damping": (damping + self._spread(values, "damping", len(damping))).clamp(min=0.0)}
 
     def _dry_friction(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         friction = self._nominal["dof_frictionloss"]
-        return {"dof_frictionloss": friction + self._spread(values, "joint_friction", len(friction))}
+        added = friction + self._spread(values, "joint_friction", len(friction))
+        return {"dof_frictionloss": added.clamp(min=0.0)}
 
     def _gravity(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         x, y, z = self._nominal["opt.gravity"]

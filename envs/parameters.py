@@ -53,8 +53,8 @@ PARAMETERS: dict[str, Field] = {
     "torque_scale": _factor("largest torque of every actuator", "actuator"),
     "motor_delay": Field("where in its range the delay of every motor is", "world", 0.0, 1.0, 0.5),
     "armature_scale": _factor("armature of every joint", "joint"),
-    "damping": _added("damping added to every joint [Nm s/rad]", "joint", 0.0, 1e4),
-    "joint_friction": _added("dry friction added to every joint [Nm]", "joint", 0.0, 1e4),
+    "damping": _added("damping added to every joint, at least to 0 [Nm s/rad]", "joint", -1e4, 1e4),
+    "joint_friction": _added("dry friction added to every joint, at least to 0 [Nm]", "joint", -1e4, 1e4),
     "gravity_roll": _added("rotation of gravity about the world's x axis [rad]", "world", -1.0, 1.0),
     "gravity_pitch": _added("rotation of gravity about the world's y axis [rad]", "world", -1.0, 1.0),
 }

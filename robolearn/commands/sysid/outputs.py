@@ -17,10 +17,12 @@ from robolearn.simulation.sysid.solve import Estimate, Result
 from robolearn.simulation.sysid.unknowns import FIELDS
 
 NAMES = {
-    "armature": "armature",
+    "armature": "armature_scale",
     "friction": "joint_friction",
     "damping": "damping",
-    "encoder_bias": "encoder_bias",
+    "kp": "kp_scale",
+    "kd": "kd_scale",
+    "mass": "mass_scale",
 }
 """Parameters of `task.randomize` by field."""
 LEAST = 0.01
@@ -145,34 +147,23 @@ def randomize(result: Result) -> str:
         "  randomize:",
     ]
     rows: list[str] = []
-    for joint in [actuator.joint for actuator in result.robot.actuators]:
-        gains = [
-            one for one in result.told if one.unknown.field in ("kp", "kd") and joint in one.unknown.targets
-        ]
-        if gains:
-            rows.append(_factor(f"robot/gain_scale/{joint}", max(map(_relative, gains))))
+    biases: list[float] = []
     for one in result.told:
         field = one.unknown.field
-        for target, value in zip(one.unknown.targets, one.values, strict=True):
-            if field == "mass":
-                rows.append(_factor(f"robot/mass_scale/{target}", _relative(one)))
-            elif field in NAMES:
-                known = NAMES[field] in PARAMETERS
-                name = f"robot/{NAMES[field]}/{target}"
-                if (
-                    field != "encoder_bias"
-                    and value > 0
-                    and "factor" in PARAMETERS.get(NAMES[field], "factor")
-                ):
-                    row = _factor(name, _relative(one))
-                else:
-                    row = f"    {name}: [{value - one.half:.4g}, {value + one.half:.4g}]  # [{one.unit}]"
-                rows.append(row if known else f"    # {row.strip()}  # this version cannot randomize it")
+        biases += [abs(value) + one.half for value in one.values if field == "encoder_bias"]
+        for target in one.unknown.targets if field in NAMES else ():
+            name = f"robot/{NAMES[field]}/{target}"
+            if PARAMETERS[NAMES[field]].neutral == 0.0:  # added to what the file says
+                rows.append(f"    {name}: [{-one.half:.4g}, {one.half:.4g}]  # [{one.unit}]")
+            else:
+                rows.append(_factor(name, _relative(one)))
         if field == "delay":
             rows.append(
                 f"    # {one.unknown.name}: {1e3 * one.low:.2f} to {1e3 * one.high:.2f} ms; task.action_delay is in "
                 "control steps"
             )
+    if biases:
+        rows.append(f"    encoder_bias: [{-max(biases):.4g}, {max(biases):.4g}]  # [rad or m], of every joint")
     if not any(not row.strip().startswith("#") for row in rows):
         lines[-1] = "  randomize: {}"
     return "\n".join([*lines, *rows]) + "\n"

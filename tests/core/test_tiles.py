@@ -1,0 +1,260 @@
+"""Tiles of a terrain in an Env: levels, origins, ends of episodes, snapshots, the height scan, an export's checks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from robolearn import config
+from robolearn.core.measurable import reads
+from robolearn.core.tiles import COLUMN, ROW, Tiles
+from robolearn.envs.terrain import Terrain
+from robolearn.errors import ConfigError
+from robolearn.tasks.mdp.context import Random
+from robolearn.tasks.mdp.height_scan import NO_ERRORS, HeightScan
+from robolearn.tasks.velocity_rough import ASKED
+from robolearn.training.build import build_env
+
+CPU = torch.device("cpu")
+SMALL = ["task.terrain.rows=3", "task.terrain.columns=2", "task.terrain.kinds={stairs_up: 1, rough: 1}"]
+
+
+def rough(*changes: str, num_envs: int = 6, training: bool = True):
+    run = config.resolve(
+        ["task=humanoid_rough", "backend=mujoco", "device=cpu", "backend.threads=1", *SMALL, *changes]
+    )
+    return build_env(run, num_envs, training=training)
+
+
+class Placed:
+    """Notes where environments are placed."""
+
+    def place(self, mask, origins):
+        self.mask, self.origins = mask, origins.clone()
+
+
+def test_levels_rise_and_fall_within_the_rows_and_a_random_row_follows_the_last():
+    terrain = Terrain(rows=3, columns=2, kinds={"stairs_up": 1}, border=1.0)
+    tiles = Tiles(terrain, True, 6, CPU)
+    per_env = tiles.added_to({})
+    assert per_env[COLUMN].tolist() == [0, 1, 0, 1, 0, 1]
+    assert per_env[ROW].tolist() == [0] * 6
+    per_env[ROW] = torch.tensor([0, 1, 2, 2, 0, 1])
+
+    class Task:
+        def terrain_change(self, state, ctx):
+            return torch.tensor([1.0, -1.0, 1.0, 0.0, -1.0, 1.0])
+
+    ended = torch.tensor([True, True, True, True, True, False])
+    per_env = tiles.changed(per_env, Task(), None, None, ended)
+    assert per_env[ROW].tolist() == [1, 0, 3, 2, 0, 1]
+    there, random = Placed(), Random(0, CPU)
+    seen = set()
+    for _ in range(40):
+        after = tiles.begin(ended, per_env, random, there)
+        assert after[ROW][[0, 1, 3, 4, 5]].tolist() == [1, 0, 2, 0, 1]
+        row = int(after[ROW][2])
+        assert there.origins[2].tolist() == pytest.approx(terrain.heights.origins[row, 0].tolist())
+        seen.add(row)
+    assert seen == {0, 1, 2}
+
+
+def test_a_higher_start_level_deals_out_the_first_rows():
+    tiles = Tiles(Terrain(rows=3, columns=2, start_level=2), True, 8, CPU)
+    assert tiles.added_to({})[ROW].tolist() == [0, 0, 1, 1, 2, 2, 0, 0]
+
+
+def test_outside_of_a_training_tiles_are_drawn_at_each_reset_and_nothing_is_kept():
+    env = rough(training=False, num_envs=64)
+    assert env.state.per_env == {}
+    origins = torch.tensor(env.scene.terrain.heights.origins).view(-1, 3)
+    drawn = env.backend.state.origin
+    assert all((drawn == each).all(dim=1).any() for each in origins)
+    first = drawn.clone()
+    env.reset()
+    assert not torch.equal(env.backend.state.origin, first)
+
+
+def test_a_robot_rises_that_has_left_its_tile_and_falls_that_came_less_than_half_as_far_as_asked():
+    env = rough()
+    task, state, ctx = env.task, env.backend.state.clone(), env.ctx
+    # Tiles are 8 m wide. Asked to go 3 m in each: walked 4.1, 1.6, 1.4 m, and 5 m aside, none, and 4 m exactly.
+    state.robot.base_pos[:, :2] = torch.tensor([[4.1, 0], [1.6, 0], [0, 1.4], [0, -5.0], [0, 0], [4.0, 0]])
+    asked = torch.tensor([[3.0, 0.0]]).repeat(6, 1)
+    ctx = replace(ctx, task_state={**ctx.task_state, ASKED: asked})
+    assert task.terrain_change(state, ctx).tolist() == [1, 0, -1, 1, -1, 0]
+
+
+def test_what_was_asked_follows_the_heading():
+    env = rough()
+    state, ctx = env.backend.state.clone(), env.ctx
+    half = math.pi / 4
+    state.robot.base_quat[:] = torch.tensor([math.cos(half), 0.0, 0.0, math.sin(half)])  # facing along y
+    command = torch.tensor([[0.5, 0.2, 0.3]]).repeat(6, 1)
+    ctx = replace(ctx, command=command, task_state={**ctx.task_state, ASKED: torch.zeros(6, 2)})
+    asked = env.task.advance(state, ctx)[ASKED]
+    assert asked[0].tolist() == pytest.approx([-0.2 * 0.02, 0.5 * 0.02], abs=1e-6)
+
+
+def test_an_episode_times_out_beyond_its_tile_and_the_env_moves_to_its_new_level():
+    env = rough("task.pushes.speed=[0,0]")
+    before = env.backend.state.origin.clone()
+    start = env.task.initial_state(6, env.ctx, Random(0, CPU))
+    start.base_pos[1, 0] = 4.05
+    start.base_pos[1, 2] += 3.0  # above the steps
+    only = torch.arange(6) == 1
+    env.backend.reset(only, start)
+    result = env.step(torch.zeros(6, env.num_actions))
+    assert result.truncated.tolist() == only.tolist()
+    assert not result.terminated.any()
+    assert env.state.per_env[ROW].tolist() == [0, 1, 0, 0, 0, 0]
+    moved = env.backend.state.origin
+    # Column 1, row 1: 8 m further along x than row 0.
+    assert (moved[1] - before[1])[:2].tolist() == [8.0, 0.0]
+    assert torch.equal(moved[~only], before[~only])
+    assert env.backend.state.robot.base_pos[1, :2].abs().max() < 0.1
+
+
+def test_without_ends_an_episode_goes_on_over_other_tiles_to_the_border():
+    env = rough("task.terrain.ends=false")
+    state = env.backend.state.clone()
+    never = torch.zeros(6, dtype=torch.bool)
+    state.origin[:] = torch.tensor(
+        [8.0, 4.0, 0.0]
+    )  # the last row: 12 m to the end of the tiles, 14 to the limit
+    state.robot.base_pos[:, 0] = torch.tensor([0.0, 4.5, 5.9, 6.1, -19.0, -22.5])
+    assert env._tiles.left(state, never).tolist() == [False, False, False, True, False, True]
+
+
+def test_terms_measure_heights_from_the_ground():
+    env = rough()
+    state, ctx, task = env.backend.state.clone(), env.ctx, env.task
+    state.robot.base_pos[:, 2] = 0.6
+    far = ctx.ground(torch.full((6, 2), 3.9))
+    state.robot.base_pos[:, :2] = 3.9
+    height = next(item for item in task.items("critic") if item.name == "base_height").compute(state, ctx)
+    assert torch.allclose(height[:, 0], 0.6 - far)
+    assert far[0] > 0.1  # the last step of the easiest stairs: 9 steps of 2 cm
+    ends = task.termination_terms()["fallen"](state, ctx)
+    assert ends.tolist() == (0.6 - far < 0.5 * env.robot.home_height).tolist()
+
+
+def test_snapshot_and_restore_repeat_every_bit_with_the_origins():
+    env = rough("task.scan=true")
+    act = torch.zeros(6, env.num_actions)
+    for _ in range(3):
+        env.step(act)
+    saved = env.snapshot()
+    one = [env.step(act).reward.clone() for _ in range(60)]
+    origins, levels = env.backend.state.origin.clone(), env.state.per_env[ROW].clone()
+    env.restore(saved)
+    two = [env.step(act).reward.clone() for _ in range(60)]
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    assert torch.equal(env.backend.state.origin, origins)
+    assert torch.equal(env.state.per_env[ROW], levels)
+
+
+def test_flat_ground_has_no_tiles_and_draws_nothing():
+    tiles = Tiles(None, True, 4, CPU)
+    random = Random(0, CPU)
+    before = random.state()
+    own = {"x": torch.zeros(4)}
+    assert tiles.begin(torch.ones(4, dtype=torch.bool), own, random, None) is own
+    assert tiles.added_to(own) is own
+    assert torch.equal(random.state(), before)
+    assert tiles.ground is None
+
+
+def test_the_scan_is_a_grid_in_the_heading_and_mirrors_left_and_right():
+    scan = HeightScan(length=0.4, width=0.2, spacing=0.2)
+    assert scan.shape == (3, 2)
+    flat = [place for row in scan.places for place in row]
+    assert flat == pytest.approx([-0.2, -0.1, -0.2, 0.1, 0.0, -0.1, 0.0, 0.1, 0.2, -0.1, 0.2, 0.1])
+    for number, other in enumerate(scan.mirrored):
+        (x, y), (ox, oy) = scan.places[number], scan.places[other]
+        assert (x, y) == pytest.approx((ox, -oy))
+
+
+def test_the_critic_sees_the_steps_ahead_of_it():
+    env = rough("task.height_scan.length=2.8", "task.height_scan.width=0", "task.height_scan.spacing=1.4")
+    state = env.backend.state.clone()
+    state.robot.base_pos[:] = torch.tensor([0.0, 0.0, 0.65])
+    state.robot.base_quat[:] = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    item = env.task.items("critic")[-1]
+    found = item.compute(state, env.ctx)
+    # 1.4 m ahead and behind are 2 of the easiest steps up, of 2 cm: the second one begins at 1.3 m.
+    assert found[0].tolist() == pytest.approx([0.61, 0.65, 0.61], abs=1e-5)
+
+
+def test_a_policy_is_blind_unless_scan_is_on():
+    blind, seeing = rough(), rough("task.scan=true")
+    names = [item.name for item, _ in blind.columns["policy"]]
+    assert "height_scan" not in names
+    assert [item.name for item, _ in seeing.columns["policy"]] == [*names, "height_scan"]
+    assert seeing.columns["policy"][-1][1] == 9 * 6
+    symmetry = seeing.symmetry().groups["policy"]
+    here = seeing.observations["policy"]
+    assert torch.equal(symmetry(symmetry(here)), here)
+
+
+def test_a_scan_is_a_sensor_and_a_blind_policy_needs_none():
+    for changes, has in (([], False), (["task.scan=true"], True)):
+        env = rough(*changes)
+        needs = reads(env.task, env.backend.state, env.ctx, env.num_actions).sensors
+        assert ("height_scan" in needs) is has
+        assert not {"base_pos", "height"} & set(needs)
+
+
+def test_errors_of_a_scan_are_off_on_the_robot_and_within_their_bounds_in_a_training():
+    env = rough("task.scan=true", "task.scan_errors.delay=[0,0]", "task.scan_errors.dropout=0", num_envs=32)
+    policy, critic = (
+        env.task.items(group)[-1].compute(env.backend.state, env.ctx) for group in ("policy", "critic")
+    )
+    level = (
+        critic.amax(dim=1) - critic.amin(dim=1) < 1e-6
+    )  # all of the scan on level ground: only noise and lift
+    off = (policy - critic)[level]
+    assert level.any()
+    assert off.abs().max() <= 0.02 + 0.02 + 1e-6
+    assert off.std(dim=1).min() > 0.005
+    again = env.task.items("policy")[-1].compute(env.backend.state, env.ctx)
+    assert torch.equal(policy, again)
+    task = replace(env.task, **type(env.task).on_robot)
+    assert task.scan_errors == NO_ERRORS
+    assert torch.equal(task.items("policy")[-1].compute(env.backend.state, env.ctx), critic)
+
+
+def test_a_delayed_scan_is_the_one_of_so_many_steps_before():
+    env = rough("task.scan=true", "task.scan_errors={noise: 0, dropout: 0, delay: [2, 2], shift: 0, lift: 0}")
+    true, seen = [], []
+    for _ in range(5):
+        true.append(env.task.items("critic")[-1].compute(env.backend.state, env.ctx).clone())
+        seen.append(env.task.items("policy")[-1].compute(env.backend.state, env.ctx).clone())
+        env.step(torch.zeros(6, env.num_actions))
+    assert torch.equal(seen[0], true[0])
+    assert torch.equal(seen[3], true[1])
+    assert torch.equal(seen[4], true[2])
+    assert not torch.equal(true[4], true[2])
+
+
+def test_lost_places_of_a_scan_read_its_mean():
+    env = rough("task.scan=true", "task.scan_errors={noise: 0, dropout: 1, delay: [0, 0], shift: 0, lift: 0}")
+    policy, critic = (
+        env.task.items(group)[-1].compute(env.backend.state, env.ctx) for group in ("policy", "critic")
+    )
+    assert torch.allclose(policy, critic.mean(dim=1, keepdim=True).expand_as(policy))
+
+
+def test_a_policy_that_reads_the_ground_without_a_sensor_is_refused():
+    env = rough()
+    task = env.task
+    from robolearn.tasks.mdp.observations import Observation
+
+    cheat = Observation("below", lambda s, c: c.ground(c.command[:, :2])[:, None], "same")
+    before = task.items
+    task.items = lambda group: [*before(group), cheat] if group == "policy" else before(group)
+    with pytest.raises(ConfigError, match="below"):
+        reads(task, env.backend.state, env.ctx, env.num_actions)
