@@ -60,7 +60,7 @@ def test_a_log_becomes_a_robot_a_page_and_ranges(folder, tmp_path, capsys):
         assert text in page
     assert "http-equiv" in page  # nothing is loaded from elsewhere
     ranges = yaml.safe_load((out / "randomize.yaml").read_text())["task"]["randomize"]
-    low, high = ranges["robot/gain_scale/elbow"]
+    low, high = ranges["robot/kp_scale/elbow"]
     assert 0.9 < low < 1 < high < 1.1
     assert "robot/mass_scale/lower" in ranges
 

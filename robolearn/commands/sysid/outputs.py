@@ -163,7 +163,9 @@ def randomize(result: Result) -> str:
                 "control steps"
             )
     if biases:
-        rows.append(f"    encoder_bias: [{-max(biases):.4g}, {max(biases):.4g}]  # [rad or m], of every joint")
+        rows.append(
+            f"    encoder_bias: [{-max(biases):.4g}, {max(biases):.4g}]  # [rad or m], of every joint"
+        )
     if not any(not row.strip().startswith("#") for row in rows):
         lines[-1] = "  randomize: {}"
     return "\n".join([*lines, *rows]) + "\n"
