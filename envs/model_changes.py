@@ -202,6 +202,8 @@ def limit_torques(model: mujoco.MjModel, scene: Scene) -> None:
     for name, robot in scene.robots.items():
         for actuator in robot.actuators:
             i = model.actuator(scene.prefix(name) + actuator.joint).id
+            if actuator.kind == "force":
+                model.actuator_ctrllimited[i] = 0  # the limit of the force counts, which can be raised, too
             if not model.actuator_forcelimited[i]:
                 gear = abs(float(model.actuator_gear[i, 0])) or 1.0
                 model.actuator_forcelimited[i] = 1

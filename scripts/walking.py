@@ -94,6 +94,7 @@ PERTURBED: dict[str, list[str]] = {
     "friction 1.2": ["task.randomize.friction=[1.2,1.2]"],
     "actions 40 ms late": ["task.action_delay=[2,2]"],
     "torque limit -20 %": ["task.randomize={torque_scale:[0.8,0.8]}"],
+    "encoders off by up to 0.02 rad": ["task.randomize={encoder_bias:[-0.02,0.02]}"],
     "one push of 1.0 m/s": SHOVED,
 }
 """One at a time, with commands of every kind and no other pushes; control steps are of 20 ms."""

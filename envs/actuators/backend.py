@@ -33,6 +33,9 @@ FACTORS = {
 }
 """Physical parameters that change motors outside the simulator, each with the factors that it is; see `Factors`."""
 
+GAINS = ("gain_scale", "kp_scale", "kd_scale")
+"""Those of them that force actuators lack."""
+
 
 def with_motors(make: Callable[[Scene], Backend], what: Scene | Robot) -> Backend:
     """The backend that `make` makes of a scene, with the motors that are computed outside the simulator."""
@@ -76,7 +79,7 @@ class MotorBackend:
             chosen = [outer[i] for i in parameter.ids.tolist()] if parameter.field in FACTORS else []
             # The force actuators below have no gains; all else of them is theirs too.
             if name in scene.params and (
-                parameter.field != "gain_scale" or any(not a.outside for _, a in chosen)
+                parameter.field not in GAINS or any(not a.outside for _, a in chosen)
             ):
                 kept.append(name)
             if any(a.outside for _, a in chosen):

@@ -164,6 +164,11 @@ def test_a_weaker_motor_saturates_sooner(backend_of):
     assert got == pytest.approx([lifted(5.0, 80.0), lifted(5.0, 50.0)], rel=1e-3)
 
 
+def test_a_stronger_motor_has_more_than_its_file_says(backend_of):
+    got = held(backend_of("torque_scale"), 140.0, torque_scale=1.3)
+    assert got == pytest.approx([lifted(5.0, 100.0), lifted(5.0, 130.0)], rel=1e-3)
+
+
 def test_a_weaker_servo_saturates_sooner(backend_of):
     backend = backend_of("robot/torque_scale/swing")
     start(backend, robot__torque_scale__swing=0.25)

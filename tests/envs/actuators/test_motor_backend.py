@@ -183,6 +183,27 @@ def test_gains_outside_the_simulator_are_scaled_for_all_or_for_some(tmp_path):
         backend.set_params(EVERY, {"motor_delay": torch.zeros(4)})  # no delay has a range
 
 
+def test_stiffness_damping_and_torque_limit_outside_the_simulator_scale_apart(tmp_path):
+    robot = arm(tmp_path, PD, PD)
+    scene = replace(Scene.of(robot), params=("kp_scale", "robot/kd_scale/elbow", "torque_scale"))
+    backend = in_mujoco(scene)
+    start = replace(home_pose(robot, 4), joint_vel=torch.full((4, 2), 0.5))
+    backend.set_params(EVERY, {"kp_scale": torch.tensor([1.0, 2.0, 1.0, 1.0])})
+    backend.set_params(EVERY, {"robot/kd_scale/elbow": torch.tensor([1.0, 1.0, 3.0, 1.0])})
+    backend.reset(EVERY, start)
+    backend.step(home_targets(robot, 4) + 0.1, 1)
+    # kp 0.1 - kd 0.5 = 4 - 1 Nm.
+    expected = [[3.0, 3.0], [7.0, 7.0], [3.0, 1.0], [3.0, 3.0]]
+    assert backend.state.robot.joint_torque.tolist() == [pytest.approx(row, abs=1e-3) for row in expected]
+    backend.set_params(EVERY, {"torque_scale": torch.tensor([1.0, 1.0, 0.5, 1.5])})
+    backend.reset(EVERY, home_pose(robot, 4))
+    backend.step(home_targets(robot, 4) + 2.0, 1)
+    # 80 Nm are asked of motors that have 30 Nm.
+    assert backend.state.robot.joint_torque[[0, 2, 3], 0].tolist() == pytest.approx(
+        [30.0, 15.0, 45.0], abs=1e-3
+    )
+
+
 def test_one_motor_outside_and_one_inside_the_solver(tmp_path):
     mixed, inside = arm(tmp_path, PD), arm(tmp_path)
     scene = replace(Scene.of(mixed), params=("robot/gain_scale",))
