@@ -16,8 +16,10 @@ from robolearn.training.build import build_env
 @pytest.mark.parametrize("scan", [False, True])
 def test_a_controller_computes_the_observations_of_the_env_from_its_readings(scan):
     run = config.resolve(
-        ["task=humanoid_rough", "backend=mujoco", "device=cpu", f"task.scan={str(scan).lower()}"]
-        + ["task.terrain.rows=1", "task.terrain.columns=2", "task.terrain.kinds={boxes: 1}"]
+        [
+            *("task=humanoid_rough", "backend=mujoco", "device=cpu", f"task.scan={str(scan).lower()}"),
+            *("task.terrain.rows=1", "task.terrain.columns=2", "task.terrain.kinds={boxes: 1}"),
+        ]
     )
     env = build_env(on_robot(replace(run, num_envs=3)), 3)
     width = env.observations["policy"].shape[1]
