@@ -59,3 +59,22 @@ def test_a_hopper_is_judged_by_how_near_it_is_to_the_wanted_velocity(tmp_path, m
     assert (tmp_path / "answers" / "preferences.jsonl").read_text().count('"answer": ') >= 20
     task = f"task={SCRIPTS / 'hop_backwards.py'}:HopBackwards"
     assert main(["train", task, "num_envs=16", "max_iterations=1", "torch_threads=1", "output=true"]) == 0
+
+
+@pytest.mark.slow
+def test_climbing_counts_tries_of_a_policy_that_never_saw_steps():
+    sys.path.insert(0, str(SCRIPTS))
+    try:
+        from climbing import OBSTACLES, passes, share
+    finally:
+        sys.path.pop(0)
+    by_name = {each.name: each for each in OBSTACLES}
+    changes = ["task=humanoid_rough", "backend=mujoco", "torch_threads=1"]
+    found = {
+        name: share("pretrained:humanoid_walk", by_name[name], changes, 16, 0.6)
+        for name in ("level ground", "stairs up, 15 cm")
+    }
+    assert found["level ground"]["succeeded"] > 0.9
+    assert found["stairs up, 15 cm"]["succeeded"] < 0.3
+    assert not passes(by_name["stairs up, 10 cm"], {"succeeded": 0.79})
+    assert passes(by_name["stairs up, 10 cm"], {"succeeded": 0.81})

@@ -17,6 +17,7 @@ from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.height_scan import NO_ERRORS, HeightScan
 from robolearn.tasks.velocity_rough import ASKED
 from robolearn.training.build import build_env
+from tests.no_sync import no_host_sync
 
 CPU = torch.device("cpu")
 SMALL = ["task.terrain.rows=3", "task.terrain.columns=2", "task.terrain.kinds={stairs_up: 1, rough: 1}"]
@@ -258,3 +259,17 @@ def test_a_policy_that_reads_the_ground_without_a_sensor_is_refused():
     task.items = lambda group: [*before(group), cheat] if group == "policy" else before(group)
     with pytest.raises(ConfigError, match="below"):
         reads(task, env.backend.state, env.ctx, env.num_actions)
+
+
+def test_terms_scans_and_levels_need_no_host_in_a_step():
+    env = rough("task.scan=true")
+    task, state, ctx, done = env.task, env.backend.state, env.ctx, torch.zeros(6, dtype=torch.bool)
+    with no_host_sync():
+        for group in ("policy", "critic"):
+            for item in task.items(group):
+                item.compute(state, ctx)
+        task.advance(state, ctx)
+        task.terrain_change(state, ctx)
+        env._tiles.left(state, done)
+        env._tiles.changed(env.state.per_env, task, state, ctx, done)
+        env._tiles.begin(done, env.state.per_env, env.random, Placed())

@@ -154,6 +154,8 @@ class Rollouts:
 def _poses(state: State) -> dict[str, Tensor]:
     return {
         f"{name}.{field}": getattr(entity, field)
+        if field != "base_pos" or state.origin is None
+        else entity.base_pos + state.origin  # where it is on a terrain, which the film shows
         for name, entity in state.entities.items()
         for field in POSES
         if getattr(entity, field).shape[1]
