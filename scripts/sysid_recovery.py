@@ -31,7 +31,8 @@ FITS = {
             for field in ("armature", "damping", "friction")
             for joint in ("*_yaw", "*_pitch", "*_roll")
         ),
-        "kp/*_pitch",
+        "kp/shoulder_pitch",
+        "kp/elbow_pitch",
         "delay",
     ],
     "unitree_go1": ["armature", "damping", "friction", "kp/*_calf_joint", "delay"],

@@ -25,6 +25,8 @@ WARM = 0.5
 """Beginning of a log that is simulated but not compared [s]: where it starts is measured with noise."""
 EARLY = 0.15
 """Part of a log from which it is told where it begins [s]."""
+AFTER = 0.5
+"""Time before and after a joint's target changes in which it is compared [s]."""
 STEP = 1e-3
 """Finite difference of a parameter, as a share of its scale."""
 MEMORY = 300e6
@@ -449,6 +451,8 @@ class Problem:
         step = model.opt.timestep
         grid = np.arange(-1, np.ceil((log.time[-1] + 0.05) / step) + 2) * step
         used = {s: np.isfinite(matrix) & (log.time > WARM)[:, None] for s, matrix in measured.items()}
+        near = self._in_motion(log.time, commands)
+        used = {s: mask & near for s, mask in used.items()}
         for signal in ("torque",):
             if signal in used:
                 driven = np.zeros(len(self.joints), dtype=bool)
@@ -459,6 +463,23 @@ class Problem:
             grid=grid, state=state, used=used, held={s: np.zeros_like(mask) for s, mask in used.items()},
             weights={s: np.ones_like(matrix) for s, matrix in measured.items()},
         )  # fmt: skip
+
+    def _in_motion(self, time: np.ndarray, commands: np.ndarray) -> np.ndarray:
+        """(T, J) whether the target of a joint changes within AFTER; always of a joint without a motor.
+
+        A joint at rest with dry friction stays where its motion happened to end: a thousand rows say that once, and
+        would count a thousand times.
+        """
+        found = np.ones((len(time), len(self.joints)), dtype=bool)
+        for n, joint in enumerate(self.actuated):
+            changes = time[1:][np.diff(commands[:, n]) != 0]
+            if len(changes):
+                after = np.clip(np.searchsorted(changes, time), 1, max(1, len(changes) - 1))
+                ends = changes[[after - 1, np.minimum(after, len(changes) - 1)]]
+                found[:, joint] = np.abs(ends - time).min(axis=0) <= AFTER
+            else:
+                found[:, joint] = False
+        return found
 
     @staticmethod
     def _begin(time: np.ndarray, column: np.ndarray, home: float) -> tuple[float, float]:

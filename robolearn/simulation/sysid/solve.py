@@ -32,7 +32,10 @@ OUTLIER, MOST_OUTLIERS = 6.0, 0.01
 """Residuals beyond so many standard deviations are left out, of the largest ones at most this share."""
 WORSE = 1.5
 """How many times as large as in the fit errors may be in the held-out part."""
-SETTLED, TRIES, STEPS = 0.05, 8, 40
+DAMPED = 1e-3, 10**0.5
+"""Smallest damping of a step (Levenberg and Marquardt), where columns of the Jacobian have length 1, and the factor by
+which it grows. The toolbox's own are made for residuals near 1, where a hundred steps are tried before one is short."""
+SETTLED, TRIES, STEPS = 0.05, 10, 40
 """A solution is found where half the sum of squared residuals, divided by their variance, falls by less than SETTLED (a
 change of an estimate by a third of its standard deviation), or where TRIES shorter steps do not make it fall; after
 STEPS at most."""
@@ -305,7 +308,7 @@ class _Solver:
         try:
             found, _ = self.problem.sysid.optimize(
                 params, residuals, optimizer="mujoco", verbose=False, jacobian=jacobian, iter_callback=settled,
-                max_iters=STEPS, output=io.StringIO(),
+                x_scale="jac", mu_min=DAMPED[0], mu_factor=DAMPED[1], max_iters=STEPS, output=io.StringIO(),
             )  # fmt: skip
             best = found.as_vector()
         except _Settled:
