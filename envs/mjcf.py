@@ -167,7 +167,13 @@ def build_model(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fal
         ConfigError: as `build_spec`, or the home position of a joint is outside its range.
     """
     scene = Scene.of(what)
-    model = compiled(scene.robot, build_spec(scene, backend, visual))
+    spec = build_spec(scene, backend, visual)
+    if any(changed.startswith("com_") for name in scene.params for changed in name.split("/")[:2]):
+        for body in spec.bodies[
+            1:
+        ]:  # MuJoCo takes short cuts for a body whose centre of mass is at its origin
+            body.simple = 0
+    model = compiled(scene.robot, spec)
     for entity, robot in scene.robots.items():
         for name, home in zip(robot.joints, robot.home, strict=True):
             joint = model.joint(scene.prefix(entity) + name)

@@ -99,7 +99,10 @@ def parameter(name: str, scene: Scene, model: mujoco.MjModel) -> Parameter:
     """
     where = f"randomize.{name}"
     if name in PARAMETERS:
-        return Parameter(name, name, _everywhere(name, scene, model), everywhere=True)
+        ids = _everywhere(name, scene, model)
+        if name in scene.params and not len(ids):
+            raise ConfigError(f"{where}: the scene has nothing that {name} could change")
+        return Parameter(name, name, ids, everywhere=True)
     entity, _, rest = name.partition("/")
     field_, _, selector = rest.partition("/")
     thing = scene.known(where, entity)

@@ -27,6 +27,7 @@ from robolearn.runtime.bundle import MANIFEST_SCHEMA, canonical
 from robolearn.runtime.files import sha256_of
 from robolearn.runtime.signature import SIGNATURE
 from robolearn.tasks.mdp.observations import VOCABULARY, Observation
+from robolearn.tasks.mdp.randomization import Randomized
 from robolearn.tasks.mdp.task import Task
 
 GRAPH, CONTROLLER = "policy.onnx", "controller.onnx"
@@ -83,7 +84,7 @@ def conditions(task: Task) -> dict[str, Any]:
             {
                 "noise": task.noise,
                 "sensing": {name: each.stated() for name, each in task.sensing.items()},
-                "randomize": task.randomize,
+                "randomize": {name: Randomized.of(each).plain() for name, each in task.randomize.items()},
                 "packet_loss": task.packet_loss,
             }
         )

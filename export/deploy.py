@@ -266,7 +266,7 @@ def simulated(task: Task) -> str:
     """What sensors and messages do in the simulation of a task, on one line; empty where they are perfect."""
     sensing, randomize = task.sensing.items(), task.randomize
     parts = [f"{name} {what} {value}" for name, each in sensing for what, value in each.stated().items()]
-    parts += [f"{name} {randomize[name]}" for name in SENSOR_ERRORS if name in randomize]
+    parts += [f"{name} {tuple(randomize[name])}" for name in SENSOR_ERRORS if name in randomize]
     parts += [f"packet loss {task.packet_loss:g}"] * (task.packet_loss > 0)
     return "; ".join(parts).replace("(", "[").replace(")", "]")
 

@@ -274,6 +274,8 @@ class MujocoWarpBackend:
         self._state.diverged.copy_(snapshot["diverged"][source])
         if "force" in snapshot:
             self.apply_force(snapshot["force"][source])
+        elif self._force is not None:
+            self._force.zero_()
         for name, tensor in self._state.tensors().items():
             tensor.copy_(snapshot["published"][name][source])
         if self._state.origin is not None:

@@ -195,8 +195,8 @@ def _with_heads(items: list[Override], task: Any) -> list[Override]:
         node: Any = task
         meta: Mapping[str, Any] = {}
         for part in item.key[1:] if item.key[0] == "task" else ():
-            meta = fields.metadata(node, part)
-            node = node.get(part) if isinstance(node, dict) else getattr(node, part, None)
+            of, meta = meta.get("of"), fields.metadata(node, part)
+            node = node.get(part, of) if isinstance(node, dict) else getattr(node, part, None)
         if "head" in meta and not isinstance(item.value, dict):
             return str(meta["head"])
         return node.head if isinstance(node, fields.Parts) and not isinstance(item.value, dict) else ""

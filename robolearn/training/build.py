@@ -18,8 +18,7 @@ from robolearn.core.task_check import tried
 from robolearn.envs.actuators.backend import with_motors
 from robolearn.envs.backend import MOTORS, Backend, require_features
 from robolearn.envs.mjcf import build_model
-from robolearn.envs.parameters import BASIC
-from robolearn.envs.randomize import parameters
+from robolearn.envs.randomize import parameters, settable
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Scene
 from robolearn.errors import ConfigError
@@ -163,7 +162,8 @@ def make_scene(run: Config, robot: Robot) -> Scene:
         raise ConfigError(
             f"task={run.task_name}: scene() must return a robolearn.envs.scene.Scene with a robot named {ROBOT!r}"
         )
-    own = [name for name in run.task.randomize if name not in BASIC and name not in SENSOR_ERRORS]
+    usual = settable(scene)
+    own = [name for name in run.task.randomize if name not in usual and name not in SENSOR_ERRORS]
     parts = tuple(name for name in own if name not in scene.params)
     return replace(scene, params=(*scene.params, *parts))
 

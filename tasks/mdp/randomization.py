@@ -43,7 +43,7 @@ class Randomized(Parts):
     @classmethod
     def stated(cls, value: Any) -> Randomized:
         """See `Parts.stated`; without a value the range is yet to be given."""
-        return cls((math.nan, math.nan)) if value is None else cls.of(value)
+        return UNSTATED if value is None else cls.of(value)
 
     def __iter__(self) -> Iterator[float]:
         """The two ends of the range."""
@@ -111,3 +111,7 @@ class Randomized(Parts):
             spread = (high - low) / (2 * SIGMAS)
             return (random.randn(num_envs) * spread + (low + high) / 2).clamp_(low, high)
         return random.uniform(low, high, num_envs)
+
+
+UNSTATED = Randomized(None)  # type: ignore[arg-type]
+"""A statement whose range is yet to be given."""

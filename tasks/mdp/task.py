@@ -19,7 +19,7 @@ from robolearn.tasks.mdp.commands import POSE, VELOCITY, Command, Pushes
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.first_form import FieldOrMethod, inherited_rewards
 from robolearn.tasks.mdp.observations import VOCABULARY, Mirror, Observation
-from robolearn.tasks.mdp.randomization import Randomized
+from robolearn.tasks.mdp.randomization import UNSTATED, Randomized
 from robolearn.tasks.mdp.sensing import (
     PERFECT,
     SENSOR_ERRORS,
@@ -104,7 +104,8 @@ class Task:
     """Number of samples of an observation group (5 alone is that of `policy`), or of one item of `policy`, the oldest
     first; without, what the items state themselves."""
     randomize: dict[str, Randomized] = field(
-        default_factory=dict, metadata={"keys": (*PARAMETERS, *SENSOR_ERRORS), "open": ".+/.+"}
+        default_factory=dict,
+        metadata={"keys": (*PARAMETERS, *SENSOR_ERRORS), "open": ".+/.+", "of": UNSTATED},
     )
     """Range of each physical parameter (`robolearn.envs.parameters`) and of each error of the sensors (imu_tilt,
     imu_bias, encoder_bias), drawn at each reset. A physical one is of the whole scene by its name, of a part as
@@ -329,6 +330,12 @@ class Task:
                 raise ValueError(
                     f"curricula.{name}.most={stated.most:g}: {name} stays within its ranges; widen these and use 1"
                 )
+        once = [name for name, drawn in self.randomize.items() if Randomized.of(drawn).when == "start"]
+        if once and "randomize" in self.active_levels():
+            raise ValueError(
+                f"randomize.{once[0]}.when=start with curricula.randomize: it would be drawn before its level rises; "
+                "use when=reset"
+            )
         for name, drawn in self.randomize.items():
             if name in SENSOR_ERRORS:
                 check_error(name, Randomized.of(drawn))

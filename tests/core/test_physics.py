@@ -188,3 +188,24 @@ def test_a_backend_without_forces_names_the_setting():
     capabilities = replace(make_env(run).capabilities, features=frozenset())
     with pytest.raises(ValueError, match="force"):
         check_backend(run.task, capabilities)
+
+
+def test_settings_of_a_parameter_that_is_new_to_the_task_are_set_one_by_one():
+    run = resolve(["task=humanoid_walk", "task.randomize.payload=[0,1]", "task.randomize.payload.when=start"])
+    assert run.task.randomize["payload"] == Randomized((0.0, 1.0), when="start")
+
+
+def test_a_parameter_drawn_once_cannot_wait_for_its_level_to_rise():
+    run = resolve(["task=humanoid_walk", "num_envs=2", "task.randomize.friction.when=start"])
+    curricula = {**run.task.curricula, "randomize": level(never_rises, 0.25)}
+    with pytest.raises(ValueError, match="friction"):
+        replace(run.task, curricula=curricula).validate()
+
+
+def test_the_mass_of_a_robot_with_a_fixed_base_can_be_drawn_and_gains_that_no_motor_has_cannot():
+    env = make_env(
+        resolve(["task=arm_reach", "num_envs=4", "torch_threads=1", "task.randomize={mass_scale:[0.5,2]}"])
+    )
+    assert len(drawn(env, "mass_scale").unique()) == 4
+    with pytest.raises(ConfigError, match="kp_scale"):
+        make_env(resolve(["task=cartpole_swingup", "num_envs=2", "task.randomize={kp_scale:[0.5,2]}"]))

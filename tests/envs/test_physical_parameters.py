@@ -9,7 +9,7 @@ import torch
 from robolearn.config.registry import load
 from robolearn.envs.backend import Backend
 from robolearn.envs.robot import Robot
-from robolearn.envs.scene import Scene
+from robolearn.envs.scene import Object, Scene
 from robolearn.envs.state import InitialState
 from robolearn.errors import ConfigError
 
@@ -278,3 +278,24 @@ def test_a_backend_that_lacks_a_parameter_names_it(tmp_path):
     cls = load("backends", "differentiable")
     with pytest.raises(ConfigError, match="robot/payload/rail"):
         cls(scene, 2, "cpu", cls.config_class())
+
+
+@pytest.mark.parametrize("name", ["mujoco", "mujoco_warp"])
+def test_a_free_object_spins_about_its_shifted_centre_of_mass(name, tmp_path):
+    cls = load("backends", name)
+    scene = Scene({"robot": crane(tmp_path), "box": Object(mass=1.0)}, params=("box/com_x",), floor=False)
+    backend = cls(scene, 2, "cpu", cls.config_class())
+    backend.set_params(EVERY, {"box/com_x": torch.tensor([0.0, 0.03])})
+    start = InitialState.at_rest(torch.tensor([[2.0, 0.0, 5.0]]).repeat(2, 1))
+    start.base_ang_vel[:, 2] = 10.0
+    backend.reset(EVERY, {"box": start})
+    for _ in range(50):
+        backend.step({"robot": torch.tensor([[5 * GRAVITY, 0.0]]).repeat(2, 1)}, 1)
+    box = backend.state.entities["box"]
+    # A cube's inertia is the same about every axis: in free fall its spin stays.
+    assert torch.allclose(box.base_ang_vel, torch.tensor([[0.0, 0.0, 10.0]]).repeat(2, 1), atol=1e-3)
+    # The origin turns by 1 rad about the centre of mass, 3 cm ahead, which began at 0.03 m * 10 rad/s sideways.
+    ahead, sideways = 0.03 - 0.03 * math.cos(1.0), 0.03 * 10.0 * 0.1 - 0.03 * math.sin(1.0)
+    moved = box.base_pos[1] - box.base_pos[0]
+    assert moved.tolist() == pytest.approx([ahead, sideways, 0.0], abs=5e-4)
+    backend.close()
