@@ -121,7 +121,7 @@ TINY = ["num_envs=8", "max_iterations=2", "device=cpu", "learner.num_steps=4"]
     [
         (["task.control_dt=0.025"], "task.control_dt=0.025 is not a multiple"),
         (["backend.timestep=1e-6"], "backend.timestep=1e-06"),
-        (["task.randomize={mass_scale: [1, 1]}"], "mass_scale"),
+        (["task.randomize={payload: [1, 1]}"], "payload"),
         (["learner.symmetry=equivariant"], "use learner.symmetry=none"),
         (["learner.max_kl=0.001"], "max_kl=0.001"),
         (["backend=mujoco", "device=cuda"], "device=c"),

@@ -219,7 +219,7 @@ def test_the_whole_robot_is_drawn_as_each_part_sees_the_world():
 def test_a_mass_that_is_randomized_for_a_part_is_its_own_bodies():
     scene = replace(SCENE, params=("partner/mass_scale/hand",))
     # The CPU backend sets masses in its own copy of the model; the names are what a part adds.
-    found = MujocoBackend(scene, 1)._parameters["partner/mass_scale/hand"].ids
+    found = MujocoBackend(scene, 1)._changes.parameters["partner/mass_scale/hand"].ids
     assert [MujocoBackend(scene, 1).model.body(int(i)).name for i in found] == ["right_hand"]
 
 

@@ -18,6 +18,7 @@ from robolearn.export.record import on_robot
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
 from robolearn.runtime.sessions import OnnxSession
+from robolearn.tasks.mdp.randomization import Randomized
 from robolearn.tasks.mdp.sensing import Sensing
 from robolearn.training.build import make_env
 from robolearn.training.runs import load_policy, open_run
@@ -91,7 +92,7 @@ def test_on_the_robot_noise_is_gone_and_what_sensors_do_stays(run: Path) -> None
         "joint_pos_rel": Sensing(delay=(1, 3)),
     }
     assert (task.packet_loss, task.randomize, task.history["policy"]) == (
-        0.1, {"encoder_bias": (-0.02, 0.02)}, 5,
+        0.1, {"encoder_bias": Randomized((-0.02, 0.02))}, 5,
     )  # fmt: skip
 
 

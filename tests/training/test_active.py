@@ -43,7 +43,10 @@ def test_every_part_of_a_task_is_listed_with_its_numbers():
         "pushes": "start 0.25, most 3, full 2, rise 0.06, drop 0.6",
     }
     assert "forward [-0.5, 1]" in found["commands"]["VelocityCommands"]
-    assert found["pushes"] == {"Pushes": "speed [0, 0.5], seconds [4, 8], box [0, 0, 0.3], turn [0, 0, 0]"}
+    pushes = (
+        "speed [0, 0.5], seconds [4, 8], box [0, 0, 0.3], turn [0, 0, 0], force [0, 0], lasting [0.1, 0.3]"
+    )
+    assert found["pushes"] == {"Pushes": pushes}
     assert found["randomize"]["friction"] == "[0.5, 1.2]"
     assert found["noise"]["joint_vel_rel"] == "0.5"
     assert found["delays"] == {"action": "[0, 2] control steps", "observation": "off"}
