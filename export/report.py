@@ -250,7 +250,7 @@ def _met(out: Export) -> list[str]:
         )
     motors = out.manifest.get("motors", {})
     for keys, joints in _alike(motors).items():
-        rows.append((f"motors of {joints}", keys))
+        rows.append((f"motors of {joints}", f"{keys} (delay in control steps)" if "delay" in keys else keys))
     if _pushed(task):
         rows.append((f"pushes, every {span(*task.pushes.seconds)} s", _jumps(task.pushes) + _grown(task)))
     if task.commands is not None:
@@ -475,14 +475,17 @@ def _budget(out: Export) -> dict[str, float]:
 
 
 def _jumps(pushes: Pushes) -> str:
-    """How the base's velocity jumps in a push."""
+    """What happens to the base in a push."""
     jumps = [f"{span(*pushes.speed)} m/s, in any direction"] if pushes.speed[1] else []
-    if pushes.forces:
-        jumps.append(f"a force of {span(*pushes.force)} N for {span(*pushes.lasting)} s, in any direction")
     for half, axes, unit in ((pushes.box, "x, y, z", "m/s"), (pushes.turn, "roll, pitch, yaw", "rad/s")):
         if any(half):
             jumps.append(f"±[{', '.join(f'{each:g}' for each in half)}] {unit} ({axes})")
-    return f"the base's velocity jumps by {' and by '.join(jumps)}"
+    parts = [f"the base's velocity jumps by {' and by '.join(jumps)}"] if jumps else []
+    if pushes.forces:
+        parts.append(
+            f"a force of {span(*pushes.force)} N acts on the base for {span(*pushes.lasting)} s, in any direction"
+        )
+    return "; ".join(parts)
 
 
 def _pushed(task: Any) -> bool:

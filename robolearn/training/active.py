@@ -77,7 +77,7 @@ def _motors(scene: Scene) -> list[tuple[str, str]]:
 
 
 def _plain(scene: Scene) -> bool:
-    return scene.alone and not scene.frames and not scene.contacts
+    return scene.alone and not scene.frames and not scene.contacts and scene.terrain is None
 
 
 def _scene(scene: Scene) -> list[tuple[str, str]]:
@@ -96,6 +96,14 @@ def _scene(scene: Scene) -> list[tuple[str, str]]:
             on = f" on {', '.join(contact.bodies)}" if contact.bodies else ""
             parts.append(f"contact {label}: {contact.other or 'anything'}{on}")
         rows.append((name, "; ".join(parts)))
+    if (terrain := scene.terrain) is not None:
+        shares = ", ".join(f"{kind} {_value(share)}" for kind, share in terrain.kinds.items() if share)
+        rows.append(
+            (
+                "terrain",
+                f"{terrain.rows} rows of {terrain.columns} tiles; {shares or 'all kinds without pits'}",
+            )
+        )
     return rows
 
 

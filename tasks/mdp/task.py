@@ -342,6 +342,10 @@ class Task:
                 continue
             entity, _, rest = name.partition("/")
             changed = rest.partition("/")[0] if rest else entity
+            if changed not in PARAMETERS and entity in PARAMETERS:
+                raise ValueError(
+                    f"randomize.{name}: a part of the scene is ENTITY/NAME/PATTERN, such as robot/{entity}/{rest}"
+                )
             if changed not in PARAMETERS:
                 raise ValueError(
                     f"randomize.{name} is unknown{did_you_mean(changed, (*PARAMETERS, *SENSOR_ERRORS))}; there are "

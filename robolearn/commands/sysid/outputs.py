@@ -159,8 +159,8 @@ def randomize(result: Result) -> str:
                 rows.append(_factor(name, _relative(one)))
         if field == "delay":
             rows.append(
-                f"    # {one.unknown.name}: {1e3 * one.low:.2f} to {1e3 * one.high:.2f} ms; task.action_delay is in "
-                "control steps"
+                f"    # {one.unknown.name}: {1e3 * one.low:.2f} to {1e3 * one.high:.2f} ms; in a training, "
+                "robot.actuators={'*': {model: explicit, delay: ...}}, in control steps"
             )
     if biases:
         rows.append(
@@ -168,6 +168,9 @@ def randomize(result: Result) -> str:
         )
     if not any(not row.strip().startswith("#") for row in rows):
         lines[-1] = "  randomize: {}"
+    stated = [row.partition("#")[0].strip().replace(": ", ":") for row in rows]
+    if override := ",".join(entry.replace(" ", "") for entry in stated if entry):
+        lines.insert(2, f"# On the command line: 'task.randomize={{{override}}}'")
     return "\n".join([*lines, *rows]) + "\n"
 
 
