@@ -35,10 +35,10 @@ TRUTH = {
 }
 
 
-def two_links(folder: Path) -> Robot:
+def two_links(folder: Path, text: str = LINKS) -> Robot:
     """An arm of two links that hangs."""
     path = folder / "links.xml"
-    path.write_text(LINKS)
+    path.write_text(text)
     return Robot.load(path, {"joints": {"shoulder": {"home": 0.3}, "elbow": {"home": 0.4}}})
 
 

@@ -18,7 +18,7 @@ from robolearn.simulation.sysid.log import Log, clock, findings, read
 from robolearn.simulation.sysid.problem import Problem, hanging, orientation, toolbox
 from robolearn.simulation.sysid.unknowns import clock_unknown, unknowns
 from tests.envs.test_derive import biped
-from tests.simulation.sysid_robots import TRUTH, motion, recorded, two_links
+from tests.simulation.sysid_robots import LINKS, TRUTH, motion, recorded, two_links
 
 solves = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("tabulate", "colorama")),
@@ -292,7 +292,7 @@ def test_stamps_of_a_loop_that_is_late_are_taken_as_true(robot):
 @solves
 def test_two_parameters_that_act_alike_are_named(robot, both):
     found = solve.identify(
-        robot, [both], ["kd/elbow", "damping/elbow", "kp", "armature", "friction", "delay"]
+        robot, [both], ["kd/elbow", "damping", "kp", "armature", "friction", "delay", "encoder_bias"]
     )
     (one,) = found.untold
     assert one.unknown.name == "damping/elbow"
@@ -331,6 +331,50 @@ def test_another_log_that_the_result_does_not_meet_fails_the_check(robot, both):
     found = solve.identify(robot, [both], items, [heavy])
     assert not found.passed
     assert "held-out" in found.problem_text
+
+
+@solves
+def test_the_jacobian_shows_no_information_where_parameters_act_alike(robot):
+    # All gains, dampings, armatures and masses by a common factor: the same motion.
+    one = recorded(robot, planted={})
+    problem = simple(robot, one, ["kp", "kd", "damping/shoulder", "armature", "mass"])
+    values = {u.name: u.held for u in problem.unknowns}
+    params = problem.parameters(values, list(values))
+    fn, x = problem.residual_fn({}), params.as_vector()
+    residuals = np.concatenate(fn(x, params)[0])
+    jacobian = problem.jacobian(fn, params, x, residuals)
+    assert np.linalg.norm(jacobian @ x) < 1e-5 * np.linalg.norm(jacobian)
+
+
+@solves
+def test_without_torques_gains_and_masses_are_known_as_little_as_the_masses(robot):
+    one = recorded(robot, planted={"kp/elbow": 14.0, "mass/lower": 0.5})
+    found = solve.identify(robot, [one], ["kp", "kd", "mass", "armature"])
+    assert any(each.unknown.field == "mass" for each in found.untold)
+    gain = next(each for each in found.estimates if each.unknown.name == "kp/elbow")
+    assert gain.reason or gain.half > 0.2 * 14.0
+    assert gain.low < 14.0 < gain.high
+
+
+@solves
+@pytest.mark.slow
+def test_a_solution_at_the_edge_of_a_valley_is_not_told(robot, tmp_path):
+    # The elbow's motor does not reach its limit in the log, but does where all is 1.6 times as large: from there the
+    # solver stops at the edge, where residuals rise on one side.
+    one = recorded(robot, planted={})
+    text = LINKS.replace('kp="25" kv="1"', 'kp="50" kv="2.05"').replace('kp="12" kv=".4"', 'kp="24" kv=".8"')
+    text = text.replace('mass=".8"', 'mass="1.6"').replace('mass=".4"', 'mass=".8"')
+    twice = two_links(tmp_path, text.replace('armature="0.01"', 'armature="0.02"'))
+    found = solve.identify(twice, [one], ["kp", "kd", "mass", "armature"])
+    assert any(each.unknown.field == "mass" for each in found.untold)
+    for each in found.told:
+        assert each.half > 0.1 * each.value, each.unknown.name
+
+
+@solves
+def test_errors_beyond_the_noise_are_said(robot, both):
+    found = solve.identify(robot, [both], ["armature/shoulder", "delay"])
+    assert any(line.startswith("shoulder: errors of the fit") for line in found.findings)
 
 
 @solves

@@ -17,7 +17,7 @@ hold it at a nominal value would make them wrong and narrow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +45,11 @@ class Untold:
 
 
 def untold(
-    jacobian: np.ndarray, ranks: Sequence[int], priors: Sequence[float], widest: float = WIDEST
+    jacobian: np.ndarray,
+    ranks: Sequence[int],
+    priors: Sequence[float],
+    widest: float = WIDEST,
+    before: Collection[int] = (),
 ) -> list[Untold]:
     """The parameters that a log cannot tell, in the order in which they are found.
 
@@ -54,25 +58,36 @@ def untold(
         ranks: for each parameter a number; of two as wide as each other, the one with the larger number is not told.
         priors: for each parameter the standard deviation, in scales, that is assumed of it then.
         widest: largest half width, in scales.
+        before: indices of those already found, which have their priors from the beginning.
     """
     information = jacobian.T @ jacobian
     known = np.full(len(information), 1 / PRIOR**2)
-    left = list(range(len(information)))
+    known[list(before)] = 1 / np.square([priors[k] for k in before])
+    left = [k for k in range(len(information)) if k not in before]
     found: list[Untold] = []
     while left:
         covariance = np.linalg.inv(information + np.diag(known))
         widths = Z * np.sqrt(np.diag(covariance))
         if widths[left].max() <= widest:
             break
-        wide = [k for k in left if widths[k] > max(widest, 0.5 * widths[left].max())]
-        k = max(wide, key=lambda one: (ranks[one], widths[one]))
+        k = first(left, widths, ranks, widest)
         alone = Z / np.sqrt(information[k, k] + known[k])
-        slopes = np.abs(covariance[:, k] / covariance[k, k])
-        others = [int(n) for n in np.argsort(-slopes) if n != k and slopes[n] >= APART]
-        found.append(Untold(k, float(widths[k]), tuple(others) if alone <= widest else ()))
+        found.append(Untold(k, float(widths[k]), partners(covariance, k) if alone <= widest else ()))
         known[k] = 1 / priors[k] ** 2
         left.remove(k)
     return found
+
+
+def first(left: Sequence[int], widths: np.ndarray, ranks: Sequence[int], widest: float) -> int:
+    """Of the parameters `left`, the one that is not told first: of those about as wide as the widest, by its rank."""
+    wide = [k for k in left if widths[k] > max(widest, 0.5 * widths[left].max())]
+    return max(wide, key=lambda one: (ranks[one], widths[one]))
+
+
+def partners(covariance: np.ndarray, k: int) -> tuple[int, ...]:
+    """The parameters that must change when parameter k does, by a covariance (P, P), those that change most first."""
+    slopes = np.abs(covariance[:, k] / covariance[k, k])
+    return tuple(int(n) for n in np.argsort(-slopes) if n != k and slopes[n] >= APART)
 
 
 def widened(jacobian: np.ndarray, residuals: np.ndarray, group: np.ndarray, lags: int) -> np.ndarray:

@@ -41,6 +41,11 @@ change of an estimate by a third of its standard deviation), or where TRIES shor
 STEPS at most."""
 ROUNDS = 3
 """Solutions with better weights each."""
+MISFIT = 3.0
+"""How many times as large as the noise errors of a joint may be before that is said."""
+FLAT, FAR, BETTER = 0.5, 2.0, 1.0
+"""An interval is too narrow where the sum of squared residuals, FAR times as far from the solution, rises by less than
+the share FLAT of what the Jacobian says; a solution is none where it falls there by BETTER times their variance."""
 
 
 @dataclass(frozen=True)
@@ -190,11 +195,13 @@ def identify(
         solver.solve(1e-3 if number < ROUNDS - 1 else 0.0)
         outliers = _reweigh(problem, solver.values)
         say(f"  round {number + 1}: residuals are {solver.loss():.3g} times the noise")
-    for _ in range(ROUNDS):
-        if not solver.tell(at_solution=True):
-            break
+    while solver.tell(at_solution=True):
         solver.solve(0.0)
-    return _result(solver, asked, still, text, said, outliers)
+    result = _result(solver, asked, still, text, said, outliers)
+    for line in (lines := _misfits(result.fits)):
+        say(f"fit  {line}")
+    result.findings += lines
+    return result
 
 
 class _Settled(Exception):
@@ -213,11 +220,18 @@ class _Solver:
             one.name: one.start for one in chosen
         }
         self.half: dict[str, float] = {}
+        """Half widths of intervals at the solution, in scales."""
+        self._found: dict[int, information.Untold] = {}
+        """What the logs cannot tell at a solution, by index; it stays so, and solutions come to an end."""
+        self._restarts = 0
+        self._pinned: list[tuple[int, float, float]] = []
+        """What a parameter is held at, like a prior."""
 
     @property
     def priors(self) -> list[tuple[int, float, float]]:
         """What is assumed of the parameters that the logs cannot tell, see `Problem.residual_fn`."""
-        return [(k, one.held, one.prior) for k, one in enumerate(self.active) if one.name in self.untold]
+        known = [(k, one.held, one.prior) for k, one in enumerate(self.active) if one.name in self.untold]
+        return known + self._pinned
 
     def parameters(self) -> tuple[Any, Any, np.ndarray]:
         """(residual function, parameters of mujoco.sysid, their numbers)."""
@@ -238,30 +252,91 @@ class _Solver:
         return float(np.sqrt(np.mean(np.square(np.concatenate(fn(x, params)[0])))))
 
     def tell(self, at_solution: bool = False) -> bool:
-        """Find what the logs cannot tell; whether that is something else than before. At the solution the intervals
-        count as they are reported.
+        """Find what the logs cannot tell; whether that is something else than before, or the solution is none. At the
+        solution the intervals count as they are reported.
 
         Raises:
             ConfigError: they can tell nothing.
         """
         residuals, jacobian = self.linear()
-        factors, widest = np.ones(len(self.active)), 2 * information.WIDEST
-        if at_solution:
-            values = np.array([self.values[one.name] for one in self.active])
-            factors = self._intervals(residuals, jacobian) / np.maximum(1.0, np.abs(values))
-            widest = information.WIDEST
         ranks = [len(FIELDS) if one.field == CLOCK else list(FIELDS).index(one.field) for one in self.active]
+        factors, widest = np.ones(len(self.active)), 2 * information.WIDEST
+        size = factors
+        if at_solution:
+            size = np.maximum(1.0, np.abs([self.values[one.name] for one in self.active]))
+            factors, widest = self._intervals(residuals, jacobian) / size, information.WIDEST
         measured = jacobian[: len(jacobian) - len(self.priors)]
-        found = information.untold(measured / factors, ranks, [one.prior for one in self.active], widest)
+        priors = [one.prior for one in self.active]
+        found = information.untold(measured / factors, ranks, priors, widest, self._found)
         before = set(self.untold)
-        self.untold = {self.active[one.index].name: one for one in found}
+        more = {one.index: one for one in found}
+        moved = False
+        if at_solution:
+            self._found |= more
+            if {self.active[k].name for k in self._found} == before:
+                moved = self._follow(residuals, jacobian)
+                widths = np.array([self.half[one.name] for one in self.active]) / size
+                left = [k for k in range(len(self.active)) if k not in self._found]
+                if not moved and widths[left].max() > widest:
+                    k = information.first(left, widths, ranks, widest)
+                    covariance = np.linalg.pinv(jacobian.T @ jacobian)
+                    width = float(widths[k] * size[k])
+                    self._found[k] = information.Untold(k, width, information.partners(covariance, k))
+            more = self._found
+        self.untold = {self.active[k].name: one for k, one in more.items()}
         if all(one.name in self.untold for one in self.active if one.field != CLOCK):
             names = [name for name in self.untold if not name.startswith(CLOCK)]
             raise ConfigError(
                 f"the logs cannot tell {listing(names, 8)}: {self.reason(names[0])}; fit fewer, or record a motion: "
                 "robolearn robot NAME --excite"
             )
-        return set(self.untold) != before
+        return moved or set(self.untold) != before
+
+    def _follow(self, residuals: np.ndarray, jacobian: np.ndarray) -> bool:
+        """Check the intervals along the parameter that depends most on the others (largest variance inflation factor):
+        hold it beyond either end of its interval and solve for the others (profile likelihood).
+
+        The Jacobian may be of the edge of a flat valley, as where a motor just reaches its limit: on one side the
+        residuals tell something, on the other nothing. Where they rise too little, intervals get as wide as the valley.
+
+        Returns:
+            Whether there are smaller residuals on the way; then the numbers are set to those.
+        """
+        gram, x = jacobian.T @ jacobian, np.array([self.values[one.name] for one in self.active])
+        inverse = np.linalg.pinv(gram)
+        free = [one.field != CLOCK and k not in self._found for k, one in enumerate(self.active)]
+        k = int(np.argmax(np.where(free, np.diag(inverse) * np.diag(gram), 0.0)))
+        low, high = (np.array([getattr(one, end) for one in self.active]) for end in ("low", "high"))
+        tied = np.abs(inverse[k]) > 0.5 * np.sqrt(inverse[k, k] * np.diag(inverse))  # by their correlation
+        wide = np.array([self.half[one.name] for one in self.active])
+        total, half, solution = float(residuals @ residuals), wide[k], dict(self.values)
+        for side, room in ((-1, x[k] - low[k]), (1, high[k] - x[k])):
+            start, length, longest = x, 0.0, min(room, 2 * information.WIDEST * max(1.0, abs(x[k])))
+            while length < longest and half < longest:
+                step = min(max(FAR * half, FAR**2 * length), longest) - length
+                start = np.clip(start + side * step * inverse[:, k] / inverse[k, k], low, high)
+                length += step
+                self._set(start)
+                self._pinned = [(k, float(x[k] + side * length), 0.01 * half)]
+                self.solve(0.0)
+                self._pinned = []
+                fn, params, start = self.parameters()
+                loss = float(np.square(np.concatenate(fn(start, params)[0])).sum())
+                if loss < total * (1 - BETTER / len(residuals)) and self._restarts < ROUNDS:
+                    self._restarts += 1
+                    return True
+                share = (loss - total) * inverse[k, k] / half**2  # 1 at the end of an interval
+                if share < FLAT * (length / half) ** 2:
+                    reached = np.abs(start - x) / np.sqrt(max(share, 1.0))
+                    wide = np.where(tied, np.maximum(wide, reached), wide)
+                if share > 1:
+                    break
+        self.values = solution
+        self.half = {one.name: float(width) for one, width in zip(self.active, wide, strict=True)}
+        return False
+
+    def _set(self, numbers: np.ndarray) -> None:
+        self.values |= {one.name: float(number) for one, number in zip(self.active, numbers, strict=True)}
 
     def reason(self, name: str) -> str:
         """Why the logs cannot tell a parameter."""
@@ -300,8 +375,9 @@ class _Solver:
 
         def settled(trace: Sequence[Any]) -> None:
             # A single short step may be one through a narrow bend of a valley.
-            if len(trace) > 2 and all(
-                0 < one.reduction < max(SETTLED, tolerance * one.objective) for one in trace[-2:]
+            last = trace[-1:] if self._pinned else trace[-2:]
+            if len(trace) > len(last) and all(
+                0 < one.reduction < max(SETTLED, tolerance * one.objective) for one in last
             ):
                 raise _Settled
 
@@ -315,7 +391,7 @@ class _Solver:
             pass
         except (ValueError, np.linalg.LinAlgError) as error:
             raise RunFailed(f"the least squares cannot be solved: {error}") from error
-        self.values |= {one.name: float(number) for one, number in zip(self.active, best, strict=True)}
+        self._set(best)
 
     def _intervals(self, residuals: np.ndarray, jacobian: np.ndarray) -> np.ndarray:
         """Set the half widths; (P,) factors of the standard deviations on those of residuals of variance 1."""
@@ -494,6 +570,17 @@ def _fits(problem: Problem, before: Mapping[str, float], values: Mapping[str, fl
         for k in range(len(problem.joints))
     ]
     return [Fit(name, spread[k], *map(float, found[:, k])) for k, name in enumerate(problem.joints)]
+
+
+def _misfits(fits: Sequence[Fit]) -> list[str]:
+    """Joints whose errors are more than noise, which intervals do not know."""
+    shares = {fit.joint: fit.fitted / max(fit.noise, LEAST_NOISE) for fit in fits}
+    return [
+        f"{joint}: errors of the fit are {share:.2g} times the noise of the encoder; the model lacks something, and "
+        "the intervals do not include that"
+        for joint, share in shares.items()
+        if share > MISFIT
+    ]
 
 
 def _judged(fits: Sequence[Fit]) -> tuple[bool, str]:
