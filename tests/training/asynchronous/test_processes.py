@@ -111,11 +111,15 @@ def children(process: subprocess.Popen[str]) -> list[int]:
         "*/children"
     ):  # a thread starts those that replace others
         own += [int(pid) for pid in task.read_text().split()]
-    return [
-        pid
-        for pid in sorted(set(own))
-        if b"asynchronous.process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    return [pid for pid in sorted(set(own)) if b"asynchronous.process" in command_of(pid)]
+
+
+def command_of(pid: int) -> bytes:
+    """The command line of a process; nothing of one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def wait_for(condition: Any, seconds: float = 120.0) -> Any:
