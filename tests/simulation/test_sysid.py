@@ -264,6 +264,7 @@ def test_limbs_that_do_not_touch_are_perturbed_at_once_with_the_same_result(tmp_
 # ---------------------------------------------------------------------------------------- solution
 
 
+@pytest.mark.slow
 @solves
 def test_planted_parameters_are_found_within_five_percent_and_their_intervals_cover_them(robot, both):
     items = ["kp", "armature", "friction", "damping", "encoder_bias", "delay"]
@@ -280,6 +281,7 @@ def test_planted_parameters_are_found_within_five_percent_and_their_intervals_co
     assert sum(covered) >= 9  # of 11
 
 
+@pytest.mark.slow
 @solves
 def test_stamps_of_a_loop_that_is_late_are_taken_as_true(robot):
     late = recorded(robot, regular=False, seed=3)
@@ -289,6 +291,7 @@ def test_stamps_of_a_loop_that_is_late_are_taken_as_true(robot):
     assert by_name["delay"].value == pytest.approx(0.010, rel=0.05)
 
 
+@pytest.mark.slow
 @solves
 def test_two_parameters_that_act_alike_are_named(robot, both):
     found = solve.identify(
@@ -322,6 +325,7 @@ def test_parameters_of_a_joint_that_did_not_move_are_named_and_the_others_found(
     assert all("shoulder does not move" in each.reason for each in found.untold)
 
 
+@pytest.mark.slow
 @solves
 def test_another_log_that_the_result_does_not_meet_fails_the_check(robot, both):
     items = ["kp", "armature", "friction", "damping", "encoder_bias", "delay"]
@@ -377,6 +381,7 @@ def test_errors_beyond_the_noise_are_said(robot, both):
     assert any(line.startswith("shoulder: errors of the fit") for line in found.findings)
 
 
+@pytest.mark.slow
 @solves
 def test_measured_torques_tell_gains_and_masses_together(robot):
     one = recorded(robot, planted={"kp/elbow": 14.0, "mass/lower": 0.5}, torque_noise=0.02)

@@ -242,7 +242,8 @@ def test_kills_of_actors_at_random_moments_lose_no_batch_and_use_none_twice(tmp_
         # More than were collected before it: an actor has delivered since, or six losses in a row would end the run.
         wait_for(lambda n=before: len(rows_of(run)) > n + 2 * 3 or process.poll() is not None)
         time.sleep(draw.random())
-    assert process.wait(300) == 0
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said[-3000:]
     assert killed >= 2
     assert_each_used_once(run, 200 + 50 * KILLS, 2, 2)
 
