@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 
-from robolearn.envs.parameters import PARAMETERS as PARAMETERS
+from robolearn.envs.parameters import changed_by
 from robolearn.envs.scene import Scene
 from robolearn.envs.state import Initial, State, Targets, Tensor
 from robolearn.errors import ConfigError
@@ -83,7 +83,7 @@ def asked_features(scene: Scene) -> dict[str, str]:
         for motor in (a for a in robot.actuators if a.motor is not None):
             asked.setdefault("motors" if motor.outside else "dcmotor", f"entities.{name}: {motor.joint}")
     for name in scene.params:
-        if name.count("/") == 2 and name.split("/")[1] == "mass_scale":
+        if name.count("/") == 2 and changed_by(name) == "mass_scale":
             asked.setdefault("selected_masses", f"params: {name}")
     return asked
 

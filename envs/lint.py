@@ -92,19 +92,24 @@ def hold(robot: Robot) -> Hold:
     return Hold(held, f"{said}; the base is {1000 * sunk:.0f} mm lower and leans {lean:.0f} degrees{where}")
 
 
+def _home_targets(robot: Robot) -> list[float]:
+    """(A,) what holds the home pose: positions of servos, no torque of others."""
+    return [
+        robot.home[joint] if actuator.kind == "position" else 0.0
+        for joint, actuator in zip(robot.actuated, robot.actuators, strict=True)
+    ]
+
+
 def _in_solver(robot: Robot, model: mujoco.MjModel, start: np.ndarray) -> tuple[np.ndarray, float | None]:
     """qpos (nq,) after `HOLD_TIME` with the joint targets at home, and the time at which it diverged [s]."""
     data = mujoco.MjData(model)
     data.qpos[:] = start
-    data.ctrl[:] = [
-        robot.home[joint] if actuator.kind == "position" else 0.0
-        for joint, actuator in zip(robot.actuated, robot.actuators, strict=True)
-    ]
+    data.ctrl[:] = _home_targets(robot)
+    diverged = [int(mujoco.mjtWarning.mjWARN_BADQACC), int(mujoco.mjtWarning.mjWARN_BADQPOS)]
     for _ in range(round(HOLD_TIME / model.opt.timestep)):
         mujoco.mj_step(model, data)
-        bad = data.warning[int(mujoco.mjtWarning.mjWARN_BADQACC)]
-        if bad.number or data.warning[int(mujoco.mjtWarning.mjWARN_BADQPOS)].number:
-            return data.qpos, float(data.time or bad.lastinfo * 0)
+        if any(data.warning[i].number for i in diverged):
+            return data.qpos, float(data.time)
     return data.qpos, None
 
 
@@ -117,15 +122,13 @@ def _with_motors(robot: Robot, model: mujoco.MjModel, start: np.ndarray) -> tupl
 
     backend = with_motors(lambda scene: MujocoBackend(scene, 1, "cpu", MujocoConfig(threads=1)), robot)
     backend.reset(torch.ones(1, dtype=torch.bool), {})
-    targets = [
-        robot.home[joint] if actuator.kind == "position" else 0.0
-        for joint, actuator in zip(robot.actuated, robot.actuators, strict=True)
-    ]
+    targets = _home_targets(robot)
     substeps, end, time = max(1, round(CONTROL / model.opt.timestep)), start.copy(), 0.0
     while time < HOLD_TIME:
         backend.step(torch.tensor([targets]), substeps)
         time += substeps * model.opt.timestep
         if bool(backend.state.diverged.any()):
+            backend.close()
             return end, time
     state = backend.state.robot
     if robot.base is not None:

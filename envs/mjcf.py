@@ -19,6 +19,7 @@ from robolearn.envs.elements import (
     add_terrain,
     compiled,
 )
+from robolearn.envs.parameters import changed_by
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import GROUND, Contact, Object, Scene
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
@@ -168,10 +169,9 @@ def build_model(what: Robot | Scene, backend: str = "mujoco", visual: bool = Fal
     """
     scene = Scene.of(what)
     spec = build_spec(scene, backend, visual)
-    if any(changed.startswith("com_") for name in scene.params for changed in name.split("/")[:2]):
-        for body in spec.bodies[
-            1:
-        ]:  # MuJoCo takes short cuts for a body whose centre of mass is at its origin
+    if any(changed_by(name).startswith("com_") for name in scene.params):
+        # MuJoCo takes short cuts for a body whose centre of mass is at its origin; the world is none.
+        for body in spec.bodies[1:]:
             body.simple = 0
     model = compiled(scene.robot, spec)
     for entity, robot in scene.robots.items():

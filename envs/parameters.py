@@ -65,3 +65,8 @@ BASIC = frozenset({"friction", "mass_scale", "gain_scale"})
 """Those that every backend has, and that every scene has where they apply."""
 EVERY = frozenset(PARAMETERS) - {"motor_delay"}
 """Those that fields of a simulator's model can have; `motor_delay` is of `robolearn.envs.actuators`."""
+
+
+def changed_by(name: str) -> str:
+    """The field of a parameter's name: `mass_scale` of `cube/mass_scale`."""
+    return name.split("/")[1] if "/" in name else name

@@ -15,7 +15,7 @@ import mujoco
 import numpy as np
 
 from robolearn.envs.backend import MOTOR_DELAY, Capabilities
-from robolearn.envs.parameters import BASIC, EVERY, PARAMETERS
+from robolearn.envs.parameters import BASIC, EVERY, PARAMETERS, changed_by
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Object, Scene
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
@@ -35,13 +35,8 @@ class Parameter:
     """Whether it is for the whole scene."""
 
 
-def changed_by(name: str) -> str:
-    """The field of a parameter's name."""
-    return name.split("/")[1] if "/" in name else name
-
-
 def settable(what: Robot | Scene, fields: frozenset[str] = BASIC) -> frozenset[str]:
-    """The parameters that apply to a scene, of a backend that has these `fields`: up to three for all of it, and those
+    """The parameters that apply to a scene, of a backend that has these `fields`: up to four for all of it, and those
     that it names itself."""
     scene = Scene.of(what)
     drives = [a for robot in scene.robots.values() for a in robot.actuators]

@@ -17,6 +17,7 @@ from robolearn.core.contract import mapping
 from robolearn.core.env import Env
 from robolearn.core.measurable import Reads, reads
 from robolearn.envs.state import State, Tensor
+from robolearn.envs.terrain import Ground
 from robolearn.tasks.mdp.context import Context
 from robolearn.tasks.mdp.sensors import Sensor
 
@@ -187,5 +188,5 @@ def _on_cpu(ctx: Context) -> Context:
     named: dict[str, Any] = {
         name: {k: v.cpu() for k, v in getattr(ctx, name).items()} for name in ("task_state", "per_env_state")
     }
-    terrain = None if ctx.terrain is None else ctx.terrain.to(torch.device("cpu"))
+    terrain = None if ctx.terrain is None else Ground.of(ctx.terrain.heights, torch.device("cpu"))
     return replace(ctx, robot=robot, terrain=terrain, **moved(ctx), **named)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robolearn.envs.parameters import PARAMETERS
+from robolearn.envs.actuators.model import by_model
+from robolearn.envs.parameters import PARAMETERS, changed_by
 from robolearn.export import other_simulators
 from robolearn.export.closed_loop import LIMIT, SECONDS, STARTS
 from robolearn.export.markdown import bullets, columns, figures_table, interval, span, table
@@ -30,7 +31,8 @@ TIMES = {"p50": "p50", "p99": "p99", "jitter": "p99 - p50", "max": "max"}
 
 NOT_SHOWN = """\
 - Whether the simulator is right about the robot: every start was simulated, without noise on observations and, except \
-in the row on late joint targets and for the delays of `task.sensing`, without delay.
+in the row on late joint targets and for the delays of sensors and of simulated motors, without delay. Actions that do \
+not arrive are simulated as in training.
 - Limits: the runtime refuses readings that are not finite and enforces no other limit. The robot's software must \
 enforce joint and torque limits and handle falls and the emergency stop."""
 
@@ -249,8 +251,9 @@ def _met(out: Export) -> list[str]:
             ("actions that do not arrive", f"{100 * task.packet_loss:g} %, drawn in each control step")
         )
     motors = out.manifest.get("motors", {})
-    for keys, joints in _alike(motors).items():
-        rows.append((f"motors of {joints}", f"{keys} (delay in control steps)" if "delay" in keys else keys))
+    for model, joints in by_model(motors.items()).items():
+        unit = "; delay in control steps" if "delay" in model else ""
+        rows.append((f"motors of {', '.join(joints)}", model + unit))
     if _pushed(task):
         rows.append((f"pushes, every {span(*task.pushes.seconds)} s", _jumps(task.pushes) + _grown(task)))
     if task.commands is not None:
@@ -305,14 +308,6 @@ def _sensed(name: str, each: Sensing, unit: str, dt: float) -> list[tuple[str, s
     return rows
 
 
-def _alike(motors: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """The joints with the same model of their motors, by that model in words."""
-    found: dict[str, list[str]] = {}
-    for joint, keys in motors.items():
-        found.setdefault(", ".join(f"{key} {value}" for key, value in keys.items()), []).append(joint)
-    return {text: ", ".join(joints) for text, joints in found.items()}
-
-
 def _grown(task: Any) -> str:
     """How far a curriculum scales the pushes."""
     level = task.curricula.get("pushes")
@@ -325,11 +320,9 @@ def _parameter(name: str) -> str:
     """What a physical parameter or an error of the sensors is, in words."""
     if name in SENSOR_ERRORS:
         return SENSOR_ERRORS[name]
-    entity, _, rest = name.partition("/")
-    changed, _, selector = rest.partition("/")
-    if not rest:
-        return PARAMETERS[name].meaning
-    return f"{PARAMETERS[changed].meaning}, of {entity}" + (f" ({selector})" if selector else "")
+    meaning, (entity, _, rest) = PARAMETERS[changed_by(name)].meaning, name.partition("/")
+    selector = rest.partition("/")[2]
+    return meaning + f", of {entity}" * bool(rest) + f" ({selector})" * bool(selector)
 
 
 def _before(out: Export) -> list[str]:

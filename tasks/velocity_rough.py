@@ -20,8 +20,10 @@ from robolearn.tasks.mdp import height_scan as scans
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
-from robolearn.tasks.mdp.height_scan import NO_ERRORS, HeightScan, ScanErrors
+from robolearn.tasks.mdp.height_scan import HeightScan
 from robolearn.tasks.mdp.observations import Observation
+from robolearn.tasks.mdp.randomization import Randomized
+from robolearn.tasks.mdp.sensing import Sensing, with_histories
 from robolearn.tasks.mdp.sensors import Sensor
 from robolearn.tasks.mdp.stated import Level, level
 from robolearn.tasks.mdp.task import Ratio
@@ -43,8 +45,8 @@ class VelocityRough(Velocity):
     """Whether the policy has a height scan; the robot then has to provide it. Without, it is blind."""
     height_scan: HeightScan = field(default_factory=HeightScan)
     """The places of the height scan, the critic's and the policy's."""
-    scan_errors: ScanErrors = field(default_factory=ScanErrors)
-    """Errors of the policy's height scan."""
+    scan_noise: float = field(default=0.02, metadata={"min": 0.0, "max": 10.0})
+    """Half-width of the noise on the policy's height scan where `noise.height_scan` is not stated [m]."""
     commands: VelocityCommands | None = field(
         default_factory=lambda: VelocityCommands(
             forward=(0.0, 0.8), sideways=(-0.2, 0.2), standing=0.1, heading=0.8, seconds=(6.0, 12.0)
@@ -59,7 +61,22 @@ class VelocityRough(Velocity):
     )
     """Function, first level and parameters of each curriculum; that of the terrain is `terrain_change`."""
 
-    on_robot: ClassVar[dict[str, Any]] = {"scan_errors": NO_ERRORS}
+    on_robot: ClassVar[dict[str, Any]] = {"scan_noise": 0.0}
+    scan_sensing: ClassVar[Sensing] = Sensing(delay=(0, 3), dropout=0.02)
+    """What else happens to it on its way where `sensing` states nothing."""
+    map_errors: ClassVar[dict[str, tuple[float, float]]] = {
+        "map_shift": (-0.05, 0.05),
+        "map_lift": (-0.02, 0.02),
+    }
+    """Errors of its map where `randomize` states none [m]."""
+
+    def __post_init__(self) -> None:
+        """With `scan`, add the errors of the scan that are not stated."""
+        if self.scan:
+            if self.scan_noise:
+                self.noise = {scans.NAME: self.scan_noise, **self.noise}
+            self.sensing = {scans.NAME: self.scan_sensing, **self.sensing}
+            self.randomize = {**{k: Randomized(v) for k, v in self.map_errors.items()}, **self.randomize}
 
     def scene(self, robot: Robot) -> Scene:
         """The robot on the terrain."""
@@ -72,7 +89,11 @@ class VelocityRough(Velocity):
             found.append(self._scan_item(lambda s, c: scans.true_scan(s, c, self.height_scan)))
         if group == "policy" and self.scan:
             found.append(self._scan_item(self._reading))
-        return found
+        return with_histories(found, group, self.history, self.observations)
+
+    def _observed(self) -> list[str]:
+        """Those of `velocity`, and the height scan, whether or not it is on."""
+        return [*super()._observed(), scans.NAME]
 
     def _scan_item(self, compute: Any) -> Observation:
         return Observation(
@@ -80,12 +101,10 @@ class VelocityRough(Velocity):
         )
 
     def _reading(self, state: State, ctx: Context) -> Tensor:
-        """The policy's scan (N, K): on a robot what the sensor gives, in a training with its errors."""
+        """The policy's scan (N, K): what the sensor gives, or the true one where nothing is said of it."""
         if scans.NAME in state.sensors:
             return state.sensors[scans.NAME]
-        if not self.scan_errors.active:
-            return scans.true_scan(state, ctx, self.height_scan)
-        return scans.erring_scan(state, ctx, self.height_scan, self.scan_errors)
+        return scans.true_scan(state, ctx, self.height_scan)
 
     def all_sensors(self) -> tuple[Sensor, ...]:
         """Those of every robot, and the height scan where the policy has it."""
@@ -99,11 +118,9 @@ class VelocityRough(Velocity):
         return Ground.of(self.terrain.heights, xy.device).height(xy, state.origin)
 
     def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
-        """That of `velocity`, where the robot was asked to go, and the errors of the policy's scan."""
+        """That of `velocity`, and where the robot was asked to go."""
         state = super().task_state(num_envs, robot, random)
         state[ASKED] = torch.zeros(num_envs, 2, device=random.device)
-        if self.scan and self.scan_errors.active:
-            state |= scans.scan_start(self.height_scan, self.scan_errors, num_envs, random)
         return state
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
@@ -111,10 +128,7 @@ class VelocityRough(Velocity):
         ahead = terms.heading(state.robot.base_quat)
         left = torch.stack((-ahead[:, 1], ahead[:, 0]), dim=1)
         velocity = ctx.command[:, :1] * ahead + ctx.command[:, 1:2] * left
-        new = {**super().advance(state, ctx), ASKED: ctx.task_state[ASKED] + ctx.dt * velocity}
-        if scans.KEY in ctx.task_state:
-            new |= scans.scan_advance(state, ctx, self.height_scan, self.scan_errors)
-        return new
+        return {**super().advance(state, ctx), ASKED: ctx.task_state[ASKED] + ctx.dt * velocity}
 
     def terrain_change(self, state: State, ctx: Context) -> Tensor:
         """Up where the robot has come further than half a tile from its origin; down where it has come less than half

@@ -20,7 +20,8 @@ from robolearn.envs.backend import (
     Snapshot,
     TerrainBackend,
 )
-from robolearn.envs.randomize import changed_by, nominal, parameters, require_settable
+from robolearn.envs.parameters import changed_by
+from robolearn.envs.randomize import nominal, parameters, require_settable
 from robolearn.envs.robot import Actuator, Robot
 from robolearn.envs.scene import Object, Scene
 from robolearn.envs.state import Initial, State, Targets, Tensor, by_entity
@@ -301,8 +302,8 @@ class MotorBackend:
 
 
 def _with_force_actuators(scene: Scene) -> Scene:
-    """The scene with a force actuator in the place of each motor that is computed outside the simulator, and with those
-    parameters only that it then has."""
+    """The scene with a force actuator in the place of each motor that is computed outside the simulator, without
+    parameters."""
 
     def bare(entity: Robot) -> Robot:
         actuators = tuple(_force(a) if a.outside else a for a in entity.actuators)

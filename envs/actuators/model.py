@@ -69,6 +69,12 @@ class MotorModel:
         """Whether the torque is computed outside the simulator, before each physics substep."""
         return self.name != "dcmotor"
 
+    @property
+    def is_pd(self) -> bool:
+        """Whether the torque is that of its PD law within the effort, at once."""
+        late = self.delay[1] > 0 or self.lag or self.backlash
+        return self.name in ("implicit", "explicit") and not late
+
     def stated(self) -> dict[str, Any]:
         """The keys of robot.yaml that say the same."""
         out: dict[str, Any] = {"model": self.name}
@@ -82,15 +88,12 @@ class MotorModel:
         return out | {key: getattr(self, key) for key in plain if getattr(self, key)}
 
 
-def by_model(motors: Iterable[tuple[str, MotorModel | None]]) -> dict[str, list[str]]:
-    """The joints of motors with a model, by that model in words."""
+def by_model(motors: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, list[str]]:
+    """The joints of motors with a model, of which `MotorModel.stated` is given, by that model in words."""
     found: dict[str, list[str]] = {}
-    for joint, motor in motors:
-        if motor is not None:
-            keys = motor.stated()
-            name = keys.pop("model")
-            text = ", ".join(f"{key} {value}" for key, value in keys.items())
-            found.setdefault(f"{name} ({text})" if text else name, []).append(joint)
+    for joint, keys in motors:
+        rest = ", ".join(f"{key} {value}" for key, value in keys.items() if key != "model")
+        found.setdefault(f"{keys['model']} ({rest})" if rest else keys["model"], []).append(joint)
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.function import once_differentiable
 
+from robolearn.envs.parameters import changed_by
 from robolearn.envs.randomize import settable
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Scene
@@ -95,7 +96,7 @@ class Layout:
 
 def engine_params(scene: Scene) -> tuple[str, ...]:
     """Names of the parameters that an engine needs for those of a scene, sorted: see `Engine.params`."""
-    return tuple(sorted({name.split("/")[1] if "/" in name else name for name in settable(scene)}))
+    return tuple(sorted({changed_by(name) for name in settable(scene)}))
 
 
 class ControlStep(torch.autograd.Function):

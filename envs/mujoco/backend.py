@@ -168,7 +168,10 @@ class MujocoBackend:
         rows = ids.numpy()
         given = by_entity(initial, self.scene.entities)
         # No forward pass yet: the initial state is not written, and its forces must not warm-start the solver.
+        force = None if self._force is None else self._force[ids].clone()
         self._batch.reset(rows, stage=_NO_STAGE)
+        if self._force is not None and force is not None:
+            self._force[ids] = force  # it stays, see `Backend.apply_force`
         here = ids[:, None]
         for name, index in self._indices.items():
             start = given.get(name) or home(self.scene, name, self.num_envs, self.device)

@@ -19,23 +19,15 @@ class Ground:
     """
 
     def __init__(self, heights: Heights, device: torch.device) -> None:
-        self._set(torch.tensor(heights.z, device=device), heights.resolution)
+        self.heights = heights
+        self._rows, self._columns = heights.z.shape
+        self._z, self._resolution = torch.tensor(heights.z, device=device).flatten(), heights.resolution
 
     @classmethod
     @lru_cache(maxsize=4)
     def of(cls, heights: Heights, device: torch.device) -> Ground:
         """The surface of these heights on a device, made once."""
         return cls(heights, device)
-
-    def _set(self, z: Tensor, resolution: float) -> None:
-        self._rows, self._columns = z.shape
-        self._z, self._resolution = z.flatten(), resolution
-
-    def to(self, device: torch.device) -> Ground:
-        """The same on a device."""
-        moved = Ground.__new__(Ground)
-        moved._set(self._z.view(self._rows, self._columns).to(device), self._resolution)
-        return moved
 
     def height(self, xy: Tensor, origin: Tensor) -> Tensor:
         """Height (N, ...) of the surface [m] at the places `xy` (N, ..., 2) [m], both relative to `origin` (N, 3), the

@@ -152,7 +152,9 @@ def describe(made: Robot, inertia: Mapping[str, float]) -> str:
             "Hz, damping: natural frequency and damping ratio of servo and joint with the inertia they move at home",
             *(
                 f"motors     {model}: {listing(joints, 8)}"
-                for model, joints in by_model((a.joint, a.motor) for a in made.actuators).items()
+                for model, joints in by_model(
+                    (a.joint, a.motor.stated()) for a in made.actuators if a.motor
+                ).items()
             ),
             "",
         ]

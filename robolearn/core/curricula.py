@@ -1,4 +1,4 @@
-"""Curricula of an Env: the level of each environment, with which its commands or pushes grow in a training."""
+"""Curricula of an Env: the level of each environment, with which commands, pushes or randomization grow in a training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Curricula:
     """The active curricula of a task. Their levels are part of the per-env state, under `LEVEL` and their name."""
 
     def __init__(self, task: Task, training: bool, shards: Shards = ONE) -> None:
-        """Without `training` there are none: commands and pushes have their full ranges."""
+        """Without `training` there are none: commands, pushes and parameters have their full ranges."""
         self._shards = shards
         active = task.active_levels() if training else {}
         self._functions = {f"{LEVEL}{name}": function for name, function in active.items()}

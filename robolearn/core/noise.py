@@ -41,10 +41,9 @@ class ObservationNoise:
         self.row = torch.tensor(widths, device=device) if half_widths else None
         """(D,) half-width of each column; None without noise."""
 
-    def draw(self, random: Random, num_envs: int) -> Tensor | float:
-        """Noise (N, D), or 0 without any."""
-        if self.row is None:
-            return 0.0
+    def draw(self, random: Random, num_envs: int) -> Tensor:
+        """Noise (N, D)."""
+        assert self.row is not None
         drawn = drawn_of_agents(
             lambda *shape: random.uniform(-1.0, 1.0, *shape), num_envs, len(self.row), self.agents
         )

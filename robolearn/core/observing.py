@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
 
 import torch
 
@@ -133,7 +132,7 @@ class Observing:
         """Draw the noise of a step. An episode that begins in this step begins with the same."""
         num_envs = len(state.episode.step)
         if self._noise.row is not None:
-            state.transit["noise"] = cast(Tensor, self._noise.draw(random, num_envs))
+            state.transit["noise"] = self._noise.draw(random, num_envs)
         if self._episode_noise.slow:
             state.transit["normal"] = self._episode_noise.normal(random, num_envs)
         if self._arrival.dropping:

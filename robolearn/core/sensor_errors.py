@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,11 @@ from robolearn.envs.state import State, Tensor, quat_multiply, quat_rotate_inver
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.sensing import SENSOR_ERRORS
+from robolearn.tasks.mdp.sensors import Sensor
 from robolearn.tasks.mdp.task import Task
 
 READ_BY = {"imu_tilt": ("quat", "gyro"), "imu_bias": ("gyro",), "encoder_bias": ("joint_pos",)}
-"""The sensors that have each error."""
+"""The sensors that have each error; `map_shift` and `map_lift` are of those that are read from a map."""
 
 
 class SensorErrors:
@@ -25,9 +27,10 @@ class SensorErrors:
     imu_tilt: the IMU's axes are those of the base turned by a small rotation, about any axis; its orientation and
     angular velocity are of its own axes. imu_bias: an offset of each axis of the gyro. encoder_bias: an offset of each
     joint's position; the motor's controller reads the same encoder, so a joint comes to rest that far below its target.
+    map_shift, map_lift: the robot takes itself to be so far from where it is on its map of the ground.
 
     Its state is a node of the EnvState, by the name in `Task.randomize`: `imu_tilt` (N, 3) rotation vector [rad],
-    `imu_bias` (N, 3) [rad/s], `encoder_bias` (N, J) [rad or m].
+    `imu_bias` (N, 3) [rad/s], `encoder_bias` (N, J) [rad or m], `map_shift` (N, 2) and `map_lift` (N, 1) [m].
     """
 
     def __init__(self, task: Task, robot: RobotConstants, agents: int) -> None:
@@ -35,10 +38,16 @@ class SensorErrors:
         self.task, self.robot, self.agents = task, robot, agents
         self.ranges = {name: task.randomize[name] for name in SENSOR_ERRORS if name in task.randomize}
         """Range of each error by name."""
-        self._widths = {"imu_tilt": 3, "imu_bias": 3, "encoder_bias": len(robot.home)}
+        self._widths = {
+            "imu_tilt": 3,
+            "imu_bias": 3,
+            "encoder_bias": len(robot.home),
+            "map_shift": 2,
+            "map_lift": 1,
+        }
         kinds = [actuator.kind == "position" for actuator in robot.spec.actuators]
         self._servos = torch.tensor(kinds, dtype=torch.float32, device=robot.home.device)
-        self._others: tuple[str, ...] = ()
+        self._others: tuple[Sensor, ...] = ()
         self._task_state: tuple[str, ...] = ()
 
     @property
@@ -52,15 +61,17 @@ class SensorErrors:
         Raises:
             ConfigError: an error would have no effect; it is named.
         """
+        maps = tuple(s.name for s in self.task.all_sensors() if s.of_map)
         for name in self.ranges:
             acts = name == "encoder_bias" and bool(self._servos.any())
-            if not acts and not set(READ_BY[name]) & set(sensors):
+            readers = READ_BY.get(name, maps)
+            if not acts and not set(readers) & set(sensors):
+                what = " or ".join(readers) or "map of the ground"
                 raise ConfigError(
-                    f"randomize.{name}: the policy reads no {' or '.join(READ_BY[name])}, so it has no effect; leave "
-                    "it out"
+                    f"randomize.{name}: the policy reads no {what}, so it has no effect; leave it out"
                 )
-        computed = {s.name for s in self.task.all_sensors() if s.compute is not None}
-        self._others = tuple(name for name in sensors if name in computed)
+        computed = (s for s in self.task.all_sensors() if s.compute is not None)
+        self._others = tuple(s for s in computed if s.name in sensors)
         self._task_state = task_state
 
     def empty(self, num_envs: int, device: torch.device) -> Named:
@@ -95,18 +106,31 @@ class SensorErrors:
             changes["base_ang_vel"] = changes.get("base_ang_vel", robot.base_ang_vel) + errors["imu_bias"]
         if "encoder_bias" in errors:
             changes["joint_pos"] = robot.joint_pos + errors["encoder_bias"]
-        others = {s.name: s(state) for s in self.task.all_sensors() if s.name in self._others}
+        mapped = self._on_map(state, errors)
+        others = {s.name: s(mapped if s.of_map else state) for s in self._others}
         return replace(
             state,
             entities={**state.entities, "robot": replace(robot, **changes)},
             sensors={**state.sensors, **others},
         )
 
+    def _on_map(self, state: State, errors: Named) -> State:
+        """The State with the base where the robot takes it to be on its map."""
+        place = state.robot.base_pos
+        if "map_shift" in errors:
+            place = torch.cat((place[:, :2] + errors["map_shift"], place[:, 2:]), dim=1)
+        if "map_lift" in errors:
+            place = torch.cat((place[:, :2], place[:, 2:] + errors["map_lift"]), dim=1)
+        if place is state.robot.base_pos:
+            return state
+        return replace(state, entities={**state.entities, "robot": replace(state.robot, base_pos=place)})
+
     def known(self, state: State, errors: Named) -> State:
         """The State with the errors among its parameters, (N,) each, for the critic."""
         if not errors:
             return state
-        axes = {name: self.robot.spec.joints if name == "encoder_bias" else "xyz" for name in errors}
+        axes: dict[str, Sequence[str]] = {**dict.fromkeys(errors, "xyz"), "map_shift": "xy", "map_lift": "z"}
+        axes["encoder_bias"] = self.robot.spec.joints
         columns = {
             f"{name}/{axis}": errors[name][:, i] for name in errors for i, axis in enumerate(axes[name])
         }

@@ -69,7 +69,9 @@ def _motors(scene: Scene) -> list[tuple[str, str]]:
     """The joints with a model of their motors, and that model."""
     rows = []
     for entity, robot in scene.robots.items():
-        for model, joints in by_model((a.joint, a.motor) for a in robot.actuators).items():
+        for model, joints in by_model(
+            (a.joint, a.motor.stated()) for a in robot.actuators if a.motor
+        ).items():
             rows.append(
                 (listing([joint if entity == ROBOT else f"{entity}/{joint}" for joint in joints], 4), model)
             )

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from robolearn.envs.backend import PARAMETERS
+from robolearn.envs.parameters import PARAMETERS
 from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands

@@ -22,10 +22,18 @@ SENSOR_ERRORS = {
     "imu_tilt": "angle by which the IMU is mounted askew, about any axis [rad]",
     "imu_bias": "offset of each axis of the gyro [rad/s]",
     "encoder_bias": "offset of each joint's encoder, which its motor's controller reads, too [rad or m]",
+    "map_shift": "how far the map of the ground is off along x and y of the world [m]",
+    "map_lift": "how far it is too low, or the base too high on it [m]",
 }
 """What `randomize` may draw for the sensors themselves at each reset, beside the physical parameters."""
 
-ERROR_BOUNDS = {"imu_tilt": (0.0, 0.5), "imu_bias": (-5.0, 5.0), "encoder_bias": (-0.5, 0.5)}
+ERROR_BOUNDS = {
+    "imu_tilt": (0.0, 0.5),
+    "imu_bias": (-5.0, 5.0),
+    "encoder_bias": (-0.5, 0.5),
+    "map_shift": (-10.0, 10.0),
+    "map_lift": (-10.0, 10.0),
+}
 """Smallest and largest value of each."""
 
 

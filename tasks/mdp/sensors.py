@@ -35,6 +35,8 @@ class Sensor:
     """State -> (N, ...): the reading in the simulation."""
     unit_length: bool = False
     """Whether its numbers are a vector of length 1, and nothing else is a reading."""
+    of_map: bool = False
+    """Whether it is read from a map of the ground, which may be off, see `map_shift` and `map_lift`."""
 
     def __call__(self, state: State) -> Tensor:
         """The reading (N, ...) in the simulation; on the robot, what the sensor gives."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, get_args
 
 import torch
 
-from robolearn.envs.parameters import PARAMETERS
+from robolearn.envs.parameters import PARAMETERS, changed_by
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import Scene
 from robolearn.envs.state import Initial, State, Tensor, quat_multiply, quat_rotate
@@ -76,7 +76,7 @@ class Task:
     packet_loss: float = field(default=0.0, metadata={"min": 0.0, "max": 1.0, "neutral": True})
     """Probability in each control step that an action does not arrive, so that the last joint targets hold."""
     noise: dict[str, float] = field(
-        default_factory=dict, metadata={"keys": tuple(VOCABULARY), "open": r"\w+"}
+        default_factory=dict, metadata={"keys": tuple(VOCABULARY), "open": r"\w+", "names": "_observed"}
     )
     """Half-width of the uniform noise on each item of the `policy` observations, in its unit."""
     sensing: dict[str, Sensing] = field(
@@ -151,7 +151,7 @@ class Task:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name in ("randomize", "sensing", "history"):
+        for name in ("noise", "randomize", "sensing", "history"):
             stated = cls.__dict__.get(name)
             if isinstance(stated, Field):  # with other values, but the same bounds and keys
                 usual = Task.__dataclass_fields__[name].metadata
@@ -341,7 +341,7 @@ class Task:
                 check_error(name, Randomized.of(drawn))
                 continue
             entity, _, rest = name.partition("/")
-            changed = rest.partition("/")[0] if rest else entity
+            changed = changed_by(name)
             if changed not in PARAMETERS and entity in PARAMETERS:
                 raise ValueError(
                     f"randomize.{name}: a part of the scene is ENTITY/NAME/PATTERN, such as robot/{entity}/{rest}"

@@ -14,7 +14,7 @@ from robolearn.core.tiles import COLUMN, ROW, Tiles
 from robolearn.envs.terrain import Terrain
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.context import Random
-from robolearn.tasks.mdp.height_scan import NO_ERRORS, HeightScan
+from robolearn.tasks.mdp.height_scan import HeightScan
 from robolearn.tasks.velocity_rough import ASKED
 from robolearn.training.build import build_env
 from tests.no_sync import no_host_sync
@@ -209,31 +209,59 @@ def test_a_scan_is_a_sensor_and_a_blind_policy_needs_none():
         assert not {"base_pos", "height"} & set(needs)
 
 
-def test_errors_of_a_scan_are_off_on_the_robot_and_within_their_bounds_in_a_training():
-    env = rough("task.scan=true", "task.scan_errors.delay=[0,0]", "task.scan_errors.dropout=0", num_envs=32)
-    policy, critic = (
-        env.task.items(group)[-1].compute(env.backend.state, env.ctx) for group in ("policy", "critic")
+PERFECT_SCAN = (
+    "task.scan=true",
+    "task.noise.height_scan=0",
+    "task.sensing.height_scan={delay: [0, 0], dropout: 0}",
+    "task.randomize={map_shift: [0, 0], map_lift: [0, 0]}",
+)
+
+
+def scans(env) -> tuple[torch.Tensor, torch.Tensor]:
+    """The policy's scan, as it arrives, and the critic's."""
+    places = 9 * 6
+    return env.observations["policy"][:, -places:], env.observations["critic"][:, -places:]
+
+
+def test_a_scan_without_errors_is_that_of_the_critic():
+    policy, critic = scans(rough(*PERFECT_SCAN))
+    assert torch.equal(policy, critic)
+
+
+def test_a_map_that_is_too_low_or_off_reads_another_ground():
+    lifted = rough(*PERFECT_SCAN[:3], "task.randomize={map_shift: [0, 0], map_lift: [0.1, 0.1]}")
+    policy, critic = scans(lifted)
+    assert torch.allclose(policy - critic, torch.tensor(0.1), atol=1e-5)
+    shifted = rough(
+        *PERFECT_SCAN[:3],
+        "task.randomize={map_shift: [1.3, 1.3], map_lift: [0, 0]}",
+        "task.terrain.kinds={stairs_up: 1}",
     )
-    level = (
-        critic.amax(dim=1) - critic.amin(dim=1) < 1e-6
-    )  # all of the scan on level ground: only noise and lift
-    off = (policy - critic)[level]
-    assert level.any()
-    assert off.abs().max() <= 0.02 + 0.02 + 1e-6
-    assert off.std(dim=1).min() > 0.005
-    again = env.task.items("policy")[-1].compute(env.backend.state, env.ctx)
-    assert torch.equal(policy, again)
-    task = replace(env.task, **type(env.task).on_robot)
-    assert task.scan_errors == NO_ERRORS
-    assert torch.equal(task.items("policy")[-1].compute(env.backend.state, env.ctx), critic)
+    item = shifted.task.items("policy")[-1]
+    state = shifted.backend.state.clone()
+    state.robot.base_pos[:, :2] += 1.3
+    policy, _ = scans(shifted)
+    assert torch.allclose(policy, item.compute(state, shifted.ctx), atol=1e-5)
+
+
+def test_an_error_of_another_sensor_leaves_those_of_the_scan():
+    settings = (
+        "task.scan=true",
+        "task.randomize={map_shift: [0, 0], map_lift: [0.1, 0.1], imu_tilt: [0.05, 0.05]}",
+    )
+    policy, critic = scans(rough(*settings, "task.sensing.height_scan={delay: [0, 0], dropout: 0}"))
+    off = policy - critic - 0.1
+    assert off.abs().max() <= 0.02 + 1e-5
+    assert off.std() > 0.005  # its noise, uniform within 0.02 m: 0.0115
 
 
 def test_a_delayed_scan_is_the_one_of_so_many_steps_before():
-    env = rough("task.scan=true", "task.scan_errors={noise: 0, dropout: 0, delay: [2, 2], shift: 0, lift: 0}")
+    env = rough(*PERFECT_SCAN[:2], "task.sensing.height_scan={delay: [2, 2], dropout: 0}", PERFECT_SCAN[3])
     true, seen = [], []
     for _ in range(5):
-        true.append(env.task.items("critic")[-1].compute(env.backend.state, env.ctx).clone())
-        seen.append(env.task.items("policy")[-1].compute(env.backend.state, env.ctx).clone())
+        policy, critic = scans(env)
+        true.append(critic.clone())
+        seen.append(policy.clone())
         env.step(torch.zeros(6, env.num_actions))
     assert torch.equal(seen[0], true[0])
     assert torch.equal(seen[3], true[1])
@@ -241,12 +269,12 @@ def test_a_delayed_scan_is_the_one_of_so_many_steps_before():
     assert not torch.equal(true[4], true[2])
 
 
-def test_lost_places_of_a_scan_read_its_mean():
-    env = rough("task.scan=true", "task.scan_errors={noise: 0, dropout: 1, delay: [0, 0], shift: 0, lift: 0}")
-    policy, critic = (
-        env.task.items(group)[-1].compute(env.backend.state, env.ctx) for group in ("policy", "critic")
-    )
-    assert torch.allclose(policy, critic.mean(dim=1, keepdim=True).expand_as(policy))
+def test_the_errors_of_a_scan_are_those_stated_where_any_are():
+    assert rough("task.scan=true").task.noise["height_scan"] == 0.02
+    assert rough("task.scan=true", "task.noise.height_scan=0.05").task.noise["height_scan"] == 0.05
+    assert "height_scan" not in rough().task.noise
+    with pytest.raises(ConfigError, match="height_scan"):
+        rough("task.sensing.height_scan={delay: [1, 1]}")
 
 
 def test_a_policy_that_reads_the_ground_without_a_sensor_is_refused():

@@ -204,23 +204,40 @@ def test_a_larger_inertia_turns_slower(backend_of):
     backend = backend_of("robot/inertia_scale/arm")
     start(backend, robot__inertia_scale__arm=10.0)
     swing = accelerations(backend, 5 * GRAVITY, target=0.3)[:, 1]
-    cube = 3.0 * (0.2**2 + 0.2**2) / 12
-    assert (swing[0] / swing[1]).item() > (3 * 0.25 * 0.5 + 10 * cube) / (3 * 0.25 * 0.5 + cube) * 0.8
-    assert swing[1] < swing[0]
+    # 3 kg at 0.5 m on a rail that gives way (2 + 1 + 3 kg): 0.75 - 1.5^2 / 6 = 0.375; a cube of 0.2 m has 0.02 kg m^2.
+    # The servo's damping counts as h kd = 0.024 in an implicit step.
+    light, heavy = 0.375 + 0.02 + 0.024, 0.375 + 0.2 + 0.024
+    assert (swing[0] / swing[1]).item() == pytest.approx(heavy / light, rel=0.02)
 
 
 def test_gravity_turns_about_both_axes(backend_of):
     backend = backend_of("gravity_pitch", "gravity_roll")
-    start(backend, swing=math.pi / 2, gravity_pitch=0.1)
+    start(backend, swing=math.pi / 2, gravity_pitch=0.5)
     got = accelerations(backend, 0.0, math.pi / 2)
-    # R_y(0.1) (0, 0, -g) = g (-sin 0.1, 0, -cos 0.1): less of it along the rail; across it swings the arm.
-    assert got[1, 0].item() == pytest.approx(got[0, 0].item() * math.cos(0.1), rel=0.02)
+    # R_y(0.5) (0, 0, -g) = g (-sin 0.5, 0, -cos 0.5): less along the rail, and the arm swings back, about +y.
+    assert got[1, 0].item() == pytest.approx(got[0, 0].item() * math.cos(0.5), rel=0.02)
     assert abs(got[0, 1]) < 1e-3
-    assert abs(got[1, 1]) > 0.5
+    # 3 g sin 0.5 at 0.5 m on 0.75 + 0.02 kg m^2, and h kd as above.
+    assert got[1, 1].item() == pytest.approx(3 * GRAVITY * math.sin(0.5) * 0.5 / 0.794, rel=0.02)
     start(backend, swing=math.pi / 2, gravity_pitch=0.0, gravity_roll=0.5)
     got = accelerations(backend, 0.0, math.pi / 2)
     assert got[1, 0].item() == pytest.approx(got[0, 0].item() * math.cos(0.5), rel=0.02)
     assert abs(got[1, 1]) < 1e-3  # its axis is y, and gravity turned within the plane of y and z
+
+
+def test_gravity_that_rolls_pushes_to_the_left(tmp_path):
+    # R_x(0.5) (0, 0, -g) = g (0, sin 0.5, -cos 0.5).
+    scene = Scene({"robot": crane(tmp_path), "box": Object(mass=1.0)}, params=("gravity_roll",), floor=False)
+    for name in ("mujoco", "mujoco_warp"):
+        cls = load("backends", name)
+        backend = cls(scene, 2, "cpu", cls.config_class())
+        backend.set_params(EVERY, {"gravity_roll": torch.tensor([0.0, 0.5])})
+        backend.reset(EVERY, {"box": InitialState.at_rest(torch.tensor([[2.0, 0.0, 5.0]]).repeat(2, 1))})
+        backend.step({"robot": torch.zeros(2, 2)}, 50)
+        fallen = backend.state.entities["box"].base_lin_vel[1]
+        expected = [0.0, GRAVITY * math.sin(0.5) * 0.1, -GRAVITY * math.cos(0.5) * 0.1]
+        assert fallen.tolist() == pytest.approx(expected, abs=1e-3)
+        backend.close()
 
 
 def test_both_backends_fall_alike_with_every_parameter_drawn(tmp_path):
@@ -280,22 +297,30 @@ def test_a_backend_that_lacks_a_parameter_names_it(tmp_path):
         cls(scene, 2, "cpu", cls.config_class())
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("name", ["mujoco", "mujoco_warp"])
-def test_a_free_object_spins_about_its_shifted_centre_of_mass(name, tmp_path):
+def test_a_free_object_spins_about_its_shifted_centre_of_mass(name, axis, tmp_path):
+    # Its centre of mass is 3 cm ahead along an axis; it spins about the axis before that one.
+    sideways, about = (axis + 1) % 3, (axis + 2) % 3
+    changed = f"box/com_{'xyz'[axis]}"
     cls = load("backends", name)
-    scene = Scene({"robot": crane(tmp_path), "box": Object(mass=1.0)}, params=("box/com_x",), floor=False)
+    scene = Scene({"robot": crane(tmp_path), "box": Object(mass=1.0)}, params=(changed,), floor=False)
     backend = cls(scene, 2, "cpu", cls.config_class())
-    backend.set_params(EVERY, {"box/com_x": torch.tensor([0.0, 0.03])})
+    backend.set_params(EVERY, {changed: torch.tensor([0.0, 0.03])})
     start = InitialState.at_rest(torch.tensor([[2.0, 0.0, 5.0]]).repeat(2, 1))
-    start.base_ang_vel[:, 2] = 10.0
+    start.base_ang_vel[:, about] = 10.0
     backend.reset(EVERY, {"box": start})
     for _ in range(50):
         backend.step({"robot": torch.tensor([[5 * GRAVITY, 0.0]]).repeat(2, 1)}, 1)
     box = backend.state.entities["box"]
     # A cube's inertia is the same about every axis: in free fall its spin stays.
-    assert torch.allclose(box.base_ang_vel, torch.tensor([[0.0, 0.0, 10.0]]).repeat(2, 1), atol=1e-3)
-    # The origin turns by 1 rad about the centre of mass, 3 cm ahead, which began at 0.03 m * 10 rad/s sideways.
-    ahead, sideways = 0.03 - 0.03 * math.cos(1.0), 0.03 * 10.0 * 0.1 - 0.03 * math.sin(1.0)
+    spin = torch.zeros(2, 3)
+    spin[:, about] = 10.0
+    assert torch.allclose(box.base_ang_vel, spin, atol=1e-3)
+    # The origin turns by 1 rad about the centre of mass, and began at 0.03 m * 10 rad/s sideways.
+    expected = [0.0, 0.0, 0.0]
+    expected[axis] = 0.03 - 0.03 * math.cos(1.0)
+    expected[sideways] = 0.03 * 10.0 * 0.1 - 0.03 * math.sin(1.0)
     moved = box.base_pos[1] - box.base_pos[0]
-    assert moved.tolist() == pytest.approx([ahead, sideways, 0.0], abs=5e-4)
+    assert moved.tolist() == pytest.approx(expected, abs=5e-4)
     backend.close()

@@ -9,8 +9,8 @@ from typing import Any
 
 from robolearn import __version__
 from robolearn.commands.robot import stated
-from robolearn.envs.backend import PARAMETERS
 from robolearn.envs.mjcf import robot_bodies
+from robolearn.envs.parameters import PARAMETERS
 from robolearn.envs.robot import Actuator, Robot
 from robolearn.files import replacing
 from robolearn.simulation.sysid.solve import Estimate, Result
