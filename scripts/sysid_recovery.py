@@ -71,7 +71,13 @@ def main() -> None:
     parser.add_argument("--jitter", type=float, default=2e-3, help="of the time stamps [s]")
     parser.add_argument("--true-stamps", action="store_true", help="the robot acts when the stamps say")
     parser.add_argument(
-        "--timestep", type=float, default=None, help="of both simulations; the robot's own where omitted [s]"
+        "--timestep", type=float, default=None, help="of the fit, and of the robot; its own where omitted [s]"
+    )
+    parser.add_argument(
+        "--robot-timestep",
+        type=float,
+        default=None,
+        help="of the robot, which then holds its targets as a simulator does, unlike the fit [s]",
     )
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
@@ -80,8 +86,8 @@ def main() -> None:
     items = FITS[given.robot]
     truth, motion = planted(robot, items, given.seed), minute(robot)
     log = made.play(
-        robot, motion, truth, given.noise, given.jitter, regular=not given.true_stamps, timestep=given.timestep,
-        seed=given.seed,
+        robot, motion, truth, given.noise, given.jitter, regular=not given.true_stamps,
+        timestep=given.robot_timestep or given.timestep, held=given.robot_timestep is not None, seed=given.seed,
     )  # fmt: skip
     begin = time.process_time()
     result = solve.identify(robot, [log], items, timestep=given.timestep, say=print)

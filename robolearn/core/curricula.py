@@ -1,4 +1,4 @@
-"""Curricula of an Env: the level of each environment, with which commands, pushes or randomization grow in a training."""
+"""Curricula of an Env: the level of each environment, with which commands, pushes or randomization grow."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
 """Fits a learned motor, the network of `model: network` in a robot.yaml, to a log of a real one.
 
-A log has a column `time` [s], in equal steps, and of each motor the columns `target.JOINT`, `position.JOINT`
-[rad or m], `velocity.JOINT` [rad/s or m/s] and `torque.JOINT` [Nm or N]; of a single motor `.JOINT` may be left out.
-The network's schema is in `robolearn.envs.actuators.network`.
+A log is one of `robolearn sysid` (`robolearn.simulation.sysid.log`) with the velocities and torques of the motors. The
+network's schema is in `robolearn.envs.actuators.network`.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,9 +23,10 @@ from robolearn.core.threads import one_thread
 from robolearn.envs.actuators.network import HISTORY, INTERVAL
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
 from robolearn.files import replacing
+from robolearn.simulation.sysid.log import clock, read
 
-COLUMNS = ("target", "position", "velocity", "torque")
-"""What a log has of each motor."""
+LEAST_ROWS = 100
+"""Fewest rows of a log."""
 UNIT: dict[str, Callable[[], nn.Module]] = {
     "Softsign": nn.Softsign,
     "Tanh": nn.Tanh,
@@ -44,7 +43,7 @@ class MotorLog:
     """What one motor was asked for and did, (T,) each, in equal steps of time."""
 
     joint: str
-    """Its joint; empty where the log does not name it."""
+    """Its joint."""
     dt: float
     """Time between two rows [s]."""
     target: np.ndarray
@@ -101,73 +100,43 @@ class FittedMotor:
 
 
 def read_logs(path: Path, joints: Sequence[str] = ()) -> list[MotorLog]:
-    """The motors of a log, a CSV or an NPZ of arrays with the names of the columns; `joints` chooses some.
+    """The motors of a log whose torque was measured, in equal steps of time; `joints` chooses some.
 
     Raises:
-        ConfigError: the file cannot be read, lacks a column or a joint, has too few rows or a value that is not finite,
-            or its steps of time differ.
+        ConfigError: the file is no log (`robolearn.simulation.sysid.log`), lacks a joint or a signal, or is too short.
     """
-    columns, where = _columns(path), quote(str(path), 120)
-    if "time" not in columns:
-        raise ConfigError(f"{where} has no column time [s] (has: {listing(sorted(columns), 12)})")
-    named = [name.partition(".")[2] for name in columns if name.partition(".")[0] == "torque"]
-    if not named:
-        raise ConfigError(
-            f"{where} has no column torque or torque.JOINT (has: {listing(sorted(columns), 12)})"
-        )
+    log, where = read(path), quote(str(path), 120)
+    measured = [name for k, name in enumerate(log.joints) if np.isfinite(log.torque[:, k]).any()]
+    if not measured:
+        raise ConfigError(f"{where} has no measured torques (torque.JOINT); it has {listing(log.joints, 12)}")
     for joint in joints:
-        if joint not in named:
+        if joint not in measured:
             raise ConfigError(
-                f"{where} has no motor {quote(joint)}{did_you_mean(joint, named)} (valid: {listing(named, 24)})"
+                f"{where} has no motor {quote(joint)} with a torque{did_you_mean(joint, measured)} (valid: "
+                f"{listing(measured, 24)})"
             )
-    time = columns["time"]
-    steps = np.diff(time)
-    dt = float(np.median(steps)) if len(steps) else 0.0
-    if len(time) < 100:
-        raise ConfigError(f"{where} has {len(time)} rows; a network needs 100 at least, better thousands")
-    if not np.isfinite(time).all() or dt <= 0 or np.abs(steps - dt).max() > 0.1 * dt:
-        raise ConfigError(f"{where}: column time must rise in equal steps; resample the log")
-    logs = []
-    for joint in joints or named:
-        values = {}
-        for column in COLUMNS:
-            name = f"{column}.{joint}" if joint else column
-            if name not in columns:
-                raise ConfigError(
-                    f"{where} has no column {name}, which torque{'.' * bool(joint)}{joint} needs"
-                )
-            if not np.isfinite(columns[name]).all():
-                raise ConfigError(f"{where}: column {name} has a value that is not finite")
-            values[column] = columns[name]
-        logs.append(MotorLog(joint, dt, **values))
+    if len(log.time) < LEAST_ROWS:
+        raise ConfigError(
+            f"{where} has {len(log.time)} rows; a network needs {LEAST_ROWS} at least, better thousands"
+        )
+    regular = clock(log.time).regular
+    time = log.time if regular is None else regular
+    dt = float(np.median(np.diff(time)))
+    even = time[0] + dt * np.arange(int((time[-1] - time[0]) / dt + 1e-6) + 1)
+    targets, logs = log.commands(), []
+    for joint in joints or measured:
+        k, values = log.joints.index(joint), {}
+        for signal in ("position", "velocity", "torque"):
+            column = getattr(log, signal)[:, k]
+            known = np.isfinite(column)
+            if not known.any():
+                raise ConfigError(f"{where} has no {signal}.{joint}, which a motor's log needs")
+            values[signal] = np.interp(even, time[known], column[known])
+        if np.isnan(targets[:, k]).all():
+            raise ConfigError(f"{where} has no target.{joint}, which a motor's log needs")
+        row = np.searchsorted(time, even + 1e-9, side="right") - 1  # a target holds until the next
+        logs.append(MotorLog(joint, dt, targets[row, k], **values))
     return logs
-
-
-def _columns(path: Path) -> dict[str, np.ndarray]:
-    where = quote(str(path), 120)
-    try:
-        if path.suffix.lower() == ".npz":
-            with np.load(path, allow_pickle=False) as file:
-                columns = {name: np.asarray(file[name], np.float64).reshape(-1) for name in file.files}
-        else:
-            with path.open(newline="", encoding="utf-8") as text:
-                rows = list(csv.reader(text))
-            head = [name.strip() for name in rows[0]] if rows else []
-            if len(set(head)) != len(head) or any(len(row) != len(head) for row in rows):
-                raise ConfigError(
-                    f"{where} is no table: its rows differ in length, or two columns have one name"
-                )
-            table = np.array(rows[1:], np.float64).reshape(-1, len(head))
-            columns = dict(zip(head, table.T, strict=True))
-    except OSError as error:
-        raise ConfigError(f"{where} cannot be read: {error.strerror}") from None
-    except (ValueError, EOFError, UnicodeDecodeError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{where} is no CSV or NPZ of numbers") from None
-    if len({len(values) for values in columns.values()}) > 1:
-        raise ConfigError(f"{where} has columns of different lengths")
-    return columns
 
 
 def samples(log: MotorLog, history: int, stride: int) -> tuple[np.ndarray, np.ndarray]:

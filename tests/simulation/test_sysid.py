@@ -325,6 +325,29 @@ def test_parameters_of_a_joint_that_did_not_move_are_named_and_the_others_found(
     assert all("shoulder does not move" in each.reason for each in found.untold)
 
 
+@solves
+def test_a_joint_that_only_others_shake_is_met_too(robot):
+    # Its target never changes, and the elbow's motion swings it by 0.09 rad through its soft servo.
+    one = recorded(robot, ("elbow",), jitter=0.0)
+    assert np.ptp(one.position[:, 0]) > 0.05
+    found = solve.identify(robot, [one], ["armature", "friction", "damping", "kp", "encoder_bias", "delay"])
+    assert found.passed, found.problem_text
+    shoulder = next(fit for fit in found.fits if fit.joint == "shoulder")
+    assert shoulder.fitted < 1.5 * shoulder.noise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [0.002, 0.005])
+@solves
+def test_a_simulator_that_holds_its_targets_answers_half_a_physics_step_early(robot, step):
+    log = recorded(robot, timestep=step, held=True, jitter=0.0)
+    items = ["armature", "friction", "damping", "kp", "encoder_bias", "delay"]
+    found = solve.identify(robot, [log], items, timestep=0.001)
+    delay = next(one for one in found.estimates if one.unknown.name == "delay")
+    # The delay, 10 ms, is a number of its steps, as a control period is.
+    assert delay.value == pytest.approx(TRUTH["delay"] - step / 2, abs=4e-4)
+
+
 @pytest.mark.slow
 @solves
 def test_another_log_that_the_result_does_not_meet_fails_the_check(robot, both):

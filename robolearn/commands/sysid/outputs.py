@@ -9,7 +9,7 @@ from typing import Any
 
 from robolearn import __version__
 from robolearn.commands.robot import stated
-from robolearn.envs.mjcf import robot_bodies
+from robolearn.envs.mjcf import build_model, robot_bodies
 from robolearn.envs.parameters import PARAMETERS
 from robolearn.envs.robot import Actuator, Robot
 from robolearn.files import replacing
@@ -25,6 +25,8 @@ NAMES = {
     "mass": "mass_scale",
 }
 """Parameters of `task.randomize` by field."""
+PERIOD = 0.02
+"""Control period for which a delay is put in control steps [s]; that of most tasks."""
 LEAST = 0.01
 """Smallest half width of a factor in `task.randomize`."""
 
@@ -148,6 +150,7 @@ def randomize(result: Result) -> str:
     ]
     rows: list[str] = []
     biases: list[float] = []
+    step = build_model(result.robot).opt.timestep
     for one in result.told:
         field = one.unknown.field
         biases += [abs(value) + one.half for value in one.values if field == "encoder_bias"]
@@ -158,18 +161,21 @@ def randomize(result: Result) -> str:
             else:
                 rows.append(_factor(name, _relative(one)))
         if field == "delay":
+            # A simulator answers half a physics step early, see docs/sysid.md.
+            low, high = (round((end + step / 2) / PERIOD, 3) for end in (max(0.0, one.low), one.high))
             rows.append(
-                f"    # {one.unknown.name}: {1e3 * one.low:.2f} to {1e3 * one.high:.2f} ms; in a training, "
-                "robot.actuators={'*': {model: explicit, delay: ...}}, in control steps"
+                f"    # {one.unknown.name}: {1e3 * one.low:.2f} to {1e3 * one.high:.2f} ms; with a control period of "
+                f"{1e3 * PERIOD:g} ms and a physics step of {1e3 * step:g} ms: "
+                f"'robot.actuators={{*:{{model:explicit,delay:[{low:g},{high:g}]}}}}'"
             )
     if biases:
         rows.append(
-            f"    encoder_bias: [{-max(biases):.4g}, {max(biases):.4g}]  # [rad or m], of every joint"
+            f"    encoder_bias: [{-max(biases):.4g}, {max(biases):.4g}]  # [rad or m]; of every joint, with those found"
         )
     if not any(not row.strip().startswith("#") for row in rows):
         lines[-1] = "  randomize: {}"
-    stated = [row.partition("#")[0].strip().replace(": ", ":") for row in rows]
-    if override := ",".join(entry.replace(" ", "") for entry in stated if entry):
+    entries = [row.partition("#")[0].replace(" ", "") for row in rows]
+    if override := ",".join(entry for entry in entries if entry):
         lines.insert(2, f"# On the command line: 'task.randomize={{{override}}}'")
     return "\n".join([*lines, *rows]) + "\n"
 

@@ -94,11 +94,10 @@ def _errors(result: Result) -> Section:
     for fit in result.fits:
         if np.isnan(fit.fitted):
             continue
-        good = np.isnan(fit.held) or fit.held <= 1.5 * max(fit.fitted, fit.noise)
         values = [
             f"{x:.3g}" if np.isfinite(x) else "-" for x in (fit.noise, fit.fitted, fit.held, fit.before)
         ]
-        rows.append([fit.joint, *values[:2], Cell(values[2], GOOD if good else BAD), values[3]])
+        rows.append([fit.joint, *values[:2], Cell(values[2], BAD if fit.failure else GOOD), values[3]])
     held = result.held_text or "nothing"
     caption = f"Root mean squares of measured less simulated positions [rad or m]. Held out: {held}."
     head = [

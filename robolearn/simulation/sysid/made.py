@@ -24,6 +24,7 @@ def play(
     regular: bool = True,
     torque_noise: float | None = None,
     timestep: float | None = None,
+    held: bool = False,
     seed: int = 0,
     name: str = "made.csv",
 ) -> Log:
@@ -42,6 +43,8 @@ def play(
             the stamps say.
         torque_noise: of measured torques [Nm]; None: there are none.
         timestep: physics step [s]; None: the robot's own.
+        held: whether targets change with physics steps, from the beginning of the first one after their time, as in
+            a training; else changes within steps count for their shares, as in the fit.
         seed: of the noise.
         name: of the log.
     """
@@ -75,10 +78,14 @@ def play(
     data.ctrl[:] = motion.targets[0] - bias
     for _ in range(round(1.0 / step)):
         mujoco.mj_step(model, data)
-    begin = true[0] - step * (1 + random.random())
+    begin = true[0] - step * (1 + (0.0 if held else random.random()))
     grid = begin + np.arange(int(np.ceil((true[-1] - begin) / step)) + 3) * step
     places_at, torques_at = (np.empty((len(grid), len(names))) for _ in range(2))
-    controls = of_steps(true + delay, motion.targets, grid, step) - bias
+    if held:
+        latest = np.searchsorted(true + delay, grid + 1e-9, side="right") - 1
+        controls = motion.targets[np.clip(latest, 0, None)] - bias
+    else:
+        controls = of_steps(true + delay, motion.targets, grid, step) - bias
     for n in range(len(grid)):
         data.ctrl[:] = controls[n]
         places_at[n], before = data.qpos[places], data.qvel[dofs].copy()

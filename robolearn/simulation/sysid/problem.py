@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import copy
 import importlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import mujoco
 import numpy as np
+import torch
 from mujoco import rollout
 
+from robolearn.config.placement import usable_cores
 from robolearn.envs.elements import compiled
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, MissingError
@@ -25,6 +26,8 @@ WARM = 0.5
 """Beginning of a log that is simulated but not compared [s]: where it starts is measured with noise."""
 EARLY = 0.15
 """Part of a log from which it is told where it begins [s]."""
+STILL = {"rad": 0.02, "m": 0.002}
+"""Largest motion of a joint that does not move."""
 AFTER = 0.5
 """Time before and after a joint's target changes in which it is compared [s]."""
 STEP = 1e-3
@@ -139,7 +142,7 @@ class Problem:
         self.joints = [model.joint(k).name for k in range(model.njnt)]
         self.actuated = [self.joints.index(actuator.joint) for actuator in robot.actuators]
         self.qpos, self.dofs = model.jnt_qposadr.copy(), model.jnt_dofadr.copy()
-        self.threads = min(len(os.sched_getaffinity(0)), int(os.environ.get("OMP_NUM_THREADS") or 64))
+        self.threads = min(usable_cores(), torch.get_num_threads())
         self.sequences = [self._prepared(log) for log in logs]
         self._scratch = mujoco.MjData(model)
         if not self._touches():
@@ -459,25 +462,26 @@ class Problem:
         step = model.opt.timestep
         grid = np.arange(-1, np.ceil((log.time[-1] + 0.05) / step) + 2) * step
         used = {s: np.isfinite(matrix) & (log.time > WARM)[:, None] for s, matrix in measured.items()}
-        near = self._in_motion(log.time, commands)
+        near = self._in_motion(log.time, commands, measured["position"])
         used = {s: mask & near for s, mask in used.items()}
-        for signal in ("torque",):
-            if signal in used:
-                driven = np.zeros(len(self.joints), dtype=bool)
-                driven[self.actuated] = True
-                used[signal] &= driven
+        if "torque" in used:
+            driven = np.zeros(len(self.joints), dtype=bool)
+            driven[self.actuated] = True
+            used["torque"] &= driven
         return Sequence_(
             log=log, stamps=log.time, regular=clock(log.time).regular, commands=commands, measured=measured,
             grid=grid, state=state, used=used, held={s: np.zeros_like(mask) for s, mask in used.items()},
             weights={s: np.ones_like(matrix) for s, matrix in measured.items()},
         )  # fmt: skip
 
-    def _in_motion(self, time: np.ndarray, commands: np.ndarray) -> np.ndarray:
-        """(T, J) whether the target of a joint changes within AFTER; always of a joint without a motor.
+    def _in_motion(self, time: np.ndarray, commands: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """(T, J) whether the target of a joint changes within AFTER, or its measured position (T, J) does by more than
+        STILL, as of one that others shake; always of a joint without a motor.
 
         A joint at rest with dry friction stays where its motion happened to end: a thousand rows say that once, and
         would count a thousand times.
         """
+        half = max(1, round(AFTER / float(np.median(np.diff(time)))))
         found = np.ones((len(time), len(self.joints)), dtype=bool)
         for n, joint in enumerate(self.actuated):
             changes = time[1:][np.diff(commands[:, n]) != 0]
@@ -487,7 +491,18 @@ class Problem:
                 found[:, joint] = np.abs(ends - time).min(axis=0) <= AFTER
             else:
                 found[:, joint] = False
+            known = np.flatnonzero(np.isfinite(places[:, joint]))
+            if len(known):
+                filled = np.interp(time, time[known], places[known, joint])
+                near = np.lib.stride_tricks.sliding_window_view(
+                    np.pad(filled, half, mode="edge"), 2 * half + 1
+                )
+                found[:, joint] |= np.ptp(near, axis=1) > self.still(joint)
         return found
+
+    def still(self, joint: int) -> float:
+        """Smallest motion that counts of a joint, by its place among `joints` [rad or m]."""
+        return STILL["m" if self.model.jnt_type[joint] == int(mujoco.mjtJoint.mjJNT_SLIDE) else "rad"]
 
     @staticmethod
     def _begin(time: np.ndarray, column: np.ndarray, home: float) -> tuple[float, float]:
