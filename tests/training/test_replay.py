@@ -59,6 +59,18 @@ def test_a_replay_repeats_pushes_parameters_and_resets_bit_for_bit(tmp_path, bac
         assert replay.same_bits(found, env)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_replay_repeats_forces_and_places_on_a_terrain_bit_for_bit(tmp_path, backend) -> None:
+    settings = ("task=humanoid_rough", "task.pushes.force=[50,100]", "task.pushes.lasting=[0.1,0.2]")
+    path = record(tmp_path, backend, 40, *settings, "task.episode_length_s=0.5")
+    found = replay.read(path)
+    assert {"force", "place", "reset"} <= {event["kind"] for event in found.events}
+    with replay.opened(found, tmp_path) as env:
+        for _ in replay.steps_of(found, env):
+            pass
+        assert replay.same_bits(found, env)
+
+
 def test_a_changed_input_changes_the_bits(tmp_path) -> None:
     path = record(tmp_path, "mujoco", 10)
     content = torch.load(path, weights_only=True)

@@ -201,8 +201,8 @@ def identify(
     solver.tell()
     for number in range(ROUNDS):
         solver.solve(1e-3 if number < ROUNDS - 1 else 0.0)
+        say(f"  round {number + 1}: residuals are {solver.loss():.3g} times the noise assumed")
         outliers = _reweigh(problem, solver.values)
-        say(f"  round {number + 1}: residuals are {solver.loss():.3g} times the noise")
     while solver.tell(at_solution=True):
         solver.solve(0.0)
     result = _result(solver, asked, still, text, said, outliers)
