@@ -3,8 +3,8 @@
     python scripts/walking.py gates RUN                  each gate with its value; exit code 1 where one fails
     python scripts/walking.py gates RUN --pushes         and four more, under pushes
     python scripts/walking.py conditions RUN             the same policy under other physics and pushes
-    python scripts/walking.py perturbed RUN              in simulators that differ from those of the training; exit code 1
-                                                         where less than 90 % of the episodes are survived
+    python scripts/walking.py perturbed RUN              in simulators that differ from those of the training;
+                                                         exit code 1 where under 90 % of episodes are survived
     python scripts/walking.py curve RUN... --picture P   every checkpoint: survival and error over minutes and steps
 
 RUN is a run folder or, except for curve, a checkpoint or pretrained:NAME. Policies act by their mean, with seeds that
