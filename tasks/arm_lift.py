@@ -24,7 +24,7 @@ from robolearn.tasks.mdp import manipulation as arm
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import PoseCommands
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants, once
-from robolearn.tasks.mdp.observations import VOCABULARY, Observation
+from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
 from robolearn.tasks.mdp.task import Ratio, Task
 
@@ -102,7 +102,6 @@ class ArmLift(Task):
     """Where the cube is to be."""
     noise: dict[str, float] = field(
         default_factory=lambda: {"joint_pos_rel": 0.005, "joint_vel_rel": 0.1, "object_pos": 0.002},
-        metadata={"keys": tuple(VOCABULARY), "open": r"\w+"},
     )
     """Half-width of the noise on each item of the `policy` observations."""
     rewards: dict[str, Reward] = field(

@@ -16,7 +16,7 @@ from robolearn.tasks.mdp import manipulation as arm
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import PoseCommands
 from robolearn.tasks.mdp.context import Context, Random
-from robolearn.tasks.mdp.observations import VOCABULARY, Observation
+from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.stated import Reward, reward
 from robolearn.tasks.mdp.task import Ratio, Task
 
@@ -59,7 +59,6 @@ class ArmReach(Task):
     """Where the gripper is to be: half a turn about y points it down."""
     noise: dict[str, float] = field(
         default_factory=lambda: {"joint_pos_rel": 0.005, "joint_vel_rel": 0.1},
-        metadata={"keys": tuple(VOCABULARY), "open": r"\w+"},
     )
     """Half-width of the noise on each item of the `policy` observations."""
     rewards: dict[str, Reward] = field(

@@ -20,7 +20,7 @@ from robolearn.tasks.mdp import manipulation as arm
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Command, Drawn, require_ordered
 from robolearn.tasks.mdp.context import Context, Random, once
-from robolearn.tasks.mdp.observations import VOCABULARY, Observation
+from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.sensors import Sensor
 from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
 from robolearn.tasks.mdp.task import Ratio, Task
@@ -210,7 +210,6 @@ class Bimanual(Task):
             "load": 0.05,
             "box_place": 0.003,
         },
-        metadata={"keys": tuple(VOCABULARY), "open": r"\w+"},
     )
     """Half-width of the noise on each item of the `policy` observations."""
     rewards: dict[str, Reward] = field(

@@ -16,7 +16,7 @@ from robolearn.envs.state import Initial, InitialState, State, Tensor
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Command, Drawn, require_ordered
 from robolearn.tasks.mdp.context import Context, Random, once
-from robolearn.tasks.mdp.observations import VOCABULARY, Observation
+from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.sensors import Sensor
 from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
 from robolearn.tasks.mdp.task import Ratio, Task
@@ -167,7 +167,6 @@ class Carry(Task):
     """Where the beam is to be."""
     noise: dict[str, float] = field(
         default_factory=lambda: {"joint_pos_rel": 0.002, "joint_vel_rel": 0.02, "load": 1.0},
-        metadata={"keys": tuple(VOCABULARY), "open": r"\w+"},
     )
     """Half-width of the noise on each item of the `policy` observations."""
     rewards: dict[str, Reward] = field(

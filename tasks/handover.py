@@ -34,7 +34,7 @@ from robolearn.tasks.mdp import manipulation as arm
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import PoseCommands
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants, once
-from robolearn.tasks.mdp.observations import VOCABULARY, Observation
+from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.sensors import AGENT, Sensor
 from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
 from robolearn.tasks.mdp.task import Ratio, Task
@@ -256,7 +256,6 @@ class Handover(Task):
             "bar_place": 0.002,
             "other_grip": 0.002,
         },
-        metadata={"keys": tuple(VOCABULARY), "open": r"\w+"},
     )
     """Half-width of the uniform noise on each item of the `policy` observations."""
     rewards: dict[str, Reward] = field(

@@ -11,7 +11,7 @@ from robolearn.envs.state import InitialState, State, Tensor
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes
 from robolearn.tasks.mdp.context import Context, Random
-from robolearn.tasks.mdp.observations import VOCABULARY, Observation
+from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
 from robolearn.tasks.mdp.task import Task
 
@@ -75,7 +75,6 @@ class Stand(Task):
             "joint_pos_rel": 0.01,
             "joint_vel_rel": 0.5,
         },
-        metadata={"keys": tuple(VOCABULARY), "open": r"\w+"},
     )
     """Half-width of the noise on each item of the `policy` observations."""
     rewards: dict[str, Reward] = field(

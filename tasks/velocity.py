@@ -16,7 +16,6 @@ import torch
 
 from robolearn.envs.collisions import limbs
 from robolearn.envs.kinematics import feet_apart, joint_roles, widened
-from robolearn.envs.parameters import PARAMETERS
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Contact, Scene
 from robolearn.envs.state import InitialState, State, Tensor
@@ -25,7 +24,7 @@ from robolearn.tasks.mdp import gait_metrics as quality
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants, once
-from robolearn.tasks.mdp.observations import VOCABULARY, Observation
+from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.randomization import Randomized
 from robolearn.tasks.mdp.stated import Level, Reward, Termination, ends, level, reward
 from robolearn.tasks.mdp.task import Ratio, Task
@@ -255,7 +254,6 @@ class Velocity(Task):
             "mass_scale": Randomized((0.9, 1.1)),
             "gain_scale": Randomized((0.9, 1.1)),
         },
-        metadata={"keys": tuple(PARAMETERS), "open": ".+/.+"},
     )
     """Range from which each physical parameter is drawn at a reset."""
     noise: dict[str, float] = field(
@@ -265,7 +263,6 @@ class Velocity(Task):
             "joint_pos_rel": 0.01,
             "joint_vel_rel": 0.5,
         },
-        metadata={"keys": tuple(VOCABULARY), "open": r"\w+"},
     )
     """Half-width of the uniform noise on each item of the policy's observation."""
     rewards: dict[str, Reward] = field(

@@ -79,6 +79,22 @@ def hints(cls: type) -> dict[str, Any]:
     return {f.name: every[f.name] for f in dataclasses.fields(cls) if f.init}
 
 
+def metas(cls: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Metadata of every field of a dataclass by name, none of another class; a field that is stated anew without any
+    has that of its base."""
+    return _metas(cls)
+
+
+@functools.cache
+def _metas(cls: type) -> Mapping[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = {}
+    for base in reversed(cls.__mro__):
+        for f in dataclasses.fields(base) if dataclasses.is_dataclass(base) else ():
+            if f.metadata or f.name not in found:
+                found[f.name] = f.metadata
+    return found
+
+
 def apply(
     current: Any, hint: Any, update: Any, where: str, meta: Mapping[str, Any], whole: bool = False
 ) -> Any:
@@ -188,12 +204,14 @@ def _apply_dataclass(current: Any, hint: Any, update: Any, where: str, whole: bo
     for key in update:
         if key not in types_ and key not in aliases:
             raise ConfigError(unknown(f"{where}.{key}", key, types_))
-    metas = {f.name: f.metadata for f in dataclasses.fields(cls)}
+    about = metas(cls)
+    if whole:  # the version that saved it had no such setting
+        update = {**{name: meta["neutral"] for name, meta in about.items() if "neutral" in meta}, **update}
     try:
         start = current if isinstance(current, hint) else cls()
         new = {
             name: apply(
-                getattr(start, name), kind, update.get(name, KEEP), f"{where}.{name}", metas[name], whole
+                getattr(start, name), kind, update.get(name, KEEP), f"{where}.{name}", about[name], whole
             )
             for name, kind in types_.items()
         }
@@ -372,13 +390,12 @@ def paths(node: Any, prefix: str, meta: Mapping[str, Any] = types.MappingProxyTy
     if isinstance(node, Parts):
         yield from (f"{prefix}.{name}" for name in node.settings())
     elif dataclasses.is_dataclass(node) and not isinstance(node, type):
-        kinds = hints(type(node))
-        for f in dataclasses.fields(node):
-            if f.name in kinds:
-                meta = f.metadata
-                if "names" in meta:
-                    meta = {**meta, "keys": (*meta["keys"], *getattr(node, meta["names"])())}
-                yield from paths(_start(getattr(node, f.name), kinds[f.name]), f"{prefix}.{f.name}", meta)
+        about = metas(type(node))
+        for name, kind in hints(type(node)).items():
+            meta = about[name]
+            if "names" in meta:
+                meta = {**meta, "keys": (*meta["keys"], *getattr(node, meta["names"])())}
+            yield from paths(_start(getattr(node, name), kind), f"{prefix}.{name}", meta)
         yield from (f"{prefix}.{alias}" for alias in other_names(type(node)))
     elif isinstance(node, dict):
         for name in {**node, **dict.fromkeys(meta.get("keys", ()))}:
@@ -387,15 +404,14 @@ def paths(node: Any, prefix: str, meta: Mapping[str, Any] = types.MappingProxyTy
 
 def open_paths(node: Any, prefix: str) -> Iterator[str]:
     """The dotted keys of a dataclass instance's dictionaries that may have any key."""
-    for f in dataclasses.fields(node):
-        if f.metadata.get("open") is True or "example" in f.metadata:
-            yield f"{prefix}.{f.name}"
+    for name, meta in metas(type(node)).items():
+        if meta.get("open") is True or "example" in meta:
+            yield f"{prefix}.{name}"
 
 
 def metadata(node: Any, name: str) -> Mapping[str, Any]:
     """The metadata of a field of a dataclass instance; empty where there is none."""
-    own = dataclasses.fields(node) if dataclasses.is_dataclass(node) else ()
-    return next((f.metadata for f in own if f.name == name), {})
+    return metas(type(node)).get(name, {})
 
 
 def _start(value: Any, hint: Any) -> Any:

@@ -44,10 +44,14 @@ class DelayLine:
         rows = torch.arange(len(value), device=value.device)
         return past[rows, line["lag"]], {**line, "past": past}
 
-    def draw(self, line: Named, random: Random, value: Tensor) -> Named:
-        """A line with new lags that is filled with `value` (N, width)."""
+    def draw(self, line: Named, random: Random, value: Tensor, level: Tensor | None = None) -> Named:
+        """A line with new lags that is filled with `value` (N, width). Lags are from the lowest part of the range, the
+        share `level` (N,) of it; None: all of it."""
         if "past" not in line:
             return line
         low, high = self.steps
-        lag = random.uniform(low, high + 1, len(line["lag"])).long().clamp(max=high)
+        above = random.uniform(0, high - low + 1, len(line["lag"]))
+        if level is not None:
+            above = above * (level * (high - low) + 1) / (high - low + 1)
+        lag = low + above.long().clamp(max=high - low)
         return {"lag": lag, "past": value[:, None].expand_as(line["past"]).contiguous()}

@@ -509,9 +509,9 @@ class Env:
         Returns:
             The initial states that the backend is to set, (N, ...) each.
         """
-        task, old, n = self.task, self.state.episode, self.num_envs
+        task, old, n, wide = self.task, self.state.episode, self.num_envs, self._level("randomize")
         self.state.per_env = self._tiles.begin(mask, self.state.per_env, self.random, self.backend)
-        physics_left = self._physics.renew(self.backend, mask, self.random, self._level("randomize"))
+        physics_left = self._physics.renew(self.backend, mask, self.random, wide)
         zeros, none = torch.zeros_like(old.time), torch.zeros_like(old.action)
         command, seconds, aim = old.command, old.command_left, old.aim
         if task.commands is not None:
@@ -531,11 +531,11 @@ class Env:
             shove=env_state.tree_map(torch.zeros_like, old.shove),
             physics_left=physics_left,
             task=task.task_state(n, self._constants, self.random),
-            action_delay=self._action_delay.draw(old.action_delay, self.random, none),
+            action_delay=self._action_delay.draw(old.action_delay, self.random, none, wide),
             observation_delay=old.observation_delay,  # drawn with the first observation
             history=old.history,  # starts with it, too
             sensing=old.sensing,  # likewise
-            sensor_errors=self._errors.draw(self.random, n, self._level("randomize")),
+            sensor_errors=self._errors.draw(self.random, n, wide),
             held=old.held,
             gone=env_state.tree_map(torch.zeros_like, old.gone),
         )

@@ -11,6 +11,7 @@ from robolearn.core.arrival import Arrival, channels_of, resolved
 from robolearn.core.delay import DelayLine
 from robolearn.core.env_state import EnvState, Named
 from robolearn.core.history import Columns, ObservationHistory
+from robolearn.core.learner_env import LEVEL
 from robolearn.core.measurable import sources
 from robolearn.core.noise import EpisodeNoise, ObservationNoise
 from robolearn.core.rows import Rows
@@ -172,7 +173,8 @@ class Observing:
         episode.sensing = env_state.where(rows.mask, sensing, episode.sensing)
         line = episode.observation_delay
         if self._delay.delays:
-            drawn = self._delay.draw(line, random, rows.spread(first["policy"]))
+            wide = state.per_env.get(f"{LEVEL}randomize")
+            drawn = self._delay.draw(line, random, rows.spread(first["policy"]), wide)
             episode.observation_delay = env_state.where(rows.mask, drawn, line)
         past = self._history.start(first)
         episode.history = rows.put(past, episode.history)

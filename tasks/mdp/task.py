@@ -73,7 +73,7 @@ class Task:
     observation_delay: tuple[int, int] = (0, 0)
     """Range of the delay of the `policy` observations [control steps], drawn at each reset; it delays the past actions
     among them, too, see `sensing` for a delay of the sensors."""
-    packet_loss: float = field(default=0.0, metadata={"min": 0.0, "max": 1.0, "neutral": True})
+    packet_loss: float = field(default=0.0, metadata={"min": 0.0, "max": 1.0, "neutral": 0.0})
     """Probability in each control step that an action does not arrive, so that the last joint targets hold."""
     noise: dict[str, float] = field(
         default_factory=dict, metadata={"keys": tuple(VOCABULARY), "open": r"\w+", "names": "_observed"}
@@ -97,6 +97,7 @@ class Task:
             "open": r"\w+",
             "names": "_observed",
             "head": "policy",
+            "neutral": {},
             "min": 1,
             "max": 1000,
         },

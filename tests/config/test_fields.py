@@ -38,6 +38,31 @@ class Everything:
     free: Any = None
 
 
+@dataclass
+class Restated(Everything):
+    table: dict[str, float] = field(default_factory=lambda: {"y": 3.0})
+    """Without metadata of its own."""
+
+
+@dataclass
+class Newer:
+    old: float = 1.0
+    depth: int = field(default=3, metadata={"neutral": 1})
+
+
+def test_a_field_that_is_stated_anew_has_the_metadata_of_its_base() -> None:
+    found = fields.apply(Restated(), Restated, {"table": {"z": 4.0}}, "it", {})
+    assert found.table == {"y": 3.0, "z": 4.0}
+    with pytest.raises(ConfigError, match="w"):
+        fields.apply(Restated(), Restated, {"table": {"w": 4.0}}, "it", {})
+
+
+def test_a_setting_that_a_saved_tree_lacks_is_neutral_and_one_that_no_word_sets_its_default() -> None:
+    assert fields.apply(Newer(), Newer, {"old": 2.0}, "it", {}, whole=True) == Newer(2.0, 1)
+    assert fields.apply(Newer(), Newer, {"old": 2.0, "depth": 5}, "it", {}, whole=True) == Newer(2.0, 5)
+    assert fields.apply(Newer(), Newer, {"old": 2.0}, "it", {}) == Newer(2.0, 3)
+
+
 def apply(*words: str) -> Everything:
     """Overrides applied to Everything, as `resolve` does for a section."""
     tree: dict[str, Any] = {}

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from robolearn.core.delay import DelayLine
+from robolearn.core.env import Env
 from robolearn.core.finite_check import NonFiniteTerm
+from robolearn.envs.mujoco.backend import MujocoBackend
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError
 from robolearn.tasks.cartpole import CartpoleBalance
@@ -19,8 +21,10 @@ from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random, once
 from robolearn.tasks.mdp.observations import Observation
+from robolearn.tasks.mdp.stated import level
 from robolearn.tasks.mdp.task import Term
 from robolearn.tasks.stand import Stand
+from tests.factories import load_robot
 
 CPU = torch.device("cpu")
 
@@ -168,6 +172,33 @@ def test_a_delay_line_returns_rows_with_the_lag_of_each_environment():
         now, line = delay.push(line, torch.full((3, 1), float(step)))
         arrived.append(now[:, 0].tolist())
     assert arrived == [[1.0, 0.0, 0.0], [2.0, 1.0, 0.0], [3.0, 2.0, 1.0]]
+
+
+def test_lags_are_from_the_lowest_part_of_their_range_that_the_level_allows():
+    delay = DelayLine((1, 4))
+    share = torch.tensor([0.0, 1 / 3, 1.0]).repeat_interleave(2000)
+    line = delay.draw(delay.empty(6000, 1, CPU), Random(0, CPU), torch.zeros(6000, 1), share)
+    drawn = line["lag"].view(3, 2000)
+    assert [sorted(set(row.tolist())) for row in drawn] == [[1], [1, 2], [1, 2, 3, 4]]
+    # A third of the way is 1 of 3 steps: half of the lags are 1 and half are 2.
+    assert (drawn[1] == 1).float().mean().item() == pytest.approx(0.5, abs=0.05)
+
+
+def never_rises(state: State, ctx: Context) -> torch.Tensor:
+    return torch.zeros_like(ctx.episode_time)
+
+
+def test_delays_of_actions_and_observations_grow_with_the_curriculum_randomize():
+    task = CartpoleBalance(action_delay=(0, 3), observation_delay=(0, 3))
+    task = replace(task, curricula={"randomize": level(never_rises, 0.0)})
+    robot = load_robot(task.robot)
+    env = Env(task, robot, MujocoBackend(task.scene(robot), 64), training=True)
+    lags = (env.state.episode.action_delay["lag"], env.state.episode.observation_delay["lag"])
+    assert [lag.max().item() for lag in lags] == [0, 0]
+    env.state.per_env["level_randomize"].fill_(1.0)
+    env.reset()
+    lags = (env.state.episode.action_delay["lag"], env.state.episode.observation_delay["lag"])
+    assert [lag.max().item() for lag in lags] == [3, 3]
 
 
 def test_delayed_actions_reach_the_robot_late_and_the_terms_at_once(make_env):
