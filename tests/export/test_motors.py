@@ -49,7 +49,7 @@ def test_a_policy_with_motors_is_exported_and_its_bundle_drives_the_same_motors(
         50,
     ]  # what the drives are told
     report = (tmp_path / "bundle" / "REPORT.md").read_text()
-    assert "motors of knee | model dc, saturation 100.0" in report
+    assert "motors of knee | dc (saturation 100.0, no_load_speed 20.0)" in report
     assert "no part of the bundle" in report
     assert "without delays" not in report
 
