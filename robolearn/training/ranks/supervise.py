@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from robolearn.config.run_config import Config
 from robolearn.errors import MissingError, OtherRankFailed, tell_line
@@ -170,28 +171,30 @@ class _Ranks:
             LIGHTHOUSE: f"http://localhost:{self._port}",
         }
         command = [sys.executable, "-m", "robolearn.cli", "train", *self.words]
-        return subprocess.Popen(command, env=environment, start_new_session=True)
+        return _started(command, env=environment)
 
     def _light(self) -> subprocess.Popen[bytes]:
         # One that is lost stops its heartbeat. One that is in an iteration is waited for, or two groups would train.
         waiting = str(round(1000 * self.run.rank_timeout))
         limits = ["--join_timeout_ms", waiting, "--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "50"]
-        return subprocess.Popen(
-            [self._program, "--min_replicas", "1", "--bind", f"[::]:{self._port}", *limits],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            # Safe: this process has no other threads, and the function only calls the kernel.
-            preexec_fn=_end_with_launcher if sys.platform == "linux" else None,  # noqa: PLW1509
-        )
+        command = [self._program, "--min_replicas", "1", "--bind", f"[::]:{self._port}", *limits]
+        return _started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 _LIBC = ctypes.CDLL(None)
 
 
 def _end_with_launcher() -> None:
-    """Let the kernel kill this process, which is not ours to change, where the launcher is gone."""
+    """Let the kernel kill this process where the launcher is gone: the lighthouse is not ours to change, and a rank that
+    is stopped, or inside an exchange, may not find out."""
     _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _started(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    """A process of its own that ends with this one."""
+    # Safe: this process has no other threads, and the function only calls the kernel.
+    ends = _end_with_launcher if sys.platform == "linux" else None
+    return subprocess.Popen(command, start_new_session=True, preexec_fn=ends, **options)  # noqa: PLW1509
 
 
 def _free_port() -> int:
