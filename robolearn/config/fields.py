@@ -80,18 +80,20 @@ def hints(cls: type) -> dict[str, Any]:
 
 
 def metas(cls: Any) -> Mapping[str, Mapping[str, Any]]:
-    """Metadata of every field of a dataclass by name, none of another class; a field that is stated anew without any
-    has that of its base."""
+    """Metadata of every field of a dataclass by name, none of another class. A field that is stated anew keeps that of
+    its base where it says nothing else; its `keys` come beside those of the base."""
     return _metas(cls)
 
 
 @functools.cache
 def _metas(cls: type) -> Mapping[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for base in reversed(cls.__mro__):
         for f in dataclasses.fields(base) if dataclasses.is_dataclass(base) else ():
-            if f.metadata or f.name not in found:
-                found[f.name] = f.metadata
+            usual = found.get(f.name, {})
+            found[f.name] = {**usual, **f.metadata}
+            if "keys" in usual:
+                found[f.name]["keys"] = tuple(dict.fromkeys((*f.metadata.get("keys", ()), *usual["keys"])))
     return found
 
 

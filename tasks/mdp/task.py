@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, get_args
 
 import torch
@@ -152,12 +151,6 @@ class Task:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name in ("noise", "randomize", "sensing", "history"):
-            stated = cls.__dict__.get(name)
-            if isinstance(stated, Field):  # with other values, but the same bounds and keys
-                usual = Task.__dataclass_fields__[name].metadata
-                keys = dict.fromkeys((*stated.metadata.get("keys", ()), *usual["keys"]))
-                stated.metadata = MappingProxyType({**usual, **stated.metadata, "keys": tuple(keys)})
         own = cls.__dict__.get("terminations")
         if isinstance(own, Field):
             cls._terminations = Task._stated_terminations

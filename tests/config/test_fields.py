@@ -42,6 +42,13 @@ class Everything:
 class Restated(Everything):
     table: dict[str, float] = field(default_factory=lambda: {"y": 3.0})
     """Without metadata of its own."""
+    share: float = field(default=0.1, metadata={"max": 1.0})
+
+
+@dataclass
+class Again(Restated):
+    table: dict[str, float] = field(default_factory=dict, metadata={"keys": ("u",)})
+    share: float = field(default=0.2, metadata={"min": 0.0})
 
 
 @dataclass
@@ -55,6 +62,13 @@ def test_a_field_that_is_stated_anew_has_the_metadata_of_its_base() -> None:
     assert found.table == {"y": 3.0, "z": 4.0}
     with pytest.raises(ConfigError, match="w"):
         fields.apply(Restated(), Restated, {"table": {"w": 4.0}}, "it", {})
+    assert fields.apply(Again(), Again, {"table": {"z": 1.0, "u": 2.0}}, "it", {}).table == {
+        "z": 1.0,
+        "u": 2.0,
+    }
+    for value in (-0.5, 1.5):  # its own bound, and that of its base
+        with pytest.raises(ConfigError, match="share"):
+            fields.apply(Again(), Again, {"share": value}, "it", {})
 
 
 def test_a_setting_that_a_saved_tree_lacks_is_neutral_and_one_that_no_word_sets_its_default() -> None:

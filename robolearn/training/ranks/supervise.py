@@ -185,8 +185,8 @@ _LIBC = ctypes.CDLL(None)
 
 
 def _end_with_launcher() -> None:
-    """Let the kernel kill this process where the launcher is gone: the lighthouse is not ours to change, and a rank that
-    is stopped, or inside an exchange, may not find out."""
+    """Let the kernel kill this process where the launcher is gone: the lighthouse is not ours to change, and a rank
+    that is stopped, or inside an exchange, may not find out."""
     _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
