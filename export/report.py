@@ -325,10 +325,20 @@ def _parameter(name: str) -> str:
     return meaning + f", of {entity}" * bool(rest) + f" ({selector})" * bool(selector)
 
 
+def _newest(item: dict[str, Any]) -> str:
+    """The columns of an observation; of one with a history, those of its newest sample, which is the last."""
+    samples = item["history"]
+    if samples == 1:
+        return f"columns {columns(item)}"
+    width = item["width"] // samples
+    last = {**item, "column": item["column"] + item["width"] - width, "width": width}
+    return f"columns {columns(last)}, the newest of {samples} samples"
+
+
 def _before(out: Export) -> list[str]:
     """Checks by hand, in order."""
     contract = out.manifest["contract"]
-    seen = {item["name"]: f"`{item['name']}`, columns {columns(item)}" for item in contract["observations"]}
+    seen = {item["name"]: f"`{item['name']}`, {_newest(item)}" for item in contract["observations"]}
     looks = "\n".join(f"   - {seen[name]}: {BY_HAND[name]}." for name in seen if name in BY_HAND)
     base = not {"projected_gravity", "base_ang_vel"}.isdisjoint(seen)
     first = ["on a gantry, rope slack, feet on the ground"] * base

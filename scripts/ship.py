@@ -28,7 +28,16 @@ from robolearn.learners.saved import PRETRAINED
 from robolearn.training import checkpoint
 
 ROOT = Path(__file__).parent.parent
+UNDELAYED = [
+    "task.rewards.velocity_error=0",
+    "task.rewards.slip_speed=0",
+    "task.action_delay=[0,0]",
+    "task.randomize.friction=[0.5,1.2]",
+    "task.history.policy=1",
+]
+"""Actions were on time, floors not as slippery, and the policy saw the newest observation alone."""
 STANDING_FREE = [
+    *UNDELAYED,
     "task.rewards.stepping.free=0",
     "task.rewards.crouching=0",
     "task.terminations.fallen.height=0.7",

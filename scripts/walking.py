@@ -30,7 +30,11 @@ from robolearn.training.runs import load_policy, open_run
 from robolearn.training.train import set_threads
 
 CALM = ["task.pushes.speed=[0,0]", "task.pushes.box=[0,0,0]", "task.pushes.turn=[0,0,0]"]
-NOMINAL = [*CALM, "task.randomize={friction: [0.8, 0.8], mass_scale: [1, 1], gain_scale: [1, 1]}"]
+NOMINAL = [
+    *CALM,
+    "task.action_delay=[0,0]",
+    "task.randomize={friction: [0.8, 0.8], mass_scale: [1, 1], gain_scale: [1, 1]}",
+]
 COMMANDS = [
     "task.commands.forward=[-0.5,1.0]",
     "task.commands.sideways=[-0.3,0.3]",

@@ -161,6 +161,13 @@ def foot_slip(state: State, ctx: Context) -> Tensor:
     return (ctx.task_state["contact"] * speed).sum(dim=1)
 
 
+def slip_speed(state: State, ctx: Context) -> Tensor:
+    """Speed along the ground of the feet in contact, summed (N,) [m/s]. Unlike `foot_slip` it matters as much where
+    feet slip slowly."""
+    speed = state.robot.foot_lin_vel[:, :, :2].norm(dim=-1)
+    return (ctx.task_state["contact"] * speed).sum(dim=1)
+
+
 def self_contact(state: State, ctx: Context, force: Annotated[float, {"min": 0.0}]) -> Tensor:
     """Number of legs' and hands' bodies that touch another part of the robot with more than `force` [N] (N,)."""
     asked = state.robot.contacts
@@ -250,12 +257,20 @@ class Velocity(Task):
     pushed often learns to catch itself sooner."""
     randomize: dict[str, Randomized] = field(
         default_factory=lambda: {
-            "friction": Randomized((0.5, 1.2)),
+            "friction": Randomized((0.3, 1.2)),
             "mass_scale": Randomized((0.9, 1.1)),
             "gain_scale": Randomized((0.9, 1.1)),
         },
     )
     """Range from which each physical parameter is drawn at a reset."""
+    action_delay: tuple[int, int] = (0, 2)
+    """Control steps by which targets are late, drawn for each episode: up to 40 ms, as on robots whose computers are
+    busy."""
+    history: dict[str, int] = field(
+        default_factory=lambda: {"policy": 3}, metadata={"neutral": {"policy": 1}}
+    )
+    """The policy sees its last three observations: how late its actions are, and how the ground holds, shows in what
+    they did."""
     noise: dict[str, float] = field(
         default_factory=lambda: {
             "base_ang_vel": 0.1,
@@ -269,6 +284,7 @@ class Velocity(Task):
         default_factory=lambda: {
             "track_velocity": reward(track_velocity, 3.0, std=0.4),
             "track_yaw_rate": reward(track_yaw_rate, 3.0, std=0.5),
+            "velocity_error": reward(terms.velocity_error, -3.0),
             "upright": reward(upright, 1.0, std=0.3),
             "posture": reward(Velocity.posture, 1.5),
             "striding": reward(Velocity.striding, 4.0, full=0.2, most=0.45),
@@ -278,6 +294,7 @@ class Velocity(Task):
             "foot_clearance": reward(foot_clearance, -2.0, height=0.12),
             "swing_height": reward(swing_height, -2.0, height=0.12),
             "foot_slip": reward(foot_slip, -0.6),
+            "slip_speed": reward(Velocity.slip_speed, -1.0),
             "landing": reward(landing, -0.3),
             "stepping": reward(Velocity.stepping, -15.0, free=0.5),
             "still": reward(Velocity.still, 1.0, std=0.1),
@@ -426,6 +443,11 @@ class Velocity(Task):
     def stepping(self, state: State, ctx: Context, free: Share) -> Tensor:
         """Feet off the ground while the robot should stand still, see `stepping`, times `steadiness` (N,)."""
         return stepping(state, ctx, free) * self.steadiness(ctx)
+
+    def slip_speed(self, state: State, ctx: Context) -> Tensor:
+        """Speed of the feet in contact, see `slip_speed`, times `steadiness` (N,): a robot that cannot walk yet has to
+        try steps."""
+        return slip_speed(state, ctx) * self.steadiness(ctx)
 
     def still(self, state: State, ctx: Context, std: Positive) -> Tensor:
         """How still the base is while the robot should stand still, times `steadiness` (N,)."""

@@ -76,6 +76,8 @@ class VelocityRough(Velocity):
             if self.scan_noise:
                 self.noise = {scans.NAME: self.scan_noise, **self.noise}
             self.sensing = {scans.NAME: self.scan_sensing, **self.sensing}
+            # A map does not move between steps, and three of it are many numbers.
+            self.history = {scans.NAME: 1, **self.history}
             self.randomize = {**{k: Randomized(v) for k, v in self.map_errors.items()}, **self.randomize}
 
     def scene(self, robot: Robot) -> Scene:

@@ -219,7 +219,7 @@ def test_drawing_frames_draws_no_random_numbers_of_the_env():
 
 @pytest.mark.usefixtures("renderer")
 def test_dropped_contacts_end_the_video_and_name_the_setting():
-    env = warp_env("humanoid_walk", 1, "backend.nconmax=3")
+    env = warp_env("humanoid_walk", 1, "backend.nconmax=3", "task.action_delay=[0,0]")
     with pytest.raises(RunFailed, match=r"raise backend\.nconmax, now 3"), no_numpy_before_cpu():
         list(film(env, zero_policy(env), 100, size=(320, 192)))
 

@@ -212,7 +212,7 @@ def test_delayed_actions_reach_the_robot_late_and_the_terms_at_once(make_env):
 
 
 def test_noise_is_drawn_once_a_step_and_reaches_the_policy_only(make_env):
-    env = make_env(HumanoidWalk(noise={"joint_vel_rel": 0.5}), num_envs=64)
+    env = make_env(HumanoidWalk(noise={"joint_vel_rel": 0.5}, history={}), num_envs=64)
     result = env.step(torch.zeros(64, 21))
     velocity = env.backend.state.robot.joint_vel
     noise = result.observations["policy"][:, 27:48] - velocity

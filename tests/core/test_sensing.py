@@ -426,7 +426,7 @@ def test_agents_of_a_world_have_sensors_of_their_own():
 
 def test_the_mirror_image_of_a_history_is_that_of_each_sample():
     run = config.resolve(["task=humanoid_walk", "task.history=3"])
-    single = config.resolve(["task=humanoid_walk"])
+    single = config.resolve(["task=humanoid_walk", "task.history.policy=1"])
     past, one = built(run, num_envs=2), built(single, num_envs=2)
     try:
         sample = torch.randn(2, sum(width for _, width in one.columns["policy"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -40,6 +40,7 @@ class Clocked(Velocity):
     """Steps by a clock; the waist sways with it."""
 
     sway: float = 0.1
+    history: dict[str, int] = field(default_factory=dict)
     sensors: ClassVar = (SWITCHES,)
     observations: ClassVar = {
         **Velocity.observations,

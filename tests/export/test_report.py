@@ -280,7 +280,7 @@ def test_a_report_for_this_machine_gives_no_advice_about_a_jetson(humanoid, meas
 def test_randomization_in_training_is_stated_with_units(humanoid):
     said = section(report(made(humanoid)), "Conditions in training")
     for row in (
-        "| sliding friction | 0.5 to 1.2 |",
+        "| sliding friction | 0.3 to 1.2 |",
         "| noise on `base_ang_vel`, uniform | ±0.1 rad/s |",
         "| noise on `projected_gravity`, uniform | ±0.02 |",
         "| noise on `joint_pos_rel`, uniform | ±0.01 rad |",
@@ -304,10 +304,11 @@ def test_ranges_are_those_of_training_not_of_the_closed_loop(humanoid):
 
 
 def test_delays_are_stated(humanoid):
-    none = section(report(made(humanoid)), "Conditions in training")
+    out = made(humanoid)
+    out.manifest["contract"]["action_delay"] = [0, 0]
+    none = section(report(out), "Conditions in training")
     assert "**Trained without delays.**" in none
     assert "control steps" not in none
-    out = made(humanoid)
     out.manifest["contract"]["action_delay"] = [0, 2]
     some = section(report(out), "Conditions in training")
     assert "Trained without delays" not in some
@@ -328,16 +329,27 @@ def test_a_task_without_commands_pushes_and_noise_says_so(cartpole):
 def test_the_checks_by_hand_are_those_of_the_observations(humanoid, cartpole):
     said = section(report(made(humanoid)), "Before it moves")
     assert "nose 10 degrees down -> (+0.17, 0, -0.98); 10 degrees to the right -> (0, -0.17, -0.98)" in said
-    assert "`base_ang_vel`, columns 0 to 2: turning left: the third is positive" in said
+    assert (
+        "`base_ang_vel`, columns 6 to 8, the newest of 3 samples: turning left: the third is positive" in said
+    )
     assert all(word in said for word in ("ramp", "gantry", "command 0", "reset()", "emergency stop"))
-    assert "`velocity_commands`, columns 69 to 71: equal to the command" in said
-    assert "the runtime holds the old last_action." in said
+    assert "`velocity_commands`, columns 213 to 215, the newest of 3 samples: equal to the command" in said
+    past = (
+        "base_ang_vel",
+        "projected_gravity",
+        "joint_pos_rel",
+        "joint_vel_rel",
+        "last_action",
+        "velocity_commands",
+    )
+    kept = ", ".join(("last_action", *(f"past_{name}" for name in past), "started"))
+    assert f"the runtime holds the old {kept}." in said
     other = section(report(made(cartpole)), "Before it moves")
     assert "`joint_pos_rel`, columns 0 to 1" in other
     assert not re.search("gravity|base_ang_vel|axes|command", other)
     out = made(humanoid)
     out.manifest["state"].append({"name": "h", "shape": [1, 1, 2], "reset": [[[0.0, 0.0]]]})
-    assert "the old last_action, h." in report(out)
+    assert f"the old {kept}, h." in report(out)
 
 
 def test_the_signs_of_the_checks_equal_the_runtimes():

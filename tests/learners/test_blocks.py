@@ -104,7 +104,7 @@ def test_a_task_trains_to_the_losses_of_the_whole_network(
     monkeypatch.setattr(engine, "WORTH_SPLITTING", 1)  # of 46 samples three threads take 15, 15 and 16
     for least in (1, 10_000):
         monkeypatch.setattr(engine, "LEAST_ROWS", least)
-        env = make_env(HumanoidWalk(), num_envs=23)
+        env = make_env(HumanoidWalk(history={}), num_envs=23)
         sizes = {"num_steps": 6, "minibatch_size": 48, "estimator_hidden": (8,)}
         config = PPOConfig(
             **sizes, precision="fp32", activation="relu", max_kl=1e9, estimated_groups=estimated

@@ -80,6 +80,8 @@ def test_rewards_of_a_step_that_ends_with_a_hard_landing_after_a_low_swing():
         "swing_height": 0.25,
         "foot_clearance": 0.5 * 0.12 * 0.6473,
         "foot_slip": 0.25,
+        "slip_speed": 0.5,
+        "velocity_error": 0.4,
         "landing": 0.5,
         "stepping": 0.0,
         "crouching": 0.0,
@@ -203,6 +205,15 @@ def test_standing_still_is_asked_for_by_the_share_of_the_pushes_that_a_robot_wit
         ctx.per_env_state = {"level_pushes": torch.tensor([level])}
         found = rewards(Velocity(), state, ctx)
         assert (found["stepping"], found["still"]) == pytest.approx((0.5 * share, share))
+
+
+def test_slip_speed_costs_by_the_share_of_the_pushes_that_a_robot_withstands():
+    state, ctx = placed("humanoid", (0.5, 0.0, 0.0))
+    ctx.task_state["contact"] = torch.tensor([[False, True]])
+    state.robot.foot_lin_vel[0] = torch.tensor([[9.0, 9.0, 9.0], [0.3, 0.4, 9.0]])
+    for level, share in ((0.0, 0.0), (0.6, 0.3), (3.4, 1.0)):
+        ctx.per_env_state = {"level_pushes": torch.tensor([level])}
+        assert rewards(Velocity(), state, ctx)["slip_speed"] == pytest.approx(0.5 * share)
 
 
 def test_the_level_of_pushes_rises_only_while_the_robot_moves_as_commanded():
@@ -368,7 +379,7 @@ def mirrored(state: State, robot: Robot) -> State:
 def test_a_mirrored_state_gives_equal_rewards_and_mirrored_observations_and_joint_targets(
     name: str, make_env
 ):
-    env = make_env(Velocity(robot=name), num_envs=16)
+    env = make_env(Velocity(robot=name, history={}), num_envs=16)
     for i in range(15):
         env.step(0.5 * torch.randn(16, env.num_actions, generator=torch.Generator().manual_seed(i)))
     robot, task, symmetry = env.robot, env.task, env.symmetry()

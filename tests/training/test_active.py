@@ -50,7 +50,7 @@ def test_every_part_of_a_task_is_listed_with_its_numbers():
     assert found["randomize"]["friction"] == "[0.5, 1.2]"
     assert found["noise"]["joint_vel_rel"] == "0.5"
     assert found["delays"] == {"action": "[0, 2] control steps", "observation": "off"}
-    assert found["observations"]["policy"].startswith("base_ang_vel, projected_gravity")
+    assert found["observations"]["policy"].startswith("base_ang_vel (3 samples), projected_gravity (3 ")
 
 
 def test_what_happens_to_observations_and_actions_on_their_way_is_listed():

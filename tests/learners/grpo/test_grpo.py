@@ -353,7 +353,7 @@ def test_environments_that_cannot_be_restored_are_refused(tmp_path, capsys):
 
 
 def test_a_policy_of_ppo_is_a_start_and_acts_as_it_did_there():
-    words = [*HUMANOID, "learner.rollout_steps=4"]
+    words = [*HUMANOID, "task.history.policy=1", "learner.rollout_steps=4"]
     learner, env = made(words)
     checkpoint.start_with("pretrained:humanoid_walk", learner)
     saved = Policy.load("pretrained:humanoid_walk")
