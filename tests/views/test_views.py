@@ -156,6 +156,8 @@ def test_every_view_raises_on_non_finite_or_dropped_physics_of_a_gpu(view_of, nu
     step = stepper(view_of, env)
     with pytest.raises(NonFiniteTerm, match="reward 'effort'"):
         step()
-    step = stepper(view_of, warp_env("humanoid_walk", num_envs, "backend.nconmax=3"))
+    step = stepper(
+        view_of, warp_env("humanoid_walk", num_envs, "backend.nconmax=3", "task.action_delay=[0,0]")
+    )
     with pytest.raises(RunFailed, match=r"raise backend\.nconmax"):
         [step() for _ in range(100)]
