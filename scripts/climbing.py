@@ -2,7 +2,8 @@
 
     python scripts/climbing.py RUN                        each obstacle with its share; exit code 1 where one is too low
     python scripts/climbing.py RUN --episodes 512 --json climbing.json
-    python scripts/climbing.py pretrained:humanoid_walk --set task=humanoid_rough     a policy that never saw any
+    python scripts/climbing.py pretrained:humanoid_walk --set task=humanoid_rough --set task.history.policy=1
+                                                          a policy that never saw any, without a history
 
 RUN is a run folder, a checkpoint or pretrained:NAME. In a try a robot stands in the middle of a tile, faces the
 obstacle and is told to walk straight at it. It succeeds when it is 4 m further: beyond the last step, at the end of
@@ -36,6 +37,7 @@ SETTINGS = [
     "task.pushes.speed=[0,0]",
     "task.pushes.box=[0,0,0]",
     "task.pushes.turn=[0,0,0]",
+    "task.action_delay=[0,0]",
     "task.randomize={friction: [0.8, 0.8], mass_scale: [1, 1], gain_scale: [1, 1]}",
     "task.commands.sideways=[0,0]",
     "task.commands.yaw=[-0.5,0.5]",

@@ -69,7 +69,7 @@ def test_climbing_counts_tries_of_a_policy_that_never_saw_steps():
     finally:
         sys.path.pop(0)
     by_name = {each.name: each for each in OBSTACLES}
-    changes = ["task=humanoid_rough", "backend=mujoco", "torch_threads=1"]
+    changes = ["task=humanoid_rough", "task.history.policy=1", "backend=mujoco", "torch_threads=1"]
     found = {
         name: share("pretrained:humanoid_walk", by_name[name], changes, 16, 0.6)
         for name in ("level ground", "stairs up, 15 cm")
