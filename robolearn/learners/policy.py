@@ -155,7 +155,7 @@ class Policy(nn.Module):
             if observations[name].shape[-1] != width:
                 raise ConfigError(
                     f"the policy needs {width} columns of observation group {quote(name)}, but it has "
-                    f"{observations[name].shape[-1]}: it was trained for another task or robot, other observations or another history"
+                    f"{observations[name].shape[-1]}: it was trained for another task, robot, observations or history"
                 )
         parts = [observations[name] for name in self.spec.inputs]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
