@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from walking import NOMINAL
 
 from robolearn.core.env import Env
 from robolearn.envs.state import InitialState, Tensor
@@ -34,11 +35,7 @@ DISTANCE = 4.0
 SECONDS = 2.0
 """Time for a try, as a multiple of what it takes at the commanded speed."""
 SETTINGS = [
-    "task.pushes.speed=[0,0]",
-    "task.pushes.box=[0,0,0]",
-    "task.pushes.turn=[0,0,0]",
-    "task.action_delay=[0,0]",
-    "task.randomize={friction: [0.8, 0.8], mass_scale: [1, 1], gain_scale: [1, 1]}",
+    *NOMINAL,
     "task.commands.sideways=[0,0]",
     "task.commands.yaw=[-0.5,0.5]",
     "task.commands.heading=1",

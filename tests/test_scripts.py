@@ -61,6 +61,16 @@ def test_a_hopper_is_judged_by_how_near_it_is_to_the_wanted_velocity(tmp_path, m
     assert main(["train", task, "num_envs=16", "max_iterations=1", "torch_threads=1", "output=true"]) == 0
 
 
+def test_every_variant_of_the_ablation_is_a_training_of_other_settings():
+    sys.path.insert(0, str(SCRIPTS))
+    try:
+        from ablate import VARIANTS, settings
+    finally:
+        sys.path.pop(0)
+    found = {name: settings(words) for name, words in VARIANTS.items()}
+    assert [name for name in found if found[name] == found["the default"]] == ["the default"]
+
+
 @pytest.mark.slow
 def test_climbing_counts_tries_of_a_policy_that_never_saw_steps():
     sys.path.insert(0, str(SCRIPTS))

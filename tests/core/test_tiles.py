@@ -277,6 +277,14 @@ def test_the_errors_of_a_scan_are_those_stated_where_any_are():
         rough("task.sensing.height_scan={delay: [1, 1]}")
 
 
+def test_of_a_scan_the_policy_sees_the_newest_alone_unless_asked_and_of_the_rest_three_samples():
+    def samples(*changes):
+        return {item.name: item.history for item in rough("task.scan=true", *changes).task.items("policy")}
+
+    assert samples() == {**dict.fromkeys(samples(), 3), "height_scan": 1}
+    assert samples("task.history.height_scan=2")["height_scan"] == 2
+
+
 def test_a_policy_that_reads_the_ground_without_a_sensor_is_refused():
     env = rough()
     task = env.task
