@@ -444,14 +444,14 @@ def _added(path: str, saved: Config) -> list[str]:
     """The dotted keys of a configuration that is loaded from `path` which the file does not have: the version that
     wrote it had no such settings. Those of which it says what does nothing (`neutral`), and has that, are left out."""
     file, nodes = _saved_file(Path(path)), {section: getattr(saved, section) for section in SECTIONS}
-    neutral = {
-        f"{section}.{name}"
+    neutral = tuple(
+        f"{section}.{name}."
         for section, node in nodes.items()
         for name, meta in fields.metas(type(node)).items()
         if "neutral" in meta
-    }
+    )
     found = _lacking(to_dict(saved), migrated(yaml_file.read(file), file))
-    return [name for name in found if name not in neutral]
+    return [name for name in found if not f"{name}.".startswith(neutral)]  # the setting, or a part of it
 
 
 def _lacking(now: Any, written: Any, path: str = "") -> Iterator[str]:
