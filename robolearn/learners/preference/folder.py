@@ -12,13 +12,15 @@ A line of preferences.jsonl:
     {"schema": 1, "pair": ["a", "b"], "answer": 1, "by": "person", "time": "2026-01-31T12:00:00+00:00"}
 
 `answer` is 1 where the first segment is better, 2 where the second is, "equal", "skip" where there is no answer, or
-null, which takes the pair's answer back. The last line of a pair counts. Lines are only ever added, each with one
-write: several processes may add at the same time, and a kill loses nothing.
+null, which takes the pair's answer back. The last line of a pair counts; empty lines, and a line that a kill has cut,
+count for nothing. Lines are only ever added, under a lock: several processes may add at the same time, and a kill loses
+no answer that was acknowledged.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -139,11 +141,13 @@ class Preferences:
         try:
             file = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             try:
+                fcntl.flock(file, fcntl.LOCK_EX)  # a line that another process is writing is not a cut one
                 size = os.fstat(file).st_size
                 if size and os.pread(file, 1, size - 1) != b"\n":
-                    line = "\n" + line  # after one that a loss of power has cut
+                    line = "\n" + line  # after one that a kill or a loss of power has cut
                 if os.write(file, line.encode()) < len(line.encode()):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                fcntl.flock(file, fcntl.LOCK_UN)
                 os.fsync(file)
             finally:
                 os.close(file)
@@ -180,7 +184,7 @@ class Preferences:
                 yield _answer(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
                 if _cut(line):
-                    continue  # cut by a loss of power
+                    continue  # cut by a kill or a loss of power
                 raise ConfigError(
                     f"{quote(str(self.file), 120)}: line {number} is no answer ({error}); correct or remove it"
                 ) from error

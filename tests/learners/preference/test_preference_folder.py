@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -190,9 +188,9 @@ def test_answers_that_were_appended_survive_a_kill_and_two_writers_do_not_mix(tm
         assert process.stdout is not None
         told.append(max([30, *(int(x) for x in process.stdout.read().split("\n")[:-1] if x)]))
         process.stdout.close()
-    lines = [json.loads(line) for line in Path(tmp_path, "preferences.jsonl").read_text().splitlines()]
+    answers = Preferences(tmp_path).answers().values()
     for name, last in zip(("x", "y"), told, strict=True):
-        mine = [line["pair"][0] for line in lines if line["by"] == name]
+        mine = [answer.pair[0] for answer in answers if answer.by == name]
         assert mine[: last + 1] == [f"{name}{i}" for i in range(last + 1)]
 
 
