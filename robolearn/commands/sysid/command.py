@@ -17,7 +17,7 @@ def sysid(
     ] = None,
     log: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="A log (CSV or NPZ); may be repeated.", show_default=False),
+        typer.Option(metavar="FILE", help="A log (CSV, NPZ or MCAP); may be repeated.", show_default=False),
     ] = None,
     robot: Annotated[
         str | None, typer.Option(metavar="NAME|PATH", help="A robot's name, folder, MJCF or URDF file.")
@@ -46,6 +46,14 @@ def sysid(
             min=1e-4, max=0.02, help="Physics step [s]; the robot's own, as in training, where omitted."
         ),
     ] = None,
+    topics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGETS,MEASUREMENTS",
+            help="Topics of an MCAP file; needed where it has others than a controller's state, or /joint_states and "
+            "one more.",
+        ),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Write nothing where the logs cannot tell all that is asked for.")
     ] = False,
@@ -57,10 +65,10 @@ def sysid(
     \b
     robolearn sysid --log log.csv --robot arm
     robolearn sysid --log a.csv --log b.npz --robot unitree_go1 --fit 'armature,damping,delay,kp/*_calf_joint'
+    robolearn sysid --log bag.mcap --robot unitree_g1 --topics /joint_targets,/joint_states
     robolearn sysid --log log.csv --robot my_robot/ --holdout other.csv --output identified
     """
     from robolearn.commands.sysid.run import run
 
-    return (
-        OK if run(log or [], robot, settings or [], fit, holdout, output, timestep, strict) else CHECK_FAILED
-    )
+    passed = run(log or [], robot, settings or [], fit, holdout, output, timestep, strict, topics)
+    return OK if passed else CHECK_FAILED

@@ -14,9 +14,9 @@ from robolearn.config.run_config import robot_changes
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, listing, quote
 from robolearn.files import replacing
-from robolearn.simulation.excite import FORMATS
 from robolearn.simulation.sysid import solve
-from robolearn.simulation.sysid.log import Log, clock, read
+from robolearn.simulation.sysid.log import FORMATS, Log, clock, read
+from robolearn.simulation.sysid.mcap_log import topics_of
 from robolearn.simulation.sysid.problem import toolbox
 from robolearn.simulation.sysid.unknowns import DEFAULT
 
@@ -30,6 +30,7 @@ def run(
     output: Path | None,
     timestep: float | None,
     strict: bool,
+    topics: str | None = None,
 ) -> bool:
     """Identify parameters, print them and write the folder; arguments as the options of the command.
 
@@ -40,7 +41,7 @@ def run(
         ConfigError, MissingError, RunFailed: see `solve.identify`.
     """
     if not logs:
-        raise ConfigError("--log is missing: a recording (CSV or NPZ) of the robot, see docs/sysid.md")
+        raise ConfigError("--log is missing: a recording (CSV, NPZ or MCAP) of the robot, see docs/sysid.md")
     if name is None:
         raise ConfigError(
             "--robot is missing: a robot's name, folder, MJCF or URDF file; robolearn list robots"
@@ -49,10 +50,13 @@ def run(
     folder = output or Path(f"sysid_{made.name}")
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--output {quote(str(folder), 120)} is a file; name a folder")
+    named = topics_of(topics)
+    if named and {p.suffix.lower() for p in (*logs, Path(holdout))}.isdisjoint({".mcap"}):
+        raise ConfigError("--topics is for logs in MCAP files, and there is none")
     toolbox()
     script = plotly_js()
-    recorded = [read(path) for path in logs]
-    share = _holdout(holdout)
+    recorded = [read(path, named) for path in logs]
+    share = _holdout(holdout, named)
     items = [item.strip() for item in fit.split(",") if item.strip()] if fit is not None else list(DEFAULT)
     print(f"robot  {made.name}: {made.description}")
     for log in recorded:
@@ -109,9 +113,9 @@ def _robot(name: str, settings: list[str]) -> Robot:
     return Robot.load(found, changes, name if registry.entries("robots").get(name) else "")
 
 
-def _holdout(text: str) -> float | list[Log]:
+def _holdout(text: str, topics: tuple[str, ...]) -> float | list[Log]:
     if Path(text).suffix.lower() in FORMATS:
-        return [read(Path(text))]
+        return [read(Path(text), topics)]
     try:
         share = float(text)
     except ValueError:

@@ -4,6 +4,7 @@ A CSV has the columns `time` [s], `target.JOINT`, `position.JOINT` and, where th
 `torque.JOINT` and `base.qw`, `base.qx`, `base.qy`, `base.qz`; an empty cell is a value that this row does not have. An
 NPZ has `time` (T,), `joints` (A,), `target` (T, A), `position` (T, A), and perhaps `velocity`, `torque` (T, A) and
 `base` (T, 4) wxyz, with NaN for what is missing. `simulation.excite` writes `time` and the targets in these forms.
+MCAP files: `mcap_log`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ import numpy as np
 
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
 from robolearn.files import replacing
-from robolearn.simulation.excite import FORMATS
+from robolearn.simulation.excite import FORMATS as WRITTEN
+from robolearn.simulation.sysid import mcap_log
+
+FORMATS = (*WRITTEN, ".mcap")
+"""Files that are logs, by their suffix."""
 
 SIGNALS = ("target", "position", "velocity", "torque")
 """Of each joint: commanded [rad or m], measured [rad or m], measured [rad/s or m/s], measured [Nm or N]."""
@@ -52,6 +57,8 @@ class Log:
     """(T, A) [Nm or N]."""
     base: np.ndarray | None = None
     """(T, 4) orientation of the base, wxyz; None: not recorded."""
+    notes: tuple[str, ...] = ()
+    """What is suspicious about its file."""
 
     @property
     def period(self) -> float:
@@ -73,7 +80,8 @@ class Log:
         Raises:
             ConfigError: another suffix, or the file cannot be written.
         """
-        _require_format(path)
+        if path.suffix.lower() not in WRITTEN:
+            raise ConfigError(f"{quote(str(path), 120)}: a log is written as {' or '.join(WRITTEN)}")
         with replacing(path) as part:
             if path.suffix.lower() == ".npz":
                 more: dict[str, Any] = {"base": self.base} if self.base is not None else {}
@@ -96,22 +104,22 @@ class Log:
                     lines.writerow([f"{time:.6f}", *("" if np.isnan(x) else f"{x:.9g}" for x in row)])
 
 
-def _require_format(path: Path) -> None:
-    if path.suffix.lower() not in FORMATS:
-        raise ConfigError(f"{quote(str(path), 120)}: a log is {' or '.join(FORMATS)}")
-
-
-def read(path: Path) -> Log:
-    """Read a log.
+def read(path: Path, topics: tuple[str, ...] = ()) -> Log:
+    """Read a log; `topics` are those of an MCAP file, see `mcap_log.read`.
 
     Raises:
         ConfigError: the file cannot be read, or is not a log; the message names the file and the column or row.
+        MissingError: it is an MCAP file, and the package that reads it is not installed.
     """
-    _require_format(path)
+    if path.suffix.lower() not in FORMATS:
+        raise ConfigError(f"{quote(str(path), 120)}: a log is {listing(FORMATS)}")
     try:
         size = path.stat().st_size
         if size > LARGEST:
             _fail(path, f"is {size / 1e9:.1f} GB; a log has at most {LARGEST / 1e9:.0f} GB")
+        if path.suffix.lower() == ".mcap":
+            time, columns, notes = mcap_log.read(path, topics)
+            return _checked(path, time, columns, None, notes)
         found = _npz(path) if path.suffix.lower() == ".npz" else _csv(path)
     except OSError as error:
         _fail(path, f"cannot be read: {error.strerror or error}")
@@ -202,7 +210,11 @@ def _npz(path: Path) -> tuple[np.ndarray, dict[str, dict[str, np.ndarray]], np.n
 
 
 def _checked(
-    path: Path, time: np.ndarray, columns: Mapping[str, Mapping[str, np.ndarray]], base: np.ndarray | None
+    path: Path,
+    time: np.ndarray,
+    columns: Mapping[str, Mapping[str, np.ndarray]],
+    base: np.ndarray | None,
+    notes: tuple[str, ...] = (),
 ) -> Log:
     if not columns.get("target"):
         _fail(
@@ -221,7 +233,7 @@ def _checked(
         _fail(path, f"is {span:.2f} s long; a log has at least {SHORTEST:g} s")
     joints = tuple(dict.fromkeys(joint for signal in SIGNALS for joint in columns.get(signal, {})))
     missing = np.full(len(time), np.nan)
-    parts = {
+    parts: dict[str, Any] = {
         signal: np.stack([columns.get(signal, {}).get(joint, missing) for joint in joints], axis=1)
         for signal in SIGNALS
     }
@@ -229,7 +241,7 @@ def _checked(
         if np.isinf(matrix).any():
             row, column = np.argwhere(np.isinf(matrix))[0]
             _fail(path, f"{signal}.{joints[column]} is infinite in row {row + 1}")
-    return Log(path.name, joints, time - time[0], **parts, base=base)
+    return Log(path.name, joints, time - time[0], **parts, base=base, notes=notes)
 
 
 @dataclass(frozen=True)
@@ -301,7 +313,7 @@ def findings(log: Log, limits: Mapping[str, tuple[float, float]], efforts: Mappi
         limits: lower and upper limit of each joint of the robot [rad or m].
         efforts: largest torque of each motor [Nm or N].
     """
-    lines = []
+    lines = list(log.notes)
     stamps = clock(log.time)
     if stamps.gaps:
         begin, length = max(stamps.gaps, key=lambda gap: gap[1])
