@@ -35,6 +35,12 @@ def entropy(std: Tensor) -> Tensor:
     return (std.log() + (0.5 + HALF_LOG_2PI)).sum()
 
 
+def beyond(mean: Tensor, bound: float) -> Tensor:
+    """Squared distance of means (B, A) from the box within -`bound` and `bound`, summed over A, as a mean over the
+    samples: 0 where all are in it."""
+    return (mean.abs() - bound).clamp(min=0.0).square().sum(dim=-1).mean()
+
+
 def clipped_surrogate(
     log_prob: Tensor,
     old_log_prob: Tensor,

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from robolearn.learners.losses import clipped_surrogate, divergence, entropy, log_prob, value_loss
+from robolearn.learners.losses import beyond, clipped_surrogate, divergence, entropy, log_prob, value_loss
 
 
 def test_clipped_surrogate_of_one_sample():
@@ -66,3 +66,13 @@ def test_gradients_of_the_log_density_by_mean_and_deviation():
     log_prob(torch.tensor([[4.0]]), mean, std).sum().backward()
     assert mean.grad.item() == pytest.approx(3 / 4)  # (a - m) / s^2
     assert std.grad.item() == pytest.approx(9 / 8 - 1 / 2)  # (a - m)^2 / s^3 - 1 / s
+
+
+def test_means_beyond_a_bound_cost_the_square_of_the_distance():
+    mean = torch.tensor([[1.0, -5.0, 2.0], [0.0, 4.0, -2.0]], requires_grad=True)
+    cost = beyond(mean, 2.0)
+    assert cost.item() == pytest.approx(
+        (9.0 + 4.0) / 2
+    )  # -5 is 3 beyond, 4 is 2 beyond, 2 and -2 are on the bound
+    cost.backward()
+    assert mean.grad.tolist() == [[0.0, -3.0, 0.0], [0.0, 2.0, 0.0]]  # 2 x the distance / 2 samples

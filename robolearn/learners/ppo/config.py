@@ -70,6 +70,11 @@ class PPOConfig(PreferenceConfig, SelfPlayConfig):
     final_std: float = field(default=0.0, metadata={"min": 0.0, "max": 10.0})
     """Largest standard deviation at the end of the task's curricula; the bound falls from `init_std` to it with their
     levels. A policy that explores much relies on its noise, and its mean, which the robot gets, does worse. 0: none."""
+    mean_bound: float = field(default=0.0, metadata={"min": 0.0, "max": 1e6})
+    """Mean actions further from 0 cost `mean_bound_coef` times the square of the rest. Larger ones change nothing
+    where motors saturate, and a policy that sees its last action can drive itself to ever larger ones. 0: none."""
+    mean_bound_coef: float = field(default=0.01, metadata={"min": 0.0, "max": 1e4})
+    """Weight of that cost."""
     noise_correlation: float = field(default=0.0, metadata={"min": 0.0, "max": 0.99})
     """Correlation of the exploration noise of a step with that of the step before: above 0, noise moves a robot's limbs
     further before it averages out (Hollenstein et al., 2024, "Colored Noise in PPO")."""

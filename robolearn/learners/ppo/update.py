@@ -10,7 +10,7 @@ from rsl_rl.models import MLPModel
 from robolearn.core.shards import ONE, Shards
 from robolearn.envs.state import Tensor
 from robolearn.learners.engine import Engine, Net
-from robolearn.learners.losses import clipped_surrogate, divergence, entropy, log_prob, value_loss
+from robolearn.learners.losses import beyond, clipped_surrogate, divergence, entropy, log_prob, value_loss
 from robolearn.learners.minibatch import Tables
 from robolearn.learners.networks import deviation
 from robolearn.learners.ppo.config import PPOConfig
@@ -118,6 +118,8 @@ class Update(Engine):
         squared = value_loss(value, part["returns"], part.get("value"), c.clip)
         bonus = entropy(std)
         loss = surrogate + c.value_loss_coef * squared - c.entropy_coef * bonus
+        if c.mean_bound:
+            loss = loss + c.mean_bound_coef * beyond(mean, c.mean_bound)
         apart = torch.zeros_like(moved)
         if self.reference is not None:
             apart = divergence_from(self.reference, c.reference_estimator, part, mean, std)

@@ -73,6 +73,22 @@ def collected(update: Update, seed: int) -> tuple[Batch, torch.Tensor, torch.Ten
     return batch, *rest
 
 
+@pytest.mark.parametrize(("bound", "shrinks"), [(0.0, False), (0.05, True), (100.0, False)])
+def test_mean_actions_beyond_their_bound_shrink_and_others_are_left_alone(bound, shrinks):
+    # Without advantages nothing else moves the actor.
+    update = make(
+        mean_bound=bound, mean_bound_coef=1.0, schedule="fixed", learning_rate=1e-2, entropy_coef=0.0
+    )
+    batch, advantage, returns, value = collected(update, 1)
+    mean = lambda: update.actor.mlp(update.actor.obs_normalizer(batch.observations["policy"][:-1]))  # noqa: E731
+    before = mean().detach().abs().amax()
+    for seed in range(20):
+        update.learn(batch, torch.zeros_like(advantage), returns, value, orders(2, seed=seed))
+    after = mean().detach().abs().amax()
+    assert (after < 0.7 * before) == shrinks
+    assert (after == before) == (not shrinks)
+
+
 def orders(count: int, units: int = SAMPLES, seed: int = 7) -> list[list[torch.Tensor]]:
     random = torch.Generator().manual_seed(seed)
     return [[torch.randperm(units, generator=random)] for _ in range(count)]
