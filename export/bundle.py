@@ -19,6 +19,7 @@ import onnx
 import robolearn
 from robolearn import runtime
 from robolearn.core.contract import Contract
+from robolearn.envs.terrain import Terrain
 from robolearn.errors import ConfigError, quote
 from robolearn.export.controller import Exportable
 from robolearn.export.golden import Golden
@@ -77,11 +78,14 @@ def conditions(task: Task) -> dict[str, Any]:
     is of the world: the controller has no part of it.
 
     `noise`: half-width of the uniform noise on an item; `sensing`: see `Sensing`; `randomize`: ranges drawn at a reset;
-    `packet_loss`: probability that an action does not arrive.
+    `packet_loss`: probability that an action does not arrive; `terrain`: see `Terrain.stated`, none on flat ground.
     """
+    terrain = getattr(task, "terrain", None)
+    ground = {"terrain": terrain.stated()} if isinstance(terrain, Terrain) else {}
     plain: dict[str, Any] = json.loads(
         canonical(
             {
+                **ground,
                 "noise": task.noise,
                 "sensing": {name: each.stated() for name, each in task.sensing.items()},
                 "randomize": {name: Randomized.of(each).plain() for name, each in task.randomize.items()},

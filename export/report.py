@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -250,6 +250,7 @@ def _met(out: Export) -> list[str]:
         rows.append(
             ("actions that do not arrive", f"{100 * task.packet_loss:g} %, drawn in each control step")
         )
+    rows += ground_rows(out.manifest["conditions"].get("terrain", {}))
     motors = out.manifest.get("motors", {})
     for model, joints in by_model(motors.items()).items():
         unit = "; delay in control steps" if "delay" in model else ""
@@ -284,6 +285,20 @@ def _met(out: Export) -> list[str]:
         clip = "clip them to `robot.command_low` and `robot.command_high`"
         items.append(f"The runtime does not limit commands to these ranges: {clip}.")
     return ["## Conditions in training", table(("What", "Range"), rows), bullets(items)]
+
+
+def ground_rows(terrain: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The kinds of ground, from the easiest to the hardest row; which of them a robot got to depends on how it did."""
+    rows = []
+    for kind, entry in terrain.items():
+        parts = [f"{100 * entry['share']:g} % of the columns"]
+        for name, value in entry.items():
+            if name != "share":
+                unit = "degrees" if name == "slope" else "m"
+                plain = span(*value) if isinstance(value, list) else f"{value:g}"
+                parts.append(f"{name.replace('_', ' ')} {plain} {unit}")
+        rows.append((f"ground, {kind.replace('_', ' ')}", ", ".join(parts)))
+    return rows
 
 
 def _sensed(name: str, each: Sensing, unit: str, dt: float) -> list[tuple[str, str]]:

@@ -20,6 +20,18 @@ MIXTURE = {
     "boxes": 0.15,
 }
 """Shares of the columns where none are stated."""
+RANGES: dict[str, tuple[str, ...]] = {
+    "flat": (),
+    "rough": ("roughness", "bump_width"),
+    "slope_up": ("slope",),
+    "slope_down": ("slope",),
+    "stairs_up": ("step_height", "step_width"),
+    "stairs_down": ("step_height", "step_width"),
+    "boxes": ("box_height", "box_width"),
+    "gaps": ("gap", "ledge", "pit_depth"),
+    "stepping_stones": ("stone_width", "gap", "stone_offset", "pit_depth"),
+}
+"""What each kind is made from. A pair is of the easiest and of the hardest row; a single number is of all."""
 MOST_SAMPLES = 40_000_000
 """Largest number of samples of a terrain; more would take gigabytes."""
 _LENGTH = {"min": 0.01, "max": 100.0}
@@ -139,6 +151,23 @@ class Terrain:
     def shares(self) -> dict[str, float]:
         """The shares of the kinds that have one."""
         return {name: share for name, share in (self.kinds or MIXTURE).items() if share > 0}
+
+    def stated(self) -> dict[str, dict[str, float | list[float]]]:
+        """Of each kind: its share of the columns, and what it is made from [m, degrees of slopes], of the first and of
+        the last row."""
+        total = sum(self.shares.values())
+        first, last = self.difficulty_of(0), self.difficulty_of(self.rows - 1)
+        out: dict[str, dict[str, float | list[float]]] = {}
+        for kind, share in self.shares.items():
+            entry = out[kind] = {"share": round(share / total, 4)}
+            for name in RANGES[kind]:
+                value = getattr(self, name)
+                if isinstance(value, tuple):
+                    low, high = value
+                    entry[name] = [round(low + (high - low) * hard, 6) for hard in (first, last)]
+                else:
+                    entry[name] = value
+        return out
 
     @property
     def flat(self) -> bool:

@@ -3,6 +3,7 @@
 from robolearn.config.run_config import resolve
 from robolearn.export.bundle import conditions
 from robolearn.export.deploy import simulated
+from robolearn.export.report import ground_rows
 
 
 def test_randomized_parameters_are_stated_as_their_ranges_and_what_differs_from_the_default():
@@ -13,3 +14,16 @@ def test_randomized_parameters_are_stated_as_their_ranges_and_what_differs_from_
     assert stated["randomize"]["payload"] == {"range": [0.0, 2.0], "when": "start"}
     assert stated["packet_loss"] == 0.1
     assert simulated(task) == "imu_tilt [0.0, 0.05]; packet loss 0.1"
+
+
+def test_the_ground_is_stated_by_kind_and_a_flat_one_is_not():
+    ground = "task.terrain={kinds: {stairs_up: 3, slope_down: 1}, difficulty: [0, 0.5]}"
+    task = resolve(["task=humanoid_rough", ground]).task
+    stated = conditions(task)["terrain"]
+    assert stated == {
+        # Half of the way from 2 to 15 cm, and from 2 to 25 degrees.
+        "stairs_up": {"share": 0.75, "step_height": [0.02, 0.085], "step_width": 0.3},
+        "slope_down": {"share": 0.25, "slope": [2.0, 13.5]},
+    }
+    assert ground_rows(stated)[0] == ("ground, slope down", "25 % of the columns, slope 2 to 13.5 degrees")
+    assert "terrain" not in conditions(resolve(["task=humanoid_walk"]).task)

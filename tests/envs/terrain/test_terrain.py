@@ -12,6 +12,8 @@ from robolearn import config
 from robolearn.envs.backend import asked_features
 from robolearn.envs.scene import Object, Ring, Scene
 from robolearn.envs.terrain import Ground, Terrain
+from robolearn.envs.terrain.kinds import KINDS
+from robolearn.envs.terrain.settings import RANGES
 from robolearn.errors import ConfigError
 from tests.factories import load_robot
 
@@ -193,3 +195,17 @@ def test_ground_is_relative_to_the_origins_and_level_beyond_the_ends():
     # The middle of each tile, the first step along x, and the border around the pits of 9 steps.
     assert found[0].tolist() == pytest.approx([0.0, 0.1, 0.9], abs=1e-5)
     assert found[1].tolist() == pytest.approx([0.0, 0.2, 1.8], abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_stated_of_a_kind_is_all_that_shapes_it(kind):
+    """A setting that is stated of a kind changes its heights, and no other does."""
+    names = {name for of_kind in RANGES.values() for name in of_kind}
+    settings = Terrain(rows=2, columns=1, kinds={kind: 1.0}, border=1.0)
+    for name in names:
+        value = getattr(settings, name)
+        more = tuple(2 * x + 0.1 for x in value) if isinstance(value, tuple) else 2 * value
+        changed = replace(settings, **{name: more})
+        span, same = changed.heights.span, settings.heights.span
+        differs = span != same or not np.array_equal(changed.heights.unit, settings.heights.unit)
+        assert differs == (name in settings.stated()[kind]), name
