@@ -2,6 +2,7 @@
 
     python scripts/climbing.py RUN                        each obstacle with its share; exit code 1 where one is too low
     python scripts/climbing.py RUN --episodes 512 --json climbing.json
+    python scripts/climbing.py RUN --only 'stairs up' --only 'slope up, 20'
     python scripts/climbing.py pretrained:humanoid_walk --set task=humanoid_rough --set task.history.policy=1
                                                           a policy that never saw any, without a history
 
@@ -24,7 +25,7 @@ from walking import NOMINAL
 
 from robolearn.core.env import Env
 from robolearn.envs.state import InitialState, Tensor
-from robolearn.errors import ConfigError, MissingError
+from robolearn.errors import ConfigError, MissingError, quote
 from robolearn.simulation.episodes import NEVER_TRAINED, tally
 from robolearn.training.build import make_env
 from robolearn.training.runs import load_policy, open_run
@@ -141,11 +142,26 @@ def share(run: str, obstacle: Obstacle, extra: list[str], episodes: int, speed: 
     }
 
 
-def climb(run: str, extra: list[str], episodes: int, speed: float) -> dict[str, dict[str, Any]]:
-    """Measure and print every obstacle."""
+def chosen(only: list[str]) -> list[Obstacle]:
+    """The obstacles in whose names one of these stands; all where there is none.
+
+    Raises:
+        ConfigError: one stands in no name.
+    """
+    for text in only:
+        if not any(text in each.name for each in OBSTACLES):
+            names = "; ".join(each.name for each in OBSTACLES)
+            raise ConfigError(f"--only {quote(text)} is part of no obstacle's name (valid: {names})")
+    return [each for each in OBSTACLES if not only or any(text in each.name for text in only)]
+
+
+def climb(
+    run: str, extra: list[str], episodes: int, speed: float, obstacles: list[Obstacle]
+) -> dict[str, dict[str, Any]]:
+    """Measure and print obstacles."""
     out = {}
     print(f"{run}: {episodes} tries each at {speed:g} m/s")
-    for obstacle in OBSTACLES:
+    for obstacle in obstacles:
         one = out[obstacle.name] = share(run, obstacle, extra, episodes, speed)
         bound = "" if obstacle.least is None else f" (at least {100 * obstacle.least:.0f} %)"
         mark = "ok  " if passes(obstacle, one) else "FAIL"
@@ -169,12 +185,16 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=0.6, help="commanded speed [m/s]")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting to change")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="obstacles with it in their name"
+    )
     arguments = parser.parse_args()
+    obstacles = chosen(arguments.only)
     torch.manual_seed(0)
-    found = climb(arguments.run, arguments.set, arguments.episodes, arguments.speed)
+    found = climb(arguments.run, arguments.set, arguments.episodes, arguments.speed, obstacles)
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    raise SystemExit(int(not all(passes(each, found[each.name]) for each in OBSTACLES)))
+    raise SystemExit(int(not all(passes(each, found[each.name]) for each in obstacles)))
 
 
 if __name__ == "__main__":
