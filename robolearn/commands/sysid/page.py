@@ -59,7 +59,7 @@ def _parameters(result: Result) -> Section:
         nominal = f"{one.unknown.nominal[0]:.4g}"
         if one.reason:
             rows.append(
-                [name, Cell("not told", NOTED), f"kept at {one.value:.4g}", nominal, unit, one.reason]
+                [name, Cell("not told", NOTED), f"near nominal: {one.value:.4g}", nominal, unit, one.reason]
             )
             continue
         said = ["at its bound"] * one.at_bound

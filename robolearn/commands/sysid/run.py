@@ -61,10 +61,11 @@ def run(
     print(f"robot  {made.name}: {made.description}")
     for log in recorded:
         print(f"log  {log.name}: {_about(log)}")
+    print(f"fit  {', '.join(items)}{'' if fit is not None else ' (--fit chooses others)'}")
     result = solve.identify(made, recorded, items, share, timestep, print)
     print("\n".join(table(result)))
     for one in result.untold:
-        print(f"not told  {one.unknown.name} (kept at {one.value:.3g} {one.unit}): {one.reason}")
+        print(f"not told  {one.unknown.name} (stays near nominal, {one.value:.3g} {one.unit}): {one.reason}")
     if strict and result.untold:
         raise ConfigError(
             f"the logs cannot tell {listing([one.unknown.name for one in result.untold], 8)}; with --strict nothing "
