@@ -81,7 +81,7 @@ def conditions(task: Task) -> dict[str, Any]:
     `packet_loss`: probability that an action does not arrive; `terrain`: see `Terrain.stated`, none on flat ground.
     """
     terrain = getattr(task, "terrain", None)
-    ground = {"terrain": terrain.stated()} if isinstance(terrain, Terrain) else {}
+    ground = {"terrain": terrain.stated()} if isinstance(terrain, Terrain) and not terrain.flat else {}
     plain: dict[str, Any] = json.loads(
         canonical(
             {
@@ -128,7 +128,8 @@ def manifest_entry(
             "control_dt": "s",
             "delays": "control steps, as trained",
             "conditions": "as trained: noise and bias in the unit of the observation; slow: standard deviation, s; "
-            "delay: control steps; dropout, packet_loss: probability in a control step",
+            "delay: control steps; dropout, packet_loss: probability in a control step; terrain: m, slopes in degrees, "
+            "easiest and hardest row; share of the columns",
             "history": "samples of an observation, one a control step, the oldest first",
             "numbers": "float32",
         },

@@ -275,6 +275,11 @@ def _met(out: Export) -> list[str]:
     without = ["randomized physics"] * (not task.randomize) + ["sensor noise"] * (not noisy(task))
     without += ["pushes"] * (not _pushed(task))
     items = [NO_DELAY] if not delayed and not late else []
+    if "terrain" in out.manifest["conditions"]:
+        items.append(
+            "The ground is stated from its easiest to its hardest row. Robots get to the next row as they manage one; "
+            "how far they got is not stated: see `level_terrain` in the run's metrics."
+        )
     if motors:
         items.append(
             "Simulated motors are no part of the bundle: the robot's drives get joint targets, kp, kd and effort. The "

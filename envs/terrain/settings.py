@@ -31,7 +31,7 @@ RANGES: dict[str, tuple[str, ...]] = {
     "gaps": ("gap", "ledge", "pit_depth"),
     "stepping_stones": ("stone_width", "gap", "stone_offset", "pit_depth"),
 }
-"""What each kind is made from. A pair is of the easiest and of the hardest row; a single number is of all."""
+"""What each kind is made from, to be stated. A pair is of the easiest and of the hardest row, a number of all rows."""
 MOST_SAMPLES = 40_000_000
 """Largest number of samples of a terrain; more would take gigabytes."""
 _LENGTH = {"min": 0.01, "max": 100.0}
@@ -155,12 +155,11 @@ class Terrain:
     def stated(self) -> dict[str, dict[str, float | list[float]]]:
         """Of each kind: its share of the columns, and what it is made from [m, degrees of slopes], of the first and of
         the last row."""
-        total = sum(self.shares.values())
         first, last = self.difficulty_of(0), self.difficulty_of(self.rows - 1)
         out: dict[str, dict[str, float | list[float]]] = {}
-        for kind, share in self.shares.items():
-            entry = out[kind] = {"share": round(share / total, 4)}
-            for name in RANGES[kind]:
+        for kind in dict.fromkeys(self.kind_of):
+            entry = out[kind] = {"share": round(self.kind_of.count(kind) / self.columns, 4)}
+            for name in RANGES.get(kind, ()):
                 value = getattr(self, name)
                 if isinstance(value, tuple):
                     low, high = value

@@ -23,7 +23,7 @@ from robolearn.core.threads import one_thread
 from robolearn.envs.actuators.network import HISTORY, INTERVAL
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
 from robolearn.files import replacing
-from robolearn.simulation.sysid.log import clock, read
+from robolearn.simulation.sysid.log import read
 
 LEAST_ROWS = 100
 """Fewest rows of a log."""
@@ -119,7 +119,7 @@ def read_logs(path: Path, joints: Sequence[str] = ()) -> list[MotorLog]:
         raise ConfigError(
             f"{where} has {len(log.time)} rows; a network needs {LEAST_ROWS} at least, better thousands"
         )
-    regular = clock(log.time).regular
+    regular = log.clock().regular
     time = log.time if regular is None else regular
     dt = float(np.median(np.diff(time)))
     even = time[0] + dt * np.arange(int((time[-1] - time[0]) / dt + 1e-6) + 1)

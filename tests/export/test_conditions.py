@@ -17,7 +17,7 @@ def test_randomized_parameters_are_stated_as_their_ranges_and_what_differs_from_
 
 
 def test_the_ground_is_stated_by_kind_and_a_flat_one_is_not():
-    ground = "task.terrain={kinds: {stairs_up: 3, slope_down: 1}, difficulty: [0, 0.5]}"
+    ground = "task.terrain={columns: 4, kinds: {stairs_up: 3, slope_down: 1}, difficulty: [0, 0.5]}"
     task = resolve(["task=humanoid_rough", ground]).task
     stated = conditions(task)["terrain"]
     assert stated == {
@@ -27,3 +27,7 @@ def test_the_ground_is_stated_by_kind_and_a_flat_one_is_not():
     }
     assert ground_rows(stated)[0] == ("ground, slope down", "25 % of the columns, slope 2 to 13.5 degrees")
     assert "terrain" not in conditions(resolve(["task=humanoid_walk"]).task)
+    assert "terrain" not in conditions(resolve(["task=humanoid_rough", "task.terrain.kinds={flat: 1}"]).task)
+    # Of two columns there are two kinds, whatever the shares of the others.
+    two = conditions(resolve(["task=humanoid_rough", "task.terrain.columns=2"]).task)["terrain"]
+    assert {kind: entry["share"] for kind, entry in two.items()} == {"slope_up": 0.5, "stairs_down": 0.5}

@@ -12,7 +12,7 @@ import pytest
 from robolearn.cli import main
 from robolearn.commands.exits import BAD_INPUT
 from robolearn.errors import ConfigError, MissingError
-from robolearn.simulation.sysid.log import findings, read
+from robolearn.simulation.sysid.log import Log, findings, read
 from robolearn.simulation.sysid.mcap_log import topics_of
 from tests.simulation.sysid_robots import recorded, two_links
 
@@ -167,41 +167,115 @@ def test_topics_are_named_where_they_are_not_plain(tmp_path):
         read(path, topics_of("/b"))
 
 
-@pytest.mark.parametrize("text", ["", "/a,", "/a,/b,/c"])
-def test_topics_that_are_not_one_or_two_are_refused(text):
+@pytest.mark.parametrize("text", ["", "/a,", ",/b"])
+def test_topics_without_a_name_are_refused(text):
     with pytest.raises(ConfigError, match="--topics"):
         topics_of(text)
 
 
-def test_a_file_whose_recorder_was_killed_gives_what_it_has(tmp_path):
-    whole = both_topics(tmp_path / "bag.mcap", compression="NONE")
+@pytest.mark.parametrize("compression", ["NONE", "LZ4", "ZSTD"])
+def test_a_file_whose_recorder_was_killed_gives_what_it_has_wherever_it_was_cut(tmp_path, compression):
+    whole = both_topics(tmp_path / "bag.mcap", compression=compression)
     content = whole.read_bytes()
     cut = tmp_path / "cut.mcap"
-    # Less of it has less than the 2 s that a log has at least.
-    cut.write_bytes(content[: int(0.85 * len(content))])
-    found = read(cut)
-    assert 200 <= len(found.time) < 300
-    assert any("early" in line for line in findings(found, {}, {}))
+    rows = []
+    # The first half has less than the 2 s that a log has at least.
+    for end in range(int(0.9 * len(content)), len(content), max(1, len(content) // 700)):
+        cut.write_bytes(content[:end])
+        found = read(cut)
+        rows.append(len(found.time))
+        assert any("cut" in line for line in findings(found, {}, {})), end
+    assert min(rows) >= 200
+    assert max(rows) == 300
+    cut.write_bytes(content[: int(0.95 * len(content))] + bytes(4000))
+    assert len(read(cut).time) >= 200  # zeros after a loss of power
 
 
-def test_damaged_files_are_bad_input_and_nothing_else(tmp_path):
+def test_damaged_files_are_refused_or_lose_rows_and_say_so(tmp_path):
     content = both_topics(tmp_path / "bag.mcap", compression="NONE").read_bytes()
+    whole = read(tmp_path / "bag.mcap")
     random = np.random.default_rng(0)
     path = tmp_path / "damaged.mcap"
     refused = 0
-    for _ in range(60):
+    for _ in range(80):
         damaged = bytearray(content)
-        for place in random.integers(0, len(content), 40):
+        for place in random.integers(0, len(content), 3):
             damaged[place] = random.integers(256)
         path.write_bytes(damaged)
         try:
-            read(path)
+            found = read(path)
         except ConfigError:
             refused += 1
+            continue
+        rows = len(found.time)
+        np.testing.assert_array_equal(found.target, whole.target[:rows])
+        np.testing.assert_array_equal(found.position, whole.position[:rows])
+        assert rows == 300 or found.notes
     assert refused > 10
     path.write_bytes(b"no MCAP at all, but long enough to be one")
     with pytest.raises(ConfigError, match=r"damaged\.mcap"):
         read(path)
+
+
+def test_topics_of_different_clocks_are_refused_with_their_times(tmp_path):
+    kinds = {"/joint_targets": STATE, "/joint_states": STATE}
+    for apart, offender in ((60.0, "60"), (1.7e9, "/joint_states")):
+        messages = []
+        for k in range(150):
+            messages.append(("/joint_targets", 0.02 * k, state(1.0 + 0.02 * k, (0.1, 0.4))))
+            messages.append(("/joint_states", 0.02 * k, state(1.0 + apart + 0.02 * k, (0.1, 0.4))))
+        with pytest.raises(ConfigError, match=offender):
+            read(bag(tmp_path / "bag.mcap", messages, kinds))
+
+
+def test_two_controllers_are_read_together_and_a_filtered_state_is_no_target(tmp_path):
+    point = lambda x: Fields(positions=[x], velocities=[], accelerations=[], effort=[],  # noqa: E731
+                             time_from_start=Fields(sec=0, nanosec=0))  # fmt: skip
+    messages = []
+    for k in range(120):
+        for topic, joint, x in (("/left", "shoulder", 0.1), ("/right", "elbow", 0.2)):
+            parts = {"header": header(1 + 0.02 * k), "joint_names": [joint], "reference": point(x)}
+            messages.append((topic, 0.02 * k, Fields(**parts, feedback=point(x - 0.05))))
+    found = read(bag(tmp_path / "arms.mcap", messages, dict.fromkeys(("/left", "/right"), CONTROLLER)))
+    np.testing.assert_allclose(found.target[0], [0.1, 0.2])
+    np.testing.assert_allclose(found.position[0], [0.05, 0.15])
+    messages = []
+    for k in range(120):
+        for topic in ("/joint_states", "/joint_states_filtered"):
+            messages.append((topic, 0.02 * k, state(1 + 0.02 * k, (0.1, 0.2))))
+    topics = dict.fromkeys(("/joint_states", "/joint_states_filtered"), STATE)
+    with pytest.raises(ConfigError, match="/joint_states_filtered"):
+        read(bag(tmp_path / "two.mcap", messages, topics))
+
+
+def test_topics_that_are_not_taken_may_be_unreadable_and_joints_that_the_robot_lacks_are_left_out(tmp_path):
+    kind = ("sensor_msgs/msg/JointState", STATE[1].replace("float64[] position", "float64 position"))
+    messages = []
+    for k in range(120):
+        time = 1 + 0.02 * k
+        odd = Fields(header=header(time), name=["x"], position=1.0, velocity=[], effort=[])
+        messages.append(("/odd", time, odd))
+        messages.append(("/cmd", time, state(time, (0.1, 0.2))))
+        messages.append(("/joint_states", time, state(time, (0.1, 0.2, 0.3), name=[*JOINTS, "gripper"])))
+    path = bag(tmp_path / "bag.mcap", messages, {"/odd": kind, "/cmd": STATE, "/joint_states": STATE})
+    found = read(path, topics_of("/cmd,/joint_states")).known(JOINTS)
+    assert found.joints == ("shoulder", "elbow")
+    assert any("gripper" in note for note in found.notes)
+    with pytest.raises(ConfigError, match="/odd"):
+        read(path, topics_of("/cmd,/odd"))
+
+
+def test_targets_and_measurements_in_rows_of_their_own_have_clocks_of_their_own(tmp_path):
+    found = read(both_topics(tmp_path / "bag.mcap"))
+    assert found.clock().period == pytest.approx(0.02)
+    assert findings(found, {}, {}) == []
+    random = np.random.default_rng(0)
+    jitter = random.normal(0.0, 0.001, 300)
+    ends = {"target": found.target, "position": found.position}
+    noisy = Log("noisy", found.joints, found.time + jitter, *ends.values(), found.velocity, found.torque)
+    regular = noisy.clock().regular
+    assert regular is not None
+    np.testing.assert_allclose(np.diff(regular)[:4], [0.004, 0.016, 0.004, 0.016], atol=5e-4)
 
 
 def test_a_message_with_fewer_numbers_than_joints_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from robolearn.commands.report.page import plotly_js, write
@@ -15,7 +16,7 @@ from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, listing, quote
 from robolearn.files import replacing
 from robolearn.simulation.sysid import solve
-from robolearn.simulation.sysid.log import FORMATS, Log, clock, read
+from robolearn.simulation.sysid.log import FORMATS, Log, read
 from robolearn.simulation.sysid.mcap_log import topics_of
 from robolearn.simulation.sysid.problem import toolbox
 from robolearn.simulation.sysid.unknowns import DEFAULT
@@ -55,13 +56,14 @@ def run(
         raise ConfigError("--topics is for logs in MCAP files, and there is none")
     toolbox()
     script = plotly_js()
-    recorded = [read(path, named) for path in logs]
-    share = _holdout(holdout, named)
+    recorded = [_read(path, named, made.joints) for path in logs]
+    share = _holdout(holdout, named, made.joints)
     items = [item.strip() for item in fit.split(",") if item.strip()] if fit is not None else list(DEFAULT)
     print(f"robot  {made.name}: {made.description}")
     for log in recorded:
         print(f"log  {log.name}: {_about(log)}")
-    print(f"fit  {', '.join(items)}{'' if fit is not None else ' (--fit chooses others)'}")
+    if fit is None:
+        print(f"fit  {', '.join(items)}; --fit chooses others")
     result = solve.identify(made, recorded, items, share, timestep, print)
     print("\n".join(table(result)))
     for one in result.untold:
@@ -114,9 +116,15 @@ def _robot(name: str, settings: list[str]) -> Robot:
     return Robot.load(found, changes, name if registry.entries("robots").get(name) else "")
 
 
-def _holdout(text: str, topics: tuple[str, ...]) -> float | list[Log]:
+def _read(path: Path, topics: tuple[str, ...], joints: Sequence[str]) -> Log:
+    """A log; of an MCAP file, which one cannot edit, without the joints that the robot does not have."""
+    log = read(path, topics)
+    return log.known(joints) if log.source else log
+
+
+def _holdout(text: str, topics: tuple[str, ...], joints: Sequence[str]) -> float | list[Log]:
     if Path(text).suffix.lower() in FORMATS:
-        return [read(Path(text), topics)]
+        return [_read(Path(text), topics, joints)]
     try:
         share = float(text)
     except ValueError:
@@ -129,9 +137,9 @@ def _holdout(text: str, topics: tuple[str, ...]) -> float | list[Log]:
 
 
 def _about(log: Log) -> str:
-    stamps = clock(log.time)
+    stamps = log.clock()
     kind = "about a regular clock" if stamps.regular is not None else "of the intervals"
     return (
         f"{log.time[-1]:.1f} s, {len(log.time)} rows, {1 / stamps.period:.1f} Hz; time stamps scatter by "
-        f"{1e3 * stamps.jitter:.2g} ms {kind}"
+        f"{1e3 * stamps.jitter:.2g} ms {kind}{f'; {log.source}' if log.source else ''}"
     )

@@ -25,6 +25,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -141,13 +142,17 @@ class Preferences:
         try:
             file = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX)  # a line that another process is writing is not a cut one
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(
+                        file, fcntl.LOCK_EX
+                    )  # a line that another process is writing is not a cut one
                 size = os.fstat(file).st_size
                 if size and os.pread(file, 1, size - 1) != b"\n":
                     line = "\n" + line  # after one that a kill or a loss of power has cut
                 if os.write(file, line.encode()) < len(line.encode()):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                fcntl.flock(file, fcntl.LOCK_UN)
+                with suppress(OSError):
+                    fcntl.flock(file, fcntl.LOCK_UN)
                 os.fsync(file)
             finally:
                 os.close(file)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -59,6 +59,8 @@ class Log:
     """(T, 4) orientation of the base, wxyz; None: not recorded."""
     notes: tuple[str, ...] = ()
     """What is suspicious about its file."""
+    source: str = ""
+    """Where in its file the signals were, to be shown."""
 
     @property
     def period(self) -> float:
@@ -73,6 +75,34 @@ class Log:
         first = np.argmax(~np.isnan(self.target), axis=0)
         held = np.maximum(np.maximum.accumulate(rows, axis=0), first)
         return np.take_along_axis(self.target, held, axis=0)
+
+    def clock(self) -> Clock:
+        """What its time stamps are like; see `clock`. Where targets and measurements have rows of their own, each has a
+        clock, and the period is that of the targets."""
+        sent = ~np.isnan(self.target).all(axis=1)
+        measured = ~np.isnan(np.concatenate((self.position, self.velocity, self.torque), axis=1)).all(axis=1)
+        if (sent & measured).any() or min(sent.sum(), measured.sum()) < 3:
+            return clock(self.time)
+        one, two = clock(self.time[sent]), clock(self.time[measured])
+        regular = None
+        if one.regular is not None and two.regular is not None:
+            regular = np.empty_like(self.time)
+            regular[sent], regular[measured] = one.regular, two.regular
+            if (sent | measured).sum() < len(sent) or (np.diff(regular) <= 0).any():
+                regular = None
+        return Clock(one.period, max(one.jitter, two.jitter), regular, one.gaps + two.gaps)
+
+    def known(self, joints: Sequence[str]) -> Log:
+        """The log without the joints that are only measured and not among `joints`: grippers and wheels, which
+        /joint_states often has; its notes name them."""
+        commanded = np.isfinite(self.target).any(axis=0)
+        kept = [k for k, name in enumerate(self.joints) if name in joints or commanded[k]]
+        left = [name for name in self.joints if name not in {self.joints[k] for k in kept}]
+        if not left or not kept:
+            return self
+        note = f"joints that the robot does not have are left out: {listing(left, 12)}"
+        cut = {signal: getattr(self, signal)[:, kept] for signal in SIGNALS}
+        return replace(self, joints=tuple(self.joints[k] for k in kept), notes=(*self.notes, note), **cut)
 
     def write(self, path: Path) -> None:
         """Write it as CSV or NPZ; columns without any value are left out of a CSV.
@@ -118,12 +148,13 @@ def read(path: Path, topics: tuple[str, ...] = ()) -> Log:
         if size > LARGEST:
             _fail(path, f"is {size / 1e9:.1f} GB; a log has at most {LARGEST / 1e9:.0f} GB")
         if path.suffix.lower() == ".mcap":
-            time, columns, notes = mcap_log.read(path, topics)
-            return _checked(path, time, columns, None, notes)
-        found = _npz(path) if path.suffix.lower() == ".npz" else _csv(path)
+            found = mcap_log.read(path, topics)
+            log = _checked(path, found.time, found.columns, None)
+            return replace(log, notes=found.notes, source=found.source)
+        parts = _npz(path) if path.suffix.lower() == ".npz" else _csv(path)
     except OSError as error:
         _fail(path, f"cannot be read: {error.strerror or error}")
-    return _checked(path, *found)
+    return _checked(path, *parts)
 
 
 def _fail(path: Path, message: str) -> NoReturn:
@@ -214,7 +245,6 @@ def _checked(
     time: np.ndarray,
     columns: Mapping[str, Mapping[str, np.ndarray]],
     base: np.ndarray | None,
-    notes: tuple[str, ...] = (),
 ) -> Log:
     if not columns.get("target"):
         _fail(
@@ -231,6 +261,9 @@ def _checked(
     if len(time) < 2 or time[-1] - time[0] < SHORTEST:
         span = time[-1] - time[0] if len(time) else 0.0
         _fail(path, f"is {span:.2f} s long; a log has at least {SHORTEST:g} s")
+    apart = _apart(time, columns)
+    if apart:
+        _fail(path, apart)
     joints = tuple(dict.fromkeys(joint for signal in SIGNALS for joint in columns.get(signal, {})))
     missing = np.full(len(time), np.nan)
     parts: dict[str, Any] = {
@@ -241,7 +274,22 @@ def _checked(
         if np.isinf(matrix).any():
             row, column = np.argwhere(np.isinf(matrix))[0]
             _fail(path, f"{signal}.{joints[column]} is infinite in row {row + 1}")
-    return Log(path.name, joints, time - time[0], **parts, base=base, notes=notes)
+    return Log(path.name, joints, time - time[0], **parts, base=base)
+
+
+def _apart(time: np.ndarray, columns: Mapping[str, Mapping[str, np.ndarray]]) -> str | None:
+    """What is wrong where targets and positions were hardly recorded at the same time."""
+    spans = []
+    for signal in ("target", "position"):
+        there = np.any([np.isfinite(column) for column in columns[signal].values()], axis=0)
+        spans.append(time[there][[0, -1]] if there.any() else np.zeros(2))
+    (sent, last_sent), (seen, last_seen) = spans
+    if min(last_sent, last_seen) - max(sent, seen) >= SHORTEST / 2:
+        return None
+    return (
+        f"targets are from {sent:.2f} to {last_sent:.2f} s and positions from {seen:.2f} to {last_seen:.2f} s; both "
+        "are needed at the same time: do they have one clock?"
+    )
 
 
 @dataclass(frozen=True)
@@ -314,7 +362,7 @@ def findings(log: Log, limits: Mapping[str, tuple[float, float]], efforts: Mappi
         efforts: largest torque of each motor [Nm or N].
     """
     lines = list(log.notes)
-    stamps = clock(log.time)
+    stamps = log.clock()
     if stamps.gaps:
         begin, length = max(stamps.gaps, key=lambda gap: gap[1])
         lines.append(

@@ -4,8 +4,8 @@ Read are messages of these types, encoded as CDR with ROS 2 definitions or as JS
 
 - `sensor_msgs/msg/JointState`: what was measured, on /joint_states, and, on another topic, the joint targets as its
   positions.
-- `control_msgs/msg/JointTrajectoryControllerState`: targets and measurements in one message, as the controllers of
-  ros2_control publish it.
+- `control_msgs/msg/JointTrajectoryControllerState`: targets and measurements in one message, as the joint trajectory
+  controller of ros2_control publishes it on ~/controller_state.
 
 A message counts at the time of its header, or, where any message has none, all count at the time of recording.
 """
@@ -23,9 +23,21 @@ import numpy as np
 
 from robolearn.errors import ConfigError, MissingError, did_you_mean, listing, quote
 
-STATE, CONTROLLER = "JointState", "JointTrajectoryControllerState"
+STATES, CONTROLLERS = (
+    (f"{package}/msg/{name}", f"{package}/{name}", f"{package}.{name}", f"{package}.msg.{name}", name)
+    for package, name in (("sensor_msgs", "JointState"), ("control_msgs", "JointTrajectoryControllerState"))
+)
+"""Names of the types that are read."""
 MEASURED = "/joint_states"
 """Topic of the measurements where --topics names none."""
+TARGET_WORDS = ("target", "command", "cmd", "desired", "reference", "goal")
+"""One of them is in the name of a topic that is taken for that of the targets."""
+PLAIN = {1: ("targets",), 3: ("measurements",), 4: ("targets", "measurements")}
+"""What a topic gives, by the number of signals that are taken from it."""
+LONGEST = 24 * 3600
+"""Longest log [s]; topics that are further apart have different clocks."""
+LONGEST_RECORD = 2**31
+"""Largest record that is read [bytes]; a cut one may claim more than the file has."""
 _PARTS = {"position": "positions", "velocity": "velocities", "torque": "effort"}
 """Signals of a log, and the fields of a JointTrajectoryPoint."""
 
@@ -44,147 +56,206 @@ class _Message:
 
 
 def topics_of(text: str | None) -> tuple[str, ...]:
-    """The topics that --topics names: of the targets, and of the measurements where that is another one.
+    """The topics that --topics names: of the targets and of the measurements, or of controllers.
 
     Raises:
-        ConfigError: not one or two names.
+        ConfigError: one has no name.
     """
     if text is None:
         return ()
     names = tuple(name.strip() for name in text.split(","))
-    if len(names) > 2 or not all(names):
+    if not all(names):
         raise ConfigError(
             f"--topics is {quote(text)}; name the topic of the joint targets and that of the measurements, with a "
-            "comma between, or one of a controller's state, which has both"
+            "comma between, or those of controllers, whose state has both"
         )
     return names
 
 
-def read(path: Path, topics: tuple[str, ...] = ()) -> tuple[np.ndarray, Columns, tuple[str, ...]]:
+@dataclass(frozen=True)
+class Recording:
+    """What an MCAP file has of a robot's joints."""
+
+    time: np.ndarray
+    """(T,) time stamps [s] from 0, increasing."""
+    columns: Columns
+    """(T,) by signal and joint, NaN where a row lacks them."""
+    source: str
+    """Topics of the targets and of the measurements, to be shown."""
+    notes: tuple[str, ...]
+    """What is suspicious about the file."""
+
+
+def read(path: Path, topics: tuple[str, ...] = ()) -> Recording:
     """Read the targets and measurements of an MCAP file.
 
     Args:
         path: the file.
-        topics: see `topics_of`; where empty, those of the only controller, or of /joint_states and the only other topic
-            of joint states.
-
-    Returns:
-        (T,) time stamps [s] from 0, increasing; columns (T,) by signal and joint, NaN where a row lacks them; and what
-        is suspicious about the file.
+        topics: see `topics_of`; where empty, those of the file's controllers, or /joint_states and the only topic of
+            joint states whose name says that it has targets.
 
     Raises:
         MissingError: the package that reads MCAP is not installed.
         ConfigError: the file is no MCAP file, is damaged, or lacks what is needed.
     """
-    found, notes = _messages(path)
-    parts = [(topic, signals) for topic, signals in _chosen(path, found, topics)]
-    taken = [(message, signals) for topic, signals in parts for message in found[topic][1]]
-    stamped = all(message.stamp for message, _ in taken)
-    times = [message.stamp if stamped else message.recorded for message, _ in taken]
+    kinds, raw, notes = _raw(path)
+    parts = _chosen(path, kinds, topics)
+    found = {topic: _decoded(path, topic, kinds[topic], raw[topic]) for topic in dict(parts)}
+    stamped = {topic: all(each.stamp for each in messages) for topic, messages in found.items()}
+    if not all(stamped.values()) and any(each.stamp for messages in found.values() for each in messages):
+        notes += ("some messages have no time in their headers: all count when they were recorded",)
+    taken = [(message, signals) for topic, signals in parts for message in found[topic]]
+    times = [message.stamp if all(stamped.values()) else message.recorded for message, _ in taken]
+    if max(times, default=0) - min(times, default=0) > LONGEST * 10**9:
+        first = {
+            topic: (messages[0].stamp or messages[0].recorded) / 1e9 for topic, messages in found.items()
+        }
+        raise ConfigError(
+            f"{quote(str(path), 120)}: its messages span more than {LONGEST / 3600:g} hours; do all have one clock? "
+            f"(first message: {listing(f'{topic} at {time:.1f} s' for topic, time in first.items())})"
+        )
     unique, rows = np.unique(np.array(times, dtype=np.int64), return_inverse=True)
-    columns: Columns = {}
-    for row, (message, signals) in zip(rows, taken, strict=True):
+    places: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
+    for row, (message, signals) in zip(rows.tolist(), taken, strict=True):
         for signal, name in signals.items():
-            joints, numbers = message.values.get(signal, ([], []))
-            for joint, number in zip(joints, numbers, strict=True):
-                column = columns.setdefault(name, {}).setdefault(joint, np.full(len(unique), np.nan))
-                column[row] = number
-    return (unique - unique[0]) / 1e9, columns, notes
+            for joint, number in zip(*message.values.get(signal, ((), ())), strict=True):
+                at, numbers = places.setdefault((name, joint), ([], []))
+                at.append(row)
+                numbers.append(number)
+    columns: Columns = {}
+    for (name, joint), (at, numbers) in places.items():
+        column = columns.setdefault(name, {})[joint] = np.full(len(unique), np.nan)
+        column[at] = numbers
+    source = "; ".join(f"{' and '.join(PLAIN[len(signals)])} from {topic}" for topic, signals in parts)
+    if not columns.get("target"):
+        raise ConfigError(f"{quote(str(path), 120)}: there are no joint targets in it ({source})")
+    return Recording((unique - unique[0]) / 1e9, columns, source, notes)
 
 
 def _chosen(
-    path: Path, found: Mapping[str, tuple[str, list[_Message]]], topics: tuple[str, ...]
+    path: Path, kinds: Mapping[str, _Kind], topics: tuple[str, ...]
 ) -> list[tuple[str, dict[str, str]]]:
     """Topics to take, each with the signals of a log by those of its messages."""
     measured = {signal: signal for signal in _PARTS}
     both = {"target": "target", **measured}
-    known = listing(sorted(found)) if found else f"none; messages of type {STATE} and {CONTROLLER} are read"
+    shown = quote(str(path), 120)
+    if not kinds:
+        raise ConfigError(f"{shown}: it has no topic of type {STATES[0]} or {CONTROLLERS[0]}")
+    known = listing(sorted(kinds))
     for topic in topics:
-        if topic not in found:
+        if topic not in kinds:
             raise ConfigError(
-                f"{quote(str(path), 120)}: there is no topic {quote(topic)} of joint states"
-                f"{did_you_mean(topic, found)} (topics: {known})"
+                f"{shown}: there is no topic {quote(topic)} of joint states{did_you_mean(topic, kinds)} (topics: "
+                f"{known})"
             )
-    controllers = [topic for topic, (kind, _) in found.items() if kind == CONTROLLER]
+    controllers = [topic for topic, kind in kinds.items() if kind.controller]
     if not topics:
-        others = [topic for topic in found if topic not in controllers and topic != MEASURED]
-        if len(controllers) == 1 and not others:
-            topics = (controllers[0],)
-        elif not controllers and MEASURED in found and len(others) == 1:
-            topics = (others[0], MEASURED)
-        else:
+        states = [topic for topic in kinds if topic not in controllers]
+        if controllers and not set(states) - {MEASURED}:
+            topics = tuple(controllers)
+        elif not controllers and MEASURED in states and len(states) == 2:
+            (other,) = set(states) - {MEASURED}
+            if any(word in other.lower() for word in TARGET_WORDS):
+                topics = (other, MEASURED)
+        if not topics:
             raise ConfigError(
-                f"{quote(str(path), 120)}: which topics have the joint targets and the measurements? Add --topics "
-                f"TARGETS,MEASUREMENTS (topics: {known})"
+                f"{shown}: which topics have the joint targets and the measurements? Add --topics "
+                f"TARGETS,MEASUREMENTS, or --topics CONTROLLER, whose state has both (topics: {known})"
             )
-    if len(topics) == 1 or topics[0] == topics[1]:
-        if topics[0] not in controllers:
-            raise ConfigError(
-                f"{quote(str(path), 120)}: topic {quote(topics[0])} has measurements or targets, not both; name two, "
-                f"--topics TARGETS,MEASUREMENTS (topics: {known})"
-            )
-        return [(topics[0], both)]
-    targets = {"target": "target"} if topics[0] in controllers else {"position": "target"}
-    return [(topics[0], targets), (topics[1], measured)]
+    if set(topics) <= set(controllers):
+        return [(topic, both) for topic in topics]
+    if len(topics) != 2 or topics[0] == topics[1] or topics[1] in controllers:
+        raise ConfigError(
+            f"{shown}: --topics {quote(','.join(topics))}: name the topic of the targets and that of the measurements, "
+            f"or topics of controllers (topics: {known})"
+        )
+    return [
+        (topics[0], {"target" if topics[0] in controllers else "position": "target"}),
+        (topics[1], measured),
+    ]
 
 
-def _messages(path: Path) -> tuple[dict[str, tuple[str, list[_Message]]], tuple[str, ...]]:
-    """Type and messages of each topic of joint states, and what is suspicious about the file."""
+@dataclass(frozen=True)
+class _Kind:
+    """How the messages of a topic are read."""
+
+    controller: bool
+    encoding: str
+    schema: Any
+
+
+def _raw(path: Path) -> tuple[dict[str, _Kind], dict[str, list[tuple[int, bytes]]], tuple[str, ...]]:
+    """Kinds and messages, with the times of their recording [ns], of the topics of joint states; and what is suspicious
+    about the file."""
     try:
         reader = importlib.import_module("mcap.stream_reader")
         records = importlib.import_module("mcap.records")
-        errors = importlib.import_module("mcap.exceptions")
-        decoders = importlib.import_module("mcap_ros2.decoder").DecoderFactory()
+        importlib.import_module("mcap_ros2.decoder")
     except ImportError as error:
         raise MissingError(f"a log in MCAP needs {error.name}: pip install 'robolearn[sysid]'") from error
     schemas: dict[int, Any] = {}
-    channels: dict[int, tuple[str, str, Callable[[bytes], Any]]] = {}
-    found: dict[str, tuple[str, list[_Message]]] = {}
+    channels: dict[int, str] = {}
+    kinds: dict[str, _Kind] = {}
+    raw: dict[str, list[tuple[int, bytes]]] = {}
     notes: tuple[str, ...] = ()
-    topic = ""
+    with path.open("rb") as file:
+        try:
+            limit = max(LONGEST_RECORD, path.stat().st_size)
+            for record in reader.StreamReader(file, record_size_limit=limit, validate_crcs=True).records:
+                if isinstance(record, records.Schema):
+                    schemas[record.id] = record
+                elif isinstance(record, records.Channel):
+                    schema = schemas.get(record.schema_id)
+                    name = schema.name if schema else ""
+                    if name in STATES or name in CONTROLLERS:
+                        channels[record.id] = record.topic
+                        kinds[record.topic] = _Kind(name in CONTROLLERS, record.message_encoding, schema)
+                        raw.setdefault(record.topic, [])
+                elif isinstance(record, records.Message) and record.channel_id in channels:
+                    raw[channels[record.channel_id]].append((record.log_time, record.data))
+        except OSError:
+            raise
+        except Exception as error:  # the reader and its decompressors raise whatever they like
+            about = str(error) or type(error).__name__
+            # A wrong sum says that something before is wrong, unless it is of what a cut has shortened; a loss of power
+            # leaves zeros behind it.
+            if not any(raw.values()) or ("crc" in about.lower() and file.read().strip(b"\0")):
+                raise ConfigError(f"{quote(str(path), 120)} is no whole MCAP file: {about}") from error
+            notes = (
+                f"the file is cut, or damaged after what is used ({about}): its recorder was not stopped properly",
+            )
+    return kinds, {topic: messages for topic, messages in raw.items() if messages}, notes
+
+
+def _decoded(path: Path, topic: str, kind: _Kind, raw: list[tuple[int, bytes]]) -> list[_Message]:
+    shown = f"{quote(str(path), 120)}: topic {quote(topic)}"
+    number = 0
     try:
-        with path.open("rb") as file:
-            try:
-                for record in reader.StreamReader(file, record_size_limit=path.stat().st_size).records:
-                    if isinstance(record, records.Schema):
-                        schemas[record.id] = record
-                    elif isinstance(record, records.Channel):
-                        topic = record.topic
-                        schema = schemas.get(record.schema_id)
-                        kind = schema.name.replace(".", "/").rpartition("/")[2] if schema else ""
-                        if kind not in (STATE, CONTROLLER):
-                            continue
-                        if record.message_encoding == "json":
-                            decode: Callable[[bytes], Any] | None = json.loads
-                        else:
-                            decode = decoders.decoder_for(record.message_encoding, schema)
-                        if decode is None:
-                            definition = schema.encoding if schema else "none"
-                            raise ConfigError(
-                                f"{quote(str(path), 120)}: topic {quote(topic)}: messages in "
-                                f"{record.message_encoding} with a definition in {definition} are not read; CDR with "
-                                "ros2msg, and JSON, are"
-                            )
-                        channels[record.id] = (topic, kind, decode)
-                    elif isinstance(record, records.Message) and record.channel_id in channels:
-                        topic, kind, decode = channels[record.channel_id]
-                        message = decode(record.data)
-                        values = _state(message) if kind == STATE else _controller(message)
-                        stamp = _stamp(message)
-                        found.setdefault(topic, (kind, []))[1].append(
-                            _Message(record.log_time, stamp, values)
-                        )
-            except errors.EndOfFile:
-                if not found:
-                    raise
-                notes = ("the file ends early: its recorder was not stopped properly; what it has is used",)
-    except (ConfigError, OSError):
+        if kind.encoding == "json":
+            decode: Callable[[bytes], Any] | None = json.loads
+        else:
+            decode = (
+                importlib.import_module("mcap_ros2.decoder")
+                .DecoderFactory()
+                .decoder_for(kind.encoding, kind.schema)
+            )
+        if decode is None:
+            raise ConfigError(
+                f"{shown}: messages in {kind.encoding} with a definition in {kind.schema.encoding} are not read; CDR "
+                "with ros2msg, and JSON, are"
+            )
+        out = []
+        for recorded, data in raw:
+            number += 1
+            message = decode(data)
+            values = _controller(message) if kind.controller else _state(message)
+            out.append(_Message(recorded, _stamp(message), values))
+    except ConfigError:
         raise
-    except Exception as error:  # decompression, definitions and messages raise whatever they like
-        where = f" (after topic {quote(topic)})" if topic else ""
-        about = str(error) or type(error).__name__
-        raise ConfigError(f"{quote(str(path), 120)} is no whole MCAP file{where}: {about}") from error
-    return found, notes
+    except Exception as error:  # definitions and messages raise whatever they like
+        where = f"message {number}" if number else "its definition"
+        raise ConfigError(f"{shown}: {where} cannot be read: {str(error) or type(error).__name__}") from error
+    return out
 
 
 def _get(message: Any, name: str, default: Any = None) -> Any:
@@ -194,9 +265,12 @@ def _get(message: Any, name: str, default: Any = None) -> Any:
 
 def _stamp(message: Any) -> int:
     """Time of the header [ns], 0 for none."""
-    stamp = _get(_get(message, "header", {}), "stamp", {})
+    stamp = _get(_get(message, "header") or {}, "stamp") or {}
     nanoseconds = _get(stamp, "nanosec", _get(stamp, "nsec", 0))
-    return int(_get(stamp, "sec", 0)) * 10**9 + int(nanoseconds)
+    time = int(_get(stamp, "sec", 0)) * 10**9 + int(nanoseconds)
+    if not 0 <= time < 2**62:
+        raise ValueError(f"the time of its header is {time / 1e9:g} s")
+    return time
 
 
 def _numbers(joints: Any, values: Any) -> tuple[list[str], list[float]] | None:
@@ -204,10 +278,10 @@ def _numbers(joints: Any, values: Any) -> tuple[list[str], list[float]] | None:
     if values is None or len(values) == 0:
         return None
     if len(joints) != len(values):
-        raise ValueError(f"{len(joints)} joints and {len(values)} numbers in a message")
-    if not all(isinstance(joint, str) and joint for joint in joints):
-        raise ValueError("a joint without a name in a message")
-    return list(joints), [float(value) for value in values]
+        raise ValueError(f"{len(joints)} joints and {len(values)} numbers")
+    if not all(isinstance(joint, str) and joint for joint in joints) or len(set(joints)) < len(joints):
+        raise ValueError("a joint without a name, or twice")
+    return list(joints), [float("nan") if value is None else float(value) for value in values]
 
 
 def _state(message: Any) -> Values:
@@ -218,10 +292,13 @@ def _state(message: Any) -> Values:
 
 
 def _controller(message: Any) -> Values:
-    """Older releases of ros2_control say desired and actual for reference and feedback."""
+    """Older releases of ros2_control say desired and actual for reference and feedback; some have both, of which one is
+    empty."""
     joints = _get(message, "joint_names", [])
-    feedback = _get(message, "feedback", _get(message, "actual"))
-    reference = _get(message, "reference", _get(message, "desired"))
-    found = {signal: _numbers(joints, _get(feedback, field)) for signal, field in _PARTS.items()}
-    found["target"] = _numbers(joints, _get(reference, "positions"))
+    found: dict[str, tuple[list[str], list[float]] | None] = {}
+    for feedback in ("actual", "feedback"):
+        for signal, field in _PARTS.items():
+            found[signal] = _numbers(joints, _get(_get(message, feedback), field)) or found.get(signal)
+    for reference in ("desired", "reference"):
+        found["target"] = _numbers(joints, _get(_get(message, reference), "positions")) or found.get("target")
     return {signal: pair for signal, pair in found.items() if pair is not None}

@@ -19,7 +19,7 @@ from robolearn.envs.elements import compiled
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, MissingError
 from robolearn.simulation.excite import held_spec
-from robolearn.simulation.sysid.log import Log, clock
+from robolearn.simulation.sysid.log import Log
 from robolearn.simulation.sysid.unknowns import CLOCK, Unknown
 
 WARM = 0.5
@@ -469,7 +469,7 @@ class Problem:
             driven[self.actuated] = True
             used["torque"] &= driven
         return Sequence_(
-            log=log, stamps=log.time, regular=clock(log.time).regular, commands=commands, measured=measured,
+            log=log, stamps=log.time, regular=log.clock().regular, commands=commands, measured=measured,
             grid=grid, state=state, used=used, held={s: np.zeros_like(mask) for s, mask in used.items()},
             weights={s: np.ones_like(matrix) for s, matrix in measured.items()},
         )  # fmt: skip

@@ -15,7 +15,7 @@ from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, RunFailed, listing
 from robolearn.simulation.sysid import information
-from robolearn.simulation.sysid.log import Log, clock, findings, moved, noise, require_joints
+from robolearn.simulation.sysid.log import Log, findings, moved, noise, require_joints
 from robolearn.simulation.sysid.problem import Problem, hanging, orientation
 from robolearn.simulation.sysid.unknowns import CLOCK, FIELDS, Unknown, clock_unknown, unknowns
 
@@ -181,7 +181,7 @@ def identify(
     spec = hanging(robot, timestep, orientation([*logs, *extra]))
     period = float(np.median([log.period for log in logs]))
     asked = unknowns(items, robot, compiled(robot, spec), period)
-    clocks = [clock_unknown(log.name) for log in logs if clock(log.time).regular is not None]
+    clocks = [clock_unknown(log.name) for log in logs if log.clock().regular is not None]
     problem = Problem(robot, spec, [*logs, *extra], [*asked, *clocks])
     said = _findings(problem, logs)
     for line in said:
