@@ -261,9 +261,6 @@ def _checked(
     if len(time) < 2 or time[-1] - time[0] < SHORTEST:
         span = time[-1] - time[0] if len(time) else 0.0
         _fail(path, f"is {span:.2f} s long; a log has at least {SHORTEST:g} s")
-    apart = _apart(time, columns)
-    if apart:
-        _fail(path, apart)
     joints = tuple(dict.fromkeys(joint for signal in SIGNALS for joint in columns.get(signal, {})))
     missing = np.full(len(time), np.nan)
     parts: dict[str, Any] = {
@@ -274,6 +271,9 @@ def _checked(
         if np.isinf(matrix).any():
             row, column = np.argwhere(np.isinf(matrix))[0]
             _fail(path, f"{signal}.{joints[column]} is infinite in row {row + 1}")
+    apart = _apart(time, columns)
+    if apart:
+        _fail(path, apart)
     return Log(path.name, joints, time - time[0], **parts, base=base)
 
 
