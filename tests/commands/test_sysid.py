@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import sys
 
 import pytest
 import yaml
@@ -11,7 +10,7 @@ from robolearn.cli import main
 from robolearn.commands.exits import BAD_INPUT, CHECK_FAILED, MISSING, OK
 from robolearn.envs import mjcf
 from robolearn.envs.robot import Robot
-from tests.simulation.sysid_robots import TRUTH, recorded, two_links
+from tests.simulation.sysid_robots import TRUTH, recorded, two_links, without
 
 solves = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("tabulate", "colorama")),
@@ -118,11 +117,9 @@ def test_a_share_that_is_none_is_refused(folder, holdout, capsys):
     assert holdout in capsys.readouterr().err
 
 
-def test_without_the_package_it_says_what_to_install(folder, monkeypatch, capsys):
-    for name in [name for name in sys.modules if name.startswith("mujoco.sysid")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "tabulate", None)
-    assert sysid(folder, "--log", folder / "both.csv") == MISSING
+def test_without_the_package_it_says_what_to_install(folder, capsys):
+    with without("tabulate"):
+        assert sysid(folder, "--log", folder / "both.csv") == MISSING
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert "robolearn[sysid]" in said[0]

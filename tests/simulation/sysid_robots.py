@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -63,3 +66,18 @@ def recorded(robot: Robot, moves: tuple[str, ...] = ("shoulder", "elbow"), **set
     """A log of the arm with the parameters TRUTH, encoder noise, and noise on its time stamps."""
     given = {"planted": TRUTH, "noise": 2e-4, "jitter": 2e-3, **settings}
     return made.play(robot, motion(robot, moves), **given)  # type: ignore[arg-type]
+
+
+@contextmanager
+def without(package: str) -> Iterator[None]:
+    """As on a machine that lacks a package which mujoco.sysid imports; the modules of before are there again
+    afterwards, and none that was imported without the package."""
+    ours = lambda: [name for name in sys.modules if name.startswith("mujoco.sysid") or name == package]  # noqa: E731
+    before = {name: sys.modules.pop(name) for name in ours()}
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for name in ours():
+            del sys.modules[name]
+        sys.modules.update(before)

@@ -18,7 +18,7 @@ from robolearn.simulation.sysid.log import Log, clock, findings, read
 from robolearn.simulation.sysid.problem import Problem, hanging, orientation, toolbox
 from robolearn.simulation.sysid.unknowns import clock_unknown, unknowns
 from tests.envs.test_derive import biped
-from tests.simulation.sysid_robots import LINKS, TRUTH, motion, recorded, two_links
+from tests.simulation.sysid_robots import LINKS, TRUTH, motion, recorded, two_links, without
 
 solves = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("tabulate", "colorama")),
@@ -421,11 +421,8 @@ def test_logs_of_another_robot_are_refused_by_name(robot, both):
         solve.identify(robot, [other], ["armature"])
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("mujoco.sysid")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "tabulate", None)
-    with pytest.raises(MissingError, match=r"tabulate.*robolearn\[sysid\]"):
+def test_a_package_that_is_missing_is_named():
+    with without("tabulate"), pytest.raises(MissingError, match=r"tabulate.*robolearn\[sysid\]"):
         toolbox()
 
 
