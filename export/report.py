@@ -250,7 +250,7 @@ def _met(out: Export) -> list[str]:
         rows.append(
             ("actions that do not arrive", f"{100 * task.packet_loss:g} %, drawn in each control step")
         )
-    rows += ground_rows(out.manifest["conditions"].get("terrain", {}))
+    rows += ground_rows(out.manifest.get("conditions", {}).get("terrain", {}))
     motors = out.manifest.get("motors", {})
     for model, joints in by_model(motors.items()).items():
         unit = "; delay in control steps" if "delay" in model else ""
@@ -275,7 +275,7 @@ def _met(out: Export) -> list[str]:
     without = ["randomized physics"] * (not task.randomize) + ["sensor noise"] * (not noisy(task))
     without += ["pushes"] * (not _pushed(task))
     items = [NO_DELAY] if not delayed and not late else []
-    if "terrain" in out.manifest["conditions"]:
+    if "terrain" in out.manifest.get("conditions", {}):
         items.append(
             "The ground is stated from its easiest to its hardest row. Robots get to the next row as they manage one; "
             "how far they got is not stated: see `level_terrain` in the run's metrics."
