@@ -167,6 +167,26 @@ def test_topics_are_named_where_they_are_not_plain(tmp_path):
         read(path, topics_of("/b"))
 
 
+def test_a_topic_without_messages_is_no_topic(tmp_path):
+    from mcap.writer import Writer
+
+    with (tmp_path / "bag.mcap").open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        schema = writer.register_schema("sensor_msgs/msg/JointState", "jsonschema", b"{}")
+        channels = {
+            t: writer.register_channel(t, "json", schema) for t in ("/cmd", "/empty", "/joint_states")
+        }
+        for k in range(120):
+            for topic in ("/cmd", "/joint_states"):
+                content = json.dumps({"name": JOINTS, "position": [0.1, 0.2]}).encode()
+                writer.add_message(channels[topic], k * 20_000_000, content, k * 20_000_000)
+        writer.finish()
+    assert len(read(tmp_path / "bag.mcap").time) == 120
+    with pytest.raises(ConfigError, match="/empty"):
+        read(tmp_path / "bag.mcap", topics_of("/empty,/joint_states"))
+
+
 @pytest.mark.parametrize("text", ["", "/a,", ",/b"])
 def test_topics_without_a_name_are_refused(text):
     with pytest.raises(ConfigError, match="--topics"):

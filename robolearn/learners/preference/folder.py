@@ -142,10 +142,10 @@ class Preferences:
         try:
             file = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             try:
-                with suppress(OSError):  # a file system without locks
-                    fcntl.flock(
-                        file, fcntl.LOCK_EX
-                    )  # a line that another process is writing is not a cut one
+                # Until the line is written: one that another process is writing is not a cut one, and one that its kill
+                # cuts is seen. A file system may have no locks.
+                with suppress(OSError):
+                    fcntl.flock(file, fcntl.LOCK_EX)
                 size = os.fstat(file).st_size
                 if size and os.pread(file, 1, size - 1) != b"\n":
                     line = "\n" + line  # after one that a kill or a loss of power has cut

@@ -83,14 +83,15 @@ class Log:
         measured = ~np.isnan(np.concatenate((self.position, self.velocity, self.torque), axis=1)).all(axis=1)
         if (sent & measured).any() or min(sent.sum(), measured.sum()) < 3:
             return clock(self.time)
-        one, two = clock(self.time[sent]), clock(self.time[measured])
-        regular = None
-        if one.regular is not None and two.regular is not None:
+        targets, measurements = clock(self.time[sent]), clock(self.time[measured])
+        regular: np.ndarray | None = None
+        if targets.regular is not None and measurements.regular is not None and (sent | measured).all():
             regular = np.empty_like(self.time)
-            regular[sent], regular[measured] = one.regular, two.regular
-            if (sent | measured).sum() < len(sent) or (np.diff(regular) <= 0).any():
+            regular[sent], regular[measured] = targets.regular, measurements.regular
+            if (np.diff(regular) <= 0).any():  # a target and a measurement would change places
                 regular = None
-        return Clock(one.period, max(one.jitter, two.jitter), regular, one.gaps + two.gaps)
+        jitter = max(targets.jitter, measurements.jitter)
+        return Clock(targets.period, jitter, regular, targets.gaps + measurements.gaps)
 
     def known(self, joints: Sequence[str]) -> Log:
         """The log without the joints that are only measured and not among `joints`: grippers and wheels, which
@@ -241,10 +242,7 @@ def _npz(path: Path) -> tuple[np.ndarray, dict[str, dict[str, np.ndarray]], np.n
 
 
 def _checked(
-    path: Path,
-    time: np.ndarray,
-    columns: Mapping[str, Mapping[str, np.ndarray]],
-    base: np.ndarray | None,
+    path: Path, time: np.ndarray, columns: Mapping[str, Mapping[str, np.ndarray]], base: np.ndarray | None
 ) -> Log:
     if not columns.get("target"):
         _fail(

@@ -32,8 +32,6 @@ MEASURED = "/joint_states"
 """Topic of the measurements where --topics names none."""
 TARGET_WORDS = ("target", "command", "cmd", "desired", "reference", "goal")
 """One of them is in the name of a topic that is taken for that of the targets."""
-PLAIN = {1: ("targets",), 3: ("measurements",), 4: ("targets", "measurements")}
-"""What a topic gives, by the number of signals that are taken from it."""
 LONGEST = 24 * 3600
 """Longest log [s]; topics that are further apart have different clocks."""
 LONGEST_RECORD = 2**31
@@ -44,6 +42,15 @@ _PARTS = {"position": "positions", "velocity": "velocities", "torque": "effort"}
 Columns = dict[str, dict[str, np.ndarray]]
 Values = dict[str, tuple[list[str], list[float]]]
 """Joints and their numbers, by signal."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How the messages of a topic are read."""
+
+    controller: bool
+    encoding: str
+    schema: Any
 
 
 @dataclass(frozen=True)
@@ -101,12 +108,12 @@ def read(path: Path, topics: tuple[str, ...] = ()) -> Recording:
     kinds, raw, notes = _raw(path)
     parts = _chosen(path, kinds, topics)
     found = {topic: _decoded(path, topic, kinds[topic], raw[topic]) for topic in dict(parts)}
-    stamped = {topic: all(each.stamp for each in messages) for topic, messages in found.items()}
-    if not all(stamped.values()) and any(each.stamp for messages in found.values() for each in messages):
-        notes += ("some messages have no time in their headers: all count when they were recorded",)
     taken = [(message, signals) for topic, signals in parts for message in found[topic]]
-    times = [message.stamp if all(stamped.values()) else message.recorded for message, _ in taken]
-    if max(times, default=0) - min(times, default=0) > LONGEST * 10**9:
+    stamped = all(message.stamp for message, _ in taken)
+    if not stamped and any(message.stamp for message, _ in taken):
+        notes += ("some messages have no time in their headers: all count when they were recorded",)
+    times = [message.stamp if stamped else message.recorded for message, _ in taken]
+    if max(times) - min(times) > LONGEST * 10**9:
         first = {
             topic: (messages[0].stamp or messages[0].recorded) / 1e9 for topic, messages in found.items()
         }
@@ -126,10 +133,17 @@ def read(path: Path, topics: tuple[str, ...] = ()) -> Recording:
     for (name, joint), (at, numbers) in places.items():
         column = columns.setdefault(name, {})[joint] = np.full(len(unique), np.nan)
         column[at] = numbers
-    source = "; ".join(f"{' and '.join(PLAIN[len(signals)])} from {topic}" for topic, signals in parts)
+    source = "; ".join(f"{_plain(signals)} from {topic}" for topic, signals in parts)
     if not columns.get("target"):
         raise ConfigError(f"{quote(str(path), 120)}: there are no joint targets in it ({source})")
     return Recording((unique - unique[0]) / 1e9, columns, source, notes)
+
+
+def _plain(signals: Mapping[str, str]) -> str:
+    """What a topic gives that has these signals of a log."""
+    if "target" not in signals.values():
+        return "measurements"
+    return "targets" if len(signals) == 1 else "targets and measurements"
 
 
 def _chosen(
@@ -175,18 +189,9 @@ def _chosen(
     ]
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """How the messages of a topic are read."""
-
-    controller: bool
-    encoding: str
-    schema: Any
-
-
 def _raw(path: Path) -> tuple[dict[str, _Kind], dict[str, list[tuple[int, bytes]]], tuple[str, ...]]:
-    """Kinds and messages, with the times of their recording [ns], of the topics of joint states; and what is suspicious
-    about the file."""
+    """Kinds and messages, with the times of their recording [ns], of the topics of joint states that have any; and what
+    is suspicious about the file."""
     try:
         reader = importlib.import_module("mcap.stream_reader")
         records = importlib.import_module("mcap.records")
@@ -210,35 +215,32 @@ def _raw(path: Path) -> tuple[dict[str, _Kind], dict[str, list[tuple[int, bytes]
                     if name in STATES or name in CONTROLLERS:
                         channels[record.id] = record.topic
                         kinds[record.topic] = _Kind(name in CONTROLLERS, record.message_encoding, schema)
-                        raw.setdefault(record.topic, [])
                 elif isinstance(record, records.Message) and record.channel_id in channels:
-                    raw[channels[record.channel_id]].append((record.log_time, record.data))
+                    raw.setdefault(channels[record.channel_id], []).append((record.log_time, record.data))
         except OSError:
             raise
         except Exception as error:  # the reader and its decompressors raise whatever they like
             about = str(error) or type(error).__name__
             # A wrong sum says that something before is wrong, unless it is of what a cut has shortened; a loss of power
             # leaves zeros behind it.
-            if not any(raw.values()) or ("crc" in about.lower() and file.read().strip(b"\0")):
+            if not raw or ("crc" in about.lower() and file.read().strip(b"\0")):
                 raise ConfigError(f"{quote(str(path), 120)} is no whole MCAP file: {about}") from error
             notes = (
                 f"the file is cut, or damaged after what is used ({about}): its recorder was not stopped properly",
             )
-    return kinds, {topic: messages for topic, messages in raw.items() if messages}, notes
+    return {topic: kinds[topic] for topic in raw}, raw, notes
 
 
 def _decoded(path: Path, topic: str, kind: _Kind, raw: list[tuple[int, bytes]]) -> list[_Message]:
+    """The messages of a topic, `raw` with the times of their recording [ns]."""
     shown = f"{quote(str(path), 120)}: topic {quote(topic)}"
     number = 0
     try:
         if kind.encoding == "json":
             decode: Callable[[bytes], Any] | None = json.loads
         else:
-            decode = (
-                importlib.import_module("mcap_ros2.decoder")
-                .DecoderFactory()
-                .decoder_for(kind.encoding, kind.schema)
-            )
+            ros2 = importlib.import_module("mcap_ros2.decoder").DecoderFactory()
+            decode = ros2.decoder_for(kind.encoding, kind.schema)
         if decode is None:
             raise ConfigError(
                 f"{shown}: messages in {kind.encoding} with a definition in {kind.schema.encoding} are not read; CDR "
