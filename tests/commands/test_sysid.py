@@ -56,6 +56,7 @@ def test_a_log_becomes_a_robot_a_page_and_ranges(folder, tmp_path, capsys):
     page = (out / "report.html").read_text()
     for text in ("System identification of links", "encoder_bias/elbow", "Fit and held-out check", "nominal"):
         assert text in page
+    assert page.count('"gaps": true') == 2  # errors of two joints: no line crosses what is held out
     assert "http-equiv" in page  # nothing is loaded from elsewhere
     ranges = yaml.safe_load((out / "randomize.yaml").read_text())["task"]["randomize"]
     low, high = ranges["robot/kp_scale/elbow"]

@@ -193,6 +193,12 @@ def test_topics_without_a_name_are_refused(text):
         topics_of(text)
 
 
+def test_topics_the_wrong_way_round_are_refused(tmp_path):
+    path = both_topics(tmp_path / "bag.mcap")
+    with pytest.raises(ConfigError, match="/joint_states"):
+        read(path, topics_of("/joint_states,/joint_targets"))
+
+
 @pytest.mark.parametrize("compression", ["NONE", "LZ4", "ZSTD"])
 def test_a_file_whose_recorder_was_killed_gives_what_it_has_wherever_it_was_cut(tmp_path, compression):
     whole = both_topics(tmp_path / "bag.mcap", compression=compression)

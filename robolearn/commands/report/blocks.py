@@ -108,6 +108,8 @@ class Figure:
     legend: bool = False
     zero: bool = False
     """Whether the vertical axis contains 0."""
+    gaps: bool = False
+    """Whether a missing value interrupts its curve."""
 
 
 @dataclass

@@ -36,7 +36,7 @@
       }
       const one = found.y.filter((value) => value !== null).length === 1;
       const line = {
-        x: found.x, y: found.y, name: trace.name, mode: one ? "markers" : "lines", connectgaps: true,
+        x: found.x, y: found.y, name: trace.name, mode: one ? "markers" : "lines", connectgaps: !figure.gaps,
         line: { color: tone, width: figure.small ? 1.4 : 1.8, dash: dash(trace.colour) },
         hovertemplate: figure.traces.length > 1 ? `%{y:.4~g}<extra>%{fullData.name}</extra>` : "%{y:.4~g}<extra></extra>",
       };

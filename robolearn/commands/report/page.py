@@ -58,6 +58,7 @@ def data_of(page: Page) -> dict[str, Any]:
             "traces": list(figure.traces),
             "stacked": figure.stacked,
             "legend": figure.legend,
+            "gaps": figure.gaps,
             "zero": figure.zero,
             "small": block.small,
         }

@@ -134,7 +134,7 @@ def _joints(result: Result) -> Section:
                     Figure(title, [curve("log", 0, measured[rows]), curve("identified", 1, fitted[rows, k]),
                                    curve("nominal", 2, before[rows, k])], legend=True),
                     Figure(f"{title}: log less identified", [curve("fitted", 3, rest), curve("held out", 4, held)],
-                           legend=True),
+                           legend=True, gaps=True),
                 ])
             )  # fmt: skip
     return Section("joints", "Fit against log", blocks)

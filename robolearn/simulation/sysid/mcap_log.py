@@ -183,6 +183,10 @@ def _chosen(
             f"{shown}: --topics {quote(','.join(topics))}: name the topic of the targets and that of the measurements, "
             f"or topics of controllers (topics: {known})"
         )
+    if topics[0] == MEASURED:
+        raise ConfigError(
+            f"{shown}: --topics names the topic of the targets first; {MEASURED} has measurements"
+        )
     return [
         (topics[0], {"target" if topics[0] in controllers else "position": "target"}),
         (topics[1], measured),
