@@ -73,15 +73,14 @@ def contract_entry(contract: Contract, items: Iterable[Observation] = ()) -> dic
     return plain
 
 
-def conditions(task: Task) -> dict[str, Any]:
+def conditions(task: Task, terrain: Terrain | None) -> dict[str, Any]:
     """What a policy met in training between the robot and its observations, and between its actions and the motors. It
-    is of the world: the controller has no part of it.
+    is of the world: the controller has no part of it. `terrain` is that of the task's scene.
 
     `noise`: half-width of the uniform noise on an item; `sensing`: see `Sensing`; `randomize`: ranges drawn at a reset;
     `packet_loss`: probability that an action does not arrive; `terrain`: see `Terrain.stated`, none on flat ground.
     """
-    terrain = getattr(task, "terrain", None)
-    ground = {"terrain": terrain.stated()} if isinstance(terrain, Terrain) and not terrain.flat else {}
+    ground = {"terrain": terrain.stated()} if terrain is not None and not terrain.flat else {}
     plain: dict[str, Any] = json.loads(
         canonical(
             {

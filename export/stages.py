@@ -52,7 +52,7 @@ from robolearn.runtime.signature import SIGNATURE, sign
 from robolearn.simulation.episodes import NEVER_TRAINED
 from robolearn.simulation.picture import draw
 from robolearn.simulation.sim2sim import Comparison
-from robolearn.training.build import make_env
+from robolearn.training.build import make_env, make_robot, make_scene
 from robolearn.training.runs import load_policy
 from robolearn.training.train import set_threads
 
@@ -289,9 +289,10 @@ class RobotTrial:
     def notes(self, controller: Exportable) -> dict[str, Any]:
         """Further entries of the manifest."""
         assert isinstance(controller, Controller)
+        trained = self.checked.trained
         return {
-            "command_ranges": ranges_of(self.checked.trained),
-            "conditions": bundles.conditions(self.checked.trained.task),
+            "command_ranges": ranges_of(trained),
+            "conditions": bundles.conditions(trained.task, make_scene(trained, make_robot(trained)).terrain),
             "base": base_facts(controller.robot),
             "joints": joint_facts(controller.robot),
             **(

@@ -6,14 +6,14 @@ Frames are drawn by MuJoCo from State, so all backends look the same, and no bac
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from robolearn.core.env import Env
-from robolearn.envs.state import State
+from robolearn.envs.state import State, Tensor
 from robolearn.learners.policy import Act, reset_state
 from robolearn.simulation.renderer import PUSHED, Renderer, row
 from robolearn.simulation.script import Director, GivenCommands
@@ -91,15 +91,16 @@ def film(
         watched = Watched(env, index)
         watched.begin(renderer)
         step, pixels = 0, None
+        told: Mapping[str, Tensor] = {}
         for frame in range(frames):
             due = step_of_frame(frame, fps, env.dt)
             moved = step < due
             while step < due:
                 if director is not None:
-                    director.before_step()
+                    told = director.before_step()
                 result = env.step(policy(env.observations))
                 reset_state(policy, result.done)
-                watched.after_step(renderer)
+                watched.after_step(renderer, told.get("force"))
                 step += 1
             if moved or pixels is None:
                 env.check()  # on a GPU, errors are raised only here
@@ -127,8 +128,8 @@ class Watched:
             renderer.face(math.atan2(across, ahead))
         self._follow()
 
-    def after_step(self, renderer: Renderer) -> None:
-        """Note what a control step did."""
+    def after_step(self, renderer: Renderer, force: Tensor | None = None) -> None:
+        """Note what a control step did, in which a script's `force` (N, 3) [N] acted."""
         env, i = self.env, self.index
         if self.event is not None:
             self.event.left -= env.dt
@@ -142,7 +143,9 @@ class Watched:
             self.begin(renderer)
             return
         if float(env.state.episode.push_time[i]) < 1.5 * env.dt:
-            self._push(row(env.state.transit["jump"], i))
+            if force is None:  # the task's own, if it has any
+                force = env.state.episode.shove.get("force")
+            self._push(row(env.state.transit["jump"], i), None if force is None else row(force, i))
         self._follow()
 
     def _follow(self) -> None:
@@ -150,15 +153,19 @@ class Watched:
             now, share = velocity_of(self.env.backend.state, self.index), 1 - math.exp(-self.env.dt / SMOOTH)
             self.velocity = now if self.velocity is None else self.velocity + share * (now - self.velocity)
 
-    def _push(self, jump: np.ndarray) -> None:
-        size = float(np.linalg.norm(jump[:2]))
-        if size < SLIGHT:
+    def _push(self, jump: np.ndarray, force: np.ndarray | None) -> None:
+        speed = float(np.linalg.norm(jump[:2]))
+        newtons = 0.0 if force is None else float(np.linalg.norm(force))
+        hard = [f"{speed:.2f} m/s"] * (speed >= SLIGHT) + [f"{newtons:.0f} N"] * (newtons > 0)
+        if not hard:
             return
+        if speed < SLIGHT and force is not None:
+            jump = force / newtons  # the arrow is that of 1 m/s, however strong the force
         ahead, across = row(forward_axis(self.env.backend.state.robot.base_quat), self.index)
         # The side it comes from is opposite to where it goes.
         angle = math.atan2(-jump[1], -jump[0]) - math.atan2(across, ahead)
         side = SIDES[round(angle / (math.pi / 4)) % 8]
-        text = f"pushed {size:.2f} m/s from the {side}"
+        text = f"pushed {' and '.join(hard)} from the {side}"
         self.event = Event(text, tuple(round(255 * part) for part in PUSHED[:3]), SHOWN, jump)  # type: ignore[arg-type]
 
     def _end(self, terminated: bool, diverged: bool) -> Event:

@@ -28,6 +28,10 @@ RANDOM = "random"
 
 FASTEST = 100.0
 """Largest speed of a push [m/s], and largest value of a command."""
+STRONGEST = 1e5
+"""Largest force of a push [N]."""
+LASTING = 0.2
+"""How long a force acts where nothing is said [s]."""
 
 
 class GivenCommands(Command):
@@ -95,7 +99,7 @@ def give_commands(env: Env, give: Give, redrawn: bool = True, first: Tensor | No
 
 @dataclass(frozen=True)
 class Push:
-    """A jump of the velocity of a robot's base."""
+    """A jump of the velocity of a robot's base, a force that acts on it for a while, or both."""
 
     at: float
     """Time into the episode [s]."""
@@ -107,6 +111,10 @@ class Push:
     """Vertical part [m/s]."""
     turn: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Jump of the angular velocity about the world's axes [rad/s]."""
+    force: float = 0.0
+    """Horizontal force at the base's centre of mass, in the same direction [N]."""
+    lasting: float = LASTING
+    """How long the force acts [s]."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +136,8 @@ class Script:
 
         Args:
             commands: {forward: 1.0}, or a list of such with `at` [s] each.
-            pushes: a list of {at: 5, speed: 1.0, direction: left}; direction: forward, left, back, right, random or
-                degrees.
+            pushes: a list of {at: 5, speed: 1.0, direction: left} or {at: 5, force: 80, lasting: 0.3}; direction:
+                forward, left, back, right, random or degrees.
             where: place in the file, for messages.
 
         Raises:
@@ -189,7 +197,8 @@ class Director:
         """Installs the script's commands; they are in force from the next reset on.
 
         Raises:
-            ConfigError: the task lacks a command that the script names, or a free base to push.
+            ConfigError: the task lacks a command that the script names, or a free base to push; the backend has no
+                forces.
         """
         self.env, self.script = env, script
         if script.pushes and env.robot.base is None:
@@ -197,6 +206,14 @@ class Director:
         if script.pushes and env.agents > 1:
             raise ConfigError(
                 f"{where}pushes: {type(env.task).__name__} has several agents, which cannot be pushed; leave pushes out"
+            )
+        self._forces = [push for push in script.pushes or () if push.force]
+        self._held = [torch.zeros(env.num_envs, 3, device=env.device) for _ in self._forces]
+        """(N, 3) [N] in world axes, of each push with a force, from its beginning on."""
+        if self._forces and "forces" not in env.backend.capabilities.features:
+            raise ConfigError(
+                f"{where}pushes: backend={env.backend.capabilities.name} has no forces on a robot's base; push by "
+                "speed, or choose another backend"
             )
         if script.pushes is not None:
             env.task = copy.copy(env.task)
@@ -219,7 +236,8 @@ class Director:
         """Push the robots whose time has come.
 
         Returns:
-            `pushed` (N,) bool, and the jumps (N, 3) [m/s] in world axes as `jump`.
+            `pushed` (N,) bool, the jumps (N, 3) [m/s] as `jump`, and, where the script has forces, those that act in
+            this step (N, 3) [N] as `force`; all in world axes.
         """
         env = self.env
         step = torch.round(env.state.episode.time / env.dt).long()
@@ -228,17 +246,35 @@ class Director:
             env.restart_command_time(due)
         pushed = torch.zeros_like(env.state.outcome["done"])
         whole = torch.zeros(env.num_envs, 3, device=env.device)
+        ways: list[Tensor] = []
         for push in self.script.pushes or ():
             due = step == round(push.at / env.dt)
-            jump = self._jump(push)
+            way = self._way(push)
+            jump = push.speed * way
+            jump[:, 2] = push.up
             turn = torch.tensor(push.turn, device=env.device).expand_as(jump) if any(push.turn) else None
             env.push(due, jump, turn)
             pushed |= due
             whole = torch.where(due[:, None], jump, whole)
-        return {"pushed": pushed, "jump": whole}
+            if push.force:
+                ways.append(way)
+        told = {"pushed": pushed, "jump": whole}
+        return {**told, "force": self._act(step, ways)} if self._forces else told
 
-    def _jump(self, push: Push) -> Tensor:
-        """(N, 3) [m/s] in world axes."""
+    def _act(self, step: Tensor, ways: list[Tensor]) -> Tensor:
+        """Let the forces act that last in `step` (N,), and return their sum (N, 3); those that begin have the
+        directions `ways`, (N, 3) each."""
+        total = torch.zeros(self.env.num_envs, 3, device=self.env.device)
+        for i, (push, way) in enumerate(zip(self._forces, ways, strict=True)):
+            since = step - round(push.at / self.env.dt)
+            self._held[i] = torch.where((since == 0)[:, None], push.force * way, self._held[i])
+            acts = (since >= 0) & (since < max(1, round(push.lasting / self.env.dt)))
+            total = total + acts[:, None] * self._held[i]
+        self.env.backend.apply_force(total)
+        return total
+
+    def _way(self, push: Push) -> Tensor:
+        """Direction of a push (N, 3) in world axes, level and of length 1."""
         n, device = self.env.num_envs, self.env.device
         if push.direction is None:
             angle = (2 * torch.rand(n, generator=self._generator) - 1).to(device) * math.pi
@@ -246,8 +282,7 @@ class Director:
             angle = torch.full((n,), math.radians(push.direction), device=device)
         ahead, across = forward_axis(self.env.backend.state.robot.base_quat).unbind(-1)
         angle = angle + torch.atan2(across, ahead)
-        up = torch.full_like(angle, push.up)
-        return torch.stack((push.speed * angle.cos(), push.speed * angle.sin(), up), dim=1)
+        return torch.stack((angle.cos(), angle.sin(), torch.zeros_like(angle)), dim=1)
 
 
 def _entries(value: object, where: str) -> list[Mapping[str, Any]]:
@@ -261,7 +296,7 @@ def _entries(value: object, where: str) -> list[Mapping[str, Any]]:
 
 
 def _push(entry: Mapping[str, Any], where: str) -> Push:
-    valid = ("at", "speed", "direction", "up", "turn")
+    valid = ("at", "speed", "direction", "up", "turn", "force", "lasting")
     for key in entry:
         if key not in valid:
             raise ConfigError(
@@ -281,11 +316,18 @@ def _push(entry: Mapping[str, Any], where: str) -> Push:
         raise ConfigError(f"{where}.turn: expected three numbers [rad/s], not {quote(turn)}")
     x, y, z = (_number(value, f"{where}.turn") for value in turn)
     speed, up = (_number(entry.get(key, 0.0), f"{where}.{key}") for key in ("speed", "up"))
-    if speed < 0:
-        raise ConfigError(f"{where}.speed: {speed:g} is negative; turn the direction instead")
-    if not any((speed, up, x, y, z)):
-        raise ConfigError(f"{where}: speed, up or turn must say how hard, such as speed: 1.0")
-    return Push(_at(_number(entry.get("at", 0.0), f"{where}.at", 1e6), where), speed, angle, up, (x, y, z))
+    force = _number(entry.get("force", 0.0), f"{where}.force", STRONGEST)
+    for name, value in (("speed", speed), ("force", force)):
+        if value < 0:
+            raise ConfigError(f"{where}.{name}: {value:g} is negative; turn the direction instead")
+    if not any((speed, up, x, y, z, force)):
+        raise ConfigError(f"{where}: speed, up, turn or force must say how hard, such as speed: 1.0")
+    lasting = _number(entry.get("lasting", LASTING), f"{where}.lasting")
+    if "lasting" in entry and not (force and lasting > 0):
+        problem = f"{lasting:g} s is no time" if force else "there is no force that could last"
+        raise ConfigError(f"{where}.lasting: {problem}; write such as {{force: 80, lasting: 0.3}}")
+    at = _at(_number(entry.get("at", 0.0), f"{where}.at", 1e6), where)
+    return Push(at, speed, angle, up, (x, y, z), force, lasting)
 
 
 def _at(value: float, where: str) -> float:

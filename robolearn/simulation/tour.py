@@ -33,7 +33,8 @@ def tour(commands: Command | None, seconds: float = 20.0, pushes: Pushes | None 
         commands: the task's commands. Velocities are within their ranges; a stage that they leave no room for is left
             out. For commands that are no velocities, and for none, the script is empty: the task's own hold.
         seconds: length of the tour [s].
-        pushes: the task's pushes, the largest horizontal one of which the tour has; None: no push.
+        pushes: the task's pushes, the largest horizontal one of which the tour has, by speed, force or both; None: no
+            push.
     """
     if isinstance(commands, GivenCommands):
         commands = commands.drawn
@@ -57,8 +58,9 @@ def tour(commands: Command | None, seconds: float = 20.0, pushes: Pushes | None 
         entries.append((at, {**rest, **moves[name]}))
         at += scale * _LENGTHS[name]
     hardest = 0.0 if pushes is None else pushes.speed[1] + max(pushes.box[:2])
+    force, lasting = (0.0, 0.0) if pushes is None else (pushes.force[1], pushes.lasting[1])
     when = entries[-1][0] + scale * _LENGTHS["stop"] * _PUSHED_AFTER
-    shoves = (Push(when, hardest, -90.0),) if hardest else None
+    shoves = (Push(when, hardest, -90.0, force=force, lasting=lasting),) if hardest or force else None
     return Script(tuple(entries), shoves)
 
 

@@ -96,6 +96,23 @@ def test_a_drawn_push_is_said_too(said: list[tuple[str, ...]]) -> None:
     assert said[-1][1].startswith("pushed 0.70 m/s from the ")
 
 
+def test_forces_of_a_script_and_of_a_task_are_said_in_newtons(said: list[tuple[str, ...]]) -> None:
+    calm = ["task.pushes.speed=[0,0]", "task.pushes.box=[0,0,0]", "task.pushes.turn=[0,0,0]"]
+    env = walker(*calm, "task.moving_starts=0")
+    script = Script((), (Push(0.04, 0.0, 90.0, force=60.0), Push(0.08, 0.5, 90.0, force=60.0)))
+    list(film(env, zero_policy(env), 6, fps=50, size=SMALL, director=Director(env, script)))
+    assert [frame[1:] for frame in said[2:]] == [
+        (),
+        ("pushed 60 N from the right",),
+        ("pushed 60 N from the right",),
+        ("pushed 0.50 m/s and 120 N from the right",),  # the first still acts
+    ]
+    said.clear()
+    env = walker(*calm, "task.pushes.force=[70,70]", "task.pushes.seconds=[0.05,0.05]")
+    list(film(env, zero_policy(env), 4, fps=50, size=SMALL))
+    assert said[-1][1].startswith("pushed 70 N from the ")
+
+
 def test_a_fall_and_a_time_out_are_told_apart(said: list[tuple[str, ...]]) -> None:
     calm = ["task.pushes.speed=[0,0]", "task.pushes.box=[0,0,0]"]
     # A base that leans at all, or is lower than at home, has fallen: in the first control step.

@@ -10,8 +10,10 @@ import torch
 
 from robolearn import config
 from robolearn.core.env import Env
+from robolearn.envs.mujoco.backend import MujocoBackend
 from robolearn.errors import ConfigError
 from robolearn.simulation.script import Director, Push, Script, give_commands
+from robolearn.tasks.mdp.terms import forward_axis
 from robolearn.training.build import make_env
 
 CALM = [
@@ -62,6 +64,54 @@ def test_a_push_jumps_the_base_once_by_its_speed_in_its_direction() -> None:
     assert told[2]["jump"][:, 2].tolist() == pytest.approx([0.1, 0.1])
     size = told[2]["jump"][:, :2].norm(dim=1)
     assert size.tolist() == pytest.approx([0.8, 0.8])
+
+
+def test_a_force_acts_for_its_time_in_its_direction_and_others_add_to_it() -> None:
+    left = {"at": 0.04, "force": 80, "lasting": 0.06, "direction": "left"}
+    told = {}
+    moved = {}
+    for pushes in (
+        [left],
+        [left, {"at": 0.08, "force": 60, "lasting": 0.02}],
+        [{"at": 0.04, "speed": 0.0, "up": 1e-9}],
+    ):
+        env = walker(num_envs=2)
+        director = Director(env, Script.of(None, pushes))
+        env.reset()
+        ahead = forward_axis(env.backend.state.robot.base_quat)
+        told[len(told)] = stand(env, 7, director)
+        across = torch.stack((-ahead[:, 1], ahead[:, 0]), dim=1)
+        moved[len(moved)] = env.backend.state.robot.base_lin_vel[:, 1].clone()
+    # A control step is 0.02 s: steps 2, 3 and 4. The robot hardly turns in so short a time.
+    assert [round(float(step["force"][0].norm())) for step in told[0]] == [0, 0, 80, 80, 80, 0, 0]
+    assert ((told[0][2]["force"][:, :2] * across).sum(dim=1) / 80).tolist() == pytest.approx([1, 1], abs=0.01)
+    assert [bool(step["pushed"][0]) for step in told[0]] == [False, False, True, False, False, False, False]
+    # Ahead and to the left at right angles: 60 and 80 N make 100 N.
+    assert [round(float(step["force"][0].norm())) for step in told[1]] == [0, 0, 80, 80, 100, 0, 0]
+    assert "force" not in told[2][2]
+    # 4.8 Ns on a humanoid of 33 kg, on its base first: more than the 0.05 m/s at which it drifts.
+    assert float((moved[0] - moved[2]).min()) > 0.05
+
+
+def test_a_force_ends_with_its_episode() -> None:
+    env = walker(num_envs=2)
+    director = Director(env, Script.of(None, [{"at": 0.02, "force": 50, "lasting": 1}]))
+    env.reset()
+    stand(env, 3, director)
+    env.state.episode.step[0] = env.max_episode_steps  # the first starts anew after the next step
+    seen = stand(env, 3, director)
+    # In its new episode the force begins at 0.02 s again; the other's goes on.
+    assert [[round(float(f)) for f in step["force"].norm(dim=1)] for step in seen] == [
+        [50, 50],
+        [0, 50],
+        [50, 50],
+    ]
+
+
+def test_a_force_is_refused_on_a_backend_without_forces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MujocoBackend, "features", MujocoBackend.features - {"forces"})
+    with pytest.raises(ConfigError, match=r"here: pushes.*mujoco"):
+        Director(walker(num_envs=1), Script.of(None, [{"at": 1, "force": 50}]), where="here: ")
 
 
 @pytest.mark.parametrize(("at", "step"), [(0.0, 0), (0.01, 0), (0.03, 2), (0.05, 2), (0.055, 3)])
@@ -128,6 +178,10 @@ def test_paired_envs_draw_the_same_commands_however_their_episodes_end() -> None
         (None, [{"at": 1, "sped": 1}], "pushes[0]"),
         (None, [{"at": 1}], "pushes[0]"),
         (None, [{"at": 1, "turn": [1, 2]}], "pushes[0].turn"),
+        (None, [{"at": 1, "force": -5}], "pushes[0].force"),
+        (None, [{"at": 1, "force": 1e9}], "pushes[0].force"),
+        (None, [{"at": 1, "force": 5, "lasting": 0}], "pushes[0].lasting"),
+        (None, [{"at": 1, "speed": 1, "lasting": 0.5}], "pushes[0].lasting"),
     ],
 )
 def test_an_invalid_script_is_refused_by_its_place(commands, pushes, offender) -> None:

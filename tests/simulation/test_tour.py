@@ -55,7 +55,13 @@ def test_a_task_with_pushes_gives_one_of_its_hardest_while_the_robot_stands() ->
     (push,) = tour(WIDE, 20.0, Pushes(speed=(0.0, 0.4), box=(0.1, 0.25, 0.2))).pushes
     assert push.at == pytest.approx(17.0)  # 15.5 s and a third of the last 4.5 s
     assert (push.speed, push.direction) == (pytest.approx(0.65), -90)
+    assert push.force == 0
     assert tour(WIDE, 20.0, Pushes()).pushes is None
+
+
+def test_a_task_that_pushes_by_force_gives_its_strongest_for_as_long_as_it_may_last() -> None:
+    (push,) = tour(WIDE, 20.0, Pushes(force=(20.0, 90.0), lasting=(0.1, 0.4))).pushes
+    assert (push.speed, push.force, push.lasting) == (0, 90, 0.4)
 
 
 def test_other_commands_and_none_have_no_tour() -> None:
