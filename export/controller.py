@@ -19,7 +19,7 @@ from robolearn.core.measurable import Reads, reads
 from robolearn.envs.state import State, Tensor
 from robolearn.envs.terrain import Ground
 from robolearn.tasks.mdp.context import Context
-from robolearn.tasks.mdp.sensors import Sensor
+from robolearn.tasks.mdp.sensors import Sensor, measured
 
 COMMAND, OUTPUTS = "command", ("targets", "actions", "observations")
 """Names of the input besides sensors and state, and of the outputs besides the state."""
@@ -149,14 +149,7 @@ class Controller(Exportable):
 
     def _measured(self, given: Mapping[str, Tensor]) -> State:
         """A State that holds the readings. What else is in it was found to matter to nothing, see `reads`."""
-        fields = self._state.tensors()
-        by_id = {id(tensor): tensor for tensor in fields.values()}
-        for name, sensor in self.sensors.items():
-            if sensor.field:
-                by_id[id(fields[sensor.field])] = given[name]
-        entities = {k: e.each(lambda tensor: by_id[id(tensor)]) for k, e in self._state.entities.items()}
-        computed = {name: given[name] for name, sensor in self.sensors.items() if sensor.compute is not None}
-        return State(entities, self._state.params, self._state.diverged, computed)
+        return measured(self._state, self.sensors.values(), given)
 
     def _before(self, kept: Mapping[str, Tensor]) -> Context:
         """The Context with what the state holds of the step before."""

@@ -20,10 +20,11 @@ from robolearn.config import FILE_NAME
 from robolearn.core.contract import contract_of
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
-from robolearn.errors import ConfigError, quote
+from robolearn.errors import ConfigError, listing, quote
 from robolearn.export.bundle import RUNTIME, contract_entry
 from robolearn.export.closed_loop import in_order
-from robolearn.export.record import on_robot, readings, starts
+from robolearn.export.noisy_readings import NoisyReadings
+from robolearn.export.record import on_robot, starts
 from robolearn.external.env import ExternalEnv
 from robolearn.runtime.bundle import Bundle, canonical, difference, unedited
 from robolearn.runtime.contract import GIVEN
@@ -69,7 +70,7 @@ class Drive:
 def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
     """Control one simulated robot or external environment at the control rate in wall-clock time.
 
-    A control step reads the sensors, computes joint targets and steps the simulation. A late step starts at once, and
+    A control step computes joint targets from the readings and steps the simulation. A late step starts at once, and
     the next is due as if it had been on time, so a simulation that is too slow misses deadlines, too.
 
     Raises:
@@ -81,11 +82,11 @@ def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
     read, send = _wiring(runtime, env)
     missed, began_late, falls, total = 0, 0, 0, 0.0
     start_anew(runtime, env)
-    due = 0.0
+    given, due = read(), 0.0
     for i, due in enumerate(ticks(1 / period, count)):
         began = time.perf_counter()
         try:
-            targets = runtime.step(*read())
+            targets = runtime.step(*given)
         except ValueError as error:  # Runtime.step raises it; it must not import ConfigError
             raise ConfigError(f"the bundle cannot control the robot: {error}") from error
         done = time.perf_counter()
@@ -101,6 +102,7 @@ def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
         falls += int(result.terminated)
         if bool(result.done) or not (result.valid is None or bool(result.valid)):
             start_anew(runtime, env)
+        given = read()  # what a simulated sensor costs is no part of a control step
     wall = max(time.perf_counter(), due + period) - (due - (count - 1) * period)
     env.check()  # after the loop: on a GPU it syncs
     return Drive(took, late, missed, began_late, falls, total, wall)
@@ -166,9 +168,12 @@ def _wiring(
         send = [runtime.actuators.index(name) for name in env.actions.names]
         return lambda: ({GIVEN: env.observations["policy"][0].cpu().numpy()}, ()), send
     order = [env.robot.joints.index(name) for name in runtime.joints]
+    noisy = NoisyReadings(env)
 
     def read() -> tuple[dict[str, Any], Any]:
-        sensors = in_order(readings(env, runtime.sensors), order)
+        sensors = in_order(
+            {name: x.cpu().numpy().copy() for name, x in noisy(runtime.sensors).items()}, order
+        )
         return {name: rows[0] for name, rows in sensors.items()}, env.ctx.command[0].cpu().numpy()
 
     send = [runtime.actuators.index(actuator.joint) for actuator in env.robot.actuators]
@@ -220,12 +225,13 @@ def deploy(
     finally:
         made.close()
     external = saved.backend_name == config.EXTERNAL
-    run = replace(saved if external else on_robot(saved), num_envs=1, torch_threads=1)
+    run = replace(saved if external else on_robot(saved, noise=True), num_envs=1, torch_threads=1)
     name = runtime or told(ours, lambda: ours.available(bundle)[0])
     session = told(ours, lambda: ours.open_session(bundle, name))
     set_threads(run)
     env = build_external(run, 1) if external else make_env(run, num_envs=1)
     try:
+        left_out = NoisyReadings(env).left_out if isinstance(env, Env) else []
         result = told(ours, lambda: drive(ours.Runtime(bundle, session), env, seconds))
     finally:
         env.close()
@@ -237,6 +243,8 @@ def deploy(
     )
     if not external and (said := simulated(run.task)):
         print(f"  {'simulated':<19} {said}")
+    if left_out:
+        print(f"  {'not simulated':<19} noise of {listing(left_out)}, which no single reading can have")
     rows: dict[str, Any] = {
         "sensors to targets": statistics(result.took),
         "start delay": statistics(result.late),
@@ -265,7 +273,8 @@ def deploy(
 def simulated(task: Task) -> str:
     """What sensors and messages do in the simulation of a task, on one line; empty where they are perfect."""
     sensing, randomize = task.sensing.items(), task.randomize
-    parts = [f"{name} {what} {value}" for name, each in sensing for what, value in each.stated().items()]
+    parts = [f"{name} noise {width:g}" for name, width in task.noise.items() if width]
+    parts += [f"{name} {what} {value}" for name, each in sensing for what, value in each.stated().items()]
     parts += [f"{name} {tuple(randomize[name])}" for name in SENSOR_ERRORS if name in randomize]
     parts += [f"packet loss {task.packet_loss:g}"] * (task.packet_loss > 0)
     return "; ".join(parts).replace("(", "[").replace(")", "]")

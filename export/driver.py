@@ -17,7 +17,8 @@ from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, quote
 from robolearn.export.closed_loop import in_order
 from robolearn.export.deploy import own_runtime, require_its_robot, told
-from robolearn.export.record import on_robot, readings, starts
+from robolearn.export.noisy_readings import NoisyReadings
+from robolearn.export.record import on_robot, starts
 from robolearn.training.runs import load_config
 
 MANIFEST = "manifest.json"
@@ -30,7 +31,7 @@ def is_bundle(path: str | Path | None) -> bool:
 
 def config_of(folder: Path, overrides: Iterable[str] = ()) -> Config:
     """The configuration to simulate a bundle's robot with: that of its run, changed by overrides, with the task as on
-    the robot; see `robolearn.export.record.on_robot`.
+    the robot, and its noise; see `robolearn.export.record.on_robot`.
 
     Raises:
         ConfigError: an override is invalid, or the bundle is of a third-party environment.
@@ -43,7 +44,7 @@ def config_of(folder: Path, overrides: Iterable[str] = ()) -> Config:
             f"{quote(str(folder), 120)} is a bundle of a third-party environment, which has no sensors to read; run it "
             "with robolearn deploy"
         )
-    return replace(on_robot(saved), torch_threads=1)
+    return replace(on_robot(saved, noise=True), torch_threads=1)
 
 
 class BundleDriver:
@@ -88,6 +89,7 @@ class BundleDriver:
         self._read = [env.robot.joints.index(name) for name in first.joints]
         self._send = [first.actuators.index(actuator.joint) for actuator in env.robot.actuators]
         self._state = [name.removesuffix("_in") for name in first.feeds if name.endswith("_in")]
+        self._readings = NoisyReadings(env)
         self.reset()
 
     def __call__(self) -> tuple[Tensor, Tensor]:
@@ -97,7 +99,8 @@ class BundleDriver:
             ConfigError: a sensor reading or a result is not finite; the robot is named.
         """
         env = self.env
-        sensors = in_order(readings(env, self._runtimes[0].sensors), self._read)
+        given = self._readings(self._runtimes[0].sensors)
+        sensors = in_order({name: reading.cpu().numpy() for name, reading in given.items()}, self._read)
         commands = env.ctx.command.cpu().numpy()
         actions = np.zeros((len(self._runtimes), len(self._send)), np.float32)
         targets = np.zeros_like(actions)

@@ -49,11 +49,15 @@ class Recording:
         )
 
 
-def on_robot(config: Config) -> Config:
+def on_robot(config: Config, noise: bool = False) -> Config:
     """The configuration with the task as on the robot: no noise on observations, no delay of actions or of all
     observations, and the task's `on_robot` values. Pushes, commands, randomized physics, lost packets, and what the
-    sensors themselves do (their errors, delays and drop-outs) stay."""
+    sensors themselves do (their errors, delays and drop-outs) stay; with `noise`, also the noise, for
+    `NoisyReadings`."""
     task: Any = config.task
+    if noise:
+        late = {"action_delay": (0, 0), "observation_delay": (0, 0)}
+        return replace(config, task=replace(task, **late, **type(task).on_robot))
     sensing = {name: replace(each, slow=(0.0, 1.0), bias=(0.0, 0.0)) for name, each in task.sensing.items()}
     changes = {
         "noise": {},

@@ -6,7 +6,7 @@ joints. A task that relies on others names them in `Task.sensors`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -89,6 +89,22 @@ AGENT = Sensor(
     compute=lambda state: torch.ones_like(state.robot.base_pos[:, :1]),
 )
 """Which of a task's agents a robot is; read only where a policy observes it."""
+
+
+def measured(state: State, sensors: Iterable[Sensor], given: Mapping[str, Tensor]) -> State:
+    """A State in which `sensors` read what is `given` by name, (N, ...) each; without its origin on a terrain."""
+    fields = state.tensors()
+    by_id = {id(tensor): tensor for tensor in fields.values()}
+    computed = {}
+    for sensor in sensors:
+        if sensor.name in given and sensor.field:
+            by_id[id(fields[sensor.field])] = given[sensor.name]
+        elif sensor.name in given:
+            computed[sensor.name] = given[sensor.name]
+    entities = {
+        name: entity.each(lambda tensor: by_id[id(tensor)]) for name, entity in state.entities.items()
+    }
+    return State(entities, state.params, state.diverged, computed)
 
 
 RESERVED = ("command", "targets", "actions", "observations", "reset", "manifest", "file")

@@ -25,7 +25,9 @@ def test_randomized_parameters_are_stated_as_their_ranges_and_what_differs_from_
     assert found["randomize"]["friction"] == [0.3, 1.2]
     assert found["randomize"]["payload"] == {"range": [0.0, 2.0], "when": "start"}
     assert found["packet_loss"] == 0.1
-    assert simulated(resolve(settings).task) == "imu_tilt [0.0, 0.05]; packet loss 0.1"
+    said = simulated(resolve(settings).task)
+    assert said.startswith("base_ang_vel noise 0.1; ")
+    assert said.endswith("joint_vel_rel noise 0.5; imu_tilt [0.0, 0.05]; packet loss 0.1")
 
 
 def test_the_ground_is_stated_by_kind_and_a_flat_one_is_not():

@@ -17,10 +17,14 @@ from robolearn.runtime.robot import Runtime
 from robolearn.training.build import make_env
 from robolearn.training.runs import load_policy, open_run
 
+QUIET = [
+    f"task.noise.{name}=0" for name in ("base_ang_vel", "projected_gravity", "joint_pos_rel", "joint_vel_rel")
+]
+
 
 @pytest.fixture
 def env(exported):
-    made = make_env(config_of(exported), num_envs=3)
+    made = make_env(config_of(exported, QUIET), num_envs=3)
     yield made
     made.close()
 

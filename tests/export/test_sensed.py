@@ -137,8 +137,9 @@ def test_deploy_prints_what_it_simulates_and_takes_other_values(
     assert main(["deploy", str(bundle.folder), *words]) in (0, 1)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  simulated")]
     assert "joint_pos_rel delay [1, 3]" in line
+    assert "joint_pos_rel slow [0.02, 0.5]" in line
+    assert line.startswith("  simulated           joint_pos_rel noise 0.01; ")
     assert line.endswith("encoder_bias [-0.02, 0.02]; packet loss 0.5")
-    assert "slow" not in line
 
 
 @pytest.fixture
