@@ -18,6 +18,7 @@ from robolearn.envs.state import State
 from robolearn.errors import MissingError, one_line
 from robolearn.simulation.coarse import coarsen
 from robolearn.simulation.ground import ground_of
+from robolearn.simulation.window import Window
 
 PLATFORMS = ("egl", "osmesa")
 """OpenGL platforms without a display, in the order tried: EGL (a GPU, or Mesa in software), then OSMesa."""
@@ -68,6 +69,9 @@ class Renderer:
         self.data = mujoco.MjData(model)
         self._placing = Placing(scene, model)
         self._ground = ground_of(scene)
+        self._window = (
+            None if scene.terrain is None or scene.terrain.flat else Window(model, scene.terrain.heights)
+        )
         free = scene.robot.base is not None
         self._follows = free and scene.ring is None
         self._scale = min(1.0, scene.robot.home_height / TALL_BASE) if free else 1.0
@@ -173,12 +177,15 @@ class Renderer:
         import mujoco
 
         self.data.qpos[:] = self._placing.qpos(state, slice(index, index + 1))[0]
+        origin = np.zeros(3) if state.origin is None else row(state.origin, index)
+        place = row(state.robot.base_pos, index) + origin
+        if self._window is not None and self._window.follow(place[:2]):
+            self.context.make_current()
+            mujoco.mjr_uploadHField(self.model, self._drawn, 0)
         # The parts of mj_forward that drawing needs, without dynamics.
         mujoco.mj_kinematics(self.model, self.data)
         mujoco.mj_comPos(self.model, self.data)
         mujoco.mj_camlight(self.model, self.data)
-        origin = np.zeros(3) if state.origin is None else row(state.origin, index)
-        place = row(state.robot.base_pos, index) + origin
         if self._follows and self.camera.type == mujoco.mjtCamera.mjCAMERA_FREE.value:
             self.camera.lookat[:] = place
         every = mujoco.mjtCatBit.mjCAT_ALL.value
