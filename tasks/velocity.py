@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -46,6 +46,8 @@ SPREAD = {
 WALKING, RUNNING = 0.1, 1.5
 """Speeds from which these spreads count in full [m/s]; in between they are interpolated."""
 
+PUSHES = Pushes(speed=(0.0, 0.4), seconds=(1.0, 3.0), box=(0.25, 0.25, 0.2), turn=(0.26, 0.26, 0.39))
+"""Half of what mjlab trains with."""
 TIMES = (
     Observation("foot_air_time", lambda s, c: c.task_state["air_time"], "feet"),
     Observation("foot_stance_time", lambda s, c: c.task_state["stance_time"], "feet"),
@@ -115,12 +117,11 @@ def _spread(ctx: Context, gait: str) -> Tensor:
     return tables["spread", gait]
 
 
-def foot_clearance(state: State, ctx: Context, height: Share) -> Tensor:
-    """How far moving feet are below or above their height, weighted by their speed, summed (N,) [m^2/s]; `height` is a
-    share of the base's height in the home pose."""
-    robot = state.robot
-    speed = robot.foot_lin_vel[:, :, :2].norm(dim=-1)
-    off = (ctx.above_ground(robot.foot_pos) - height * ctx.robot.spec.home_height).abs()
+def foot_clearance(state: State, ctx: Context, above: Tensor, height: Share) -> Tensor:
+    """How far moving feet, which are `above` (N, F) [m] the ground, are below or above their height, weighted by their
+    speed, summed (N,) [m^2/s]; `height` is a share of the base's height in the home pose."""
+    speed = state.robot.foot_lin_vel[:, :, :2].norm(dim=-1)
+    off = (above - height * ctx.robot.spec.home_height).abs()
     return (off * speed).sum(dim=1) * moving(state, ctx)
 
 
@@ -247,11 +248,7 @@ class Velocity(Task):
         default_factory=lambda: VelocityCommands(standing=0.2, heading=0.2)
     )
     """What is asked of the robot, redrawn during an episode."""
-    pushes: Pushes | None = field(
-        default_factory=lambda: Pushes(
-            speed=(0.0, 0.4), seconds=(1.0, 3.0), box=(0.25, 0.25, 0.2), turn=(0.26, 0.26, 0.39)
-        )
-    )
+    pushes: Pushes | None = field(default_factory=lambda: replace(PUSHES))
     """Shoves: the whole robot is set in motion. In a training they grow to twice of this, mjlab's pushes and up to
     0.8 m/s further, and to a quarter more, 1.0 m/s; a robot trained under still harder ones walks slower. One that is
     pushed often learns to catch itself sooner."""
@@ -291,7 +288,7 @@ class Velocity(Task):
             "halting": reward(halting, -3.0, most=0.4),
             "air_time": reward(air_time, 160.0, least=0.1, most=0.35),
             "fall": reward(Velocity.fall, -100.0),
-            "foot_clearance": reward(foot_clearance, -2.0, height=0.12),
+            "foot_clearance": reward(Velocity.foot_clearance, -2.0, height=0.12),
             "swing_height": reward(swing_height, -2.0, height=0.12),
             "foot_slip": reward(foot_slip, -0.6),
             "slip_speed": reward(Velocity.slip_speed, -1.0),
@@ -411,6 +408,14 @@ class Velocity(Task):
         asked = [share * sturdy for share in (self.stance_width, self.step_width)]
         # No further than the legs can be spread.
         return narrow(state, ctx, *(min(width, feet_apart(widened(robot, width))) for width in asked))
+
+    def feet_above(self, state: State, ctx: Context) -> Tensor:
+        """Height of the feet above the ground that they have to clear (N, F) [m]."""
+        return ctx.above_ground(state.robot.foot_pos)
+
+    def foot_clearance(self, state: State, ctx: Context, height: Share) -> Tensor:
+        """How far moving feet are from their height above what they have to clear, see `foot_clearance` (N,)."""
+        return foot_clearance(state, ctx, self.feet_above(state, ctx), height)
 
     def crouching(self, state: State, ctx: Context, height: Share) -> Tensor:
         """By what share the base is below `height` times its height in the pose to stand or to walk in (N,)."""

@@ -18,7 +18,7 @@ from robolearn.envs.state import State, Tensor
 from robolearn.envs.terrain import Ground, Terrain
 from robolearn.tasks.mdp import height_scan as scans
 from robolearn.tasks.mdp import terms
-from robolearn.tasks.mdp.commands import VelocityCommands
+from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.height_scan import HeightScan
 from robolearn.tasks.mdp.observations import Observation
@@ -27,7 +27,7 @@ from robolearn.tasks.mdp.sensing import Sensing, with_histories
 from robolearn.tasks.mdp.sensors import Sensor
 from robolearn.tasks.mdp.stated import Level, level
 from robolearn.tasks.mdp.task import Ratio
-from robolearn.tasks.velocity import Velocity
+from robolearn.tasks.velocity import PUSHES, Velocity
 
 ASKED = "asked"
 """Task state: where the robot would be, had it followed its commands (N, 2) [m]."""
@@ -47,12 +47,16 @@ class VelocityRough(Velocity):
     """The places of the height scan, the critic's and the policy's."""
     scan_noise: float = field(default=0.02, metadata={"min": 0.0, "max": 10.0})
     """Half-width of the noise on the policy's height scan where `noise.height_scan` is not stated [m]."""
+    look_ahead: float = field(default=0.35, metadata={"min": 0.0, "max": 2.0})
+    """How far ahead of a moving foot the ground counts for its clearance, as a share of the base's height."""
     commands: VelocityCommands | None = field(
         default_factory=lambda: VelocityCommands(
             forward=(0.0, 0.8), sideways=(-0.2, 0.2), standing=0.1, heading=0.8, seconds=(6.0, 12.0)
         )
     )
     """What is asked of the robot, redrawn during an episode: mostly to go somewhere."""
+    pushes: Pushes | None = field(default_factory=lambda: replace(PUSHES, seconds=(3.0, 6.0)))
+    """Shoves, half as often as on flat ground: a robot that has to catch itself all the time learns no stairs."""
     curricula: dict[str, Level] = field(
         default_factory=lambda: {
             "commands": level(Velocity.keeping_up, 1.0, rise=0.0, drop=0.0),
@@ -62,6 +66,11 @@ class VelocityRough(Velocity):
     """Function, first level and parameters of each curriculum; that of the terrain is `terrain_change`."""
 
     on_robot: ClassVar[dict[str, Any]] = {"scan_noise": 0.0}
+    defaults: ClassVar[dict[str, Any]] = {
+        **Velocity.defaults,
+        "max_iterations": 5300,
+        "learner.mean_bound": 10.0,
+    }
     scan_sensing: ClassVar[Sensing] = Sensing(delay=(0, 3), dropout=0.02)
     """What else happens to it on its way where `sensing` states nothing."""
     map_errors: ClassVar[dict[str, tuple[float, float]]] = {
@@ -118,6 +127,16 @@ class VelocityRough(Velocity):
         if state.origin is None:
             return torch.zeros_like(xy[..., 0])
         return Ground.of(self.terrain.heights, xy.device).height(xy, state.origin)
+
+    def feet_above(self, state: State, ctx: Context) -> Tensor:
+        """Height of the feet above the highest ground between them and `look_ahead` further, in the direction in which
+        they move (N, F) [m]: a foot has to be above a step before it is over it."""
+        robot = state.robot
+        velocity = robot.foot_lin_vel[:, :, :2]
+        far = self.look_ahead * ctx.robot.spec.home_height
+        step = far * velocity / velocity.norm(dim=-1, keepdim=True).clamp(min=1e-6)
+        places = torch.stack([robot.foot_pos[:, :, :2] + share * step for share in (0.0, 0.5, 1.0)], dim=2)
+        return robot.foot_pos[:, :, 2] - ctx.ground(places).amax(dim=2)
 
     def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
         """That of `velocity`, and where the robot was asked to go."""

@@ -143,6 +143,27 @@ def test_terms_measure_heights_from_the_ground():
     assert ends.tolist() == (0.6 - far < 0.5 * env.robot.home_height).tolist()
 
 
+def test_a_foot_is_measured_above_the_step_that_it_moves_towards():
+    env = rough("task.terrain.step_height=[0.1,0.1]", "task.terrain.kinds.rough=0", "task.look_ahead=0.4")
+    state = env.backend.state.clone()
+    # The platform ends 1 m from the middle; 0.1 m later the first step is up. 0.4 of 0.65 m are 0.26 m.
+    feet = [
+        (0.9, 0.05, 1.0),
+        (0.9, 0.05, -1.0),
+        (0.9, 0.05, 0.0),
+        (0.7, 0.05, 2.0),
+        (1.15, 0.12, -1.0),
+        (1.15, 0.12, 0.5),
+    ]
+    for i, (x, z, speed) in enumerate(feet):
+        state.robot.foot_pos[i] = torch.tensor([x, 0.0, z])
+        state.robot.foot_lin_vel[i] = torch.tensor([speed, 0.0, 3.0])
+    above = env.task.feet_above(state, env.ctx)
+    # The last looks at 1.41 m, where the second step is up.
+    wanted = torch.tensor([-0.05, 0.05, 0.05, 0.05, 0.02, -0.08])
+    assert torch.allclose(above, wanted[:, None].expand(-1, 2), atol=1e-5)
+
+
 def test_snapshot_and_restore_repeat_every_bit_with_the_origins():
     env = rough("task.scan=true")
     act = torch.zeros(6, env.num_actions)

@@ -43,7 +43,7 @@ def test_the_ground_is_stated_by_kind_and_a_flat_one_is_not():
     assert "terrain" not in stated("task=humanoid_rough", "task.terrain.kinds={flat: 1}")
     # Of two columns there are two kinds, whatever the shares of the others.
     two = stated("task=humanoid_rough", "task.terrain.columns=2")["terrain"]
-    assert {kind: entry["share"] for kind, entry in two.items()} == {"slope_up": 0.5, "stairs_down": 0.5}
+    assert {kind: entry["share"] for kind, entry in two.items()} == {"slope_up": 0.5, "stairs_up": 0.5}
 
 
 def test_the_ground_of_a_task_that_names_it_otherwise_is_stated(tmp_path: Path):
