@@ -2,6 +2,10 @@
 
     python scripts/ablate.py --output FOLDER             all variants; prints a Markdown table at the end
     python scripts/ablate.py --output FOLDER --only "no mirror symmetry" --seeds 1 2 3
+    python scripts/ablate.py --output FOLDER --randomization --seeds 1 2 3
+                                                         without each group of randomization, in simulators it has
+                                                         not met; for another robot add
+                                                         --with task=velocity --with robot=unitree_g1
 
 A run already in FOLDER is not trained again. Run nothing else at the same time: the table has wall time.
 """
@@ -15,7 +19,7 @@ import sys
 from pathlib import Path
 
 import torch
-from walking import PUSHES, first_walk, measure, number, trace
+from walking import NOMINAL, PERTURBED, PUSHES, first_walk, measure, number, trace
 
 from robolearn import config
 from robolearn.config import yaml_file
@@ -71,11 +75,22 @@ VARIANTS = {
     "fp32, not bf16": ["learner.precision=fp32"],
 }
 """Overrides of each variant."""
+QUIET = ("base_ang_vel", "projected_gravity", "joint_pos_rel", "joint_vel_rel")
+GROUPS = {
+    "nothing": [],
+    "friction": ["task.randomize.friction=[0.8,0.8]"],
+    "masses and gains": ["task.randomize={mass_scale: [1, 1], gain_scale: [1, 1]}"],
+    "delay of actions": ["task.action_delay=[0,0]"],
+    "pushes": VARIANTS["no pushes, no randomization"][:1],
+    "noise": [f"task.noise.{name}=0" for name in QUIET],
+    "all of it": [*VARIANTS["no pushes, no randomization"], *(f"task.noise.{name}=0" for name in QUIET)],
+}
+"""Overrides without each group of randomization."""
 
 
 def settings(words: list[str]) -> dict:
     """The content of config.yaml of a run with these overrides."""
-    return {**config.to_dict(config.resolve([f"task={TASK}", *words])), "resume": None, "output": None}
+    return {**config.to_dict(config.resolve(words)), "resume": None, "output": None}
 
 
 def trained(name: str, words: list[str], folder: Path) -> Path:
@@ -90,7 +105,7 @@ def trained(name: str, words: list[str], folder: Path) -> Path:
         train = [sys.executable, "-c", "from robolearn.cli import main; raise SystemExit(main())", "train"]
         print(f"training: {name}", flush=True)
         with open(folder / f"{run.name}.log", "w") as log:
-            command = [*train, f"task={TASK}", *words, f"output={run}"]
+            command = [*train, *words, f"output={run}"]
             status = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
         if status:
             sys.exit(f"{name}: training failed, see {log.name}")
@@ -102,6 +117,27 @@ def cell(row: dict | None) -> str:
     return f"{row['seconds'] / 60:.1f} min, {row['steps'] / 1e6:.1f} M" if row else "not"
 
 
+def withstood(runs: dict[tuple[str, int], Path], extra: list[str], episodes: int) -> list[dict]:
+    """Print a Markdown table of what the policies survive in simulators they have not met, a column a variant with the
+    seeds below each other; the rows of the JSON file."""
+    table: list[dict] = []
+    for (name, seed), run in runs.items():
+        for simulator, changes in PERTURBED.items():
+            found = measure(str(run), "commands", extra, episodes, [*NOMINAL, *changes])
+            table.append({"variant": name, "seed": seed, "simulator": simulator, **found})
+    names = list(dict.fromkeys(name for name, _ in runs))
+    print(f"| Survive 20 s, and velocity error [m/s], trained without | {' | '.join(names)} |")
+    print("|---|" + "---|" * len(names))
+    for simulator in PERTURBED:
+        cells = []
+        for name in names:
+            rows = [row for row in table if row["variant"] == name and row["simulator"] == simulator]
+            survive = ", ".join(f"{100 * row['survival_rate']:.0f}" for row in rows)
+            cells.append(f"{survive} %; {', '.join(number(row['linear_velocity_error'], 2) for row in rows)}")
+        print(f"| {simulator} | {' | '.join(cells)} |")
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True)
@@ -110,7 +146,16 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=int, default=18, help="checkpoints per run")
     parser.add_argument("--episodes", type=int, default=128, help="episodes of 20 s per checkpoint")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--only", action="append", default=[], choices=VARIANTS, metavar="NAME")
+    parser.add_argument("--only", action="append", default=[], choices=[*VARIANTS, *GROUPS], metavar="NAME")
+    parser.add_argument("--randomization", action="store_true", help="without each group of randomization")
+    parser.add_argument(
+        "--with",
+        action="append",
+        default=[],
+        dest="words",
+        metavar="KEY=VALUE",
+        help="setting of all trainings",
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="setting of the evaluation"
     )
@@ -119,15 +164,25 @@ def main() -> None:
     torch.manual_seed(0)
     arguments.output.mkdir(parents=True, exist_ok=True)
     runs: dict[tuple[str, int], Path] = {}
-    batch = config.resolve([f"task={TASK}"]).learner.steps_of(arguments.num_envs)
-    for name, words in VARIANTS.items():
+    words = (
+        arguments.words
+        if any(w.startswith("task=") for w in arguments.words)
+        else [f"task={TASK}", *arguments.words]
+    )
+    batch = config.resolve(words).learner.steps_of(arguments.num_envs)
+    for name, changes in (GROUPS if arguments.randomization else VARIANTS).items():
         if arguments.only and name not in arguments.only:
             continue
         iterations = round(arguments.steps * 1e6 / arguments.num_envs / batch)
         for seed in arguments.seeds:
             size = [f"num_envs={arguments.num_envs}", f"seed={seed}", f"max_iterations={iterations}"]
             size.append(f"checkpoint_interval={max(1, iterations // arguments.checkpoints)}")
-            runs[name, seed] = trained(f"{name} {seed}", [*size, *words], arguments.output)
+            runs[name, seed] = trained(f"{name} {seed}", [*words, *size, *changes], arguments.output)
+    if arguments.randomization:
+        table = withstood(runs, arguments.set, arguments.episodes)
+        if arguments.json:
+            arguments.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+        return
     found = {
         key: trace(str(run), arguments.set, arguments.episodes, briefly=True) for key, run in runs.items()
     }

@@ -64,11 +64,15 @@ def test_a_hopper_is_judged_by_how_near_it_is_to_the_wanted_velocity(tmp_path, m
 def test_every_variant_of_the_ablation_is_a_training_of_other_settings():
     sys.path.insert(0, str(SCRIPTS))
     try:
-        from ablate import VARIANTS, settings
+        from ablate import GROUPS, TASK, VARIANTS, settings
     finally:
         sys.path.pop(0)
-    found = {name: settings(words) for name, words in VARIANTS.items()}
-    assert [name for name in found if found[name] == found["the default"]] == ["the default"]
+    for table, default in ((VARIANTS, "the default"), (GROUPS, "nothing")):
+        found = {name: settings([f"task={TASK}", *words]) for name, words in table.items()}
+        assert [name for name in found if found[name] == found[default]] == [default]
+        assert len({str(found[name]) for name in found}) == len(table)
+    for words in GROUPS.values():
+        settings(["task=velocity", "robot=unitree_g1", *words])
 
 
 @pytest.mark.slow
