@@ -48,7 +48,8 @@ class VelocityRough(Velocity):
     scan_noise: float = field(default=0.02, metadata={"min": 0.0, "max": 10.0})
     """Half-width of the noise on the policy's height scan where `noise.height_scan` is not stated [m]."""
     look_ahead: float = field(default=0.35, metadata={"min": 0.0, "max": 2.0})
-    """How far ahead of a moving foot the ground counts for its clearance, as a share of the base's height."""
+    """How far ahead of a moving foot, and behind it, the ground counts for its clearance, as a share of the base's
+    height."""
     commands: VelocityCommands | None = field(
         default_factory=lambda: VelocityCommands(
             forward=(0.0, 0.8), sideways=(-0.2, 0.2), standing=0.1, heading=0.8, seconds=(6.0, 12.0)
@@ -129,14 +130,19 @@ class VelocityRough(Velocity):
         return Ground.of(self.terrain.heights, xy.device).height(xy, state.origin)
 
     def feet_above(self, state: State, ctx: Context) -> Tensor:
-        """Height of the feet above the highest ground between them and `look_ahead` further, in the direction in which
-        they move (N, F) [m]: a foot has to be above a step before it is over it."""
+        """Height of the feet above what they have to clear (N, F) [m]: the lowest line that no ground pierces within
+        `look_ahead` of them, ahead and behind in the direction in which they move, and that is as steep as that ground
+        is on average. Over stairs it goes through the edges of the steps; a slope is that line itself."""
         robot = state.robot
         velocity = robot.foot_lin_vel[:, :, :2]
         far = self.look_ahead * ctx.robot.spec.home_height
-        step = far * velocity / velocity.norm(dim=-1, keepdim=True).clamp(min=1e-6)
-        places = torch.stack([robot.foot_pos[:, :, :2] + share * step for share in (0.0, 0.5, 1.0)], dim=2)
-        return robot.foot_pos[:, :, 2] - ctx.ground(places).amax(dim=2)
+        way = velocity / velocity.norm(dim=-1, keepdim=True).clamp(min=1e-6)
+        at = [share * far for share in (-1.0, -0.5, 0.0, 0.5, 1.0)]
+        ground = ctx.ground(torch.stack([robot.foot_pos[:, :, :2] + s * way for s in at], dim=2))
+        places = torch.tensor(at, device=ground.device)
+        # Of the line of least squares: the places are symmetric about the foot.
+        slope = (ground * places).sum(dim=2, keepdim=True) / places.square().sum().clamp(min=1e-6)
+        return robot.foot_pos[:, :, 2] - (ground - slope * places).amax(dim=2)
 
     def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
         """That of `velocity`, and where the robot was asked to go."""

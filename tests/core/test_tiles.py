@@ -143,25 +143,34 @@ def test_terms_measure_heights_from_the_ground():
     assert ends.tolist() == (0.6 - far < 0.5 * env.robot.home_height).tolist()
 
 
-def test_a_foot_is_measured_above_the_step_that_it_moves_towards():
-    env = rough("task.terrain.step_height=[0.1,0.1]", "task.terrain.kinds.rough=0", "task.look_ahead=0.4")
+def test_a_foot_is_measured_above_the_edges_of_steps_around_it_and_above_a_slope_itself():
+    env = rough(
+        "task.terrain.step_height=[0.1,0.1]", "task.terrain.kinds.rough=0", f"task.look_ahead={0.2 / 0.6473}"
+    )
     state = env.backend.state.clone()
-    # The platform ends 1 m from the middle; 0.1 m later the first step is up. 0.4 of 0.65 m are 0.26 m.
-    feet = [
-        (0.9, 0.05, 1.0),
-        (0.9, 0.05, -1.0),
-        (0.9, 0.05, 0.0),
-        (0.7, 0.05, 2.0),
-        (1.15, 0.12, -1.0),
-        (1.15, 0.12, 0.5),
+    # The platform ends 1 m from the middle; 0.1 m later the first step is up, 0.3 m later the second one.
+    state.robot.foot_pos[:] = torch.tensor([0.9, 0.0, 0.05])
+    state.robot.foot_lin_vel[:] = torch.tensor([0.0, 2.0, 3.0])
+    state.robot.foot_lin_vel[:3] = torch.tensor([[1.0, 0.0, 3.0], [-1.0, 0.0, 0.0], [0.0, 0.0, -1.0]])[
+        :, None
     ]
-    for i, (x, z, speed) in enumerate(feet):
-        state.robot.foot_pos[i] = torch.tensor([x, 0.0, z])
-        state.robot.foot_lin_vel[i] = torch.tensor([speed, 0.0, 3.0])
+    state.robot.foot_pos[4] = torch.tensor([0.5, 0.0, 0.05])
+    state.robot.foot_lin_vel[4] = torch.tensor([1.0, 0.0, 0.0])
+    state.robot.foot_pos[5] = torch.tensor([1.2, 0.0, 0.2])
+    state.robot.foot_lin_vel[5] = torch.tensor([0.5, 0.0, 0.0])
     above = env.task.feet_above(state, env.ctx)
-    # The last looks at 1.41 m, where the second step is up.
-    wanted = torch.tensor([-0.05, 0.05, 0.05, 0.05, 0.02, -0.08])
-    assert torch.allclose(above, wanted[:, None].expand(-1, 2), atol=1e-5)
+    # Heights 0.2 m behind to 0.2 m ahead: 0, 0, 0, 0, 0.1 ahead of the first step, 0.2 * 0.1 / 0.1 steep. The line
+    # through the top of the step is 0.1 - 0.2 * 0.2 = 0.06 m high below the foot. 1.2 m out: 0, 0.1, 0.1, 0.1, 0.2,
+    # 0.4 steep; through the edge behind it is 0.1 + 0.1 * 0.4 high.
+    wanted = torch.tensor([-0.01, -0.01, 0.05, 0.05, 0.05, 0.06])
+    assert torch.allclose(above, wanted[:, None].expand(-1, 2), atol=1e-4)
+    slope = rough("task.terrain.slope=[20,20]", "task.terrain.kinds={stairs_up: 0, rough: 0, slope_up: 1}")
+    state = slope.backend.state.clone()
+    state.robot.foot_pos[:] = torch.tensor([2.0, 0.3, 0.5])
+    state.robot.foot_lin_vel[:] = torch.tensor([1.0, 0.5, 0.0])
+    local = slope.ctx.above_ground(state.robot.foot_pos)
+    assert torch.allclose(slope.task.feet_above(state, slope.ctx), local, atol=1e-3)
+    assert float(local[0, 0]) == pytest.approx(0.5 - math.tan(math.radians(20)), abs=0.02)
 
 
 def test_snapshot_and_restore_repeat_every_bit_with_the_origins():
