@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -241,10 +241,12 @@ def deploy(
         f"{run.task_name}{where} in real time: {len(result.took)} control steps at {bundle.rate:g} Hz "
         f"with {name}, seed {run.seed}"
     )
-    if not external and (said := simulated(run.task)):
+    if not external and (said := simulated(run.task, left_out)):
         print(f"  {'simulated':<19} {said}")
     if left_out:
-        print(f"  {'not simulated':<19} noise of {listing(left_out)}, which no single reading can have")
+        print(
+            f"  {'not simulated':<19} noise of {listing(left_out)}: not of one reading alone, see docs/observations.md"
+        )
     rows: dict[str, Any] = {
         "sensors to targets": statistics(result.took),
         "start delay": statistics(result.late),
@@ -270,11 +272,19 @@ def deploy(
     return FELL if result.falls and not external else OK
 
 
-def simulated(task: Task) -> str:
-    """What sensors and messages do in the simulation of a task, on one line; empty where they are perfect."""
+def simulated(task: Task, left_out: Collection[str] = ()) -> str:
+    """What sensors and messages do in the simulation of a task, on one line, but for the noise of the items `left_out`;
+    empty where they are perfect."""
     sensing, randomize = task.sensing.items(), task.randomize
-    parts = [f"{name} noise {width:g}" for name, width in task.noise.items() if width]
-    parts += [f"{name} {what} {value}" for name, each in sensing for what, value in each.stated().items()]
+    parts = [
+        f"{name} noise {width:g}" for name, width in task.noise.items() if width and name not in left_out
+    ]
+    parts += [
+        f"{name} {what} {value}"
+        for name, each in sensing
+        for what, value in each.stated().items()
+        if what not in ("slow", "bias") or name not in left_out
+    ]
     parts += [f"{name} {tuple(randomize[name])}" for name in SENSOR_ERRORS if name in randomize]
     parts += [f"packet loss {task.packet_loss:g}"] * (task.packet_loss > 0)
     return "; ".join(parts).replace("(", "[").replace(")", "]")

@@ -15,13 +15,15 @@ from robolearn.core.env import Env
 from robolearn.core.measurable import sources
 from robolearn.envs.state import Tensor, quat_multiply
 from robolearn.tasks.mdp.observations import Observation
-from robolearn.tasks.mdp.sensing import noisy
-from robolearn.tasks.mdp.sensors import Sensor, measured
+from robolearn.tasks.mdp.sensing import PERFECT, noisy
+from robolearn.tasks.mdp.sensors import QUAT, measured
 
 Change = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(reading (N, ...), observation of it (N, D), observation as it should be (N, D)) -> the reading that gives that."""
-CLOSE = 1e-4
-"""How near an observation must come to what it should be, as a share of its noise, for a change to count as right."""
+CLOSE = 1e-3
+"""How near an observation must come to what it should be for a change to count as right, as a share of its noise."""
+PROBES = 8
+"""With how many readings that is tried."""
 
 
 def added(reading: Tensor, seen: Tensor, wanted: Tensor) -> Tensor:
@@ -45,18 +47,24 @@ def turned(quat: Tensor, seen: Tensor, wanted: Tensor) -> Tensor:
 class NoisyReadings:
     """Readings of an Env's robots from which the observations have the noise that the Env drew: white, slow and bias.
 
-    An item has its noise where it is computed from one sensor alone, and is its reading less a constant, as
+    An item has its noise where it is computed from one sensor and nothing else, and is its reading less a constant, as
     `joint_pos_rel` is, or a direction in axes of the base, as `projected_gravity` is. Of several items of a sensor the
     first has it.
     """
 
     def __init__(self, env: Env) -> None:
-        """`env` has no delay of the whole group of observations."""
+        """
+        Raises:
+            ValueError: the whole group of observations has a delay, so that they are not of the readings of this step.
+        """
+        if max(env.task.observation_delay):
+            raise ValueError("with a delay of all observations, readings cannot have their noise")
         self.env = env
         self.sensors = {sensor.name: sensor for sensor in env.task.all_sensors()}
-        self._changed: list[tuple[Observation, str, slice, Change]] = []
+        self._changed: dict[str, tuple[Observation, slice, Change]] = {}
+        """By sensor: the item whose noise its reading has, its newest sample's columns, and how it gets it."""
         self.left_out: list[str] = []
-        """Items whose noise no reading can have."""
+        """Items whose noise no reading has."""
         if not noisy(env.task):
             return
         of = sources(env.task, env.backend.state, env.ctx, env.num_actions).items
@@ -65,53 +73,57 @@ class NoisyReadings:
             for item, (_, whole) in zip(env.task.items("policy"), env.columns["policy"], strict=True)
         ]
         sensing = resolved(env.task.sensing, items, of, list(self.sensors))
-        uneven = {name for name, each in sensing.items() if {"slow", "bias"} & set(each.stated())}
-        white = {name for name, half_width in env.task.noise.items() if half_width}
-        column, taken = 0, set[str]()
+        column = 0
         for item, whole in items:
             width = whole // item.history
             # The newest sample is the last of a history.
             part = slice(column + whole - width, column + whole)
             column += whole
-            if item.name not in uneven | white:
+            each = sensing.get(item.name, PERFECT)
+            size = env.task.noise.get(item.name, 0.0) + each.slow[0] + max(map(abs, each.bias))
+            if not size:
                 continue
-            found = self._change(item, of[item.name] - taken)
-            if found is None:
+            (name, *others) = of[item.name] or {""}
+            change = None if others or name in self._changed else self._change(item, name, size)
+            if change is None:
                 self.left_out.append(item.name)
             else:
-                taken.add(found[0])
-                self._changed.append((item, found[0], part, found[1]))
+                self._changed[name] = item, part, change
 
-    def _change(self, item: Observation, of: Iterable[str]) -> tuple[str, Change] | None:
-        """The one sensor that an item is computed from, and how its reading is changed; None where that is neither of
-        the two ways."""
-        names = [name for name in of if name in self.sensors]
-        if len(names) != 1:
+    @torch.no_grad()
+    def _change(self, item: Observation, name: str, size: float) -> Change | None:
+        """How a reading of the sensor `name`, which alone an item is computed from, gets noise of this size; None where
+        the item is neither of the two. Tried with readings drawn at random: in a State many things are 0."""
+        if name not in self.sensors:
             return None
-        sensor, env = self.sensors[names[0]], self.env
-        reading = sensor(env.backend.state)
-        seen = self._seen(item, {sensor.name: reading})
-        if not reading.is_floating_point():
+        sensor = self.sensors[name]
+        now = sensor(self.env.backend.state)
+        if not now.is_floating_point():
             return None
-        generator = torch.Generator().manual_seed(0)
-        noise = 0.1 * torch.randn(seen.shape, generator=generator).to(seen)
-        for change, fits in (
-            (added, seen[0].numel() == reading[0].numel()),
-            (turned, self._is_turn(sensor, seen)),
-        ):
-            if not fits:
-                continue
-            wanted = seen + noise
+        random = torch.Generator().manual_seed(0)
+        change: Change = turned if name == QUAT else added
+        if sensor.unit_length and change is added:
+            return None  # what is added would change its length
+        for _ in range(PROBES):
+            reading = torch.randn(now.shape, generator=random).to(now)
+            if sensor.unit_length:
+                reading = reading / reading.norm(dim=-1, keepdim=True)
+            seen = self._seen(item, {name: reading})
+            wanted = seen + size * torch.randn(seen.shape, generator=random).to(seen)
+            length = seen.norm(dim=1, keepdim=True)
             if change is turned:
-                wanted = seen.norm(dim=1, keepdim=True) * wanted / wanted.norm(dim=1, keepdim=True)
-            got = self._seen(item, {sensor.name: change(reading, seen, wanted)})
-            if bool(((got - wanted).abs() < CLOSE).all()):
-                return sensor.name, change
-        return None
-
-    @staticmethod
-    def _is_turn(sensor: Sensor, seen: Tensor) -> bool:
-        return sensor.name == "quat" and seen.shape[1] == 3
+                if seen.shape[1] != 3 or not bool(
+                    ((length - length.mean()).abs() < 1e-4 * length.mean()).all()
+                ):
+                    return None
+                wanted = length * wanted / wanted.norm(dim=1, keepdim=True)
+            elif seen[0].numel() != reading[0].numel():
+                return None
+            got = self._seen(item, {name: change(reading, seen, wanted)})
+            rounding = 16 * torch.finfo(seen.dtype).eps * (1 + wanted.abs())
+            if not bool(((got - wanted).abs() < CLOSE * size + rounding).all()):
+                return None
+        return change
 
     def _seen(self, item: Observation, given: dict[str, Tensor]) -> Tensor:
         """An item (N, D) computed from these readings."""
@@ -123,7 +135,7 @@ class NoisyReadings:
         """What the robots' computers have of these sensors in this step (N, ...) each, with noise."""
         given = self.env.readings(names)
         observed = self.env.observations["policy"]
-        for item, name, part, change in self._changed:
+        for name, (item, part, change) in self._changed.items():
             if name in given:
                 given[name] = change(given[name], self._seen(item, given), observed[:, part])
         return given

@@ -56,8 +56,8 @@ def on_robot(config: Config, noise: bool = False) -> Config:
     `NoisyReadings`."""
     task: Any = config.task
     if noise:
-        late = {"action_delay": (0, 0), "observation_delay": (0, 0)}
-        return replace(config, task=replace(task, **late, **type(task).on_robot))
+        late = {"action_delay": (0, 0), "observation_delay": (0, 0), **type(task).on_robot}
+        return replace(config, task=replace(task, **late))
     sensing = {name: replace(each, slow=(0.0, 1.0), bias=(0.0, 0.0)) for name, each in task.sensing.items()}
     changes = {
         "noise": {},

@@ -117,13 +117,16 @@ def cell(row: dict | None) -> str:
     return f"{row['seconds'] / 60:.1f} min, {row['steps'] / 1e6:.1f} M" if row else "not"
 
 
-def withstood(runs: dict[tuple[str, int], Path], extra: list[str], episodes: int) -> list[dict]:
-    """Print a Markdown table of what the policies survive in simulators they have not met, a column a variant with the
-    seeds below each other; the rows of the JSON file."""
+def withstood(
+    runs: dict[tuple[str, int], Path], words: list[str], extra: list[str], episodes: int
+) -> list[dict]:
+    """Print a Markdown table of what the policies survive in simulators they have not met, a column a variant, with
+    the noise of the default; returns the rows of the JSON file."""
     table: list[dict] = []
+    noise = [f"task.noise.{name}={width:g}" for name, width in config.resolve(words).task.noise.items()]
     for (name, seed), run in runs.items():
         for simulator, changes in PERTURBED.items():
-            found = measure(str(run), "commands", extra, episodes, [*NOMINAL, *changes])
+            found = measure(str(run), "commands", extra, episodes, [*NOMINAL, *noise, *changes])
             table.append({"variant": name, "seed": seed, "simulator": simulator, **found})
     names = list(dict.fromkeys(name for name, _ in runs))
     print(f"| Survive 20 s, and velocity error [m/s], trained without | {' | '.join(names)} |")
@@ -146,7 +149,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=int, default=18, help="checkpoints per run")
     parser.add_argument("--episodes", type=int, default=128, help="episodes of 20 s per checkpoint")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--only", action="append", default=[], choices=[*VARIANTS, *GROUPS], metavar="NAME")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--randomization", action="store_true", help="without each group of randomization")
     parser.add_argument(
         "--with",
@@ -161,6 +164,9 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     arguments = parser.parse_args()
+    variants = GROUPS if arguments.randomization else VARIANTS
+    if unknown := [name for name in arguments.only if name not in variants]:
+        parser.error(f"--only {unknown[0]!r}: not one of {', '.join(variants)}")
     torch.manual_seed(0)
     arguments.output.mkdir(parents=True, exist_ok=True)
     runs: dict[tuple[str, int], Path] = {}
@@ -170,7 +176,7 @@ def main() -> None:
         else [f"task={TASK}", *arguments.words]
     )
     batch = config.resolve(words).learner.steps_of(arguments.num_envs)
-    for name, changes in (GROUPS if arguments.randomization else VARIANTS).items():
+    for name, changes in variants.items():
         if arguments.only and name not in arguments.only:
             continue
         iterations = round(arguments.steps * 1e6 / arguments.num_envs / batch)
@@ -179,7 +185,7 @@ def main() -> None:
             size.append(f"checkpoint_interval={max(1, iterations // arguments.checkpoints)}")
             runs[name, seed] = trained(f"{name} {seed}", [*words, *size, *changes], arguments.output)
     if arguments.randomization:
-        table = withstood(runs, arguments.set, arguments.episodes)
+        table = withstood(runs, words, arguments.set, arguments.episodes)
         if arguments.json:
             arguments.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
         return

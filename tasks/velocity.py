@@ -477,7 +477,7 @@ class Velocity(Task):
 
     def advance(self, state: State, ctx: Context) -> dict[str, Tensor]:
         """The same after one more control step."""
-        now = quality.follow(state, ctx, resting=~moving(state, ctx))
+        now = quality.follow(state, ctx, ~moving(state, ctx), self.feet_above(state, ctx))
         stance = (ctx.task_state["stance_time"] + ctx.dt) * now["contact"]
         return {**now, "stance_time": stance}
 

@@ -137,9 +137,8 @@ class VelocityRough(Velocity):
         velocity = robot.foot_lin_vel[:, :, :2]
         far = self.look_ahead * ctx.robot.spec.home_height
         way = velocity / velocity.norm(dim=-1, keepdim=True).clamp(min=1e-6)
-        at = [share * far for share in (-1.0, -0.5, 0.0, 0.5, 1.0)]
-        ground = ctx.ground(torch.stack([robot.foot_pos[:, :, :2] + s * way for s in at], dim=2))
-        places = torch.tensor(at, device=ground.device)
+        places = torch.linspace(-far, far, 5, device=way.device)
+        ground = ctx.ground(robot.foot_pos[:, :, None, :2] + places[:, None] * way[:, :, None])
         # Of the line of least squares: the places are symmetric about the foot.
         slope = (ground * places).sum(dim=2, keepdim=True) / places.square().sum().clamp(min=1e-6)
         return robot.foot_pos[:, :, 2] - (ground - slope * places).amax(dim=2)

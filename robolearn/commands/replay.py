@@ -115,11 +115,19 @@ def replay(
 def _rows(recorded: Replay, env: Opened, states: list[State] | None) -> Iterator[Row]:
     posed = Posed(env.scene)
     told: list[str] = []
+    acting = False
     total = recorded.steps * env.dt
 
     def note(event: dict[str, Any]) -> None:
+        nonlocal acting
         if event["kind"] == "push":
-            told.append(f"pushed by {float(event['jump'][0].norm()):.2f} m/s")
+            if speed := float(event["jump"][0].norm()):
+                told.append(f"pushed by {speed:.2f} m/s")
+        elif event["kind"] == "force":
+            force, before = float(event["force"][0].norm()), acting
+            acting = force > 0
+            if acting and not before:
+                told.append(f"pushed by {force:.0f} N")
         elif event["kind"] in ("params", "reset"):
             told.append({"params": "new parameters", "reset": "new episode"}[event["kind"]])
 

@@ -218,6 +218,10 @@ class Director:
         if script.pushes is not None:
             env.task = copy.copy(env.task)
             env.task.pushes = None
+            if "forces" in env.backend.capabilities.features:
+                # The last force that was applied acts until there is another one.
+                env.backend.apply_force(torch.zeros(env.num_envs, 3, device=env.device))
+                env.state.episode.shove = {k: torch.zeros_like(v) for k, v in env.state.episode.shove.items()}
         self._generator = torch.Generator().manual_seed(seed)
         self._changes = torch.tensor([round(at / env.dt) for at, _ in script.commands[1:]], device=env.device)
         if script.commands:

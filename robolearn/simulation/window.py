@@ -1,4 +1,4 @@
-"""The part of a terrain around a robot, for drawing on a CPU: a whole terrain has a million triangles out of sight."""
+"""The part of a terrain around a robot, for drawing: a whole terrain has a million triangles out of sight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from robolearn.envs.terrain import Heights
 HALF = 12.0
 """Half of the edge of the square that is drawn [m]."""
 STEP = 4.0
-"""By how much it moves at once [m]: a whole number of squares of the floor's pattern, so that the pattern stays."""
+"""By how much it moves at once [m]: a whole number of squares of the floor's pattern, so that where the resolution
+divides it the pattern stays."""
 
 
 class Window:
@@ -34,6 +35,8 @@ class Window:
     def follow(self, place: np.ndarray) -> bool:
         """Move the square to around `place` (x, y) in the world [m]; returns whether it has moved."""
         heights, model = self._heights, self._model
+        if not np.isfinite(place).all():  # of a robot that has diverged
+            return False
         step = max(1, round(STEP / heights.resolution))
         corner, middle = [], []
         # y goes with the rows and x with the columns.

@@ -45,8 +45,9 @@ def start(num_envs: int, feet: int, device: torch.device) -> dict[str, Tensor]:
     }
 
 
-def follow(state: State, ctx: Context, resting: Tensor) -> dict[str, Tensor]:
-    """The same after one more control step; `resting` (N,) bool: the command is to stand.
+def follow(state: State, ctx: Context, resting: Tensor, above: Tensor | None = None) -> dict[str, Tensor]:
+    """The same after one more control step; `resting` (N,) bool: the command is to stand; `above` (N, F) [m]: height of
+    the feet, where it is not that above the ground below them.
 
     In the step of a touch-down `air_time` [s] and `swing_peak` [m] are still those of the swing it ends.
     """
@@ -54,6 +55,7 @@ def follow(state: State, ctx: Context, resting: Tensor) -> dict[str, Tensor]:
     contact = robot.foot_force[:, :, 2] > CONTACT_FORCE
     lifted = ~past["contact"]  # a swing begins with the step that leaves the ground
     position = robot.base_pos[:, :2]
+    above = ctx.above_ground(robot.foot_pos) if above is None else above
     rest_time = (past["rest_time"] + ctx.dt) * resting
     anchor = torch.where((rest_time <= SETTLE_TIME)[:, None], position, past["anchor"])
     return {
@@ -62,7 +64,7 @@ def follow(state: State, ctx: Context, resting: Tensor) -> dict[str, Tensor]:
         "foot_speed": robot.foot_lin_vel.square().sum(dim=-1),
         "last_foot_speed": past["foot_speed"],
         "air_time": past["air_time"] * lifted + ctx.dt * ~contact,
-        "swing_peak": torch.maximum(past["swing_peak"] * lifted, ctx.above_ground(robot.foot_pos)),
+        "swing_peak": torch.maximum(past["swing_peak"] * lifted, above),
         "rest_time": rest_time,
         "anchor": anchor,
         "drift": (position - anchor).norm(dim=1),

@@ -52,9 +52,11 @@ class Sensor:
         return fields[self.field]
 
 
+QUAT = "quat"
+"""Name of the sensor of the base's orientation."""
 ON_EVERY_ROBOT = (
     Sensor(
-        "quat",
+        QUAT,
         "1, a unit quaternion w, x, y, z, from the axes of the base link to those of the world",
         "world, z up; any heading",
         "base_quat",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from robolearn.cli import main
 from robolearn.config.run_config import resolve
 from robolearn.core.env import Env
 from robolearn.envs.state import quat_rotate_inverse
+from robolearn.export.deploy import simulated
 from robolearn.export.noisy_readings import NoisyReadings, turned
 from robolearn.export.record import on_robot
 from robolearn.training.build import make_env
@@ -89,25 +92,77 @@ def test_an_orientation_is_turned_by_the_angle_between_the_directions_and_not_ab
 
 OWN = """
 from dataclasses import dataclass
-from robolearn.tasks.cartpole import CartpoleBalance
+import torch
+from robolearn.tasks.stand import Stand
 from robolearn.tasks.mdp.observations import Observation
 
+def policy(*items):
+    return {**Stand.observations, "policy": items}
+
 @dataclass
-class Powered(CartpoleBalance):
-    observations = {**CartpoleBalance.observations, "policy": (
-        "joint_pos_rel", Observation("power", lambda s, c: s.robot.joint_pos * s.robot.joint_vel, "joints"))}
+class Odd(Stand):
+    observations = policy(
+        "projected_gravity",
+        "joint_pos_rel",
+        Observation("both", lambda s, c: s.robot.joint_pos + s.robot.joint_vel, "joints"),
+        Observation("tenth", lambda s, c: 0.1 * s.robot.joint_vel, "joints"),
+        Observation("orientation", lambda s, c: s.robot.base_quat, "same"),
+        Observation("axis", lambda s, c: s.robot.base_quat[:, 1:], "same"),
+        Observation("far", lambda s, c: s.robot.base_ang_vel - 3000.5, "same"),
+        Observation("again", lambda s, c: s.robot.joint_pos - 1.0, "joints"),
+        Observation("moved", lambda s, c: s.robot.base_ang_vel + c.action[:, :1], "same"),
+    )
+
+    def __post_init__(self):
+        self.noise = {name: 0.05 for name in (
+            "projected_gravity", "joint_pos_rel", "both", "tenth", "orientation", "axis", "again", "moved")}
+        self.noise["far"] = 2.0
 """
+LEFT_OUT = ["both", "tenth", "orientation", "axis", "again", "moved"]
 
 
-def test_noise_that_no_reading_can_have_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "powered.py"
-    file.write_text(OWN)
-    words = [f"task={file}:Powered", "task.noise={joint_pos_rel: 0.01, power: 0.1}"]
-    env = deployed(*words)
+def own_env(folder: Path) -> Env:
+    (folder / "odd.py").write_text(OWN)
+    # Stand has no left-right symmetry of these items, which does not matter here.
+    return deployed(f"task={folder / 'odd.py'}:Odd")
+
+
+def test_items_of_several_readings_or_that_are_no_plain_reading_keep_no_noise_and_are_named(
+    tmp_path: Path,
+) -> None:
+    env = own_env(tmp_path)
     noisy = NoisyReadings(env)
-    assert noisy.left_out == ["power"]
-    off = noisy(["joint_pos"])["joint_pos"] - env.readings(["joint_pos"])["joint_pos"]
-    assert 0 < float(off.abs().max()) <= 0.01
+    assert noisy.left_out == LEFT_OUT
+    for _ in range(3):
+        env.step(torch.zeros(4, env.num_actions))
+        given, true, seen = noisy(SENSORS), env.readings(SENSORS), newest(env)
+        assert torch.equal(given["joint_vel"], true["joint_vel"])
+        assert torch.allclose(given["joint_pos"] - env.ctx.robot.home, seen["joint_pos_rel"], atol=1e-6)
+        assert 0.5 < float((given["gyro"] - true["gyro"]).abs().max()) <= 2.001
+        # Gravity is off by up to 0.05 in each of three axes: no turn is larger than 0.1 rad.
+        cosine = (given["quat"] * true["quat"]).sum(dim=1).abs()
+        assert float(cosine.min()) > math.cos(0.1 / 2)
+
+
+def test_a_delay_of_all_observations_is_refused() -> None:
+    env = make_env(resolve(["task=cartpole_balance", "task.observation_delay=[1,1]"]), num_envs=2)
+    with pytest.raises(ValueError, match="delay"):
+        NoisyReadings(env)
+
+
+def test_what_a_task_says_of_delays_on_the_robot_holds_with_noise_too() -> None:
+    run = resolve(["task=humanoid_walk"])
+    kind = type("Late", (type(run.task),), {"on_robot": {"action_delay": (1, 1)}})
+    late = on_robot(replace(run, task=kind()), noise=True).task
+    assert (late.action_delay, late.observation_delay) == ((1, 1), (0, 0))
+    assert late.noise
+
+
+def test_deploy_says_whose_noise_it_leaves_out() -> None:
+    run = resolve(
+        ["task=humanoid_walk", *QUIET[1:], "task.sensing.joint_pos_rel={bias: [0, 0.1], dropout: 0.5}"]
+    )
+    assert simulated(run.task, ["joint_pos_rel"]) == "base_ang_vel noise 0.1; joint_pos_rel dropout 0.5"
 
 
 @pytest.mark.parametrize(("noise", "falls"), [(0, False), (100, True)])

@@ -108,6 +108,20 @@ def test_a_force_ends_with_its_episode() -> None:
     ]
 
 
+def test_a_script_takes_away_a_force_that_still_acts() -> None:
+    strong = ["task.pushes.force=[90,90]", "task.pushes.seconds=[0.04,0.04]", "task.pushes.lasting=[9,9]"]
+    env = walker(*strong, num_envs=1)
+    env.reset()
+    stand(env, 3)
+    applied = []
+    apply = env.backend.apply_force
+    env.backend.apply_force = lambda force: (applied.append(float(force.norm())), apply(force))  # type: ignore[method-assign]
+    director = Director(env, Script.of(None, [{"at": 0.2, "speed": 0.1}]))
+    stand(env, 3, director)
+    assert applied == [0.0]
+    assert float(env.state.episode.shove["force"].norm()) == 0
+
+
 def test_a_force_is_refused_on_a_backend_without_forces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MujocoBackend, "features", MujocoBackend.features - {"forces"})
     with pytest.raises(ConfigError, match=r"here: pushes.*mujoco"):

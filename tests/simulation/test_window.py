@@ -64,3 +64,11 @@ def test_what_is_drawn_is_a_square_of_24_metres_that_moves_by_4_at_once(drawn) -
     assert window.follow(np.array([4.5, 0.0]))
     assert surface(model, 15.0, 0.0) > -np.inf
     assert surface(model, -10.0, 0.0) == -np.inf
+
+
+def test_a_robot_that_has_diverged_leaves_the_square_where_it_is(drawn) -> None:
+    model, terrain = drawn
+    window = Window(model, terrain.heights)
+    assert not window.follow(np.array([np.nan, 0.0]))
+    assert not window.follow(np.array([0.0, np.inf]))
+    assert surface(model, 0.0, 0.0) > -np.inf

@@ -150,6 +150,18 @@ def test_the_table_ends_with_the_moment_and_says_that_the_bits_agree(tmp_path, c
     assert "recorded bits" in lines[-1]
 
 
+def test_a_push_by_force_is_said_where_it_begins_and_not_as_a_jump_of_nothing(tmp_path, capsys) -> None:
+    still = ["task.pushes.speed=[0,0]", "task.pushes.box=[0,0,0]", "task.pushes.turn=[0,0,0]"]
+    forces = ["task.pushes.force=[70,70]", "task.pushes.seconds=[0.1,0.1]", "task.pushes.lasting=[0.04,0.04]"]
+    path = record(tmp_path, "mujoco", 12, *still, *forces, "task.curricula.pushes=1")
+    capsys.readouterr()
+    assert main(["replay", str(path), "--rows", "50"]) == 0
+    said = capsys.readouterr().out
+    # One every 0.1 s, from 0.1 s on; the recording is the 12 steps, 0.24 s.
+    assert said.count("pushed by 70 N") == 2
+    assert "m/s" not in "".join(line for line in said.splitlines() if "pushed" in line)
+
+
 TASK = """
 from dataclasses import dataclass
 import torch

@@ -47,7 +47,7 @@ def record_case(case: Case, seed: int, row: int, end: int, folder: Path, why: st
     camera = _Camera(env, row, end - round(KEPT_SECONDS / env.dt), end - 1, f"{case.name}: {why}")
 
     def watch(moment: Moment) -> None:
-        camera.see(moment.step)
+        camera.see(moment)
         if moment.step == end - 2:
             recorder.arm(row)
         if moment.step == end - 1:
@@ -84,8 +84,9 @@ class _Camera:
         self._watched = Watched(env, row)
         self._problem = ""
 
-    def see(self, step: int) -> None:
-        """Draw after control step `step`, where it is time."""
+    def see(self, moment: Moment) -> None:
+        """Draw after the control step of a moment, where it is time."""
+        step = moment.step
         if self._problem or not self._first <= step < self._last:
             return
         try:
@@ -94,7 +95,7 @@ class _Camera:
                 self._renderer = Renderer(self._env.scene, *SIZE, backend=name, lift=LIFT)
                 self._watched.begin(self._renderer)
             else:
-                self._watched.after_step(self._renderer)
+                self._watched.after_step(self._renderer, moment.told.get("force"))
             if (step - self._first) % self._every == 0:
                 self._frames.append(self._watched.picture(self._renderer, self._title))
         except Exception as error:  # OpenGL raises almost anything
