@@ -25,6 +25,7 @@ from walking import NOMINAL
 
 from robolearn.core.env import Env
 from robolearn.envs.state import InitialState, Tensor
+from robolearn.envs.terrain.kinds import KINDS
 from robolearn.errors import ConfigError, MissingError, quote
 from robolearn.simulation.episodes import NEVER_TRAINED, tally
 from robolearn.training.build import make_env
@@ -65,9 +66,10 @@ class Obstacle:
 
     @property
     def overrides(self) -> list[str]:
-        """Settings of a terrain of it alone."""
+        """Settings of a terrain of it alone: dictionaries are merged, and the run may have stated other kinds."""
+        shares = ", ".join(f"{kind}: {int(kind == self.kind)}" for kind in KINDS)
         return [
-            f"task.terrain.kinds={{{self.kind}: 1}}",
+            f"task.terrain.kinds={{{shares}}}",
             f"task.terrain.{self.setting}=[{self.value:g},{self.value:g}]",
         ]
 

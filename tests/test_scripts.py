@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from robolearn import config
 from robolearn.cli import main
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
@@ -73,6 +74,18 @@ def test_every_variant_of_the_ablation_is_a_training_of_other_settings():
         assert len({str(found[name]) for name in found}) == len(table)
     for words in GROUPS.values():
         settings(["task=velocity", "robot=unitree_g1", *words])
+
+
+def test_an_obstacle_to_climb_is_alone_on_its_terrain_whatever_the_run_stated():
+    sys.path.insert(0, str(SCRIPTS))
+    try:
+        from climbing import OBSTACLES
+    finally:
+        sys.path.pop(0)
+    stated = ["task=humanoid_rough", "task.terrain.kinds={boxes: 2, stairs_up: 1}"]
+    for obstacle in OBSTACLES:
+        terrain = config.resolve([*stated, *obstacle.overrides]).task.terrain
+        assert terrain.shares == {obstacle.kind: 1}
 
 
 @pytest.mark.slow
