@@ -24,7 +24,7 @@ from robolearn.errors import ConfigError, listing, quote
 from robolearn.export.bundle import RUNTIME, contract_entry
 from robolearn.export.closed_loop import in_order
 from robolearn.export.noisy_readings import NoisyReadings
-from robolearn.export.record import on_robot, starts
+from robolearn.export.record import arrays, on_robot, starts
 from robolearn.external.env import ExternalEnv
 from robolearn.runtime.bundle import Bundle, canonical, difference, unedited
 from robolearn.runtime.contract import GIVEN
@@ -65,6 +65,8 @@ class Drive:
     """Sum of the rewards."""
     seconds: float
     """Wall-clock time [s]."""
+    left_out: Collection[str] = ()
+    """Items of the policy whose noise the readings did not have."""
 
 
 def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
@@ -79,7 +81,8 @@ def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
     """
     period, count = runtime.dt, max(1, round(seconds / runtime.dt))
     took, late = np.zeros(count), np.zeros(count)
-    read, send = _wiring(runtime, env)
+    robot = NoisyReadings(env) if isinstance(env, Env) else env
+    read, send = _wiring(runtime, robot)
     missed, began_late, falls, total = 0, 0, 0, 0.0
     start_anew(runtime, env)
     given, due = read(), 0.0
@@ -105,7 +108,8 @@ def drive(runtime: Runtime, env: Env | ExternalEnv, seconds: float) -> Drive:
         given = read()  # what a simulated sensor costs is no part of a control step
     wall = max(time.perf_counter(), due + period) - (due - (count - 1) * period)
     env.check()  # after the loop: on a GPU it syncs
-    return Drive(took, late, missed, began_late, falls, total, wall)
+    left_out = robot.left_out if isinstance(robot, NoisyReadings) else ()
+    return Drive(took, late, missed, began_late, falls, total, wall, left_out)
 
 
 def start_anew(runtime: Runtime, env: Env | ExternalEnv) -> None:
@@ -161,19 +165,17 @@ def told(runtime: ModuleType, call: Callable[[], Result]) -> Result:
 
 
 def _wiring(
-    runtime: Runtime, env: Env | ExternalEnv
+    runtime: Runtime, robot: NoisyReadings | ExternalEnv
 ) -> tuple[Callable[[], tuple[dict[str, Any], Any]], list[int]]:
     """(a function that reads sensors and command, indices of the runtime's outputs in the env's actuator order)."""
-    if not isinstance(env, Env):
-        send = [runtime.actuators.index(name) for name in env.actions.names]
-        return lambda: ({GIVEN: env.observations["policy"][0].cpu().numpy()}, ()), send
+    if isinstance(robot, ExternalEnv):
+        send = [runtime.actuators.index(name) for name in robot.actions.names]
+        return lambda: ({GIVEN: robot.observations["policy"][0].cpu().numpy()}, ()), send
+    env = robot.env
     order = [env.robot.joints.index(name) for name in runtime.joints]
-    noisy = NoisyReadings(env)
 
     def read() -> tuple[dict[str, Any], Any]:
-        sensors = in_order(
-            {name: x.cpu().numpy().copy() for name, x in noisy(runtime.sensors).items()}, order
-        )
+        sensors = in_order(arrays(robot(runtime.sensors)), order)
         return {name: rows[0] for name, rows in sensors.items()}, env.ctx.command[0].cpu().numpy()
 
     send = [runtime.actuators.index(actuator.joint) for actuator in env.robot.actuators]
@@ -231,7 +233,6 @@ def deploy(
     set_threads(run)
     env = build_external(run, 1) if external else make_env(run, num_envs=1)
     try:
-        left_out = NoisyReadings(env).left_out if isinstance(env, Env) else []
         result = told(ours, lambda: drive(ours.Runtime(bundle, session), env, seconds))
     finally:
         env.close()
@@ -241,12 +242,10 @@ def deploy(
         f"{run.task_name}{where} in real time: {len(result.took)} control steps at {bundle.rate:g} Hz "
         f"with {name}, seed {run.seed}"
     )
-    if not external and (said := simulated(run.task, left_out)):
+    if not external and (said := simulated(run.task, result.left_out)):
         print(f"  {'simulated':<19} {said}")
-    if left_out:
-        print(
-            f"  {'not simulated':<19} noise of {listing(left_out)}: not of one reading alone, see docs/observations.md"
-        )
+    if result.left_out:
+        print(f"  {'not simulated':<19} noise of {listing(result.left_out)}: no single reading can have it")
     rows: dict[str, Any] = {
         "sensors to targets": statistics(result.took),
         "start delay": statistics(result.late),

@@ -18,7 +18,7 @@ from robolearn.errors import ConfigError, quote
 from robolearn.export.closed_loop import in_order
 from robolearn.export.deploy import own_runtime, require_its_robot, told
 from robolearn.export.noisy_readings import NoisyReadings
-from robolearn.export.record import on_robot, starts
+from robolearn.export.record import arrays, on_robot, starts
 from robolearn.training.runs import load_config
 
 MANIFEST = "manifest.json"
@@ -99,8 +99,7 @@ class BundleDriver:
             ConfigError: a sensor reading or a result is not finite; the robot is named.
         """
         env = self.env
-        given = self._readings(self._runtimes[0].sensors)
-        sensors = in_order({name: reading.cpu().numpy() for name, reading in given.items()}, self._read)
+        sensors = in_order(arrays(self._readings(self._runtimes[0].sensors)), self._read)
         commands = env.ctx.command.cpu().numpy()
         actions = np.zeros((len(self._runtimes), len(self._send)), np.float32)
         targets = np.zeros_like(actions)

@@ -53,12 +53,7 @@ class NoisyReadings:
     """
 
     def __init__(self, env: Env) -> None:
-        """
-        Raises:
-            ValueError: the whole group of observations has a delay, so that they are not of the readings of this step.
-        """
-        if max(env.task.observation_delay):
-            raise ValueError("with a delay of all observations, readings cannot have their noise")
+        """With a delay of the whole group, observations are not of the readings of a step, and none has its noise."""
         self.env = env
         self.sensors = {sensor.name: sensor for sensor in env.task.all_sensors()}
         self._changed: dict[str, tuple[Observation, slice, Change]] = {}
@@ -84,7 +79,8 @@ class NoisyReadings:
             if not size:
                 continue
             (name, *others) = of[item.name] or {""}
-            change = None if others or name in self._changed else self._change(item, name, size)
+            plain = not others and name not in self._changed and not max(env.task.observation_delay)
+            change = self._change(item, name, size) if plain else None
             if change is None:
                 self.left_out.append(item.name)
             else:

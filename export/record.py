@@ -71,7 +71,12 @@ def on_robot(config: Config, noise: bool = False) -> Config:
 
 def readings(env: Env, names: Iterable[str]) -> dict[str, np.ndarray]:
     """Current readings of the sensors `names` of every robot, (N, ...) each; copies."""
-    return {name: reading.cpu().numpy().copy() for name, reading in env.readings(names).items()}
+    return arrays(env.readings(names))
+
+
+def arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """Copies in numpy."""
+    return {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()}
 
 
 def starts(env: Env, names: Iterable[str]) -> dict[str, np.ndarray]:

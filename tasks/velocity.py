@@ -47,7 +47,7 @@ WALKING, RUNNING = 0.1, 1.5
 """Speeds from which these spreads count in full [m/s]; in between they are interpolated."""
 
 PUSHES = Pushes(speed=(0.0, 0.4), seconds=(1.0, 3.0), box=(0.25, 0.25, 0.2), turn=(0.26, 0.26, 0.39))
-"""Half of what mjlab trains with."""
+"""Half of mjlab's pushes, and up to 0.4 m/s in a random direction."""
 TIMES = (
     Observation("foot_air_time", lambda s, c: c.task_state["air_time"], "feet"),
     Observation("foot_stance_time", lambda s, c: c.task_state["stance_time"], "feet"),

@@ -47,7 +47,7 @@ class VelocityRough(Velocity):
     """The places of the height scan, the critic's and the policy's."""
     scan_noise: float = field(default=0.02, metadata={"min": 0.0, "max": 10.0})
     """Half-width of the noise on the policy's height scan where `noise.height_scan` is not stated [m]."""
-    look_ahead: float = field(default=0.35, metadata={"min": 0.0, "max": 2.0})
+    look_ahead: float = field(default=0.35, metadata={"min": 0.0, "max": 2.0, "neutral": 0.0})
     """How far ahead of a moving foot, and behind it, the ground counts for its clearance, as a share of the base's
     height."""
     commands: VelocityCommands | None = field(

@@ -25,9 +25,8 @@ class Window:
         edge = 2 * round(HALF / heights.resolution) + 1
         self._shape = min(rows, edge), min(columns, edge)
         self._geom, self._corner = model.geom("floor").id, (-1, -1)
-        model.geom_sameframe[self._geom] = (
-            0  # its position is read, although the model was compiled with one of its body
-        )
+        # A model that was compiled with a floor at height 0 takes its body's position for it.
+        model.geom_sameframe[self._geom] = 0
         model.hfield_nrow[0], model.hfield_ncol[0] = self._shape
         model.hfield_size[0, :2] = [(count - 1) * heights.resolution / 2 for count in self._shape[::-1]]
         self.follow(np.zeros(2))

@@ -123,7 +123,6 @@ LEFT_OUT = ["both", "tenth", "orientation", "axis", "again", "moved"]
 
 def own_env(folder: Path) -> Env:
     (folder / "odd.py").write_text(OWN)
-    # Stand has no left-right symmetry of these items, which does not matter here.
     return deployed(f"task={folder / 'odd.py'}:Odd")
 
 
@@ -144,10 +143,12 @@ def test_items_of_several_readings_or_that_are_no_plain_reading_keep_no_noise_an
         assert float(cosine.min()) > math.cos(0.1 / 2)
 
 
-def test_a_delay_of_all_observations_is_refused() -> None:
-    env = make_env(resolve(["task=cartpole_balance", "task.observation_delay=[1,1]"]), num_envs=2)
-    with pytest.raises(ValueError, match="delay"):
-        NoisyReadings(env)
+def test_with_a_delay_of_all_observations_no_reading_has_their_noise() -> None:
+    words = ["task=cartpole_balance", "task.observation_delay=[1,1]", "task.noise={joint_pos_rel: 0.1}"]
+    env = make_env(resolve(words), num_envs=2)
+    noisy = NoisyReadings(env)
+    assert noisy.left_out == ["joint_pos_rel"]
+    assert torch.equal(noisy(["joint_pos"])["joint_pos"], env.readings(["joint_pos"])["joint_pos"])
 
 
 def test_what_a_task_says_of_delays_on_the_robot_holds_with_noise_too() -> None:
