@@ -23,6 +23,7 @@ from walking import NOMINAL, PERTURBED, PUSHES, first_walk, measure, number, tra
 
 from robolearn import config
 from robolearn.config import yaml_file
+from robolearn.errors import ConfigError, MissingError
 from robolearn.training import checkpoint
 
 TASK = "humanoid_walk"
@@ -217,4 +218,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ConfigError, MissingError) as error:
+        sys.exit(f"ablate.py: {error}")
