@@ -15,6 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
+
+# isort: split
 import torch
 
 from robolearn.commands.plan.measure import watched

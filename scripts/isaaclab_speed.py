@@ -18,6 +18,9 @@ import sys
 import time
 from pathlib import Path
 
+import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
+
+# isort: split
 import torch
 
 from robolearn.config import registry

@@ -19,6 +19,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
+
+# isort: split
 import numpy as np
 import torch
 

@@ -18,6 +18,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
+
+# isort: split
 import torch
 from walking import GATES, judge, walks
 

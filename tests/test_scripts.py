@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,24 @@ def test_walking_reports_the_curve_and_conditions_of_a_robot_that_falls(tmp_path
     rows = walking("conditions", str(run)).splitlines()
     assert len(rows) == 12
     assert all(row.count("|") == 7 for row in rows)
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.py")), ids=lambda path: path.name)
+def test_scripts_import_robolearn_before_torch_so_that_its_threads_do_not_spin(path):
+    if path.name in (
+        "compare_update.py",
+        "gradient_speed.py",
+    ):  # time others' code too, under torch's own settings
+        return
+    tops = [
+        node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    names = [str(top).split(".")[0] for top in tops]
+
+    if "torch" in names:
+        assert names.index("robolearn") < names.index("torch")
 
 
 def test_a_missing_run_is_one_line():

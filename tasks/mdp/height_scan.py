@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 
@@ -52,9 +53,16 @@ class HeightScan:
         along, across = self.shape
         return tuple(i * across + across - 1 - j for i in range(along) for j in range(across))
 
-    def points(self, like: Tensor) -> Tensor:
-        """The places (K, 2), on the device of a tensor."""
-        return torch.tensor(self.places, device=like.device)
+    def points(self, device: torch.device) -> Tensor:
+        """The places (K, 2) on a device. They are sent there once: a copy in each step would make the host wait, and
+        keep the step out of its CUDA graph."""
+        return _sent(self, device)
+
+
+@lru_cache(maxsize=16)
+def _sent(scan: HeightScan, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(scan.places, device=device)
 
 
 def depths(state: State, points: Tensor, ground: Callable[[Tensor], Tensor]) -> Tensor:
@@ -68,7 +76,7 @@ def depths(state: State, points: Tensor, ground: Callable[[Tensor], Tensor]) -> 
 
 def true_scan(state: State, ctx: Context, scan: HeightScan) -> Tensor:
     """The scan (N, K) [m]."""
-    return depths(state, _points(ctx, scan), ctx.ground)
+    return depths(state, scan.points(state.robot.base_pos.device), ctx.ground)
 
 
 def scan_sensor(scan: HeightScan, ground: Callable[[State, Tensor], Tensor]) -> Sensor:
@@ -80,14 +88,8 @@ def scan_sensor(scan: HeightScan, ground: Callable[[State, Tensor], Tensor]) -> 
         f"m, how deep the ground is below the base at {along} x {across} places {scan.spacing:g} m apart, from the "
         "rearmost row on and in each from right to left",
         "origin of the base, x along its heading, z up",
-        compute=lambda state: depths(state, scan.points(state.robot.base_pos), lambda xy: ground(state, xy)),
+        compute=lambda state: depths(
+            state, scan.points(state.robot.base_pos.device), lambda xy: ground(state, xy)
+        ),
         of_map=True,
     )
-
-
-def _points(ctx: Context, scan: HeightScan) -> Tensor:
-    """The places (K, 2), sent to the device once."""
-    tables = ctx.robot.tables
-    if (NAME, scan) not in tables:
-        tables[NAME, scan] = scan.points(ctx.robot.home)
-    return tables[NAME, scan]

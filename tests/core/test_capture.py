@@ -107,8 +107,15 @@ SETTINGS = {
         "task.randomize.imu_tilt=[0,0.1]",
         "task.randomize.imu_bias=[-0.1,0.1]",
     ),
+    "humanoid_rough": (
+        "task.scan=true",
+        "task.episode_length_s=0.2",
+        "task.terrain.rows=2",
+        "task.terrain.columns=2",
+    ),
 }
-TASKS = [pytest.param(name, marks=pytest.mark.slow if name == "arm_lift" else ()) for name in SETTINGS]
+SLOW = ("arm_lift", "humanoid_rough")
+TASKS = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in SETTINGS]
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 
+import mujoco
 import numpy as np
 import pytest
 from PIL import Image
 
 from robolearn.config import catalog
 from robolearn.envs import lint, mjcf
+from robolearn.envs.contacts import array_sizes
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Scene
 
@@ -179,6 +181,27 @@ def test_the_light_collision_set_of_the_g1_stands_on_four_points_a_foot():
     assert len(ground) == 8
     places = {tuple(np.round(model.geom_pos[g], 3)) for g in ground}
     assert places == {(x, y, -0.025) for x, w in ((0.1, 0.026), (-0.044, 0.018)) for y in (-w, w)}
+
+
+@pytest.mark.parametrize("name", sorted(BALANCED))
+def test_arrays_of_a_simulator_hold_the_constraints_of_robots_that_fall_in_a_heap(name):
+    found = catalog.find(name)
+    if found is None:
+        pytest.skip(f"{name} {catalog.hint(name)}")
+    robot = Robot.load(found, name=name)
+    model = mjcf.build_model(Scene({ROBOT: robot}, collisions="light"))
+    rows = array_sizes(model, rows=mjcf.options(robot, "mujoco_warp").get("njmax", 0)).rows
+    random = np.random.default_rng(0)
+    home = np.array([dict(zip(robot.joints, robot.home, strict=True))[a.joint] for a in robot.actuators])
+    most = 0
+    for _ in range(100):
+        data = mujoco.MjData(model)
+        data.qvel[:6] = random.normal(size=6) * (1.0, 1.0, 0.5, 2.0, 2.0, 2.0)
+        for _ in range(60):
+            data.ctrl[:] = home + 0.8 * random.normal(size=model.nu)
+            mujoco.mj_step(model, data, 4)
+            most = max(most, data.nefc)
+    assert 1.5 * most < rows
 
 
 def test_robolearn_robot_pictures_it_and_finds_no_error_and_two_iterations_train(named, tmp_path):
