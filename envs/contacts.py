@@ -27,8 +27,9 @@ _CONTACTS = {
 }
 """The largest number of contacts of a pair of geom types, the lower type first."""
 _OTHER_PAIRS = 4
-_SELF_CONTACTS = 24
-"""Contacts among a robot's limbs that are expected at once; few of all its pairs can touch together."""
+SELF_CONTACTS = 24
+"""Contacts among a robot's limbs that are expected at once; few of all its pairs can touch together. A robot that falls
+in a heap of more states its own number: `self_contacts` among its solver options."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,20 @@ class ArraySizes:
         )
 
 
-def array_sizes(model: mujoco.MjModel, contacts: int = 0, rows: int = 0) -> ArraySizes:
+def array_sizes(
+    model: mujoco.MjModel, contacts: int = 0, rows: int = 0, self_contacts: int = SELF_CONTACTS
+) -> ArraySizes:
     """Array sizes for a model; `contacts` and `rows` override the computed size where they are not 0.
 
     With few colliding geoms the arrays hold every possible contact. With many (a robot that can touch itself) they
-    hold every contact with the ground and 24 more.
+    hold every contact with the ground and 24 more; where `self_contacts` is larger, the rows, which no environment may
+    exceed, hold that many more.
     """
     pairs = colliding_pairs(model)
     needs = [_max_contacts(model, a, b) for a, b in pairs]
     fixed = model.body_weldid[model.geom_bodyid] == 0
     ground = sum(need for need, (a, b) in zip(needs, pairs, strict=True) if fixed[a] or fixed[b])
-    contacts = contacts or max(1, min(sum(needs), ground + _SELF_CONTACTS))
+    contacts = contacts or max(1, min(sum(needs), ground + SELF_CONTACTS))
     if not rows:
         dims = [max(model.geom_condim[[a, b]]) for a, b in pairs]
         dim = max((*dims, *model.pair_dim), default=1)
@@ -77,7 +81,12 @@ def array_sizes(model: mujoco.MjModel, contacts: int = 0, rows: int = 0) -> Arra
         equality = 6 * model.neq
         friction = int((model.dof_frictionloss > 0).sum() + (model.tendon_frictionloss > 0).sum())
         limits = int(model.jnt_limited.sum() + 2 * model.tendon_limited.sum())
-        rows = max(1, int(contacts * each + equality + friction + limits))
+        most = (
+            contacts
+            if self_contacts <= SELF_CONTACTS
+            else max(contacts, min(sum(needs), ground + self_contacts))
+        )
+        rows = max(1, int(most * each + equality + friction + limits))
     return ArraySizes(int(contacts), int(rows))
 
 

@@ -38,7 +38,7 @@ _FLAGS = {
 _COUNTS = ("iterations", "ls_iterations", "noslip_iterations", "ccd_iterations")
 _NUMBERS = ("timestep", "tolerance", "ls_tolerance", "noslip_tolerance", "ccd_tolerance", "impratio")
 # Array sizes that a backend passes to its simulator; MuJoCo's options do not include them.
-_BACKEND_SIZES = ("nconmax", "njmax")
+_BACKEND_SIZES = ("nconmax", "njmax", "self_contacts")
 # The compliant ground of the backend `differentiable`: stiffness [N/m], damping [s/m], sliding speed [m/s].
 _COMPLIANCE = ("contact_stiffness", "contact_damping", "contact_friction_speed")
 

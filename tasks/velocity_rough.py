@@ -66,7 +66,7 @@ class VelocityRough(Velocity):
         },
     )
     """Range from which each physical parameter is drawn at a reset. Friction of 0.3 holds nobody on a slope of more
-    than 17 degrees: a robot that sees such a slope, and not its friction, would learn to keep off."""
+    than 17 degrees: a robot that sees such a slope, and not its friction, may learn to keep off."""
     curricula: dict[str, Level] = field(
         default_factory=lambda: {
             "commands": level(Velocity.keeping_up, 1.0, rise=0.0, drop=0.0),

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
-from robolearn.config import registry
+from robolearn.config import registry  # before torch: it sets how torch's threads wait
+
+# isort: split
+import torch
 
 OUTSIDE = Path(__file__).parent / "fixtures" / "outside"
 

@@ -12,7 +12,7 @@ import torch
 
 from robolearn.envs import mjcf
 from robolearn.envs.backend import FEATURES, MOTORS, Capabilities, Snapshot, require_features
-from robolearn.envs.contacts import array_sizes
+from robolearn.envs.contacts import SELF_CONTACTS, array_sizes
 from robolearn.envs.isaaclab.entities import IsaacEntity
 from robolearn.envs.isaaclab.fidelity import Match, differences
 from robolearn.envs.parameters import BASIC
@@ -38,7 +38,7 @@ ABSURD_SPEED = 1000.0
 
 SETTABLE = (
     "timestep", "solver", "iterations", "ls_iterations", "ccd_iterations", "integrator", "cone", "impratio",
-    "tolerance", "nconmax", "njmax",
+    "tolerance", "nconmax", "njmax", "self_contacts",
 )  # fmt: skip
 """Options of `solver.isaaclab` that Isaac Lab accepts."""
 
@@ -116,7 +116,10 @@ class IsaacLabBackend:
         )
         sizes = mjcf.options(self.robot, "isaaclab")
         self._array_sizes = array_sizes(
-            self.model, config.nconmax or sizes.get("nconmax", 0), config.njmax or sizes.get("njmax", 0)
+            self.model,
+            config.nconmax or sizes.get("nconmax", 0),
+            config.njmax or sizes.get("njmax", 0),
+            sizes.get("self_contacts", SELF_CONTACTS),
         )
         self._bridge = bridge(scene, self.model, num_envs, self.device, self._array_sizes)
         try:

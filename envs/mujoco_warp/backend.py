@@ -13,7 +13,7 @@ import warp as wp
 
 from robolearn.envs import mjcf
 from robolearn.envs.backend import FEATURES, MOTORS, Capabilities, Snapshot, require_features
-from robolearn.envs.contacts import array_sizes, has_convex_pairs
+from robolearn.envs.contacts import SELF_CONTACTS, array_sizes, has_convex_pairs
 from robolearn.envs.model_changes import WITH_CONSTANTS, ModelChanges
 from robolearn.envs.mujoco.index import EntityIndex
 from robolearn.envs.mujoco_warp import kernels
@@ -104,7 +104,10 @@ class MujocoWarpBackend:
         self._changes = ModelChanges(scene, self.model, device=self.device)
         sizes = mjcf.options(self.robot, "mujoco_warp")
         self._array_sizes = array_sizes(
-            self.model, config.nconmax or sizes.get("nconmax", 0), config.njmax or sizes.get("njmax", 0)
+            self.model,
+            config.nconmax or sizes.get("nconmax", 0),
+            config.njmax or sizes.get("njmax", 0),
+            sizes.get("self_contacts", SELF_CONTACTS),
         )
         if "joint_friction" in self._changes.fields:  # a constraint row for each joint
             self._array_sizes = replace(self._array_sizes, rows=self._array_sizes.rows + self.model.nv)

@@ -8,6 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
+
+# isort: split
 import fingerprint
 import torch
 from channel import Stopwatch, serve

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 
 import torch
 
@@ -59,10 +59,10 @@ class HeightScan:
         return _sent(self, device)
 
 
-@lru_cache(maxsize=16)
+@cache  # never dropped: a CUDA graph may have its address
 def _sent(scan: HeightScan, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
-        return torch.tensor(scan.places, device=device)
+        return torch.tensor(scan.places, dtype=torch.float32, device=device)
 
 
 def depths(state: State, points: Tensor, ground: Callable[[Tensor], Tensor]) -> Tensor:

@@ -178,6 +178,10 @@ def test_array_sizes_of_the_humanoid_hold_every_possible_contact(humanoid):
     assert len(colliding_pairs(model)) == 8 + 7 * 7 + 2 * 2 * 14 + 2 * 2
     assert array_sizes(model) == ArraySizes(8 + 24, 4 * 32 + 21)
     assert array_sizes(model, contacts=10) == ArraySizes(10, 4 * 10 + 21)
+    # A robot that states more contacts of its own has rows for them; on average there are no more.
+    assert array_sizes(model, self_contacts=40) == ArraySizes(8 + 24, 4 * (8 + 40) + 21)
+    assert array_sizes(model, contacts=10, self_contacts=40) == ArraySizes(10, 4 * (8 + 40) + 21)
+    assert array_sizes(model, rows=77, self_contacts=40) == ArraySizes(8 + 24, 77)
 
 
 def test_colliding_pairs_are_those_that_mujoco_warp_tests(humanoid):
