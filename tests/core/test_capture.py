@@ -215,12 +215,11 @@ def test_a_term_that_is_not_finite_is_named_at_the_end_of_the_iteration():
 
 
 @pytest.mark.cuda
-def test_a_step_on_a_gpu_never_synchronizes():
+@pytest.mark.parametrize("task", ["task=humanoid_walk", "task=humanoid_rough task.scan=true"])
+def test_a_step_on_a_gpu_never_synchronizes(task):
     from robolearn.training.build import make_env
 
-    env = make_env(
-        config.resolve(["task=humanoid_walk", "num_envs=1024", "backend=mujoco_warp", "device=cuda"])
-    )
+    env = make_env(config.resolve([*task.split(), "num_envs=1024", "backend=mujoco_warp", "device=cuda"]))
     action = torch.zeros(1024, env.num_actions, device="cuda")
     for _ in range(6):  # run, rehearsed, recorded, replayed
         env.step(action)
