@@ -86,9 +86,8 @@ COMMANDS = {
             "task=velocity",
             "robot=unitree_go1",
             "num_envs=1024",
-            "task.stance_width=0",
-            *EARLIER,
-            "max_iterations=1500",
+            "learner.mean_bound=5",
+            "learner.precision=fp32",
         ]
     ],
     "unitree_g1": [
