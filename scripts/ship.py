@@ -37,8 +37,9 @@ UNDELAYED = [
     "task.action_delay=[0,0]",
     "task.randomize.friction=[0.5,1.2]",
     "task.history.policy=1",
+    "learner.mean_bound=0",
 ]
-"""Actions were on time, floors not as slippery, and the policy saw the newest observation alone."""
+"""Actions were on time and not bounded, floors not as slippery, and the policy saw the newest observation alone."""
 STANDING_FREE = [
     *UNDELAYED,
     "task.rewards.stepping.free=0",
@@ -86,8 +87,9 @@ COMMANDS = {
             "task=velocity",
             "robot=unitree_go1",
             "num_envs=1024",
-            "learner.mean_bound=5",
-            "learner.precision=fp32",
+            "task.stance_width=0",
+            *EARLIER,
+            "max_iterations=1500",
         ]
     ],
     "unitree_g1": [

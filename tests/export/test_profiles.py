@@ -23,6 +23,7 @@ import pytest
 import torch
 import yaml
 
+from robolearn import config
 from robolearn.core.contract import Contract
 from robolearn.errors import ConfigError
 from robolearn.export import profiles
@@ -33,7 +34,7 @@ from robolearn.learners.policy import Policy
 from robolearn.learners.saved import PRETRAINED, pretrained
 from robolearn.runtime.contract import checked_contract
 from robolearn.runtime.errors import BAD_INPUT, Refused
-from robolearn.tasks.mdp.observations import VOCABULARY, projected_gravity
+from robolearn.tasks.mdp.observations import projected_gravity
 
 JOINTS = ("knee", "ankle", "hip", "waist")
 HOME = (0.6, -0.31, -0.1, 0.0)
@@ -460,7 +461,8 @@ def test_a_policy_that_the_readers_cannot_run_is_refused_with_the_reason(
 
 def shipped(name: str) -> tuple[dict[str, Any], onnx.ModelProto]:
     """Manifest and network of a shipped policy, as in its bundle."""
-    contract = contract_entry(Contract.load(PRETRAINED / name / "contract.json"), VOCABULARY.values())
+    items = config.load(PRETRAINED / name).task.items("policy")
+    contract = contract_entry(Contract.load(PRETRAINED / name / "contract.json"), items)
     width = sum(item["width"] for item in contract["observations"])
     graph = build_graph(Policy.load(f"pretrained:{name}"), width, "fp32", {"contract": contract})
     manifest = {"contract": contract, "run": {"name": name, "iteration": 7}}
