@@ -106,7 +106,7 @@ COMMANDS = {
 }
 """What each policy was asked of `robolearn train`, besides the seed; a stage resumes the one before it."""
 OF_THE_MACHINE = {"max_iterations", "checkpoint_interval", "torch_threads", "backend.threads", "device"}
-"""Settings that a run may differ in: made.json has the iterations, and the others do not change what it learns."""
+"""Settings that a run may differ in: made.json has the iterations, and the others are no part of task and learner."""
 KEPT = ("schema", "iter", "infos", "policy", "actor_state_dict", "critic_state_dict", "learning_rate")
 """What of a checkpoint ships."""
 

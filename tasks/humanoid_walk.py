@@ -23,5 +23,5 @@ class HumanoidWalk(Velocity):
             "pushes": level(Velocity.staying_up, 0.0, most=2.5, full=2.0, rise=0.2, drop=1.2),
         }
     )
-    # Its mean actions stay small by themselves; figures of docs/humanoid_walk.md are without a bound.
+    # The figures of docs/humanoid_walk.md are without a bound.
     defaults: ClassVar[dict[str, Any]] = {**Velocity.defaults, "learner.mean_bound": 0.0}
