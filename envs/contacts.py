@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntFlag
 
@@ -27,7 +28,7 @@ _CONTACTS = {
 }
 """The largest number of contacts of a pair of geom types, the lower type first."""
 _OTHER_PAIRS = 4
-SELF_CONTACTS = 24
+_SELF_CONTACTS = 24
 """Contacts among a robot's limbs that are expected at once; few of all its pairs can touch together. A robot that falls
 in a heap of more states its own number: `self_contacts` among its solver options."""
 
@@ -60,19 +61,26 @@ class ArraySizes:
 
 
 def array_sizes(
-    model: mujoco.MjModel, contacts: int = 0, rows: int = 0, self_contacts: int = SELF_CONTACTS
+    model: mujoco.MjModel, num_envs: int, contacts: int = 0, rows: int = 0, self_contacts: int = 0
 ) -> ArraySizes:
-    """Array sizes for a model; `contacts` and `rows` override the computed size where they are not 0.
+    """Array sizes for `num_envs` environments of a model.
 
     With few colliding geoms the arrays hold every possible contact. With many (a robot that can touch itself) they
-    hold every contact with the ground and 24 more; where `self_contacts` is larger, the rows, which no environment may
-    exceed, hold that many more.
+    hold every contact with the ground and `self_contacts` more. On average over many environments 24 of these are
+    enough; a single one may need them all.
+
+    Args:
+        contacts, rows: override the computed sizes where they are not 0; more contacts have more rows.
+        self_contacts: contacts among a robot's limbs; 0 for 24.
     """
     pairs = colliding_pairs(model)
     needs = [_max_contacts(model, a, b) for a, b in pairs]
     fixed = model.body_weldid[model.geom_bodyid] == 0
     ground = sum(need for need, (a, b) in zip(needs, pairs, strict=True) if fixed[a] or fixed[b])
-    contacts = contacts or max(1, min(sum(needs), ground + SELF_CONTACTS))
+    self_contacts = self_contacts or _SELF_CONTACTS
+    most = max(1, min(sum(needs), ground + self_contacts))
+    average = max(1, min(sum(needs), ground + min(self_contacts, _SELF_CONTACTS)))
+    contacts = contacts or max(average, math.ceil(most / num_envs))
     if not rows:
         dims = [max(model.geom_condim[[a, b]]) for a, b in pairs]
         dim = max((*dims, *model.pair_dim), default=1)
@@ -81,12 +89,7 @@ def array_sizes(
         equality = 6 * model.neq
         friction = int((model.dof_frictionloss > 0).sum() + (model.tendon_frictionloss > 0).sum())
         limits = int(model.jnt_limited.sum() + 2 * model.tendon_limited.sum())
-        most = (
-            contacts
-            if self_contacts <= SELF_CONTACTS
-            else max(contacts, min(sum(needs), ground + self_contacts))
-        )
-        rows = max(1, int(most * each + equality + friction + limits))
+        rows = max(1, int(max(contacts, most) * each + equality + friction + limits))
     return ArraySizes(int(contacts), int(rows))
 
 

@@ -48,6 +48,12 @@ WALKING, RUNNING = 0.1, 1.5
 
 PUSHES = Pushes(speed=(0.0, 0.4), seconds=(1.0, 3.0), box=(0.25, 0.25, 0.2), turn=(0.26, 0.26, 0.39))
 """Half of mjlab's pushes, and up to 0.4 m/s in a random direction."""
+RANDOMIZE = {
+    "friction": Randomized((0.3, 1.2)),
+    "mass_scale": Randomized((0.9, 1.1)),
+    "gain_scale": Randomized((0.9, 1.1)),
+}
+"""Floors may be slippery, and a robot differs from its model."""
 TIMES = (
     Observation("foot_air_time", lambda s, c: c.task_state["air_time"], "feet"),
     Observation("foot_stance_time", lambda s, c: c.task_state["stance_time"], "feet"),
@@ -252,13 +258,7 @@ class Velocity(Task):
     """Shoves: the whole robot is set in motion. In a training they grow to twice of this, mjlab's pushes and up to
     0.8 m/s further, and to a quarter more, 1.0 m/s; a robot trained under still harder ones walks slower. One that is
     pushed often learns to catch itself sooner."""
-    randomize: dict[str, Randomized] = field(
-        default_factory=lambda: {
-            "friction": Randomized((0.3, 1.2)),
-            "mass_scale": Randomized((0.9, 1.1)),
-            "gain_scale": Randomized((0.9, 1.1)),
-        },
-    )
+    randomize: dict[str, Randomized] = field(default_factory=lambda: dict(RANDOMIZE))
     """Range from which each physical parameter is drawn at a reset."""
     action_delay: tuple[int, int] = (0, 2)
     """Control steps by which targets are late, drawn for each episode: up to 40 ms, as on robots whose computers are

@@ -27,7 +27,7 @@ from robolearn.tasks.mdp.sensing import Sensing, with_histories
 from robolearn.tasks.mdp.sensors import Sensor
 from robolearn.tasks.mdp.stated import Level, level
 from robolearn.tasks.mdp.task import Ratio
-from robolearn.tasks.velocity import PUSHES, Velocity
+from robolearn.tasks.velocity import PUSHES, RANDOMIZE, Velocity
 
 ASKED = "asked"
 """Task state: where the robot would be, had it followed its commands (N, 2) [m]."""
@@ -59,11 +59,7 @@ class VelocityRough(Velocity):
     pushes: Pushes | None = field(default_factory=lambda: replace(PUSHES, seconds=(3.0, 6.0)))
     """Shoves, half as often as on flat ground: a robot that has to catch itself all the time learns no stairs."""
     randomize: dict[str, Randomized] = field(
-        default_factory=lambda: {
-            "friction": Randomized((0.5, 1.2)),
-            "mass_scale": Randomized((0.9, 1.1)),
-            "gain_scale": Randomized((0.9, 1.1)),
-        },
+        default_factory=lambda: {**RANDOMIZE, "friction": Randomized((0.5, 1.2))}
     )
     """Range from which each physical parameter is drawn at a reset. Friction of 0.3 holds nobody on a slope of more
     than 17 degrees: a robot that sees such a slope, and not its friction, may learn to keep off."""

@@ -12,7 +12,7 @@ import torch
 
 from robolearn.envs import mjcf
 from robolearn.envs.backend import FEATURES, MOTORS, Capabilities, Snapshot, require_features
-from robolearn.envs.contacts import SELF_CONTACTS, array_sizes
+from robolearn.envs.contacts import array_sizes
 from robolearn.envs.isaaclab.entities import IsaacEntity
 from robolearn.envs.isaaclab.fidelity import Match, differences
 from robolearn.envs.parameters import BASIC
@@ -56,7 +56,7 @@ class IsaacLabConfig:
     nconmax: int = field(default=0, metadata={"min": 0, "max": 1_000_000})
     """Array size for contacts, per environment on average; 0 takes the robot's value, or computes it from its geoms."""
     njmax: int = field(default=0, metadata={"min": 0, "max": 1_000_000})
-    """Array size for constraint rows of each environment; 0 takes the robot's value, or computes it from nconmax."""
+    """Array size for constraint rows of each environment; 0 takes the robot's value, or computes it from its geoms."""
 
 
 class IsaacLabBackend:
@@ -117,9 +117,10 @@ class IsaacLabBackend:
         sizes = mjcf.options(self.robot, "isaaclab")
         self._array_sizes = array_sizes(
             self.model,
+            num_envs,
             config.nconmax or sizes.get("nconmax", 0),
             config.njmax or sizes.get("njmax", 0),
-            sizes.get("self_contacts", SELF_CONTACTS),
+            sizes.get("self_contacts", 0),
         )
         self._bridge = bridge(scene, self.model, num_envs, self.device, self._array_sizes)
         try:

@@ -13,7 +13,7 @@ import warp as wp
 
 from robolearn.envs import mjcf
 from robolearn.envs.backend import FEATURES, MOTORS, Capabilities, Snapshot, require_features
-from robolearn.envs.contacts import SELF_CONTACTS, array_sizes, has_convex_pairs
+from robolearn.envs.contacts import array_sizes, has_convex_pairs
 from robolearn.envs.model_changes import WITH_CONSTANTS, ModelChanges
 from robolearn.envs.mujoco.index import EntityIndex
 from robolearn.envs.mujoco_warp import kernels
@@ -61,7 +61,7 @@ class MujocoWarpConfig:
     nconmax: int = field(default=0, metadata={"min": 0, "max": 1_000_000})
     """Array size for contacts, per environment on average; 0 takes the robot's value, or computes it from its geoms."""
     njmax: int = field(default=0, metadata={"min": 0, "max": 1_000_000})
-    """Array size for constraint rows of each environment; 0 takes the robot's value, or computes it from nconmax."""
+    """Array size for constraint rows of each environment; 0 takes the robot's value, or computes it from its geoms."""
 
 
 class MujocoWarpBackend:
@@ -105,9 +105,10 @@ class MujocoWarpBackend:
         sizes = mjcf.options(self.robot, "mujoco_warp")
         self._array_sizes = array_sizes(
             self.model,
+            num_envs,
             config.nconmax or sizes.get("nconmax", 0),
             config.njmax or sizes.get("njmax", 0),
-            sizes.get("self_contacts", SELF_CONTACTS),
+            sizes.get("self_contacts", 0),
         )
         if "joint_friction" in self._changes.fields:  # a constraint row for each joint
             self._array_sizes = replace(self._array_sizes, rows=self._array_sizes.rows + self.model.nv)

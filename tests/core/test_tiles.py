@@ -334,6 +334,8 @@ def test_terms_scans_and_levels_need_no_host_in_a_step():
         for group in ("policy", "critic"):
             for item in task.items(group):
                 item.compute(state, ctx)
+        for sensor in task.all_sensors():
+            sensor(state)
         task.advance(state, ctx)
         task.terrain_change(state, ctx)
         env._tiles.left(state, done)

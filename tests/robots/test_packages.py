@@ -10,7 +10,7 @@ from PIL import Image
 
 from robolearn.config import catalog
 from robolearn.envs import lint, mjcf
-from robolearn.envs.contacts import SELF_CONTACTS, array_sizes
+from robolearn.envs.contacts import array_sizes
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Scene
 from robolearn.envs.terrain import Terrain
@@ -195,11 +195,11 @@ def test_arrays_of_a_simulator_hold_the_constraints_of_robots_that_fall_in_a_hea
         pytest.skip(f"{name} {catalog.hint(name)}")
     robot = Robot.load(found, name=name)
     model = mjcf.build_model(Scene({ROBOT: robot}, collisions=collisions, terrain=terrain))
-    stated = mjcf.options(robot, "mujoco_warp").get("self_contacts", SELF_CONTACTS)
-    rows = array_sizes(model, self_contacts=stated).rows
+    stated = mjcf.options(robot, "mujoco_warp").get("self_contacts", 0)
+    room = array_sizes(model, 1, self_contacts=stated)
     random = np.random.default_rng(0)
     home = np.array([dict(zip(robot.joints, robot.home, strict=True))[a.joint] for a in robot.actuators])
-    most = 0
+    rows = contacts = 0
     for _ in range(50):
         data = mujoco.MjData(model)
         data.qvel[:6] = random.normal(size=6) * (1.0, 1.0, 0.5, 2.0, 2.0, 2.0)
@@ -207,8 +207,9 @@ def test_arrays_of_a_simulator_hold_the_constraints_of_robots_that_fall_in_a_hea
             data.ctrl[:] = home + 0.8 * random.normal(size=model.nu)
             for _ in range(4):
                 mujoco.mj_step(model, data)
-                most = max(most, data.nefc)
-    assert 1.5 * most < rows
+                rows, contacts = max(rows, data.nefc), max(contacts, data.ncon)
+    assert 1.5 * rows < room.rows
+    assert 1.5 * contacts < room.contacts
 
 
 def test_robolearn_robot_pictures_it_and_finds_no_error_and_two_iterations_train(named, tmp_path):

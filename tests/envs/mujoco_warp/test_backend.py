@@ -167,7 +167,7 @@ def test_array_sizes_use_the_condim_of_an_explicit_pair():
     <mujoco><worldbody><body name="a"><freejoint/><geom name="a" size=".1" contype="0" conaffinity="0"/></body>
     <body name="b"><freejoint/><geom name="b" size=".1" contype="0" conaffinity="0"/></body></worldbody>
     <contact><pair geom1="a" geom2="b" condim="6"/></contact></mujoco>""")
-    assert array_sizes(model) == ArraySizes(1, 2 * (6 - 1))
+    assert array_sizes(model, 8) == ArraySizes(1, 2 * (6 - 1))
 
 
 def test_array_sizes_of_the_humanoid_hold_every_possible_contact(humanoid):
@@ -176,12 +176,21 @@ def test_array_sizes_of_the_humanoid_hold_every_possible_contact(humanoid):
     # with 2 of the other arm. Of the 8 contacts with the ground all fit, and 24 more; four rows per contact (pyramid,
     # condim 3), one per joint with limits.
     assert len(colliding_pairs(model)) == 8 + 7 * 7 + 2 * 2 * 14 + 2 * 2
-    assert array_sizes(model) == ArraySizes(8 + 24, 4 * 32 + 21)
-    assert array_sizes(model, contacts=10) == ArraySizes(10, 4 * 10 + 21)
-    # A robot that states more contacts of its own has rows for them; on average there are no more.
-    assert array_sizes(model, self_contacts=40) == ArraySizes(8 + 24, 4 * (8 + 40) + 21)
-    assert array_sizes(model, contacts=10, self_contacts=40) == ArraySizes(10, 4 * (8 + 40) + 21)
-    assert array_sizes(model, rows=77, self_contacts=40) == ArraySizes(8 + 24, 77)
+    assert array_sizes(model, 100) == array_sizes(model, 1) == ArraySizes(8 + 24, 4 * 32 + 21)
+    # Fewer contacts on average do not take rows from one environment; more of them have rows.
+    assert array_sizes(model, 100, contacts=10) == ArraySizes(10, 4 * 32 + 21)
+    assert array_sizes(model, 100, contacts=50) == ArraySizes(50, 4 * 50 + 21)
+
+
+def test_array_sizes_of_a_robot_that_states_its_own_contacts_hold_them_in_each_environment(humanoid):
+    model = mjcf.build_model(Scene({ROBOT: humanoid}, collisions="light"), "mujoco_warp")
+    # 8 + 40 contacts of one environment fit into the rows of each; the shared contacts of two hold 24 each on average,
+    # and one alone has room for all.
+    assert array_sizes(model, 100, self_contacts=40) == ArraySizes(8 + 24, 4 * 48 + 21)
+    assert array_sizes(model, 2, self_contacts=40) == ArraySizes(8 + 24, 4 * 48 + 21)
+    assert array_sizes(model, 1, self_contacts=40) == ArraySizes(8 + 40, 4 * 48 + 21)
+    assert array_sizes(model, 100, self_contacts=4) == ArraySizes(8 + 4, 4 * 12 + 21)
+    assert array_sizes(model, 100, rows=77, self_contacts=40) == ArraySizes(8 + 24, 77)
 
 
 def test_colliding_pairs_are_those_that_mujoco_warp_tests(humanoid):
