@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import torch
 
 from robolearn.envs.terrain.heights import Heights
 
 Tensor = torch.Tensor
+
+_MADE: WeakKeyDictionary[Heights, dict[torch.device, Ground]] = WeakKeyDictionary()
+"""By heights, for as long as those are used: a CUDA graph reads the memory of a surface that was made before it."""
 
 
 class Ground:
@@ -19,15 +22,16 @@ class Ground:
     """
 
     def __init__(self, heights: Heights, device: torch.device) -> None:
-        self.heights = heights
         self._rows, self._columns = heights.z.shape
         self._z, self._resolution = torch.tensor(heights.z, device=device).flatten(), heights.resolution
 
     @classmethod
-    @lru_cache(maxsize=4)
     def of(cls, heights: Heights, device: torch.device) -> Ground:
         """The surface of these heights on a device, made once."""
-        return cls(heights, device)
+        made = _MADE.setdefault(heights, {})
+        if device not in made:
+            made[device] = cls(heights, device)
+        return made[device]
 
     def height(self, xy: Tensor, origin: Tensor) -> Tensor:
         """Height (N, ...) of the surface [m] at the places `xy` (N, ..., 2) [m], both relative to `origin` (N, 3), the

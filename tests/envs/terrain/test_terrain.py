@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -184,6 +186,20 @@ def test_ground_interpolates_in_the_triangle_below_or_above_the_diagonal():
     low, high, side = z[80, 70], z[81, 71], z[81, 70]
     expected = low + 0.75 * (side - low) + 0.25 * (high - side)
     assert ground.height(torch.tensor([[x, y]]), origin).item() == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_a_surface_is_made_once_and_kept_as_long_as_its_heights_are():
+    def terrain(seed: int) -> Terrain:
+        return Terrain(rows=1, columns=1, kinds={"rough": 1}, border=1.0, seed=seed)
+
+    first, others = terrain(0), [terrain(seed) for seed in range(1, 8)]
+    surface = Ground.of(first.heights, CPU)
+    made = [weakref.ref(Ground.of(each.heights, CPU)) for each in others]
+    assert Ground.of(first.heights, CPU) is surface
+    assert all(each() is not None for each in made)
+    del others
+    gc.collect()
+    assert [each() for each in made] == [None] * 7
 
 
 def test_ground_is_relative_to_the_origins_and_level_beyond_the_ends():
