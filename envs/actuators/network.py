@@ -76,7 +76,6 @@ class Chain:
         import onnx
 
         try:
-            # Data in other files is not loaded: its place is any path that the file names.
             model = onnx.load_model(str(self.path), load_external_data=False)
         except Exception as error:  # a damaged file raises almost any error
             self.fail(f"is no ONNX file: {one_line(str(error), 120)}")
@@ -87,15 +86,22 @@ class Chain:
     def _read(self, model: Any) -> None:
         import onnx
 
-        self.metadata = {each.key: each.value for each in model.metadata_props}
-        graph = model.graph
-        constants: dict[str, np.ndarray] = {}
-        for each in graph.initializer:
+        tensors = [*model.graph.initializer, *(a.t for node in model.graph.node for a in node.attribute)]
+        for each in tensors:
+            # Its place is any path that the file names.
             if each.data_location == onnx.TensorProto.EXTERNAL:
                 self.fail(
                     f"keeps its weight {each.name!r} in another file; export it with the weights inside"
                 )
-            constants[each.name] = self._numbers(each.name, onnx.numpy_helper.to_array(each))
+        try:
+            onnx.checker.check_model(model.SerializeToString())
+        except Exception as error:  # it, too, raises almost any error
+            self.fail(f"is no valid ONNX file: {one_line(str(error), 160)}")
+        self.metadata = {each.key: each.value for each in model.metadata_props}
+        graph = model.graph
+        constants: dict[str, np.ndarray] = {}
+        for each in graph.initializer:
+            constants[each.name] = self._numbers(each.name, each)
         inputs = [each.name for each in graph.input if each.name not in constants]
         if len(inputs) != 1 or len(graph.output) != 1:
             self.fail(
@@ -105,8 +111,7 @@ class Chain:
         for node in graph.node:
             settings = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
             if node.op_type == "Constant" and "value" in settings:
-                value = onnx.numpy_helper.to_array(settings["value"])
-                constants[node.output[0]] = self._numbers(node.output[0], value)
+                constants[node.output[0]] = self._numbers(node.output[0], settings["value"])
                 continue
             if node.op_type not in OPS or node.domain not in ("", "ai.onnx"):
                 self.fail(
@@ -122,7 +127,14 @@ class Chain:
         if current != graph.output[0].name:
             self.fail(f"is not a chain: its output {graph.output[0].name} is not that of its last operator")
 
-    def _numbers(self, name: str, value: np.ndarray) -> np.ndarray:
+    def _numbers(self, name: str, tensor: Any) -> np.ndarray:
+        """The numbers of a TensorProto."""
+        import onnx
+
+        try:
+            value = onnx.numpy_helper.to_array(tensor)
+        except Exception as error:  # a damaged one raises almost any error
+            self.fail(f"has a damaged weight {name!r}: {one_line(str(error), 120)}")
         if value.dtype.kind != "f":
             self.fail(f"has the constant {name!r} of type {value.dtype}; weights are float")
         return value.astype(np.float64)

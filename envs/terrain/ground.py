@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 import torch
 
 from robolearn.envs.terrain.heights import Heights
 
 Tensor = torch.Tensor
-
-_MADE: WeakKeyDictionary[Heights, dict[torch.device, Ground]] = WeakKeyDictionary()
-"""By heights, for as long as those are used: a CUDA graph reads the memory of a surface that was made before it."""
 
 
 class Ground:
@@ -22,13 +17,15 @@ class Ground:
     """
 
     def __init__(self, heights: Heights, device: torch.device) -> None:
+        self.heights = heights
         self._rows, self._columns = heights.z.shape
         self._z, self._resolution = torch.tensor(heights.z, device=device).flatten(), heights.resolution
 
     @classmethod
     def of(cls, heights: Heights, device: torch.device) -> Ground:
-        """The surface of these heights on a device, made once."""
-        made = _MADE.setdefault(heights, {})
+        """The surface of these heights on a device, made once and kept as long as they are: a CUDA graph reads the
+        memory of a surface that was made before it."""
+        made: dict[torch.device, Ground] = heights.surfaces
         if device not in made:
             made[device] = cls(heights, device)
         return made[device]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,8 @@ class Heights:
     """Distance of two samples [m]."""
     origins: np.ndarray
     """(rows, columns, 3) float32 the middle of each tile in the world [m]."""
+    surfaces: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """By device, what `Ground.of` has made of them."""
 
     @property
     def z(self) -> np.ndarray:

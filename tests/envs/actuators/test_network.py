@@ -191,3 +191,35 @@ def test_a_history_that_does_not_fit_the_file_or_the_step_is_refused(tmp_path):
         with pytest.raises(ConfigError, match=named):
             Motors(robot, 0.002, CPU)
     assert Motors(arm(tmp_path, {**keys, "interval": 0.006}), 0.002, CPU).networks[0].stride == 3
+
+
+def test_a_constant_in_another_file_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret").write_bytes(np.full(2, 7.0, np.float32).tobytes())
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2, 1])
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="secret")
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=weight),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    refused(write(tmp_path / "motor.onnx", nodes, {}, 2), "'w'", "another file")
+
+
+@pytest.mark.parametrize("damage", ["dims", "type", "inputs", "outputs"])
+def test_a_damaged_graph_is_refused_by_name(damage, tmp_path):
+    path = write(
+        tmp_path / "motor.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": np.ones((2, 1))}, 2
+    )
+    model = onnx.load(str(path))
+    weight, node = model.graph.initializer[0], model.graph.node[0]
+    if damage == "dims":
+        weight.dims[0] = 7
+    elif damage == "type":
+        weight.data_type = 99
+    elif damage == "inputs":
+        del node.input[1]
+    else:
+        del node.output[0]
+    path.write_bytes(model.SerializeToString())
+    refused(path, str(path))
