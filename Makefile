@@ -26,7 +26,7 @@ KNOWN  := python3 python3.13 python3.12 python3.11 python
 .PHONY: walk test slow suite robots browser isaaclab lint install clean
 
 walk: install
-	$(BIN)/robolearn train task=humanoid_walk num_envs=4096 $(ARGS)
+	$(BIN)/robolearn train task=humanoid_walk num_envs=1024 $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"

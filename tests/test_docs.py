@@ -191,6 +191,21 @@ SEPARATE = ("task=isaaclab:", "task=mjlab:", "backend=isaaclab")
 """Prefixes of arguments that need a separate virtual environment; tests/isaaclab resolves these commands there."""
 
 
+def from_shipped() -> list[Any]:
+    """Trainings on the pages that take the weights of a shipped policy, learn from it or stay near it."""
+    return [
+        pytest.param(words, id=f"{page.stem}-{i}")
+        for page in PAGES
+        for i, words in enumerate(robolearn_commands(page))
+        if words[0] == "train" and any("=pretrained:" in word for word in words)
+    ]
+
+
+@pytest.mark.parametrize("words", from_shipped())
+def test_a_training_that_starts_from_a_shipped_policy_fits_it(words: list[str], tmp_path: Path) -> None:
+    assert cli.main([*words, *TINY["train"], f"output={tmp_path / 'run'}"]) == exits.OK
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

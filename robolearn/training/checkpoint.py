@@ -258,7 +258,8 @@ def _load(state: dict[str, Any], content: dict[str, Any], learner: Any, shown: s
 
 
 def _require_same_inputs(saved: Any, policy: Any, shown: str) -> None:
-    """Refuse another activation, and the same observation groups in another order: the weights fit by accident."""
+    """Refuse another activation, the same observation groups in another order, for which the weights fit by accident,
+    and groups with other columns."""
     if isinstance(policy, Team) and isinstance(saved, dict):
         for name, own in policy.policies.items():  # each may also start from a single policy
             _require_same_inputs(saved.get("policies", {}).get(name, saved), own, shown)
@@ -275,6 +276,11 @@ def _require_same_inputs(saved: Any, policy: Any, shown: str) -> None:
         raise ConfigError(
             f"{shown} not fit this configuration: learner.actor_groups were {_listed(before)} and are now "
             f"{_listed(now)} (columns in brackets)"
+        )
+    if before != now and dict(before).keys() == dict(now).keys():
+        raise ConfigError(
+            f"{shown} not fit this configuration: its policy observes {_listed(before)} and here {_listed(now)} "
+            "(columns in brackets): was it trained for another task or robot, or with another task.history?"
         )
 
 

@@ -105,6 +105,14 @@ def test_networks_of_other_shapes_are_refused_in_one_line(make_env, tmp_path):
     assert "\n" not in str(error.value)
 
 
+def test_observations_of_another_history_are_refused_with_both_widths(make_env, tmp_path):
+    content = checkpoint.load(saved(make_env, tmp_path))
+    env = make_env(CartpoleBalance(history={"policy": 3}), num_envs=4)
+    with pytest.raises(ConfigError, match=r"policy \(4\) and here policy \(12\)") as error:
+        checkpoint.restore(content, PPO(env, PPOConfig()), env)
+    assert "task.history" in str(error.value)
+
+
 def test_a_new_run_gets_a_new_folder_and_never_an_existing_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, second = (checkpoint.new_run_folder("cartpole_balance", None) for _ in range(2))
