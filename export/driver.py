@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from robolearn import config
+from robolearn.config.overrides import parse
 from robolearn.config.run_config import Config
 from robolearn.core.env import Env
 from robolearn.envs.state import Tensor
@@ -31,20 +32,32 @@ def is_bundle(path: str | Path | None) -> bool:
 
 def config_of(folder: Path, overrides: Iterable[str] = ()) -> Config:
     """The configuration to simulate a bundle's robot with: that of its run, changed by overrides, with the task as on
-    the robot, and its noise; see `robolearn.export.record.on_robot`.
+    the robot, and its noise; see `robolearn.export.record.on_robot`. Actions are delayed only by what an override
+    states.
 
     Raises:
-        ConfigError: an override is invalid, or the bundle is of a third-party environment.
+        ConfigError: an override is invalid or delays all observations, which a bundle does not read; or the bundle is
+            of a third-party environment.
         Refused: the bundle is damaged.
     """
     own_runtime(folder)  # compares config.yaml with its hash in the manifest
+    overrides = list(overrides)
     saved = load_config(folder, overrides)
     if saved.backend_name == config.EXTERNAL:
         raise ConfigError(
             f"{quote(str(folder), 120)} is a bundle of a third-party environment, which has no sensors to read; run it "
             "with robolearn deploy"
         )
-    return replace(on_robot(saved, noise=True), torch_threads=1)
+    stated = {each.dotted for each in parse(overrides)}
+    if "task.observation_delay" in stated and max(saved.task.observation_delay):
+        raise ConfigError(
+            "task.observation_delay delays observations, and a bundle computes its own from its sensors: delay those, "
+            "task.sensing.policy.delay=[LEAST,MOST]"
+        )
+    run = replace(on_robot(saved, noise=True), torch_threads=1)
+    if "task.action_delay" not in stated:
+        return run
+    return replace(run, task=replace(run.task, action_delay=saved.task.action_delay))
 
 
 class BundleDriver:

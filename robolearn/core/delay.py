@@ -6,7 +6,8 @@ import torch
 
 from robolearn.core.env_state import Named
 from robolearn.envs.state import Tensor
-from robolearn.tasks.mdp.context import Random
+from robolearn.tasks.mdp.context import Context, Random
+from robolearn.tasks.mdp.task import Task
 
 
 class DelayLine:
@@ -55,3 +56,27 @@ class DelayLine:
             above = above * (level * (high - low) + 1) / (high - low + 1)
         lag = low + above.long().clamp(max=high - low)
         return {"lag": lag, "past": value[:, None].expand_as(line["past"]).contiguous()}
+
+
+def delayed_targets(
+    delay: DelayLine, line: Named, task: Task, ctx: Context, action: Tensor, given: Tensor | None
+) -> tuple[Tensor, Named]:
+    """The joint targets (N, A) that reach the motors in this step, and the line after it.
+
+    Args:
+        delay: of actions.
+        line: its state.
+        task, ctx: which make joint targets of the actions that arrive.
+        action: (N, A) the policy's.
+        given: (N, A) joint targets that a controller computed; they arrive as late as an action. None: those of the
+            action.
+    """
+    if given is None:
+        arriving, line = delay.push(line, action)
+        return task.joint_targets(arriving, ctx), line
+    if not delay.delays:
+        return given, line
+    # A line begins with actions of 0, so what is given is stored as the distance from their targets.
+    rest = task.joint_targets(torch.zeros_like(action), ctx)
+    arriving, line = delay.push(line, given - rest)
+    return rest + arriving, line

@@ -12,7 +12,7 @@ import torch
 from robolearn.core import env_state
 from robolearn.core.capture import Captured, Places
 from robolearn.core.curricula import Curricula
-from robolearn.core.delay import DelayLine
+from robolearn.core.delay import DelayLine, delayed_targets
 from robolearn.core.ends import GONE, Ends
 from robolearn.core.env_state import EnvState, EpisodeState, leaves, with_leaves
 from robolearn.core.episode_stats import EpisodeStats
@@ -349,8 +349,8 @@ class Env:
         episode.previous_action, episode.action = episode.action, transit["action"].clone()
         joints = [actuator.joint for actuator in self.robot.actuators]
         self._finite.look(episode.action, joints, "action of")
-        arriving, episode.action_delay = self._action_delay.push(episode.action_delay, episode.action)
-        targets = self.task.joint_targets(arriving, self.ctx) if given is None else given
+        late = self._action_delay, episode.action_delay
+        targets, episode.action_delay = delayed_targets(*late, self.task, self.ctx, episode.action, given)
         self._finite.look(targets, joints, "joint target of")
         if episode.held:
             lost = drawn_of_agents(self.random.rand, self.num_envs, 1, self.agents) < self.task.packet_loss

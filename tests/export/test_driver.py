@@ -92,6 +92,26 @@ def test_a_changed_configuration_is_refused(bundle):
         config_of(bundle)
 
 
+def test_a_stated_delay_of_actions_delays_what_the_bundle_sends(exported):
+    env = make_env(config_of(exported, [*QUIET, "task.action_delay=[2,2]"]), num_envs=3)
+    try:
+        driver = BundleDriver(exported, env)
+        home = env.task.joint_targets(torch.zeros(3, env.num_actions), env.ctx)
+        sent = [home, home]
+        for _ in range(5):
+            actions, targets = driver()
+            sent.append(targets)
+            env.step(actions, targets)
+            assert torch.allclose(env.state.transit["joint_targets"], sent[-3], atol=1e-6)
+    finally:
+        env.close()
+
+
+def test_a_delay_of_all_observations_is_refused_naming_that_of_sensors(exported):
+    with pytest.raises(ConfigError, match=r"task\.sensing\.policy\.delay"):
+        config_of(exported, ["task.observation_delay=[0,2]"])
+
+
 def test_a_folder_is_a_bundle_by_its_manifest(exported, tmp_path):
     assert is_bundle(exported)
     assert not is_bundle(tmp_path)
