@@ -39,7 +39,7 @@ from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import Initial, Tensor
 from robolearn.tasks.mdp.commands import Command, Drawn
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
-from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
+from robolearn.tasks.mdp.symmetry import Symmetry
 from robolearn.tasks.mdp.task import Ratio, Task
 
 
@@ -609,7 +609,7 @@ class Env:
         """The left-right symmetry of task and robot in the columns of this Env's observation groups; None without."""
         if not self.task.symmetric or self.robot.mirror is None:
             return None
-        return sagittal(self.robot, self.columns, self.device)
+        return self._observing.symmetry(self.robot)
 
     @torch.no_grad()
     def snapshot(self) -> dict[str, Any]:

@@ -16,9 +16,12 @@ from robolearn.core.measurable import sources
 from robolearn.core.noise import EpisodeNoise, ObservationNoise
 from robolearn.core.rows import Rows
 from robolearn.core.sensor_errors import SensorErrors
+from robolearn.envs.robot import Robot
 from robolearn.envs.state import State, Tensor
 from robolearn.tasks.mdp.context import Context, Random, computed_once
+from robolearn.tasks.mdp.observations import shown_params
 from robolearn.tasks.mdp.sensors import Sensor
+from robolearn.tasks.mdp.symmetry import Symmetry, sagittal
 from robolearn.tasks.mdp.task import Task
 
 READINGS = "sensor readings"
@@ -56,6 +59,8 @@ class Observing:
         self._history = ObservationHistory(samples)
         self.columns = self._history.columns
         """Items of each observation group with their widths, in the order of the columns."""
+        seen = errors.known(state, errors.empty(len(ctx.episode_time), ctx.episode_time.device))
+        self._params = shown_params(seen.params, ctx)
         self.names = {g: [i.name for i, width in items for _ in range(width)] for g, items in samples.items()}
         """The item of each column of one sample, by group."""
         self.device, self._errors, items = ctx.episode_time.device, errors, samples["policy"]
@@ -97,6 +102,14 @@ class Observing:
             state.transit["normal"] = torch.zeros(num_envs, width, device=self.device)
         if self._arrival.dropping:
             state.transit["drops"] = self._arrival.none(num_envs)
+
+    def symmetry(self, robot: Robot) -> Symmetry:
+        """The left-right symmetry of a robot in the columns of each observation group.
+
+        Raises:
+            ConfigError: see `sagittal`.
+        """
+        return sagittal(robot, self.columns, self.device, self._params)
 
     def moved(self, saved: Named) -> Named:
         """The tensors of an EnvState by path, with those of a version that delayed the policy's observations with

@@ -6,7 +6,7 @@ remembers, see `robolearn.core.measurable`; the `critic` group and any other may
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +31,7 @@ Mirror = Literal[
     "foot_vectors",
     "vectors",
     "permuted",
+    "physics",
 ]
 """How an item changes under reflection across the robot's sagittal (x-z) plane.
 
@@ -38,7 +39,8 @@ Mirror = Literal[
 (vx, vy, yaw rate): the last two flip; `pose` (a position, perhaps followed by a quaternion wxyz): y of the position, x
 and z of the quaternion flip; `joints`, `actuators`, `feet`: left and right swap, with the joints' signs;
 `foot_vectors`: feet swap and each foot's y flips; `vectors`: y of each of several vectors flips;
-`permuted`: the columns of a sample change places as `Observation.order` says.
+`permuted`: the columns of a sample change places as `Observation.order` says; `physics`: each parameter as its name
+says.
 `limited_joints` and `turning_joints` hold some of the joints; their mirror image is known only where they hold all
 joints or none.
 """
@@ -87,10 +89,14 @@ def turning_joint_pos(state: State, ctx: Context) -> Tensor:
     return torch.cat((angle.sin(), angle.cos()), dim=1)
 
 
+def shown_params(names: Iterable[str], ctx: Context) -> list[str]:
+    """Of these physical parameters and errors of sensors, those that the critic sees, in the order of their columns.
+    The errors of a sensor have a column for each axis: `imu_bias/x`."""
+    return [name for name in sorted(names) if ctx.hidden.isdisjoint((name, name.partition("/")[0]))]
+
+
 def _params(state: State, ctx: Context) -> Tensor:
-    # The errors of a sensor have a column for each axis: `imu_bias/x`.
-    shown = [n for n in sorted(state.params) if ctx.hidden.isdisjoint((n, n.partition("/")[0]))]
-    seen = [state.params[name] for name in shown]
+    seen = [state.params[name] for name in shown_params(state.params, ctx)]
     return torch.stack(seen, dim=-1) if seen else ctx.episode_time.new_zeros(len(ctx.episode_time), 0)
 
 
@@ -156,6 +162,6 @@ VOCABULARY: dict[str, Observation] = {
         Observation("foot_height", lambda s, c: c.above_ground(s.robot.foot_pos), "feet"),
         Observation("foot_lin_vel", lambda s, c: _foot_velocity(s).flatten(1), "foot_vectors"),
         Observation("foot_force", lambda s, c: s.robot.foot_force[:, :, 2] / 100.0, "feet"),
-        Observation("physics", _params, "same"),
+        Observation("physics", _params, "physics"),
     )
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,12 @@ SIGNS = {"vector": (1.0, -1.0, 1.0), "pseudovector": (-1.0, 1.0, -1.0), "command
 """Sign of each component under the reflection, by kind of vector; see `Mirror`."""
 POSE_SIGNS = (1.0, -1.0, 1.0, 1.0, -1.0, 1.0, -1.0)
 """The same of a position and a quaternion wxyz, whose vector part is the axis of a rotation."""
+NEGATED = frozenset(
+    {"com_y", "gravity_roll", "imu_tilt/x", "imu_tilt/z", "imu_bias/x", "imu_bias/z", "map_shift/y"}
+)
+"""Physical parameters and errors of sensors that change their sign: what points to the left, and turns about x or z."""
+ENCODERS = "encoder_bias"
+"""The error of a sensor that has a column for each joint."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +59,16 @@ class Symmetry:
 
 
 def sagittal(
-    robot: Robot, groups: dict[str, list[tuple[Observation, int]]], device: torch.device
+    robot: Robot,
+    groups: dict[str, list[tuple[Observation, int]]],
+    device: torch.device,
+    params: Sequence[str] = (),
 ) -> Symmetry:
-    """The Symmetry of a robot for observation groups, each a list of (item, width) in column order.
+    """The Symmetry of a robot for observation groups, each a list of (item, width) in column order; `params` are the
+    columns of items with the mirror `physics`.
 
     Raises:
-        ConfigError: the robot declares no mirror pairs, or an item has no mirror image.
+        ConfigError: the robot declares no mirror pairs, or an item or a parameter has no mirror image.
     """
     joints, actuators, feet = robot.mirror_joints(), robot.mirror_actuators(), robot.mirror_feet()
     if joints is None or actuators is None or feet is None:
@@ -81,6 +92,8 @@ def sagittal(
             return actuators
         if kind == "permuted":
             return list(observation.order), [1.0] * width
+        if kind == "physics":
+            return _of_params(params, robot)
         if kind == "feet":
             return feet, [1.0] * width
         if kind == "foot_vectors":
@@ -103,6 +116,29 @@ def sagittal(
         return _reflection(permutation, signs, device)
 
     return Symmetry({name: group(items) for name, items in groups.items()}, _reflection(*actuators, device))
+
+
+def _of_params(names: Sequence[str], robot: Robot) -> tuple[list[int], list[float]]:
+    """Order and signs of physical parameters and errors of sensors in the mirror image: a joint's or body's is its
+    twin's."""
+    assert robot.mirror is not None
+    order, signs = [], []
+    for name in names:
+        first, _, rest = name.partition("/")
+        field, _, part = rest.partition("/")
+        twin, flips = name, first in NEGATED or name in NEGATED or field in NEGATED
+        if first == ENCODERS:
+            twin, flips = f"{first}/{robot.mirror.twin(rest)}", robot.mirror.flips(rest)
+        elif part and first == "robot":
+            twin = f"{first}/{field}/{robot.mirror.twin(part)}"
+        if twin not in names:
+            raise ConfigError(
+                f"randomize.{name} has no mirror image, which would be {twin}: randomize that too, hide it from the "
+                "critic (visible: false), or use learner.symmetry=none"
+            )
+        order.append(names.index(twin))
+        signs.append(-1.0 if flips else 1.0)
+    return order, signs
 
 
 def joined(reflections: list[Reflection]) -> Reflection:
