@@ -21,7 +21,7 @@ from robolearn.core.contract import contract_of
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.errors import ConfigError, listing, quote
-from robolearn.export.bundle import RUNTIME, contract_entry
+from robolearn.export.bundle import RUNTIME, contract_entry, single_file
 from robolearn.export.closed_loop import in_order
 from robolearn.export.noisy_readings import NoisyReadings
 from robolearn.export.record import arrays, on_robot, starts
@@ -37,7 +37,7 @@ from robolearn.runtime.signature import require_signed
 from robolearn.tasks.mdp.sensing import SENSOR_ERRORS
 from robolearn.tasks.mdp.task import Task
 from robolearn.training.build import build_external, make_env, make_learner_env
-from robolearn.training.runs import load_config
+from robolearn.training.runs import load_config, require_no_training
 from robolearn.training.train import set_threads
 
 FELL = 1
@@ -122,12 +122,14 @@ def start_anew(runtime: Runtime, env: Env | ExternalEnv) -> None:
 
 
 def own_runtime(folder: Path, key: Path | None = None) -> ModuleType:
-    """The runtime.py of a bundle as a module: what the robot will run, of whatever version.
+    """The runtime.py of a bundle as a module: what the robot will run.
 
-    It is executed only where its hash is the manifest's, the manifest is that of the recording and, with `key`, signed.
+    It is executed only where its hash is the manifest's, the manifest is that of the recording, and either `key` shows
+    who signed it or it is the file that this version writes: hashes alone can be computed by anybody.
 
     Raises:
-        Refused: BAD_INPUT; the manifest cannot be read or was edited, or runtime.py or config.yaml was changed.
+        Refused: BAD_INPUT; the manifest cannot be read, is not signed or was edited; runtime.py or config.yaml was
+            changed; or runtime.py is another one and there is no `key`.
     """
     if key is not None:
         require_signed(folder, key)
@@ -141,6 +143,12 @@ def own_runtime(folder: Path, key: Path | None = None) -> ModuleType:
                 f"{name} was changed since the export, so it is not used; copy the bundle again", BAD_INPUT
             )
     source = content[RUNTIME]
+    if key is None and source != single_file().encode():
+        raise Refused(
+            f"{quote(str(folder), 120)} has a {RUNTIME} that this version of RoboLearn did not write; it is executed "
+            "only where the bundle is signed: robolearn deploy --key FILE.pub; or export again",
+            BAD_INPUT,
+        )
     module = ModuleType(f"robolearn_bundle_{files[RUNTIME][:12]}")
     module.__file__ = str(folder / RUNTIME)
     sys.modules[module.__name__] = module  # dataclasses look their module up
@@ -213,6 +221,11 @@ def deploy(
         raise ConfigError(f"--seconds {seconds:g} is not within 0..{LONGEST:g}")
     if not 0 <= max_missed <= 1:
         raise ConfigError(f"--max-missed {max_missed:g} is not within 0..1")
+    require_no_training(overrides)
+    if stated := [word for word in overrides if word.startswith("num_envs=")]:
+        raise ConfigError(
+            f"{quote(stated[0])} does not apply to deploy, which drives one robot; leave it out"
+        )
     ours = own_runtime(folder, key)
     bundle = told(ours, lambda: ours.Bundle.load(folder))
     saved = load_config(folder, overrides)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -38,6 +39,30 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+_PART = re.compile(r"\..+\.(\d+)\.part(\.[^.]*)?")
+"""Names of the files that `replacing` yields."""
+
+
+def remove_leftovers(*folders: Path) -> None:
+    """Remove what `replacing` left half written in these folders, and not below them, where its process was killed."""
+    for folder in folders:
+        for path in folder.glob(".*.part*"):
+            found = _PART.fullmatch(path.name)
+            if found is not None and path.is_file() and _ended(int(found[1])):
+                path.unlink(missing_ok=True)
+
+
+def _ended(process: int) -> bool:
+    """Whether no process of this machine has this id."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:
+        pass
+    return False
 
 
 LOCK = ".lock"

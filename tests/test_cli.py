@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +160,40 @@ def test_an_error_in_a_users_task_is_exit_code_2_and_names_the_method_or_term(
     words = ["task=mine.py:Faulty", *TINY, f"output={tmp_path / 'run'}"]
     assert cli.main(["train", *words]) == exits.BAD_INPUT
     assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("given", ["", "0", "1", "'no licence'"])
+def test_a_task_that_ends_the_process_is_a_run_that_failed(given: str, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "leaving.py"
+    path.write_text(
+        "import sys\nfrom robolearn.tasks.cartpole import CartpoleBalance\n\n"
+        f"class Leaving(CartpoleBalance):\n    def scene(self, robot):\n        sys.exit({given})\n"
+    )
+    assert (
+        cli.main(["train", f"task={path}:Leaving", "num_envs=2", f"output={tmp_path / 'run'}"])
+        == exits.RUN_FAILED
+    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "sys.exit" in line
+
+
+def test_a_reader_that_leaves_is_no_failure(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)  # as `| head` does, at once
+    command = [sys.executable, "-m", "robolearn.cli", "list"]
+    result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (result.returncode, result.stderr) == (exits.OK, "")
+
+
+@pytest.mark.parametrize("word", ["weights=runs/other", "guard=on", "guard.patience=3", "ranks=2"])
+def test_a_setting_of_trainings_is_refused_for_a_trained_policy(word: str, capsys) -> None:
+    assert cli.main(["eval", "pretrained:humanoid_walk", word, "--episodes", "1"]) == exits.BAD_INPUT
+    assert word in capsys.readouterr().err
+
+
+def test_an_empty_name_of_a_backend_is_refused(capsys) -> None:
+    assert (
+        cli.main(["eval", "pretrained:humanoid_walk", "--backend", "", "--episodes", "1"]) == exits.BAD_INPUT
+    )
+    assert "backend" in capsys.readouterr().err

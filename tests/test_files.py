@@ -1,9 +1,13 @@
 """Atomic writing of files."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from robolearn.errors import ConfigError
-from robolearn.files import replacing
+from robolearn.files import remove_leftovers, replacing
 
 
 def test_an_exception_while_writing_keeps_the_old_file(tmp_path):
@@ -24,3 +28,23 @@ def test_an_exception_while_writing_keeps_the_old_file(tmp_path):
 def test_writing_to_the_path_of_a_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="it is a folder"), replacing(tmp_path):
         raise AssertionError("not reached")
+
+
+def test_only_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    killed = process.pid
+    below = tmp_path / "data"
+    below.mkdir()
+    kept = [
+        f".metrics.{os.getpid()}.part.json",  # of this process, which runs
+        ".thesis.part2.tex",
+        ".notes.partial",
+        f"data/.latest.{killed}.part.pt",
+    ]
+    for name in (*kept, f".latest.{killed}.part.pt", f".walk.{killed}.part"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / f".jetson-thor.{killed}.part").mkdir()  # of a killed export, which removes it itself
+    remove_leftovers(tmp_path)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert left == {*kept, "data", f".jetson-thor.{killed}.part"}

@@ -16,6 +16,7 @@ Exit codes:
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -50,8 +51,11 @@ def exit_code(work: Callable[[], object]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except SystemExit as stop:
-        # The reader of the output has gone (`| head`), which is no failure.
-        return OK if stop.code == 1 else int(stop.code or 0)
+        cause = stop.__context__
+        if isinstance(cause, OSError) and cause.errno == errno.EPIPE:
+            return OK  # the reader of the output has gone (`| head`), which is no failure
+        tell_line(f"a task, an environment or a package has ended the process with sys.exit({stop.code!r})")
+        return RUN_FAILED
     except Exception as error:
         return tell(error)
 

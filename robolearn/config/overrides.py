@@ -58,7 +58,7 @@ def split(words: list[str] | None, backend: str | None = None) -> tuple[str | No
     overrides = [word for word in words or [] if word not in runs]
     if len(runs) > 1:
         raise ConfigError(f"{quote(runs[1])} is a second run; give one run, then settings as key=value")
-    return (runs[0] if runs else None), overrides + ([f"backend={backend}"] if backend else [])
+    return (runs[0] if runs else None), overrides + ([] if backend is None else [f"backend={backend}"])
 
 
 def parse(words: Iterable[str], known: Iterable[str] = ()) -> list[Override]:

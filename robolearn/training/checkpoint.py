@@ -44,7 +44,7 @@ def new_run_folder(task_name: str, output: str | None) -> Path:
     """Create the folder of a new run: `output`, or runs/TASK/TIME.
 
     Raises:
-        ConfigError: `output` already holds a run, or cannot be written to.
+        ConfigError: `output` already holds a run or files with a run's names, or cannot be written to.
     """
     if output is not None:
         folder = Path(output)
@@ -52,6 +52,11 @@ def new_run_folder(task_name: str, output: str | None) -> Path:
             raise ConfigError(
                 f"output={output} already holds a run; resume it with resume={output}, or choose another folder"
             )
+        for name in (LATEST, "metrics.jsonl", "checkpoints/iteration_*"):
+            if found := next(folder.glob(name), None):
+                raise ConfigError(
+                    f"output={output} holds {quote(found.name)}, which a run would overwrite; choose another folder"
+                )
         _make(folder)
         return folder
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
@@ -188,7 +193,9 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
     if "seed" in changed:
         state = _without(state, "random")
     saved: dict[str, Any] = content.get("env") or {}
-    anew = any(key.partition(".")[0] in ("task", "backend", "device", "num_envs", "seed") for key in changed)
+    anew = any(
+        key.partition(".")[0] in ("task", "robot", "backend", "device", "num_envs", "seed") for key in changed
+    )
     simulated = bool(saved) and not anew and len(saved["state"]["episode.step"]) == env.num_envs
     # The random states of GPU and CPU differ: a simulation is only restored on the kind of device it was saved on.
     simulated = simulated and env.random.fits(saved["random"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,11 @@ _NOT_HERE = {
     "output": "use --output DIR",
     "max_iterations": "nothing is trained here",
     "checkpoint_interval": "nothing is trained here",
+    "weights": "name the run as the first word instead",
+    **dict.fromkeys(
+        ("guard", "mode", "placement", "ranks", "shards", "recovery", "rank_timeout", "rollout_share"),
+        "nothing is trained here",
+    ),
 }
 """Settings that only apply to training, and what to do instead."""
 
@@ -54,6 +60,18 @@ class Run:
         return int(self.content.get("iter", 0))
 
 
+def require_no_training(overrides: Iterable[str]) -> None:
+    """Refuse settings that have no effect on a trained policy.
+
+    Raises:
+        ConfigError: an override is of a training; it is named, with what to do instead.
+    """
+    for word in overrides:
+        key = re.split(r"[.=]", word, maxsplit=1)[0]
+        if key in _NOT_HERE:
+            raise ConfigError(f"{quote(word)} does not apply to a trained policy: {_NOT_HERE[key]}")
+
+
 def open_run(run: str | None, overrides: Iterable[str] = ()) -> Run:
     """Find a run, and load its configuration and checkpoint.
 
@@ -66,10 +84,7 @@ def open_run(run: str | None, overrides: Iterable[str] = ()) -> Run:
         MissingError: a package it needs is not installed.
     """
     words = tuple(overrides)
-    for word in words:
-        key = word.partition("=")[0]
-        if key in _NOT_HERE:
-            raise ConfigError(f"{quote(word)} does not apply to a trained policy: {_NOT_HERE[key]}")
+    require_no_training(words)
     source, path = saved.find_run(run)
     name, folder = str(path), source
     if run is not None and run.startswith(saved.PREFIX):

@@ -28,7 +28,7 @@ from robolearn.core.recorder import Recorder
 from robolearn.core.shards import ONE, Shards
 from robolearn.core.threads import usable_cores
 from robolearn.errors import ConfigError, tell_line
-from robolearn.files import locked, replacing
+from robolearn.files import locked, remove_leftovers, replacing
 from robolearn.learners.learner import Learner, Report
 from robolearn.learners.ppo.ppo import PPO
 from robolearn.learners.several import Several
@@ -133,13 +133,14 @@ def _train(
         # Actors without lag and ranks compute the same; a shard is computed by one thread.
         changes = [key for key in changes or [] if key not in ("ranks", "shards", "torch_threads")]
     start, infos, said = _restored(run, content, learner, env, known, changes or [], world.again)
+    goes_on = content is not None
     del content  # it holds a whole simulation
     if world.writes and folder is None:
         folder = checkpoint.new_run_folder(run.task_name, run.output)
         held.enter_context(locked(folder))
     folder = Path(world.share(str(folder))[0])
-    for stale in folder.rglob(".*.part*") if world.writes else ():
-        stale.unlink(missing_ok=True)  # left half written by a kill
+    if world.writes and goes_on:
+        remove_leftovers(folder, folder / "checkpoints", *folder.glob("guard/**/"))
 
     steps, seconds = infos.get("steps", 0), infos.get("seconds", 0.0)
     recorder = Recorder.for_training(env)

@@ -11,7 +11,7 @@ import pytest
 from robolearn.cli import main
 from robolearn.core.env import Env
 from robolearn.export import deploy as deploying
-from robolearn.runtime.errors import NOT_THE_SAME
+from robolearn.runtime.errors import BAD_INPUT, NOT_THE_SAME
 from tests.as_on_gpu import no_numpy_before_cpu, unread
 
 PATIENT = ["--max-missed", "1"]
@@ -71,6 +71,8 @@ def test_missed_deadlines_are_code_4(exported, capsys, monkeypatch):
         (["--seconds", "1e12"], 2, "86400"),
         (["--max-missed", "nan"], 2, "--max-missed"),
         (["task.nonsense=1"], 2, "nonsense"),
+        (["num_envs=5"], 2, "num_envs=5"),
+        (["weights=runs/other"], 2, "weights=runs/other"),
     ],
 )
 def test_bad_options_and_settings_are_one_line(words, code, said, exported, capsys):
@@ -102,6 +104,17 @@ def test_an_action_that_is_not_finite_is_one_line(when, code, exported, monkeypa
     assert main(["deploy", str(exported), "--seconds", "0.1"]) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert "not finite: [nan]" in line
+
+
+def test_a_bundles_own_program_is_not_executed_where_nobody_signed_it(bundle, forge, tmp_path, capsys):
+    mark = tmp_path / "executed"
+    program = bundle / "runtime.py"
+    program.write_text(program.read_text() + f"\nopen({str(mark)!r}, 'w')\n")
+    forge(bundle)
+    for command in (["deploy", str(bundle)], ["play", str(bundle)]):
+        assert main(command) == BAD_INPUT
+        assert "signed" in capsys.readouterr().err
+    assert not mark.exists()
 
 
 def test_a_damaged_bundle_is_refused(bundle, capsys):

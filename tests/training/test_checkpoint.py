@@ -122,6 +122,24 @@ def test_a_new_run_gets_a_new_folder_and_never_an_existing_runs(tmp_path, monkey
         checkpoint.new_run_folder("cartpole_balance", str(first))
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "latest.pt", "checkpoints/iteration_000003.pt"])
+def test_a_new_run_overwrites_no_file_of_the_user(name, tmp_path):
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("mine")
+    with pytest.raises(ConfigError, match=file.name):
+        checkpoint.new_run_folder("cartpole_balance", str(tmp_path))
+    assert file.read_text() == "mine"
+
+
+def test_another_robot_starts_the_simulation_anew(make_env, tmp_path):
+    content = checkpoint.load(saved(make_env, tmp_path).parents[1] / "latest.pt")
+    env = make_env(CartpoleBalance(), num_envs=4)
+    learner = PPO(env, PPOConfig())
+    assert checkpoint.restore(content, learner, env)
+    assert not checkpoint.restore(content, learner, env, ["robot.actuators.*.delay"])
+
+
 def test_the_newest_run_is_found_and_without_a_run_it_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="no run under runs/ yet"):
