@@ -230,7 +230,7 @@ class _Reader:
         self.fail(f"{problem} {quote(name)}{near} (valid: {listing(valid, 24)})")
 
     def robot(self) -> Robot:
-        raw = _merged(self.document(), self.changes)
+        raw = _changed(self.document(), self.changes)
         schema = raw.get("schema")
         if schema not in (1, SCHEMA) or isinstance(schema, bool):
             self.fail(
@@ -559,6 +559,22 @@ def _merged(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
         if isinstance(old, Mapping) and isinstance(value, Mapping):
             value = _merged(old, value)
         merged[key] = value
+    return merged
+
+
+def _changed(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a robot.yaml with changes. A change of a motor's model does away with what the same entry of the
+    file says of the one before: nothing on a command line can remove a key."""
+    merged = _merged(content, changes)
+    old, new = content.get("actuators"), changes.get("actuators")
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name, change in new.items():
+            entry = old.get(name)
+            model = change.get("model") if isinstance(change, Mapping) else None
+            if isinstance(entry, Mapping) and isinstance(model, str) and model in motors.MODELS:
+                taken = (*motors.MODELS[model], "model")
+                kept = {key: value for key, value in entry.items() if key not in motors.KEYS or key in taken}
+                merged["actuators"][name] = motors.merged(kept, change)
     return merged
 
 

@@ -60,6 +60,21 @@ def test_an_entry_of_one_joint_changes_what_the_pattern_says(tmp_path):
     assert merged({"delay": 1.0}, {"model": "dc"}) == {"delay": 1.0, "model": "dc"}
 
 
+def test_a_change_of_the_model_does_away_with_what_the_file_says_of_the_one_before(tmp_path):
+    every = {"model": "dc", "saturation": 60, "no_load_speed": 20, "delay": [0.2, 0.8]}
+    implicit = {"model": "implicit"}
+    assert [a.motor for a in derived(tmp_path, {"*": every}, {"*": implicit}).actuators] == [None, None]
+    robot = derived(tmp_path, {"elbow": {**every, "kp": 33.0}}, {"elbow": implicit})
+    assert (robot.actuators[1].motor, robot.actuators[1].kp) == (None, 33.0)
+    # Of an entry that leaves the model to a pattern, the keys go that the new model does not have.
+    robot = derived(tmp_path, {"*": every, "elbow": {"lag": 0.01}}, {"elbow": implicit})
+    assert robot.actuators[1].motor is None
+    robot = derived(tmp_path, {"*": every, "elbow": {"lag": 0.01}}, {"elbow": {"model": "explicit"}})
+    assert robot.actuators[1].motor == MotorModel("explicit", lag=0.01)
+    arm(tmp_path, {"lag": 0.01, "model": "explicit"})
+    assert Robot.load(tmp_path, {"actuators": {"one": implicit}}).actuators[0].motor is None
+
+
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
