@@ -2,14 +2,19 @@
 
 import importlib.util
 import json
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 
 from robolearn.cli import main
 from robolearn.commands.exits import BAD_INPUT, CHECK_FAILED, MISSING, OK
+from robolearn.commands.sysid.outputs import as_json, randomize
 from robolearn.envs import mjcf
 from robolearn.envs.robot import Robot
+from robolearn.simulation.sysid.solve import Estimate, Result
+from robolearn.simulation.sysid.unknowns import Unknown
 from tests.simulation.sysid_robots import TRUTH, recorded, two_links, without
 
 solves = pytest.mark.skipif(
@@ -44,7 +49,7 @@ def test_a_log_becomes_a_robot_a_page_and_ranges(folder, tmp_path, capsys):
     result = json.loads((out / "result.json").read_text())
     entry = result["parameters"]["damping/elbow"]
     assert entry["identified"]
-    assert entry["low"] < 0.12 < entry["high"]
+    assert entry["low"][0] < 0.12 < entry["high"][0]
     assert result["held_out"]["passed"]
     robot = Robot.load(out / "robot")
     assert robot.actuators[1].kp == pytest.approx(14.0, rel=0.05)
@@ -116,6 +121,61 @@ def test_bad_input_is_refused_with_the_offender(words, offender, capsys):
 def test_a_share_that_is_none_is_refused(folder, holdout, capsys):
     assert sysid(folder, "--log", folder / "both.csv", "--holdout", holdout) == BAD_INPUT
     assert holdout in capsys.readouterr().err
+
+
+@solves
+def test_a_damaged_npz_is_one_line_and_bad_input(folder, tmp_path, capsys):
+    (tmp_path / "cut.npz").write_bytes((folder / "one.npz").read_bytes()[:-100])
+    with (tmp_path / "array.npz").open("wb") as file:
+        np.save(file, np.arange(3.0))
+    for name in ("cut.npz", "array.npz"):
+        assert sysid(folder, "--log", tmp_path / name) == BAD_INPUT
+        (line,) = capsys.readouterr().err.splitlines()
+        assert name in line
+
+
+@solves
+@pytest.mark.parametrize(
+    ("stated", "remedies"),
+    [
+        ("'*': {model: explicit, delay: 0.5}", ["robot.actuators={*:{model:implicit}}"]),
+        ("elb*: {model: dc, saturation: 60, no_load_speed: 20}", ["robot.actuators={*:{model:implicit}}"]),
+        ("elbow: {model: dc, saturation: 60, no_load_speed: 20}", ["robot.actuators.elbow.model=implicit"]),
+        (
+            "elbow: {model: dcmotor, resistance: 2, motor_constant: 1}",
+            ["robot.actuators.elbow.model=implicit"],
+        ),
+    ],
+)
+def test_a_motor_with_a_model_is_refused_and_the_remedy_of_the_message_gives_its_pd_law(
+    folder, tmp_path, capsys, stated, remedies
+):
+    (tmp_path / "robot.yaml").write_text(
+        f"schema: 2\nmjcf: {folder / 'links.xml'}\nactuators: {{{stated}}}\n"
+    )
+    words = ["sysid", "--robot", str(tmp_path), "--log", str(folder / "rest.csv")]
+    assert main(words) == BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the motor of" in line
+    assert remedies[0].removeprefix("robot.actuators.elbow") in line
+    assert main([*words, *remedies]) == BAD_INPUT
+    assert "no joint moves" in capsys.readouterr().err  # the log's own fault: the motors are taken
+
+
+def test_a_common_factor_has_an_interval_for_each_joint_in_proportion_to_its_file(folder):
+    # The file says 0.1 and 1.0; the factor is 1.1 +- 0.1, so the joints have 0.11 +- 0.01 and 1.1 +- 0.1.
+    one = Unknown("damping/*", "damping", ("shoulder", "elbow"), (0.1, 1.0), (0.1, 1.0), 1.0, 0.0, 30.0)
+    problem = SimpleNamespace(model=SimpleNamespace(opt=SimpleNamespace(timestep=0.002)), sequences=[])
+    robot = Robot.load(folder / "links.xml")
+    result = Result(robot, problem, [Estimate(one, 0.11, 0.01)], {}, {}, {}, [], "", True, "")
+    ranges = yaml.safe_load(randomize(result))["task"]["randomize"]
+    assert ranges["robot/damping/shoulder"] == pytest.approx([-0.01, 0.01])
+    assert ranges["robot/damping/elbow"] == pytest.approx([-0.1, 0.1])
+    entry = as_json(result)["parameters"]["damping/*"]
+    assert entry["value"] == pytest.approx([0.11, 1.1])
+    assert entry["low"] == pytest.approx([0.10, 1.0])
+    assert entry["high"] == pytest.approx([0.12, 1.2])
+    assert entry["half_width_95"] == pytest.approx([0.01, 0.1])
 
 
 def test_without_the_package_it_says_what_to_install(folder, capsys):

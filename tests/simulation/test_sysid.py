@@ -4,18 +4,20 @@ import dataclasses
 import importlib.util
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from robolearn.envs.actuators.model import MotorModel
 from robolearn.envs.elements import compiled
-from robolearn.envs.robot import Robot
+from robolearn.envs.robot import Actuator, Robot
 from robolearn.errors import ConfigError, MissingError
 from robolearn.simulation.excite import excite
 from robolearn.simulation.sysid import information, log, made, solve
 from robolearn.simulation.sysid.log import Log, clock, findings, read
-from robolearn.simulation.sysid.problem import Problem, hanging, orientation, toolbox
+from robolearn.simulation.sysid.problem import Problem, hanging, orientation, require_servos, toolbox
 from robolearn.simulation.sysid.unknowns import clock_unknown, unknowns
 from tests.envs.test_derive import biped
 from tests.simulation.sysid_robots import LINKS, TRUTH, motion, recorded, two_links, without
@@ -102,6 +104,59 @@ def test_a_pickle_in_an_npz_is_not_loaded(tmp_path):
         read(tmp_path / "x.npz")
 
 
+def npz(folder: Path) -> Path:
+    """A log of 3 s in an NPZ."""
+    some_log(torque=some_log().position * 2).write(folder / "x.npz")
+    return folder / "x.npz"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.9, 0.999])
+def test_an_npz_that_is_cut_is_refused_by_name(tmp_path, share):
+    path = npz(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(ConfigError, match=r"x\.npz"):
+        read(path)
+
+
+def test_an_npz_with_a_flipped_byte_anywhere_is_read_or_refused_by_name(tmp_path):
+    path = npz(tmp_path)
+    whole = path.read_bytes()
+    refused, places = [], range(0, len(whole), 23)  # all parts of the archive: headers, numbers, directory
+    for at in places:
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        try:
+            read(path)
+        except ConfigError as error:
+            refused.append(str(error))
+    # A byte of numbers or headers fails the checksum; those of dates and padding say nothing.
+    assert len(refused) > 0.8 * len(places)
+    assert all("x.npz" in line and "\n" not in line for line in refused)
+
+
+def test_an_array_that_is_called_npz_is_refused_by_name(tmp_path):
+    with (tmp_path / "x.npz").open("wb") as file:
+        np.save(file, np.arange(3.0))
+    with pytest.raises(ConfigError, match=r"x\.npz.*single array"):
+        read(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("time", [np.float64(0.02), np.zeros((3, 1))])
+def test_a_time_of_an_npz_that_is_no_list_of_stamps_is_refused_with_its_shape(tmp_path, time):
+    np.savez(tmp_path / "x.npz", time=time, joints=np.array(["a"]), target=np.zeros((3, 1)))
+    with pytest.raises(ConfigError, match=r"x\.npz.*time has shape \(") as error:
+        read(tmp_path / "x.npz")
+    assert str(np.shape(time)) in str(error.value)
+
+
+def test_a_file_within_an_npz_that_is_no_array_is_refused_by_name(tmp_path):
+    path = npz(tmp_path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("notes.txt", "arm 2, Tuesday")
+    with pytest.raises(ConfigError, match=r"x\.npz.*notes\.txt"):
+        read(path)
+
+
 def test_a_target_holds_until_the_next():
     target = np.full((150, 2), np.nan)
     target[2], target[100, 0] = (1.0, 2.0), 5.0
@@ -157,6 +212,29 @@ def test_a_base_that_turns_is_refused_and_one_that_hangs_askew_is_kept():
     turning = np.stack((np.cos(angle), 0 * angle, np.sin(angle), 0 * angle), axis=1)
     with pytest.raises(ConfigError, match="degrees"):
         orientation([some_log(base=turning)])
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 1.2, np.inf])
+def test_rows_whose_base_quaternion_is_far_from_norm_1_count_as_missing_and_that_is_said(factor):
+    tilt = np.array([np.cos(0.1), 0, np.sin(0.1), 0])
+    base = np.tile(tilt, (150, 1))
+    base[40:50] = [factor, 0, 0, 0]
+    base[60] *= 1.05  # only rounded: it counts
+    base[70] = np.nan  # not measured
+    one = some_log(base=base)
+    np.testing.assert_allclose(np.abs(orientation([one])), tilt, atol=1e-9)
+    (line,) = findings(one, {}, {})
+    assert "base.qw" in line
+    assert "10 rows" in line
+    assert "row 41" in line
+
+
+def test_a_log_none_of_whose_base_quaternions_has_norm_1_is_refused_with_the_column_and_the_row():
+    base = np.zeros((150, 4))
+    base[:20] = np.nan  # not measured
+    good = some_log(name="good.csv", base=np.tile([1.0, 0, 0, 0], (150, 1)))
+    with pytest.raises(ConfigError, match=r"bad\.csv: base\.qw.* row 21 are 0, 0, 0, 0"):
+        orientation([good, some_log(name="bad.csv", base=base)])
 
 
 # ---------------------------------------------------------------------------------------- parameters
@@ -262,6 +340,47 @@ def test_limbs_that_do_not_touch_are_perturbed_at_once_with_the_same_result(tmp_
 
 
 # ---------------------------------------------------------------------------------------- solution
+
+
+def with_motor(robot: Robot, model: MotorModel | None) -> Robot:
+    """The arm with this motor in its elbow."""
+    shoulder, elbow = robot.actuators
+    return dataclasses.replace(robot, actuators=(shoulder, dataclasses.replace(elbow, motor=model)))
+
+
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [
+        (MotorModel("explicit", delay=(0.0, 0.5)), "explicit.*delay"),
+        (MotorModel("explicit", lag=0.01), "explicit.*lag 0.01"),
+        (MotorModel("explicit", backlash=0.005), "explicit.*backlash 0.005"),
+        (MotorModel("dc", saturation=60.0, no_load_speed=20.0), "dc .*no_load_speed 20"),
+        (MotorModel("network", network=Path("elbow.onnx")), "network"),
+        (MotorModel("dcmotor", resistance=2.0, motor_constant=1.5), "dcmotor.*resistance 2"),
+    ],
+)
+def test_a_motor_that_is_more_than_its_pd_law_is_refused_with_its_joint_and_the_remedy(
+    robot, both, model, what
+):
+    stated = with_motor(robot, model)
+    with pytest.raises(ConfigError, match=rf"motor of elbow.*{what}") as error:
+        solve.identify(stated, [both], ["armature/elbow"])
+    assert "robot.actuators={*:{model:implicit}}" in str(error.value)
+    with pytest.raises(ConfigError, match="motor of elbow"):
+        made.play(stated, motion(stated, (), 2.0))
+
+
+def test_an_explicit_motor_without_delay_lag_and_backlash_is_the_pd_law_that_is_fitted(robot):
+    require_servos(with_motor(robot, MotorModel("explicit")))
+    require_servos(robot)
+
+
+def test_a_motor_that_takes_torques_is_refused_with_its_joint(robot, both):
+    torques = dataclasses.replace(
+        robot, actuators=(robot.actuators[0], Actuator("elbow", "force", 0.0, 0.0, 10.0))
+    )
+    with pytest.raises(ConfigError, match="motor of elbow takes torques"):
+        solve.identify(torques, [both], ["armature"])
 
 
 @pytest.mark.slow
@@ -396,6 +515,21 @@ def test_a_solution_at_the_edge_of_a_valley_is_not_told(robot, tmp_path):
     assert any(each.unknown.field == "mass" for each in found.untold)
     for each in found.told:
         assert each.half > 0.1 * each.value, each.unknown.name
+
+
+@solves
+def test_outliers_are_those_of_all_rounds(robot, both):
+    position = both.position.copy()
+    position[[80, 140, 200], 0] += 0.3  # single readings far off, which the first round leaves out
+    one = dataclasses.replace(both, position=position)
+    found = solve.identify(
+        robot, [one], ["kp", "armature", "friction", "damping", "encoder_bias", "delay"], 0.0
+    )
+    (before,) = simple(robot, one, ["delay"]).sequences
+    (after,) = found.problem.sequences
+    gone = before.used["position"] & ~after.used["position"]
+    assert gone[[80, 140, 200], 0].all()
+    assert found.outliers == gone.sum()
 
 
 @solves

@@ -32,7 +32,7 @@ LEAST = 0.01
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """result.json: every parameter, and how well the logs are met."""
+    """result.json: every parameter, with lists of a number for each of its targets, and how well the logs are met."""
 
     def number(value: float) -> float | None:
         return value if math.isfinite(value) else None
@@ -49,14 +49,14 @@ def as_json(result: Result) -> dict[str, Any]:
         if one.reason:
             found["reason"] = one.reason
         return found | {
-            "low": one.low,
-            "high": one.high,
-            "half_width_95": one.half,
+            "low": one.lows,
+            "high": one.highs,
+            "half_width_95": one.halves,
             "at_bound": one.at_bound,
         }
 
     return {
-        "schema": 1,
+        "schema": 2,
         "robolearn": __version__,
         "robot": result.robot.name,
         "timestep": float(result.problem.model.opt.timestep),
@@ -153,11 +153,12 @@ def randomize(result: Result) -> str:
     step = build_model(result.robot).opt.timestep
     for one in result.told:
         field = one.unknown.field
-        biases += [abs(value) + one.half for value in one.values if field == "encoder_bias"]
-        for target in one.unknown.targets if field in NAMES else ():
+        if field == "encoder_bias":
+            biases += [abs(value) + half for value, half in zip(one.values, one.halves, strict=True)]
+        for target, half in zip(one.unknown.targets, one.halves, strict=True) if field in NAMES else ():
             name = f"robot/{NAMES[field]}/{target}"
             if PARAMETERS[NAMES[field]].neutral == 0.0:  # added to what the file says
-                rows.append(f"    {name}: [{-one.half:.4g}, {one.half:.4g}]  # [{one.unit}]")
+                rows.append(f"    {name}: [{-half:.4g}, {half:.4g}]  # [{one.unit}]")
             else:
                 rows.append(_factor(name, _relative(one)))
         if field == "delay":

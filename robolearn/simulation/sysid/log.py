@@ -10,6 +10,8 @@ MCAP files: `mcap_log`.
 from __future__ import annotations
 
 import csv
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from robolearn.errors import ConfigError, did_you_mean, listing, quote
+from robolearn.errors import ConfigError, did_you_mean, listing, one_line, quote
 from robolearn.files import replacing
 from robolearn.simulation.excite import FORMATS as WRITTEN
 from robolearn.simulation.sysid import mcap_log
@@ -28,12 +30,20 @@ FORMATS = (*WRITTEN, ".mcap")
 SIGNALS = ("target", "position", "velocity", "torque")
 """Of each joint: commanded [rad or m], measured [rad or m], measured [rad/s or m/s], measured [Nm or N]."""
 BASE = ("qw", "qx", "qy", "qz")
+BASE_COLUMNS = "base.qw, base.qx, base.qy and base.qz"
+OFF = 0.1
+"""The norm of a quaternion that differs by more from 1 is that of no orientation."""
 SHORTEST = 2.0
 """Shortest log [s]."""
 GAP = 5.0
 """A pause between rows of this many median intervals is a gap."""
 LARGEST = 2_000_000_000
 """Largest file read [bytes]."""
+DAMAGED = (
+    *(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error),
+    *(RuntimeError, MemoryError, OverflowError),
+)
+"""What reading a damaged NPZ raises; RuntimeError where it is encrypted or packed in a way that is not known."""
 FASTEST, STRONGEST = 100.0, 1e5
 """Speeds [rad/s or m/s] and torques [Nm or N] above these are not those of a robot."""
 
@@ -209,10 +219,16 @@ def _csv(path: Path) -> tuple[np.ndarray, dict[str, dict[str, np.ndarray]], np.n
 
 def _npz(path: Path) -> tuple[np.ndarray, dict[str, dict[str, np.ndarray]], np.ndarray | None]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream:  # NumPy leaves a damaged file open
+            file = np.load(stream, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                _fail(path, "is a single array, not an NPZ of arrays")
             content = {name: file[name] for name in file.files}
-    except (ValueError, KeyError, EOFError, OSError) as error:
-        _fail(path, f"is not an NPZ of arrays: {error}")
+    except DAMAGED as error:
+        _fail(path, f"is not an NPZ of arrays: {one_line(str(error), 160) or type(error).__name__}")
+    for name, array in content.items():
+        if not isinstance(array, np.ndarray):  # NumPy gives the bytes of another file
+            _fail(path, f"has {quote(name)}, which is no array")
     for name in ("time", "joints"):
         if name not in content:
             _fail(path, f"has no array {name}{did_you_mean(name, content)} (arrays: {listing(content)})")
@@ -220,6 +236,8 @@ def _npz(path: Path) -> tuple[np.ndarray, dict[str, dict[str, np.ndarray]], np.n
     if len(set(joints)) < len(joints):
         _fail(path, "names a joint twice in joints")
     time = content["time"]
+    if time.ndim != 1:
+        _fail(path, f"time has shape {time.shape}, not (T,)")
     valid = {"time": (len(time),), "joints": (len(joints),), "base": (len(time), 4)}
     valid |= {name: (len(time), len(joints)) for name in SIGNALS}
     for name, array in content.items():
@@ -351,6 +369,15 @@ def noise(column: np.ndarray) -> float:
     return float(np.median(third)) / 0.6745 / np.sqrt(20.0)
 
 
+def unit_rows(base: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows (T,) of base quaternions (T, 4) have a norm near 1, and the numbers of those that have another one, as
+    where a sensor had nothing to say: zeros, or no quaternions at all. A row without a value is neither."""
+    there = ~np.isnan(base).any(axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        valid = there & (np.abs(np.linalg.norm(base, axis=1) - 1) <= OFF)
+    return valid, np.flatnonzero(there & ~valid)
+
+
 def findings(log: Log, limits: Mapping[str, tuple[float, float]], efforts: Mapping[str, float]) -> list[str]:
     """What is suspicious about a log, a line each.
 
@@ -365,6 +392,11 @@ def findings(log: Log, limits: Mapping[str, tuple[float, float]], efforts: Mappi
         begin, length = max(stamps.gaps, key=lambda gap: gap[1])
         lines.append(
             f"{len(stamps.gaps)} gaps; the longest is {length:.2f} s, at {begin:.1f} s: the last targets hold"
+        )
+    wrong = unit_rows(log.base)[1] if log.base is not None else np.empty(0, dtype=int)
+    if len(wrong):
+        lines.append(
+            f"{len(wrong)} rows of {BASE_COLUMNS} are left out, first row {wrong[0] + 1}: their norm is not near 1"
         )
     commands = log.commands()
     for k, joint in enumerate(log.joints):

@@ -12,7 +12,7 @@ from robolearn.envs.elements import compiled
 from robolearn.envs.robot import Robot
 from robolearn.simulation.excite import Motion
 from robolearn.simulation.sysid.log import Log
-from robolearn.simulation.sysid.problem import hanging, of_steps, set_field
+from robolearn.simulation.sysid.problem import hanging, of_steps, require_servos, set_field
 
 
 def play(
@@ -47,7 +47,11 @@ def play(
             a training; else changes within steps count for their shares, as in the fit.
         seed: of the noise.
         name: of the log.
+
+    Raises:
+        ConfigError: a motor is not a servo with the PD law of its gains.
     """
+    require_servos(robot)
     random = np.random.default_rng(seed)
     spec = hanging(robot, timestep)
     model = compiled(robot, spec)

@@ -15,11 +15,12 @@ import torch
 from mujoco import rollout
 
 from robolearn.config.placement import usable_cores
+from robolearn.envs.actuators.model import by_model
 from robolearn.envs.elements import compiled
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, MissingError
 from robolearn.simulation.excite import held_spec
-from robolearn.simulation.sysid.log import Log
+from robolearn.simulation.sysid.log import BASE_COLUMNS, Log, unit_rows
 from robolearn.simulation.sysid.unknowns import CLOCK, Unknown
 
 WARM = 0.5
@@ -57,6 +58,28 @@ def toolbox() -> Any:
     return sysid
 
 
+def require_servos(robot: Robot) -> None:
+    """Check that the torque of every motor is the PD law of its gains at once, which is what is simulated here.
+
+    Delay, lag, backlash, curve and network of other motors would be left out without a word; of MuJoCo's DC motor the
+    gains are elsewhere, and where `set_field` writes kp is its winding.
+
+    Raises:
+        ConfigError: one is not; it names the first such joint, what its motor has, and what makes a PD law of it.
+    """
+    for actuator in robot.actuators:
+        joint, motor = actuator.joint, actuator.motor
+        if actuator.kind != "position":
+            raise ConfigError(f"robot {robot.name}: the motor of {joint} takes torques; sysid is for servos")
+        if motor is not None and not motor.is_pd:
+            raise ConfigError(
+                f"robot {robot.name}: the motor of {joint} is {next(iter(by_model([(joint, motor.stated())])))}, and "
+                "sysid simulates only the PD law of its kp and kd; identify with "
+                "'robot.actuators={*:{model:implicit}}', or robot.actuators.ENTRY.model=implicit where a particular "
+                "ENTRY of robot.yaml states a model"
+            )
+
+
 def hanging(robot: Robot, timestep: float | None = None, base: np.ndarray | None = None) -> mujoco.MjSpec:
     """A robot that hangs, with the orientation (4,) wxyz of its base, and physics steps of `timestep` [s], of the
     robot's own where None; without sensors."""
@@ -73,9 +96,20 @@ def orientation(logs: Sequence[Log]) -> np.ndarray | None:
     """The orientation in which the base is held, (4,) wxyz; None where no log has it.
 
     Raises:
-        ConfigError: it moves within a log, or differs between logs.
+        ConfigError: it moves within a log, or differs between logs, or no quaternion of a log has a norm near 1.
     """
-    rows = [(log.name, log.base[np.isfinite(log.base).all(axis=1)]) for log in logs if log.base is not None]
+    rows = []
+    for log in logs:
+        if log.base is None:
+            continue
+        valid, wrong = unit_rows(log.base)
+        if len(wrong) and not valid.any():
+            found = ", ".join(f"{value:.3g}" for value in log.base[wrong[0]])
+            raise ConfigError(
+                f"{log.name}: {BASE_COLUMNS} of row {wrong[0] + 1} are {found}, and no row has a norm near 1, as the "
+                "quaternion of an orientation has"
+            )
+        rows.append((log.name, log.base[valid]))
     rows = [(name, part / np.linalg.norm(part, axis=1, keepdims=True)) for name, part in rows if len(part)]
     if not rows:
         return None

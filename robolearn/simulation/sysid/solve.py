@@ -16,7 +16,7 @@ from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, RunFailed, listing
 from robolearn.simulation.sysid import information
 from robolearn.simulation.sysid.log import Log, findings, moved, noise, require_joints
-from robolearn.simulation.sysid.problem import Problem, hanging, orientation
+from robolearn.simulation.sysid.problem import Problem, hanging, orientation, require_servos
 from robolearn.simulation.sysid.unknowns import CLOCK, FIELDS, Unknown, clock_unknown, unknowns
 
 LEAST_NOISE = 1e-5
@@ -53,8 +53,8 @@ class Estimate:
     value: float
     """In units of the parameter, of the first target. Where the logs cannot tell it, it is near the nominal value."""
     half: float
-    """Half width of the 95 % interval, with what is assumed of the parameters that the logs cannot tell; 0 of a joint
-    that does not move."""
+    """Half width of the 95 % interval of the first target, with what is assumed of the parameters that the logs cannot
+    tell; 0 of a joint that does not move."""
     reason: str = ""
     """Why the logs cannot tell it; "": they can."""
     at_bound: bool = False
@@ -67,18 +67,37 @@ class Estimate:
     @property
     def values(self) -> list[float]:
         """A value for each target."""
+        return self._each(self.value)
+
+    @property
+    def halves(self) -> list[float]:
+        """A half width for each target: those of a common factor differ as what the robot's file says does."""
+        return [scale * self.half / self.unknown.scale[0] for scale in self.unknown.scale]
+
+    @property
+    def lows(self) -> list[float]:
+        """A lower end for each target."""
+        return self._each(self.low)
+
+    @property
+    def highs(self) -> list[float]:
+        """An upper end for each target."""
+        return self._each(self.high)
+
+    def _each(self, first: float) -> list[float]:
+        """A value or end for each target, from that of the first one; nominal ones where nothing moves."""
         if not self.half:
             return list(self.unknown.nominal)
-        return [scale * self.value / self.unknown.scale[0] for scale in self.unknown.scale]
+        return [scale * first / self.unknown.scale[0] for scale in self.unknown.scale]
 
     @property
     def low(self) -> float:
-        """Lower end of the interval, not below what is possible."""
+        """Lower end of the interval of the first target, not below what is possible."""
         return max(self.value - self.half, self.unknown.physical(self.unknown.low))
 
     @property
     def high(self) -> float:
-        """Upper end of the interval."""
+        """Upper end of the interval of the first target."""
         return min(self.value + self.half, self.unknown.physical(self.unknown.high))
 
 
@@ -130,6 +149,7 @@ class Result:
     findings: list[str] = field(default_factory=list)
     """About the logs."""
     outliers: int = 0
+    """Values that the fit left out, of all logs and signals."""
 
     @property
     def told(self) -> list[Estimate]:
@@ -161,18 +181,15 @@ def identify(
         say: called with a line at each stage.
 
     Raises:
-        ConfigError: a log or an item does not fit the robot, or the logs can tell no parameter; these are named.
+        ConfigError: a log or an item does not fit the robot, a motor is more than its PD law, or the logs can tell no
+            parameter; these are named.
         MissingError: mujoco.sysid is not installed.
         RunFailed: the simulation diverges.
     """
     logging.getLogger("absl").setLevel(logging.ERROR)
     extra = [] if isinstance(holdout, float | int) else list(holdout)
     driven = [actuator.joint for actuator in robot.actuators]
-    for actuator in robot.actuators:
-        if actuator.kind != "position":
-            raise ConfigError(
-                f"robot {robot.name}: the motor of {actuator.joint} takes torques; sysid is for servos"
-            )
+    require_servos(robot)
     require_joints([*logs, *extra], robot.joints, driven, robot.name)
     if twice := {
         log.name for log in (*logs, *extra) if [o.name for o in (*logs, *extra)].count(log.name) > 1
@@ -199,10 +216,11 @@ def identify(
     count = sum(int(used.sum()) for s in problem.fitted for used in s.used.values())
     say(f"fit  {len(moving)} parameters to {count} measured values")
     solver.tell()
+    outliers = 0
     for number in range(ROUNDS):
         solver.solve(1e-3 if number < ROUNDS - 1 else 0.0)
         say(f"  round {number + 1}: residuals are {solver.loss():.3g} times the noise assumed")
-        outliers = _reweigh(problem, solver.values)
+        outliers += _reweigh(problem, solver.values)
     while solver.tell(at_solution=True):
         solver.solve(0.0)
     result = _result(solver, asked, still, text, said, outliers)
@@ -494,7 +512,7 @@ def _first_weights(problem: Problem) -> None:
 
 def _reweigh(problem: Problem, values: Mapping[str, float]) -> int:
     """Set the weights by the residuals: a variance of each signal of each joint, and for positions one of the stamps of
-    the log times the squared speed. Leaves outliers out; returns how many."""
+    the log times the squared speed. Leaves outliers out, for good; returns how many more."""
     outliers = 0
     for sequence in problem.fitted:
         found = problem.signals(sequence, values)
