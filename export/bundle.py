@@ -80,6 +80,7 @@ def conditions(task: Task, terrain: Terrain | None) -> dict[str, Any]:
     `noise`: half-width of the uniform noise on an item; `sensing`: see `Sensing`; `randomize`: ranges drawn at a reset;
     `packet_loss`: probability that an action does not arrive; `terrain`: see `Terrain.stated`, none on flat ground.
     """
+    task = task.filled()
     ground = {"terrain": terrain.stated()} if terrain is not None and not terrain.flat else {}
     plain: dict[str, Any] = json.loads(
         canonical(

@@ -287,6 +287,7 @@ def deploy(
 def simulated(task: Task, left_out: Collection[str] = ()) -> str:
     """What sensors and messages do in the simulation of a task, on one line, but for the noise of the items `left_out`;
     empty where they are perfect."""
+    task = task.filled()
     sensing, randomize = task.sensing.items(), task.randomize
     parts = [
         f"{name} noise {width:g}" for name, width in task.noise.items() if width and name not in left_out

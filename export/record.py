@@ -54,7 +54,7 @@ def on_robot(config: Config, noise: bool = False) -> Config:
     observations, and the task's `on_robot` values. Pushes, commands, randomized physics, lost packets, and what the
     sensors themselves do (their errors, delays and drop-outs) stay; with `noise`, also the noise, for
     `NoisyReadings`."""
-    task: Any = config.task
+    task: Any = config.task.filled()
     if noise:
         late = {"action_delay": (0, 0), "observation_delay": (0, 0), **type(task).on_robot}
         return replace(config, task=replace(task, **late))

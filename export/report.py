@@ -233,7 +233,7 @@ def not_shown(out: Export, always: str) -> list[str]:
 
 def _met(out: Export) -> list[str]:
     """What was randomized in training, and what was not."""
-    task, contract = out.checked.trained.task, out.manifest["contract"]
+    task, contract = out.checked.trained.task.filled(), out.manifest["contract"]
     units = {item["name"]: item["unit"] for item in contract["observations"]}
     rows = [
         (_parameter(name), f"{span(*each)}{Randomized.of(each).notes()}")

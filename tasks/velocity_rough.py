@@ -6,6 +6,7 @@ The critic always has a height scan.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -85,15 +86,16 @@ class VelocityRough(Velocity):
     }
     """Errors of its map where `randomize` states none [m]."""
 
-    def __post_init__(self) -> None:
-        """With `scan`, add the errors of the scan that are not stated."""
-        if self.scan:
-            if self.scan_noise:
-                self.noise = {scans.NAME: self.scan_noise, **self.noise}
-            self.sensing = {scans.NAME: self.scan_sensing, **self.sensing}
-            # A map does not move between steps, and three of it are many numbers.
-            self.history = {scans.NAME: 1, **self.history}
-            self.randomize = {**{k: Randomized(v) for k, v in self.map_errors.items()}, **self.randomize}
+    def filled(self) -> VelocityRough:
+        """With `scan`, a copy that has the errors of the scan that are not stated, too."""
+        if not self.scan:
+            return self
+        full = copy.copy(self)
+        if self.scan_noise:
+            full.noise = {scans.NAME: self.scan_noise, **self.noise}
+        full.sensing = {scans.NAME: self.scan_sensing, **self.sensing}
+        full.randomize = {**{k: Randomized(v) for k, v in self.map_errors.items()}, **self.randomize}
+        return full
 
     def scene(self, robot: Robot) -> Scene:
         """The robot on the terrain."""
@@ -106,7 +108,8 @@ class VelocityRough(Velocity):
             found.append(self._scan_item(lambda s, c: scans.true_scan(s, c, self.height_scan)))
         if group == "policy" and self.scan:
             found.append(self._scan_item(self._reading))
-        return with_histories(found, group, self.history, self.observations)
+        # A map does not move between steps, and three of it are many numbers.
+        return with_histories(found, group, {scans.NAME: 1, **self.history}, self.observations)
 
     def _observed(self) -> list[str]:
         """Those of `velocity`, and the height scan, whether or not it is on."""

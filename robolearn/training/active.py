@@ -40,6 +40,7 @@ def active(task: Any, columns: Columns | None = None, scene: Scene | None = None
     """
     if not isinstance(task, Task):
         return {}
+    task = task.filled()
     sections = {} if scene is None or _plain(scene) else {"scene": _scene(scene)}
     if scene is not None and (motors := _motors(scene)):
         sections["motors"] = motors

@@ -76,6 +76,7 @@ PERFECT = Sensing()
 
 def noisy(task: Any) -> bool:
     """Whether the policy of a task, or of an external environment, observes with noise or bias."""
+    task = task.filled() if hasattr(task, "filled") else task
     sensing: Mapping[str, Sensing] = getattr(task, "sensing", {})
     return any(task.noise.values()) or any({"slow", "bias"} & set(each.stated()) for each in sensing.values())
 

@@ -167,6 +167,12 @@ class Task:
                 return terms[key].parameters[parameter]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    def filled(self) -> Task:
+        """The task that acts in an environment: this one, or a copy whose `noise`, `sensing` and `randomize` also have
+        what other settings imply. The fields themselves hold only what is stated: a saved run that stated the rest
+        would not follow the settings that imply it."""
+        return self
+
     def all_sensors(self) -> tuple[Sensor, ...]:
         """Everything that the robot measures."""
         return (*ON_EVERY_ROBOT, OBJECT_POS, AGENT, *self.sensors)
@@ -287,7 +293,8 @@ class Task:
                     hint = did_you_mean(item, VOCABULARY) or f"; there are {listing(VOCABULARY, 30)}"
                     raise ValueError(f"observations.{group}: no item is called {item!r}{hint}")
         check_sensors(self.sensors)
-        check_sensing(self.sensing, self.history, [i.name for i in self.items("policy")], self.observations)
+        sensing, observed = self.filled().sensing, [item.name for item in self.items("policy")]
+        check_sensing(sensing, self.history, observed, self.observations)
         if not 0 <= self.packet_loss <= 1:
             raise ValueError(f"packet_loss={self.packet_loss:g} must be a probability, 0 to 1")
         for group in self.observations:

@@ -13,9 +13,12 @@ from robolearn.core.measurable import reads
 from robolearn.core.tiles import COLUMN, ROW, Tiles
 from robolearn.envs.terrain import Terrain
 from robolearn.errors import ConfigError
+from robolearn.export.bundle import conditions
 from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.height_scan import HeightScan
+from robolearn.tasks.mdp.sensing import noisy
 from robolearn.tasks.velocity_rough import ASKED
+from robolearn.training.active import active
 from robolearn.training.build import build_env
 from tests.no_sync import no_host_sync
 
@@ -305,6 +308,72 @@ def test_the_errors_of_a_scan_are_those_stated_where_any_are():
     assert "height_scan" not in rough().task.noise
     with pytest.raises(ConfigError, match="height_scan"):
         rough("task.sensing.height_scan={delay: [1, 1]}")
+
+
+def reloaded(folder, saved: list[str], *changes: str):
+    """The environment of a saved run of these settings, changed by overrides."""
+    run = config.resolve(
+        ["task=humanoid_rough", "backend=mujoco", "device=cpu", "backend.threads=1", *SMALL, *saved]
+    )
+    config.save(run, folder / "config.yaml")
+    return build_env(config.load(folder, changes), 6, training=True)
+
+
+def test_scan_noise_of_a_saved_run_can_be_changed_and_gives_way_to_noise_that_is_stated(tmp_path):
+    def noise(saved: list[str], *changes: str):
+        return reloaded(tmp_path, ["task.scan=true", *saved], *changes).task.noise.get("height_scan")
+
+    assert noise([]) == 0.02
+    assert noise([], "task.scan_noise=0") is None
+    assert noise([], "task.scan_noise=0.1") == 0.1
+    assert noise(["task.noise.height_scan=0.05"], "task.scan_noise=0") == 0.05
+    perfect = (
+        "task.sensing.height_scan={delay: [0, 0]}",
+        "task.randomize={map_shift: [0, 0], map_lift: [0, 0]}",
+    )
+    policy, critic = scans(reloaded(tmp_path, ["task.scan=true"], "task.scan_noise=0", *perfect))
+    assert torch.equal(policy, critic)
+
+
+def test_a_saved_run_with_a_scan_can_be_made_blind_and_states_nothing_of_a_scan(tmp_path):
+    seeing, blind = (
+        reloaded(tmp_path, ["task.scan=true"]),
+        reloaded(tmp_path, ["task.scan=true"], "task.scan=false"),
+    )
+    assert [item.name for item, _ in seeing.columns["policy"]][-1] == "height_scan"
+    assert blind.columns["policy"] == rough().columns["policy"]
+    assert (blind.task.noise, blind.task.sensing) == (rough().task.noise, {})
+    assert not {"map_shift", "map_lift"} & set(blind.task.randomize)
+
+
+def test_a_run_whose_file_states_the_errors_of_its_scan_has_the_same_ones(tmp_path):
+    """Earlier versions wrote them out."""
+    stated = [
+        "task.noise.height_scan=0.02",
+        "task.sensing.height_scan={delay: [0, 3], dropout: 0.02}",
+        "task.history.height_scan=1",
+        "task.randomize={map_shift: [-0.05, 0.05], map_lift: [-0.02, 0.02]}",
+    ]
+    old, new = reloaded(tmp_path, ["task.scan=true", *stated]), rough("task.scan=true")
+    for group in ("policy", "critic"):
+        sizes = [[(item.name, item.history, k) for item, k in env.columns[group]] for env in (old, new)]
+        assert sizes[0] == sizes[1]
+    assert (old.task.noise, old.task.sensing) == (new.task.noise, new.task.sensing)
+    assert [dict(old.task.randomize)[name] for name in new.task.randomize] == [*new.task.randomize.values()]
+
+
+def test_the_errors_of_a_scan_are_shown_and_stated_in_the_conditions_of_a_bundle():
+    task = config.resolve(["task=humanoid_rough", "task.scan=true", "task.noise.height_scan=0.05"]).task
+    assert "height_scan" not in task.sensing  # nobody stated it
+    assert noisy(replace(task, noise={}))
+    rows = active(task)
+    assert ("height_scan", "0.05") in rows["noise"]
+    assert rows["sensing"] == [("height_scan", "delay [0, 3], dropout 0.02")]
+    assert {"map_shift", "map_lift"} <= {name for name, _ in rows["randomize"]}
+    met = conditions(task, None)
+    assert met["noise"]["height_scan"] == 0.05
+    assert met["sensing"] == {"height_scan": {"delay": [0, 3], "dropout": 0.02}}
+    assert {"map_shift", "map_lift"} <= set(met["randomize"])
 
 
 def test_of_a_scan_the_policy_sees_the_newest_alone_unless_asked_and_of_the_rest_three_samples():
