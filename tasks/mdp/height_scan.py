@@ -13,12 +13,15 @@ from functools import cache
 import torch
 
 from robolearn.envs.state import State, Tensor
+from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.context import Context
 from robolearn.tasks.mdp.sensors import Sensor
 from robolearn.tasks.mdp.terms import heading
 
 NAME = "height_scan"
 """Name of the observation and of the sensor."""
+MOST_PLACES = 10_000
+"""Most places of a scan: each is a column of the observations of every environment."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,15 @@ class HeightScan:
     """Width of the grid [m]."""
     spacing: float = field(default=0.2, metadata={"min": 0.01, "max": 10.0})
     """Distance of two places [m]."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for more places than a robot or a network could do with."""
+        along, across = self.shape
+        if along * across > MOST_PLACES:
+            raise ConfigError(
+                f"height_scan.spacing={self.spacing:g} makes {along} x {across} places; use a larger spacing, or a "
+                f"smaller length or width: there may be {MOST_PLACES}"
+            )
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -212,6 +212,17 @@ def test_the_scan_is_a_grid_in_the_heading_and_mirrors_left_and_right():
         assert (x, y) == pytest.approx((ox, -oy))
 
 
+def test_a_scan_of_more_than_ten_thousand_places_is_refused_by_its_spacing():
+    # 9.9 m are 100 places 0.1 m apart, and 10 m are 101.
+    assert HeightScan(length=9.9, width=9.9, spacing=0.1).shape == (100, 100)
+    with pytest.raises(ConfigError, match=r"^height_scan\.spacing=0\.1 makes 101 x 100 places; .*\b10000$"):
+        HeightScan(length=10.0, width=9.9, spacing=0.1)
+    # 20 m are 2001 places 0.01 m apart.
+    sides = [f"task.height_scan.{name}" for name in ("length=20", "width=20", "spacing=0.01")]
+    with pytest.raises(ConfigError, match=r"height_scan\.spacing=0\.01 makes 2001 x 2001 places"):
+        config.resolve(["task=humanoid_rough", *sides])
+
+
 def test_the_critic_sees_the_steps_ahead_of_it():
     env = rough("task.height_scan.length=2.8", "task.height_scan.width=0", "task.height_scan.spacing=1.4")
     state = env.backend.state.clone()
