@@ -51,7 +51,7 @@ class Heights:
         z = np.zeros(terrain.shape)
         origins = np.zeros((terrain.rows, terrain.columns, 3))
         near = max(1, round(START / resolution))
-        inner, outer = round(terrain.platform / 2 / resolution), s // 2 - round(terrain.edge / resolution)
+        inner, outer = terrain.inner, terrain.outer
         for column, kind in enumerate(terrain.kind_of):
             for row in range(terrain.rows):
                 tile = Tile(terrain, terrain.difficulty_of(row), s, inner, outer)

@@ -48,8 +48,8 @@ class Tile:
         return ends[0] + (ends[1] - ends[0]) * self.difficulty
 
     def count(self, length: float) -> int:
-        """A length [m] in samples, at least one."""
-        return max(1, round(length / self.settings.resolution))
+        """A length [m] in samples, at least one; none of 0."""
+        return self.settings.count(length)
 
 
 Kind = Callable[[Tile, np.random.Generator], np.ndarray]

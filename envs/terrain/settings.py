@@ -32,6 +32,8 @@ RANGES: dict[str, tuple[str, ...]] = {
     "stepping_stones": ("stone_width", "gap", "stone_offset", "pit_depth"),
 }
 """What each kind is made from, to be stated. A pair is of the easiest and of the hardest row, a number of all rows."""
+LAID_OUT = ("bump_width", "step_width", "box_width", "gap", "ledge", "stone_width")
+"""Those of them that are laid out in samples."""
 MOST_SAMPLES = 40_000_000
 """Largest number of samples of a terrain; more would take gigabytes."""
 _LENGTH = {"min": 0.01, "max": 100.0}
@@ -55,13 +57,15 @@ class Terrain:
         default_factory=dict,
         metadata={"keys": tuple(KINDS), "example": "{stairs_up: 1}", "min": 0.0, "max": 1e6},
     )
-    """Shares of the columns by kind; none stated: a mixture of all that need no pits."""
+    """Shares of the columns by kind; none stated: a mixture of all that need no pits, of which few columns leave some
+    out."""
     seed: int = field(default=0, metadata={"min": 0})
     """Of the random numbers that tiles are made with."""
     resolution: float = field(default=0.1, metadata={"min": 0.01, "max": 1.0})
-    """Distance of two samples of the height field [m]: vertical faces are as wide as this."""
+    """Distance of two samples of the height field [m]: vertical faces are as wide as this. Widths are multiples of it;
+    those that change from row to row (`gap`, `stone_width`) are rounded to the nearest one."""
     border: float = field(default=4.0, metadata={"min": 1.0, "max": 100.0})
-    """Width of the flat ground around the grid [m]."""
+    """Width of the flat ground around the grid, at least [m]."""
     platform: float = field(default=2.0, metadata=_LENGTH)
     """Edge of the flat square in the middle of a tile, where robots start [m]."""
     edge: float = field(default=0.2, metadata={"min": 0.0, "max": 100.0})
@@ -88,7 +92,7 @@ class Terrain:
     box_width: float = field(default=0.5, metadata=_LENGTH)
     """`boxes`: edge of a block [m]."""
     gap: tuple[float, float] = field(default=(0.1, 0.4), metadata={"min": 0.0, "max": 10.0})
-    """`gaps`, `stepping_stones`: width of a gap [m]."""
+    """`gaps`, `stepping_stones`: width of a gap [m]; 0: none."""
     ledge: float = field(default=0.7, metadata=_LENGTH)
     """`gaps`: level ground between two gaps [m]."""
     stone_width: tuple[float, float] = field(default=(0.9, 0.4), metadata={"min": 0.05, "max": 10.0})
@@ -121,6 +125,7 @@ class Terrain:
                 f"terrain.size={self.size:g} has no room beside platform={self.platform:g} and two flat edges of "
                 f"{self.edge:g} m; use a larger size"
             )
+        self._check_kinds()
         if self.start_level >= self.rows:
             raise ConfigError(
                 f"terrain.start_level={self.start_level}: the last of {self.rows} rows is {self.rows - 1}"
@@ -130,6 +135,66 @@ class Terrain:
                 f"terrain: {self.shape[0]} x {self.shape[1]} samples are too many; use fewer rows or columns, or a "
                 "larger resolution"
             )
+
+    def _check_kinds(self) -> None:
+        """Raise ConfigError where the kinds would not be as stated: a width that is no whole number of samples, a part
+        of which a tile has no room for a single one, or a kind without a column."""
+        made = set(self.kind_of)
+        if left := [name for name in self.shares if self.kinds and name not in made]:
+            more = next(
+                (n for n in range(self.columns, 201) if set(self._kinds_of(n)) == set(self.shares)), None
+            )
+            fix = f"use terrain.columns={more}" if more else "give it a larger share"
+            raise ConfigError(
+                f"terrain.kinds.{left[0]}={self.kinds[left[0]]:g} is the share of none of {self.columns} columns; "
+                f"{fix}, or 0"
+            )
+        used = {name for kind in made for name in RANGES.get(kind, ()) if name in LAID_OUT}
+        self._check_width("platform", self.platform, 2)
+        self._check_width("edge", self.edge)
+        for name in sorted(used):
+            value = getattr(self, name)
+            first, last = value if isinstance(value, tuple) else (value, value)
+            if first == last:  # one that changes from row to row is rounded
+                self._check_width(name, first)
+        room = self.outer - self.inner
+        beside = f"beside platform={self.platform:g} and two flat edges of {self.edge:g} m; use a larger size"
+        for kind in sorted(made & {"stairs_up", "stairs_down"}):
+            if room < self.count(self.step_width):
+                raise ConfigError(
+                    f"terrain.size={self.size:g} has no room for a step of {kind}, "
+                    f"terrain.step_width={self.step_width:g}, {beside}"
+                )
+        gap = max(self.count(width) for width in self.gap)
+        if "gaps" in made and gap and room - 1 < self.count(self.ledge) + gap:
+            raise ConfigError(
+                f"terrain.size={self.size:g} has no room for a gap, terrain.ledge={self.ledge:g} and then "
+                f"gap={max(self.gap):g}, {beside}"
+            )
+
+    def _check_width(self, name: str, width: float, of: int = 1) -> None:
+        """Raise ConfigError for a width [m] that is no multiple of `of` samples."""
+        samples = width / self.resolution / of
+        if abs(samples - round(samples)) > 1e-6:
+            raise ConfigError(
+                f"terrain.{name}={width:g} is no {'even ' if of == 2 else ''}multiple of terrain.resolution="
+                f"{self.resolution:g}; use {self.resolution * of * max(1, round(samples)):g}"
+            )
+
+    def count(self, length: float) -> int:
+        """A length [m] in samples, at least one; none of 0."""
+        samples = length / self.resolution
+        return max(1, round(samples)) if samples > 1e-6 else 0
+
+    @property
+    def inner(self) -> int:
+        """Samples from the middle of a tile to the edge of the platform."""
+        return round(self.platform / 2 / self.resolution)
+
+    @property
+    def outer(self) -> int:
+        """Samples from the middle of a tile to its flat edge."""
+        return self.samples // 2 - round(self.edge / self.resolution)
 
     @property
     def samples(self) -> int:
@@ -154,7 +219,7 @@ class Terrain:
 
     def stated(self) -> dict[str, dict[str, float | list[float]]]:
         """Of each kind: its share of the columns, and what it is made from [m, degrees of slopes], of the first and of
-        the last row."""
+        the last row; widths that change are those that were made, in whole samples."""
         first, last = self.difficulty_of(0), self.difficulty_of(self.rows - 1)
         out: dict[str, dict[str, float | list[float]]] = {}
         for kind in dict.fromkeys(self.kind_of):
@@ -163,7 +228,10 @@ class Terrain:
                 value = getattr(self, name)
                 if isinstance(value, tuple):
                     low, high = value
-                    entry[name] = [round(low + (high - low) * hard, 6) for hard in (first, last)]
+                    ends = [low + (high - low) * hard for hard in (first, last)]
+                    if name in LAID_OUT:
+                        ends = [self.count(width) * self.resolution for width in ends]
+                    entry[name] = [round(end, 6) for end in ends]
                 else:
                     entry[name] = value
         return out
@@ -176,12 +244,16 @@ class Terrain:
     @property
     def kind_of(self) -> tuple[str, ...]:
         """The kind of each column: kinds follow one another, each as many columns as its share says."""
+        return self._kinds_of(self.columns)
+
+    def _kinds_of(self, columns: int) -> tuple[str, ...]:
+        """The same for another number of columns."""
         total, ends, passed = sum(self.shares.values()), [], 0.0
         for share in self.shares.values():
             passed += share
             ends.append(passed / total)
         names = list(self.shares)
-        middles = [(column + 0.5) / self.columns for column in range(self.columns)]
+        middles = [(column + 0.5) / columns for column in range(columns)]
         return tuple(names[next(i for i, end in enumerate(ends) if m < end + 1e-9)] for m in middles)
 
     def difficulty_of(self, row: int) -> float:

@@ -137,6 +137,86 @@ def test_settings_that_make_no_terrain_are_refused_by_name(settings, offender):
         Terrain(**settings)
 
 
+@pytest.mark.parametrize(
+    ("settings", "kind", "line"),
+    [
+        # Samples are 0.1 m apart.
+        (
+            {"step_width": 0.25},
+            "stairs_up",
+            "step_width=0.25 is no multiple of terrain.resolution=0.1; use 0.2",
+        ),
+        ({"box_width": 0.37}, "boxes", "box_width=0.37 is no multiple of terrain.resolution=0.1; use 0.4"),
+        ({"bump_width": 0.04}, "rough", "bump_width=0.04 is no multiple of terrain.resolution=0.1; use 0.1"),
+        ({"ledge": 0.66}, "gaps", "ledge=0.66 is no multiple of terrain.resolution=0.1; use 0.7"),
+        ({"gap": (0.28, 0.28)}, "gaps", "gap=0.28 is no multiple of terrain.resolution=0.1; use 0.3"),
+        (
+            {"stone_width": (0.42, 0.42)},
+            "stepping_stones",
+            "stone_width=0.42 is no multiple of terrain.resolution=0.1; use 0.4",
+        ),
+        ({"edge": 0.17}, "flat", "edge=0.17 is no multiple of terrain.resolution=0.1; use 0.2"),
+        # Half of the platform is on either side of the middle.
+        ({"platform": 1.95}, "flat", "platform=1.95 is no even multiple of terrain.resolution=0.1; use 2"),
+    ],
+)
+def test_a_width_that_is_no_whole_number_of_samples_is_refused_by_name(settings, kind, line):
+    with pytest.raises(ConfigError) as refused:
+        Terrain(kinds={kind: 1}, **settings)
+    assert str(refused.value) == f"terrain.{line}"
+
+
+def test_a_width_that_no_kind_of_the_terrain_has_may_be_any():
+    assert Terrain(kinds={"slope_up": 1}, step_width=0.25, box_width=0.37).kind_of[0] == "slope_up"
+
+
+@pytest.mark.parametrize("kind", ["stairs_up", "stairs_down"])
+def test_stairs_without_room_for_one_step_are_refused_and_with_it_have_one(kind):
+    # Of 14 samples from the middle to the end the platform has 10 and the flat edge 2: 2 are left, and a step takes 3.
+    with pytest.raises(ConfigError, match=rf"^terrain\.size=2\.8 has no room for a step of {kind}, "):
+        Terrain(kinds={kind: 1}, size=2.8)
+    one_step = Terrain(kinds={kind: 1}, rows=1, columns=1, size=3.0, step_height=(0.15, 0.15))
+    assert np.ptp(one_step.heights.z) == pytest.approx(0.15)
+
+
+def test_gaps_without_room_for_a_ledge_and_a_gap_are_refused():
+    # From the platform's end at sample 10 a ledge takes 7 and the gap of the last row 4: the flat edge begins at 22.
+    with pytest.raises(ConfigError, match=r"^terrain\.size=4\.6 has no room for a gap, terrain\.ledge=0\.7 "):
+        Terrain(kinds={"gaps": 1}, size=4.6)
+    last = Terrain(kinds={"gaps": 1}, rows=1, columns=1, size=4.8, border=1.0).heights.z[34, 34:]
+    # The border of 10 samples, and 24 to the middle.
+    assert np.flatnonzero(last < -0.5).tolist() == [18, 19, 20, 21]
+
+
+def test_a_gap_of_nothing_is_no_gap():
+    assert profile("gaps", gap=(0.0, 0.0)) == [0.0] * 41
+    stones = one("stepping_stones", gap=(0.0, 0.0), stone_width=(0.4, 0.4), stone_offset=(0.0, 0.0))
+    assert not stones.any()
+
+
+def test_gaps_and_stones_that_change_from_row_to_row_are_stated_as_wide_as_they_were_made():
+    # A difficulty of 0.25 makes gaps of 0.175 and stones of 0.775 m: 2 and 8 samples.
+    terrain = Terrain(rows=2, columns=1, kinds={"stepping_stones": 1}, difficulty=(0.25, 1.0))
+    assert terrain.stated()["stepping_stones"]["gap"] == [0.2, 0.4]
+    assert terrain.stated()["stepping_stones"]["stone_width"] == [0.8, 0.4]
+    first = Terrain(rows=1, columns=1, kinds={"gaps": 1}, difficulty=(0.25, 0.25), border=1.0).heights.z[
+        50, 50:
+    ]
+    assert np.flatnonzero(first < -0.5).tolist()[:4] == [18, 19, 27, 28]  # 7 samples of ledge between two
+
+
+def test_a_stated_kind_without_a_column_is_refused_and_of_the_mixture_few_columns_leave_some_out():
+    # The middle of the one of two columns is at 0.25 of all shares, that of the other at 0.75.
+    line = r"^terrain\.kinds\.flat=0\.2 is the share of none of 2 columns; use terrain\.columns=3, or 0$"
+    with pytest.raises(ConfigError, match=line):
+        Terrain(columns=2, kinds={"flat": 0.2, "rough": 0.8})
+    assert Terrain(columns=3, kinds={"flat": 0.2, "rough": 0.8}).kind_of == ("flat", "rough", "rough")
+    with pytest.raises(ConfigError, match=r"terrain\.kinds\.flat=0\.001 .*; give it a larger share, or 0$"):
+        Terrain(columns=2, kinds={"flat": 0.001, "rough": 1})
+    assert Terrain(columns=2, kinds={"flat": 0, "rough": 0.8}).kind_of == ("rough", "rough")
+    assert Terrain(columns=2).kind_of == ("slope_up", "stairs_up")
+
+
 def test_terrain_is_set_from_the_command_line():
     run = config.resolve(
         ["task=humanoid_rough", "task.terrain.rows=3", "task.terrain.kinds={stairs_up: 0.5, rough: 0.5}"]
