@@ -1,4 +1,4 @@
-"""Atomic writing of files, and locks of folders."""
+"""Writing of files, atomically or with tensors, and locks of folders."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from robolearn.errors import ConfigError, quote
 
@@ -63,6 +64,25 @@ def _ended(process: int) -> bool:
     except OSError:
         pass
     return False
+
+
+def save_tensors(tree: Any, path: Path) -> None:
+    """Write a tree of tensors and plain values to a file, as `torch.load` reads it.
+
+    Raises:
+        OSError: the file cannot be written, as on a full disk.
+    """
+    import torch  # here: `robolearn --help` needs this module, and no torch
+
+    # An open file, because of a path torch says only "unexpected pos", and not why.
+    with path.open("wb") as file:
+        try:
+            torch.save(tree, file)
+        except RuntimeError as error:
+            reason = error.__context__
+            if isinstance(reason, OSError):
+                raise OSError(reason.errno, reason.strerror, str(path)) from error
+            raise
 
 
 LOCK = ".lock"

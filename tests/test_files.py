@@ -1,13 +1,16 @@
 """Atomic writing of files."""
 
+import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 from robolearn.errors import ConfigError
-from robolearn.files import remove_leftovers, replacing
+from robolearn.files import remove_leftovers, replacing, save_tensors
 
 
 def test_an_exception_while_writing_keeps_the_old_file(tmp_path):
@@ -48,3 +51,26 @@ def test_only_what_a_killed_process_left_half_written_is_removed(tmp_path):
     remove_leftovers(tmp_path)
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     assert left == {*kept, "data", f".jetson-thor.{killed}.part"}
+
+
+@pytest.mark.parametrize(
+    "values", [1, 100_000], ids=["noticed when the file is closed", "noticed in between"]
+)
+def test_tensors_that_a_full_disk_does_not_take_are_an_error_of_the_file_and_not_of_torch(values):
+    with pytest.raises(OSError) as caught:  # noqa: PT011
+        save_tensors({"weights": torch.zeros(values)}, Path("/dev/full"))
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_another_error_of_torch_stays_what_it_is(tmp_path):
+    class Odd:
+        def __reduce__(self):
+            raise RuntimeError("odd")
+
+    with pytest.raises(RuntimeError, match="odd"):
+        save_tensors({"odd": Odd()}, tmp_path / "file.pt")
+
+
+def test_saved_tensors_are_read_again(tmp_path):
+    save_tensors({"weights": torch.arange(3.0)}, tmp_path / "file.pt")
+    assert torch.load(tmp_path / "file.pt", weights_only=True)["weights"].tolist() == [0.0, 1.0, 2.0]

@@ -26,7 +26,7 @@ import torch
 
 from robolearn.config.run_config import Config, agents_of
 from robolearn.errors import ConfigError, quote
-from robolearn.files import replacing
+from robolearn.files import replacing, save_tensors
 from robolearn.learners.policy import Policy
 from robolearn.learners.saved import LATEST as LATEST
 from robolearn.learners.saved import ROOT, SCHEMA
@@ -329,6 +329,10 @@ def set_global_random(state: dict[str, Any]) -> None:
 
 
 def write_content(content: dict[str, Any], path: Path) -> None:
-    """Write the content of a checkpoint to a file, atomically."""
+    """Write the content of a checkpoint to a file, atomically.
+
+    Raises:
+        ConfigError: the file cannot be written, as on a full disk.
+    """
     with replacing(path) as part:
-        torch.save(content, part)
+        save_tensors(content, part)

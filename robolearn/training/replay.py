@@ -19,7 +19,7 @@ from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Scene
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError, one_line, quote
-from robolearn.files import replacing
+from robolearn.files import replacing, save_tensors
 from robolearn.training.build import acting_robot, make_backend, make_robot, make_scene
 
 SCHEMA = 1
@@ -74,7 +74,7 @@ def write(path: Path, dump: dict[str, Any], env: int, config: Config, why: str) 
         **dump,
     }
     with replacing(path) as part:
-        torch.save(content, part)
+        save_tensors(content, part)
 
 
 def read(path: Path) -> Replay:

@@ -28,7 +28,7 @@ from robolearn.core.recorder import Recorder
 from robolearn.core.shards import ONE, Shards
 from robolearn.core.threads import usable_cores
 from robolearn.errors import ConfigError, tell_line
-from robolearn.files import locked, remove_leftovers, replacing
+from robolearn.files import locked, remove_leftovers, replacing, save_tensors
 from robolearn.learners.learner import Learner, Report
 from robolearn.learners.ppo.ppo import PPO
 from robolearn.learners.several import Several
@@ -378,7 +378,7 @@ def _iterate(
             raise
         path = folder / f"non_finite_state{world.suffix}.pt"
         with replacing(path) as part:
-            torch.save({name: entity.tensors() for name, entity in error.state.entities.items()}, part)
+            save_tensors({name: entity.tensors() for name, entity in error.state.entities.items()}, part)
         said = f"{error}; saved as {path}"
         if recorder is not None and error.env is not None:
             file = folder / f"non_finite{world.suffix}{replay.SUFFIX}"

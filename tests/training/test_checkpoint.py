@@ -83,6 +83,18 @@ def test_a_truncated_checkpoint_is_refused(make_env, tmp_path):
         checkpoint.load(path)
 
 
+def test_a_checkpoint_that_a_full_disk_does_not_take_names_the_file_and_the_disk_and_keeps_the_old_one(
+    tmp_path,
+):
+    path = tmp_path / "latest.pt"
+    checkpoint.write_content({"iter": 1}, path)
+    (tmp_path / f".latest.{os.getpid()}.part.pt").symlink_to("/dev/full")
+    with pytest.raises(ConfigError, match=r"latest\.pt.*No space left on device"):
+        checkpoint.write_content({"iter": 2, "weights": torch.zeros(100_000)}, path)
+    assert os.listdir(tmp_path) == ["latest.pt"]
+    assert torch.load(path, weights_only=True) == {"iter": 1}
+
+
 def test_an_unsupported_schema_is_refused_naming_all_versions(make_env, tmp_path):
     path = saved(make_env, tmp_path)
     torch.save({**torch.load(path, weights_only=True), "schema": 99}, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,14 @@ def test_a_damaged_file_is_one_line_and_exit_code_2(tmp_path, capsys, damage) ->
     capsys.readouterr()
     assert main(["replay", str(path)]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_replay_that_a_full_disk_does_not_take_names_the_file_and_the_disk(tmp_path) -> None:
+    (tmp_path / f".x.{os.getpid()}.part.replay").symlink_to("/dev/full")
+    content = {"snapshot": {"rows": torch.zeros(100_000)}, "events": [], "checksum": ""}
+    with pytest.raises(ConfigError, match=r"x\.replay.*No space left on device"):
+        replay.write(tmp_path / "x.replay", content, 0, config.resolve(["task=cartpole_balance"]), "a test")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_would_execute_code_is_refused(tmp_path) -> None:

@@ -15,6 +15,7 @@ from robolearn.cli import main
 from robolearn.core.env import Env
 from robolearn.core.timers import PHASES
 from robolearn.envs.mujoco.backend import MujocoBackend
+from robolearn.training import checkpoint
 from robolearn.training import train as training
 from robolearn.training.metrics import read_metrics
 
@@ -104,6 +105,23 @@ def test_the_command_that_an_interrupted_run_prints_resumes_it(task, tmp_path, m
     assert ("task=" in line) == (":" in task)
     assert main([*shlex.split(line), "max_iterations=2"]) == 0
     assert [row["iteration"] for row in read_metrics(tmp_path / "a run" / "metrics.jsonl")] == [1, 2]
+
+
+def test_a_full_disk_ends_the_run_with_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write = checkpoint.write
+
+    def onto_a_full_disk(folder, content):
+        (folder / f".latest.{os.getpid()}.part.pt").symlink_to("/dev/full")
+        return write(folder, content)
+
+    monkeypatch.setattr(checkpoint, "write", onto_a_full_disk)
+    assert main([*SMALL, "max_iterations=1"]) == 2
+    error = capsys.readouterr().err.strip()
+    assert len(error.splitlines()) == 1
+    assert "latest.pt" in error
+    assert "No space left on device" in error
+    assert not list((tmp_path / "run").rglob("*.part*"))
 
 
 def test_too_many_diverged_environments_stop_the_run_with_exit_code_4(tmp_path, monkeypatch, capsys):

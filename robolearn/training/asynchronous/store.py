@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from robolearn.files import holder, locked
+from robolearn.files import holder, locked, save_tensors
 
 
 def shared_memory() -> Path:
@@ -53,8 +53,7 @@ class Store:
 def write_tree(tree: Any, path: Path) -> None:
     """Write a tree of tensors and plain values; `path` appears when it is complete."""
     part = path.with_suffix(f".{os.getpid()}.part")
-    with part.open("wb") as file:  # no fsync: it is memory
-        torch.save(tree, file)
+    save_tensors(tree, part)  # no fsync: it is memory
     os.replace(part, path)
 
 
