@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from robolearn.errors import ConfigError, did_you_mean, listing, quote
+from robolearn.errors import ConfigError, did_you_mean, listing, one_line, quote
 from robolearn.learners import migrate
 
 SCHEMA = 3
@@ -122,9 +122,11 @@ def load(path: Path, folder: Path | None = None) -> dict[str, Any]:
     except ConfigError:
         raise
     except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError, IndexError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
+        # The first line of what torch says, and not all of it: the advice must not be cut off.
+        first = one_line((str(error).splitlines() or [type(error).__name__])[0], 80)
+        which = "the newest" if path.name == LATEST else "an older"
         raise ConfigError(
-            f"{shown} is a damaged checkpoint ({first}); use an older one from checkpoints/"
+            f"{shown} is a damaged checkpoint ({first}); use {which} one from checkpoints/"
         ) from None
     if not isinstance(content, dict) or not {"actor_state_dict", "policy"} & set(content):
         raise ConfigError(f"{shown} is not a checkpoint: it has neither actor_state_dict nor policy")

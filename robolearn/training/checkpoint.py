@@ -298,10 +298,21 @@ def _listed(inputs: list[tuple[str, int]]) -> str:
 def require_newest(folder: Path, content: dict[str, Any]) -> None:
     """Refuse to resume in the same run folder from an older checkpoint, which would mix two histories.
 
+    A latest.pt that cannot be read does not count: the newest file in checkpoints/ is then where the run is, so that it
+    can go on from there.
+
     Raises:
         ConfigError: the folder holds a newer checkpoint.
     """
-    newest = load(folder / LATEST)["iter"] if (folder / LATEST).exists() else 0
+    newest = 0
+    try:
+        if (folder / LATEST).exists():
+            newest = load(folder / LATEST)["iter"]
+    except ConfigError:
+        numbers = [
+            path.stem.rpartition("_")[2] for path in weights_path(folder, 0).parent.glob("iteration_*.pt")
+        ]
+        newest = max((int(number) for number in numbers if number.isdecimal()), default=0)
     if content["iter"] < newest:
         raise ConfigError(
             f"this checkpoint is of iteration {content['iter']}, and the run is at {newest}; add output=DIR to resume "

@@ -344,7 +344,11 @@ def _begun(run: Config, held: ExitStack, back: Healthy | None) -> tuple[Path | N
         held.enter_context(locked(chosen))
     if chosen is not None:
         if (chosen / checkpoint.LATEST).exists():
-            return chosen, checkpoint.load(chosen / checkpoint.LATEST)
+            try:
+                return chosen, checkpoint.load(chosen / checkpoint.LATEST)
+            except ConfigError:
+                if run.resume is None:  # else a file in checkpoints/ may be named in its place
+                    raise
         if run.resume is None:
             return chosen, None
         return chosen, checkpoint.load(checkpoint.find_run(run.resume)[1])

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import pickle
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 import torch
 
+from robolearn import config
 from robolearn.errors import ConfigError
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
-from robolearn.training import checkpoint
+from robolearn.training import checkpoint, train
 
 
 class Bomb:
@@ -93,6 +95,30 @@ def test_a_checkpoint_that_a_full_disk_does_not_take_names_the_file_and_the_disk
         checkpoint.write_content({"iter": 2, "weights": torch.zeros(100_000)}, path)
     assert os.listdir(tmp_path) == ["latest.pt"]
     assert torch.load(path, weights_only=True) == {"iter": 1}
+
+
+def test_what_is_wrong_with_a_damaged_checkpoint_leaves_room_for_the_advice(make_env, tmp_path, monkeypatch):
+    path = saved(make_env, tmp_path)
+
+    def fails(*args, **options):
+        raise RuntimeError("PytorchStreamReader " + 500 * "x")
+
+    monkeypatch.setattr(torch, "load", fails)
+    with pytest.raises(
+        ConfigError, match=r"damaged checkpoint \(PytorchStreamReader x+\.\.\.\); use an older one"
+    ):
+        checkpoint.load(path)
+
+
+def test_where_the_newest_checkpoint_is_damaged_the_run_goes_on_from_the_one_in_checkpoints(
+    make_env, tmp_path
+):
+    seven = checkpoint.load(saved(make_env, tmp_path))
+    latest = tmp_path / "latest.pt"
+    latest.write_bytes(latest.read_bytes()[:3000])
+    checkpoint.require_newest(tmp_path, seven)
+    with pytest.raises(ConfigError, match=r"iteration 6, and the run is at 7"):
+        checkpoint.require_newest(tmp_path, {**seven, "iter": 6})
 
 
 def test_an_unsupported_schema_is_refused_naming_all_versions(make_env, tmp_path):
@@ -201,3 +227,20 @@ def test_a_bundle_is_not_taken_for_a_run(tmp_path, file):
     (tmp_path / "config.yaml").write_text("schema: 2\n")
     with pytest.raises(ConfigError, match="exported bundle"):
         checkpoint.find_run(str(tmp_path))
+
+
+def test_ranks_that_begin_where_latest_pt_is_damaged_take_the_checkpoint_that_is_named(
+    make_env, tmp_path, monkeypatch
+):
+    path = saved(make_env, tmp_path)
+    run = config.resolve(["task=cartpole_balance"])
+    config.save(run, tmp_path / "config.yaml")
+    latest = tmp_path / "latest.pt"
+    latest.write_bytes(latest.read_bytes()[:3000])
+    monkeypatch.setattr(train, "launched_folder", lambda: tmp_path)
+    with ExitStack() as held:
+        folder, content = train._begun(replace(run, resume=str(path)), held, None)
+        assert (folder, content["iter"]) == (tmp_path, 7)
+        for resume in (None, str(tmp_path)):  # nothing else is named
+            with pytest.raises(ConfigError, match=r"latest\.pt.*damaged"):
+                train._begun(replace(run, resume=resume), held, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -307,6 +308,21 @@ def test_resuming_an_older_checkpoint_in_the_same_folder_is_refused(uninterrupte
     assert result.returncode == 2
     assert "add output=DIR" in result.stderr
     assert (uninterrupted / "metrics.jsonl").read_text() == before
+
+
+def test_the_advice_where_latest_pt_is_damaged_works(uninterrupted, tmp_path):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    latest = tmp_path / "run" / "latest.pt"
+    latest.write_bytes(latest.read_bytes()[:3000])
+    refused = command(tmp_path, "resume=run", "max_iterations=7")
+    assert refused.returncode == 2
+    assert "use the newest one from checkpoints/" in refused.stderr
+    older = command(tmp_path, "resume=run/checkpoints/iteration_000006.pt", "max_iterations=9")
+    assert older.returncode == 2
+    assert "add output=DIR" in older.stderr
+    result = command(tmp_path, "resume=run/checkpoints/iteration_000008.pt", "max_iterations=9")
+    assert result.returncode == 0, result.stderr
+    assert checkpoint.load(latest)["iter"] == 9
 
 
 def test_another_number_of_environments_resumes_from_the_weights(uninterrupted, tmp_path):
