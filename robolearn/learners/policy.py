@@ -102,8 +102,10 @@ class Policy(nn.Module):
         """
         entry = content.get("policy")
         if isinstance(entry, dict) and "policies" in entry:
+            several = entry["policies"]
+            named = listing(map(str, several)) if isinstance(several, dict) else "which cannot be read"
             raise ConfigError(
-                f"{where} holds several policies, {listing(entry['policies'])}; one of a single policy is needed here"
+                f"{where} holds several policies, {named}; one of a single policy is needed here"
             )
         if not isinstance(entry, dict):
             raise ConfigError(
@@ -120,7 +122,7 @@ class Policy(nn.Module):
             with torch.random.fork_rng(devices=[]):
                 policy = cls(spec, spec.build())
             policy.load_state_dict(entry["state"])
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        except Exception as error:  # a damaged description raises almost any error
             why = " ".join(str(error).split())
             raise ConfigError(f"{where} holds a policy that cannot be read ({why})") from error
         return policy.eval().requires_grad_(False)

@@ -10,7 +10,6 @@ A checkpoint holds tensors and plain values only and is loaded with weights_only
 from __future__ import annotations
 
 import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +116,11 @@ def load(path: Path, folder: Path | None = None) -> dict[str, Any]:
         raise ConfigError(f"there is no checkpoint {shown}") from None
     except pickle.UnpicklingError:
         raise ConfigError(
-            f"{shown} is refused: it holds more than tensors and plain values and could run code"
+            f"{shown} is refused: it holds more than tensors and plain values and could run code, or it is damaged"
         ) from None
     except ConfigError:
         raise
-    except (RuntimeError, EOFError, zipfile.BadZipFile, OSError, ValueError, KeyError, IndexError) as error:
+    except Exception as error:  # a damaged archive raises almost any error
         # The first line of what torch says, and not all of it: the advice must not be cut off.
         first = one_line((str(error).splitlines() or [type(error).__name__])[0], 80)
         which = "the newest" if path.name == LATEST else "an older"
@@ -131,6 +130,8 @@ def load(path: Path, folder: Path | None = None) -> dict[str, Any]:
     if not isinstance(content, dict) or not {"actor_state_dict", "policy"} & set(content):
         raise ConfigError(f"{shown} is not a checkpoint: it has neither actor_state_dict nor policy")
     iteration, actor = content.get("iter", 0), content.get("actor_state_dict", {})
+    if not isinstance(content.get("infos") or {}, dict):
+        raise ConfigError(f"{shown} is damaged: its infos have the wrong type")
     if not (isinstance(iteration, int) and iteration >= 0 and isinstance(actor, dict)) or not all(
         isinstance(value, torch.Tensor) and value.layout == torch.strided for value in actor.values()
     ):

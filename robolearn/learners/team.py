@@ -39,7 +39,10 @@ class Team:
         entry = content["policy"]
         named, of_agents = entry.get("policies"), entry["agents"]
         if not (
-            isinstance(named, dict) and isinstance(of_agents, dict) and set(of_agents.values()) == set(named)
+            isinstance(named, dict)
+            and isinstance(of_agents, dict)
+            and all(isinstance(name, str) for name in (*of_agents, *of_agents.values()))
+            and set(of_agents.values()) == set(named)
         ):
             raise ConfigError(
                 f"{where} holds several policies that cannot be read: agents and policies do not fit"

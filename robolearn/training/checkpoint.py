@@ -16,7 +16,8 @@ A checkpoint holds only tensors and plain values, and is loaded with `weights_on
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 
 from robolearn.config.run_config import Config, agents_of
-from robolearn.errors import ConfigError, quote
+from robolearn.errors import ConfigError, one_line, quote
 from robolearn.files import replacing, save_tensors
 from robolearn.learners.policy import Policy
 from robolearn.learners.saved import LATEST as LATEST
@@ -168,6 +169,19 @@ def local(iteration: int, learner: Any, env: Any, infos: dict[str, Any]) -> dict
     return {**state, "env": env.snapshot(), "global_random": _global_random()}
 
 
+@contextmanager
+def _damage_named() -> Iterator[None]:
+    """Turns what reading a checkpoint raises whose parts are of other kinds than the saved ones into a ConfigError."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        why = one_line(f"{type(error).__name__} {error}", 80)
+        raise ConfigError(f"the checkpoint is damaged ({why}); use another one from checkpoints/") from error
+
+
+@_damage_named()
 def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[str] = ()) -> bool:
     """Load a checkpoint into a learner, and its simulation into an Env where it fits.
 
@@ -207,7 +221,7 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
         return False
     try:
         env.restore(saved)
-    except (RuntimeError, KeyError, IndexError, AttributeError, ValueError) as error:
+    except (RuntimeError, KeyError, IndexError, AttributeError, ValueError, TypeError) as error:
         why = " ".join(str(error).split())
         raise ConfigError(
             f"the simulation in this checkpoint does not fit ({why}); resume from a file in "
@@ -217,6 +231,7 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
     return True
 
 
+@_damage_named()
 def start_with(run: str, learner: Any) -> None:
     """Load the networks of RUN (a run folder, a checkpoint, pretrained:NAME) into a learner that has learned nothing.
 
@@ -307,15 +322,15 @@ def require_newest(folder: Path, content: dict[str, Any]) -> None:
     newest = 0
     try:
         if (folder / LATEST).exists():
-            newest = load(folder / LATEST)["iter"]
+            newest = load(folder / LATEST).get("iter", 0)
     except ConfigError:
         numbers = [
             path.stem.rpartition("_")[2] for path in weights_path(folder, 0).parent.glob("iteration_*.pt")
         ]
         newest = max((int(number) for number in numbers if number.isdecimal()), default=0)
-    if content["iter"] < newest:
+    if (iteration := content.get("iter", 0)) < newest:
         raise ConfigError(
-            f"this checkpoint is of iteration {content['iter']}, and the run is at {newest}; add output=DIR to resume "
+            f"this checkpoint is of iteration {iteration}, and the run is at {newest}; add output=DIR to resume "
             "in another folder"
         )
 

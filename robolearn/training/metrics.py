@@ -39,13 +39,19 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl, or of another file of JSON lines; a last line cut off by a kill is dropped."""
+    """The rows of a metrics.jsonl, or of another file of JSON lines with a number `iteration` each.
+
+    A line that is no such row is left out, as a last one that was cut off by a kill, and the others stay.
+    """
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+            row = json.loads(line)
+        except (ValueError, RecursionError):  # also of bytes that are no UTF-8
+            continue
+        number = row.get("iteration") if isinstance(row, dict) else None
+        if isinstance(number, (int, float)) and not isinstance(number, bool):
+            rows.append(row)
     return rows
 
 

@@ -265,7 +265,7 @@ def _restored(
     if content is None:
         return 0, {}, ""
     exact = checkpoint.restore(content, learner, env, changes)
-    start, infos = content["iter"], content["infos"] or {}
+    start, infos = content.get("iter", 0), content.get("infos") or {}
     saved = infos.get("numerics", known)
     differ = [*changes, *(name for name, value in known.items() if saved.get(name, value) != value)]
     why = f"{', '.join(differ)} differ from the saved run" if differ else WEIGHTS_ONLY

@@ -242,6 +242,17 @@ def test_a_damaged_file_leaves_a_page_of_the_rest(tmp_path, damaged, content):
     assert "overview" in page(run).ids
 
 
+@pytest.mark.parametrize(
+    "damage", [{"metrics": [1]}, {"overrides": 5}, {"return_mean": 1.0, "return_std": "x"}]
+)
+def test_an_evaluation_with_values_of_other_kinds_is_a_note(tmp_path, damage):
+    run = make_run(tmp_path / "run", [1.0, 2.0])
+    (run / "metrics.json").write_text(json.dumps({"episodes": 4, **damage}))
+    made = page(run)
+    assert "overview" in made.ids
+    assert "metrics.json cannot be read" in made.text()
+
+
 def test_a_folder_without_a_configuration_is_no_run(tmp_path, capsys):
     (tmp_path / "none").mkdir()
     assert ask("report", tmp_path / "none") == exits.BAD_INPUT

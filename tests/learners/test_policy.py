@@ -24,6 +24,7 @@ from robolearn.learners.learner import Report
 from robolearn.learners.policy import Policy, PolicyRunner, PolicySpec
 from robolearn.learners.ppo.config import PPOConfig
 from robolearn.learners.ppo.ppo import PPO
+from robolearn.learners.team import Team
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
 from robolearn.training import checkpoint
@@ -292,3 +293,16 @@ def test_every_head_acts_the_same_in_onnx(head, expected):
 def test_an_unknown_head_is_named():
     with pytest.raises(ConfigError, match="'sharp'"):
         made(PolicySpec({"policy": 3}, 2, (4,), "elu", head="sharp"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policies", [5, None, "ab", [1]], ids=repr)
+def test_several_policies_that_are_none_are_refused_and_the_checkpoint_is_named(policies):
+    with pytest.raises(ConfigError, match=r"here\.pt"):
+        Policy.from_checkpoint({"policy": {"policies": policies}}, "here.pt")
+
+
+@pytest.mark.parametrize("agents", [{"robot": ["a"]}, {"robot": 5}, {5: "a"}, 5], ids=repr)
+def test_agents_of_a_team_that_are_no_names_are_refused_and_the_checkpoint_is_named(agents):
+    entry = {"agents": agents, "policies": {"a": made(PolicySpec({"policy": 2}, 1, (4,), "elu")).entry()}}
+    with pytest.raises(ConfigError, match=r"here\.pt"):
+        Team.from_checkpoint({"policy": entry}, "here.pt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,6 +96,53 @@ def test_a_checkpoint_that_a_full_disk_does_not_take_names_the_file_and_the_disk
         checkpoint.write_content({"iter": 2, "weights": torch.zeros(100_000)}, path)
     assert os.listdir(tmp_path) == ["latest.pt"]
     assert torch.load(path, weights_only=True) == {"iter": 1}
+
+
+@pytest.mark.parametrize("error", [AttributeError, TypeError, AssertionError, struct.error])
+def test_any_error_while_a_checkpoint_is_read_means_that_it_is_damaged(
+    make_env, tmp_path, monkeypatch, error
+):
+    path = saved(make_env, tmp_path)
+
+    def fails(*args, **options):
+        raise error("flipped bits")
+
+    monkeypatch.setattr(torch, "load", fails)
+    with pytest.raises(ConfigError, match=r"iteration_000007\.pt.*damaged checkpoint \(flipped bits\)"):
+        checkpoint.load(path)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *(
+            ("policy", "spec"),
+            ("policy", "spec", "inputs"),
+            ("env", "state"),
+            ("env", "random"),
+        ),
+        *(("env", "backend"), ("global_random",), ("global_random", "numpy")),
+    ],
+    ids=".".join,
+)
+@pytest.mark.parametrize("value", [None, 5, [1, 1, 1, 1]], ids=repr)
+def test_a_checkpoint_with_a_part_of_another_kind_is_refused(make_env, tmp_path, place, value):
+    saved(make_env, tmp_path)
+    content = checkpoint.load(tmp_path / "latest.pt")
+    part = content
+    for name in place[:-1]:
+        part = part[name]
+    part[place[-1]] = value
+    env = make_env(CartpoleBalance(), num_envs=4)
+    with pytest.raises(ConfigError):
+        checkpoint.restore(content, PPO(env, PPOConfig()), env)
+
+
+def test_infos_of_another_kind_are_refused_by_name(make_env, tmp_path):
+    path = saved(make_env, tmp_path)
+    torch.save({**torch.load(path, weights_only=True), "infos": 5}, path)
+    with pytest.raises(ConfigError, match=r"iteration_000007\.pt.*infos"):
+        checkpoint.load(path)
 
 
 def test_what_is_wrong_with_a_damaged_checkpoint_leaves_room_for_the_advice(make_env, tmp_path, monkeypatch):

@@ -115,6 +115,28 @@ def test_a_resumed_log_drops_rows_after_its_checkpoint_and_a_truncated_last_line
     assert [row["seconds"] for row in read_metrics(path)] == [1.0, 2.0, 3.0, 9.0]
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\xff\xfe\x00",
+        b"[1,2]",
+        b'{"iteration": 2, "sec',
+        b'{"seconds": 2.0}',
+        b'{"iteration": "2"}',
+        b"[" * 100_000,
+    ],
+    ids=["no text", "a list", "cut off", "no iteration", "a word as the iteration", "nested too deeply"],
+)
+@pytest.mark.parametrize("place", [1, 3], ids=["in the middle", "at the end"])
+def test_a_damaged_line_of_a_log_is_left_out_and_the_others_stay(tmp_path, bad, place):
+    lines = [json.dumps({"iteration": i, "seconds": float(i)}).encode() for i in (1, 3, 4)]
+    lines.insert(place, bad)
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    MetricsLog(tmp_path, resume_at=3).close()
+    assert [row["iteration"] for row in read_metrics(path)] == [1, 3]
+
+
 def test_every_metric_is_written_to_tensorboard_under_its_name(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -12,6 +12,7 @@ from robolearn.commands.report.blocks import BAD, GOOD, UNKNOWN, Cell, Lines, Pi
 from robolearn.commands.report.curves import UNITS, number
 from robolearn.commands.report.pictures import picture_uri
 from robolearn.commands.report.reading import Bundle, RunData
+from robolearn.errors import one_line
 from robolearn.simulation.measures import described
 from robolearn.simulation.sim2sim import FILE_NAME as SIM2SIM
 from robolearn.training.guard.evidence import DECISIONS
@@ -33,12 +34,21 @@ def evaluation(run: RunData) -> Section:
     if not found:
         section.blocks = [Text(f"There is no {EVALUATION}; write one with: robolearn eval {run.name}")]
         return section
-    names = {key: _evaluated(content) for key, content in found.items()}
+    names = {}
+    for path, content in found.items():
+        try:
+            names[path] = _evaluated(content)
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            why = one_line(str(error), 100)
+            run.notes.append(f"{path} cannot be read and is left out of the evaluation: {why}.")
+    if not names:
+        return section
     labels = dict.fromkeys(label for values in names.values() for label in values)
     rows = [(label, *(values.get(label, "-") for values in names.values())) for label in labels]
     caption = "Whole episodes of the deterministic policy (robolearn eval)."
-    section.blocks = [Table(("", *found), rows, caption, numeric=1)]
-    for path, content in found.items():
+    section.blocks = [Table(("", *names), rows, caption, numeric=1)]
+    for path in names:
+        content = found[path]
         gap = content.get("gap")
         if isinstance(gap, dict) and isinstance(gap.get("relative"), (int, float)):
             text = (
