@@ -114,6 +114,7 @@ class IsaacLabBackend:
             params=settable(scene),
             features=self.features,
         )
+        require_settable(scene.params, self.capabilities)
         sizes = mjcf.options(self.robot, "isaaclab")
         self._array_sizes = array_sizes(
             self.model,

@@ -204,6 +204,65 @@ def test_stiffness_damping_and_torque_limit_outside_the_simulator_scale_apart(tm
     )
 
 
+def test_the_torque_limit_of_motors_outside_the_simulator_scales_where_the_simulator_has_no_such_parameter(
+    tmp_path,
+):
+    scene = replace(Scene.of(arm(tmp_path, PD, PD)), params=("torque_scale",))
+    backend = in_backend("differentiable", scene)
+    backend.set_params(EVERY, {"torque_scale": torch.tensor([1.0, 1.0, 0.5, 1.5])})
+    backend.reset(EVERY, home_pose(scene.robot, 4))
+    backend.step(home_targets(scene.robot, 4) + 2.0, 1)
+    # 80 Nm are asked of motors that have 30 Nm.
+    assert backend.state.robot.joint_torque[:, 0].tolist() == pytest.approx(
+        [30.0, 30.0, 15.0, 45.0], abs=1e-3
+    )
+
+
+class Deaf(MujocoBackend):
+    """A simulator that has none of the parameters that a scene names, and says so in its capabilities alone."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(replace(scene, params=()), 4, "cpu", MujocoConfig(threads=1))
+
+
+@pytest.mark.parametrize("name", ["kp_scale", "kd_scale", "torque_scale"])
+def test_a_parameter_of_motors_inside_and_outside_is_no_ones_where_the_simulator_lacks_it(tmp_path, name):
+    outside = f"robot/{name}/shoulder"
+    scene = replace(Scene.of(arm(tmp_path, PD)), params=(name, outside))  # the elbow is in the simulator
+    backend = with_motors(Deaf, scene)
+    assert name not in backend.capabilities.params
+    assert outside in backend.capabilities.params
+    with pytest.raises(ConfigError, match=f"'{name}'"):
+        backend.set_params(EVERY, {name: torch.full((4,), 0.5)})
+    assert {name, outside} <= in_mujoco(scene).capabilities.params
+
+
+def test_isaac_lab_is_asked_for_no_parameter_of_motors_outside_it_and_refuses_others(tmp_path):
+    from robolearn.envs.isaaclab.backend import IsaacLabBackend
+    from tests.envs.fake_isaaclab import ROBOT, YAML, FakeBridge
+
+    (tmp_path / "strider.xml").write_text(ROBOT, encoding="utf-8")
+    yaml = YAML.replace("{kind: position, kp: 20,", "{kind: position, model: explicit, kp: 20,")
+    (tmp_path / "robot.yaml").write_text(yaml, encoding="utf-8")
+    robot = Robot.load(tmp_path)
+
+    def backend(*params: str) -> Backend:
+        scene = replace(Scene.of(robot), params=params)
+        return with_motors(lambda each: IsaacLabBackend(each, 4, "cpu", bridge=FakeBridge), scene)
+
+    # The position actuator is outside Isaac Lab, and the force actuator in it.
+    weak = backend("kp_scale", "robot/torque_scale/swing")
+    assert {"kp_scale", "robot/torque_scale/swing"} <= weak.capabilities.params
+    weak.set_params(EVERY, {"robot/torque_scale/swing": torch.tensor([1.0, 0.5, 2.0, 1.0])})
+    weak.reset(EVERY, home_pose(robot, 4))
+    weak.step(home_targets(robot, 4) + 1.0, 1)
+    # 20 Nm are asked of a motor that has 5 Nm.
+    assert weak.state.robot.joint_torque[:, 2].tolist() == pytest.approx([5.0, 2.5, 10.0, 5.0], abs=1e-4)
+    for name in ("torque_scale", "robot/payload"):
+        with pytest.raises(ConfigError, match=f"backend=isaaclab cannot set the parameter '{name}'"):
+            backend(name)
+
+
 def test_one_motor_outside_and_one_inside_the_solver(tmp_path):
     mixed, inside = arm(tmp_path, PD), arm(tmp_path)
     scene = replace(Scene.of(mixed), params=("robot/gain_scale",))
