@@ -216,7 +216,7 @@ def narrow(state: State, ctx: Context, stance: float, step: float) -> Tensor:
     left = torch.stack((2 * (x * y - w * z), 1 - 2 * (x * x + z * z)), dim=1)
     across = (state.robot.foot_pos[:, :, :2] * left[:, None]).sum(dim=2)
     sides = _right_then_left(ctx)
-    if sides is None:
+    if not len(sides):
         across = across.sort(dim=1).values
     else:
         # Sorted by side, too, so that the sums of feet that are not crossed round as they do without sides.
@@ -227,14 +227,12 @@ def narrow(state: State, ctx: Context, stance: float, step: float) -> Tensor:
     return (1 - apart.clamp(min=1e-6) / width).clamp(min=0.0) * (ctx.push_time > CATCH_TIME)
 
 
-def _right_then_left(ctx: Context) -> Tensor | None:
-    """(F,) the numbers of the right feet, then of the left ones; None where the robot does not say which is which."""
-    sides = feet_by_side(ctx.robot.spec)
-    if sides is None:
-        return None
+def _right_then_left(ctx: Context) -> Tensor:
+    """(F,) the numbers of the right feet, then of the left ones; (0,) where the robot does not say which is which."""
     tables, name = ctx.robot.tables, ("feet by side",)
-    if name not in tables:
-        tables[name] = torch.tensor(sides, device=ctx.robot.home.device)
+    if name not in tables:  # first: to hash a robot takes longer than the rest
+        sides = feet_by_side(ctx.robot.spec) or ()
+        tables[name] = torch.tensor(sides, dtype=torch.long, device=ctx.robot.home.device)
     return tables[name]
 
 
