@@ -320,7 +320,7 @@ def test_crossed_legs_of_a_biped_are_no_wide_stance_and_cost_all_of_it():
     state.robot.foot_pos[0] = wide.flip(0)
     assert rewards(task, state, ctx)["narrow"] == pytest.approx(1.0, abs=1e-4)
     # A robot that does not say which foot is left has the same cost either way.
-    ctx.robot = replace(ctx.robot, spec=replace(ctx.robot.spec, mirror=None))
+    ctx.robot = replace(ctx.robot, spec=replace(ctx.robot.spec, mirror=None), tables={})
     assert narrow(state, ctx, 0.5, 0.5).tolist() == [0.0]
 
 
