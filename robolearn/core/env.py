@@ -74,8 +74,7 @@ class Env:
             training: whether the task's curricula are in force; without, commands and pushes have their full ranges.
             shards: the parts of a run that these environments are.
         """
-        task = task.filled()
-        self.scene = task.scene(robot)
+        self.scene = (task := task.filled()).scene(robot)
         if len(self.scene.parts) and ROBOT in self.scene.robots:
             robot = self.scene.robots[ROBOT]  # what acts is a part of the robot
         require_features(self.scene, backend.capabilities.name, backend.capabilities.features)
