@@ -94,6 +94,42 @@ def test_what_cannot_be_done_is_refused(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "offender"),
+    [
+        (["weights=nowhere"], "weights='nowhere'"),
+        (["weights=pretrained:nosuch"], "nosuch"),
+        (["learner.reference=nowhere"], "learner.reference='nowhere'"),
+        (["learner.preferences=nowhere"], "nowhere"),
+        (
+            ["learner=dpo", "learner.reference=nowhere", "learner.preferences=p"],
+            "learner.reference='nowhere'",
+        ),
+        (["learner=distill", "learner.teacher=nowhere"], "learner.teacher='nowhere'"),
+        (["learner=clone", "learner.demonstrations=nowhere.npz"], "nowhere.npz"),
+        (["learner=clone", "learner.demonstrations='nowhere/*.npz'"], "nowhere"),
+    ],
+)
+@pytest.mark.parametrize("options", [Options(), Options(show=True)], ids=["run", "show"])
+def test_what_a_run_starts_from_and_does_not_exist_is_refused_before_anything_starts(
+    words: list[str], offender: str, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert offender in refused(["task=cartpole_balance", "seed=1,2", *words], options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_several_runs_to_start_from_the_one_that_does_not_exist_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = make_run(tmp_path / "there", [1.0])
+    (run / "latest.pt").touch()  # it is looked up, and not read
+    said = refused([*TINY, "weights=there,nowhere"])
+    assert "there is no run 'nowhere'" in said
+    assert sweep([*TINY, "weights=there", "seed=1,2"], Options(show=True)) == 0
+
+
 def test_a_message_names_an_unknown_setting_twice_at_most_and_without_the_combination() -> None:
     for words in (["learner.gama=0.97,0.98"], ["learner.gama=0.97,0.98", "seed=1,2"]):
         said = refused([*TINY, *words])

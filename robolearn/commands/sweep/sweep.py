@@ -13,7 +13,7 @@ from pathlib import Path
 
 from robolearn import config
 from robolearn.commands.exits import INTERRUPTED, OK
-from robolearn.commands.sweep import columns, grammar, jobs, state, table
+from robolearn.commands.sweep import columns, grammar, inputs, jobs, state, table
 from robolearn.commands.sweep.grammar import Plan
 from robolearn.commands.sweep.progress import Tail, View, listed
 from robolearn.commands.sweep.scheduler import Source, run_all
@@ -184,8 +184,15 @@ def resolve_all(plan: Plan) -> tuple[list[RunState], list[Config]]:
 
 
 def _resolved(plan: Plan, settings: dict[str, str]) -> Config:
+    """The configuration of a combination, of which all that it starts from exists.
+
+    Raises:
+        ConfigError, MissingError: it is invalid; the message names the combination.
+    """
     try:
-        return config.resolve(plan.words(settings))
+        run = config.resolve(plan.words(settings))
+        inputs.require(run)
+        return run
     except (ConfigError, MissingError) as error:
         kind = MissingError if isinstance(error, MissingError) else ConfigError
         raise kind(_of_combination(settings, str(error))) from error
