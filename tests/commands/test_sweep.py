@@ -147,6 +147,16 @@ def test_a_folder_with_a_run_or_another_sweep_is_refused(tmp_path: Path) -> None
     assert "another sweep" in refused([*TINY, "seed=7,8", f"output={tmp_path / 'other'}"])
 
 
+SEARCH = {"trials": 4, "metric": "episode/return", "direction": "maximize", "pruner": "median", "seed": 1}
+
+
+def test_a_saved_search_is_read_again(tmp_path: Path) -> None:
+    folder = made_sweep(tmp_path / "s", {"seed-1": [1.0]})
+    file = folder / state.FILE_NAME
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"search": SEARCH}))
+    assert state.load(folder).search == state.SearchSettings(**SEARCH)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -155,6 +165,24 @@ def test_a_folder_with_a_run_or_another_sweep_is_refused(tmp_path: Path) -> None
         lambda content: content | {"runs": [content["runs"][0] | {"status": "done"}]},
         lambda content: content | {"words": "seed=1"},
         lambda content: content | {"unknown": 1},
+        lambda content: content | {"last": "x"},
+        lambda content: content | {"last": -1},
+        lambda content: content | {"jobs": True},
+        lambda content: content | {"runs": [content["runs"][0] | {"value": "x"}]},
+        lambda content: content | {"runs": [content["runs"][0] | {"exit_code": "0"}]},
+        lambda content: content | {"runs": [content["runs"][0] | {"trial": 1.5}]},
+        lambda content: content | {"runs": [content["runs"][0] | {"error": 1}]},
+        *(
+            lambda content, change=change: content | {"search": SEARCH | change}
+            for change in (
+                {"trials": "x"},
+                {"trials": 0},
+                {"metric": None},
+                {"direction": "up"},
+                {"pruner": "medina"},
+                {"seed": 1.5},
+            )
+        ),
     ],
 )
 def test_a_damaged_sweep_file_is_refused_by_name(

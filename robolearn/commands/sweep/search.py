@@ -17,12 +17,20 @@ from robolearn.commands.report.curves import number
 from robolearn.commands.sweep import columns
 from robolearn.commands.sweep.grammar import Axis, Plan, run_name, text
 from robolearn.commands.sweep.progress import Tail
-from robolearn.commands.sweep.state import FINISHED, PRUNED, STOPPED, RunState, SearchSettings, Sweep
+from robolearn.commands.sweep.state import (
+    DIRECTIONS,
+    FINISHED,
+    PRUNED,
+    PRUNERS,
+    STOPPED,
+    RunState,
+    SearchSettings,
+    Sweep,
+)
 from robolearn.config.run_config import Config
 from robolearn.errors import ConfigError, MissingError, did_you_mean, listing, quote
 
 JOURNAL = "study.journal"
-DIRECTIONS, PRUNERS = ("maximize", "minimize"), ("median", "asha", "none")
 
 TRIALS = 20
 """Number of trials where none is given."""

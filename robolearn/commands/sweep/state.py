@@ -35,6 +35,9 @@ WAITING, RUNNING, FINISHED, FAILED, STOPPED, PRUNED = (
 )
 STATUSES = (WAITING, RUNNING, FINISHED, FAILED, STOPPED, PRUNED)
 
+DIRECTIONS, PRUNERS = ("maximize", "minimize"), ("median", "asha", "none")
+"""What a search may be for, and what may end trials that fall behind; the first of each is usual."""
+
 
 @dataclass
 class RunState:
@@ -143,10 +146,12 @@ def load(folder: Path) -> Sweep:
 def _check(sweep: Sweep) -> None:
     """Raise ValueError where a value cannot be right: the file may have been edited."""
 
-    if not (
-        isinstance(sweep.threads, int) and isinstance(sweep.jobs, int) and sweep.threads > 0 <= sweep.jobs
-    ):
-        raise ValueError("threads and jobs are numbers")
+    def whole(value: Any, least: int = 0) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+    for name, least in (("threads", 1), ("jobs", 0), ("last", 0)):
+        if not whole(getattr(sweep, name), least):
+            raise ValueError(f"{name} is a number of at least {least}")
 
     def texts(values: Any) -> bool:
         return isinstance(values, list) and all(isinstance(value, str) for value in values)
@@ -160,3 +165,18 @@ def _check(sweep: Sweep) -> None:
             raise ValueError(f"the status or iterations of {quote(run.name)}")
         if not all(isinstance(value, str) for value in run.settings.values()):
             raise ValueError(f"the settings of {quote(run.name)}")
+        numbers = (run.exit_code, run.trial)
+        if not all(number is None or isinstance(number, int) for number in numbers):
+            raise ValueError(f"the exit_code or trial of {quote(run.name)}")
+        if not isinstance(run.error, str) or not isinstance(run.value, (int, float, type(None))):
+            raise ValueError(f"the error or value of {quote(run.name)}")
+    of = sweep.search
+    if of is None:
+        return
+    if not whole(of.trials, 1) or not whole(of.seed):
+        raise ValueError("trials and seed of the search are numbers")
+    if not isinstance(of.metric, str):
+        raise ValueError("the metric of the search is the name of a column")
+    for name, valid in (("direction", DIRECTIONS), ("pruner", PRUNERS)):
+        if getattr(of, name) not in valid:
+            raise ValueError(f"the {name} of the search is one of {', '.join(valid)}")
