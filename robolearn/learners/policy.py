@@ -6,6 +6,7 @@ action = policy.act({"policy": obs})     # (N, A); for a recurrent policy use Po
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
@@ -126,6 +127,14 @@ class Policy(nn.Module):
             why = " ".join(str(error).split())
             raise ConfigError(f"{where} holds a policy that cannot be read ({why})") from error
         return policy.eval().requires_grad_(False)
+
+    def digest(self) -> str:
+        """sha256 of its weights and its normalizer, with their names."""
+        found = hashlib.sha256()
+        for name, value in sorted(self.state_dict().items()):
+            found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return found.hexdigest()
 
     def entry(self) -> dict[str, Any]:
         """What a checkpoint saves of this policy: plain values and tensors, not copied."""

@@ -57,6 +57,8 @@ class Reference:
             )
         if env is not None:
             require_same_units(path, env, shown)
+        self.digest = policy.digest()
+        """sha256 of its weights as they were read: the run that it is of may train on."""
         self.policy = policy.to(device)
         self.std = deviation(self.policy.actor).detach()
         """(A,) its standard deviations."""

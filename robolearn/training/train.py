@@ -29,8 +29,10 @@ from robolearn.core.shards import ONE, Shards
 from robolearn.core.threads import usable_cores
 from robolearn.errors import ConfigError, tell_line
 from robolearn.files import locked, remove_leftovers, replacing, save_tensors
+from robolearn.learners.distill.teacher import Teacher
 from robolearn.learners.learner import Learner, Report
 from robolearn.learners.ppo.ppo import PPO
+from robolearn.learners.reference import Reference
 from robolearn.learners.several import Several
 from robolearn.training import checkpoint, replay
 from robolearn.training.asynchronous.pool import Stopped
@@ -120,7 +122,7 @@ def _train(
     if isinstance(env, RemoteEnvs):
         set_threads(replace(run, torch_threads=env.torch_threads))  # not saved: the placement says it again
     learner = make_learner(run, env, env.shards if isinstance(env, RemoteEnvs) else world.shards)
-    known = {"precision": getattr(learner, "precision", None)}
+    known = {"precision": getattr(learner, "precision", None), **_policies_read(learner)}
     if not run.ranks:  # a shard is always computed by one thread
         known["torch threads"] = torch.get_num_threads()
     content = checkpoint.rows_of(copies.newest(content), run, world)
@@ -283,6 +285,21 @@ def _restored(
         )
     exact = exact and not differ and env.capabilities.exact_restore and run.rollout_share == 1
     return start, infos, "exactly" if exact else f"not bit for bit: {why}"
+
+
+def _policies_read(learner: Learner) -> dict[str, str]:
+    """Of the policies of other runs that a learner learns from, a sha256 of what was read, by what it is of.
+
+    Their runs may train on, and then a resume learns from others.
+    """
+    first = next(iter(learner.learners.values())) if isinstance(learner, Several) else learner
+    holders = (first, getattr(first, "update", None))
+    return {
+        f"the weights of learner.{name}": held.digest
+        for name in ("reference", "teacher")
+        for holder in holders
+        if isinstance(held := getattr(holder, name, None), (Reference, Teacher))
+    }
 
 
 def _resume_command(run: Config, folder: Path) -> str:

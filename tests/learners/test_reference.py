@@ -143,6 +143,43 @@ def test_the_estimator_warms_up_where_weights_come_without_moments(make_env):
 
 
 @pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("reference", SMALL),
+        ("reference", ["learner=grpo", "learner.group_size=4", "num_envs=16", "torch_threads=1"]),
+        ("teacher", ["learner=distill", *SMALL]),
+    ],
+    ids=["ppo", "grpo", "distill"],
+)
+def test_a_resume_says_that_the_policy_it_learns_from_was_trained_on(name, words, trained, tmp_path, capfd):
+    other, folder = tmp_path / "other", tmp_path / "run"
+    shutil.copytree(trained, other)
+    begun = ["task=cartpole_balance", *words, f"learner.{name}={other}", f"output={folder}"]
+    train(config.resolve([*begun, "max_iterations=1"]))
+    resume = [f"resume={folder}"]
+    train(config.resolve([*resume, "max_iterations=2"]))
+    assert "resumed at iteration 1, exactly" in capfd.readouterr().out
+    path = other / "latest.pt"
+    content = checkpoint.load(path)
+    content["policy"]["state"]["actor.mlp.0.bias"] += 1.0
+    torch.save(content, path)
+    train(config.resolve([*resume, "max_iterations=3"]))
+    said = capfd.readouterr().out
+    assert f"resumed at iteration 2, not bit for bit: the weights of learner.{name} differ" in said
+
+
+def test_a_checkpoint_that_does_not_say_what_it_learned_from_resumes_exactly(trained, tmp_path, capfd):
+    folder = tmp_path / "run"
+    words = ["task=cartpole_balance", *SMALL, f"learner.reference={trained}", f"output={folder}"]
+    train(config.resolve([*words, "max_iterations=1"]))
+    content = checkpoint.load(folder / "latest.pt")
+    del content["infos"]["numerics"]["the weights of learner.reference"]
+    torch.save(content, folder / "latest.pt")
+    train(config.resolve([f"resume={folder}", "max_iterations=2"]))
+    assert "resumed at iteration 1, exactly" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
     ("words", "named"),
     [
         (["weights=pretrained:humanoid_walk"], "pretrained:humanoid_walk"),

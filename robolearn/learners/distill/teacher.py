@@ -49,6 +49,8 @@ class Teacher:
         require_same_units(path, env, shown)
         if needs_std and policy.spec.head != "gaussian":
             raise ConfigError(f"{shown} has no Gaussian actions; use learner.loss=mse")
+        self.digest = policy.digest()
+        """sha256 of its weights as they were read: the run that it is of may train on."""
         self._runner = PolicyRunner(policy)
         self.std = deviation(policy.actor).detach() if needs_std else None
         """(A,) its standard deviations."""
