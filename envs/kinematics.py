@@ -162,29 +162,11 @@ def widened(robot: Robot, distance: float) -> Robot:
 def feet_apart(robot: Robot) -> float:
     """How far apart the left and the right feet of a robot are in its home pose, sideways [m]: the distance between
     the means of the two halves."""
-    return _apart(_feet_across(robot))
-
-
-@functools.lru_cache(maxsize=8)
-def feet_by_side(robot: Robot) -> tuple[int, ...] | None:
-    """The numbers of the right feet, then of the left ones: of each foot and its twin in the mirror the left one is
-    further to the left in the home pose. None without a mirror, or where a foot has no twin on the other side."""
-    twins = robot.mirror_feet()
-    if twins is None:
-        return None
-    across = _feet_across(robot)
-    right = [i for i, twin in enumerate(twins) if across[i] < across[twin]]
-    left = [i for i, twin in enumerate(twins) if across[i] > across[twin]]
-    return (*right, *left) if right and len(right) + len(left) == len(twins) else None
-
-
-def _feet_across(robot: Robot) -> np.ndarray:
-    """Positions of the feet along the lateral axis (F,) [m], in the home pose."""
     model = _model(robot)
     data = mujoco.MjData(model)
     data.qpos[:] = mjcf.home_qpos(robot, model)
     mujoco.mj_kinematics(model, data)
-    return np.array([data.site_xpos[model.site(foot).id, 1] for foot in robot.feet])
+    return _apart(np.array([data.site_xpos[model.site(foot).id, 1] for foot in robot.feet]))
 
 
 def _apart(across: np.ndarray) -> float:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 
 from robolearn.envs.collisions import limbs
-from robolearn.envs.kinematics import feet_apart, feet_by_side, joint_roles, widened
+from robolearn.envs.kinematics import feet_apart, joint_roles, widened
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT, Contact, Scene
 from robolearn.envs.state import InitialState, State, Tensor
@@ -209,31 +209,16 @@ def still(state: State, ctx: Context, std: Positive) -> Tensor:
 
 
 def narrow(state: State, ctx: Context, stance: float, step: float) -> Tensor:
-    """By what share the left and the right feet of a robot, the means of both, are too close together (N,), all of it
-    where legs are crossed: of `stance` [m] where the command is to stand, of `step` [m] where it is to move. Free for a
-    while after a push: the robot may have to catch itself. Without a mirror, the feet further to the left are left."""
+    """By what share the left and the right feet of a robot, the means of both, are too close together (N,): of `stance`
+    [m] where the command is to stand, of `step` [m] where it is to move. Free for a while after a push: the robot may
+    have to catch itself. Which foot is left follows from where they are, so crossed legs are not narrow."""
     w, x, y, z = state.robot.base_quat.unbind(dim=1)
     left = torch.stack((2 * (x * y - w * z), 1 - 2 * (x * x + z * z)), dim=1)
-    across = (state.robot.foot_pos[:, :, :2] * left[:, None]).sum(dim=2)
-    sides = _right_then_left(ctx)
-    if not len(sides):
-        across = across.sort(dim=1).values
-    else:
-        # Sorted by side, too, so that the sums of feet that are not crossed round as they do without sides.
-        across = across[:, sides].unflatten(1, (2, -1)).sort(dim=2).values.flatten(1)
-    right_feet, left_feet = across.chunk(2, dim=1)
-    apart = left_feet.mean(dim=1) - right_feet.mean(dim=1)
+    across = (state.robot.foot_pos[:, :, :2] * left[:, None]).sum(dim=2).sort(dim=1).values
+    rightmost, leftmost = across.chunk(2, dim=1)
+    apart = leftmost.mean(dim=1) - rightmost.mean(dim=1)
     width = torch.where(moving(state, ctx), step, stance).clamp(min=1e-6)
     return (1 - apart.clamp(min=1e-6) / width).clamp(min=0.0) * (ctx.push_time > CATCH_TIME)
-
-
-def _right_then_left(ctx: Context) -> Tensor:
-    """(F,) the numbers of the right feet, then of the left ones; (0,) where the robot does not say which is which."""
-    tables, name = ctx.robot.tables, ("feet by side",)
-    if name not in tables:  # first: to hash a robot takes longer than the rest
-        sides = feet_by_side(ctx.robot.spec) or ()
-        tables[name] = torch.tensor(sides, dtype=torch.long, device=ctx.robot.home.device)
-    return tables[name]
 
 
 def fallen(

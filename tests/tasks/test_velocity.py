@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from robolearn.envs.kinematics import feet_apart, feet_by_side, joint_roles, widened
+from robolearn.envs.kinematics import feet_apart, joint_roles, widened
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp import gait_metrics
 from robolearn.tasks.mdp.context import Random
-from robolearn.tasks.velocity import Velocity, narrow, sturdy_width
+from robolearn.tasks.velocity import Velocity, sturdy_width
 from tests.factories import load_robot
 from tests.tasks.scenes import ends, rewards, standing
 
@@ -309,51 +309,12 @@ def test_a_robot_without_a_step_width_may_walk_with_its_feet_close_together():
         assert rewards(Velocity(robot=name, step_width=0.0), state, ctx)["narrow"] == 0.0
 
 
-def test_crossed_legs_of_a_biped_are_no_wide_stance_and_cost_all_of_it():
-    task = Velocity(robot="humanoid", stance_width=0.6)
-    state, ctx = placed("humanoid", (0.0, 0.0, 0.0))
-    assert ctx.robot.spec.feet[0].startswith("l_")
-    state.robot.base_quat[0] = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    wide = torch.tensor([[0.0, 0.3, 0.0], [0.0, -0.3, 0.0]])  # the left foot to the left
-    state.robot.foot_pos[0] = wide
-    assert rewards(task, state, ctx)["narrow"] == 0.0
-    state.robot.foot_pos[0] = wide.flip(0)
-    assert rewards(task, state, ctx)["narrow"] == pytest.approx(1.0, abs=1e-4)
-    # A robot that does not say which foot is left has the same cost either way.
-    ctx.robot = replace(ctx.robot, spec=replace(ctx.robot.spec, mirror=None), tables={})
-    assert narrow(state, ctx, 0.5, 0.5).tolist() == [0.0]
-
-
-def test_crossed_front_legs_of_a_quadruped_undo_the_width_of_its_hind_legs():
-    state, ctx = placed("ant", (0.0, 0.0, 0.0))
-    state.robot.base_quat[0] = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    # Left, right, left, right: the front pair is crossed by 0.1, the hind pair 0.3 apart, the means (0.3 - 0.1) / 2.
-    across = torch.tensor([-0.05, 0.05, 0.15, -0.15])
-    state.robot.foot_pos[0] = torch.stack((torch.zeros(4), across, torch.zeros(4)), dim=1)
-    assert narrow(state, ctx, 0.4, 0.4).tolist() == pytest.approx([1 - 0.1 / 0.4], abs=1e-6)
-
-
-@pytest.mark.parametrize(("name", "left"), [("humanoid", [0]), ("ant", [0, 2])])
-def test_of_feet_that_are_not_crossed_the_sides_of_the_robot_change_no_bit(name, left):
-    state, ctx = placed(name, (0.0, 0.0, 0.0))
-    feet, random = len(ctx.robot.spec.feet), torch.Generator().manual_seed(0)
-    assert sorted(feet_by_side(ctx.robot.spec)[feet // 2 :]) == left
-    state.robot.base_quat[0] = torch.tensor([0.5**0.5, 0.0, 0.0, 0.5**0.5])
-    plain = replace(ctx, robot=replace(ctx.robot, spec=replace(ctx.robot.spec, mirror=None), tables={}))
-    for _ in range(50):
-        # It faces along y, so that left is towards -x.
-        away = 0.3 * torch.rand(feet, generator=random)
-        side = torch.tensor([-1.0 if foot in left else 1.0 for foot in range(feet)])
-        state.robot.foot_pos[0, :, 0] = side * away
-        assert torch.equal(narrow(state, ctx, 0.7, 0.7), narrow(state, plain, 0.7, 0.7))
-
-
 def test_feet_of_a_quadruped_are_as_far_apart_as_the_means_of_its_left_and_right_feet():
     state, ctx = placed("ant", (0.0, 0.0, 0.0))
     width = sturdy_width(ctx.robot.spec.home_height)
     state.robot.base_quat[0] = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    # Left, right, left, right: the means are 0.15 and -0.05 from the middle.
-    across = torch.tensor([0.1, -0.1, 0.2, 0.0])
+    # Left, right, right, left: the means are 0.15 and -0.05 from the middle.
+    across = torch.tensor([0.1, -0.1, 0.0, 0.2])
     state.robot.foot_pos[0] = torch.stack((torch.tensor([3.0, 3.0, 0.0, 0.0]), across, torch.zeros(4)), dim=1)
     assert rewards(Velocity(robot="ant"), state, ctx)["narrow"] == pytest.approx(1 - 0.2 / width, abs=1e-5)
 
