@@ -26,7 +26,7 @@ from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.randomization import Randomized
 from robolearn.tasks.mdp.sensing import Sensing, with_histories
 from robolearn.tasks.mdp.sensors import Sensor
-from robolearn.tasks.mdp.stated import Level, level
+from robolearn.tasks.mdp.stated import Level, Reward, level, reward
 from robolearn.tasks.mdp.task import Ratio
 from robolearn.tasks.velocity import PUSHES, RANDOMIZE, Velocity
 
@@ -34,6 +34,13 @@ ASKED = "asked"
 """Task state: where the robot would be, had it followed its commands (N, 2) [m]."""
 LEVEL = "level_terrain"
 """Per-env state in a training: the row of the terrain."""
+
+
+def off_heading(state: State, ctx: Context) -> Tensor:
+    """How fast the command asks to turn (N,) [rad/s]: where it steers to a heading, what is left to it. On steep ground
+    the way down is easier, and a robot that misses the turning rate by a little all the time loses little more when it
+    turns around."""
+    return ctx.command[:, 2].abs()
 
 
 @dataclass
@@ -57,6 +64,10 @@ class VelocityRough(Velocity):
         )
     )
     """What is asked of the robot, redrawn during an episode: mostly to go somewhere."""
+    rewards: dict[str, Reward] = field(
+        default_factory=lambda: {**Velocity().rewards, "off_heading": reward(off_heading, -6.0)}
+    )
+    """Function, weight per second and parameters of each reward."""
     pushes: Pushes | None = field(default_factory=lambda: replace(PUSHES, seconds=(3.0, 6.0)))
     """Shoves, half as often as on flat ground: a robot that has to catch itself all the time learns no stairs."""
     randomize: dict[str, Randomized] = field(

@@ -103,6 +103,13 @@ def test_what_was_asked_follows_the_heading():
     assert asked[0].tolist() == pytest.approx([-0.2 * 0.02, 0.5 * 0.02], abs=1e-6)
 
 
+def test_what_the_command_still_asks_to_turn_costs():
+    env = rough()
+    ctx = replace(env.ctx, command=torch.tensor([[0.6, 0.0, -0.5]]).repeat(6, 1))
+    assert env.task.reward_terms()["off_heading"](env.backend.state, ctx).tolist() == [0.5] * 6
+    assert env.task.reward_weights()["off_heading"] == -6.0
+
+
 def test_an_episode_times_out_beyond_its_tile_and_the_env_moves_to_its_new_level():
     env = rough("task.pushes.speed=[0,0]")
     before = env.backend.state.origin.clone()
