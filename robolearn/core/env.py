@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from robolearn.core import env_state
+from robolearn.core import commanding, env_state
 from robolearn.core.capture import Captured, Places
 from robolearn.core.curricula import Curricula
 from robolearn.core.delay import DelayLine, delayed_targets
@@ -37,7 +37,6 @@ from robolearn.envs.mjcf import joint_limits
 from robolearn.envs.robot import Robot
 from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import Initial, Tensor
-from robolearn.tasks.mdp.commands import Command, Drawn
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
 from robolearn.tasks.mdp.symmetry import Symmetry
 from robolearn.tasks.mdp.task import Ratio, Task
@@ -74,7 +73,8 @@ class Env:
             training: whether the task's curricula are in force; without, commands and pushes have their full ranges.
             shards: the parts of a run that these environments are.
         """
-        self.scene = (task := task.filled()).scene(robot)
+        task = task.filled()
+        self.scene = task.scene(robot)
         if len(self.scene.parts) and ROBOT in self.scene.robots:
             robot = self.scene.robots[ROBOT]  # what acts is a part of the robot
         require_features(self.scene, backend.capabilities.name, backend.capabilities.features)
@@ -198,11 +198,6 @@ class Env:
     def _level(self, name: str) -> Tensor | None:
         """(N,) level of a curriculum; None without one."""
         return self.state.per_env.get(f"{LEVEL}{name}")
-
-    def _draw_commands(self, commands: Command) -> Drawn:
-        """New commands for every environment, at its level."""
-        drawn, level = commands.sample(self.num_envs, self.random), self._level("commands")
-        return drawn if level is None else drawn._replace(values=commands.eased(drawn.values, level))
 
     def _complete(self) -> None:
         """Add the parts of the state whose shapes depend on the task's observations, terms and metrics."""
@@ -515,7 +510,7 @@ class Env:
         zeros, none = torch.zeros_like(old.time), torch.zeros_like(old.action)
         command, seconds, aim = old.command, old.command_left, old.aim
         if task.commands is not None:
-            command, seconds, aim = self._draw_commands(task.commands)
+            command, seconds, aim = commanding.drawn(task.commands, n, self.random, self._level("commands"))
         new = EpisodeState(
             step=torch.zeros_like(old.step),
             total_return=zeros,
@@ -551,27 +546,19 @@ class Env:
 
     def _redraw_commands(self) -> Tensor:
         """Draw new commands where the old ones expired: (N,) bool."""
-        if self.task.commands is None:
+        commands, level = self.task.commands, self._level("commands")
+        if commands is None:
             return torch.zeros_like(self.state.outcome["done"])
-        episode = self.state.episode
-        left = episode.command_left - self.dt
-        expired = left <= 0
-        command, seconds, aim = self._draw_commands(self.task.commands)
-        episode.command = torch.where(expired[:, None], command, episode.command)
-        episode.command_time = torch.where(expired, 0.0, episode.command_time)
-        episode.command_left = torch.where(expired, seconds, left)
-        episode.aim = env_state.where(expired, aim, episode.aim)
+        expired = commanding.redraw(commands, self.state.episode, self.dt, self.random, level)
         self._follow()
         return expired
 
-    @torch.no_grad()
     def _follow(self, mask: Tensor | None = None) -> None:
         """Let the commands, of the rows `mask` (N,) or of all, follow the state of the robot."""
-        episode, commands = self.state.episode, self.task.commands
-        if commands is None:
-            return
-        values = commands.follow(episode.command, episode.aim, self.backend.state, self._context())
-        episode.command = values if mask is None else env_state.where(mask, values, episode.command)
+        if self.task.commands is not None:
+            commanding.follow(
+                self.task.commands, self.state.episode, self.backend.state, self._context(), mask
+            )
 
     # ------------------------------------------------------------------ the rest
 
