@@ -146,7 +146,7 @@ def own_runtime(folder: Path, key: Path | None = None) -> ModuleType:
     if key is None and source != single_file().encode():
         raise Refused(
             f"{quote(str(folder), 120)} has a {RUNTIME} that this version of RoboLearn did not write; it is executed "
-            "only where the bundle is signed: robolearn deploy --key FILE.pub; or export again",
+            "only by robolearn deploy --key FILE.pub, where the bundle is signed: export again",
             BAD_INPUT,
         )
     module = ModuleType(f"robolearn_bundle_{files[RUNTIME][:12]}")
@@ -221,11 +221,7 @@ def deploy(
         raise ConfigError(f"--seconds {seconds:g} is not within 0..{LONGEST:g}")
     if not 0 <= max_missed <= 1:
         raise ConfigError(f"--max-missed {max_missed:g} is not within 0..1")
-    require_no_training(overrides)
-    if stated := [word for word in overrides if word.startswith("num_envs=")]:
-        raise ConfigError(
-            f"{quote(stated[0])} does not apply to deploy, which drives one robot; leave it out"
-        )
+    require_no_training(overrides, bundle=True)
     ours = own_runtime(folder, key)
     bundle = told(ours, lambda: ours.Bundle.load(folder))
     saved = load_config(folder, overrides)

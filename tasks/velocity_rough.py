@@ -37,9 +37,8 @@ LEVEL = "level_terrain"
 
 
 def off_heading(state: State, ctx: Context) -> Tensor:
-    """How fast the command asks to turn (N,) [rad/s]: where it steers to a heading, what is left to it. On steep ground
-    the way down is easier, and a robot that misses the turning rate by a little all the time loses little more when it
-    turns around."""
+    """The commanded turning rate (N,) [rad/s]. Where the command steers to a heading, it grows with the angle that is
+    left to it, so a robot that turns around on a slope pays for it; elsewhere no robot can change it."""
     return ctx.command[:, 2].abs()
 
 

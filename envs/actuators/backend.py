@@ -20,7 +20,7 @@ from robolearn.envs.backend import (
     Snapshot,
     TerrainBackend,
 )
-from robolearn.envs.parameters import PARAMETERS, changed_by
+from robolearn.envs.parameters import changed_by
 from robolearn.envs.randomize import nominal, parameters, require_settable
 from robolearn.envs.robot import Actuator, Robot
 from robolearn.envs.scene import Object, Scene
@@ -33,6 +33,9 @@ FACTORS = {
     "torque_scale": ("torque",),
 }
 """Physical parameters that change motors outside the simulator, each with the factors that it is; see `Factors`."""
+
+GAINS = ("gain_scale", "kp_scale", "kd_scale")
+"""Those of them that force actuators lack."""
 
 
 def with_motors(make: Callable[[Scene], Backend], what: Scene | Robot) -> Backend:
@@ -64,30 +67,31 @@ class MotorBackend:
             ConfigError: as `make`, or the network of a motor cannot be used.
         """
         self.scene = scene
+        bare = _with_force_actuators(scene)
         model = mjcf.build_model(scene)
         named = parameters(scene, model)
         self._own: dict[str, dict[str, Tensor]] = {}
         """For each parameter that changes motors here, by robot, whether it changes each of its motors, (A,) bool."""
-        kept, whole, room = [], set(), 1.0
+        kept: list[str] = []  # parameters that the simulator below is to have, too
+        whole: set[str] = set()  # those that select no motor inside it
         outer = [
             (name, actuator) for name, robot in scene.robots.items() for actuator in robot.actuators
         ]  # in the order of the model's actuators
         for name, parameter in named.items():
             chosen = [outer[i] for i in parameter.ids.tolist()] if parameter.field in FACTORS else []
+            # The force actuators below have no gains; all else of them is theirs too.
+            if name in scene.params and (
+                parameter.field not in GAINS or any(not a.outside for _, a in chosen)
+            ):
+                kept.append(name)
             if chosen and all(a.outside for _, a in chosen):
                 whole.add(name)
-                if (
-                    parameter.field == "torque_scale"
-                ):  # of what the motors give, which no limit below may cut off
-                    room = PARAMETERS[parameter.field].most
-            elif name in scene.params:
-                kept.append(name)
             if any(a.outside for _, a in chosen):
                 self._own[name] = {
                     entity: torch.tensor([(entity, a) in chosen for a in robot.actuators if a.outside])
                     for entity, robot in scene.robots.items()
                 }
-        self.inner = make(replace(_with_force_actuators(scene, room), params=tuple(kept)))
+        self.inner = make(replace(bare, params=tuple(kept)))
         self.num_envs, self.device = self.inner.num_envs, self.inner.device
         below = self.inner.capabilities
         self._motors = {
@@ -96,7 +100,7 @@ class MotorBackend:
             if any(a.outside for a in robot.actuators)
         }
         varies = any(motors.varies for motors in self._motors.values())
-        # Of what the simulator lacks, a parameter that also selects motors in it would change only some of them.
+        # What the simulator lacks and also selects motors inside it would change only those outside it.
         self._own = {
             name: masks for name, masks in self._own.items() if name in below.params or name in whole
         }
@@ -304,12 +308,12 @@ class MotorBackend:
         self._state = State(below.entities, params, self._diverged, *parts)
 
 
-def _with_force_actuators(scene: Scene, room: float) -> Scene:
-    """The scene with a force actuator of `room` times its largest torque in the place of each motor that is computed
-    outside the simulator, without parameters."""
+def _with_force_actuators(scene: Scene) -> Scene:
+    """The scene with a force actuator in the place of each motor that is computed outside the simulator, without
+    parameters."""
 
     def bare(entity: Robot) -> Robot:
-        actuators = tuple(_force(a, room) if a.outside else a for a in entity.actuators)
+        actuators = tuple(_force(a) if a.outside else a for a in entity.actuators)
         part = entity.part and replace(entity.part, whole=bare(entity.part.whole))
         return replace(entity, actuators=actuators, part=part)
 
@@ -325,5 +329,5 @@ def _joints(robot: Robot, device: torch.device) -> tuple[Tensor, Tensor]:
     return position, torch.tensor(robot.actuated, device=device)
 
 
-def _force(actuator: Actuator, room: float) -> Actuator:
-    return replace(actuator, kind="force", kp=0.0, kd=0.0, effort=room * actuator.effort, motor=None)
+def _force(actuator: Actuator) -> Actuator:
+    return replace(actuator, kind="force", kp=0.0, kd=0.0, motor=None)

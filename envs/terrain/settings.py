@@ -150,13 +150,22 @@ class Terrain:
                 f"{fix}, or 0"
             )
         used = {name for kind in made for name in RANGES.get(kind, ()) if name in LAID_OUT}
-        self._check_width("platform", self.platform, 2)
-        self._check_width("edge", self.edge)
-        for name in sorted(used):
-            value = getattr(self, name)
+        wrong = {}
+        for name in ("platform", "edge", *sorted(used)):
+            value, of = getattr(self, name), 2 if name == "platform" else 1
             first, last = value if isinstance(value, tuple) else (value, value)
-            if first == last:  # one that changes from row to row is rounded
-                self._check_width(name, first)
+            samples = first / self.resolution / of
+            # One that changes from row to row is rounded.
+            if first == last and abs(samples - round(samples)) > 1e-6:
+                nearest = f"{self.resolution * of * max(1, round(samples)):g}"
+                wrong[name] = first, nearest if value == first else f"[{nearest},{nearest}]"
+        if wrong:
+            name, (width, _) = next(iter(wrong.items()))
+            fix = " ".join(f"task.terrain.{each}={nearest}" for each, (_, nearest) in wrong.items())
+            raise ConfigError(
+                f"terrain.{name}={width:g} is no multiple of terrain.resolution={self.resolution:g} (platform: an even "
+                f"one); use {fix}"
+            )
         room = self.outer - self.inner
         beside = f"beside platform={self.platform:g} and two flat edges of {self.edge:g} m; use a larger size"
         for kind in sorted(made & {"stairs_up", "stairs_down"}):
@@ -165,20 +174,13 @@ class Terrain:
                     f"terrain.size={self.size:g} has no room for a step of {kind}, "
                     f"terrain.step_width={self.step_width:g}, {beside}"
                 )
-        gap = max(self.count(width) for width in self.gap)
+        rows = [self.difficulty_of(row) for row in range(self.rows)]
+        widths = [self.gap[0] + (self.gap[1] - self.gap[0]) * hard for hard in rows]
+        gap = max(map(self.count, widths))
         if "gaps" in made and gap and room - 1 < self.count(self.ledge) + gap:
             raise ConfigError(
                 f"terrain.size={self.size:g} has no room for a gap, terrain.ledge={self.ledge:g} and then "
-                f"gap={max(self.gap):g}, {beside}"
-            )
-
-    def _check_width(self, name: str, width: float, of: int = 1) -> None:
-        """Raise ConfigError for a width [m] that is no multiple of `of` samples."""
-        samples = width / self.resolution / of
-        if abs(samples - round(samples)) > 1e-6:
-            raise ConfigError(
-                f"terrain.{name}={width:g} is no {'even ' if of == 2 else ''}multiple of terrain.resolution="
-                f"{self.resolution:g}; use {self.resolution * of * max(1, round(samples)):g}"
+                f"gap={max(widths):g}, {beside}"
             )
 
     def count(self, length: float) -> int:

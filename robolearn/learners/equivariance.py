@@ -20,7 +20,7 @@ from robolearn.core.learner_env import LearnerEnv
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError
 from robolearn.learners.optimizer import DeviceAdam
-from robolearn.tasks.mdp.symmetry import Reflection, Symmetry
+from robolearn.tasks.mdp.symmetry import OneSided, Reflection, Symmetry
 
 
 def choose_symmetry(
@@ -32,8 +32,13 @@ def choose_symmetry(
     Raises:
         ConfigError: a symmetry is asked for that the task or the networks do not have.
     """
-    symmetry = env.symmetry() if wanted != "none" else None
     asked = wanted in ("augment", "equivariant")
+    try:
+        symmetry = env.symmetry() if wanted != "none" else None
+    except OneSided:
+        if asked:
+            raise
+        symmetry = None
     if symmetry is None:
         if asked:
             raise ConfigError(

@@ -16,7 +16,7 @@ from rsl_rl.models import MLPModel
 from torch import nn
 
 from robolearn.envs.state import Tensor
-from robolearn.errors import ConfigError, listing, quote
+from robolearn.errors import ConfigError, MissingError, listing, quote
 from robolearn.learners import saved
 from robolearn.learners.networks import (
     RecurrentState,
@@ -123,6 +123,8 @@ class Policy(nn.Module):
             with torch.random.fork_rng(devices=[]):
                 policy = cls(spec, spec.build())
             policy.load_state_dict(entry["state"])
+        except (ConfigError, MissingError, MemoryError):
+            raise
         except Exception as error:  # a damaged description raises almost any error
             why = " ".join(str(error).split())
             raise ConfigError(f"{where} holds a policy that cannot be read ({why})") from error

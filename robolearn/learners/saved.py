@@ -98,11 +98,16 @@ def find_folder(run: str | None) -> tuple[Path, Path | None]:
     return folder, folder / LATEST if (folder / LATEST).is_file() else None
 
 
+class Damaged(ConfigError):
+    """A checkpoint that cannot be read: an older one may go on in its place."""
+
+
 def load(path: Path, folder: Path | None = None) -> dict[str, Any]:
     """Load a checkpoint without executing code in it; `folder` is its run folder, found if not given.
 
     Raises:
-        ConfigError: it is not a checkpoint, contains code, has another schema, or is damaged.
+        Damaged: it is damaged, or contains code.
+        ConfigError: it is not a checkpoint, or has another schema.
     """
     shown = quote(str(path), 120)
     try:
@@ -115,27 +120,27 @@ def load(path: Path, folder: Path | None = None) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"there is no checkpoint {shown}") from None
     except pickle.UnpicklingError:
-        raise ConfigError(
+        raise Damaged(
             f"{shown} is refused: it holds more than tensors and plain values and could run code, or it is damaged"
         ) from None
-    except ConfigError:
+    except (ConfigError, MemoryError, PermissionError):
         raise
     except Exception as error:  # a damaged archive raises almost any error
         # The first line of what torch says, and not all of it: the advice must not be cut off.
         first = one_line((str(error).splitlines() or [type(error).__name__])[0], 80)
         which = "the newest" if path.name == LATEST else "an older"
-        raise ConfigError(
+        raise Damaged(
             f"{shown} is a damaged checkpoint ({first}); use {which} one from checkpoints/"
         ) from None
     if not isinstance(content, dict) or not {"actor_state_dict", "policy"} & set(content):
         raise ConfigError(f"{shown} is not a checkpoint: it has neither actor_state_dict nor policy")
     iteration, actor = content.get("iter", 0), content.get("actor_state_dict", {})
     if not isinstance(content.get("infos") or {}, dict):
-        raise ConfigError(f"{shown} is damaged: its infos have the wrong type")
+        raise Damaged(f"{shown} is damaged: its infos have the wrong type")
     if not (isinstance(iteration, int) and iteration >= 0 and isinstance(actor, dict)) or not all(
         isinstance(value, torch.Tensor) and value.layout == torch.strided for value in actor.values()
     ):
-        raise ConfigError(f"{shown} is not a checkpoint: its iter or actor_state_dict has the wrong type")
+        raise Damaged(f"{shown} is not a checkpoint: its iter or actor_state_dict has the wrong type")
     schema = content.get("schema", SCHEMA)  # rsl_rl's own checkpoints carry none
     if schema not in (2, SCHEMA):
         raise ConfigError(f"{shown} has schema {schema} and this RoboLearn reads schemas 2 and {SCHEMA}")

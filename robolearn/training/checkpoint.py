@@ -30,7 +30,7 @@ from robolearn.errors import ConfigError, one_line, quote
 from robolearn.files import replacing, save_tensors
 from robolearn.learners.policy import Policy
 from robolearn.learners.saved import LATEST as LATEST
-from robolearn.learners.saved import ROOT, SCHEMA
+from robolearn.learners.saved import ROOT, SCHEMA, Damaged
 from robolearn.learners.saved import find_run as find_run
 from robolearn.learners.saved import load as load
 from robolearn.learners.team import Team
@@ -171,7 +171,8 @@ def local(iteration: int, learner: Any, env: Any, infos: dict[str, Any]) -> dict
 
 @contextmanager
 def _damage_named() -> Iterator[None]:
-    """Turns what reading a checkpoint raises whose parts are of other kinds than the saved ones into a ConfigError."""
+    """Turns what reading a checkpoint raises, where its parts are of other kinds than the saved ones, into ConfigError.
+    Only for what reads it: errors of a learner or a task are to be seen as such."""
     try:
         yield
     except ConfigError:
@@ -181,7 +182,6 @@ def _damage_named() -> Iterator[None]:
         raise ConfigError(f"the checkpoint is damaged ({why}); use another one from checkpoints/") from error
 
 
-@_damage_named()
 def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[str] = ()) -> bool:
     """Load a checkpoint into a learner, and its simulation into an Env where it fits.
 
@@ -210,9 +210,10 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
     anew = any(
         key.partition(".")[0] in ("task", "robot", "backend", "device", "num_envs", "seed") for key in changed
     )
-    simulated = bool(saved) and not anew and len(saved["state"]["episode.step"]) == env.num_envs
-    # The random states of GPU and CPU differ: a simulation is only restored on the kind of device it was saved on.
-    simulated = simulated and env.random.fits(saved["random"])
+    with _damage_named():
+        simulated = bool(saved) and not anew and len(saved["state"]["episode.step"]) == env.num_envs
+        # The random states of GPU and CPU differ: a simulation is only restored on the kind of device it was saved on.
+        simulated = simulated and env.random.fits(saved["random"])
     regrouped = any(key.startswith(("learner.policies", "learner.self_play")) for key in changed)
     if not simulated or regrouped:  # a policy may have other rows than before
         state = _without(state, *SIMULATED)
@@ -227,11 +228,11 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
             f"the simulation in this checkpoint does not fit ({why}); resume from a file in "
             "checkpoints/, which holds only weights"
         ) from error
-    set_global_random(content["global_random"])
+    with _damage_named():
+        set_global_random(content["global_random"])
     return True
 
 
-@_damage_named()
 def start_with(run: str, learner: Any) -> None:
     """Load the networks of RUN (a run folder, a checkpoint, pretrained:NAME) into a learner that has learned nothing.
 
@@ -255,7 +256,9 @@ def start_with(run: str, learner: Any) -> None:
 def _load(state: dict[str, Any], content: dict[str, Any], learner: Any, shown: str) -> None:
     """Load `state`, of the content of a checkpoint, into a learner; `shown` begins the message where it does not
     fit."""
-    _require_same_inputs(content.get("policy"), learner.policy, shown)
+    policy = learner.policy
+    with _damage_named():
+        _require_same_inputs(content.get("policy"), policy, shown)
     try:
         learner.load_state_dict(state)
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
@@ -310,24 +313,26 @@ def _listed(inputs: list[tuple[str, int]]) -> str:
     return ", ".join(f"{name} ({width})" for name, width in inputs)
 
 
+def saved_at(folder: Path) -> int:
+    """The iteration of the newest checkpoint in a run folder: that of latest.pt, or where it is damaged the newest file
+    in checkpoints/, so that the run can go on from there; 0 without one."""
+    latest = folder / LATEST
+    try:
+        return int(load(latest).get("iter", 0)) if latest.exists() else 0
+    except Damaged:
+        numbers = [
+            path.stem.rpartition("_")[2] for path in weights_path(folder, 0).parent.glob("iteration_*.pt")
+        ]
+        return max((int(number) for number in numbers if number.isdecimal()), default=0)
+
+
 def require_newest(folder: Path, content: dict[str, Any]) -> None:
     """Refuse to resume in the same run folder from an older checkpoint, which would mix two histories.
-
-    A latest.pt that cannot be read does not count: the newest file in checkpoints/ is then where the run is, so that it
-    can go on from there.
 
     Raises:
         ConfigError: the folder holds a newer checkpoint.
     """
-    newest = 0
-    try:
-        if (folder / LATEST).exists():
-            newest = load(folder / LATEST).get("iter", 0)
-    except ConfigError:
-        numbers = [
-            path.stem.rpartition("_")[2] for path in weights_path(folder, 0).parent.glob("iteration_*.pt")
-        ]
-        newest = max((int(number) for number in numbers if number.isdecimal()), default=0)
+    newest = saved_at(folder)
     if (iteration := content.get("iter", 0)) < newest:
         raise ConfigError(
             f"this checkpoint is of iteration {iteration}, and the run is at {newest}; add output=DIR to resume "

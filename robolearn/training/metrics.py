@@ -43,16 +43,18 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
     A line that is no such row is left out, as a last one that was cut off by a kill, and the others stay.
     """
-    rows = []
-    for line in path.read_bytes().splitlines():
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):  # also of bytes that are no UTF-8
-            continue
-        number = row.get("iteration") if isinstance(row, dict) else None
-        if isinstance(number, (int, float)) and not isinstance(number, bool):
-            rows.append(row)
-    return rows
+    rows = map(row_of, path.read_bytes().splitlines())
+    return [row for row in rows if row is not None]
+
+
+def row_of(line: bytes) -> dict[str, Any] | None:
+    """The row that a line of such a file holds; None where it holds none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):  # also of bytes that are no UTF-8
+        return None
+    number = row.get("iteration") if isinstance(row, dict) else None
+    return row if isinstance(number, (int, float)) and not isinstance(number, bool) else None
 
 
 def rewrite(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -60,14 +60,16 @@ class Run:
         return int(self.content.get("iter", 0))
 
 
-def require_no_training(overrides: Iterable[str]) -> None:
-    """Refuse settings that have no effect on a trained policy.
+def require_no_training(overrides: Iterable[str], bundle: bool = False) -> None:
+    """Refuse settings that have no effect on a trained policy, or on a `bundle`, which drives one robot.
 
     Raises:
         ConfigError: an override is of a training; it is named, with what to do instead.
     """
     for word in overrides:
         key = re.split(r"[.=]", word, maxsplit=1)[0]
+        if bundle and (key in _NOT_HERE or key == "num_envs"):
+            raise ConfigError(f"{quote(word)} does not apply to a bundle that drives one robot: leave it out")
         if key in _NOT_HERE:
             raise ConfigError(f"{quote(word)} does not apply to a trained policy: {_NOT_HERE[key]}")
 

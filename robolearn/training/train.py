@@ -33,6 +33,7 @@ from robolearn.learners.distill.teacher import Teacher
 from robolearn.learners.learner import Learner, Report
 from robolearn.learners.ppo.ppo import PPO
 from robolearn.learners.reference import Reference
+from robolearn.learners.saved import Damaged
 from robolearn.learners.several import Several
 from robolearn.training import checkpoint, replay
 from robolearn.training.asynchronous.pool import Stopped
@@ -172,7 +173,7 @@ def _train(
             checkpoint.save(folder, start, learner, env, infos, world)
         # A signal may have arrived while ranks came and went; another rank may have saved, said so, and ended.
         if world.member is not None and start < run.max_iterations and world.agree(bool(signals), [])[0]:
-            if start > world.share(_saved_at(folder) if world.writes else 0)[0]:
+            if start > world.share(checkpoint.saved_at(folder) if world.writes else 0)[0]:
                 record.describe()
                 checkpoint.save(folder, start, learner, env, infos, world)
                 record.note(f"stopped at iteration {start}; resume with: {_resume_command(run, folder)}")
@@ -363,7 +364,7 @@ def _begun(run: Config, held: ExitStack, back: Healthy | None) -> tuple[Path | N
         if (chosen / checkpoint.LATEST).exists():
             try:
                 return chosen, checkpoint.load(chosen / checkpoint.LATEST)
-            except ConfigError:
+            except Damaged:
                 if run.resume is None:  # else a file in checkpoints/ may be named in its place
                     raise
         if run.resume is None:
@@ -380,12 +381,6 @@ def _begun(run: Config, held: ExitStack, back: Healthy | None) -> tuple[Path | N
     content = checkpoint.load(path)
     checkpoint.require_newest(folder, content)
     return folder, content
-
-
-def _saved_at(folder: Path) -> int:
-    """The iteration of the newest checkpoint in a run folder; 0 without one."""
-    latest = folder / checkpoint.LATEST
-    return int(checkpoint.load(latest)["iter"]) if latest.exists() else 0
 
 
 def _iterate(

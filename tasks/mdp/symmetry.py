@@ -25,6 +25,10 @@ ENCODERS = "encoder_bias"
 """The error of a sensor that has a column for each joint."""
 
 
+class OneSided(ConfigError):
+    """A parameter of one side whose twin on the other side is not randomized has no mirror image."""
+
+
 @dataclass(frozen=True)
 class Reflection:
     """x -> x[:, permutation] * sign; applying it twice gives x back."""
@@ -68,7 +72,8 @@ def sagittal(
     columns of items with the mirror `physics`.
 
     Raises:
-        ConfigError: the robot declares no mirror pairs, or an item or a parameter has no mirror image.
+        ConfigError: the robot declares no mirror pairs, or an item has no mirror image.
+        OneSided: a parameter has none.
     """
     joints, actuators, feet = robot.mirror_joints(), robot.mirror_actuators(), robot.mirror_feet()
     if joints is None or actuators is None or feet is None:
@@ -132,7 +137,7 @@ def _of_params(names: Sequence[str], robot: Robot) -> tuple[list[int], list[floa
         elif part and first == "robot":
             twin = f"{first}/{field}/{robot.mirror.twin(part)}"
         if twin not in names:
-            raise ConfigError(
+            raise OneSided(
                 f"randomize.{name} has no mirror image, which would be {twin}: randomize that too, hide it from the "
                 "critic (visible: false), or use learner.symmetry=none"
             )

@@ -218,6 +218,30 @@ def test_a_new_run_overwrites_no_file_of_the_user(name, tmp_path):
     assert file.read_text() == "mine"
 
 
+def test_a_checkpoint_of_a_newer_version_is_not_damaged_and_is_not_gone_on_beside(make_env, tmp_path):
+    old = checkpoint.load(saved(make_env, tmp_path))
+    latest = tmp_path / "latest.pt"
+    torch.save({**torch.load(latest, weights_only=True), "schema": 99, "iter": 9}, latest)
+    with pytest.raises(ConfigError, match="schema 99"):
+        checkpoint.require_newest(tmp_path, old)
+    latest.write_bytes(latest.read_bytes()[:3000])
+    checkpoint.require_newest(tmp_path, old)  # iteration 7 is the newest file in checkpoints/
+    assert checkpoint.saved_at(tmp_path) == 7
+
+
+def test_an_error_of_a_learner_is_no_damage(make_env, tmp_path):
+    content = checkpoint.load(saved(make_env, tmp_path))
+    env = make_env(CartpoleBalance(), num_envs=4)
+
+    class Faulty(PPO):
+        @property
+        def policy(self):
+            raise TypeError("a fault of this learner")
+
+    with pytest.raises(TypeError, match="a fault of this learner"):
+        checkpoint.restore(content, Faulty(env, PPOConfig()), env)
+
+
 def test_another_robot_starts_the_simulation_anew(make_env, tmp_path):
     content = checkpoint.load(saved(make_env, tmp_path).parents[1] / "latest.pt")
     env = make_env(CartpoleBalance(), num_envs=4)

@@ -20,6 +20,7 @@ from robolearn.errors import ConfigError, one_line
 from robolearn.files import holder
 from robolearn.learners import saved
 from robolearn.training import origin
+from robolearn.training.metrics import row_of
 
 LARGEST = 20_000_000
 """Size of the largest result file that is read [bytes]."""
@@ -191,11 +192,8 @@ def read_columns(path: Path, running: bool = False) -> tuple[dict[str, np.ndarra
 
 def _row(line: bytes) -> dict[str, float] | None:
     """The numbers of a line; None where it is none."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(row, dict) or not isinstance(row.get("iteration"), (int, float)):
+    row = row_of(line)
+    if row is None:
         return None
     return {
         name: float(v) for name, v in row.items() if isinstance(v, (int, float)) and not isinstance(v, bool)

@@ -97,8 +97,7 @@ def _save_copies(run: Config, folder: Path) -> None:
     from robolearn.training.ranks.copies import RUN, newest_whole
 
     content = newest_whole(os.environ[RUN], run.shards)
-    latest = folder / checkpoint.LATEST
-    if content is None or (latest.exists() and checkpoint.load(latest)["iter"] >= content["iter"]):
+    if content is None or checkpoint.saved_at(folder) >= content["iter"]:
         return
     checkpoint.write(folder, content)
     print(

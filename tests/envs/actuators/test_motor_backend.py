@@ -204,18 +204,25 @@ def test_stiffness_damping_and_torque_limit_outside_the_simulator_scale_apart(tm
     )
 
 
-def test_the_torque_limit_of_motors_outside_the_simulator_scales_where_the_simulator_has_no_such_parameter(
-    tmp_path,
-):
-    scene = replace(Scene.of(arm(tmp_path, PD, PD)), params=("torque_scale",))
-    backend = in_backend("differentiable", scene)
+def test_a_torque_limit_above_that_of_a_joint_in_the_file_scales_with_the_motor(tmp_path):
+    arm(tmp_path, PD, PD)
+    path = tmp_path / "arm.xml"
+    path.write_text(path.read_text().replace('name="shoulder"', 'name="shoulder" actuatorfrcrange="-30 30"'))
+    robot = Robot.load(tmp_path)
+    backend = in_mujoco(replace(Scene.of(robot), params=("torque_scale",)))
     backend.set_params(EVERY, {"torque_scale": torch.tensor([1.0, 1.0, 0.5, 1.5])})
-    backend.reset(EVERY, home_pose(scene.robot, 4))
-    backend.step(home_targets(scene.robot, 4) + 2.0, 1)
+    backend.reset(EVERY, home_pose(robot, 4))
+    backend.step(home_targets(robot, 4) + 2.0, 1)
     # 80 Nm are asked of motors that have 30 Nm.
     assert backend.state.robot.joint_torque[:, 0].tolist() == pytest.approx(
         [30.0, 30.0, 15.0, 45.0], abs=1e-3
     )
+
+
+def test_a_torque_limit_is_refused_where_the_simulator_has_no_such_parameter(tmp_path):
+    scene = replace(Scene.of(arm(tmp_path, PD, PD)), params=("torque_scale",))
+    with pytest.raises(ConfigError, match="torque_scale"):
+        in_backend("differentiable", scene)
 
 
 class Deaf(MujocoBackend):
@@ -251,13 +258,13 @@ def test_isaac_lab_is_asked_for_no_parameter_of_motors_outside_it_and_refuses_ot
         return with_motors(lambda each: IsaacLabBackend(each, 4, "cpu", bridge=FakeBridge), scene)
 
     # The position actuator is outside Isaac Lab, and the force actuator in it.
-    weak = backend("kp_scale", "robot/torque_scale/swing")
-    assert {"kp_scale", "robot/torque_scale/swing"} <= weak.capabilities.params
-    weak.set_params(EVERY, {"robot/torque_scale/swing": torch.tensor([1.0, 0.5, 2.0, 1.0])})
-    weak.reset(EVERY, home_pose(robot, 4))
-    weak.step(home_targets(robot, 4) + 1.0, 1)
-    # 20 Nm are asked of a motor that has 5 Nm.
-    assert weak.state.robot.joint_torque[:, 2].tolist() == pytest.approx([5.0, 2.5, 10.0, 5.0], abs=1e-4)
+    soft = backend("kp_scale")
+    assert "kp_scale" in soft.capabilities.params
+    soft.set_params(EVERY, {"kp_scale": torch.tensor([1.0, 0.5, 2.0, 1.0])})
+    soft.reset(EVERY, home_pose(robot, 4))
+    soft.step(home_targets(robot, 4) + 0.1, 1)
+    # From rest: kp 0.1 = 2 Nm of a motor that has 5 Nm.
+    assert soft.state.robot.joint_torque[:, 2].tolist() == pytest.approx([2.0, 1.0, 4.0, 2.0], abs=1e-4)
     for name in ("torque_scale", "robot/payload"):
         with pytest.raises(ConfigError, match=f"backend=isaaclab cannot set the parameter '{name}'"):
             backend(name)

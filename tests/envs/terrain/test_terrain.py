@@ -138,32 +138,37 @@ def test_settings_that_make_no_terrain_are_refused_by_name(settings, offender):
 
 
 @pytest.mark.parametrize(
-    ("settings", "kind", "line"),
+    ("name", "value", "kind", "nearest"),
     [
-        # Samples are 0.1 m apart.
-        (
-            {"step_width": 0.25},
-            "stairs_up",
-            "step_width=0.25 is no multiple of terrain.resolution=0.1; use 0.2",
-        ),
-        ({"box_width": 0.37}, "boxes", "box_width=0.37 is no multiple of terrain.resolution=0.1; use 0.4"),
-        ({"bump_width": 0.04}, "rough", "bump_width=0.04 is no multiple of terrain.resolution=0.1; use 0.1"),
-        ({"ledge": 0.66}, "gaps", "ledge=0.66 is no multiple of terrain.resolution=0.1; use 0.7"),
-        ({"gap": (0.28, 0.28)}, "gaps", "gap=0.28 is no multiple of terrain.resolution=0.1; use 0.3"),
-        (
-            {"stone_width": (0.42, 0.42)},
-            "stepping_stones",
-            "stone_width=0.42 is no multiple of terrain.resolution=0.1; use 0.4",
-        ),
-        ({"edge": 0.17}, "flat", "edge=0.17 is no multiple of terrain.resolution=0.1; use 0.2"),
-        # Half of the platform is on either side of the middle.
-        ({"platform": 1.95}, "flat", "platform=1.95 is no even multiple of terrain.resolution=0.1; use 2"),
+        ("step_width", 0.25, "stairs_up", "0.2"),
+        ("box_width", 0.37, "boxes", "0.4"),
+        ("bump_width", 0.04, "rough", "0.1"),
+        ("ledge", 0.66, "gaps", "0.7"),
+        ("gap", (0.28, 0.28), "gaps", "[0.3,0.3]"),
+        ("stone_width", (0.42, 0.42), "stepping_stones", "[0.4,0.4]"),
+        ("edge", 0.17, "flat", "0.2"),
+        ("platform", 1.95, "flat", "2"),  # half of it is on either side of the middle
     ],
 )
-def test_a_width_that_is_no_whole_number_of_samples_is_refused_by_name(settings, kind, line):
+def test_a_width_that_is_no_whole_number_of_samples_is_refused_by_name(name, value, kind, nearest):
+    with pytest.raises(ConfigError, match=rf"^terrain\.{name}=") as refused:
+        Terrain(kinds={kind: 1}, **{name: value})
+    assert str(refused.value).endswith(f" task.terrain.{name}={nearest}")
+
+
+def test_all_widths_that_do_not_fit_a_resolution_are_named_at_once():
     with pytest.raises(ConfigError) as refused:
-        Terrain(kinds={kind: 1}, **settings)
-    assert str(refused.value) == f"terrain.{line}"
+        Terrain(kinds={"boxes": 1, "stairs_up": 1}, resolution=0.2, step_width=0.65)
+    # 0.5 m is 2.5 samples of 0.2 m, near 2, and 0.65 m is 3.25, near 3.
+    assert str(refused.value).endswith(" task.terrain.box_width=0.4 task.terrain.step_width=0.6")
+
+
+def test_a_gap_that_no_row_has_needs_no_room():
+    # Of 23 samples from the middle to the end the platform has 10 and the flat edge 2: a ledge of 7 and a gap of 1 fit,
+    # and one of 4 does not.
+    assert Terrain(kinds={"gaps": 1}, size=4.6, difficulty=(0.0, 0.0)).kind_of[0] == "gaps"
+    with pytest.raises(ConfigError, match="gap"):
+        Terrain(kinds={"gaps": 1}, size=4.6)
 
 
 def test_a_width_that_no_kind_of_the_terrain_has_may_be_any():

@@ -7,6 +7,7 @@ import torch
 
 from robolearn import config
 from robolearn.errors import ConfigError
+from robolearn.learners.equivariance import choose_symmetry
 from robolearn.tasks.mdp.observations import VOCABULARY
 from robolearn.tasks.mdp.symmetry import sagittal
 from robolearn.training.build import make_env
@@ -68,6 +69,18 @@ def test_joints_and_bodies_have_the_parameters_of_their_twins():
 def test_a_parameter_of_one_side_alone_is_refused_naming_its_twin():
     with pytest.raises(ConfigError, match="robot/damping/r_knee"):
         mirrored(["robot/damping/l_knee"])
+
+
+def test_a_parameter_of_one_side_leaves_the_networks_of_symmetry_auto_without_one():
+    run = config.resolve(
+        ["task=humanoid_walk", "backend=mujoco", "task.randomize={robot/kp_scale/l_knee: [0.8, 1]}"]
+    )
+    env = make_env(run, num_envs=2)
+    assert choose_symmetry(env, "auto", (256, 128)) is None
+    for wanted in ("equivariant", "augment"):
+        with pytest.raises(ConfigError, match="robot/kp_scale/r_knee"):
+            choose_symmetry(env, wanted, (256, 128))
+    env.close()
 
 
 def test_an_env_mirrors_the_columns_of_its_critic_by_their_names():
