@@ -17,12 +17,15 @@ import torch
 
 from robolearn import config
 from robolearn.config import FILE_NAME
+from robolearn.config.overrides import parse
+from robolearn.config.run_config import Config
 from robolearn.core.contract import contract_of
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.errors import ConfigError, listing, quote
 from robolearn.export.bundle import RUNTIME, contract_entry, single_file
 from robolearn.export.closed_loop import in_order
+from robolearn.export.consistent import DELAYS
 from robolearn.export.noisy_readings import NoisyReadings
 from robolearn.export.record import arrays, on_robot, starts
 from robolearn.external.env import ExternalEnv
@@ -225,6 +228,9 @@ def deploy(
     ours = own_runtime(folder, key)
     bundle = told(ours, lambda: ours.Bundle.load(folder))
     saved = load_config(folder, overrides)
+    external = saved.backend_name == config.EXTERNAL
+    if not external:
+        _require_no_delay(saved, overrides)
     made = make_learner_env(saved, num_envs=1)
     try:
         if made.num_envs > 1:
@@ -235,7 +241,6 @@ def deploy(
         require_its_robot(made, bundle)
     finally:
         made.close()
-    external = saved.backend_name == config.EXTERNAL
     run = replace(saved if external else on_robot(saved, noise=True), num_envs=1, torch_threads=1)
     name = runtime or told(ours, lambda: ours.available(bundle)[0])
     session = told(ours, lambda: ours.open_session(bundle, name))
@@ -297,6 +302,18 @@ def simulated(task: Task, left_out: Collection[str] = ()) -> str:
     parts += [f"{name} {tuple(randomize[name])}" for name in SENSOR_ERRORS if name in randomize]
     parts += [f"packet loss {task.packet_loss:g}"] * (task.packet_loss > 0)
     return "; ".join(parts).replace("(", "[").replace(")", "]")
+
+
+def _require_no_delay(saved: Config, overrides: Sequence[str]) -> None:
+    """Refuse simulated delays that `overrides` state, also those of the training: in real time nothing is delayed on
+    purpose."""
+    stated = {each.dotted for each in parse(overrides)}
+    for name in DELAYS:
+        if f"task.{name}" in stated and max(getattr(saved.task, name)):
+            raise ConfigError(
+                f"task.{name} does not apply to deploy, which sends each action at once; robolearn play and sim delay "
+                "what a bundle sends: task.action_delay=[LEAST,MOST]"
+            )
 
 
 def _count(terminated: int) -> str:

@@ -105,6 +105,11 @@ class BundleDriver:
         self._readings = NoisyReadings(env)
         self.reset()
 
+    @property
+    def left_out(self) -> list[str]:
+        """The observation items whose noise is not simulated: no single sensor reading can have it."""
+        return self._readings.left_out
+
     def __call__(self) -> tuple[Tensor, Tensor]:
         """The actions and joint targets (N, A) of this control step, in the order of the env's actuators.
 

@@ -18,8 +18,13 @@ class MetricsLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self.path = folder / "metrics.jsonl"
+        self.damaged: list[int] = []
+        """Lines, from 1, that held no row and are dropped, but for a last one that a kill cut off."""
         again = self.path.exists()
         if again:
+            lines = self.path.read_bytes().splitlines(keepends=True)
+            whole = lines if lines and lines[-1].endswith(b"\n") else lines[:-1]
+            self.damaged = [k for k, line in enumerate(whole, 1) if row_of(line) is None]
             rewrite(self.path, [row for row in read_metrics(self.path) if row["iteration"] <= resume_at])
         self._file = self.path.open("a", encoding="utf-8")
         self._writer = SummaryWriter(str(folder), purge_step=resume_at + 1 if again or resume_at else None)

@@ -12,6 +12,7 @@ from robolearn.config.run_config import Config, agents_of
 from robolearn.core.contract import contract_of
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.recorder import Recorder
+from robolearn.errors import listing
 from robolearn.training import origin, replay
 from robolearn.training.active import active
 from robolearn.training.metrics import MetricsLog
@@ -65,6 +66,11 @@ class Record:
             if self._again:
                 return self
             self.note(f"run {self.folder}")
+            if self._log is not None and (damaged := self._log.damaged):
+                where = f"{'lines' if len(damaged) > 1 else 'line'} {listing(map(str, damaged), 8)}"
+                self.note(
+                    f"{self._log.path.name}: {where} held no row of numbers, and left out of the curves"
+                )
             shown = active(
                 self.run.task, getattr(self.env, "columns", None), getattr(self.env, "scene", None)
             )

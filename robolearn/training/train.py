@@ -132,7 +132,7 @@ def _train(
     parts = run.shards if run.ranks else 0
     if isinstance(env, RemoteEnvs) and not env.shards.single:
         parts = env.shards.total
-    if parts and content is not None and (content["infos"] or {}).get("shards") == parts:
+    if parts and content is not None and (content.get("infos") or {}).get("shards") == parts:
         # Actors without lag and ranks compute the same; a shard is computed by one thread.
         changes = [key for key in changes or [] if key not in ("ranks", "shards", "torch_threads")]
     start, infos, said = _restored(run, content, learner, env, known, changes or [], world.again)

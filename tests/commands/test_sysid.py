@@ -11,6 +11,7 @@ import yaml
 from robolearn.cli import main
 from robolearn.commands.exits import BAD_INPUT, CHECK_FAILED, MISSING, OK
 from robolearn.commands.sysid.outputs import as_json, randomize
+from robolearn.commands.sysid.run import table
 from robolearn.envs import mjcf
 from robolearn.envs.robot import Robot
 from robolearn.simulation.sysid.solve import Estimate, Result
@@ -176,6 +177,8 @@ def test_a_common_factor_has_an_interval_for_each_joint_in_proportion_to_its_fil
     assert entry["low"] == pytest.approx([0.10, 1.0])
     assert entry["high"] == pytest.approx([0.12, 1.2])
     assert entry["half_width_95"] == pytest.approx([0.01, 0.1])
+    (said,) = table(result)[1:]
+    assert {"0.11", "shoulder;", "1.1"} <= set(said.split())  # whose numbers these are, and the factor
 
 
 def test_without_the_package_it_says_what_to_install(folder, capsys):

@@ -73,6 +73,8 @@ def test_missed_deadlines_are_code_4(exported, capsys, monkeypatch):
         (["task.nonsense=1"], 2, "nonsense"),
         (["num_envs=5"], 2, "num_envs=5"),
         (["weights=runs/other"], 2, "weights=runs/other"),
+        (["task.action_delay=[0,1]"], 2, "task.action_delay"),
+        (["task.observation_delay=[1,1]"], 2, "task.observation_delay"),
     ],
 )
 def test_bad_options_and_settings_are_one_line(words, code, said, exported, capsys):

@@ -110,6 +110,7 @@ def test_a_resumed_log_drops_rows_after_its_checkpoint_and_a_truncated_last_line
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"iteration": 6, "sec')
     assert len(read_metrics(path)) == 5
     log = MetricsLog(tmp_path, resume_at=3)
+    assert log.damaged == []  # a kill cuts off a last line
     log.write({"iteration": 4, "seconds": 9.0})
     log.close()
     assert [row["seconds"] for row in read_metrics(path)] == [1.0, 2.0, 3.0, 9.0]
@@ -128,12 +129,14 @@ def test_a_resumed_log_drops_rows_after_its_checkpoint_and_a_truncated_last_line
     ids=["no text", "a list", "cut off", "no iteration", "a word as the iteration", "nested too deeply"],
 )
 @pytest.mark.parametrize("place", [1, 3], ids=["in the middle", "at the end"])
-def test_a_damaged_line_of_a_log_is_left_out_and_the_others_stay(tmp_path, bad, place):
+def test_a_damaged_line_of_a_log_is_left_out_and_named_and_the_others_stay(tmp_path, bad, place):
     lines = [json.dumps({"iteration": i, "seconds": float(i)}).encode() for i in (1, 3, 4)]
     lines.insert(place, bad)
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"".join(line + b"\n" for line in lines))
-    MetricsLog(tmp_path, resume_at=3).close()
+    log = MetricsLog(tmp_path, resume_at=3)
+    log.close()
+    assert log.damaged == [place + 1]
     assert [row["iteration"] for row in read_metrics(path)] == [1, 3]
 
 

@@ -62,10 +62,7 @@ def _parameters(result: Result) -> Section:
                 [name, Cell("not told", NOTED), f"near nominal: {one.value:.4g}", nominal, unit, one.reason]
             )
             continue
-        said = ["at its bound"] * one.at_bound
-        rows.append(
-            [name, f"{one.value:.4g}", f"{one.low:.4g} to {one.high:.4g}", nominal, unit, "; ".join(said)]
-        )
+        rows.append([name, f"{one.value:.4g}", f"{one.low:.4g} to {one.high:.4g}", nominal, unit, one.remark])
     facts = [("identified", str(len(result.told))), ("not told", str(len(result.untold)))]
     if result.held_text:
         facts.append(("held-out check", "passed" if result.passed else "failed"))

@@ -92,10 +92,11 @@ def run(
 def table(result: solve.Result) -> list[str]:
     """Lines with the value and interval of each parameter that the logs tell."""
     rows = [("parameter", "value", "95 % interval", "nominal", "unit", "")]
-    for one in result.told:
-        notes = ["at its bound"] if one.at_bound else []
-        rows.append((one.unknown.name, f"{one.value:.4g}", f"{one.low:.4g} to {one.high:.4g}",
-                     f"{one.unknown.nominal[0]:.4g}", one.unit, "; ".join(notes)))  # fmt: skip
+    rows += [
+        (one.unknown.name, f"{one.value:.4g}", f"{one.low:.4g} to {one.high:.4g}", f"{one.unknown.nominal[0]:.4g}",
+         one.unit, one.remark)
+        for one in result.told
+    ]  # fmt: skip
     widths = [max(len(row[k]) for row in rows) for k in range(5)]
     return [
         "  ".join([*(f"{c:<{w}}" for c, w in zip(row, widths, strict=False)), row[5]]).rstrip()

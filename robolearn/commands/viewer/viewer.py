@@ -18,7 +18,7 @@ from robolearn.commands.viewer.plots import History, Probe
 from robolearn.commands.viewer.source import BundleSource, RunSource, Source, has_checkpoint, newest
 from robolearn.config.run_config import EXTERNAL
 from robolearn.core.env import Env
-from robolearn.errors import ConfigError, RunFailed, one_line, quote
+from robolearn.errors import ConfigError, RunFailed, listing, one_line, quote
 from robolearn.export.driver import config_of, is_bundle
 from robolearn.learners import saved
 from robolearn.runtime.errors import Refused
@@ -92,6 +92,8 @@ def view(
     env = make_env(settings, num_envs=num_envs)
     try:
         source = BundleSource(env, bundle) if bundle else _run_source(env, run)
+        if isinstance(source, BundleSource) and (left_out := source.driver.left_out):
+            print(f"not simulated: noise of {listing(left_out)}: no single reading can have it")
         server = serving.open_server(host, port)
         try:
             viewer = Viewer(

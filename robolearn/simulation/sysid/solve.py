@@ -65,6 +65,16 @@ class Estimate:
         return self.unknown.unit
 
     @property
+    def remark(self) -> str:
+        """What a row of a table with the numbers of the first target has to say beside them."""
+        notes = ["at its bound"] * self.at_bound
+        first, scale = self.unknown.targets[0], self.unknown.scale
+        if len(set(scale)) > 1:  # a common factor on what the robot's file says
+            factor = f"{self.value / scale[0]:.4g} times nominal"
+            notes.append(f"numbers of {first}; all {len(scale)} are {factor}")
+        return "; ".join(notes)
+
+    @property
     def values(self) -> list[float]:
         """A value for each target."""
         return self._each(self.value)

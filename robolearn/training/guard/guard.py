@@ -305,7 +305,7 @@ class Guard:
         self.track = Track()
         # The change is in the checkpoint, too: a resume applies it where this process is killed before it is saved.
         state = self.state(target) | ({PENDING: change.words} if goes_on else {})
-        content["infos"] = {**(content["infos"] or {}), KEY: state}
+        content["infos"] = {**(content.get("infos") or {}), KEY: state}
         checkpoint.write(self.run_folder, content)
         if goes_on:
             config.save(replace(changed, resume=None, output=None), self.run_folder / config.FILE_NAME)
