@@ -21,6 +21,7 @@ from robolearn.tasks.mdp import height_scan as scans
 from robolearn.tasks.mdp import terms
 from robolearn.tasks.mdp.commands import Pushes, VelocityCommands
 from robolearn.tasks.mdp.context import Context, Random, RobotConstants
+from robolearn.tasks.mdp.gait_metrics import level_velocities
 from robolearn.tasks.mdp.height_scan import HeightScan
 from robolearn.tasks.mdp.observations import Observation
 from robolearn.tasks.mdp.randomization import Randomized
@@ -32,14 +33,12 @@ from robolearn.tasks.velocity import PUSHES, RANDOMIZE, Velocity
 
 ASKED = "asked"
 """Task state: where the robot would be, had it followed its commands (N, 2) [m]."""
+TURNED = "turned"
+"""Task state: the turning rate less the commanded one, averaged over the last steps (N,) [rad/s]."""
+TURNING_TIME = 0.5
+"""Time constant of that average [s]: longer than a step, in which a robot swings to both sides."""
 LEVEL = "level_terrain"
 """Per-env state in a training: the row of the terrain."""
-
-
-def off_heading(state: State, ctx: Context) -> Tensor:
-    """The commanded turning rate (N,) [rad/s]. Where the command steers to a heading, it grows with the angle that is
-    left to it, so a robot that turns around on a slope pays for it; elsewhere no robot can change it."""
-    return ctx.command[:, 2].abs()
 
 
 @dataclass
@@ -64,7 +63,10 @@ class VelocityRough(Velocity):
     )
     """What is asked of the robot, redrawn during an episode: mostly to go somewhere."""
     rewards: dict[str, Reward] = field(
-        default_factory=lambda: {**Velocity().rewards, "off_heading": reward(off_heading, -6.0)}
+        default_factory=lambda: {
+            **Velocity().rewards,
+            "heading_drift": reward(VelocityRough.heading_drift, -6.0),
+        }
     )
     """Function, weight per second and parameters of each reward."""
     pushes: Pushes | None = field(default_factory=lambda: replace(PUSHES, seconds=(3.0, 6.0)))
@@ -161,9 +163,16 @@ class VelocityRough(Velocity):
         slope = (ground * places).sum(dim=2, keepdim=True) / places.square().sum().clamp(min=1e-6)
         return robot.foot_pos[:, :, 2] - (ground - slope * places).amax(dim=2)
 
+    def heading_drift(self, state: State, ctx: Context) -> Tensor:
+        """How fast the heading drifts from the commanded one (N,) [rad/s], times `steadiness`: the error of the turning
+        rate, averaged over `TURNING_TIME`. A robot that turns around on a slope pays for it all the time, one that
+        turns as it is asked to pays nothing, and the sway within a step does not count."""
+        return ctx.task_state[TURNED].abs() * self.steadiness(ctx)
+
     def task_state(self, num_envs: int, robot: RobotConstants, random: Random) -> dict[str, Tensor]:
-        """That of `velocity`, and where the robot was asked to go."""
+        """That of `velocity`, where the robot was asked to go, and how it turned."""
         state = super().task_state(num_envs, robot, random)
+        state[TURNED] = torch.zeros(num_envs, device=random.device)
         state[ASKED] = torch.zeros(num_envs, 2, device=random.device)
         return state
 
@@ -172,7 +181,10 @@ class VelocityRough(Velocity):
         ahead = terms.heading(state.robot.base_quat)
         left = torch.stack((-ahead[:, 1], ahead[:, 0]), dim=1)
         velocity = ctx.command[:, :1] * ahead + ctx.command[:, 1:2] * left
-        return {**super().advance(state, ctx), ASKED: ctx.task_state[ASKED] + ctx.dt * velocity}
+        past = ctx.task_state
+        error = level_velocities(state)[1] - ctx.command[:, 2]
+        turned = past[TURNED] + ctx.dt / TURNING_TIME * (error - past[TURNED])
+        return {**super().advance(state, ctx), ASKED: past[ASKED] + ctx.dt * velocity, TURNED: turned}
 
     def terrain_change(self, state: State, ctx: Context) -> Tensor:
         """Up where the robot has come further than half a tile from its origin; down where it has come less than half

@@ -103,11 +103,21 @@ def test_what_was_asked_follows_the_heading():
     assert asked[0].tolist() == pytest.approx([-0.2 * 0.02, 0.5 * 0.02], abs=1e-6)
 
 
-def test_what_the_command_still_asks_to_turn_costs():
+def test_turning_otherwise_than_asked_costs_by_its_average_over_half_a_second():
     env = rough()
-    ctx = replace(env.ctx, command=torch.tensor([[0.6, 0.0, -0.5]]).repeat(6, 1))
-    assert env.task.reward_terms()["off_heading"](env.backend.state, ctx).tolist() == [0.5] * 6
-    assert env.task.reward_weights()["off_heading"] == -6.0
+    state = env.backend.state.clone()
+    state.robot.base_ang_vel[:] = torch.tensor([0.0, 0.0, 0.1])
+    command = torch.tensor([[0.6, 0.0, -0.5]]).repeat(6, 1)
+    level = torch.tensor([0.0, 0.25, 0.5, 1.0, 2.0, 4.0])  # of the pushes; a training counts as complete at 1
+    ctx = replace(env.ctx, command=command, per_env_state={**env.ctx.per_env_state, "level_pushes": level})
+    # Off by 0.6 rad/s: 0.02 s are 4 % of 0.5 s, so the average moves 4 % of the way in each step.
+    for average in (0.024, 0.04704):
+        ctx = replace(ctx, task_state=env.task.advance(state, ctx))
+        found = env.task.reward_terms()["heading_drift"](state, ctx).tolist()
+        assert found == pytest.approx(
+            [average * share for share in (0, 0.25, 0.5, 1, 1, 1)], rel=1e-4, abs=1e-9
+        )
+    assert env.task.reward_weights()["heading_drift"] == -6.0
 
 
 def test_an_episode_times_out_beyond_its_tile_and_the_env_moves_to_its_new_level():
