@@ -24,7 +24,7 @@ import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
 
 # isort: split
 import torch
-from walking import NOMINAL
+from walking import NOMINAL, unrandomized
 
 from robolearn.core.env import Env
 from robolearn.envs.state import InitialState, Tensor
@@ -128,9 +128,8 @@ def share(run: str, obstacle: Obstacle, extra: list[str], episodes: int, speed: 
     seconds = SECONDS * DISTANCE / speed
     command = [f"task.commands.forward=[{speed:g},{speed:g}]", f"task.episode_length_s={seconds:g}"]
     task = [item for item in extra if item.startswith("task=")]
-    found = open_run(
-        run, [*task, *SETTINGS, *command, *obstacle.overrides, *(e for e in extra if e not in task)]
-    )
+    others = [e for e in extra if e not in task]
+    found = open_run(run, [*task, *unrandomized(run), *SETTINGS, *command, *obstacle.overrides, *others])
     set_threads(found.config)
     ahead(found.config.task)
     env = make_env(found.config, num_envs=episodes, rank=NEVER_TRAINED)

@@ -25,17 +25,20 @@ import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
 import torch
 
 from robolearn.commands.evaluate import summarize
+from robolearn.envs.parameters import PARAMETERS
 from robolearn.errors import ConfigError, MissingError
+from robolearn.learners.saved import find_run
 from robolearn.simulation.episodes import NEVER_TRAINED, tally
+from robolearn.tasks.mdp.sensing import SENSOR_ERRORS
 from robolearn.training import checkpoint
 from robolearn.training.build import make_env
-from robolearn.training.runs import load_policy, open_run
+from robolearn.training.runs import load_config, load_policy, open_run
 from robolearn.training.train import set_threads
 
-CALM = ["task.pushes.speed=[0,0]", "task.pushes.box=[0,0,0]", "task.pushes.turn=[0,0,0]"]
 NOMINAL = [
-    *CALM,
-    "task.action_delay=[0,0]",
+    *("task.pushes.speed=[0,0]", "task.pushes.force=[0,0]"),
+    *("task.pushes.box=[0,0,0]", "task.pushes.turn=[0,0,0]"),
+    *("task.action_delay=[0,0]", "task.observation_delay=[0,0]", "task.packet_loss=0"),
     "task.randomize={friction: [0.8, 0.8], mass_scale: [1, 1], gain_scale: [1, 1]}",
 ]
 COMMANDS = [
@@ -157,12 +160,25 @@ GATES = (
 )
 
 
+def unrandomized(run: str) -> list[str]:
+    """Settings for whatever physics a run randomizes besides that in NOMINAL: as in the robot's file. What its sensors
+    do stays."""
+    found = load_config(find_run(run)[0]).task.randomize
+    fields = {name: PARAMETERS.get(name.split("/")[1] if "/" in name else name) for name in found}
+    return [
+        f"task.randomize={{{name}: [{field.neutral:g}, {field.neutral:g}]}}"
+        for name, field in fields.items()
+        if field is not None and field.neutral is not None and name not in SENSOR_ERRORS
+    ]
+
+
 def measure(
     run: str, scenario: str, extra: list[str], episodes: int, physics: list[str] = NOMINAL
 ) -> dict[str, Any]:
     """The numbers of metrics.json of one scenario, flat."""
     settings = (SCENARIOS | PUSHES)[scenario]
-    found = open_run(run, [*physics, *settings, *extra])
+    calm = [*unrandomized(run), *physics] if physics else []
+    found = open_run(run, [*calm, *settings, *extra])
     set_threads(found.config)
     env = make_env(found.config, num_envs=max(1, episodes // SHARE.get(scenario, 1)), rank=NEVER_TRAINED)
     try:

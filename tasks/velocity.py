@@ -46,6 +46,8 @@ SPREAD = {
 WALKING, RUNNING = 0.1, 1.5
 """Speeds from which these spreads count in full [m/s]; in between they are interpolated."""
 
+TRACKED = 0.4
+"""Error of the velocity at which it is tracked by exp(-1) [m/s]."""
 PUSHES = Pushes(speed=(0.0, 0.4), seconds=(1.0, 3.0), box=(0.25, 0.25, 0.2), turn=(0.26, 0.26, 0.39))
 """Half of mjlab's pushes, and up to 0.4 m/s in a random direction."""
 RANDOMIZE = {
@@ -279,7 +281,7 @@ class Velocity(Task):
     """Half-width of the uniform noise on each item of the policy's observation."""
     rewards: dict[str, Reward] = field(
         default_factory=lambda: {
-            "track_velocity": reward(track_velocity, 3.0, std=0.4),
+            "track_velocity": reward(track_velocity, 3.0, std=TRACKED),
             "track_yaw_rate": reward(track_yaw_rate, 3.0, std=0.5),
             "velocity_error": reward(terms.velocity_error, -3.0),
             "upright": reward(upright, 1.0, std=0.3),
@@ -314,7 +316,7 @@ class Velocity(Task):
     """Function and parameters of each condition that ends an episode without bootstrap."""
     curricula: dict[str, Level] = field(
         default_factory=lambda: {
-            "commands": level(Velocity.keeping_up, 1.0, rise=0.0, drop=0.0),
+            "commands": level(Velocity.keeping_up, 1.0, rise=0.2, drop=0.0),
             "pushes": level(Velocity.staying_up, 0.0, most=4.0, full=2.0, rise=0.2, drop=1.2),
         }
     )
@@ -431,8 +433,10 @@ class Velocity(Task):
         return posture(state, ctx, stance, stride)
 
     def tracked(self, state: State, ctx: Context) -> Tensor:
-        """The reward `track_velocity` without its weight (N,)."""
-        return track_velocity(state, ctx, **self.rewards["track_velocity"].parameters)
+        """How well the base moves as commanded (N,), as the reward `track_velocity` measures it where there is one."""
+        stated = self.rewards.get("track_velocity")
+        parameters = stated.parameters if isinstance(stated, Reward) else {}
+        return track_velocity(state, ctx, std=parameters.get("std", TRACKED))
 
     def striding(self, state: State, ctx: Context, full: Positive, most: Positive) -> Tensor:
         """Striding *while* moving as commanded (N,): neither alone earns it."""
@@ -484,13 +488,16 @@ class Velocity(Task):
         return {**now, "stance_time": stance}
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
-        """Home + scale x action (N, A) [rad]."""
+        """Home + scale x action (N, A) [rad]; of a motor without a servo, the torque scale x action [Nm]."""
         robot = ctx.robot
-        return robot.home[robot.actuated] + self.scale(ctx) * action
+        return torch.where(robot.kp > 0, robot.home[robot.actuated], 0.0) + self.scale(ctx) * action
 
     def scale(self, ctx: Context) -> Tensor:
-        """Angle for a unit action (A,) [rad]: the one that asks a servo for `action_scale` of its largest torque."""
-        return (self.action_scale * ctx.robot.effort / ctx.robot.kp).clamp(max=self.most_scale)
+        """Angle for a unit action (A,) [rad]: the one that asks a servo for `action_scale` of its largest torque; of a
+        motor without a servo that torque [Nm]."""
+        robot = ctx.robot
+        torque = self.action_scale * robot.effort
+        return torch.where(robot.kp > 0, (torque / robot.kp).clamp(max=self.most_scale), torque)
 
     def initial_state(self, num_envs: int, ctx: Context, random: Random) -> InitialState:
         """The pose to stand or to walk in, as the command asks, with a little noise, facing anywhere; some start at

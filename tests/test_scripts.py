@@ -42,6 +42,28 @@ def test_walking_reports_the_curve_and_conditions_of_a_robot_that_falls(tmp_path
     assert all(row.count("|") == 7 for row in rows)
 
 
+def test_gates_are_without_whatever_pushes_delays_and_physics_a_run_trained_with(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import walking
+
+    stated = [
+        "task=humanoid_walk", "task.pushes.force=[100,200]", "task.observation_delay=[1,2]", "task.packet_loss=0.1",
+        "task.randomize={com_x: [-0.03,0.03], torque_scale: [0.8,1], robot/armature_scale: [0.5,2], imu_tilt: [0,0.1]}",
+    ]  # fmt: skip
+    config.save(config.resolve(stated), tmp_path / "config.yaml")
+    (tmp_path / "latest.pt").touch()
+    words = [*walking.unrandomized(str(tmp_path)), *walking.NOMINAL]
+    task = config.load(tmp_path, words).task
+    assert not task.pushes.active
+    assert task.action_delay == task.observation_delay == (0, 0)
+    assert task.packet_loss == 0
+    found = {name: tuple(each.range) for name, each in task.randomize.items()}
+    assert found.pop("imu_tilt") == (0, 0.1)  # what sensors do stays
+    assert found.pop("friction") == (0.8, 0.8)
+    assert found == {"mass_scale": (1, 1), "gain_scale": (1, 1), "com_x": (0, 0), "torque_scale": (1, 1),
+                     "robot/armature_scale": (1, 1)}  # fmt: skip
+
+
 THEIRS = {"compare_update.py", "gradient_speed.py", "theirs.py", "task.py"}
 """Scripts that time others' code, under torch's own settings, and what those load."""
 OURS = sorted(path for path in SCRIPTS.rglob("*.py") if path.name not in THEIRS)

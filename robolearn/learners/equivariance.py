@@ -22,6 +22,9 @@ from robolearn.errors import ConfigError
 from robolearn.learners.optimizer import DeviceAdam
 from robolearn.tasks.mdp.symmetry import OneSided, Reflection, Symmetry
 
+ROUNDING = 1e-3
+"""How far weights may be from their mirror images, as a share of the largest, to count as symmetric."""
+
 
 def choose_symmetry(
     env: LearnerEnv, wanted: str, hidden: Sequence[int], rnn: str = "none"
@@ -93,6 +96,25 @@ class Equivariance:
             flat = parameter.reshape(-1)
             mean = (flat + flat[index] * signs) * 0.5
             parameter.copy_(mean.view_as(parameter))
+
+    @torch.no_grad()
+    def take(self, loaded: MLPModel) -> None:
+        """Accept weights that were `loaded` into the actor, and project those of all networks.
+
+        Raises:
+            ValueError: the actor was trained without this symmetry; projected, it would compute something else.
+        """
+        for parameter in loaded.parameters():
+            if id(parameter) not in self._images:
+                continue
+            index, signs = self._images[id(parameter)]
+            flat = parameter.reshape(-1)
+            if (flat - flat[index] * signs).abs().max() > ROUNDING * flat.abs().max():
+                raise ValueError(
+                    "its policy was trained without the symmetry of its weights, which learner.symmetry=equivariant "
+                    "(auto, here) needs; use learner.symmetry=augment or none"
+                )
+        self.project_weights()
 
     @torch.no_grad()
     def begin(self) -> None:

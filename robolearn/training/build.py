@@ -72,7 +72,13 @@ def _probe(run: Config, num_envs: int, rank: int) -> tuple[Env, Backend]:
 
 
 def device_of(run: Config) -> torch.device:
-    """The device of a run; `auto` is a GPU where there is one that the backend supports."""
+    """The device of a run; `auto` is a GPU where there is one that the backend supports.
+
+    Raises:
+        ConfigError: it asks for a GPU, and there is none.
+    """
+    if run.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device={run.device}: no CUDA GPU was found; use device=cpu")
     if run.device != "auto":
         return torch.device(run.device)
     devices = run.task.devices if run.backend_name == EXTERNAL else registry.devices(run.backend_name)

@@ -21,6 +21,7 @@ from robolearn.learners import saved
 from robolearn.learners.policy import Act, Policy, PolicyRunner
 from robolearn.learners.team import Team, TeamRunner, runner_of
 from robolearn.training.build import device_of
+from robolearn.training.joint_order import require_same_order
 
 BUILT_IN = ("random", "zero")
 """Policies without training: see `random_policy` and `zero_policy`."""
@@ -133,7 +134,7 @@ def load_policy(run: Run) -> PolicyRunner | TeamRunner:
     A recurrent policy keeps its recurrent state between calls: see `robolearn.learners.policy.reset_state`.
 
     Raises:
-        ConfigError: an override changes the trained network.
+        ConfigError: an override changes the trained network, or the robot to one with another order of joints.
     """
     act = runner_of(run.content, run.name, device_of(run.config))
     spec = (act.policy if isinstance(act, PolicyRunner) else next(iter(act.team.policies.values()))).spec
@@ -144,6 +145,18 @@ def load_policy(run: Run) -> PolicyRunner | TeamRunner:
             raise ConfigError(
                 f"learner.{name}={current} does not fit {run.name}, which was trained with {value}; leave it out"
             )
+    for item in parse(run.overrides):
+        if item.key[:2] == ("task", "curricula"):
+            raise ConfigError(
+                f"{quote(item.text)} does not apply to a trained policy: curricula are of trainings; state what they "
+                "scale, such as task.pushes.speed=[0,1]"
+            )
+        if item.key[0] == "learner" and len(item.key) > 1 and item.key[1] not in trained:
+            raise ConfigError(
+                f"{quote(item.text)} does not apply to a trained policy: nothing is trained here"
+            )
+    if any(item.key[0] in ("robot", "task") for item in parse(run.overrides)):
+        require_same_order(saved.find_run(run.name)[0], run.config, f"{run.name} does")
     return act
 
 

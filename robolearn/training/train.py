@@ -27,7 +27,7 @@ from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.recorder import Recorder
 from robolearn.core.shards import ONE, Shards
 from robolearn.core.threads import usable_cores
-from robolearn.errors import ConfigError, tell_line
+from robolearn.errors import ConfigError, quote, tell_line
 from robolearn.files import locked, remove_leftovers, replacing, save_tensors
 from robolearn.learners.distill.teacher import Teacher
 from robolearn.learners.learner import Learner, Report
@@ -44,6 +44,7 @@ from robolearn.training.guard.guard import KEY as GUARD
 from robolearn.training.guard.guard import Guard, Healthy, RolledBack
 from robolearn.training.guard.remedies import completed
 from robolearn.training.host_memory import PLENTY, enough_memory, require_room
+from robolearn.training.joint_order import require_same_order
 from robolearn.training.ranks import Regrouped
 from robolearn.training.ranks.copies import Copies
 from robolearn.training.ranks.launched import launched_folder, started_by_launcher
@@ -128,7 +129,13 @@ def _train(
         known["torch threads"] = torch.get_num_threads()
     content = checkpoint.rows_of(copies.newest(content), run, world)
     if content is None and run.weights is not None:
+        source = checkpoint.find_run(run.weights)[0]
+        require_same_order(source, run, f"weights={quote(run.weights, 120)} do")
         checkpoint.start_with(run.weights, learner)
+    if run.resume is not None and any(
+        f"{key}.".startswith(("task.robot.", "robot.")) for key in changes or ()
+    ):
+        require_same_order(checkpoint.find_run(run.resume)[0], run, f"resume={quote(run.resume, 120)} does")
     parts = run.shards if run.ranks else 0
     if isinstance(env, RemoteEnvs) and not env.shards.single:
         parts = env.shards.total

@@ -150,13 +150,13 @@ class VelocityCommands(Command):
 
     def follow(self, values: Tensor, aim: dict[str, Tensor], state: State, ctx: Context) -> Tensor:
         """The turning rate of commands that steer to a heading: `heading_gain` times the angle that is left to it, the
-        shorter way round, clipped to the range `yaw`."""
+        shorter way round, clipped to the range `yaw`; as much of it as the level of a curriculum of `commands`."""
         if not aim:
             return values
         ahead, across = forward_axis(state.robot.base_quat).unbind(-1)
         left = aim["heading"] - torch.atan2(across, ahead)
         left = torch.remainder(left + math.pi, 2 * math.pi) - math.pi
-        rate = (self.heading_gain * left).clamp(*self.yaw)
+        rate = (self.heading_gain * left).clamp(*self.yaw) * ctx.per_env_state.get("level_commands", 1.0)
         return torch.cat((values[:, :2], torch.where(aim["steers"], rate, values[:, 2])[:, None]), dim=1)
 
 

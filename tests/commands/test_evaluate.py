@@ -331,6 +331,8 @@ def test_an_unknown_pretrained_policy_is_refused_by_name():
         (["RUN", "learner.actor_hidden=[4,4]"], "does not fit"),
         (["RUN", "task=humanoid_walk"], "another task"),
         (["RUN", "resume=elsewhere"], "does not apply"),
+        (["RUN", "learner.average=0"], "learner.average=0"),
+        (["RUN", "device=cuda:99"], "device=cuda:99"),
         (["RUN", "output=elsewhere"], "--output"),
         (["RUN", "RUN"], "second run"),
         (["RUN", "--episodes", "0"], "--episodes"),

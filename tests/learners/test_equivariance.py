@@ -105,3 +105,17 @@ def test_a_symmetric_task_trains_symmetric_networks(make_env):
     assert not torch.allclose(action, image, atol=1e-3)
     value = learner._value(learner._critic_obs(obs))
     assert torch.allclose(value, learner._value(learner._critic_obs(mirrored)), atol=1e-4)
+
+
+def test_a_policy_that_was_trained_without_symmetry_is_not_bent_into_it(make_env):
+    env = make_env(Velocity(), num_envs=2)
+    free, symmetric = (PPO(env, PPOConfig(symmetry=each)) for each in ("none", "auto"))
+    assert symmetric.update.equivariance is not None
+    with pytest.raises(ValueError, match=r"learner\.symmetry=augment"):
+        symmetric.load_state_dict(free.state_dict())
+    again = PPO(env, PPOConfig())
+    before = again.state_dict()["actor_state_dict"]
+    before = {key: value.clone() for key, value in before.items()}
+    again.load_state_dict(again.state_dict())
+    assert all(torch.equal(before[key], value) for key, value in again.actor.state_dict().items())
+    free.load_state_dict(again.state_dict())  # the other way round nothing is lost

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from robolearn.envs.state import State
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp import gait_metrics
 from robolearn.tasks.mdp.context import Random
-from robolearn.tasks.velocity import Velocity, sturdy_width
+from robolearn.tasks.mdp.stated import Reward, reward
+from robolearn.tasks.velocity import Velocity, sturdy_width, track_velocity, upright
 from tests.factories import load_robot
 from tests.tasks.scenes import ends, rewards, standing
 
@@ -50,6 +52,38 @@ def test_a_unit_action_asks_for_a_share_of_each_motors_torque_up_to_an_angle():
     assert limited.tolist() == pytest.approx([0.1] * 21)
     targets = Velocity().joint_targets(torch.full((1, 21), 2.0), ctx)
     assert targets[0, 3].item() == pytest.approx(0.6 + 2 * 0.25)
+
+
+def test_an_action_of_a_motor_without_a_servo_is_a_share_of_its_torque():
+    robot = SimpleNamespace(
+        kp=torch.tensor([25.0, 0.0]), effort=torch.tensor([20.0, 20.0]), home=torch.tensor([0.1, 0.3]),
+        actuated=torch.tensor([0, 1]),
+    )  # fmt: skip
+    # 25 % of 20 Nm are 5 Nm: 0.2 rad from home of the servo, and 5 Nm of the motor, wherever its joint is.
+    for action, targets in ((0.0, [0.1, 0.0]), (1.0, [0.3, 5.0]), (4.0, [0.9, 20.0])):
+        found = Velocity().joint_targets(torch.full((1, 2), action), SimpleNamespace(robot=robot))
+        assert found[0].tolist() == pytest.approx(targets)
+
+
+def test_a_task_with_rewards_of_its_own_needs_no_reward_for_tracking(make_env):
+    @dataclass
+    class Mine(Velocity):
+        rewards: dict[str, Reward | float] = field(
+            default_factory=lambda: {"upright": reward(upright, 1.0, std=0.3)}
+        )
+
+    @dataclass
+    class Rated(Velocity):
+        rewards: dict[str, Reward | float] = field(default_factory=lambda: {"track_velocity": 2.0})
+
+        def reward_terms(self):
+            return {"track_velocity": lambda state, ctx: track_velocity(state, ctx, std=0.4)}
+
+    for task in (Mine(), Rated()):
+        env = make_env(task, num_envs=2)
+        env.step(torch.zeros(2, env.num_actions))
+        # Whose level rises with how well the velocity is tracked.
+        assert task.level_terms()["pushes"](env.backend.state, env.ctx).shape == (2,)
 
 
 def test_posture_is_as_wide_as_the_command_is_fast():
@@ -397,10 +431,10 @@ def test_a_mirrored_state_gives_equal_rewards_and_mirrored_observations_and_join
             task_state={**past, "anchor": past["anchor"] * torch.tensor([1.0, -1.0])},
         ),
     )
-    values = {reward: term(state, ctx) for reward, term in task.reward_terms().items()}
-    for reward, term in task.reward_terms().items():
-        assert torch.allclose(term(image, seen), values[reward], atol=1e-4), reward
-    changing = {reward for reward, value in values.items() if value.std() > 0}
+    values = {name: term(state, ctx) for name, term in task.reward_terms().items()}
+    for name, term in task.reward_terms().items():
+        assert torch.allclose(term(image, seen), values[name], atol=1e-4), name
+    changing = {name for name, value in values.items() if value.std() > 0}
     assert {"track_velocity", "posture", "foot_slip", "foot_clearance", "action_rate"} <= changing
     for group in task.observations:
         one, other = (

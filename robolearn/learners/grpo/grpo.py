@@ -235,7 +235,7 @@ class GRPO:
             actor["distribution.std_param"] = actor.pop("distribution.log_std_param").exp()
         self.actor.load_state_dict(actor)
         if self.update.equivariance is not None:
-            self.update.equivariance.project_weights()
+            self.update.equivariance.take(self.actor)
         self.sampler.noise = None if "noise" not in state else state["noise"].to(self.device)
         if self.estimator is not None:
             self.estimator.load_state_dict(state.get("estimator"))

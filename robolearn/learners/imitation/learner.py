@@ -178,7 +178,7 @@ class ImitationLearner:
         self.actor.load_state_dict(state["actor_state_dict"])
         self.critic.load_state_dict(state["critic_state_dict"])
         if self.update.equivariance is not None:
-            self.update.equivariance.project_weights()  # changes nothing in those that were trained so
+            self.update.equivariance.take(self.actor)
         self.iteration = int(state.get("iteration", 0))
         if "optimizer_state_dict" in state:
             self.update.adam.load_state_dict(state["optimizer_state_dict"])

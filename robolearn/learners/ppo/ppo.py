@@ -517,7 +517,7 @@ class PPO:
         self.actor.load_state_dict(actor)
         self.critic.load_state_dict(state["critic_state_dict"])
         if self.update.equivariance is not None:
-            self.update.equivariance.project_weights()  # changes nothing in those that were trained so
+            self.update.equivariance.take(self.actor)
         if self.averaged is not None:
             self.averaged.load_state_dict(state.get("averaged", actor))
             self._averaged = state.get("count", 0)

@@ -39,11 +39,19 @@ def facing(*headings: float) -> SimpleNamespace:
     )
 
 
-def steered(commands: VelocityCommands, targets: list[float], state: SimpleNamespace) -> torch.Tensor:
+def at_level(level: float | None = None) -> SimpleNamespace:
+    """A Context of environments at a level of the curriculum of commands; None: without one."""
+    state = {} if level is None else {"level_commands": torch.tensor([level])}
+    return SimpleNamespace(per_env_state=state)
+
+
+def steered(
+    commands: VelocityCommands, targets: list[float], state: SimpleNamespace, level: float | None = None
+) -> torch.Tensor:
     """The commands that follow from (0.3, 0.1, 0.7) where each steers to its target heading."""
     values = torch.tensor([[0.3, 0.1, 0.7]]).repeat(len(targets), 1)
     aim = {"heading": torch.tensor(targets), "steers": torch.ones(len(targets), dtype=torch.bool)}
-    return commands.follow(values, aim, state, None)
+    return commands.follow(values, aim, state, at_level(level))
 
 
 def test_a_turning_rate_is_the_gain_times_the_angle_left_to_the_heading():
@@ -66,10 +74,17 @@ def test_the_turning_rate_to_a_heading_stays_within_the_range_of_yaw():
     assert steered(commands, [1.0, -1.0], facing(0.0, 0.0))[:, 2].tolist() == pytest.approx([0.3, -0.4])
 
 
+def test_the_turning_rate_to_a_heading_is_as_large_as_the_level_of_the_commands():
+    commands = VelocityCommands(yaw=(-0.4, 0.3), heading_gain=10.0)
+    assert steered(commands, [1.0, -1.0], facing(0.0, 0.0), 0.1)[:, 2].tolist() == pytest.approx(
+        [0.03, -0.04]
+    )
+
+
 def test_a_command_that_does_not_steer_keeps_its_turning_rate():
     aim = {"heading": torch.tensor([1.0, 1.0]), "steers": torch.tensor([False, True])}
     values = torch.tensor([[0.3, 0.1, 0.7]]).repeat(2, 1)
-    follows = VelocityCommands(heading_gain=0.5).follow(values, aim, facing(0.0, 0.0), None)
+    follows = VelocityCommands(heading_gain=0.5).follow(values, aim, facing(0.0, 0.0), at_level())
     assert follows[:, 2].tolist() == pytest.approx([0.7, 0.5])
 
 

@@ -1,0 +1,46 @@
+"""Whether a robot has its joints in the order in which a policy was trained with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from robolearn import config
+from robolearn.config.run_config import Config
+from robolearn.errors import ConfigError, quote
+from robolearn.training.build import acting_robot
+
+
+def require_same_order(folder: Path, run: Config, shown: str) -> None:
+    """Compare the robot of a configuration with contract.json in the folder of the run that a policy is from. A policy
+    has numbers for joints, no names: two robots with as many joints may order the same legs in another way.
+
+    Args:
+        folder: of the run; without contract.json nothing is compared.
+        run: what the policy is to be used with.
+        shown: begins the message: the policy or the setting that names it, and "does" or "do".
+
+    Raises:
+        ConfigError: a joint of both robots has another place; it is named.
+    """
+    if run.backend_name == config.EXTERNAL:
+        return
+    try:
+        contract = json.loads((folder / "contract.json").read_text(encoding="utf-8"))
+        name = str(contract["robot"])
+        trained = {
+            "joint": [str(each["name"]) for each in contract["joints"]],
+            "actuator": [str(each["joint"]) for each in contract["actions"]],
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    robot = acting_robot(run)
+    here = {"joint": list(robot.joints), "actuator": [each.joint for each in robot.actuators]}
+    for what, before in trained.items():
+        places = {joint: k for k, joint in enumerate(before)}
+        for k, joint in enumerate(here[what], 1):
+            if places.get(joint, k - 1) != k - 1:
+                raise ConfigError(
+                    f"{shown} not fit robot {quote(robot.name)}: {joint} is {what} {k} of it, and was {what} "
+                    f"{places[joint] + 1} of {quote(name)}, with which the policy was trained; train one for this robot"
+                )

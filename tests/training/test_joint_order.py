@@ -1,0 +1,67 @@
+"""A policy is refused for a robot that has the same joints in another order."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from robolearn import config
+from robolearn.cli import main
+from robolearn.commands.exits import BAD_INPUT, OK
+from robolearn.errors import ConfigError
+from robolearn.training.joint_order import require_same_order
+
+
+def contract(folder, joints, motors):
+    """A contract.json of which only the names matter."""
+    content = {
+        "robot": "other",
+        "joints": [{"name": name} for name in joints],
+        "actions": [{"joint": name} for name in motors],
+    }
+    (folder / "contract.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def hopper():
+    return config.resolve(["task=hopper_run"])
+
+
+def names(run):
+    from robolearn.training.build import acting_robot
+
+    robot = acting_robot(run)
+    return list(robot.joints), [each.joint for each in robot.actuators]
+
+
+def test_the_same_order_and_other_names_pass_and_another_order_names_the_first_joint(hopper, tmp_path):
+    require_same_order(tmp_path, hopper, "it does")  # no contract.json: nothing to compare
+    joints, motors = names(hopper)
+    contract(tmp_path, joints, motors)
+    require_same_order(tmp_path, hopper, "it does")
+    contract(tmp_path, [f"my_{name}" for name in joints], [f"my_{name}" for name in motors])
+    require_same_order(tmp_path, hopper, "it does")
+    contract(tmp_path, joints, [motors[1], motors[0], *motors[2:]])
+    with pytest.raises(ConfigError, match=rf"{motors[0]} is actuator 1 of it, and was actuator 2 of .*other"):
+        require_same_order(tmp_path, hopper, "it does")
+    contract(tmp_path, [*joints[:-2], joints[-1], joints[-2]], motors)
+    with pytest.raises(ConfigError, match=rf"{joints[-2]} is joint {len(joints) - 1} of it"):
+        require_same_order(tmp_path, hopper, "it does")
+
+
+def test_eval_and_weights_refuse_a_robot_with_another_order_of_joints(hopper, tmp_path, capsys):
+    run = tmp_path / "run"
+    words = ["task=hopper_run", "num_envs=2", "learner.num_steps=2", "max_iterations=1"]
+    assert main(["train", *words, f"output={run}"]) == OK
+    joints, motors = names(hopper)
+    contract(run, joints, motors[::-1])
+    for command in (
+        ["eval", str(run), "--episodes", "1", "robot=hopper"],
+        ["train", *words, f"weights={run}", f"output={tmp_path / 'next'}"],
+        ["train", f"resume={run}", "max_iterations=2", "robot.description=another"],
+    ):
+        capsys.readouterr()
+        assert main(command) == BAD_INPUT, command
+        (line,) = capsys.readouterr().err.splitlines()
+        assert motors[0] in line
