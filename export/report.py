@@ -277,8 +277,13 @@ def _met(out: Export) -> list[str]:
     items = [NO_DELAY] if not delayed and not late else []
     if "terrain" in out.manifest.get("conditions", {}):
         items.append(
-            "The ground is stated from its easiest to its hardest row. Robots get to the next row as they manage one; "
-            "how far they got is not stated: see `level_terrain` in the run's metrics."
+            "The ground is stated from its easiest to its hardest row. "
+            + (
+                "Robots get to the next row as they manage one; how far they got is not stated: see `level_terrain` in "
+                "the run's metrics."
+                if task.has_levels
+                else "Robots get another row in each episode."
+            )
         )
     if motors:
         items.append(

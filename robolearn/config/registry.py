@@ -493,6 +493,21 @@ def _checked(kind: str, name: str, found: Any) -> Any:
             raise ConfigError(
                 f"task {shown}: put @dataclass above the class, or {numbers[0]} is not a setting"
             )
+        settings = {
+            each.name: each.type
+            if isinstance(each.type, str)
+            else getattr(each.type, "__name__", str(each.type))
+            for each in dataclasses.fields(found)
+        }
+        for each in found.__mro__:
+            own = vars(each)
+            for unset in sorted(own.keys() & settings.keys() - own.get("__annotations__", {}).keys()):
+                # A dataclass would go on with the default of the class above, without a word.
+                raise ConfigError(
+                    f"task {shown}: {unset} in class {each.__name__} has no type, so it changes nothing; write "
+                    f"{unset}: {settings[unset]} = ..., with field(default_factory=lambda: ...) around a list, a "
+                    "dictionary or settings of their own"
+                )
     elif not dataclasses.is_dataclass(getattr(found, "config_class", None)):
         raise ConfigError(f"{one} {shown} has no config_class, the dataclass of its settings")
     return found

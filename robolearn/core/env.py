@@ -102,7 +102,9 @@ class Env:
         self._curricula = Curricula(task, training, shards)
         self._physics = Physics(task, backend)
         self._shoves = Shoves(task.pushes)
-        self._tiles = Tiles(self.scene.terrain, training, self.num_envs, self.device, shards)
+        self._tiles = Tiles(
+            self.scene.terrain, training and task.has_levels, self.num_envs, self.device, shards
+        )
         self.state = self._blank()
         """Everything that a step changes, see `EnvState`."""
         self._reward_terms = task.reward_terms()

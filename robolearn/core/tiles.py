@@ -22,14 +22,14 @@ be one beyond the last: a random one is drawn at the next reset."""
 class Tiles:
     """Where on the terrain of a scene each environment is; does nothing on flat ground.
 
-    In a training the columns are dealt out in turn and stay, and rows, the levels, follow what the robot achieves
-    (`Task.terrain_change`). Otherwise rows and columns are drawn anew at each reset.
+    In a training of a task with levels the columns are dealt out in turn and stay, and rows, the levels, follow what
+    the robot achieves (`Task.terrain_change`). Otherwise rows and columns are drawn anew at each reset.
     """
 
     def __init__(
         self,
         terrain: Terrain | None,
-        training: bool,
+        levels: bool,
         num_envs: int,
         device: torch.device,
         shards: Shards = ONE,
@@ -37,7 +37,7 @@ class Tiles:
         self.terrain = terrain
         self.ground = None if terrain is None else Ground.of(terrain.heights, device)
         """The surface, for terms."""
-        self._training, self._num_envs, self._device = training, num_envs, device
+        self._levels, self._num_envs, self._device = levels, num_envs, device
         self._first_env = shards.mine.start * (num_envs // shards.count)
         if terrain is not None:
             self._origins = torch.tensor(terrain.heights.origins, device=device)
@@ -46,7 +46,7 @@ class Tiles:
 
     def added_to(self, own: dict[str, Tensor]) -> dict[str, Tensor]:
         """A task's per-env state, and beside it the first tiles; as it is on flat ground."""
-        if self.terrain is None or not self._training:
+        if self.terrain is None or not self._levels:
             return own
         number = torch.arange(self._num_envs, device=self._device) + self._first_env
         columns, levels = self.terrain.columns, self.terrain.start_level + 1
@@ -56,7 +56,7 @@ class Tiles:
         self, per_env: dict[str, Tensor], task: Task, state: State, ctx: Context, ended: Tensor
     ) -> dict[str, Tensor]:
         """The per-env state after the episodes `ended` (N,) bool: levels rise and fall as the task says."""
-        if self.terrain is None or not self._training:
+        if self.terrain is None or not self._levels:
             return per_env
         level = (per_env[ROW] + task.terrain_change(state, ctx).long()).clamp(0, self.terrain.rows)
         return {**per_env, ROW: torch.where(ended, level, per_env[ROW])}
@@ -68,7 +68,7 @@ class Tiles:
         if self.terrain is None:
             return per_env
         row = self._drawn(random, self.terrain.rows)
-        if not self._training:
+        if not self._levels:
             column = self._drawn(random, self.terrain.columns)
         else:
             column, last = per_env[COLUMN], per_env[ROW]

@@ -421,8 +421,16 @@ class Task:
         return ctx.per_env_state
 
     def terrain_change(self, state: State, ctx: Context) -> Tensor:
-        """Change (N,) of the terrain's level should the episode end in this step: 1 harder, -1 easier, 0 as it is."""
+        """Change (N,) of the terrain's level should the episode end in this step: 1 harder, -1 easier, 0 as it is.
+
+        A task that does not define it has no levels: its environments get another row at each reset.
+        """
         return torch.zeros_like(ctx.episode_time)
+
+    @property
+    def has_levels(self) -> bool:
+        """Whether the levels of a terrain follow what the robot achieves."""
+        return type(self).terrain_change is not Task.terrain_change
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Joint targets (N, A) for actions (N, A): positions [rad, m] or forces [N, Nm], as the actuators take."""

@@ -280,6 +280,22 @@ def test_a_relative_file_is_saved_with_its_absolute_path(task_file: Path, monkey
             "A",
             "put @dataclass above the class",
         ),
+        (
+            (
+                "from dataclasses import dataclass\nfrom robolearn.tasks.stand import Stand\n"
+                "@dataclass\nclass A(Stand):\n    control_dt = 0.01\n"
+            ),
+            "A",
+            "control_dt: float = ...",
+        ),
+        (
+            (
+                "from dataclasses import dataclass\nfrom robolearn.tasks.stand import Stand\n"
+                "class Base(Stand):\n    noise = {}\n@dataclass\nclass A(Base):\n    pass\n"
+            ),
+            "A",
+            "noise in class Base has no type",
+        ),
     ],
 )
 def test_an_error_in_a_file_is_named_in_one_line(

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from robolearn import config
+from robolearn.core.env import Env
 from robolearn.core.measurable import reads
 from robolearn.core.tiles import COLUMN, ROW, Tiles
+from robolearn.envs.mujoco.backend import MujocoBackend
 from robolearn.envs.terrain import Terrain
 from robolearn.errors import ConfigError
 from robolearn.export.bundle import conditions
 from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.height_scan import HeightScan
 from robolearn.tasks.mdp.sensing import noisy
+from robolearn.tasks.stand import Stand
 from robolearn.tasks.velocity_rough import ASKED
 from robolearn.training.active import active
 from robolearn.training.build import build_env
+from tests.factories import load_robot
 from tests.no_sync import no_host_sync
 
 CPU = torch.device("cpu")
@@ -80,6 +84,27 @@ def test_outside_of_a_training_tiles_are_drawn_at_each_reset_and_nothing_is_kept
     first = drawn.clone()
     env.reset()
     assert not torch.equal(env.backend.state.origin, first)
+
+
+def test_a_task_that_states_no_rule_for_levels_gets_tiles_of_all_rows_in_a_training_too():
+    @dataclass
+    class Anywhere(Stand):
+        def scene(self, robot):
+            terrain = Terrain(rows=3, columns=2, kinds={"stairs_up": 1, "rough": 1})
+            return replace(super().scene(robot), terrain=terrain)
+
+    task = Anywhere()
+    assert not task.has_levels
+    assert rough().task.has_levels
+    robot = load_robot(task.robot)
+    env = Env(task, robot, MujocoBackend(task.scene(robot), 64), seed=1, training=True)
+    try:
+        assert ROW not in env.state.per_env
+        rows = torch.tensor(env.scene.terrain.heights.origins)
+        there = {int((rows == each).all(dim=2).any(dim=1).nonzero()) for each in env.backend.state.origin}
+        assert there == {0, 1, 2}
+    finally:
+        env.close()
 
 
 def test_a_robot_rises_that_has_left_its_tile_and_falls_that_came_less_than_half_as_far_as_asked():
