@@ -182,10 +182,8 @@ def drives(
         if told is None and (file.has_actuators or name in driven):
             continue
         dof = int(joint.dofadr[0])
-        effort = told.effort if told else math.inf
+        effort = stated_effort(file, name)
         usual = _usual_effort(file, data, name, floating)
-        if model.jnt_actfrclimited[joint.id]:
-            effort = min(effort, float(np.abs(model.jnt_actfrcrange[joint.id]).max()))
         slide = model.jnt_type[joint.id] == int(mujoco.mjtJoint.mjJNT_SLIDE)
         if told and told.kp > 0:
             low, high = joint.range
@@ -215,17 +213,13 @@ def drives(
     return found
 
 
-def unlimited(file: ModelFile) -> list[str]:
-    """Actuated joints for which the file limits no torque or force."""
-    model = file.model
-    out = []
-    for name in joints(file):
-        told = file.drives.get(name)
-        if (told is None and file.has_actuators) or model.jnt_actfrclimited[model.joint(name).id]:
-            continue
-        if told is None or not math.isfinite(told.effort):
-            out.append(name)
-    return out
+def stated_effort(file: ModelFile, joint: str) -> float:
+    """Largest torque or force of a joint's motor that the file says, the actuator's or the joint's; inf without any."""
+    told, model = file.drives.get(joint), file.model
+    limit = told.effort if told else math.inf
+    if model.jnt_actfrclimited[model.joint(joint).id]:
+        limit = min(limit, float(np.abs(model.jnt_actfrcrange[model.joint(joint).id]).max()))
+    return limit
 
 
 def mirror(file: ModelFile, base: str | None, feet: Sequence[str]) -> Mirror | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -166,24 +167,34 @@ def _checks(robot: Robot) -> Iterator[Finding]:
             f"{len(bare)} of {len(robot.actuators)} actuated joints have no armature ({listing(bare, 4)}): add the "
             "motor's rotor inertia times its gear ratio squared; without it joints are lighter than the robot's",
         )
-    free = derive.unlimited(file)
     estimates = derive.drives(
         file,
         robot.base is not None,
         dict(zip(robot.joints, robot.home, strict=True)),
         float(model.opt.timestep),
     )
-    free = [
-        a.joint
-        for a in robot.actuators
-        if a.joint in free and a.joint in estimates and a.effort == estimates[a.joint].effort
-    ]
+    derived = [a for a in robot.actuators if a.joint in estimates and a.effort == estimates[a.joint].effort]
+    stated = {a.joint: derive.stated_effort(file, a.joint) for a in derived}
+    free = [a.joint for a in derived if math.isinf(stated[a.joint])]
     if free:
         yield Finding(
             "warning",
             "effort",
             f"the file limits no torque at {len(free)} joints ({listing(free, 4)}): an estimate is used; "
             "state actuators.<joint>.effort",
+        )
+    other = [
+        a
+        for a in derived
+        if a.joint not in free and not math.isclose(stated[a.joint], a.effort, rel_tol=1e-6)
+    ]
+    if other:
+        limits = [f"{a.joint}: {stated[a.joint]:g}, not {a.effort:g}" for a in other]
+        yield Finding(
+            "warning",
+            "effort",
+            f"the file's torque limits of {len(other)} joints are far from what a robot of this size has "
+            f"({listing(limits, 4)}): an estimate is used; state actuators.<joint>.effort",
         )
     light = [
         model.body(b).name

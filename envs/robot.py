@@ -184,10 +184,11 @@ class Robot:
 def _matching(
     joint: str, chosen: object, models: Mapping[str, Any], joints: tuple[str, ...], mirror: Mirror | None
 ) -> list[str]:
-    """The entries of `actuators:` that are about a joint, the more particular the later."""
+    """The entries of `actuators:` that are about a joint, the more particular the later: patterns by how many
+    characters they state, the name without a side, and the joint's own name, which means that joint alone."""
     names = {mirror.base(joint) if mirror else joint, without_side(joint), chosen} - (set(joints) - {joint})
-    # The name of a joint means that joint alone, and comes last.
     matching = [m for m in models if m != joint and (m in names or fnmatchcase(joint, m))]
+    matching.sort(key=lambda m: (m in names, len(m.replace("*", "").replace("?", ""))))
     return [*matching, joint] if joint in models else matching
 
 

@@ -73,7 +73,7 @@ def files(manifest: dict[str, Any], graph: onnx.ModelProto) -> dict[str, bytes]:
 def _history(contract: dict[str, Any]) -> str:
     """The line of README.md about histories; empty without any."""
     past = [
-        f"{item['history']} of {item['name']}"
+        f"{item['history']} of {TERMS.get(item['name'], item['name'])}"
         for item in contract["observations"]
         if item.get("history", 1) > 1
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from robolearn.core.measurable import reads
-from robolearn.envs.backend import Capabilities
+from robolearn.envs.backend import MOTOR_DELAY, Capabilities
 from robolearn.envs.scene import ROBOT
 from robolearn.envs.state import Initial, InitialState, State, Tensor, by_entity
 from robolearn.errors import ConfigError
@@ -36,6 +36,11 @@ def check_backend(task: Task, capabilities: Capabilities) -> int:
             f"backend={name}; use {max(1, substeps) * timestep:g}"
         )
     unsettable = set(task.randomize) - capabilities.params - set(SENSOR_ERRORS)
+    if MOTOR_DELAY in unsettable:
+        raise ValueError(
+            f"task.randomize.{MOTOR_DELAY}: no motor of the robot has a range of delays; state one, such as "
+            "robot.actuators.JOINT={model: explicit, delay: [0, 2]}"
+        )
     if unsettable:
         raise ValueError(
             f"task.randomize.{min(unsettable)}: backend={name} cannot set it; it can set "

@@ -34,11 +34,24 @@ class Randomized(Parts):
 
     @classmethod
     def of(cls, value: Any) -> Randomized:
-        """The statement that a task gives: one of these, or a range."""
+        """The statement that a task gives: one of these, its settings by name, or a range.
+
+        Raises:
+            ValueError: it is none of these.
+        """
         if isinstance(value, cls):
             return value
-        low, high = value
-        return cls((float(low), float(high)))
+        try:
+            if isinstance(value, Mapping):
+                return cls(**{**value, "range": tuple(map(float, value["range"]))})
+            low, high = value
+            return cls((float(low), float(high)))
+        except (TypeError, ValueError, KeyError) as error:
+            names = ", ".join(field.name for field in fields(cls))
+            raise ValueError(
+                f"randomize: {value!r} is neither a range, (low, high), nor a dictionary with range and "
+                f"others of {names}"
+            ) from error
 
     @classmethod
     def stated(cls, value: Any) -> Randomized:

@@ -292,6 +292,12 @@ class Task:
                 if isinstance(item, str) and item not in VOCABULARY:
                     hint = did_you_mean(item, VOCABULARY) or f"; there are {listing(VOCABULARY, 30)}"
                     raise ValueError(f"observations.{group}: no item is called {item!r}{hint}")
+        for name, example in (("pushes", "Pushes(speed=(0, 0.5))"), ("commands", "VelocityCommands()")):
+            if isinstance(getattr(self, name), Mapping):
+                raise ValueError(
+                    f"{name} is a dictionary; state it as {name}: {example.partition('(')[0]} | None = "
+                    f"field(default_factory=lambda: {example}), of robolearn.tasks.mdp.commands"
+                )
         check_sensors(self.sensors)
         sensing, observed = self.filled().sensing, [item.name for item in self.items("policy")]
         check_sensing(sensing, self.history, observed, self.observations)

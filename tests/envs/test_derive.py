@@ -143,6 +143,34 @@ def test_changes_apply_to_both_sides_by_the_name_without_one(tmp_path):
     assert dict(zip(robot.joints, robot.home, strict=True))["l_knee"] == 0.5
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_more_particular_entry_of_an_actuator_wins_wherever_it_stands(tmp_path, turned):
+    entries = {"*": {"kp": 10}, "*_knee": {"kp": 20}, "knee": {"kp": 30}, "l_knee": {"kp": 40}}
+    path = biped(tmp_path)
+    for upto, expected in ((2, (20, 20)), (3, (30, 30)), (4, (40, 30))):
+        some = list(entries.items())[:upto]
+        robot = Robot.load(path, {"actuators": dict(some[::-1] if turned else some)})
+        kp = {a.joint: a.kp for a in robot.actuators}
+        assert (kp["l_knee"], kp["r_knee"], kp["l_ankle"]) == (*expected, 10)
+
+
+def test_a_torque_limit_of_the_file_that_is_replaced_is_a_warning(tmp_path):
+    path = tmp_path / "arm.xml"
+    path.write_text(
+        """<mujoco><worldbody><body name="upper"><joint name="shoulder" axis="0 1 0"/>
+        <geom type="capsule" size="0.03" fromto="0 0 0 0.3 0 0" mass="1"/></body></worldbody>
+        <actuator><motor joint="shoulder" ctrlrange="-LIMIT LIMIT" ctrllimited="true"/></actuator></mujoco>"""
+    )
+    text = path.read_text()
+    for limit, warned in ((10, False), (5000, True)):  # three times what holds the arm are 4.4 Nm
+        path.write_text(text.replace("LIMIT", str(limit)))
+        robot = Robot.load(path)
+        found = [f.text for f in lint.check(robot) if f.check == "effort"]
+        assert bool(found) == warned
+        assert (robot.actuators[0].effort == limit) != warned
+        assert all("shoulder: 5000" in text for text in found)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

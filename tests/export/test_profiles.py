@@ -346,7 +346,7 @@ def test_mjlabs_properties_hold_the_length_of_each_history_and_the_readme_names_
     meta = onnxruntime.InferenceSession(files["policy.onnx"]).get_modelmeta().custom_metadata_map
     assert meta["observation_terms_history_length"] == "3,0,0,4,0,0"  # in the order of observation_names
     assert meta["observation_terms_flatten_history_dim"] == "1,1,1,1,1,1"
-    assert b"3 of last_action, 4 of projected_gravity" in files["README.md"]
+    assert b"3 of actions, 4 of projected_gravity" in files["README.md"]
 
 
 def test_rounding_to_three_decimals_changes_the_joint_targets() -> None:
