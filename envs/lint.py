@@ -12,6 +12,7 @@ import mujoco
 import numpy as np
 
 from robolearn.envs import derive, mjcf, model_file
+from robolearn.envs.mirror import other_side
 from robolearn.envs.robot import Robot
 from robolearn.errors import listing
 
@@ -167,6 +168,16 @@ def _checks(robot: Robot) -> Iterator[Finding]:
             f"{len(bare)} of {len(robot.actuators)} actuated joints have no armature ({listing(bare, 4)}): add the "
             "motor's rotor inertia times its gear ratio squared; without it joints are lighter than the robot's",
         )
+    named = {model.body(b).name for b in range(model.nbody)}
+    for foot in robot.feet:
+        twin = other_side(foot)
+        if twin and twin[0] in named and twin[0] not in robot.feet:
+            yield Finding(
+                "warning",
+                "feet",
+                f"{foot} is a foot, and {twin[0]}, on the other side, is none: it is higher in the home pose; change "
+                "home, or state feet",
+            )
     estimates = derive.drives(
         file,
         robot.base is not None,
@@ -183,17 +194,17 @@ def _checks(robot: Robot) -> Iterator[Finding]:
             f"the file limits no torque at {len(free)} joints ({listing(free, 4)}): an estimate is used; "
             "state actuators.<joint>.effort",
         )
-    other = [
+    replaced = [
         a
         for a in derived
         if a.joint not in free and not math.isclose(stated[a.joint], a.effort, rel_tol=1e-6)
     ]
-    if other:
-        limits = [f"{a.joint}: {stated[a.joint]:g}, not {a.effort:g}" for a in other]
+    if replaced:
+        limits = [f"{a.joint}: {stated[a.joint]:g}, not {a.effort:g}" for a in replaced]
         yield Finding(
             "warning",
             "effort",
-            f"the file's torque limits of {len(other)} joints are far from what a robot of this size has "
+            f"the file's torque limits of {len(replaced)} joints are far from what a robot of this size has "
             f"({listing(limits, 4)}): an estimate is used; state actuators.<joint>.effort",
         )
     light = [

@@ -114,6 +114,15 @@ def test_a_robot_whose_feet_do_not_collide_fails_the_check(run, tmp_path):
     assert "error  feet" in said
 
 
+def test_a_foot_whose_twin_is_none_is_a_warning(tmp_path):
+    both = [f for f in lint.check(Robot.load(biped(tmp_path))) if f.check == "feet"]
+    robot = Robot.load(biped(tmp_path), {"feet": ["l_foot"]})
+    (one,) = [f for f in lint.check(robot) if f.check == "feet"]
+    assert not both
+    assert one.level == "warning"
+    assert "r_foot" in one.text
+
+
 def test_the_lint_finds_what_a_model_lacks(tmp_path):
     found = {(finding.level, finding.check) for finding in lint.check(Robot.load(biped(tmp_path)))}
     assert {("warning", "armature"), ("warning", "effort")} <= found
