@@ -311,8 +311,8 @@ def _require_no_delay(saved: Config, overrides: Sequence[str]) -> None:
     for name in DELAYS:
         if f"task.{name}" in stated and max(getattr(saved.task, name)):
             raise ConfigError(
-                f"task.{name} does not apply to deploy, which sends each action at once; robolearn play and sim delay "
-                "what a bundle sends: task.action_delay=[LEAST,MOST]"
+                f"task.{name} does not apply to deploy, which sends each action at once; the viewer, robolearn play "
+                "BUNDLE, and scenarios of sim --suite delay what a bundle sends: task.action_delay=[LEAST,MOST]"
             )
 
 

@@ -32,7 +32,7 @@ TIMES = {"p50": "p50", "p99": "p99", "jitter": "p99 - p50", "max": "max"}
 NOT_SHOWN = """\
 - Whether the simulator is right about the robot: every start was simulated, without noise on observations and, except \
 in the row on late joint targets and for the delays of sensors and of simulated motors, without delay. Actions that do \
-not arrive are simulated as in training.
+not arrive are simulated as config.yaml says.
 - Limits: the runtime refuses readings that are not finite and enforces no other limit. The robot's software must \
 enforce joint and torque limits and handle falls and the emergency stop."""
 

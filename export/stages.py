@@ -52,7 +52,7 @@ from robolearn.runtime.signature import SIGNATURE, sign
 from robolearn.simulation.episodes import NEVER_TRAINED
 from robolearn.simulation.picture import draw
 from robolearn.simulation.sim2sim import Comparison
-from robolearn.training.build import make_env, make_robot, make_scene
+from robolearn.training.build import acting_robot, make_env, make_robot, make_scene
 from robolearn.training.runs import load_policy
 from robolearn.training.train import set_threads
 
@@ -290,6 +290,8 @@ class RobotTrial:
         """Further entries of the manifest."""
         assert isinstance(controller, Controller)
         trained = self.checked.trained
+        same = trained.robot == self.checked.found.config.robot
+        motors = motor_facts(controller.robot if same else acting_robot(trained))
         return {
             "command_ranges": ranges_of(trained),
             "conditions": bundles.conditions(trained.task, make_scene(trained, make_robot(trained)).terrain),
@@ -300,7 +302,7 @@ class RobotTrial:
                 if self.parts
                 else {}
             ),
-            **({"motors": motors} if (motors := motor_facts(controller.robot)) else {}),
+            **({"motors": motors} if motors else {}),
         }
 
     @property
