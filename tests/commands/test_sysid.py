@@ -140,7 +140,7 @@ def test_a_damaged_npz_is_one_line_and_bad_input(folder, tmp_path, capsys):
     ("stated", "remedies"),
     [
         ("'*': {model: explicit, delay: 0.5}", ["robot.actuators={*:{model:implicit}}"]),
-        ("elb*: {model: dc, saturation: 60, no_load_speed: 20}", ["robot.actuators={*:{model:implicit}}"]),
+        ("elb*: {model: dc, saturation: 60, no_load_speed: 20}", ["robot.actuators={elb*:{model:implicit}}"]),
         ("elbow: {model: dc, saturation: 60, no_load_speed: 20}", ["robot.actuators.elbow.model=implicit"]),
         (
             "elbow: {model: dcmotor, resistance: 2, motor_constant: 1}",
@@ -158,7 +158,7 @@ def test_a_motor_with_a_model_is_refused_and_the_remedy_of_the_message_gives_its
     assert main(words) == BAD_INPUT
     (line,) = capsys.readouterr().err.splitlines()
     assert "the motor of" in line
-    assert remedies[0].removeprefix("robot.actuators.elbow") in line
+    assert remedies[0].removeprefix("robot.actuators.elbow").replace("elb*", "*") in line
     assert main([*words, *remedies]) == BAD_INPUT
     assert "no joint moves" in capsys.readouterr().err  # the log's own fault: the motors are taken
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import math
 import subprocess
 import sys
 import zipfile
@@ -18,6 +19,7 @@ from robolearn.simulation.excite import excite
 from robolearn.simulation.sysid import information, log, made, solve
 from robolearn.simulation.sysid.log import Log, clock, findings, read
 from robolearn.simulation.sysid.problem import Problem, hanging, orientation, require_servos, toolbox
+from robolearn.simulation.sysid.solve import Fit
 from robolearn.simulation.sysid.unknowns import clock_unknown, unknowns
 from tests.envs.test_derive import biped
 from tests.simulation.sysid_robots import LINKS, TRUTH, motion, recorded, two_links, without
@@ -235,6 +237,13 @@ def test_a_log_none_of_whose_base_quaternions_has_norm_1_is_refused_with_the_col
     good = some_log(name="good.csv", base=np.tile([1.0, 0, 0, 0], (150, 1)))
     with pytest.raises(ConfigError, match=r"bad\.csv: base\.qw.* row 21 are 0, 0, 0, 0"):
         orientation([good, some_log(name="bad.csv", base=base)])
+
+
+def test_a_fit_that_explains_nothing_of_how_a_joint_moved_fails():
+    # It moved by 0.2 rad, with noise of 0.001: errors of 0.05 explain most of that, of 0.15 less than half.
+    assert not Fit("elbow", 0.001, math.nan, 0.05, math.nan, 0.2).failure
+    assert "units" in Fit("elbow", 0.001, math.nan, 0.15, math.nan, 0.2).failure
+    assert not Fit("elbow", 0.01, math.nan, 0.15, math.nan, 0.2).failure  # it hardly moved
 
 
 # ---------------------------------------------------------------------------------------- parameters

@@ -76,6 +76,8 @@ def run(
     if result.held_text:
         verdict = "met" if result.passed else f"NOT met: {result.problem_text}"
         print(f"held out  {result.held_text}: {verdict}")
+    elif not result.passed:
+        print(f"NOT met  {result.problem_text}")
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / "result.json") as part:
         part.write_text(json.dumps(as_json(result), indent=1) + "\n", encoding="utf-8")

@@ -75,8 +75,8 @@ def require_servos(robot: Robot) -> None:
             raise ConfigError(
                 f"robot {robot.name}: the motor of {joint} is {next(iter(by_model([(joint, motor.stated())])))}, and "
                 "sysid simulates only the PD law of its kp and kd; identify with "
-                "'robot.actuators={*:{model:implicit}}', or robot.actuators.ENTRY.model=implicit where a particular "
-                "ENTRY of robot.yaml states a model"
+                "'robot.actuators={*:{model:implicit}}', in place of * the more particular entry of robot.yaml that "
+                "states the model, or robot.actuators.JOINT.model=implicit"
             )
 
 
@@ -354,6 +354,17 @@ class Problem:
             models_sequences=[group], build_model=build, custom_rollout=roll, modify_residual=compare,
             resample_true=False, n_threads=1,
         )  # fmt: skip
+
+    def motion(self) -> np.ndarray:
+        """(J,) root mean square of each joint's motion about its mean, where it is fitted [rad or m]; 0 without any."""
+        total, count = np.zeros((2, len(self.joints)))
+        for sequence in self.sequences:
+            measured, used = sequence.measured["position"], sequence.used["position"]
+            counted = np.maximum(used.sum(axis=0), 1)
+            about = measured - np.where(used, measured, 0.0).sum(axis=0) / counted
+            total += np.where(used, about**2, 0.0).sum(axis=0)
+            count += used.sum(axis=0)
+        return np.asarray(np.sqrt(total / np.maximum(count, 1)))
 
     def signals(self, sequence: Sequence_, values: Mapping[str, float]) -> dict[str, np.ndarray]:
         """What would be measured, of one set of numbers."""

@@ -38,6 +38,8 @@ change of an estimate by a third of its standard deviation), or where TRIES shor
 STEPS at most."""
 ROUNDS = 3
 """Solutions with better weights each."""
+UNEXPLAINED, CLEARLY = 0.5, 30.0
+"""Errors of a fit as a share of the motion from which it explains nothing, and motion as a multiple of the noise."""
 MISFIT = 3.0
 """How many times as large as the noise errors of a joint may be before that is said."""
 FLAT, FAR, BETTER = 0.5, 2.0, 1.0
@@ -124,10 +126,17 @@ class Fit:
     """In the part that was fitted."""
     held: float
     """In the held-out part."""
+    moved: float = 0.0
+    """Of the joint's motion about its mean, in the part that was fitted."""
 
     @property
     def failure(self) -> str:
-        """Why the held-out part is not met; empty where it is, or there is none."""
+        """Why the fit or the held-out part is not met; empty where they are, or there is none."""
+        if self.moved > CLEARLY * self.noise and self.fitted > UNEXPLAINED * self.moved:
+            return (
+                f"errors of the fit are {self.fitted:.2g}, and all that it moves is {self.moved:.2g}: are the log's "
+                "units [rad, s], signs and joints those of the robot's file?"
+            )
         if np.isnan(self.held) or np.isnan(self.fitted):
             return ""
         if self.held > WORSE * max(self.fitted, self.noise, LEAST_NOISE):
@@ -611,7 +620,9 @@ def _fits(problem: Problem, before: Mapping[str, float], values: Mapping[str, fl
         max(noise(s.measured["position"][:, k]) for s in problem.sequences)
         for k in range(len(problem.joints))
     ]
-    return [Fit(name, spread[k], *map(float, found[:, k])) for k, name in enumerate(problem.joints)]
+    moved = problem.motion()
+    rows = np.vstack((found, moved)).T.tolist()
+    return [Fit(name, spread[k], *rows[k]) for k, name in enumerate(problem.joints)]
 
 
 def _misfits(fits: Sequence[Fit]) -> list[str]:
