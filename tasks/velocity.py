@@ -316,7 +316,7 @@ class Velocity(Task):
     """Function and parameters of each condition that ends an episode without bootstrap."""
     curricula: dict[str, Level] = field(
         default_factory=lambda: {
-            "commands": level(Velocity.keeping_up, 1.0, rise=0.2, drop=0.0),
+            "commands": level(Velocity.keeping_up, 1.0, rise=0.0, drop=0.0),
             "pushes": level(Velocity.staying_up, 0.0, most=4.0, full=2.0, rise=0.2, drop=1.2),
         }
     )

@@ -78,7 +78,7 @@ class VelocityRough(Velocity):
     than 17 degrees: a robot that sees such a slope, and not its friction, may learn to keep off."""
     curricula: dict[str, Level] = field(
         default_factory=lambda: {
-            "commands": level(Velocity.keeping_up, 1.0, rise=0.2, drop=0.0),
+            "commands": level(Velocity.keeping_up, 1.0, rise=0.0, drop=0.0),
             "pushes": level(Velocity.staying_up, 0.0, rise=0.2, drop=1.2),
         }
     )

@@ -333,6 +333,11 @@ class Task:
                     f"curricula.{name}.start={stated.start:g} is above its highest level: at most "
                     f"curricula.{name}.most={stated.most:g}"
                 )
+            if name == "commands" and stated.start < 1 and stated.parameters.get("rise", 1.0) == 0:
+                raise ValueError(
+                    f"curricula.commands.start={stated.start:g} would stay: curricula.commands.rise is 0; use "
+                    "curricula.commands.rise=0.2"
+                )
             if name != "pushes" and stated.most > 1:
                 raise ValueError(
                     f"curricula.{name}.most={stated.most:g}: {name} stays within its ranges; widen these and use 1"

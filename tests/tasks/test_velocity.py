@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from robolearn import config
 from robolearn.envs.kinematics import feet_apart, joint_roles, widened
 from robolearn.envs.robot import Robot
 from robolearn.envs.state import State
@@ -84,6 +85,13 @@ def test_a_task_with_rewards_of_its_own_needs_no_reward_for_tracking(make_env):
         env.step(torch.zeros(2, env.num_actions))
         # Whose level rises with how well the velocity is tracked.
         assert task.level_terms()["pushes"](env.backend.state, env.ctx).shape == (2,)
+
+
+def test_a_curriculum_of_commands_that_would_stay_easy_is_refused():
+    with pytest.raises(ConfigError, match=r"curricula\.commands\.rise"):
+        config.resolve(["task=humanoid_walk", "task.curricula.commands=0.1"])
+    run = config.resolve(["task=humanoid_walk", "task.curricula.commands={start: 0.1, rise: 0.2}"])
+    assert run.task.curricula["commands"].start == 0.1
 
 
 def test_posture_is_as_wide_as_the_command_is_fast():
