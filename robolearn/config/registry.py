@@ -502,7 +502,7 @@ def _checked(kind: str, name: str, found: Any) -> Any:
         for each in found.__mro__:
             own = vars(each)
             for unset in sorted(own.keys() & settings.keys() - own.get("__annotations__", {}).keys()):
-                if callable(own[unset]):  # the method terminations() of the first version
+                if hasattr(own[unset], "__get__"):  # the method terminations() of the first version
                     continue
                 # A dataclass would go on with the default of the class above, without a word.
                 raise ConfigError(
