@@ -22,7 +22,7 @@ import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
 
 # isort: split
 import torch
-from walking import NOMINAL, PERTURBED, PUSHES, first_walk, measure, number, trace
+from walking import NOMINAL, PERTURBED, PUSHES, count, first_walk, measure, number, trace
 
 from robolearn import config
 from robolearn.config import yaml_file
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, default=1024)
     parser.add_argument("--steps", type=float, default=4.6, help="environment steps per run, in millions")
     parser.add_argument("--checkpoints", type=int, default=18, help="checkpoints per run")
-    parser.add_argument("--episodes", type=int, default=128, help="episodes of 20 s per checkpoint")
+    parser.add_argument("--episodes", type=count, default=128, help="episodes of 20 s per checkpoint")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--randomization", action="store_true", help="without each group of randomization")

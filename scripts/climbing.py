@@ -24,7 +24,7 @@ import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
 
 # isort: split
 import torch
-from walking import NOMINAL, unrandomized
+from walking import NOMINAL, count, unrandomized
 
 from robolearn.core.env import Env
 from robolearn.envs.state import InitialState, Tensor
@@ -185,7 +185,7 @@ def passes(obstacle: Obstacle, found: dict[str, Any]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run")
-    parser.add_argument("--episodes", type=int, default=256, help="tries on each obstacle")
+    parser.add_argument("--episodes", type=count, default=256, help="tries on each obstacle")
     parser.add_argument("--speed", type=float, default=0.6, help="commanded speed [m/s]")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting to change")
     parser.add_argument("--json", type=Path, help="also write the numbers here")

@@ -22,7 +22,7 @@ import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
 
 # isort: split
 import torch
-from walking import GATES, judge, walks
+from walking import GATES, count, judge, walks
 
 from robolearn import config
 from robolearn.errors import ConfigError, MissingError
@@ -137,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=COMMANDS)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--episodes", type=int, default=1024)
+    parser.add_argument("--episodes", type=count, default=1024)
     parser.add_argument("--run", type=Path, help="a run of the command, instead of training now")
     parser.add_argument("--commit", help="the commit that trained RUN")
     arguments = parser.parse_args()

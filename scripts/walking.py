@@ -160,6 +160,17 @@ GATES = (
 )
 
 
+def count(text: str) -> int:
+    """A number of episodes from the command line: of none, every gate would pass.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not at least 1.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
 def unrandomized(run: str) -> list[str]:
     """Settings for whatever physics a run randomizes besides that in NOMINAL: as in the robot's file. What its sensors
     do stays."""
@@ -351,7 +362,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+")
     parser.add_argument(
         "--episodes",
-        type=int,
+        type=count,
         default=1024,
         help="episodes of 20 s; the scenarios fast and stand run a quarter of it",
     )

@@ -64,6 +64,21 @@ def test_gates_are_without_whatever_pushes_delays_and_physics_a_run_trained_with
                      "robot/armature_scale": (1, 1)}  # fmt: skip
 
 
+@pytest.mark.parametrize("script", ["walking.py", "climbing.py", "ablate.py", "ship.py"])
+@pytest.mark.parametrize("episodes", ["0", "-1", "all"])
+def test_no_script_judges_a_policy_by_no_episodes(script, episodes, monkeypatch, capsys):
+    import runpy
+
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    words = {"walking.py": ["gates", "RUN"], "climbing.py": ["RUN"], "ablate.py": ["--output", "OUT"],
+             "ship.py": ["unitree_go1"]}[script]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", [script, *words, "--episodes", episodes])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPTS / script), run_name="__main__")
+    assert ended.value.code == 2
+    assert "--episodes" in capsys.readouterr().err
+
+
 THEIRS = {"compare_update.py", "gradient_speed.py", "theirs.py", "task.py"}
 """Scripts that time others' code, under torch's own settings, and what those load."""
 OURS = sorted(path for path in SCRIPTS.rglob("*.py") if path.name not in THEIRS)

@@ -493,23 +493,32 @@ def _checked(kind: str, name: str, found: Any) -> Any:
             raise ConfigError(
                 f"task {shown}: put @dataclass above the class, or {numbers[0]} is not a setting"
             )
-        settings = {
-            each.name: each.type
-            if isinstance(each.type, str)
-            else getattr(each.type, "__name__", str(each.type))
-            for each in dataclasses.fields(found)
-        }
-        for each in found.__mro__:
-            own = vars(each)
-            for unset in sorted(own.keys() & settings.keys() - own.get("__annotations__", {}).keys()):
-                if hasattr(own[unset], "__get__"):  # the method terminations() of the first version
-                    continue
-                # A dataclass would go on with the default of the class above, without a word.
-                raise ConfigError(
-                    f"task {shown}: {unset} in class {each.__name__} has no type, so it changes nothing; write "
-                    f"{unset}: {settings[unset]} = ..., with field(default_factory=lambda: ...) around a list, a "
-                    "dictionary or settings of their own"
-                )
+        _require_types(found, shown)
     elif not dataclasses.is_dataclass(getattr(found, "config_class", None)):
         raise ConfigError(f"{one} {shown} has no config_class, the dataclass of its settings")
     return found
+
+
+def _require_types(task: type, shown: str) -> None:
+    """Refuse a setting that a class states anew without its type: a dataclass would go on with the value of the class
+    above, without a word.
+
+    Raises:
+        ConfigError: there is one; it is named.
+    """
+    settings = {each.name: each.type for each in dataclasses.fields(task)}
+    for cls in task.__mro__:
+        own = vars(cls)
+        for name in sorted(own.keys() & settings.keys() - own.get("__annotations__", {}).keys()):
+            if hasattr(own[name], "__get__"):  # the method terminations() of the first version
+                continue
+            kind = (
+                settings[name]
+                if isinstance(settings[name], str)
+                else getattr(settings[name], "__name__", "...")
+            )
+            raise ConfigError(
+                f"task {shown}: {name} in class {cls.__name__} has no type, so it changes nothing; write {name}: "
+                f"{kind} = ..., with field(default_factory=lambda: ...) "
+                "around a list, a dictionary or settings of their own"
+            )

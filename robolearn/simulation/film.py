@@ -174,7 +174,10 @@ class Watched:
         if diverged:
             what = f"the simulation diverged {after}"
         elif not terminated:
-            return Event(f"time is up: episode {self.episode}", LIGHT, SHOWN)
+            # Only a robot on a terrain has its episode cut short: where it leaves its tile.
+            early = (self._age + 0.5) * self.env.dt < self.env.task.episode_length_s
+            why = "left its tile" if early else "time is up"
+            return Event(f"{why}: episode {self.episode}", LIGHT, SHOWN)
         elif "fallen" in names:
             what = f"fell {after}"
         else:  # which of several ended it is no longer known: the state is that of the next episode

@@ -69,7 +69,7 @@ class Record:
             if self._log is not None and (damaged := self._log.damaged):
                 where = f"{'lines' if len(damaged) > 1 else 'line'} {listing(map(str, damaged), 8)}"
                 self.note(
-                    f"{self._log.path.name}: {where} held no row of numbers, and left out of the curves"
+                    f"{self._log.path.name}: {where} held no numbers of an iteration and is gone from the curves"
                 )
             shown = active(
                 self.run.task, getattr(self.env, "columns", None), getattr(self.env, "scene", None)

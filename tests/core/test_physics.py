@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.randomization import Randomized
 from robolearn.tasks.mdp.stated import level
+from robolearn.tasks.velocity import Velocity
 from robolearn.training.build import build_env, make_env
 
 CARTPOLE = [
@@ -209,3 +211,24 @@ def test_the_mass_of_a_robot_with_a_fixed_base_can_be_drawn_and_gains_that_no_mo
     assert len(drawn(env, "mass_scale").unique()) == 4
     with pytest.raises(ConfigError, match="kp_scale"):
         make_env(resolve(["task=cartpole_swingup", "num_envs=2", "task.randomize={kp_scale:[0.5,2]}"]))
+
+
+def test_a_task_states_a_parameter_by_its_settings_or_is_told_what_is_none():
+    assert Randomized.of({"range": [0, 2], "when": "start"}) == Randomized((0.0, 2.0), when="start")
+    for wrong in ({"rang": [0, 2]}, {"range": [0, 2], "whem": "start"}, {"range": 3}, (1, 2, 3), "wide"):
+        with pytest.raises(ValueError, match="randomize"):
+            Randomized.of(wrong)
+
+
+def test_the_delay_of_motors_that_have_none_is_refused_with_what_to_state():
+    run = resolve(["task=cartpole_balance", "task.randomize.motor_delay=[0,0.5]"])
+    capabilities = SimpleNamespace(timestep=run.task.control_dt, name="mujoco", params={"friction"})
+    with pytest.raises(ValueError, match=r"motor_delay.*robot\.actuators"):
+        check_backend(run.task, capabilities)
+
+
+@pytest.mark.parametrize("name", ["pushes", "commands"])
+def test_pushes_and_commands_as_a_dictionary_are_refused_with_what_to_write(name):
+    task = Velocity(**{name: {"speed": (0.0, 1.0)}})
+    with pytest.raises(ValueError, match=rf"{name} is a dictionary"):
+        task.validate()

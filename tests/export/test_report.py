@@ -303,6 +303,16 @@ def test_ranges_are_those_of_training_not_of_the_closed_loop(humanoid):
     assert "| the same starts, under randomized physics |" in text
 
 
+@pytest.mark.parametrize("has_levels", [True, False])
+def test_how_robots_came_to_other_rows_of_the_ground_is_stated(humanoid, has_levels, monkeypatch):
+    out = made(humanoid)
+    out.manifest["conditions"] = {"terrain": {"rough": {"share": 1.0, "roughness": [0.0, 0.1]}}}
+    monkeypatch.setattr(type(humanoid.config.task), "has_levels", has_levels)
+    text = report(out)
+    assert ("`level_terrain`" in text) == has_levels
+    assert ("another row in each episode" in text) != has_levels
+
+
 def test_delays_are_stated(humanoid):
     out = made(humanoid)
     out.manifest["contract"]["action_delay"] = [0, 0]

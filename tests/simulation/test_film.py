@@ -129,6 +129,19 @@ def test_a_fall_and_a_time_out_are_told_apart(said: list[tuple[str, ...]]) -> No
     assert [frame[1:] for frame in said] == [("a title",), ("a title",), ("a title", "time is up: episode 2")]
 
 
+def test_a_robot_that_leaves_its_tile_before_its_time_is_up_has_left_its_tile(said, monkeypatch) -> None:
+    words = [
+        "task=humanoid_rough",
+        "task.terrain.rows=1",
+        "task.terrain.columns=1",
+        "task.terrain.kinds={rough: 1}",
+    ]
+    env = make_env(config.resolve([*words, "backend=mujoco", "backend.threads=1", "device=cpu"]), num_envs=1)
+    monkeypatch.setattr(type(env._tiles), "left", lambda self, state, timed_out: torch.ones_like(timed_out))
+    list(film(env, zero_policy(env), 2, fps=50, size=SMALL))
+    assert said[1][1:] == ("left its tile: episode 2",)
+
+
 def test_another_environment_than_the_first_can_be_filmed() -> None:
     def last(index: int) -> np.ndarray:
         env = walker(num_envs=2)

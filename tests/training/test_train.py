@@ -82,6 +82,18 @@ def test_the_same_seed_gives_identical_weights_and_another_seed_other_ones(tmp_p
     assert not torch.equal(a["mlp.0.weight"], c["mlp.0.weight"])
 
 
+def test_a_resume_says_which_lines_of_its_log_held_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*SMALL[:-1], "output=run", "max_iterations=3"]) == 0
+    log = tmp_path / "run" / "metrics.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text(lines[0] + "{damaged\n" + lines[2])
+    capsys.readouterr()
+    assert main(["train", "resume=run", "max_iterations=4"]) == 0
+    assert "metrics.jsonl: line 2 " in " ".join(capsys.readouterr().out.split())
+    assert [row["iteration"] for row in read_metrics(log)] == [1, 3, 4]
+
+
 COUNTERS = Path(__file__).parents[1] / "external" / "counters.py"
 
 

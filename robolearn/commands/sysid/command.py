@@ -60,7 +60,8 @@ def sysid(
 ) -> int:
     """Identify a robot's joints, gains, delay and masses from recorded motions, with 95 % intervals.
 
-    Exit code 1 where the logs cannot tell a parameter, which is named and left out, or the held-out part is not met.
+    Exit code 1 where the logs cannot tell a parameter, which is named and left out, or the fit or the held-out part is
+    not met.
 
     \b
     robolearn sysid --log log.csv --robot arm

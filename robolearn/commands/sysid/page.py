@@ -39,7 +39,7 @@ def page(result: Result) -> Page:
     if len(result.untold) > 8:
         notes.append(Cell(f"{len(result.untold) - 8} more parameters are not told, see the table", NOTED))
     if not result.passed:
-        notes.insert(0, Cell(f"The held-out part is not met: {result.problem_text}", BAD))
+        notes.insert(0, Cell(f"Not met: {result.problem_text}", BAD))
     sections = [_parameters(result), _errors(result)]
     sections += [
         Section("log", "About the logs", [Lines([Cell(line, NOTED) for line in result.findings])])

@@ -637,6 +637,6 @@ def _misfits(fits: Sequence[Fit]) -> list[str]:
 
 
 def _judged(fits: Sequence[Fit]) -> tuple[bool, str]:
-    """Whether the held-out part is met, and why not."""
+    """Whether the fit and the held-out part are met, and why not."""
     failures = [f"{fit.joint}: {fit.failure}" for fit in fits if fit.failure]
     return not failures, failures[0] if failures else ""

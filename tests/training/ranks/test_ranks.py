@@ -133,6 +133,17 @@ def test_another_number_of_shards_is_another_run_and_said_so(tmp_path, monkeypat
     assert "not bit for bit: shards" in capsys.readouterr().out
 
 
+def test_a_checkpoint_that_says_nothing_of_its_run_goes_on_with_ranks(tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *TINY, "max_iterations=1", "ranks=1", "output=run"]) == 0
+    content = torch.load(tmp_path / "run" / "latest.pt", weights_only=True)
+    del content["infos"]
+    torch.save(content, tmp_path / "run" / "latest.pt")
+    assert main(["train", "resume=run", "max_iterations=2"]) == 0
+
+
 # ---------------------------------------------------------------------------------------- lost ranks
 
 
