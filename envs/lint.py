@@ -25,6 +25,9 @@ DEEP = 0.002
 """Penetration at the start from which it is reported [m]."""
 CONTROL = 0.02
 """Control period in which a robot with delays of its motors holds its home pose [s]."""
+LARGEST, SMALLEST_RANGE, LARGEST_RANGE = 20.0, 0.2, 50.0
+"""A robot further across [m], one none of whose hinges turns as far [rad], and a hinge that turns further are in other
+units: a model in millimetres, degrees read as radians or radians read as degrees."""
 STIFF = 4.0
 """Natural frequency of a servo times the physics step from which even implicit damping does not hold it."""
 
@@ -149,6 +152,7 @@ def _checks(robot: Robot) -> Iterator[Finding]:
     mujoco.mj_forward(model, data)
     for note in file.notes:
         yield Finding("warning", "actuators", note)
+    yield from _units(model, data)
     if robot.base is not None and not robot.feet:
         yield Finding(
             "error",
@@ -276,6 +280,34 @@ def _checks(robot: Robot) -> Iterator[Finding]:
         level: Literal["error", "warning"] = "error" if "diverges" in done.text else "warning"
         yield Finding(
             level, "hold", f"does not hold its home pose for {HOLD_TIME:g} s under its gains: {done.text}"
+        )
+
+
+def _units(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[Finding]:
+    """Lengths and angles that look like those of other units."""
+    parts = [g for g in range(model.ngeom) if model.geom_bodyid[g]]
+    ends = [
+        data.geom_xpos[parts] - model.geom_rbound[parts, None],
+        data.geom_xpos[parts] + model.geom_rbound[parts, None],
+    ]
+    across = float((ends[1].max(axis=0) - ends[0].min(axis=0)).max()) if parts else 0.0
+    if across > LARGEST:
+        yield Finding(
+            "warning", "units", f"the robot is {across:.4g} m across: is its file, or a mesh, in millimetres?"
+        )
+    limited = (model.jnt_type == int(mujoco.mjtJoint.mjJNT_HINGE)) & (model.jnt_limited != 0)
+    ranges = np.ptp(model.jnt_range[limited], axis=1)
+    if not len(ranges):
+        return
+    name = model.joint(int(np.flatnonzero(limited)[np.argmax(ranges)])).name
+    far = f"of the joints that have a range {name} turns furthest, by {ranges.max():.3g} rad"
+    if ranges.max() > LARGEST_RANGE:
+        yield Finding(
+            "warning", "units", f"{far}: is its range in degrees? URDF and compiler angle=radian take radians"
+        )
+    elif ranges.max() < SMALLEST_RANGE:
+        yield Finding(
+            "warning", "units", f"{far}: are ranges in radians? MJCF takes degrees without angle=radian"
         )
 
 

@@ -277,6 +277,8 @@ class _Reader:
         file = model_file.read(about["mjcf"])
         found = derive.joints(file)
         base = derive.base(file) if "base" not in raw else raw["base"]
+        if base == "world":
+            self.fail("base: world is no body that moves; null is for a robot that is fixed to the world")
         if base is not None:
             base = self.known("base names", self.text("base", base), [body.name for body in file.spec.bodies])
         given = self.mapping("joints", raw.get("joints", {}))

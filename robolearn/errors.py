@@ -105,11 +105,22 @@ def quote(value: object, limit: int = 60) -> str:
 
 
 def near(word: str, choices: Iterable[str], count: int = 3, cutoff: float = 0.6) -> list[str]:
-    """The choices that `word` is probably a misspelling of, best first; with `cutoff` 1, only equal words."""
+    """The choices that `word` is probably a misspelling or an abbreviation of, best first; with `cutoff` 1, only equal
+    words."""
     by_fold: dict[str, str] = {}
     for choice in choices:
         by_fold.setdefault(choice.lower(), choice)
-    return [by_fold[c] for c in difflib.get_close_matches(word.lower()[:200], by_fold, count, cutoff)]
+    word = word.lower()[:200]
+    found = [choice for choice in by_fold if cutoff < 1 and _abbreviation(choice) == word]
+    found += [c for c in difflib.get_close_matches(word, by_fold, count, cutoff) if c not in found]
+    return [by_fold[choice] for choice in found[:count]]
+
+
+def _abbreviation(name: str) -> str | None:
+    """`learner.lr` of `learner.learning_rate`; None where the last part is one word."""
+    head, dot, last = name.rpartition(".")
+    words = [word for word in last.split("_") if word]
+    return f"{head}{dot}{''.join(word[0] for word in words)}" if len(words) > 1 else None
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

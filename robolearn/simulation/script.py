@@ -189,6 +189,21 @@ class Script:
                         f"(valid: at, {listing(names)})"
                     )
 
+    def require_within(self, steps: int, dt: float, where: str = "") -> None:
+        """Check that everything happens within `steps` control steps of `dt` seconds.
+
+        Raises:
+            ConfigError: a command or a push comes later.
+        """
+        times = {
+            "commands": [at for at, _ in self.commands],
+            "pushes": [push.at for push in self.pushes or ()],
+        }
+        for key, late in (
+            (key, at) for key, all_of in times.items() for at in all_of if round(at / dt) >= steps
+        ):
+            raise ConfigError(f"{where}{key}: {late:g} s is after the end, at {steps * dt:g} s")
+
 
 class Director:
     """Plays a script in an Env: call `before_step` before each `env.step`."""

@@ -132,6 +132,17 @@ def test_a_given_script_replaces_the_pushes_of_the_task_and_the_tour():
     assert (script, task.pushes) == (given, None)
 
 
+def test_a_script_that_goes_on_after_the_video_is_refused_with_the_time_and_the_end(tmp_path, capsys):
+    file = tmp_path / "script.yaml"
+    file.write_text("pushes:\n- {at: 0.6, speed: 0.5}\n")
+    words = [*SMALL, "--script", file, "--video", tmp_path / "a.mp4", "--fps", 10]
+    assert ask("play", WALKER, *words, "--seconds", 0.4) == 2
+    said = capsys.readouterr().err
+    assert "pushes" in said
+    assert "0.6 s" in said
+    assert not (tmp_path / "a.mp4").exists()
+
+
 @pytest.mark.usefixtures("renderer")
 def test_a_script_from_a_file_is_played(tmp_path, monkeypatch):
     said = []

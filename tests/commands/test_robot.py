@@ -204,3 +204,42 @@ def test_the_picture_shows_the_robot(run, tmp_path):
 def test_a_change_of_a_robot_that_the_task_does_not_have_is_refused():
     with pytest.raises(ConfigError, match="actuators"):
         config.resolve(["task=gymnasium:Pendulum-v1", "robot.actuators.knee.kp=1"])
+
+
+ARM = """<mujoco><compiler angle="{angle}"/><worldbody><body name="upper"><joint name="turn" axis="0 1 0" range="{range}"
+armature="0.01"/><geom type="capsule" fromto="0 0 0 0 0 {length}" size="0.05" mass="1"/></body></worldbody>
+<actuator>{motor}</actuator></mujoco>"""
+SERVO = '<position name="turn" joint="turn" kp="40" kv="2" forcerange="-20 20"/>'
+
+
+def findings_of(tmp_path, check, **parts):
+    path = tmp_path / "arm.xml"
+    path.write_text(ARM.format(**{"angle": "radian", "range": "-2 2", "length": 0.4, "motor": SERVO} | parts))
+    return [finding for finding in lint.check(Robot.load(path)) if finding.check == check]
+
+
+@pytest.mark.parametrize(
+    ("parts", "word"),
+    [
+        ({"length": 400}, "400"),
+        ({"range": "-120 120"}, "240 rad"),
+        ({"angle": "degree"}, "0.0698 rad"),  # 4 degrees
+    ],
+    ids=["millimetres", "degrees", "radians"],
+)
+def test_a_file_in_other_units_is_a_warning_that_says_how_large_it_is(tmp_path, parts, word):
+    (finding,) = findings_of(tmp_path, "units", **parts)
+    assert finding.level == "warning"
+    assert word in finding.text
+
+
+def test_an_arm_in_metres_and_radians_has_no_finding_about_units(tmp_path):
+    assert not findings_of(tmp_path, "units")
+
+
+def test_a_servo_of_velocity_in_a_file_is_a_warning_that_names_its_joint(tmp_path):
+    motor = '<velocity name="turn" joint="turn" kv="2" forcerange="-20 20"/>'
+    (finding,) = findings_of(tmp_path, "actuators", motor=motor)
+    assert "turn" in finding.text
+    assert not findings_of(tmp_path, "actuators")
+    assert not findings_of(tmp_path, "actuators", motor=SERVO + motor.replace('name="turn"', 'name="brake"'))

@@ -283,6 +283,7 @@ def test_a_saved_symmetry_of_a_gait_clock_is_refused_by_its_value(
     [
         ({"num_env": 3}, "there is no 'num_env': did you mean num_envs"),
         ({"learner__learning_rat": 3}, "there is no 'learner.learning_rat': did you mean"),
+        ({"learner__lr": 3}, "did you mean learning_rate"),
         ({"task__rewards": {"upwright": 1.0}}, "did you mean upright"),
         ({"num_envs": 0}, "num_envs takes a whole number from 1"),
         ({"num_envs": "many"}, "num_envs takes a whole number"),

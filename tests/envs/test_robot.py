@@ -55,6 +55,7 @@ def test_mirror_swaps_sides_and_negates_the_flipped_joints(tmp_path):
         ("schema: 1\n", "", ["schema is 'None'"]),
         ("base: trunk", "basis: trunk", ["unknown key 'basis'", "did you mean base?", "home_height"]),
         ("home_height: 0.45", "", ["home_height is missing", "trunk"]),
+        ("base: trunk", "base: world", ["base: world", "null"]),
         ("base: trunk", "", ["home_height is only for a robot with a free base"]),
         ("home_height: 0.45", "home_height: tall", ["home_height is 'tall'", "number"]),
         ("home_height: 0.45", "home_height: .inf", ["home_height is 'inf'", "finite"]),

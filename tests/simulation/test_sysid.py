@@ -151,6 +151,16 @@ def test_a_time_of_an_npz_that_is_no_list_of_stamps_is_refused_with_its_shape(tm
     assert str(np.shape(time)) in str(error.value)
 
 
+def test_a_time_in_milliseconds_is_refused_with_the_interval_it_states(tmp_path):
+    count = 200
+    columns = {"target": np.zeros((count, 1)), "position": np.zeros((count, 1))}
+    np.savez(tmp_path / "ms.npz", time=20.0 * np.arange(count), joints=np.array(["a"]), **columns)
+    with pytest.raises(ConfigError, match=r"ms\.npz.*20 s from row to row"):
+        read(tmp_path / "ms.npz")
+    np.savez(tmp_path / "s.npz", time=0.02 * np.arange(count), joints=np.array(["a"]), **columns)
+    assert read(tmp_path / "s.npz").period == pytest.approx(0.02)
+
+
 def test_a_file_within_an_npz_that_is_no_array_is_refused_by_name(tmp_path):
     path = npz(tmp_path)
     with zipfile.ZipFile(path, "a") as archive:

@@ -113,6 +113,7 @@ def film_run(
     task, script, what = staged(found, seconds, script)
     env = make_env(replace(found.config, task=task), num_envs=1)
     try:
+        script.require_within(min(round(seconds / env.dt), env.max_episode_steps), env.dt, "--script: ")
         director = Director(env, script)
         print(
             f"{found.config.task_name}, iteration {found.iteration}: {what}; drawing {frames} frames",

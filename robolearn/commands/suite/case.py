@@ -87,13 +87,7 @@ def check_case(case: Case) -> tuple[list[str], tuple[str, ...]]:
         assert isinstance(env, Env)  # `_require_own_task` refuses others
         place = f"scenario {case.scenario.name!r}: "
         script, steps = case.scenario.script, case.scenario.steps or env.max_episode_steps
-        for key, times in (
-            ("commands", [at for at, _ in script.commands]),
-            ("pushes", [p.at for p in script.pushes or ()]),
-        ):
-            for at in times:
-                if round(at / env.dt) >= steps:
-                    raise ConfigError(f"{place}{key}: {at:g} s is after the end, at {steps * env.dt:g} s")
+        script.require_within(steps, env.dt, place)
         if script:
             Director(env, script, where=place)
         env.reset()

@@ -35,6 +35,8 @@ OFF = 0.1
 """The norm of a quaternion that differs by more from 1 is that of no orientation."""
 SHORTEST = 2.0
 """Shortest log [s]."""
+SLOWEST = 0.25
+"""Longest median interval between rows [s]: a log in milliseconds has longer ones, and a slower log tells nothing."""
 GAP = 5.0
 """A pause between rows of this many median intervals is a gap."""
 LARGEST = 2_000_000_000
@@ -277,6 +279,11 @@ def _checked(
     if len(time) < 2 or time[-1] - time[0] < SHORTEST:
         span = time[-1] - time[0] if len(time) else 0.0
         _fail(path, f"is {span:.2f} s long; a log has at least {SHORTEST:g} s")
+    if (interval := float(np.median(np.diff(time)))) > SLOWEST:
+        _fail(
+            path,
+            f"time rises by {interval:g} s from row to row, at most {SLOWEST:g}: is it in milliseconds? It is in s",
+        )
     joints = tuple(dict.fromkeys(joint for signal in SIGNALS for joint in columns.get(signal, {})))
     missing = np.full(len(time), np.nan)
     parts: dict[str, Any] = {
