@@ -253,7 +253,7 @@ class _Reader:
 
     def stated(self, raw: Mapping[str, Any], about: dict[str, Any]) -> Robot:
         """The robot of a complete file, of schema 1."""
-        base = self.text("base", raw["base"]) if raw.get("base") is not None else None
+        base = self.base_name(raw["base"]) if raw.get("base") is not None else None
         if base is not None and "home_height" not in raw:
             self.fail(f"home_height is missing; give the z of {base} [m] at which the soles touch the ground")
         joints, home, actuators = self.joints(raw["joints"], raw.get("actuators", {}))
@@ -277,10 +277,8 @@ class _Reader:
         file = model_file.read(about["mjcf"])
         found = derive.joints(file)
         base = derive.base(file) if "base" not in raw else raw["base"]
-        if base == "world":
-            self.fail("base: world is no body that moves; null is for a robot that is fixed to the world")
         if base is not None:
-            base = self.known("base names", self.text("base", base), [body.name for body in file.spec.bodies])
+            base = self.known("base names", self.base_name(base), [body.name for body in file.spec.bodies])
         given = self.mapping("joints", raw.get("joints", {}))
         for name in given:
             self.known("joints names", name, found)
@@ -407,6 +405,12 @@ class _Reader:
         if name not in valid:
             self.fail_name(problem, name, valid)
         return name
+
+    def base_name(self, raw: Any) -> str:
+        """What `base:` states, a body that moves."""
+        if raw == "world":
+            self.fail("base: world is no body that moves; null is for a robot that is fixed to the world")
+        return self.text("base", raw)
 
     def document(self) -> Mapping[str, Any]:
         """The parsed file, which must be a mapping."""

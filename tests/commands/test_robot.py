@@ -206,9 +206,14 @@ def test_a_change_of_a_robot_that_the_task_does_not_have_is_refused():
         config.resolve(["task=gymnasium:Pendulum-v1", "robot.actuators.knee.kp=1"])
 
 
-ARM = """<mujoco><compiler angle="{angle}"/><worldbody><body name="upper"><joint name="turn" axis="0 1 0" range="{range}"
-armature="0.01"/><geom type="capsule" fromto="0 0 0 0 0 {length}" size="0.05" mass="1"/></body></worldbody>
-<actuator>{motor}</actuator></mujoco>"""
+ARM = """<mujoco>
+<compiler angle="{angle}"/>
+<worldbody><body name="upper">
+<joint name="turn" axis="0 1 0" range="{range}" armature="0.01"/>
+<geom type="capsule" fromto="0 0 0 0 0 {length}" size="0.05" mass="1"/>
+</body></worldbody>
+<actuator>{motor}</actuator>
+</mujoco>"""
 SERVO = '<position name="turn" joint="turn" kp="40" kv="2" forcerange="-20 20"/>'
 
 

@@ -77,7 +77,6 @@ def check_case(case: Case) -> tuple[list[str], tuple[str, ...]]:
         ConfigError, MissingError: policy, settings, backend or script are invalid.
     """
     from robolearn.core.env import Env
-    from robolearn.errors import ConfigError
     from robolearn.simulation.script import Director
 
     _require_own_task(case)
