@@ -1,11 +1,12 @@
-"""`robolearn train`: trains, and films what the guard finds."""
+"""`robolearn train`: says what is wrong with a robot, trains, and films what the guard finds."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from robolearn.config import registry
 from robolearn.config.run_config import EXTERNAL, Config
-from robolearn.errors import MissingError
+from robolearn.errors import MissingError, tell_line
 from robolearn.learners.learner import Learner
 from robolearn.learners.policy import Policy, PolicyRunner
 from robolearn.learners.team import Team, TeamRunner
@@ -18,8 +19,28 @@ SIZE = (320, 240)
 
 
 def train(run: Config, changes: list[str]) -> Path:
-    """See `robolearn.training.train.train`."""
+    """See `robolearn.training.train.train`; first says what keeps a robot of one's own from working."""
+    if run.backend_name != EXTERNAL and run.resume is None:
+        tell_errors(run)
     return loop.train(run, changes, film_policy)
+
+
+def tell_errors(run: Config) -> None:
+    """Print, a line each, the errors of `robolearn robot` about a robot that is not one of those known by name as they
+    are.
+
+    Raises:
+        ConfigError, MissingError: see `make_robot`.
+    """
+    from robolearn.envs import lint
+    from robolearn.training.build import make_robot
+
+    name = run.task.robot
+    if registry.entries("robots").get(name) and not run.robot:
+        return
+    for finding in lint.check(make_robot(run)):
+        if finding.level == "error":
+            tell_line(f"robot {name}: {finding.check}: {finding.text} (all findings: robolearn robot {name})")
 
 
 def film_policy(run: Config, learner: Learner, path: Path) -> None:

@@ -8,6 +8,7 @@ from PIL import Image
 from robolearn import config
 from robolearn.commands import exits
 from robolearn.commands.robot import describe
+from robolearn.commands.train import tell_errors
 from robolearn.config import catalog
 from robolearn.envs import lint
 from robolearn.envs.robot import Robot
@@ -112,6 +113,18 @@ def test_a_robot_whose_feet_do_not_collide_fails_the_check(run, tmp_path):
     code, said = run("robot", str(path))
     assert code == exits.CHECK_FAILED
     assert "error  feet" in said
+
+
+def test_a_training_says_what_keeps_a_robot_of_ones_own_from_working(tmp_path, capsys):
+    path = biped(tmp_path)
+    words = ["task=stand", f"robot={path}"]
+    tell_errors(config.resolve(words))
+    assert not capsys.readouterr().err
+    tell_errors(config.resolve([*words, "robot.actuators.l_knee.kp=1e9"]))
+    said = capsys.readouterr().err
+    assert "gains" in said
+    assert "l_knee" in said
+    assert f"robolearn robot {path}" in said
 
 
 def test_a_foot_whose_twin_is_none_is_a_warning(tmp_path):
