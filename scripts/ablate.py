@@ -76,7 +76,7 @@ VARIANTS = {
         "task.action_delay=[0,0]",
         "task.randomize={friction: [0.8, 0.8], mass_scale: [1, 1], gain_scale: [1, 1]}",
     ],
-    "fp32, not bf16": ["learner.precision=fp32"],
+    "bf16, not fp32": ["learner.precision=bf16"],
 }
 """Overrides of each variant."""
 QUIET = ("base_ang_vel", "projected_gravity", "joint_pos_rel", "joint_vel_rel")

@@ -8,7 +8,7 @@ batch, networks and updates; differences between the compiled models are listed.
 that waits while the other works. They run one iteration each, in turns, so that a drift of the machine's speed
 affects both. Times are medians over the rounds; ratios are medians of the ratios of each round.
 
-Words at the end are settings of robolearn's side: `learner.precision=auto`, `backend=mujoco`.
+Words at the end are settings of robolearn's side: `learner.precision=bf16`, `backend=mujoco`.
 """
 
 from __future__ import annotations

@@ -257,10 +257,6 @@ def learning() -> Iterator[Row]:
         yield Row(part, "torch", WARNING, f"{text}; RoboLearn was checked with 2.9 to 2.13", TORCH_FIX)
     else:
         yield Row(part, "torch", WARNING if slow else OK, text)
-    from robolearn.learners.precision import choose_precision
-
-    precision = choose_precision("auto", torch.device("cpu"))
-    yield Row(part, "precision on the CPU", NOTE, f"{precision} (learner.precision=auto)")
     yield from gpus(torch)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from robolearn.learners import products
-from robolearn.learners.products import OneDnnLinear, forward
+from robolearn.learners.products import OneDnnLinear, forward, wide_amd
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
 
@@ -50,3 +50,24 @@ def test_inputs_other_than_fp32_use_torchs_layers(monkeypatch):
 def test_zero_rows_are_accepted(monkeypatch):
     monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
     assert forward(nn.Sequential(nn.Linear(3, 2)), torch.zeros(0, 3)).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "wide"),
+    [
+        ("AuthenticAMD", 25, False),
+        ("AuthenticAMD", 26, True),
+        ("GenuineIntel", 6, False),
+        ("GenuineIntel", 26, False),
+    ],
+    ids=["Zen 4", "Zen 5", "Intel", "another vendor's family 26"],
+)
+def test_avx512_is_computed_at_its_full_width_from_zen_5_on(vendor, family, wide):
+    text = (
+        f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 17\nmodel name\t: EPYC\n"
+    )
+    assert wide_amd(text + text.replace("processor\t: 0", "processor\t: 1")) is wide
+
+
+def test_a_processor_that_does_not_state_its_family_is_no_wide_one():
+    assert not wide_amd("vendor_id\t: AuthenticAMD\n")

@@ -83,7 +83,7 @@ class GRPOConfig:
     symmetry: Literal["auto", "none", "equivariant", "augment"] = "auto"
     """Left-right symmetry; see learner=ppo."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of the networks; auto: bf16 where the processor multiplies it in hardware."""
+    """Arithmetic of the networks; auto: fp32."""
 
     @property
     def final_kl(self) -> float:

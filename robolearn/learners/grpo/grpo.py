@@ -51,7 +51,7 @@ class GRPO:
         _require_groups(env, config.group_size, shards)
         self.random = Random(shards.seeds(seed), self.device)
         self.batch = _empty_batch(env, config)
-        self.precision = choose_precision(config.precision, self.device)
+        self.precision = choose_precision(config.precision)
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
         self._inputs = {name: widths[name] for name in config.actor_groups}
         self._estimated = sum(widths[name] for name in config.estimated_groups)

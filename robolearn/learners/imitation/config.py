@@ -50,7 +50,7 @@ class ImitationConfig:
     symmetry: Literal["auto", "none", "equivariant", "augment"] = "auto"
     """Left-right symmetry, as PPO's."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of the networks; auto: bf16 where the processor multiplies it in hardware."""
+    """Arithmetic of the networks; auto: fp32."""
 
     def steps_of(self, num_envs: int) -> int:
         """Steps in an iteration of this many environments; see `PPOConfig.steps_of`."""

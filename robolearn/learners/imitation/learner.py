@@ -53,7 +53,7 @@ class ImitationLearner:
         self.widths = widths
         self._inputs = {name: widths[name] for name in c.actor_groups}
         self._estimated = sum(widths[name] for name in c.estimated_groups)
-        self.precision = choose_precision(c.precision, self.device)
+        self.precision = choose_precision(c.precision)
         hidden = (*c.actor_hidden, *c.critic_hidden, *(c.estimator_hidden if c.estimated_groups else ()))
         self.symmetry = choose_symmetry(env, c.symmetry, hidden, c.rnn)
         # Of shards with one thread of torch, throughout: its rounding depends on the number of threads.

@@ -132,8 +132,9 @@ class PPOConfig(PreferenceConfig, SelfPlayConfig):
     max_trace: float = field(default=1.0, metadata={"min": 0.0, "max": 1e3})
     """Largest importance weight with which later steps count for such a step: c-bar of V-trace."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of the networks; auto: bf16 where the processor multiplies it in hardware. Recurrent layers always use
-    fp32."""
+    """Arithmetic of the networks; auto: fp32. bf16 is faster where the processor multiplies it in hardware, and learns
+    less from each step: its rounding changes the ratios of PPO as much as an iteration does. Recurrent layers always
+    use fp32."""
 
     def steps_of(self, num_envs: int) -> int:
         """Steps in a batch of this many environments. More environments make larger batches, and larger batches take

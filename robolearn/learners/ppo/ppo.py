@@ -143,7 +143,7 @@ class PPO:
         """The reward that is learned from preferences; None without any, see `PreferenceConfig`."""
         more = () if self.preferences is None else self.preferences.terminal_groups
         self.batch = empty_batch(env, config, config.steps_of(shards.whole(env.num_envs)), more)
-        self.precision = choose_precision(config.precision, self.device)
+        self.precision = choose_precision(config.precision)
         widths = {name: obs.shape[1] for name, obs in env.observations.items()}
         self._inputs = {name: widths[name] for name in config.actor_groups}
         critic_inputs = {name: widths[name] for name in config.critic_groups}
