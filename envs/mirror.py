@@ -61,12 +61,15 @@ class Mirror:
         return name in self.flip
 
     @classmethod
-    def by_prefix(cls, left: str, right: str, flip: Iterable[str], names: Iterable[str]) -> Mirror:
-        """The mirror of names with prefixes such as "l_" and "r_"; `flip` has joints without their prefix."""
+    def by_prefix(
+        cls, left: Sequence[str], right: Sequence[str], flip: Iterable[str], names: Iterable[str]
+    ) -> Mirror:
+        """The mirror of names with prefixes such as ["FL_", "RL_"] and ["FR_", "RR_"]; `flip` has joints without their
+        prefix."""
         names = tuple(names)
         twins, bases = {name: name for name in names}, {}
         for name in names:
-            for one, other in ((left, right), (right, left)):
+            for one, other in (*zip(left, right, strict=True), *zip(right, left, strict=True)):
                 if name.startswith(one):
                     twins[name], bases[name] = other + name[len(one) :], name[len(one) :]
                     break

@@ -501,9 +501,14 @@ class _Reader:
             return None
         raw = self.mapping("mirror", raw)
         self.keys("mirror", raw, required=("left", "right", "flip"))
-        left, right = (self.text(f"mirror.{side}", raw[side]) for side in ("left", "right"))
-        if left == right:
-            self.fail(f"mirror.left and mirror.right are both {quote(left)}; give the prefix of each side")
+        left, right = (self.prefixes(f"mirror.{side}", raw[side]) for side in ("left", "right"))
+        if not left or len(left) != len(right):
+            self.fail(
+                f"mirror.left has {len(left)} prefixes and mirror.right {len(right)}; give them in pairs, such as "
+                "left: [FL_, RL_], right: [FR_, RR_]"
+            )
+        if both := [prefix for prefix in left if prefix in right]:
+            self.fail(f"mirror.left and mirror.right are both {quote(both[0])}; give the prefix of each side")
         flip = self.names("mirror.flip", raw["flip"])
         mirror = Mirror.by_prefix(left, right, flip, (*joints, *feet))
         for kind, names in (("joint", joints), ("actuated joint", actuated), ("foot", feet)):
@@ -515,6 +520,10 @@ class _Reader:
             if name not in bases:
                 self.fail_name("mirror.flip names the unknown joint", name, bases)
         return mirror
+
+    def prefixes(self, where: str, value: object) -> tuple[str, ...]:
+        """One prefix, or a list of some."""
+        return self.names(where, value) if isinstance(value, list) else (self.text(where, value),)
 
     # Values of one type, and the messages about them.
 

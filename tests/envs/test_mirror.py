@@ -41,6 +41,15 @@ def test_names_pair_only_where_every_twin_exists():
 
 
 def test_prefixes_make_a_mirror():
-    mirror = Mirror.by_prefix("l_", "r_", ["hip"], ["l_hip", "r_hip", "waist"])
+    mirror = Mirror.by_prefix(["l_"], ["r_"], ["hip"], ["l_hip", "r_hip", "waist"])
     assert (mirror.twin("l_hip"), mirror.base("r_hip"), mirror.twin("waist")) == ("r_hip", "hip", "waist")
     assert mirror.flip == ("l_hip", "r_hip")
+
+
+def test_several_prefixes_pair_in_their_order():
+    names = ["FL_hip", "FR_hip", "RL_hip", "RR_hip", "FL_calf", "FR_calf", "RL_calf", "RR_calf", "tail"]
+    mirror = Mirror.by_prefix(["FL_", "RL_"], ["FR_", "RR_"], ["hip"], names)
+    assert [mirror.twin(name) for name in names[:4]] == ["FR_hip", "FL_hip", "RR_hip", "RL_hip"]
+    assert mirror.twin("tail") == "tail"
+    assert mirror.base("RR_calf") == "calf"
+    assert mirror.flip == ("FL_hip", "FR_hip", "RL_hip", "RR_hip")
