@@ -279,11 +279,6 @@ def _checked(
     if len(time) < 2 or time[-1] - time[0] < SHORTEST:
         span = time[-1] - time[0] if len(time) else 0.0
         _fail(path, f"is {span:.2f} s long; a log has at least {SHORTEST:g} s")
-    if (interval := float(np.median(np.diff(time)))) > SLOWEST:
-        _fail(
-            path,
-            f"time rises by {interval:g} s from row to row, at most {SLOWEST:g}: is it in milliseconds? It is in s",
-        )
     joints = tuple(dict.fromkeys(joint for signal in SIGNALS for joint in columns.get(signal, {})))
     missing = np.full(len(time), np.nan)
     parts: dict[str, Any] = {
@@ -297,6 +292,11 @@ def _checked(
     apart = _apart(time, columns)
     if apart:
         _fail(path, apart)
+    if (interval := float(np.median(np.diff(time)))) > SLOWEST:
+        _fail(
+            path,
+            f"time rises by {interval:g} s from row to row, at most {SLOWEST:g}: is it in milliseconds? It is in s",
+        )
     return Log(path.name, joints, time - time[0], **parts, base=base)
 
 
