@@ -63,6 +63,15 @@ def check(robot: Robot) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.level != "error")
 
 
+def errors(robot: Robot) -> list[Finding]:
+    """What keeps a robot from working, of `check`; mjcf-doctor only warns, and is not asked.
+
+    Raises:
+        ConfigError: the robot cannot be built.
+    """
+    return [finding for finding in _checks(robot) if finding.level == "error"]
+
+
 def hold(robot: Robot) -> Hold:
     """Simulate the home pose for `HOLD_TIME`."""
     model = mjcf.build_model(robot)

@@ -420,7 +420,7 @@ def _drives(model: mujoco.MjModel) -> tuple[dict[str, Drive], list[str]]:
     speed = [name for name, drive in drives.items() if drive.kd and not drive.kp]
     if speed:
         notes.append(
-            f"{len(speed)} joints have servos of velocity ({listing(speed, 4)}), which RoboLearn does not have: they "
-            "get position servos with gains that are derived; state actuators.<joint>.kind=force for torques instead"
+            f"RoboLearn has no servos of velocity: {listing(speed, 4)} get position servos with gains that are "
+            "derived; state actuators.<joint>.kind=force for torques instead"
         )
     return drives, notes

@@ -38,9 +38,11 @@ def tell_errors(run: Config) -> None:
     name = run.task.robot
     if registry.entries("robots").get(name) and not run.robot:
         return
-    for finding in lint.check(make_robot(run)):
-        if finding.level == "error":
-            tell_line(f"robot {name}: {finding.check}: {finding.text} (all findings: robolearn robot {name})")
+    same = " and the same robot.* settings" if run.robot else ""
+    for finding in lint.errors(make_robot(run)):
+        tell_line(
+            f"robot {name}: {finding.check}: {finding.text} (all findings: robolearn robot {name}{same})"
+        )
 
 
 def film_policy(run: Config, learner: Learner, path: Path) -> None:

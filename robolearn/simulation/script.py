@@ -195,14 +195,15 @@ class Script:
         Raises:
             ConfigError: a command or a push comes later.
         """
-        times = {
-            "commands": [at for at, _ in self.commands],
-            "pushes": [push.at for push in self.pushes or ()],
-        }
-        for key, late in (
-            (key, at) for key, all_of in times.items() for at in all_of if round(at / dt) >= steps
+        for key, times in (
+            ("commands", [at for at, _ in self.commands]),
+            ("pushes", [push.at for push in self.pushes or ()]),
         ):
-            raise ConfigError(f"{where}{key}: {late:g} s is after the end, at {steps * dt:g} s")
+            for at in times:
+                if round(at / dt) >= steps:
+                    raise ConfigError(
+                        f"{where}{key}: {at:g} s is after the end, at {steps * dt:g} s; leave it out, or end later"
+                    )
 
 
 class Director:

@@ -133,7 +133,7 @@ class PPOConfig(PreferenceConfig, SelfPlayConfig):
     """Largest importance weight with which later steps count for such a step: c-bar of V-trace."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic of the networks; auto: fp32. bf16 is faster where the processor multiplies it in hardware, and learns
-    less from each step: its rounding changes the ratios of PPO as much as an iteration does. Recurrent layers always
+    less from each step: its rounding changes the ratios of PPO by half as much as an iteration. Recurrent layers always
     use fp32."""
 
     def steps_of(self, num_envs: int) -> int:
