@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 _ENDS = "frhbm"
 """Which end of a robot a limb is at: front, rear, hind, back, middle."""
@@ -31,6 +32,8 @@ class Mirror:
     """Joints whose sign changes: those that turn about x or z, or slide along y, in the same sense on both sides."""
     bases: Mapping[str, str] = field(hash=False)
     """Every name that has a side, without it."""
+    stated: Mapping[str, Any] | None = field(default=None, hash=False, compare=False)
+    """left, right and flip as a robot.yaml states them; None where the mirror was derived."""
 
     def base(self, name: str) -> str:
         """The name without its side."""
@@ -73,8 +76,9 @@ class Mirror:
                 if name.startswith(one):
                     twins[name], bases[name] = other + name[len(one) :], name[len(one) :]
                     break
-        flipped = set(flip)
-        return cls(twins, tuple(name for name in names if bases.get(name, name) in flipped), bases)
+        stated = {"left": [*left], "right": [*right], "flip": [*flip]}
+        flips = tuple(name for name in names if bases.get(name, name) in stated["flip"])
+        return cls(twins, flips, bases, stated)
 
 
 def other_side(name: str) -> tuple[str, str] | None:

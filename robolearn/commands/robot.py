@@ -198,12 +198,12 @@ def stated(made: Robot) -> str:
     for a in made.actuators:
         if a.armature is not None:
             content["actuators"][a.joint]["armature"] = a.armature
-    if made.mirror is None:
-        content["mirror"] = None
+    if made.mirror is None or made.mirror.stated:
+        content["mirror"] = made.mirror.stated if made.mirror else None
     if made.solver:
         content["solver"] = made.solver
     head = (
         "# Written by `robolearn robot`. Every key but schema and mjcf may be left out; it is then derived.\n"
-        "# Mirror pairs are derived from names and axes: state `mirror: null` for none, or {left, right, flip}.\n"
+        "# Without a mirror, pairs are derived from names and axes: `mirror: null` is none, else {left, right, flip}.\n"
     )
     return head + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110)

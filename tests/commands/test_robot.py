@@ -106,6 +106,18 @@ def test_it_writes_a_robot_yaml_that_says_the_same(run, tmp_path):
     )  # it overwrites nothing
 
 
+def test_a_stated_mirror_is_written_as_it_was_stated(run, tmp_path):
+    path = biped(tmp_path)
+    assert "l_knee" not in Robot.load(path).mirror.flip  # what would be derived
+    (tmp_path / "robot.yaml").write_text(
+        f"schema: 2\nmjcf: {path.name}\ndescription: mine\nmirror: {{left: l_, right: r_, flip: [knee]}}\n"
+    )
+    assert run("robot", f"{tmp_path}/", "--write", str(tmp_path / "mine"))[0] == exits.OK
+    first, again = Robot.load(tmp_path / "robot.yaml"), Robot.load(tmp_path / "mine")
+    assert first.mirror.flip == again.mirror.flip == ("l_knee", "r_knee")
+    assert first.mirror_joints() == again.mirror_joints()
+
+
 def test_a_robot_whose_feet_do_not_collide_fails_the_check(run, tmp_path):
     foot = '<geom type="box" size=".1 .05 .02" pos=".03 0 -.05"/>'
     path = biped(tmp_path)
