@@ -63,18 +63,25 @@ def check(robot: Robot) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.level != "error")
 
 
-def errors(robot: Robot) -> list[Finding]:
-    """What keeps a robot from working, of `check`; mjcf-doctor only warns, and is not asked.
+def errors(robot: Robot, timestep: float = 0.0) -> list[Finding]:
+    """What keeps a robot from working, of `check`, with physics steps of `timestep` [s], 0: the robot's; mjcf-doctor
+    only warns, and is not asked.
 
     Raises:
         ConfigError: the robot cannot be built.
     """
-    return [finding for finding in _checks(robot) if finding.level == "error"]
+    return [finding for finding in _checks(robot, timestep) if finding.level == "error"]
 
 
-def hold(robot: Robot) -> Hold:
-    """Simulate the home pose for `HOLD_TIME`."""
+def _model(robot: Robot, timestep: float) -> mujoco.MjModel:
     model = mjcf.build_model(robot)
+    model.opt.timestep = timestep or model.opt.timestep
+    return model
+
+
+def hold(robot: Robot, timestep: float = 0.0) -> Hold:
+    """Simulate the home pose for `HOLD_TIME`, with physics steps of `timestep` [s]; 0: the robot's."""
+    model = _model(robot, timestep)
     start = mjcf.home_qpos(robot, model)
     held_up = _with_motors if any(a.outside for a in robot.actuators) else _in_solver
     end, diverged_at = held_up(robot, model, start)
@@ -134,7 +141,8 @@ def _with_motors(robot: Robot, model: mujoco.MjModel, start: np.ndarray) -> tupl
     from robolearn.envs.actuators.backend import with_motors
     from robolearn.envs.mujoco.backend import MujocoBackend, MujocoConfig
 
-    backend = with_motors(lambda scene: MujocoBackend(scene, 1, "cpu", MujocoConfig(threads=1)), robot)
+    config = MujocoConfig(threads=1, timestep=float(model.opt.timestep))
+    backend = with_motors(lambda scene: MujocoBackend(scene, 1, "cpu", config), robot)
     backend.reset(torch.ones(1, dtype=torch.bool), {})
     targets = _home_targets(robot)
     substeps, end, time = max(1, round(CONTROL / model.opt.timestep)), start.copy(), 0.0
@@ -153,9 +161,9 @@ def _with_motors(robot: Robot, model: mujoco.MjModel, start: np.ndarray) -> tupl
     return end, None
 
 
-def _checks(robot: Robot) -> Iterator[Finding]:
+def _checks(robot: Robot, timestep: float = 0.0) -> Iterator[Finding]:
     file = model_file.read(robot.mjcf)
-    model = mjcf.build_model(robot)
+    model = _model(robot, timestep)
     data = mujoco.MjData(model)
     data.qpos[:] = mjcf.home_qpos(robot, model)
     mujoco.mj_forward(model, data)
@@ -195,8 +203,25 @@ def _checks(robot: Robot) -> Iterator[Finding]:
         file,
         robot.base is not None,
         dict(zip(robot.joints, robot.home, strict=True)),
-        float(model.opt.timestep),
+        float(mjcf.options(robot, "mujoco")["timestep"]),
+        {a.joint: a.armature for a in robot.actuators if a.armature is not None},
     )
+    damping = [
+        a.joint
+        for a in robot.actuators
+        if a.kind == "position"
+        and (told := file.drives.get(a.joint))
+        and told.kd
+        and not told.kp
+        and (a.kp, a.kd) == (estimates[a.joint].kp, estimates[a.joint].kd)
+    ]
+    if damping:
+        yield Finding(
+            "warning",
+            "actuators",
+            f"RoboLearn has no servos of velocity and no motors with back-EMF: {listing(damping, 4)} get position "
+            "servos with gains that are derived; state actuators.<joint>.kind=force for torques, or kp and kd",
+        )
     derived = [a for a in robot.actuators if a.joint in estimates and a.effort == estimates[a.joint].effort]
     stated = {a.joint: derive.stated_effort(file, a.joint) for a in derived}
     free = [a.joint for a in derived if math.isinf(stated[a.joint])]
@@ -284,7 +309,7 @@ def _checks(robot: Robot) -> Iterator[Finding]:
             "mirror",
             "no mirror pairs were found: learners use no symmetry; state mirror: if it has one",
         )
-    done = hold(robot)
+    done = hold(robot, timestep)
     if not done.held:
         level: Literal["error", "warning"] = "error" if "diverges" in done.text else "warning"
         yield Finding(

@@ -303,6 +303,9 @@ def _check_names(robot: Robot, spec: mujoco.MjSpec) -> None:
         )
 
 
+MIN_TIMESTEP = 1e-4
+"""Shortest physics step [s]. With a shorter one a control step takes hundreds of them, and float32 forces lose
+precision."""
 _EXPLICIT: dict[str, dict[str, Any]] = {
     "differentiable": {"timestep": 0.005, "integrator": "implicitfast"},
     "newton": {"timestep": 0.001, "integrator": "Euler", "disable": ["eulerdamp"]},
@@ -313,7 +316,22 @@ _EXPLICIT: dict[str, dict[str, Any]] = {
 def options(robot: Robot, backend: str) -> dict[str, Any]:
     """Solver options of a robot on a backend: those of robot.yaml, where it has none those of the MJCF's <option>, with
     MuJoCo's implicitfast integrator instead of Euler. A backend without PGS then takes Newton, and the differentiable
-    ones have their own."""
+    ones have their own.
+
+    Raises:
+        ConfigError: the timestep is too short.
+    """
+    found = _options(robot, backend)
+    if found["timestep"] < MIN_TIMESTEP:
+        _fail(
+            robot,
+            f"solver.{backend}.timestep is {found['timestep']:g} s; set at least {MIN_TIMESTEP:g}, such as 0.005",
+        )
+    return found
+
+
+def _options(robot: Robot, backend: str) -> dict[str, Any]:
+    """See `options`."""
     stated = robot.solver.get(backend, {})
     if stated and not robot.derived:
         return stated
@@ -453,11 +471,6 @@ def joint_limits(robot: Robot) -> tuple[list[float], list[float]]:
     joints = [model.joint(name).id for name in robot.joints]
     ranges = [model.jnt_range[j] if model.jnt_limited[j] else (-np.inf, np.inf) for j in joints]
     return [float(low) for low, _ in ranges], [float(high) for _, high in ranges]
-
-
-MIN_TIMESTEP = 1e-4
-"""Shortest physics step [s]. With a shorter one a control step takes hundreds of them, and float32 forces lose
-precision."""
 
 
 def override_options(model: mujoco.MjModel, timestep: float, solver: str, iterations: int) -> None:

@@ -19,7 +19,7 @@ from typing import NoReturn
 import mujoco
 import numpy as np
 
-from robolearn.errors import ConfigError, listing, one_line, quote
+from robolearn.errors import ConfigError, one_line, quote
 
 LARGEST_MESH = 100_000_000
 """Largest mesh file accepted [bytes]; MuJoCo computes a convex hull of each, which takes minutes for a larger one."""
@@ -417,10 +417,4 @@ def _drives(model: mujoco.MjModel) -> tuple[dict[str, Drive], list[str]]:
             old = drives[named]
             drive = Drive(old.kp + drive.kp, old.kd + drive.kd, old.effort + drive.effort)
         drives[named] = drive
-    speed = [name for name, drive in drives.items() if drive.kd and not drive.kp]
-    if speed:
-        notes.append(
-            f"RoboLearn has no servos of velocity: {listing(speed, 4)} get position servos with gains that are "
-            "derived; state actuators.<joint>.kind=force for torques instead"
-        )
     return drives, notes

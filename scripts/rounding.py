@@ -46,7 +46,11 @@ def main() -> None:
     if not isinstance(runner, PolicyRunner):
         sys.exit("rounding.py: a run with one policy, please")
     policy, kept = runner.policy, found.content["actor_state_dict"]
-    std = kept["distribution.std_param"]
+    std = kept.get("distribution.std_param")
+    if std is None or policy.spec.rnn != "none":
+        sys.exit(
+            "rounding.py: a policy with a standard deviation for each action and no recurrent layers, please"
+        )
     env = make_env(found.config, num_envs=arguments.envs)
     seen = []
     with torch.no_grad():

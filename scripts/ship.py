@@ -87,8 +87,8 @@ COMMANDS = {
             "task=velocity",
             "robot=unitree_go1",
             "num_envs=1024",
-            "task.stance_width=0",
-            *EARLIER,
+            "task.history.policy=1",
+            "learner.precision=fp32",
             "max_iterations=1500",
         ]
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from robolearn.config import registry
@@ -11,6 +12,7 @@ from robolearn.learners.learner import Learner
 from robolearn.learners.policy import Policy, PolicyRunner
 from robolearn.learners.team import Team, TeamRunner
 from robolearn.training import train as loop
+from robolearn.training.ranks.world import goes_on
 
 SECONDS = 4.0
 """Length of a film of a finding [s]."""
@@ -19,27 +21,31 @@ SIZE = (320, 240)
 
 
 def train(run: Config, changes: list[str]) -> Path:
-    """See `robolearn.training.train.train`; first says what keeps a robot of one's own from working."""
-    if run.backend_name != EXTERNAL and run.resume is None:
+    """See `robolearn.training.train.train`; a new training first says what keeps a robot of one's own from working."""
+    first = os.environ.get("RANK", "0") == "0"  # of several processes, one
+    if run.backend_name != EXTERNAL and run.resume is None and first and not goes_on(run):
         tell_errors(run)
     return loop.train(run, changes, film_policy)
 
 
 def tell_errors(run: Config) -> None:
-    """Print, a line each, the errors of `robolearn robot` about a robot that is not one of those known by name as they
-    are.
+    """Print, a line each, the errors of `robolearn robot` about a robot that RoboLearn does not list or that the run
+    changes, with the physics step of the run.
 
     Raises:
         ConfigError, MissingError: see `make_robot`.
     """
-    from robolearn.envs import lint
+    from robolearn.envs import lint, mjcf
     from robolearn.training.build import make_robot
 
     name = run.task.robot
-    if registry.entries("robots").get(name) and not run.robot:
+    entry = registry.entries("robots").get(name)
+    if entry and entry.ours and not run.robot:
         return
+    robot = make_robot(run)
+    step = run.backend.timestep or mjcf.options(robot, run.backend_name)["timestep"]
     same = " and the same robot.* settings" if run.robot else ""
-    for finding in lint.errors(make_robot(run)):
+    for finding in lint.errors(robot, step):
         tell_line(
             f"robot {name}: {finding.check}: {finding.text} (all findings: robolearn robot {name}{same})"
         )

@@ -112,6 +112,14 @@ def _check_key(word: str, key: str, known: list[str]) -> None:
     if key.startswith("task.randomize.") and "/" in key:
         part = key.removeprefix("task.randomize.")
         _refuse(word, f"has a '/' in its key; write it in braces: 'task.randomize={{{part}:[LOW,HIGH]}}'")
+    before, star, after = key.partition("*")
+    if star and "." in before:
+        outer, _, start = before.rpartition(".")
+        name, *inner = (start + "*" + after).split(".")
+        value = word.partition("=")[2] or "VALUE"
+        for part in reversed(inner):
+            value = f"{{{part}:{value}}}"
+        _refuse(word, f"has a '*' in its key; write it in braces: '{outer}={{{name}:{value}}}'")
     if "/" in key:
         _refuse(word, f"has a '/' in its key; parts are joined with dots: {key.replace('/', '.')}=...")
     _refuse(

@@ -64,6 +64,11 @@ class Entry:
     """Robots: why its file is not here, and how to get it; empty where it is."""
 
     @property
+    def ours(self) -> bool:
+        """Whether RoboLearn lists it, not another package that is installed."""
+        return self.source == OURS or (self.kind == "robots" and self.name in catalog.ROBOTS)
+
+    @property
     def missing(self) -> list[str]:
         """Required modules that are not installed."""
         return [name for name in self.requires if not _installed(name)]
@@ -373,7 +378,7 @@ def _load_entry(entry: Entry | None) -> Any:
     if entry.hint:
         raise MissingError(f"{one} {entry.name} {entry.hint}")
     module_name, _, attribute = entry.location.partition(":")
-    if entry.kind == "robots" and (entry.source == OURS or entry.name in catalog.ROBOTS):
+    if entry.kind == "robots" and entry.ours:
         return Path(entry.location)
     try:
         found: Any = importlib.import_module(module_name)

@@ -202,7 +202,8 @@ class Script:
             for at in times:
                 if round(at / dt) >= steps:
                     raise ConfigError(
-                        f"{where}{key}: {at:g} s is after the end, at {steps * dt:g} s; leave it out, or end later"
+                        f"{where}{key}: {at:g} s is after the last control step, which begins at "
+                        f"{(steps - 1) * dt:g} s; leave it out, or end later"
                     )
 
 

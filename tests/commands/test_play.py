@@ -132,14 +132,17 @@ def test_a_given_script_replaces_the_pushes_of_the_task_and_the_tour():
     assert (script, task.pushes) == (given, None)
 
 
-def test_a_script_that_goes_on_after_the_video_is_refused_with_the_time_and_the_end(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "at", ["0.6", "0.3"]
+)  # four frames: the last shows the end of the step from 0.28 to 0.3 s
+def test_a_script_that_goes_on_after_the_video_is_refused_with_the_time(tmp_path, capsys, at):
     file = tmp_path / "script.yaml"
-    file.write_text("pushes:\n- {at: 0.6, speed: 0.5}\n")
+    file.write_text(f"pushes:\n- {{at: {at}, speed: 0.5}}\n")
     words = [*SMALL, "--script", file, "--video", tmp_path / "a.mp4", "--fps", 10]
     assert ask("play", WALKER, *words, "--seconds", 0.4) == 2
     said = capsys.readouterr().err
     assert "pushes" in said
-    assert "0.6 s" in said
+    assert f"{at} s" in said
     assert not (tmp_path / "a.mp4").exists()
 
 

@@ -1,5 +1,7 @@
 """robolearn robot: what it prints, writes and refuses; robot=PATH in a training."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from PIL import Image
 from robolearn import config
 from robolearn.commands import exits
 from robolearn.commands.robot import describe
-from robolearn.commands.train import tell_errors
+from robolearn.commands.train import tell_errors, train
 from robolearn.config import catalog
 from robolearn.envs import lint
 from robolearn.envs.robot import Robot
@@ -137,6 +139,45 @@ def test_a_training_says_what_keeps_a_robot_of_ones_own_from_working(tmp_path, c
     assert "gains" in said
     assert "l_knee" in said
     assert f"robolearn robot {path}" in said
+
+
+def test_errors_of_a_robot_are_those_of_the_physics_step_of_the_run(tmp_path, capsys):
+    words = ["task=stand", f"robot={biped(tmp_path)}", "robot.actuators.l_knee.kp=40000"]
+    tell_errors(config.resolve([*words, "backend.timestep=0.0002"]))
+    assert not capsys.readouterr().err
+    tell_errors(config.resolve(words))
+    assert "l_knee" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "rank", "told"),
+    [
+        (["robot={biped}"], None, True),
+        (["robot={biped}"], "0", True),
+        (["robot={biped}"], "1", False),  # one process of several says it
+        (["robot=humanoid", "robot.actuators.knee.kp=1e9"], None, True),
+        (["robot=humanoid"], None, False),  # ours, as it is
+    ],
+)
+def test_a_new_training_says_what_is_wrong_with_a_robot_of_ones_own_or_one_that_is_changed(
+    tmp_path, monkeypatch, capsys, words, rank, told
+):
+    path = biped(tmp_path)
+    path.write_text(path.read_text().replace('range="0 2"', 'range="0 2" armature="1e-9"'))
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "robot.yaml").write_text(
+        f"schema: 2\nmjcf: {path}\ndescription: mine\nactuators: {{'*_knee': {{kp: 1.0e+9}}}}\n"
+    )
+    run = config.resolve(["task=stand", *(word.replace("{biped}", str(folder)) for word in words)])
+    monkeypatch.setattr("robolearn.training.train.train", lambda *_: tmp_path)
+    monkeypatch.delenv("RANK", raising=False)
+    if rank:
+        monkeypatch.setenv("RANK", rank)
+    train(run, [])
+    assert ("knee" in capsys.readouterr().err) is told
+    train(replace(run, resume=str(tmp_path)), [])
+    assert not capsys.readouterr().err  # it was said when the training began
 
 
 def test_a_foot_whose_twin_is_none_is_a_warning(tmp_path):
@@ -273,3 +314,17 @@ def test_a_servo_of_velocity_in_a_file_is_a_warning_that_names_its_joint(tmp_pat
     assert "turn" in finding.text
     assert not findings_of(tmp_path, "actuators")
     assert not findings_of(tmp_path, "actuators", motor=SERVO + motor.replace('name="turn"', 'name="brake"'))
+
+
+@pytest.mark.parametrize("stated", [{"kind": "force"}, {"kp": 40.0, "kd": 2.0}], ids=["force", "gains"])
+def test_a_statement_about_a_servo_of_velocity_ends_its_warning(tmp_path, stated):
+    motor = '<velocity name="turn" joint="turn" kv="2" forcerange="-20 20"/>'
+    findings_of(tmp_path, "actuators", motor=motor)  # writes the file
+    robot = Robot.load(tmp_path / "arm.xml", {"actuators": {"turn": stated}})
+    assert not [finding for finding in lint.check(robot) if finding.check == "actuators"]
+
+
+def test_a_robot_with_an_endless_number_of_physics_steps_is_refused(tmp_path):
+    robot = Robot.load(biped(tmp_path), {"solver": {"mujoco": {"timestep": 1e-9}}})
+    with pytest.raises(ConfigError, match=r"solver\.mujoco\.timestep"):
+        lint.errors(robot)

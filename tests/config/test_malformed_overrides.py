@@ -324,6 +324,13 @@ def test_a_malformed_override_is_refused_with_one_line(refused, words: list[str]
     assert expected in refused(["train", *words])
 
 
+def test_the_braces_that_are_printed_for_a_key_with_a_star_are_read(refused) -> None:
+    said = refused(["train", "task=stand", "robot.actuators.*_knee.kp=80"])
+    fix = said.partition("in braces: '")[2].partition("'")[0]
+    made = config.resolve(["task=stand", fix])
+    assert made.robot == {"actuators": {"*_knee": {"kp": 80}}}
+
+
 def test_every_setting_of_humanoid_walk_is_suggested_for_its_misspelling(refused) -> None:
     run = config.resolve([TASK])
     every = [path for group in SECTIONS for path in fields.paths(getattr(run, group), group) if "." in path]

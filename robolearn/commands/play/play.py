@@ -11,7 +11,7 @@ from pathlib import Path
 from robolearn.config.overrides import parse
 from robolearn.config.run_config import EXTERNAL
 from robolearn.errors import ConfigError, quote
-from robolearn.simulation.film import film
+from robolearn.simulation.film import film, step_of_frame
 from robolearn.simulation.script import Director, Script
 from robolearn.simulation.tour import tour
 from robolearn.simulation.video import FPS, SIZE, parse_size, write_video
@@ -113,7 +113,10 @@ def film_run(
     task, script, what = staged(found, seconds, script)
     env = make_env(replace(found.config, task=task), num_envs=1)
     try:
-        script.require_within(min(round(seconds / env.dt), env.max_episode_steps), env.dt, "--script: ")
+        shown = max(
+            1, step_of_frame(frames - 1, fps, env.dt)
+        )  # nothing of a step after the last frame is drawn
+        script.require_within(min(shown, env.max_episode_steps), env.dt, "--script: ")
         director = Director(env, script)
         print(
             f"{found.config.task_name}, iteration {found.iteration}: {what}; drawing {frames} frames",
