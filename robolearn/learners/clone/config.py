@@ -34,7 +34,7 @@ class CloneConfig(ImitationConfig):
     0: neither."""
     rollout_interval: int = field(default=1, metadata={"min": 0, "max": 1_000_000})
     """Iterations between two with steps of the environments. 0: there are none, and the curves have no returns."""
-    value_loss_coef: float = field(default=1.0, metadata={"min": 0.0})
+    value_loss_coef: float = field(default=1.0, metadata={"min": 0.0, "max": 1e4})
     """Weight of the critic's loss, the squared error from the discounted returns of the demonstrations. 0: the critic
     is not learned; nor is it where there are no rewards."""
     gamma: float = field(default=0.99, metadata={"min": 0.0, "max": 1.0})

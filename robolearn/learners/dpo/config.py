@@ -23,7 +23,7 @@ class DPOConfig:
     """Approximate number of pairs in a gradient step."""
     learning_rate: float = field(default=3e-4, metadata={"above": 0.0, "max": 1.0})
     """Adam's step size."""
-    max_grad_norm: float = field(default=1.0, metadata={"above": 0.0})
+    max_grad_norm: float = field(default=1.0, metadata={"above": 0.0, "max": 1e6})
     """Largest gradient norm."""
     num_steps: int = field(default=16, metadata={"min": 1, "max": 4096})
     """Steps of every environment in an iteration; they tell how the policy does, and nothing is learned from them."""

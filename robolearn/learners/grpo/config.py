@@ -42,18 +42,18 @@ class GRPOConfig:
     """adaptive: the rate follows the measured KL divergence; fixed: it is constant."""
     desired_kl: float = field(default=0.01, metadata={"above": 0.0, "max": 10.0})
     """Wanted KL divergence of the last epoch from the policy that collected the batch, within a factor of two."""
-    max_kl: float = field(default=0.06, metadata={"above": 0.0})
+    max_kl: float = field(default=0.06, metadata={"above": 0.0, "max": 1e3})
     """KL divergence from the policy that collected the batch at which the iteration takes no further gradient steps."""
-    min_learning_rate: float = field(default=1e-5, metadata={"above": 0.0})
+    min_learning_rate: float = field(default=1e-5, metadata={"above": 0.0, "max": 1.0})
     """Lower bound of the adaptive rate."""
-    max_learning_rate: float = field(default=1e-2, metadata={"above": 0.0})
+    max_learning_rate: float = field(default=1e-2, metadata={"above": 0.0, "max": 1.0})
     """Upper bound of the adaptive rate."""
     clip: float = field(default=0.2, metadata={"above": 0.0, "max": 1.0})
     """Distance of the probability ratio from 1 below which the surrogate is clipped, for actions that did worse."""
     clip_high: float = field(default=0.2, metadata={"above": 0.0, "max": 10.0})
     """The same above 1, for actions that did better; larger than `clip`, rare good actions gain more (Yu et al., 2025,
     "DAPO", sec. 3.1)."""
-    entropy_coef: float = field(default=0.003, metadata={"min": 0.0})
+    entropy_coef: float = field(default=0.003, metadata={"min": 0.0, "max": 1e4})
     """Weight of the entropy bonus."""
     reference: str | None = None
     """Run, checkpoint or pretrained:NAME whose policy the learned one stays near: the KL divergence from it is a term
@@ -64,7 +64,7 @@ class GRPOConfig:
     """Wanted divergence from the reference; the weight is steered to it. 0: the weight is fixed."""
     reference_estimator: Literal["exact", "k3"] = "exact"
     """How the divergence is computed; see learner=ppo."""
-    max_grad_norm: float = field(default=1.0, metadata={"above": 0.0})
+    max_grad_norm: float = field(default=1.0, metadata={"above": 0.0, "max": 1e6})
     """Largest gradient norm."""
     init_std: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
     """Standard deviation of the actions at the start."""

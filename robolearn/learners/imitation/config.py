@@ -22,7 +22,7 @@ class ImitationConfig:
     """Approximate samples per gradient step, with `rnn` of whole sequences."""
     learning_rate: float = field(default=1e-3, metadata={"above": 0.0, "max": 1.0})
     """Adam's step size at the start."""
-    max_grad_norm: float = field(default=1.0, metadata={"above": 0.0})
+    max_grad_norm: float = field(default=1.0, metadata={"above": 0.0, "max": 1e6})
     """Largest gradient norm, of actor and critic separately."""
     std: float = field(default=0.2, metadata={"min": LEAST_STD, "max": 10.0})
     """Standard deviation of the policy's actions, with which PPO explores where it starts with this policy. Where the

@@ -35,11 +35,11 @@ class PPOConfig(PreferenceConfig, SelfPlayConfig):
     """Wanted KL divergence at the end of the task's curricula; the wanted one falls from `desired_kl` to it in
     proportion to their levels. Long steps learn to walk sooner, short ones average over more samples. 0: `desired_kl`
     throughout."""
-    max_kl: float = field(default=0.06, metadata={"above": 0.0})
+    max_kl: float = field(default=0.06, metadata={"above": 0.0, "max": 1e3})
     """KL divergence from the policy that collected the batch at which the iteration takes no further gradient steps."""
-    min_learning_rate: float = field(default=1e-5, metadata={"above": 0.0})
+    min_learning_rate: float = field(default=1e-5, metadata={"above": 0.0, "max": 1.0})
     """Lower bound of the adaptive rate."""
-    max_learning_rate: float = field(default=1e-2, metadata={"above": 0.0})
+    max_learning_rate: float = field(default=1e-2, metadata={"above": 0.0, "max": 1.0})
     """Upper bound of the adaptive rate."""
     reward_scale: float = field(default=1.0, metadata={"above": 0.0, "max": 1e6})
     """Factor on the rewards that the learner sees; logs and episode returns are not scaled. A critic learns best from
@@ -59,11 +59,11 @@ class PPOConfig(PreferenceConfig, SelfPlayConfig):
     """Distance of the probability ratio from 1 beyond which the surrogate is clipped."""
     clip_value_loss: bool = False
     """Clip the change of the value function by `clip` too."""
-    value_loss_coef: float = field(default=1.0, metadata={"min": 0.0})
+    value_loss_coef: float = field(default=1.0, metadata={"min": 0.0, "max": 1e4})
     """Weight of the value loss."""
-    entropy_coef: float = field(default=0.003, metadata={"min": 0.0})
+    entropy_coef: float = field(default=0.003, metadata={"min": 0.0, "max": 1e4})
     """Weight of the entropy bonus."""
-    max_grad_norm: float = field(default=1.0, metadata={"above": 0.0})
+    max_grad_norm: float = field(default=1.0, metadata={"above": 0.0, "max": 1e6})
     """Largest gradient norm, of actor and critic separately."""
     init_std: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
     """Standard deviation of the actions at the start."""

@@ -28,9 +28,9 @@ class SHACConfig:
     """Share of the step sizes after `decay_iterations`."""
     betas: tuple[float, float] = (0.7, 0.95)
     """Adam's decay rates for both. Gradients through a simulator are exact and need less averaging than PPO's."""
-    max_grad_norm: float = field(default=1.0, metadata={"above": 0.0})
+    max_grad_norm: float = field(default=1.0, metadata={"above": 0.0, "max": 1e6})
     """Largest gradient norm, of actor and critic separately."""
-    max_row_grad_norm: float = field(default=100.0, metadata={"above": 0.0})
+    max_row_grad_norm: float = field(default=100.0, metadata={"above": 0.0, "max": 1e6})
     """Largest gradient norm of an environment's return by one of its actions; larger ones are scaled down to it."""
     critic_epochs: int = field(default=16, metadata={"min": 1, "max": 1000})
     """Passes of the critic over an iteration's samples, each with a new permutation."""
@@ -38,7 +38,7 @@ class SHACConfig:
     """Equal parts of a pass, one gradient step each."""
     target_keep: float = field(default=0.2, metadata={"min": 0.0, "max": 1.0})
     """Share of the target critic's weights kept in an iteration; the rest is taken from the critic. 0: a copy."""
-    entropy_coef: float = field(default=0.0, metadata={"min": 0.0})
+    entropy_coef: float = field(default=0.0, metadata={"min": 0.0, "max": 1e4})
     """Weight of the entropy bonus."""
     init_std: float = field(default=1.0, metadata={"above": 0.0, "max": 10.0})
     """Standard deviation of the actions at the start. Noise smooths the objective."""
