@@ -62,6 +62,8 @@ EARLIER = [
     "learner.skip_events=false",
 ]
 """What was the default when a policy was made."""
+WEIGHTS = "weights=RUN"
+"""First word of a stage that begins a new run, with the weights of the run before."""
 COMMANDS = {
     "humanoid_walk": [
         # First mjlab's pushes, then rarer and harder ones, then with the feet apart.
@@ -81,6 +83,22 @@ COMMANDS = {
             "max_iterations=2037",
         ],
         ["task.stance_width=0.819", "max_iterations=3600"],
+        # Then with late actions and slippery floors, as today's default; at last with less slip than that asks for.
+        [
+            WEIGHTS,
+            "task=humanoid_walk",
+            "num_envs=1024",
+            "task.history.policy=1",
+            "learner.precision=fp32",
+            "max_iterations=2300",
+        ],
+        ["task.rewards.slip_speed=-5", "task.rewards.foot_slip=-3", "max_iterations=3300"],
+        [
+            "task.rewards.slip_speed=-15",
+            "task.rewards.foot_slip=-6",
+            "task.curricula.pushes.most=2",
+            "max_iterations=4300",
+        ],
     ],
     "unitree_go1": [
         [
@@ -104,9 +122,18 @@ COMMANDS = {
         ]
     ],
 }
-"""What each policy was asked of `robolearn train`, besides the seed; a stage resumes the one before it."""
-OF_THE_MACHINE = {"max_iterations", "checkpoint_interval", "torch_threads", "backend.threads", "device"}
-"""Settings that a run may differ in: made.json has the iterations, and the others are no part of task and learner."""
+"""What each policy was asked of `robolearn train`, besides the seed; a stage resumes the one before it, or begins with
+its weights."""
+OF_THE_MACHINE = {
+    "max_iterations",
+    "checkpoint_interval",
+    "torch_threads",
+    "backend.threads",
+    "device",
+    "weights",
+}
+"""Settings that a run may differ in: made.json has the iterations and where weights are from; the others are no part of
+task and learner."""
 KEPT = ("schema", "iter", "infos", "policy", "actor_state_dict", "critic_state_dict", "learning_rate")
 """What of a checkpoint ships."""
 
@@ -119,18 +146,52 @@ def git(*words: str) -> str:
 
 
 def settings(stages: list[list[str]]) -> list[str]:
-    """The settings of the last stage: those of all, of which a later one replaces an earlier one of its name."""
-    return list({word.partition("=")[0]: word for words in stages for word in words}.values())
+    """The settings of the last stage: those of all stages of its run."""
+    return once([word for stage in runs_of(stages)[-1] for word in stage if word != WEIGHTS])
+
+
+def once(words: list[str]) -> list[str]:
+    """Settings, of which a later one replaces an earlier one of its name."""
+    return list({word.partition("=")[0]: word for word in words}.values())
+
+
+def runs_of(stages: list[list[str]]) -> list[list[list[str]]]:
+    """The stages of each run."""
+    runs: list[list[list[str]]] = []
+    for words in stages:
+        if not runs or words[0] == WEIGHTS:
+            runs.append([])
+        runs[-1].append(words)
+    return runs
 
 
 def train(stages: list[list[str]], run: Path) -> None:
-    """Train in the folder `run`."""
-    if run.exists():
-        sys.exit(f"{run} exists already: move it, or take it with --run")
+    """Train in the folder `run`, and in others beside it the runs whose weights it begins with."""
     command = [sys.executable, "-c", "from robolearn.cli import main; raise SystemExit(main())", "train"]
-    for words, where in zip(stages, (f"output={run}", *[f"resume={run}"] * len(stages)), strict=False):
-        if subprocess.run([*command, *words, where], check=False).returncode:
-            sys.exit("training failed: no policy was written")
+    runs = runs_of(stages)
+    folders = [*(run.with_name(f"{run.name}_{i}") for i in range(1, len(runs))), run]
+    for folder in folders:
+        if folder.exists():
+            sys.exit(f"{folder} exists already: move it, or take it with --run")
+    for i, (folder, parts) in enumerate(zip(folders, runs, strict=True)):
+        for words, where in zip(
+            parts, (f"output={folder}", *[f"resume={folder}"] * len(parts)), strict=False
+        ):
+            told = [f"weights={folders[i - 1]}" if word == WEIGHTS else word for word in words]
+            if subprocess.run([*command, *told, where], check=False).returncode:
+                sys.exit("training failed: no policy was written")
+
+
+def spent(run: str) -> dict[str, float]:
+    """Environment steps and minutes of a run, and of those whose weights it began with."""
+    folder, path = checkpoint.find_run(run)
+    weights = config.load(folder).weights
+    before = spent(weights) if weights else {"environment_steps": 0, "minutes": 0.0}
+    infos = checkpoint.load(path)["infos"]
+    return {
+        "environment_steps": before["environment_steps"] + infos["steps"],
+        "minutes": round(before["minutes"] + infos["seconds"] / 60, 2),
+    }
 
 
 def main() -> None:
@@ -145,8 +206,9 @@ def main() -> None:
         parser.error("--run and --commit go together")
     if git("status", "--porcelain"):
         sys.exit("the working tree has changes: commit them first, because made.json records the commit")
-    first, *later = COMMANDS[arguments.name]
-    stages = [settings([[*first, f"seed={arguments.seed}"]]), *later]
+    stages = []
+    for first, *later in runs_of(COMMANDS[arguments.name]):
+        stages += [once([*first, f"seed={arguments.seed}"]), *later]
     commit = git("rev-parse", arguments.commit or "HEAD")
     run = arguments.run or ROOT / "runs" / f"ship_{arguments.name}"
     if arguments.run is None:
@@ -163,14 +225,16 @@ def main() -> None:
         sys.exit("the robot does not walk: no policy was written")
     last = [word for word in stages[-1] if not word.startswith("max_iterations=")]
     stages[-1] = [*last, f"max_iterations={content['iter']}"]
-    commands = [shlex.join(["robolearn", "train", *words]) for words in stages]
     made = {
-        "commands": [commands[0], *(f"{command} resume=RUN" for command in commands[1:])],
+        "commands": [
+            shlex.join(["robolearn", "train", *words, *(["resume=RUN"] if i else [])])
+            for parts in runs_of(stages)
+            for i, words in enumerate(parts)
+        ],
         "commit": commit,
         "torch": torch.__version__,
         "iterations": content["iter"],
-        "environment_steps": content["infos"]["steps"],
-        "minutes": round(content["infos"]["seconds"] / 60, 2),
+        **spent(str(run)),
         "episodes": found["commands"]["episodes"],
         "gates": {gate.name: found[gate.scenario][gate.key] for gate in GATES},
     }

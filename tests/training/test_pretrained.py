@@ -33,7 +33,8 @@ def made(name: str) -> dict[str, Any]:
 
 
 def stages(name: str) -> list[list[str]]:
-    """The words after `robolearn train` of each command that made a shipped policy; a later one resumes."""
+    """The words after `robolearn train` of each command that made a shipped policy; a later one resumes, or begins with
+    the weights."""
     commands = [shlex.split(command) for command in made(name)["commands"]]
     assert all(words[:2] == ["robolearn", "train"] for words in commands)
     return [words[2:] for words in commands]
@@ -81,9 +82,10 @@ def test_a_shipped_policy_records_its_commit_its_iterations_and_commands_that_ha
     record, (first, *later) = made(name), stages(name)
     assert re.fullmatch("[0-9a-f]{40}", record["commit"])
     assert "seed" not in record  # it is in the first command
-    assert any(word.startswith("seed=") for word in first)
-    assert not any(word.startswith("resume=") for word in first)
-    assert all("resume=RUN" in words for words in later)
+    assert not any(word.startswith(("resume=", "weights=")) for word in first)
+    assert all(("resume=RUN" in words) != ("weights=RUN" in words) for words in later)
+    for words in [first, *later]:
+        assert ("resume=RUN" in words) != any(word.startswith("seed=") for word in words)
     content = torch.load(saved.PRETRAINED / name / "policy.pt", weights_only=True)
     assert content["iter"] == record["iterations"]
     assert f"max_iterations={record['iterations']}" in [first, *later][-1]
@@ -94,7 +96,8 @@ def test_the_commands_of_a_shipped_policy_give_its_settings_today(name):
     """If not, train it again: python scripts/ship.py NAME."""
     today = None
     for words in stages(name):
-        today = config.resolve([word for word in words if word != "resume=RUN"], today)
+        stated = [word for word in words if word not in ("resume=RUN", "weights=RUN")]
+        today = config.resolve(stated, today if "resume=RUN" in words else None)
     assert set(config.changed(config.load(saved.PRETRAINED / name), today)) <= OF_THE_MACHINE
 
 
