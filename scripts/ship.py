@@ -119,7 +119,18 @@ COMMANDS = {
             "task.step_width=0.6813",
             "task.rewards.stepping.weight=-30",
             *STANDING_FREE,
-        ]
+        ],
+        # Then with late actions and slippery floors, as today's default; at last with pushes that grow less far.
+        [
+            WEIGHTS,
+            "task=velocity",
+            "robot=unitree_g1",
+            "num_envs=1024",
+            "task.history.policy=1",
+            "learner.precision=fp32",
+            "max_iterations=1156",
+        ],
+        ["task.curricula.pushes.most=2.5", "max_iterations=1560"],
     ],
 }
 """What each policy was asked of `robolearn train`, besides the seed; a stage resumes the one before it, or begins with
