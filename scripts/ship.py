@@ -120,7 +120,7 @@ COMMANDS = {
             "task.rewards.stepping.weight=-30",
             *STANDING_FREE,
         ],
-        # Then with late actions and slippery floors, as today's default; at last with pushes that grow less far.
+        # Then with late actions and slippery floors, as today's default, with pushes that grow less far, and faster.
         [
             WEIGHTS,
             "task=velocity",
@@ -131,6 +131,7 @@ COMMANDS = {
             "max_iterations=1156",
         ],
         ["task.curricula.pushes.most=2.5", "max_iterations=1560"],
+        ["task.rewards.velocity_error=-10", "max_iterations=1960"],
     ],
 }
 """What each policy was asked of `robolearn train`, besides the seed; a stage resumes the one before it, or begins with
