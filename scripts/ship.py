@@ -119,6 +119,7 @@ COMMANDS = {
             "task.step_width=0.6813",
             "task.rewards.stepping.weight=-30",
             *STANDING_FREE,
+            "max_iterations=2400",
         ],
         # Then with late actions and slippery floors, as today's default, with pushes that grow less far, and faster.
         [
