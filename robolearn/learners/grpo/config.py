@@ -42,7 +42,7 @@ class GRPOConfig:
     """adaptive: the rate follows the measured KL divergence; fixed: it is constant."""
     desired_kl: float = field(default=0.01, metadata={"above": 0.0, "max": 10.0})
     """Wanted KL divergence of the last epoch from the policy that collected the batch, within a factor of two."""
-    max_kl: float = field(default=0.06, metadata={"above": 0.0, "max": 1e3})
+    max_kl: float = field(default=0.06, metadata={"above": 0.0, "max": 1e9})
     """KL divergence from the policy that collected the batch at which the iteration takes no further gradient steps."""
     min_learning_rate: float = field(default=1e-5, metadata={"above": 0.0, "max": 1.0})
     """Lower bound of the adaptive rate."""

@@ -35,7 +35,7 @@ class PPOConfig(PreferenceConfig, SelfPlayConfig):
     """Wanted KL divergence at the end of the task's curricula; the wanted one falls from `desired_kl` to it in
     proportion to their levels. Long steps learn to walk sooner, short ones average over more samples. 0: `desired_kl`
     throughout."""
-    max_kl: float = field(default=0.06, metadata={"above": 0.0, "max": 1e3})
+    max_kl: float = field(default=0.06, metadata={"above": 0.0, "max": 1e9})
     """KL divergence from the policy that collected the batch at which the iteration takes no further gradient steps."""
     min_learning_rate: float = field(default=1e-5, metadata={"above": 0.0, "max": 1.0})
     """Lower bound of the adaptive rate."""
