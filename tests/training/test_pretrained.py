@@ -64,7 +64,9 @@ def require_walking_under_pushes(name: str, backend: str, folder: Path) -> None:
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["survival_rate"] >= 0.95
     assert metrics["linear_velocity_error"] < 0.2
-    assert metrics["metrics"]["foot_slip"] < 0.1
+    assert (
+        metrics["metrics"]["foot_slip"] < 0.13
+    )  # with late actions, slippery floors and pushes; 0.1 without them
     assert metrics["metrics"]["swing_height"] > 0.03
 
 
