@@ -147,6 +147,13 @@ def test_a_script_that_goes_on_after_the_video_is_refused_with_the_time(tmp_path
 
 
 @pytest.mark.usefixtures("renderer")
+def test_a_video_shorter_than_a_tour_is_drawn(tmp_path):
+    words = [*SMALL, "--video", tmp_path / "a.mp4", "--seconds", 0.1, "--fps", 25]
+    assert ask("play", WALKER, *words) == 0  # the tour goes on after the last frame
+    assert (tmp_path / "a.mp4").exists()
+
+
+@pytest.mark.usefixtures("renderer")
 def test_a_script_from_a_file_is_played(tmp_path, monkeypatch):
     said = []
     drawn = video.caption

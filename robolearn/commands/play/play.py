@@ -110,13 +110,13 @@ def film_run(
     """Write a video of a run of a RoboLearn task; see `play`."""
     set_threads(found.config)
     policy = load_policy(found) if opponent is None else load_opponents(found, opponent)
+    given = script
     task, script, what = staged(found, seconds, script)
     env = make_env(replace(found.config, task=task), num_envs=1)
     try:
-        shown = max(
-            1, step_of_frame(frames - 1, fps, env.dt)
-        )  # nothing of a step after the last frame is drawn
-        script.require_within(min(shown, env.max_episode_steps), env.dt, "--script: ")
+        if given is not None:  # nothing of a step after the last frame is drawn
+            shown = max(1, step_of_frame(frames - 1, fps, env.dt))
+            given.require_within(min(shown, env.max_episode_steps), env.dt, "--script: ")
         director = Director(env, script)
         print(
             f"{found.config.task_name}, iteration {found.iteration}: {what}; drawing {frames} frames",
