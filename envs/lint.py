@@ -68,14 +68,14 @@ def errors(robot: Robot, timestep: float = 0.0) -> list[Finding]:
     only warns, and is not asked.
 
     Raises:
-        ConfigError: the robot cannot be built.
+        ConfigError: the robot cannot be built, or the step is too short.
     """
     return [finding for finding in _checks(robot, timestep) if finding.level == "error"]
 
 
 def _model(robot: Robot, timestep: float) -> mujoco.MjModel:
     model = mjcf.build_model(robot)
-    model.opt.timestep = timestep or model.opt.timestep
+    mjcf.override_options(model, timestep, "robot", 0)
     return model
 
 

@@ -477,10 +477,10 @@ def override_options(model: mujoco.MjModel, timestep: float, solver: str, iterat
     """Override the robot's solver options by the backend's settings; 0 and "robot" keep the robot's value.
 
     Raises:
-        ValueError: the timestep is too short.
+        ConfigError: the timestep is too short.
     """
     if 0 < timestep < MIN_TIMESTEP:
-        raise ValueError(
+        raise ConfigError(
             f"backend.timestep={timestep:g} is below {MIN_TIMESTEP:g} s; set at least that, or 0 for the robot's value"
         )
     model.opt.timestep = timestep or model.opt.timestep

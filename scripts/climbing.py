@@ -129,7 +129,9 @@ def share(run: str, obstacle: Obstacle, extra: list[str], episodes: int, speed: 
     command = [f"task.commands.forward=[{speed:g},{speed:g}]", f"task.episode_length_s={seconds:g}"]
     task = [item for item in extra if item.startswith("task=")]
     others = [e for e in extra if e not in task]
-    found = open_run(run, [*task, *unrandomized(run), *SETTINGS, *command, *obstacle.overrides, *others])
+    found = open_run(
+        run, [*task, *unrandomized(run, extra), *SETTINGS, *command, *obstacle.overrides, *others]
+    )
     set_threads(found.config)
     ahead(found.config.task)
     env = make_env(found.config, num_envs=episodes, rank=NEVER_TRAINED)

@@ -1,7 +1,8 @@
 """Makes the README's pictures from a video: a small looping animation, and a strip of frames of one stride.
 
     robolearn play pretrained:humanoid_walk 'task.commands.forward=[0.8,0.8]' 'task.commands.sideways=[0,0]' \\
-        'task.commands.yaw=[0,0]' task.commands.standing=0 'task.pushes.speed=[0,0]' seed=2 \\
+        'task.commands.yaw=[0,0]' task.commands.standing=0 seed=2 \\
+        'task.pushes={speed:[0,0],box:[0,0,0],turn:[0,0,0]}' \\
         --video walk.mp4 --seconds 8 --size 1280x720 --fps 50
     python scripts/film.py walk.mp4 --animation docs/images/humanoid_walk.webp --strip docs/images/humanoid_walk.jpg
 """

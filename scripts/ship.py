@@ -4,8 +4,8 @@
     python scripts/ship.py unitree_go1 --run RUN --commit COMMIT  takes a run that this command made, in that commit
 
 Writes robolearn/pretrained/NAME: config.yaml, contract.json, policy.pt (weights and normalizers, no optimizer), and
-made.json with commit, command and measurements, of which those under pushes are recorded and not required. Fails for a
-policy that does not walk, for a run of other settings, and for a working tree with uncommitted changes.
+made.json with commits, commands and measurements, of which those under pushes are recorded and not required. Fails for
+a policy that does not walk, for a run of other settings, and for a working tree with uncommitted changes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
 
@@ -147,6 +148,8 @@ OF_THE_MACHINE = {
 }
 """Settings that a run may differ in: made.json has the iterations and where weights are from; the others are no part of
 task and learner."""
+MADE = "made.json"
+"""File of a shipped policy that says how it was made."""
 KEPT = ("schema", "iter", "infos", "policy", "actor_state_dict", "critic_state_dict", "learning_rate")
 """What of a checkpoint ships."""
 
@@ -187,21 +190,30 @@ def train(stages: list[list[str]], run: Path) -> None:
         if folder.exists():
             sys.exit(f"{folder} exists already: move it, or take it with --run")
     for i, (folder, parts) in enumerate(zip(folders, runs, strict=True)):
-        for words, where in zip(
-            parts, (f"output={folder}", *[f"resume={folder}"] * len(parts)), strict=False
-        ):
+        for j, words in enumerate(parts):
             told = [f"weights={folders[i - 1]}" if word == WEIGHTS else word for word in words]
+            where = f"resume={folder}" if j else f"output={folder}"
             if subprocess.run([*command, *told, where], check=False).returncode:
                 sys.exit("training failed: no policy was written")
 
 
-def spent(run: str) -> dict[str, float]:
-    """Environment steps and minutes of a run, and of those whose weights it began with."""
+def spent(run: str) -> dict[str, Any]:
+    """Environment steps and minutes of a run and of those whose weights it began with, and the commits that trained
+    the policies among them that shipped."""
     folder, path = checkpoint.find_run(run)
+    if (folder / MADE).exists():
+        made = json.loads((folder / MADE).read_text(encoding="utf-8"))
+        earlier = [*made.get("earlier_commits", []), made["commit"]]
+        return {
+            "environment_steps": made["environment_steps"],
+            "minutes": made["minutes"],
+            "earlier_commits": earlier,
+        }
     weights = config.load(folder).weights
-    before = spent(weights) if weights else {"environment_steps": 0, "minutes": 0.0}
+    before = spent(weights) if weights else {"environment_steps": 0, "minutes": 0.0, "earlier_commits": []}
     infos = checkpoint.load(path)["infos"]
     return {
+        **before,
         "environment_steps": before["environment_steps"] + infos["steps"],
         "minutes": round(before["minutes"] + infos["seconds"] / 60, 2),
     }
@@ -256,7 +268,7 @@ def main() -> None:
     (folder / "policy.pt").unlink(missing_ok=True)  # written last: without it the folder is not a policy
     config.save(wanted, folder / config.FILE_NAME)  # the run's, without its threads and its device
     shutil.copyfile(run / "contract.json", folder / "contract.json")
-    with replacing(folder / "made.json") as part:
+    with replacing(folder / MADE) as part:
         part.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     with replacing(folder / "policy.pt") as part:
         torch.save({name: content[name] for name in KEPT if name in content}, part)

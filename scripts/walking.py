@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,10 +172,10 @@ def count(text: str) -> int:
     return int(text)
 
 
-def unrandomized(run: str) -> list[str]:
-    """Settings for whatever physics a run randomizes besides that in NOMINAL: as in the robot's file. What its sensors
-    do stays."""
-    found = load_config(find_run(run)[0]).task.randomize
+def unrandomized(run: str, others: Sequence[str] = ()) -> list[str]:
+    """Settings for whatever physics a run with these other settings randomizes besides that in NOMINAL: as in the
+    robot's file. What its sensors do stays."""
+    found = load_config(find_run(run)[0], others).task.randomize
     fields = {name: PARAMETERS.get(name.split("/")[1] if "/" in name else name) for name in found}
     return [
         f"task.randomize={{{name}: [{field.neutral:g}, {field.neutral:g}]}}"
@@ -188,7 +189,7 @@ def measure(
 ) -> dict[str, Any]:
     """The numbers of metrics.json of one scenario, flat."""
     settings = (SCENARIOS | PUSHES)[scenario]
-    calm = [*unrandomized(run), *physics] if physics else []
+    calm = [*unrandomized(run, extra), *physics] if physics else []
     found = open_run(run, [*calm, *settings, *extra])
     set_threads(found.config)
     env = make_env(found.config, num_envs=max(1, episodes // SHARE.get(scenario, 1)), rank=NEVER_TRAINED)

@@ -79,6 +79,30 @@ def test_no_script_judges_a_policy_by_no_episodes(script, episodes, monkeypatch,
     assert "--episodes" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_policy_that_ships_may_begin_with_the_weights_of_an_earlier_run(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import ship
+
+    task = ["task=cartpole_balance", "num_envs=8", "learner.num_steps=4"]
+    stages = [[*task, "max_iterations=1"], ["learner.gamma=0.9", "max_iterations=2"],
+              [ship.WEIGHTS, *task, "seed=3", "max_iterations=3"]]  # fmt: skip
+    run = tmp_path / "run"
+    ship.train(stages, run)
+    first = tmp_path / "run_1"
+    assert config.load(first).learner.gamma == 0.9
+    made = config.load(run)
+    assert (made.weights, made.seed) == (str(first), 3)
+    assert set(config.changed(made, config.resolve(ship.settings(stages)))) <= ship.OF_THE_MACHINE
+    assert ship.spent(str(run))["environment_steps"] == 8 * 4 * (2 + 3)
+    assert not ship.spent(str(run))["earlier_commits"]
+    (first / ship.MADE).write_text('{"environment_steps": 1000, "minutes": 2, "commit": "c0ffee"}')
+    assert ship.spent(str(run))["environment_steps"] == 1000 + 8 * 4 * 3
+    assert ship.spent(str(run))["earlier_commits"] == ["c0ffee"]
+    with pytest.raises(SystemExit, match="exists already"):
+        ship.train(stages, run)
+
+
 THEIRS = {"compare_update.py", "gradient_speed.py", "theirs.py", "task.py"}
 """Scripts that time others' code, under torch's own settings, and what those load."""
 OURS = sorted(path for path in SCRIPTS.rglob("*.py") if path.name not in THEIRS)

@@ -44,6 +44,11 @@ class DifferentiableConfig:
     contact_stiffness: float = field(default=0.0, metadata={"min": 0.0, "max": 1e9})
     """Stiffness of the floor under each contact point [N/m]; 0 takes the value of robot.yaml."""
 
+    @property
+    def options(self) -> str:
+        """Whose options of robot.yaml it takes: the engines integrate differently, so each has its own."""
+        return "newton" if self.engine == "newton" else "differentiable"
+
 
 class DifferentiableBackend:
     """The `differentiable` backend; implements `robolearn.envs.backend.GradientBackend`.
@@ -76,11 +81,9 @@ class DifferentiableBackend:
         quiet()
         self.device = require_device(device, "differentiable")
         self.robot, self.num_envs = scene.robot, num_envs
-        # The engines integrate differently, so robot.yaml has options for each.
-        self._options = "newton" if config.engine == "newton" else "differentiable"
-        model = mjcf.build_model(scene, self._options)
+        model = mjcf.build_model(scene, config.options)
         mjcf.override_options(model, config.timestep, "robot", 0)
-        options = dict(mjcf.options(self.robot, self._options))
+        options = dict(mjcf.options(self.robot, config.options))
         if config.contact_stiffness:
             options["contact_stiffness"] = config.contact_stiffness
         self._parameters = Parameters(scene, model)

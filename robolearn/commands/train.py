@@ -43,7 +43,8 @@ def tell_errors(run: Config) -> None:
     if entry and entry.ours and not run.robot:
         return
     robot = make_robot(run)
-    step = run.backend.timestep or mjcf.options(robot, run.backend_name)["timestep"]
+    options = mjcf.options(robot, getattr(run.backend, "options", run.backend_name))
+    step = getattr(run.backend, "timestep", 0.0) or options["timestep"]  # a package's backend may have none
     same = " and the same robot.* settings" if run.robot else ""
     for finding in lint.errors(robot, step):
         tell_line(

@@ -132,9 +132,8 @@ def test_a_given_script_replaces_the_pushes_of_the_task_and_the_tour():
     assert (script, task.pushes) == (given, None)
 
 
-@pytest.mark.parametrize(
-    "at", ["0.6", "0.3"]
-)  # four frames: the last shows the end of the step from 0.28 to 0.3 s
+# Four frames: the last shows the end of the step from 0.28 to 0.3 s.
+@pytest.mark.parametrize("at", ["0.6", "0.3"])
 def test_a_script_that_goes_on_after_the_video_is_refused_with_the_time(tmp_path, capsys, at):
     file = tmp_path / "script.yaml"
     file.write_text(f"pushes:\n- {{at: {at}, speed: 0.5}}\n")

@@ -147,6 +147,22 @@ def test_errors_of_a_robot_are_those_of_the_physics_step_of_the_run(tmp_path, ca
     assert not capsys.readouterr().err
     tell_errors(config.resolve(words))
     assert "l_knee" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"backend\.timestep"):  # 2 s would be two million steps
+        tell_errors(config.resolve([*words, "backend.timestep=1e-6"]))
+
+
+@pytest.mark.parametrize(
+    ("backend", "told"),
+    [
+        (["backend=differentiable"], True),  # 5 ms
+        (["backend=differentiable", "backend.engine=newton"], False),  # 1 ms
+        (["backend=mujoco_warp", "robot.solver.mujoco_warp.timestep=0.001"], False),
+    ],
+)
+def test_errors_of_a_robot_are_those_of_the_physics_step_of_the_backend(tmp_path, capsys, backend, told):
+    words = ["task=stand", f"robot={biped(tmp_path)}", "robot.actuators.l_knee.kp=9000"]
+    tell_errors(config.resolve([*words, *backend]))
+    assert ("l_knee" in capsys.readouterr().err) is told
 
 
 @pytest.mark.parametrize(

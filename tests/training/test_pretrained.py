@@ -64,9 +64,8 @@ def require_walking_under_pushes(name: str, backend: str, folder: Path) -> None:
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["survival_rate"] >= 0.95
     assert metrics["linear_velocity_error"] < 0.2
-    assert (
-        metrics["metrics"]["foot_slip"] < 0.13
-    )  # with late actions, slippery floors and pushes; 0.1 without them
+    # With late actions, slippery floors and pushes; the gates of scripts/walking.py ask for 0.1 without them.
+    assert metrics["metrics"]["foot_slip"] < 0.13
     assert metrics["metrics"]["swing_height"] > 0.03
 
 
@@ -82,7 +81,8 @@ def test_a_shipped_policy_is_under_2_mb(name):
 @every_policy
 def test_a_shipped_policy_records_its_commit_its_iterations_and_commands_that_have_them(name):
     record, (first, *later) = made(name), stages(name)
-    assert re.fullmatch("[0-9a-f]{40}", record["commit"])
+    for commit in (record["commit"], *record["earlier_commits"]):
+        assert re.fullmatch("[0-9a-f]{40}", commit)
     assert "seed" not in record  # it is in the first command
     assert not any(word.startswith(("resume=", "weights=")) for word in first)
     assert all(("resume=RUN" in words) != ("weights=RUN" in words) for words in later)
