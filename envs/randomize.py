@@ -35,6 +35,10 @@ class Parameter:
     """Whether it is for the whole scene."""
 
 
+ALWAYS = ("gain_scale", "mass_scale")
+"""Parameters of every scene in which anything has them, without being named by it."""
+
+
 def settable(what: Robot | Scene, fields: frozenset[str] = BASIC) -> frozenset[str]:
     """The parameters that apply to a scene, of a backend that has these `fields`: up to four for all of it, and those
     that it names itself."""

@@ -249,7 +249,22 @@ class _Reader:
             "mjcf": mjcf,
             "solver": self.solver(raw.get("solver", {}), complete),
         }
-        return self.stated(raw, about) if complete else self.derived(raw, about)
+        robot = self.stated(raw, about) if complete else self.derived(raw, about)
+        self.require_effect(robot, raw.get("actuators", {}))
+        return robot
+
+    def require_effect(self, robot: Robot, models: Mapping[str, Mapping[str, Any]]) -> None:
+        """Refuse a change of motors by a pattern whose value no motor has, because all that it names have entries of
+        their own."""
+        for pattern, change in self.changes.get("actuators", {}).items():
+            for key in ("kind", "kp", "kd", "effort") if "*" in pattern else ():
+                if key not in change or change[key] in [getattr(a, key) for a in robot.actuators]:
+                    continue
+                own = [name for name, model in models.items() if name != pattern and key in model]
+                raise ConfigError(
+                    f"robot.actuators.{pattern}.{key}={change[key]} changes no motor: each has an entry of its own; "
+                    f"name these instead (valid: {listing(own, 24)})"
+                )
 
     def stated(self, raw: Mapping[str, Any], about: dict[str, Any]) -> Robot:
         """The robot of a complete file, of schema 1."""

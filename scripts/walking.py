@@ -32,7 +32,7 @@ from robolearn.learners.saved import find_run
 from robolearn.simulation.episodes import NEVER_TRAINED, tally
 from robolearn.tasks.mdp.sensing import SENSOR_ERRORS
 from robolearn.training import checkpoint
-from robolearn.training.build import make_env
+from robolearn.training.build import make_env, make_robot
 from robolearn.training.runs import load_config, load_policy, open_run
 from robolearn.training.train import set_threads
 
@@ -82,10 +82,12 @@ PUSHES = {
 """Walking and standing under pushes."""
 SHARE = {"fast": 4, "stand": 4}
 """A scenario in it runs one n-th of the number of episodes."""
+FINER = "finer physics"
+"""Also at half the time step of the robot's file."""
 CONDITIONS: dict[str, list[str] | None] = {
     "as trained, with pushes": None,
     "nominal, no pushes": [],
-    "finer physics": ["backend.timestep=0.005", "backend.solver=newton", "backend.iterations=50"],
+    FINER: ["backend.solver=newton", "backend.iterations=50"],
     "friction 0.5": ["task.randomize.friction=[0.5,0.5]"],
     "friction 1.2": ["task.randomize.friction=[1.2,1.2]"],
     "mass -10 %": ["task.randomize.mass_scale=[0.9,0.9]"],
@@ -238,6 +240,13 @@ def gates(run: str, extra: list[str], episodes: int, pushes: bool = False) -> di
     return found
 
 
+def half_step(run: str, extra: list[str]) -> str:
+    """The setting of half the time step that a run's robot has in `mujoco`."""
+    settings = open_run(run, extra).config
+    step = settings.backend.timestep or make_robot(settings).solver["mujoco"]["timestep"]
+    return f"backend.timestep={step / 2:g}"
+
+
 def conditions(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
     """Print a Markdown table of all conditions."""
     print("| Condition | Survive | Velocity error | Yaw rate error | Slip | 10 s at 1.0 m/s |")
@@ -245,6 +254,8 @@ def conditions(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
     table = {}
     for name, changes in CONDITIONS.items():
         physics = [] if changes is None else [*NOMINAL, *changes]
+        if name == FINER:
+            physics.append(half_step(run, extra))
         one, fast = (measure(run, s, extra, episodes, physics) for s in ("commands", "fast"))
         table[name] = {"commands": one, "fast": fast}
         print(

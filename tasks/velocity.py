@@ -258,8 +258,8 @@ class Velocity(Task):
     """What is asked of the robot, redrawn during an episode."""
     pushes: Pushes | None = field(default_factory=lambda: replace(PUSHES))
     """Shoves: the whole robot is set in motion. In a training they grow to twice of this, mjlab's pushes and up to
-    0.8 m/s further, and to a quarter more, 1.0 m/s; a robot trained under still harder ones walks slower. One that is
-    pushed often learns to catch itself sooner."""
+    0.8 m/s further, and beyond, to `curricula.pushes.most` times of this. A robot that is pushed often learns to catch
+    itself sooner."""
     randomize: dict[str, Randomized] = field(default_factory=lambda: dict(RANDOMIZE))
     """Range from which each physical parameter is drawn at a reset."""
     action_delay: tuple[int, int] = (0, 2)

@@ -195,8 +195,8 @@ class VelocityRough(Velocity):
         return up.float() - (down & ~up).float()
 
     def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
-        """Those of `velocity`, and in a training the level of the terrain as a share of the mean row."""
-        row = ctx.per_env_state.get(LEVEL)
-        middle = max(0.5, (self.terrain.rows - 1) / 2)
-        shown = {} if row is None else {LEVEL: row.clamp(max=self.terrain.rows - 1) / middle}
+        """Those of `velocity`, and in a training the level of the terrain as a share of the mean row; of a single row
+        there is no level."""
+        row, last = ctx.per_env_state.get(LEVEL), self.terrain.rows - 1
+        shown = {} if row is None or not last else {LEVEL: row.clamp(max=last) / (last / 2)}
         return {**super().metrics(state, ctx), **shown}

@@ -88,7 +88,7 @@ class Env:
         self.gradients = backend.capabilities.gradients
         """Whether gradients flow through a step."""
         self.num_actions = len(robot.actuators)
-        self.substeps = check_backend(task, backend.capabilities)
+        self.substeps = check_backend(task, self.scene, backend.capabilities)
         self.max_episode_steps = max(1, round(task.episode_length_s / task.control_dt))
         self.shards = shards
         drawn = int(np.random.SeedSequence((seed, rank)).generate_state(1)[0])
@@ -100,7 +100,7 @@ class Env:
         self._action_delay = DelayLine(task.action_delay)
         self._errors = SensorErrors(task, self._constants, self.agents)
         self._curricula = Curricula(task, training, shards)
-        self._physics = Physics(task, backend)
+        self._physics = Physics(task, self.scene, backend)
         self._shoves = Shoves(task.pushes)
         self._tiles = Tiles(
             self.scene.terrain, training and task.has_levels, self.num_envs, self.device, shards

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from robolearn.core.env_state import Named
+from robolearn.core.task_check import idle
 from robolearn.envs.backend import Backend
+from robolearn.envs.scene import Scene
 from robolearn.envs.state import Tensor
 from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.randomization import Randomized
@@ -21,8 +23,10 @@ class Physics:
     within episodes, the time until its next draw (N,) [s].
     """
 
-    def __init__(self, task: Task, backend: Backend) -> None:
+    def __init__(self, task: Task, scene: Scene, backend: Backend) -> None:
         ranges = {**backend.capabilities.drawn, **task.randomize}
+        for name in idle(task, scene):
+            del ranges[name]
         every = {name: Randomized.of(ranges[name]) for name in sorted(ranges)}
         stated = {name: each for name, each in every.items() if name not in SENSOR_ERRORS}
         self._num_envs, self._device = backend.num_envs, backend.device

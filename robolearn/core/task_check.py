@@ -12,17 +12,32 @@ import torch
 
 from robolearn.core.measurable import reads
 from robolearn.envs.backend import MOTOR_DELAY, Capabilities
-from robolearn.envs.scene import ROBOT
+from robolearn.envs.parameters import PARAMETERS
+from robolearn.envs.randomize import ALWAYS, settable
+from robolearn.envs.scene import ROBOT, Scene
 from robolearn.envs.state import Initial, InitialState, State, Tensor, by_entity
 from robolearn.errors import ConfigError
 from robolearn.tasks.mdp.commands import Command, Drawn
 from robolearn.tasks.mdp.context import Context, Random
 from robolearn.tasks.mdp.observations import Observation
+from robolearn.tasks.mdp.randomization import Randomized
 from robolearn.tasks.mdp.sensing import SENSOR_ERRORS
 from robolearn.tasks.mdp.task import Ratio, Task
 
 
-def check_backend(task: Task, capabilities: Capabilities) -> int:
+def idle(task: Task, scene: Scene) -> frozenset[str]:
+    """The parameters of `task.randomize` that nothing in the scene has, and that nobody asked for: gains where no motor
+    is a PD law, or masses where nothing moves, within the task's own default range or one that changes nothing."""
+    own, usual = type(task)().randomize, settable(scene)
+
+    def unasked(name: str) -> bool:
+        drawn, neutral = Randomized.of(task.randomize[name]), PARAMETERS[name].neutral
+        return tuple(drawn) == (neutral, neutral) or (name in own and drawn == Randomized.of(own[name]))
+
+    return frozenset(n for n in ALWAYS if n in task.randomize and n not in usual and unasked(n))
+
+
+def check_backend(task: Task, scene: Scene, capabilities: Capabilities) -> int:
     """Physics steps in a control step of this task.
 
     Raises:
@@ -35,7 +50,7 @@ def check_backend(task: Task, capabilities: Capabilities) -> int:
             f"task.control_dt={task.control_dt:g} is not a multiple of the {timestep:g} s physics step of "
             f"backend={name}; use {max(1, substeps) * timestep:g}"
         )
-    unsettable = set(task.randomize) - capabilities.params - set(SENSOR_ERRORS)
+    unsettable = set(task.randomize) - capabilities.params - set(SENSOR_ERRORS) - idle(task, scene)
     if MOTOR_DELAY in unsettable:
         raise ValueError(
             f"task.randomize.{MOTOR_DELAY}: no motor of the robot has a range of delays; state one, such as "

@@ -13,6 +13,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from robolearn.core.task_check import idle
 from robolearn.envs.actuators.model import by_model
 from robolearn.envs.scene import ROBOT, Object, Scene
 from robolearn.errors import listing
@@ -26,6 +27,8 @@ Columns = Mapping[str, Sequence[tuple[Observation, int]]]
 Sections = dict[str, list[tuple[str, str]]]
 """Rows (name, values) by the title of their section."""
 
+NAME_WIDTH = 36
+"""Characters of the names in the list, at most as far as values begin in the same line."""
 OFF = "off"
 """Values of what the task has and the settings turn off."""
 
@@ -41,6 +44,7 @@ def active(task: Any, columns: Columns | None = None, scene: Scene | None = None
     if not isinstance(task, Task):
         return {}
     task = task.filled()
+    without = idle(task, scene) if scene is not None else ()
     sections = {} if scene is None or _plain(scene) else {"scene": _scene(scene)}
     if scene is not None and (motors := _motors(scene)):
         sections["motors"] = motors
@@ -52,7 +56,7 @@ def active(task: Any, columns: Columns | None = None, scene: Scene | None = None
         "commands": _fields(task.commands),
         "pushes": _fields(task.pushes, off=task.pushes is not None and not task.pushes.active),
         "randomize": [
-            (name, f"{_value(tuple(each))}{Randomized.of(each).notes()}")
+            (name, OFF if name in without else f"{_value(tuple(each))}{Randomized.of(each).notes()}")
             for name, each in task.randomize.items()
         ],
         "noise": [(name, _value(half) if half else OFF) for name, half in task.noise.items()],
@@ -73,9 +77,9 @@ def _motors(scene: Scene) -> list[tuple[str, str]]:
         for model, joints in by_model(
             (a.joint, a.motor.stated()) for a in robot.actuators if a.motor
         ).items():
-            rows.append(
-                (listing([joint if entity == ROBOT else f"{entity}/{joint}" for joint in joints], 4), model)
-            )
+            names = [joint if entity == ROBOT else f"{entity}/{joint}" for joint in joints]
+            told = [listing(names, limit) for limit in (4, 3, 2, 1)]
+            rows.append((next((text for text in told if len(text) <= NAME_WIDTH), told[-1]), model))
     return rows
 
 
@@ -129,14 +133,17 @@ def comments(sections: Sections, width: int = 110) -> str:
     if not sections:
         return ""
     left = max(len(title) for title in sections) + 2
-    middle = max(len(name) for rows in sections.values() for name, _ in rows) + 2
+    middle = max(len(name) for rows in sections.values() for name, _ in rows if len(name) <= NAME_WIDTH) + 2
     lines = ["# Active in this run:"]
     for title, rows in sections.items():
         for i, (name, values) in enumerate(rows):
             head = f"# {'' if i else title:<{left}}{name:<{middle}}"
-            first, *rest = textwrap.wrap(values, width - len(head)) or [""]
+            indent = f"#{'':<{left + middle + 1}}"
+            found = textwrap.wrap(values, width - len(indent))
+            # Values of a longer name begin in the next line.
+            first = found.pop(0) if found and len(head) <= len(indent) else ""
             lines.append(f"{head}{first}".rstrip())
-            lines += [f"#{'':<{len(head) - 1}}{more}" for more in rest]
+            lines += [f"{indent}{more}" for more in found]
     return "\n".join(lines) + "\n"
 
 

@@ -14,7 +14,7 @@ from robolearn.config.run_config import EXTERNAL, Config
 from robolearn.core.env import Env
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.shards import ONE, Shards
-from robolearn.core.task_check import tried
+from robolearn.core.task_check import idle, tried
 from robolearn.envs.actuators.backend import with_motors
 from robolearn.envs.backend import MOTORS, Backend, require_features
 from robolearn.envs.mjcf import build_model
@@ -53,8 +53,9 @@ def build_external(run: Config, num_envs: int, rank: int = 0, render: bool = Fal
     return made
 
 
-def make_env(run: Config, num_envs: int | None = None, rank: int = 0) -> Env:
-    """The Env of a configuration; `num_envs` overrides the configuration's.
+def make_env(run: Config, num_envs: int | None = None, rank: int = 0, training: bool = False) -> Env:
+    """The Env of a configuration; `num_envs` overrides that of the configuration, and with `training` the curricula of
+    the task are in force.
 
     Raises:
         ConfigError: robot, backend, device and task do not fit together, or memory is too small.
@@ -63,7 +64,7 @@ def make_env(run: Config, num_envs: int | None = None, rank: int = 0) -> Env:
     wanted = num_envs or run.num_envs
     require_room(wanted, device_of(run), lambda n: _probe(run, n, rank))
     with enough_memory(wanted):
-        return build_env(run, wanted, rank)
+        return build_env(run, wanted, rank, training)
 
 
 def _probe(run: Config, num_envs: int, rank: int) -> tuple[Env, Backend]:
@@ -168,7 +169,7 @@ def make_scene(run: Config, robot: Robot) -> Scene:
         raise ConfigError(
             f"task={run.task_name}: scene() must return a robolearn.envs.scene.Scene with a robot named {ROBOT!r}"
         )
-    usual = settable(scene)
+    usual = settable(scene) | idle(run.task, scene)
     own = [name for name in run.task.randomize if name not in usual and name not in SENSOR_ERRORS]
     parts = tuple(name for name in own if name not in scene.params)
     return replace(scene, params=(*scene.params, *parts))

@@ -148,7 +148,7 @@ def test_a_size_is_measured_in_a_separate_process(tmp_path, capsys):
     ],
 )
 def test_a_failed_allocation_is_exit_code_2_and_names_num_envs(error, capsys, monkeypatch):
-    def make_env(run: object) -> None:
+    def make_env(run: object, **_: Any) -> None:
         raise error
 
     monkeypatch.setattr(bench, "make_env", make_env)
@@ -189,6 +189,20 @@ def test_with_resume_the_saved_policy_is_measured(trained, capsys, monkeypatch):
     assert main(["bench", f"resume={trained}", "--rounds", "1", "--warmup", "0"]) == 0
     saved = checkpoint.load(trained / "latest.pt")["actor_state_dict"]
     assert all(torch.equal(seen[0][name], x) for name, x in saved.items())
+
+
+def test_a_saved_training_with_curricula_is_measured_with_them(tmp_path, monkeypatch):
+    walk = ["task=humanoid_walk", "num_envs=2", "torch_threads=1", *SMALL, "learner.minibatch_size=12"]
+    assert main(["train", *walk, "max_iterations=1", f"output={tmp_path / 'run'}"]) == 0
+    seen = []
+
+    def measured(env: Any, learner: Any, rounds: int) -> Any:
+        seen.append(env.state.per_env["level_pushes"].tolist())
+        return measure(env, learner, rounds)
+
+    monkeypatch.setattr(bench, "measure", measured)
+    assert main(["bench", f"resume={tmp_path / 'run'}", "--rounds", "1", "--warmup", "1"]) == 0
+    assert len(seen[0]) == 2
 
 
 # ---------------------------------------------------------------------------------------- the rates

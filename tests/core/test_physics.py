@@ -15,7 +15,8 @@ from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.randomization import Randomized
 from robolearn.tasks.mdp.stated import level
 from robolearn.tasks.velocity import Velocity
-from robolearn.training.build import build_env, make_env
+from robolearn.training.active import active
+from robolearn.training.build import build_env, make_env, scene_of
 
 CARTPOLE = [
     "task=cartpole_balance",
@@ -187,9 +188,9 @@ def test_a_push_by_force_acts_as_long_as_it_says_and_no_longer():
 
 def test_a_backend_without_forces_names_the_setting():
     run = resolve(["task=humanoid_walk", "num_envs=1", "torch_threads=1", "task.pushes.force=[1,2]"])
-    capabilities = replace(make_env(run).capabilities, features=frozenset())
+    env = make_env(run)
     with pytest.raises(ValueError, match="force"):
-        check_backend(run.task, capabilities)
+        check_backend(run.task, env.scene, replace(env.capabilities, features=frozenset()))
 
 
 def test_settings_of_a_parameter_that_is_new_to_the_task_are_set_one_by_one():
@@ -224,7 +225,20 @@ def test_the_delay_of_motors_that_have_none_is_refused_with_what_to_state():
     run = resolve(["task=cartpole_balance", "task.randomize.motor_delay=[0,0.5]"])
     capabilities = SimpleNamespace(timestep=run.task.control_dt, name="mujoco", params={"friction"})
     with pytest.raises(ValueError, match=r"motor_delay.*robot\.actuators"):
-        check_backend(run.task, capabilities)
+        check_backend(run.task, scene_of(run), capabilities)
+
+
+def test_gains_that_a_task_randomizes_by_default_are_left_out_where_no_motor_is_a_pd_law():
+    motors = "robot.actuators={*: {model: dcmotor, resistance: 1, motor_constant: 1, voltage: 48}}"
+    words = ["task=humanoid_walk", "num_envs=2", "torch_threads=1", motors]
+    for stated in ([], ["task.randomize.gain_scale=[0.9,1.1]"], ["task.randomize.gain_scale=[1,1]"]):
+        run = resolve([*words, *stated])
+        env = make_env(run)
+        step(env)
+        assert set(env.backend.state.params) == {"friction", "mass_scale"}
+        assert dict(active(run.task, scene=env.scene)["randomize"])["gain_scale"] == "off"
+    with pytest.raises(ConfigError, match="gain_scale"):
+        make_env(resolve([*words, "task.randomize.gain_scale=[0.8,1.2]"]))
 
 
 @pytest.mark.parametrize("name", ["pushes", "commands"])

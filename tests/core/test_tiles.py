@@ -117,6 +117,16 @@ def test_a_robot_rises_that_has_left_its_tile_and_falls_that_came_less_than_half
     assert task.terrain_change(state, ctx).tolist() == [1, 0, -1, 1, -1, 0]
 
 
+def test_the_mean_row_is_a_level_of_a_training_where_there_are_rows_to_rise_through():
+    env = rough()
+    rows = torch.tensor([0, 1, 2, 3, 1, 0])  # the last of three rows counts where a random one follows it
+    ctx = replace(env.ctx, per_env_state={**env.ctx.per_env_state, ROW: rows})
+    assert env.task.metrics(env.backend.state, ctx)[ROW].tolist() == [0, 1, 2, 2, 1, 0]
+    # A level that stays at 0 would keep the learner's discount half-way.
+    single = rough("task.terrain.rows=1")
+    assert ROW not in single.task.metrics(single.backend.state, single.ctx)
+
+
 def test_what_was_asked_follows_the_heading():
     env = rough()
     state, ctx = env.backend.state.clone(), env.ctx

@@ -98,3 +98,13 @@ def test_an_invalid_robot_yaml_is_refused_in_one_line_that_names_the_offender(tm
 def test_a_folder_without_a_robot_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"robot\.yaml: no such file"):
         Robot.load(tmp_path)
+
+
+@pytest.mark.parametrize(("key", "value"), [("kp", 5.0), ("kind", "force")])
+def test_a_change_by_a_pattern_that_no_motor_takes_is_refused_with_the_entries_to_name(key: str, value):
+    with pytest.raises(ConfigError, match=rf"robot\.actuators\.\*\.{key}=.*hip_pitch, .*knee"):
+        Robot.load(ROBOTS / "humanoid", {"actuators": {"*": {key: value}}})
+    # Some motors of the humanoid have these, and the file says nothing of the other.
+    robot = Robot.load(ROBOTS / "humanoid", {"actuators": {"*": {"kp": 100, "model": "explicit"}}})
+    assert {a.motor.name for a in robot.actuators} == {"explicit"}
+    assert Robot.load(ROBOTS / "humanoid", {"actuators": {"knee": {"kp": 5}}}).actuators[3].kp == 5

@@ -144,3 +144,23 @@ def test_the_models_of_motors_are_listed():
     assert rows == {"hip, knee, ankle": "explicit (delay 0.5)"}
     plain = config.resolve(["task=hopper_run"])
     assert "motors" not in active(plain.task, scene=scene_of(plain))
+
+
+def test_as_many_joints_of_a_motors_model_are_named_as_fit_beside_it():
+    from robolearn.training.build import scene_of
+
+    run = config.resolve(["task=humanoid_walk", "robot.actuators={*:{model:explicit,delay:0.5}}"])
+    joints = scene_of(run).robots["robot"].joints
+    ((name, model),) = active(run.task, scene=scene_of(run))["motors"]
+    assert (name, model) == (f"{', '.join(joints[:2])} and {len(joints) - 2} more", "explicit (delay 0.5)")
+
+
+def test_values_of_a_name_that_fills_the_line_begin_in_the_next_one():
+    long = "x" * 130
+    sections = {"motors": [(long, "explicit (delay 0.5)"), ("hip", "dcmotor")]}
+    assert comments(sections) == (
+        "# Active in this run:\n"
+        f"# motors  {long}\n"
+        "#              explicit (delay 0.5)\n"
+        "#         hip  dcmotor\n"
+    )

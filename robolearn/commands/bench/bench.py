@@ -124,7 +124,8 @@ def _measure(
     """Description of the machine, and the results at this size."""
     set_threads(run)
     before = process_bytes()
-    with enough_memory(run.num_envs), closing(make_env(run)) as env:
+    # With the curricula of a training: that is what is measured, and what a checkpoint has levels of.
+    with enough_memory(run.num_envs), closing(make_env(run, training=True)) as env:
         learner = warmed_up(run, overrides, env, warmup)
         found = measure(env, learner, rounds)
         row = {"num_envs": env.num_envs, **asdict(found), "memory": memory(env, before)}
