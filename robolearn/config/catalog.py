@@ -216,6 +216,15 @@ def find(name: str) -> Path | None:
     return None
 
 
+def package(name: str) -> str:
+    """Where the file of a robot of `ROBOTS` comes from here, or would: a package, or "menagerie"."""
+    sources = ROBOTS[name][1]
+    for source in sources:
+        if (_in_packages(source.path) if source.package else _in_cache(source.path)) is not None:
+            return source.package or "menagerie"
+    return next((source.package for source in sources if source.package), "menagerie")
+
+
 def hint(name: str) -> str:
     """How to get the file of a robot of `ROBOTS`."""
     sources = ROBOTS[name][1]

@@ -337,11 +337,10 @@ def _builtin(kind: str) -> list[Entry]:
 def _robots_of_others() -> list[Entry]:
     """The robots of `catalog.ROBOTS`, with the package that has the file here or would."""
     out = []
-    for name, (about, sources) in catalog.ROBOTS.items():
+    for name, (about, _) in catalog.ROBOTS.items():
         found = catalog.find(name)
-        source = next((s.package for s in sources if s.package), "menagerie")
         absent = "" if found else catalog.hint(name)
-        out.append(Entry("robots", name, str(found or ""), source, about, absent=absent))
+        out.append(Entry("robots", name, str(found or ""), catalog.package(name), about, absent=absent))
     return out
 
 

@@ -1,14 +1,55 @@
-"""Whether a robot has its joints in the order in which a policy was trained with them."""
+"""Whether a robot has its joints in the order in which a policy was trained with them, and motors as strong."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from robolearn import config
 from robolearn.config.run_config import Config
 from robolearn.errors import ConfigError, quote
 from robolearn.training.build import acting_robot
+
+STRENGTH = ("kp", "kd", "effort")
+NEAR = 0.01
+"""Relative difference up to which they count as equal."""
+
+
+def _contract(folder: Path) -> dict[str, Any]:
+    """contract.json of a run; empty where there is none that can be read."""
+    try:
+        content = json.loads((folder / "contract.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def other_motors(folder: Path, run: Config, shown: str) -> str:
+    """A line where the robot of a run's unchanged configuration has other motors than the one it was trained with, as
+    that of another package has; empty where it has not, or nothing is known.
+
+    Args:
+        folder, run: as for `require_same_order`.
+        shown: the policy.
+    """
+    if run.backend_name == config.EXTERNAL:
+        return ""
+    robot, contract = acting_robot(run), _contract(folder)
+    here = {each.joint: each for each in robot.actuators}
+    try:
+        for before in contract["actions"]:
+            now = here.get(before["joint"])
+            for key in STRENGTH if now is not None else ():
+                old, new = float(before[key]), float(getattr(now, key))
+                if abs(new - old) > NEAR * max(abs(old), abs(new)):
+                    return (
+                        f"{shown} was trained with {key} {old:g} of {before['joint']}, and robot {robot.name} has "
+                        f"{new:g} ({robot.source}): the policy may fail on it"
+                    )
+    except (KeyError, TypeError, ValueError):
+        return ""
+    return ""
 
 
 def require_same_order(folder: Path, run: Config, shown: str) -> None:
@@ -25,14 +66,14 @@ def require_same_order(folder: Path, run: Config, shown: str) -> None:
     """
     if run.backend_name == config.EXTERNAL:
         return
+    contract = _contract(folder)
     try:
-        contract = json.loads((folder / "contract.json").read_text(encoding="utf-8"))
         name = str(contract["robot"])
         trained = {
             "joint": [str(each["name"]) for each in contract["joints"]],
             "actuator": [str(each["joint"]) for each in contract["actions"]],
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return
     robot = acting_robot(run)
     here = {"joint": list(robot.joints), "actuator": [each.joint for each in robot.actuators]}

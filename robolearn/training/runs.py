@@ -16,12 +16,12 @@ from robolearn.config import registry, yaml_file
 from robolearn.config.overrides import parse
 from robolearn.config.run_config import Config
 from robolearn.core.learner_env import LearnerEnv
-from robolearn.errors import ConfigError, quote
+from robolearn.errors import ConfigError, quote, tell_line
 from robolearn.learners import saved
 from robolearn.learners.policy import Act, Policy, PolicyRunner
 from robolearn.learners.team import Team, TeamRunner, runner_of
 from robolearn.training.build import device_of
-from robolearn.training.joint_order import require_same_order
+from robolearn.training.joint_order import other_motors, require_same_order
 
 BUILT_IN = ("random", "zero")
 """Policies without training: see `random_policy` and `zero_policy`."""
@@ -155,8 +155,12 @@ def load_policy(run: Run) -> PolicyRunner | TeamRunner:
             raise ConfigError(
                 f"{quote(item.text)} does not apply to a trained policy: nothing is trained here"
             )
-    if any(item.key[0] in ("robot", "task") for item in parse(run.overrides)):
-        require_same_order(saved.find_run(run.name)[0], run.config, f"{run.name} does")
+    folder, changed = saved.find_run(run.name)[0], [item.key for item in parse(run.overrides)]
+    if any(key[0] in ("robot", "task") for key in changed):
+        require_same_order(folder, run.config, f"{run.name} does")
+    asked = any(key[0] == "robot" or key[:2] == ("task", "robot") for key in changed)
+    if not asked and (other := other_motors(folder, run.config, run.name)):
+        tell_line(other)
     return act
 
 

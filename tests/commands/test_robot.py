@@ -344,3 +344,16 @@ def test_a_robot_with_an_endless_number_of_physics_steps_is_refused(tmp_path):
     robot = Robot.load(biped(tmp_path), {"solver": {"mujoco": {"timestep": 1e-9}}})
     with pytest.raises(ConfigError, match=r"solver\.mujoco\.timestep"):
         lint.errors(robot)
+
+
+def test_a_robot_is_said_to_come_from_where_its_file_was_found_and_else_from_the_first_package(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(catalog, "_in_packages", lambda path: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
+    monkeypatch.delenv("MENAGERIE_CACHE_DIR", raising=False)
+    assert catalog.package("sawyer") == "robosuite"
+    (tmp_path / "rethink_robotics_sawyer").mkdir()
+    (tmp_path / "rethink_robotics_sawyer" / "sawyer.xml").touch()
+    assert catalog.package("sawyer") == "menagerie"

@@ -10,7 +10,8 @@ from robolearn import config
 from robolearn.cli import main
 from robolearn.commands.exits import BAD_INPUT, OK
 from robolearn.errors import ConfigError
-from robolearn.training.joint_order import require_same_order
+from robolearn.training.build import acting_robot
+from robolearn.training.joint_order import other_motors, require_same_order
 
 
 def contract(folder, joints, motors):
@@ -48,6 +49,35 @@ def test_the_same_order_and_other_names_pass_and_another_order_names_the_first_j
     contract(tmp_path, [*joints[:-2], joints[-1], joints[-2]], motors)
     with pytest.raises(ConfigError, match=rf"{joints[-2]} is joint {len(joints) - 1} of it"):
         require_same_order(tmp_path, hopper, "it does")
+
+
+def test_a_robot_whose_file_has_other_motors_than_a_policy_was_trained_with_is_named(hopper, tmp_path):
+    assert other_motors(tmp_path, hopper, "it") == ""  # no contract.json: nothing to compare
+    motors = [
+        {"joint": a.joint, "kp": a.kp, "kd": a.kd, "effort": a.effort} for a in acting_robot(hopper).actuators
+    ]
+    (tmp_path / "contract.json").write_text(json.dumps({"actions": motors}))
+    assert other_motors(tmp_path, hopper, "it") == ""
+    for factor, differs in ((1.005, False), (1.02, True)):
+        changed = [*motors[:-1], {**motors[-1], "kd": factor * motors[-1]["kd"]}]
+        (tmp_path / "contract.json").write_text(json.dumps({"actions": changed}))
+        said = other_motors(tmp_path, hopper, "it")
+        assert (f"kd {1.02 * motors[-1]['kd']:g} of {motors[-1]['joint']}" in said) == differs
+
+
+def test_eval_names_other_motors_on_a_line_of_its_own_unless_the_robot_was_asked_for(
+    hopper, tmp_path, capsys
+):
+    run = tmp_path / "run"
+    words = ["task=hopper_run", "num_envs=2", "learner.num_steps=2", "max_iterations=1"]
+    assert main(["train", *words, f"output={run}"]) == OK
+    found = json.loads((run / "contract.json").read_text())
+    found["actions"][0]["kp"] *= 2
+    (run / "contract.json").write_text(json.dumps(found))
+    for robot, lines in (([], 1), (["robot=hopper"], 0)):
+        capsys.readouterr()
+        assert main(["eval", str(run), "--episodes", "1", "task.episode_length_s=0.1", *robot]) == OK
+        assert capsys.readouterr().err.count(found["actions"][0]["joint"]) == lines
 
 
 def test_eval_and_weights_refuse_a_robot_with_another_order_of_joints(hopper, tmp_path, capsys):
