@@ -222,6 +222,10 @@ class _Reader:
         return isinstance(mjcf, str) and (self.file.parent / mjcf).resolve() == path
 
     def fail(self, message: str) -> NoReturn:
+        key, _, rest = message.split()[0].partition(".")
+        changed = self.changes.get(key)
+        if isinstance(changed, Mapping) and rest.split(".")[0] in changed:
+            raise ConfigError(f"robot.{message}")  # what is wrong is the change, and not the file
         raise ConfigError(f"{self.file}: {message}")
 
     def fail_name(self, problem: str, name: object, valid: Iterable[str]) -> NoReturn:
@@ -471,7 +475,9 @@ class _Reader:
             entry = motors.merged(entry, self.mapping(f"actuators.{model}", models[model]))
             actuators.append(self.actuator(model, name, entry))
         if unused:
-            self.fail(f"actuators.{next(iter(unused))} drives no joint; use it in a joint, or remove it")
+            name, used = next(iter(unused)), [each for each in models if each not in unused]
+            near = did_you_mean(name, used) or "; use it in a joint, or remove it"
+            self.fail(f"actuators.{name} drives no joint{near} (used: {listing(used, 24)})")
         return tuple(joints), tuple(home), tuple(actuators)
 
     def actuator(self, name: str, joint: str, raw: object) -> Actuator:

@@ -98,6 +98,12 @@ class VelocityRough(Velocity):
     }
     """Errors of its map where `randomize` states none [m]."""
 
+    def validate(self) -> None:
+        """Also that a blind policy has no height scan to be noisy."""
+        if scans.NAME in self.noise and not self.scan:
+            raise ValueError(f"noise.{scans.NAME}: the policy is blind; use scan=true, or leave it out")
+        super().validate()
+
     def filled(self) -> VelocityRough:
         """With `scan`, a copy that has the errors of the scan that are not stated, too."""
         if not self.scan:

@@ -175,7 +175,13 @@ def require(kind: str, name: str, where: str = "") -> Entry | None:
         word = name.partition(":")[0]
         if word in _doors(kind):
             raise ConfigError(f"{at}unknown {one} {quote(name)}: add the ID of an environment, {word}:ID")
-        hint = did_you_mean(word, [*names(kind), *_doors(kind)])
+        # `g1` is a part of unitree_g1, and not a misspelling of gr1.
+        inner = [each for each in names(kind) if word.lower() in each.split("_")][:3]
+        hint = (
+            f": did you mean {' or '.join(inner)}?"
+            if inner
+            else did_you_mean(word, [*names(kind), *_doors(kind)])
+        )
         raise ConfigError(f"{at}unknown {one} {quote(name)}{hint or '.'} Valid: {listing(names(kind))}")
     if entry.problem:
         raise ConfigError(f"{one} {name} cannot be used: {entry.problem}")

@@ -552,9 +552,23 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Config:
     named = {item.dotted: str(item.value) for item in parse(words)}
     try:
         base = _from_dict(content, named)
+    except _NotOfTheFile as error:
+        raise ConfigError(str(error)) from error
     except ConfigError as error:
         raise ConfigError(f"{quote(str(file), 120)}: {error}") from error
     return resolve(words, base) if words else base
+
+
+class _NotOfTheFile(ConfigError):
+    """What is wrong with an override, not with the file that it changes."""
+
+
+def _named(section: str, name: str) -> None:
+    """Check the name that an override gives a section."""
+    try:
+        registry.require(SECTIONS[section], name)
+    except ConfigError as error:
+        raise _NotOfTheFile(str(error)) from error
 
 
 def _saved_file(path: Path) -> Path:
@@ -581,6 +595,8 @@ def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
         name, chosen = tree.pop("name"), named.get(section)
         own = name == EXTERNAL and chosen == "auto"
         if section != "task" and chosen not in (None, name) and not own:
+            if chosen != "auto" and not registry.is_file(chosen):
+                _named(section, chosen)
             # `resolve` replaces it, so the saved one need not be installed: a policy trained on one simulator is
             # evaluated on a machine that has only another.
             name, tree = chosen, {}

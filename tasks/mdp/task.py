@@ -323,6 +323,14 @@ class Task:
             raise ValueError(
                 f"rewards and reward_terms() do not match: {unmatched}; give each term one weight"
             )
+        for name, off in (
+            ("commands", ""),
+            ("pushes", "; {speed: [0,0], box: [0,0,0], turn: [0,0,0]} are none"),
+        ):
+            if (getattr(self, name) is None) != (getattr(type(self)(), name) is None):
+                raise ValueError(
+                    f"{name} can be neither added nor removed; change its fields: {name}.<field>=...{off}"
+                )
         for name, stated in self.curricula.items():
             if name not in ("commands", "pushes", "randomize") or getattr(self, name) is None:
                 raise ValueError(
@@ -366,11 +374,6 @@ class Task:
                 )
             field_ = PARAMETERS[changed]
             Randomized.of(drawn).validate(f"randomize.{name}", field_.least, field_.most)
-        for name in ("commands", "pushes"):
-            if (getattr(self, name) is None) != (getattr(type(self)(), name) is None):
-                raise ValueError(
-                    f"{name} can be neither added nor removed; change its fields: {name}.<field>=..."
-                )
         for part in (self.commands, self.pushes):
             if part is not None:
                 part.validate()

@@ -194,6 +194,14 @@ def test_a_saved_configuration_loads_to_an_equal_one(tmp_path: Path, words: list
     assert os.listdir(tmp_path / "run") == ["config.yaml"]
 
 
+@pytest.mark.parametrize("section", ["backend", "learner"])
+def test_an_unknown_name_in_an_override_is_not_blamed_on_the_saved_file(tmp_path: Path, section: str) -> None:
+    config.save(config.resolve(["task=cartpole_balance"]), tmp_path / "config.yaml")
+    with pytest.raises(ConfigError, match="'foo'") as error:
+        config.load(tmp_path, [f"{section}=foo"])
+    assert str(tmp_path) not in str(error.value)
+
+
 def test_a_configuration_loads_from_the_path_of_a_checkpoint(tmp_path: Path) -> None:
     run = config.resolve(["task=cartpole_balance"])
     config.save(run, tmp_path / "config.yaml")

@@ -256,6 +256,9 @@ def cases() -> Iterator[Case]:
     yield "name", [TASK, "learner=pppo"], "did you mean ppo"
     yield "name", [TASK, "backend=mujocoo"], "did you mean mujoco"
     yield "name", [TASK, "task.robot=humanod"], "did you mean humanoid"
+    yield "name", [TASK, "task.robot=g1"], "did you mean unitree_g1 or"
+    yield "none", [TASK, "task.pushes=null"], "task.pushes"
+    yield "blind", ["task=humanoid_rough", "task.noise.height_scan=0.1"], "task.noise.height_scan"
     for value in (
         "1",
         "true",

@@ -121,7 +121,7 @@ def test_a_robot_yaml_without_a_description_is_listed_with_its_problem(tmp_path:
     [
         ("tasks", "humanoid_wlak", "humanoid_walk"),
         ("tasks", "HumanoidWalk", "humanoid_walk"),
-        ("tasks", "cartpole", "cartpole_swingup or cartpole_balance"),
+        ("tasks", "cartpole", "cartpole_balance or cartpole_swingup"),
         ("robots", "humanod", "humanoid"),
         ("backends", "mujco", "mujoco"),
         ("learners", "PP0", "ppo"),

@@ -108,3 +108,17 @@ def test_a_change_by_a_pattern_that_no_motor_takes_is_refused_with_the_entries_t
     robot = Robot.load(ROBOTS / "humanoid", {"actuators": {"*": {"kp": 100, "model": "explicit"}}})
     assert {a.motor.name for a in robot.actuators} == {"explicit"}
     assert Robot.load(ROBOTS / "humanoid", {"actuators": {"knee": {"kp": 5}}}).actuators[3].kp == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "begins"),
+    [
+        ({"knee": {"kp": -3}}, "robot.actuators.knee "),
+        ({"knee": {"delay": 0.5}}, "robot.actuators.knee.delay "),
+        ({"kneee": {"kp": 3}}, "robot.actuators.kneee "),
+    ],
+)
+def test_what_is_wrong_with_a_change_is_not_blamed_on_the_file(change, begins: str):
+    with pytest.raises(ConfigError) as error:
+        Robot.load(ROBOTS / "humanoid", {"actuators": change})
+    assert str(error.value).startswith(begins)
