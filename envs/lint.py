@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import mujoco
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from robolearn.envs import derive, mjcf, model_file
 from robolearn.envs.mirror import other_side
 from robolearn.envs.robot import Robot
-from robolearn.errors import listing
+from robolearn.errors import ConfigError, listing
 
 HOLD_TIME = 2.0
 """How long a robot must hold its home pose with its joint targets there [s]."""
@@ -51,6 +52,31 @@ class Hold:
     held: bool
     text: str
     """In one line, as in "stands; the base sinks by 4 mm"."""
+
+
+def idle_changes(file: Path, changes: Mapping[str, Any], name: str = "") -> list[str]:
+    """The changes of motors by a pattern without which the robot of a file is the same, as `*.kp=5`: entries that are
+    more particular, or the kind of the motors, decide instead.
+
+    Raises:
+        ConfigError: the robot with all of the changes is invalid.
+    """
+    motors = changes.get("actuators")
+    if not isinstance(motors, Mapping):
+        return []
+    whole, idle = Robot.load(file, changes, name).actuators, []
+    for pattern, change in motors.items():
+        for key in change if isinstance(change, Mapping) and set(pattern) & set("*?[") else ():
+            others = {k: value for k, value in change.items() if k != key}
+            try:
+                without = Robot.load(
+                    file, {**changes, "actuators": {**motors, pattern: others}}, name
+                ).actuators
+            except ConfigError:  # what is left does not stand alone, so it does something
+                continue
+            if without == whole:
+                idle.append(f"{pattern}.{key}={change[key]}")
+    return idle
 
 
 def check(robot: Robot) -> list[Finding]:

@@ -221,18 +221,32 @@ class _Reader:
         mjcf = self.document().get("mjcf")
         return isinstance(mjcf, str) and (self.file.parent / mjcf).resolve() == path
 
-    def fail(self, message: str) -> NoReturn:
-        key, _, rest = message.split()[0].partition(".")
-        changed = self.changes.get(key)
-        if isinstance(changed, Mapping) and rest.split(".")[0] in changed:
-            raise ConfigError(f"robot.{message}")  # what is wrong is the change, and not the file
+    def fail(self, message: str, name: object = None) -> NoReturn:
+        """Fail with a message that begins with the path of what is wrong, or of what the wrong `name` is in. Where a
+        change has it, that is to blame, and not the file."""
+        path = message.split()[0].rstrip(":").split(".")
+        if self._changes_have([*path, name] if isinstance(name, str) else path):
+            raise ConfigError(f"robot.{message}")
         raise ConfigError(f"{self.file}: {message}")
+
+    def _changes_have(self, path: list[str]) -> bool:
+        if path[0] == "actuators" and len(path) > 2:
+            entries = self.changes.get("actuators", {})
+            found = [entry for key, entry in entries.items() if key == path[1] or fnmatchcase(path[1], key)]
+            return any(isinstance(entry, Mapping) and path[2] in entry for entry in found)
+        inner: object = self.changes
+        for key in path:
+            if not isinstance(inner, Mapping) or key not in inner:
+                return False
+            inner = inner[key]
+        return True
 
     def fail_name(self, problem: str, name: object, valid: Iterable[str]) -> NoReturn:
         """Fail with `problem`, the wrong `name` and the valid names."""
         valid = tuple(valid)
         near = did_you_mean(name, valid) if isinstance(name, str) else ""
-        self.fail(f"{problem} {quote(name)}{near} (valid: {listing(valid, 24)})")
+        inner = name if problem.startswith("actuators names no joint") else None
+        self.fail(f"{problem} {quote(name)}{near} (valid: {listing(valid, 24)})", inner)
 
     def robot(self) -> Robot:
         raw = _changed(self.document(), self.changes)
@@ -253,22 +267,7 @@ class _Reader:
             "mjcf": mjcf,
             "solver": self.solver(raw.get("solver", {}), complete),
         }
-        robot = self.stated(raw, about) if complete else self.derived(raw, about)
-        self.require_effect(robot, raw.get("actuators", {}))
-        return robot
-
-    def require_effect(self, robot: Robot, models: Mapping[str, Mapping[str, Any]]) -> None:
-        """Refuse a change of motors by a pattern whose value no motor has, because all that it names have entries of
-        their own."""
-        for pattern, change in self.changes.get("actuators", {}).items():
-            for key in ("kind", "kp", "kd", "effort") if "*" in pattern else ():
-                if key not in change or change[key] in [getattr(a, key) for a in robot.actuators]:
-                    continue
-                own = [name for name, model in models.items() if name != pattern and key in model]
-                raise ConfigError(
-                    f"robot.actuators.{pattern}.{key}={change[key]} changes no motor: each has an entry of its own; "
-                    f"name these instead (valid: {listing(own, 24)})"
-                )
+        return self.stated(raw, about) if complete else self.derived(raw, about)
 
     def stated(self, raw: Mapping[str, Any], about: dict[str, Any]) -> Robot:
         """The robot of a complete file, of schema 1."""

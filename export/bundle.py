@@ -19,7 +19,8 @@ import onnx
 import robolearn
 from robolearn import runtime
 from robolearn.core.contract import Contract
-from robolearn.envs.terrain import Terrain
+from robolearn.core.task_check import idle
+from robolearn.envs.scene import Scene
 from robolearn.errors import ConfigError, quote
 from robolearn.export.controller import Exportable
 from robolearn.export.golden import Golden
@@ -73,14 +74,16 @@ def contract_entry(contract: Contract, items: Iterable[Observation] = ()) -> dic
     return plain
 
 
-def conditions(task: Task, terrain: Terrain | None) -> dict[str, Any]:
+def conditions(task: Task, scene: Scene) -> dict[str, Any]:
     """What a policy met in training between the robot and its observations, and between its actions and the motors. It
-    is of the world: the controller has no part of it. `terrain` is that of the task's scene.
+    is of the world: the controller has no part of it. `scene` is the task's.
 
     `noise`: half-width of the uniform noise on an item; `sensing`: see `Sensing`; `randomize`: ranges drawn at a reset;
     `packet_loss`: probability that an action does not arrive; `terrain`: see `Terrain.stated`, none on flat ground.
     """
     task = task.filled()
+    terrain, unmet = scene.terrain, idle(task, scene)
+    drawn = {name: Randomized.of(each).plain() for name, each in task.randomize.items() if name not in unmet}
     ground = {"terrain": terrain.stated()} if terrain is not None and not terrain.flat else {}
     plain: dict[str, Any] = json.loads(
         canonical(
@@ -88,7 +91,7 @@ def conditions(task: Task, terrain: Terrain | None) -> dict[str, Any]:
                 **ground,
                 "noise": task.noise,
                 "sensing": {name: each.stated() for name, each in task.sensing.items()},
-                "randomize": {name: Randomized.of(each).plain() for name, each in task.randomize.items()},
+                "randomize": drawn,
                 "packet_loss": task.packet_loss,
             }
         )

@@ -235,9 +235,11 @@ def _met(out: Export) -> list[str]:
     """What was randomized in training, and what was not."""
     task, contract = out.checked.trained.task.filled(), out.manifest["contract"]
     units = {item["name"]: item["unit"] for item in contract["observations"]}
+    met = out.manifest.get("conditions", {}).get("randomize", task.randomize)
     rows = [
         (_parameter(name), f"{span(*each)}{Randomized.of(each).notes()}")
         for name, each in task.randomize.items()
+        if name in met
     ]
     for name, half in task.noise.items():
         # Only the unit: `rad` of `rad (m for a slide), less the home position`.

@@ -294,7 +294,7 @@ class RobotTrial:
         motors = motor_facts(controller.robot if same else acting_robot(trained))
         return {
             "command_ranges": ranges_of(trained),
-            "conditions": bundles.conditions(trained.task, make_scene(trained, make_robot(trained)).terrain),
+            "conditions": bundles.conditions(trained.task, make_scene(trained, make_robot(trained))),
             "base": base_facts(controller.robot),
             "joints": joint_facts(controller.robot),
             **(

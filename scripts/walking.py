@@ -32,7 +32,7 @@ from robolearn.learners.saved import find_run
 from robolearn.simulation.episodes import NEVER_TRAINED, tally
 from robolearn.tasks.mdp.sensing import SENSOR_ERRORS
 from robolearn.training import checkpoint
-from robolearn.training.build import make_env, make_robot
+from robolearn.training.build import make_env
 from robolearn.training.runs import load_config, load_policy, open_run
 from robolearn.training.train import set_threads
 
@@ -241,10 +241,12 @@ def gates(run: str, extra: list[str], episodes: int, pushes: bool = False) -> di
 
 
 def half_step(run: str, extra: list[str]) -> str:
-    """The setting of half the time step that a run's robot has in `mujoco`."""
-    settings = open_run(run, extra).config
-    step = settings.backend.timestep or make_robot(settings).solver["mujoco"]["timestep"]
-    return f"backend.timestep={step / 2:g}"
+    """The setting of half the time step that a run's simulator has."""
+    env = make_env(open_run(run, extra).config, num_envs=1, rank=NEVER_TRAINED)
+    try:
+        return f"backend.timestep={env.capabilities.timestep / 2:g}"
+    finally:
+        env.close()
 
 
 def conditions(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
@@ -254,9 +256,8 @@ def conditions(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
     table = {}
     for name, changes in CONDITIONS.items():
         physics = [] if changes is None else [*NOMINAL, *changes]
-        if name == FINER:
-            physics.append(half_step(run, extra))
-        one, fast = (measure(run, s, extra, episodes, physics) for s in ("commands", "fast"))
+        own = [*extra, half_step(run, extra)] if name == FINER else extra
+        one, fast = (measure(run, s, own, episodes, physics) for s in ("commands", "fast"))
         table[name] = {"commands": one, "fast": fast}
         print(
             f"| {name} | {100 * one['survival_rate']:.1f} % | {number(one['linear_velocity_error'], 3)} m/s "

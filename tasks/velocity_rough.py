@@ -100,7 +100,8 @@ class VelocityRough(Velocity):
 
     def validate(self) -> None:
         """Also that a blind policy has no height scan to be noisy."""
-        if scans.NAME in self.noise and not self.scan:
+        own = {item.name for item in self.items("policy")}
+        if scans.NAME in self.noise and scans.NAME not in own:
             raise ValueError(f"noise.{scans.NAME}: the policy is blind; use scan=true, or leave it out")
         super().validate()
 

@@ -42,6 +42,16 @@ def test_walking_reports_the_curve_and_conditions_of_a_robot_that_falls(tmp_path
     assert all(row.count("|") == 7 for row in rows)
 
 
+def test_finer_physics_have_half_the_time_step_of_a_runs_simulator(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import walking
+
+    assert walking.half_step("pretrained:humanoid_walk", []) == "backend.timestep=0.005"
+    assert (
+        walking.half_step("pretrained:humanoid_walk", ["backend.timestep=0.004"]) == "backend.timestep=0.002"
+    )
+
+
 def test_gates_are_without_whatever_pushes_delays_and_physics_a_run_trained_with(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))
     import walking

@@ -13,11 +13,20 @@ import yaml
 from robolearn.config import registry
 from robolearn.config.overrides import parse
 from robolearn.config.run_config import robot_changes
-from robolearn.errors import ConfigError, listing, quote
+from robolearn.errors import ConfigError, listing, quote, tell_line
 from robolearn.files import replacing
 
 if TYPE_CHECKING:
     from robolearn.envs.robot import Robot
+
+
+def tell_idle(changes: list[str]) -> None:
+    """Print, a line each, changes of motors that change nothing, see `lint.idle_changes`."""
+    for change in changes:
+        tell_line(
+            f"robot.actuators.{change} changes no motor: more particular entries decide; name the joints, or the keys "
+            "of the robot's file"
+        )
 
 
 def robot(
@@ -66,6 +75,8 @@ def robot(
         from robolearn.simulation import excite as exciting
 
         exciting.require_format(excite)
+    if changes:
+        tell_idle(lint.idle_changes(found, changes, known))
     print(describe(made, lint.moved_inertia(made)))
     done = lint.hold(made)
     print(f"home pose  {done.text} (2 s of joint targets at home)")

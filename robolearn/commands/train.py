@@ -35,6 +35,7 @@ def tell_errors(run: Config) -> None:
     Raises:
         ConfigError, MissingError: see `make_robot`.
     """
+    from robolearn.commands.robot import tell_idle
     from robolearn.envs import lint, mjcf
     from robolearn.training.build import make_robot
 
@@ -43,6 +44,8 @@ def tell_errors(run: Config) -> None:
     if entry and entry.ours and not run.robot:
         return
     robot = make_robot(run)
+    if run.robot:
+        tell_idle(lint.idle_changes(registry.load("robots", name), run.robot))
     options = mjcf.options(robot, getattr(run.backend, "options", run.backend_name))
     step = getattr(run.backend, "timestep", 0.0) or options["timestep"]  # a package's backend may have none
     same = " and the same robot.* settings" if run.robot else ""

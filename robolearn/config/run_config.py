@@ -595,7 +595,7 @@ def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
         name, chosen = tree.pop("name"), named.get(section)
         own = name == EXTERNAL and chosen == "auto"
         if section != "task" and chosen not in (None, name) and not own:
-            if chosen != "auto" and not registry.is_file(chosen):
+            if chosen not in ("auto", EXTERNAL) and not registry.is_file(chosen):
                 _named(section, chosen)
             # `resolve` replaces it, so the saved one need not be installed: a policy trained on one simulator is
             # evaluated on a machine that has only another.

@@ -617,7 +617,9 @@ class Env:
         self.backend.restore(moved[0], rows)
         state = with_leaves(self._kept(), self._observing.moved(moved[1])).rows(rows)
         now = self.state
-        self.state = replace(state, outcome=now.outcome, transit=now.transit, flags=now.flags)
+        # Sums since they were last read. A version whose task had other metrics has sums of others.
+        stats = state.stats if state.stats.shape == now.stats.shape else now.stats
+        self.state = replace(state, stats=stats, outcome=now.outcome, transit=now.transit, flags=now.flags)
         self.random.set_state(snapshot["random"])
 
     def _kept(self) -> EnvState:

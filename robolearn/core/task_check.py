@@ -28,13 +28,17 @@ from robolearn.tasks.mdp.task import Ratio, Task
 def idle(task: Task, scene: Scene) -> frozenset[str]:
     """The parameters of `task.randomize` that nothing in the scene has, and that nobody asked for: gains where no motor
     is a PD law, or masses where nothing moves, within the task's own default range or one that changes nothing."""
-    own, usual = type(task)().randomize, settable(scene)
+    usual = settable(scene)
+    absent = [name for name in ALWAYS if name in task.randomize and name not in usual]
 
     def unasked(name: str) -> bool:
         drawn, neutral = Randomized.of(task.randomize[name]), PARAMETERS[name].neutral
-        return tuple(drawn) == (neutral, neutral) or (name in own and drawn == Randomized.of(own[name]))
+        if tuple(drawn) == (neutral, neutral):
+            return True
+        own = type(task)().randomize
+        return name in own and drawn == Randomized.of(own[name])
 
-    return frozenset(n for n in ALWAYS if n in task.randomize and n not in usual and unasked(n))
+    return frozenset(name for name in absent if unasked(name))
 
 
 def check_backend(task: Task, scene: Scene, capabilities: Capabilities) -> int:

@@ -45,7 +45,8 @@ def other_motors(folder: Path, run: Config, shown: str) -> str:
                 if abs(new - old) > NEAR * max(abs(old), abs(new)):
                     return (
                         f"{shown} was trained with {key} {old:g} of {before['joint']}, and robot {robot.name} has "
-                        f"{new:g} ({robot.source}): the policy may fail on it"
+                        f"{new:g} ({robot.source}): the policy may fail on it; use the model it was trained with, or "
+                        f"name the one that you mean, robot={run.task.robot}"
                     )
     except (KeyError, TypeError, ValueError):
         return ""

@@ -26,6 +26,8 @@ from robolearn.training.joint_order import other_motors, require_same_order
 BUILT_IN = ("random", "zero")
 """Policies without training: see `random_policy` and `zero_policy`."""
 
+_TOLD: set[str] = set()
+"""Lines that were printed: a command may load a policy several times."""
 _NOT_HERE = {
     "resume": "name the run as the first word instead",
     "output": "use --output DIR",
@@ -159,7 +161,8 @@ def load_policy(run: Run) -> PolicyRunner | TeamRunner:
     if any(key[0] in ("robot", "task") for key in changed):
         require_same_order(folder, run.config, f"{run.name} does")
     asked = any(key[0] == "robot" or key[:2] == ("task", "robot") for key in changed)
-    if not asked and (other := other_motors(folder, run.config, run.name)):
+    if not asked and (other := other_motors(folder, run.config, run.name)) and other not in _TOLD:
+        _TOLD.add(other)
         tell_line(other)
     return act
 

@@ -9,14 +9,16 @@ import pytest
 import torch
 
 from robolearn.config.run_config import resolve
+from robolearn.core.env import Env
 from robolearn.core.task_check import check_backend
 from robolearn.errors import ConfigError
+from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.randomization import Randomized
 from robolearn.tasks.mdp.stated import level
 from robolearn.tasks.velocity import Velocity
 from robolearn.training.active import active
-from robolearn.training.build import build_env, make_env, scene_of
+from robolearn.training.build import build_env, make_backend, make_env, make_robot, scene_of
 
 CARTPOLE = [
     "task=cartpole_balance",
@@ -226,6 +228,16 @@ def test_the_delay_of_motors_that_have_none_is_refused_with_what_to_state():
     capabilities = SimpleNamespace(timestep=run.task.control_dt, name="mujoco", params={"friction"})
     with pytest.raises(ValueError, match=r"motor_delay.*robot\.actuators"):
         check_backend(run.task, scene_of(run), capabilities)
+
+
+def test_a_task_whose_class_takes_arguments_needs_no_default_of_it():
+    class Sized(CartpoleBalance):
+        def __init__(self, size: float) -> None:
+            super().__init__()
+
+    run = resolve(["task=cartpole_balance"])
+    env = Env(Sized(1.0), make_robot(run), make_backend(run, 2))
+    env.step(torch.zeros(2, env.num_actions))
 
 
 def test_gains_that_a_task_randomizes_by_default_are_left_out_where_no_motor_is_a_pd_law():

@@ -127,6 +127,16 @@ def test_the_mean_row_is_a_level_of_a_training_where_there_are_rows_to_rise_thro
     assert ROW not in single.task.metrics(single.backend.state, single.ctx)
 
 
+def test_a_snapshot_of_a_version_with_other_metrics_goes_on_without_its_sums():
+    env = rough("task.terrain.rows=1")
+    saved = env.snapshot()
+    own = saved["state"]["stats"]
+    saved["state"]["stats"] = torch.cat((own, torch.ones(2, dtype=own.dtype)))
+    env.restore(saved)
+    env.step(torch.zeros(6, env.num_actions))
+    assert ROW not in {name.removeprefix("metric/") for name in env.drain()}
+
+
 def test_what_was_asked_follows_the_heading():
     env = rough()
     state, ctx = env.backend.state.clone(), env.ctx
@@ -433,7 +443,7 @@ def test_the_errors_of_a_scan_are_shown_and_stated_in_the_conditions_of_a_bundle
     assert ("height_scan", "0.05") in rows["noise"]
     assert rows["sensing"] == [("height_scan", "delay [0, 3], dropout 0.02")]
     assert {"map_shift", "map_lift"} <= {name for name, _ in rows["randomize"]}
-    met = conditions(task, None)
+    met = conditions(task, task.scene(load_robot("humanoid")))
     assert met["noise"]["height_scan"] == 0.05
     assert met["sensing"] == {"height_scan": {"delay": [0, 3], "dropout": 0.02}}
     assert {"map_shift", "map_lift"} <= set(met["randomize"])

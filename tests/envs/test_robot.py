@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from robolearn.envs import lint
 from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError
 from tests.envs.scenes import hopper
@@ -100,14 +101,21 @@ def test_a_folder_without_a_robot_is_refused(tmp_path):
         Robot.load(tmp_path)
 
 
-@pytest.mark.parametrize(("key", "value"), [("kp", 5.0), ("kind", "force")])
-def test_a_change_by_a_pattern_that_no_motor_takes_is_refused_with_the_entries_to_name(key: str, value):
-    with pytest.raises(ConfigError, match=rf"robot\.actuators\.\*\.{key}=.*hip_pitch, .*knee"):
-        Robot.load(ROBOTS / "humanoid", {"actuators": {"*": {key: value}}})
-    # Some motors of the humanoid have these, and the file says nothing of the other.
-    robot = Robot.load(ROBOTS / "humanoid", {"actuators": {"*": {"kp": 100, "model": "explicit"}}})
-    assert {a.motor.name for a in robot.actuators} == {"explicit"}
-    assert Robot.load(ROBOTS / "humanoid", {"actuators": {"knee": {"kp": 5}}}).actuators[3].kp == 5
+@pytest.mark.parametrize(
+    ("change", "idle"),
+    [
+        ({"*": {"kp": 5}}, ["*.kp=5"]),
+        (
+            {"*": {"kp": 100, "model": "explicit"}},
+            ["*.kp=100"],
+        ),  # some motors have it, and not from this entry
+        ({"*nee": {"kind": "force"}}, ["*nee.kind=force"]),
+        ({"*": {"model": "explicit", "delay": 0.5}}, []),
+        ({"knee": {"kp": 5}}, []),
+    ],
+)
+def test_changes_by_a_pattern_that_more_particular_entries_overrule_are_found(change, idle: list[str]):
+    assert lint.idle_changes(ROBOTS / "humanoid", {"actuators": change}) == idle
 
 
 @pytest.mark.parametrize(
@@ -116,9 +124,33 @@ def test_a_change_by_a_pattern_that_no_motor_takes_is_refused_with_the_entries_t
         ({"knee": {"kp": -3}}, "robot.actuators.knee "),
         ({"knee": {"delay": 0.5}}, "robot.actuators.knee.delay "),
         ({"kneee": {"kp": 3}}, "robot.actuators.kneee "),
+        ({"*": {"model": "explicit", "delay": -1}}, "robot.actuators.hip_pitch.delay "),
+        ({"*": {"armature": -1}}, "robot.actuators.hip_pitch.armature "),
     ],
 )
 def test_what_is_wrong_with_a_change_is_not_blamed_on_the_file(change, begins: str):
     with pytest.raises(ConfigError) as error:
         Robot.load(ROBOTS / "humanoid", {"actuators": change})
     assert str(error.value).startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("changes", "begins"),
+    [
+        ({"home_height": "tall"}, "robot.home_height "),
+        ({"feet": "toe"}, "robot.feet "),
+        ({"mjcf": "nope.xml"}, "robot.mjcf "),
+        ({"actuators": 5}, "robot.actuators "),
+        ({"solver": {"mujoco": {"timestep": 0}}}, "robot.solver.mujoco.timestep "),
+    ],
+)
+def test_a_wrong_value_of_a_change_names_its_setting(changes, begins: str):
+    with pytest.raises(ConfigError) as error:
+        Robot.load(ROBOTS / "humanoid", changes)
+    assert str(error.value).startswith(begins)
+
+
+def test_a_change_is_not_blamed_for_what_the_file_says_beside_it(tmp_path):
+    wrong = hopper(tmp_path, ("kd: 20", "kd: 2e1"))  # text in YAML 1.1
+    with pytest.raises(ConfigError, match=r"robot\.yaml: actuators\.leg\.kd"):
+        Robot.load(wrong, {"actuators": {"leg": {"effort": 40}}})

@@ -12,7 +12,7 @@ from robolearn.training.build import make_robot, make_scene
 
 def stated(*settings: str) -> dict[str, Any]:
     run = resolve(list(settings))
-    return conditions(run.task, make_scene(run, make_robot(run)).terrain)
+    return conditions(run.task, make_scene(run, make_robot(run)))
 
 
 def test_randomized_parameters_are_stated_as_their_ranges_and_what_differs_from_the_default():
