@@ -224,12 +224,15 @@ class _Reader:
     def fail(self, message: str, name: object = None) -> NoReturn:
         """Fail with a message that begins with the path of what is wrong, or of what the wrong `name` is in. Where a
         change has it, that is to blame, and not the file."""
-        path = message.split()[0].rstrip(":").split(".")
+        whole = message.startswith("the file ")
+        path = [] if whole else message.split()[0].rstrip(":").split(".")
         if self._changes_have([*path, name] if isinstance(name, str) else path):
-            raise ConfigError(f"robot.{message}")
+            raise ConfigError(f"robot{message.removeprefix('the file')}" if whole else f"robot.{message}")
         raise ConfigError(f"{self.file}: {message}")
 
     def _changes_have(self, path: list[str]) -> bool:
+        if not path:
+            return False
         if path[0] == "actuators" and len(path) > 2:
             entries = self.changes.get("actuators", {})
             found = [entry for key, entry in entries.items() if key == path[1] or fnmatchcase(path[1], key)]
@@ -245,7 +248,7 @@ class _Reader:
         """Fail with `problem`, the wrong `name` and the valid names."""
         valid = tuple(valid)
         near = did_you_mean(name, valid) if isinstance(name, str) else ""
-        inner = name if problem.startswith("actuators names no joint") else None
+        inner = name if problem.startswith("actuators names no joint") or "unknown key" in problem else None
         self.fail(f"{problem} {quote(name)}{near} (valid: {listing(valid, 24)})", inner)
 
     def robot(self) -> Robot:

@@ -403,7 +403,7 @@ def _policy(checked: Checked) -> tuple[Policy, Act]:
     Raises:
         ConfigError: the actor takes another observation group than `policy`.
     """
-    act = load_policy(checked.found)
+    act = load_policy(checked.found, tell=False)  # the export refuses a robot of another contract
     policy = act.policy if isinstance(act, PolicyRunner) else act.team.named(checked.policy or "")
     inputs = list(policy.spec.inputs)
     if inputs != ["policy"]:

@@ -130,8 +130,9 @@ def load_config(folder: Path, overrides: Iterable[str] = ()) -> Config:
     return replace(loaded, learner_name=name, learner=settings)
 
 
-def load_policy(run: Run) -> PolicyRunner | TeamRunner:
-    """The run's deterministic policy, or the policies of its agents, as they run on the robots.
+def load_policy(run: Run, tell: bool = True) -> PolicyRunner | TeamRunner:
+    """The run's deterministic policy, or the policies of its agents, as they run on the robots. With `tell`, a robot
+    that has other motors than the policy was trained with is named on stderr.
 
     A recurrent policy keeps its recurrent state between calls: see `robolearn.learners.policy.reset_state`.
 
@@ -161,7 +162,7 @@ def load_policy(run: Run) -> PolicyRunner | TeamRunner:
     if any(key[0] in ("robot", "task") for key in changed):
         require_same_order(folder, run.config, f"{run.name} does")
     asked = any(key[0] == "robot" or key[:2] == ("task", "robot") for key in changed)
-    if not asked and (other := other_motors(folder, run.config, run.name)) and other not in _TOLD:
+    if tell and not asked and (other := other_motors(folder, run.config, run.name)) and other not in _TOLD:
         _TOLD.add(other)
         tell_line(other)
     return act
