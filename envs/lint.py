@@ -54,7 +54,7 @@ class Hold:
     """In one line, as in "stands; the base sinks by 4 mm"."""
 
 
-def idle_changes(file: Path, changes: Mapping[str, Any], name: str = "") -> list[str]:
+def idle_changes(file: Path, changes: Mapping[str, Any]) -> list[str]:
     """The changes of motors by a pattern without which the robot of a file is the same, as `*.kp=5`: entries that are
     more particular, or the kind of the motors, decide instead.
 
@@ -64,14 +64,12 @@ def idle_changes(file: Path, changes: Mapping[str, Any], name: str = "") -> list
     motors = changes.get("actuators")
     if not isinstance(motors, Mapping):
         return []
-    whole, idle = Robot.load(file, changes, name).actuators, []
+    whole, idle = Robot.load(file, changes).actuators, []
     for pattern, change in motors.items():
         for key in change if isinstance(change, Mapping) and set(pattern) & set("*?[") else ():
             others = {k: value for k, value in change.items() if k != key}
             try:
-                without = Robot.load(
-                    file, {**changes, "actuators": {**motors, pattern: others}}, name
-                ).actuators
+                without = Robot.load(file, {**changes, "actuators": {**motors, pattern: others}}).actuators
             except ConfigError:  # what is left does not stand alone, so it does something
                 continue
             if without == whole:

@@ -221,12 +221,12 @@ class _Reader:
         mjcf = self.document().get("mjcf")
         return isinstance(mjcf, str) and (self.file.parent / mjcf).resolve() == path
 
-    def fail(self, message: str, name: object = None) -> NoReturn:
-        """Fail with a message that begins with the path of what is wrong, or of what the wrong `name` is in. Where a
+    def fail(self, message: str, key: object = None) -> NoReturn:
+        """Fail with a message that begins with the path of what is wrong, or of what the wrong `key` is in. Where a
         change has it, that is to blame, and not the file."""
         whole = message.startswith("the file ")
         path = [] if whole else message.split()[0].rstrip(":").split(".")
-        if self._changes_have([*path, name] if isinstance(name, str) else path):
+        if self._changes_have([*path, key] if isinstance(key, str) else path):
             raise ConfigError(f"robot{message.removeprefix('the file')}" if whole else f"robot.{message}")
         raise ConfigError(f"{self.file}: {message}")
 
@@ -244,12 +244,12 @@ class _Reader:
             inner = inner[key]
         return True
 
-    def fail_name(self, problem: str, name: object, valid: Iterable[str]) -> NoReturn:
-        """Fail with `problem`, the wrong `name` and the valid names."""
+    def fail_name(self, problem: str, name: object, valid: Iterable[str], key: bool = False) -> NoReturn:
+        """Fail with `problem`, the wrong `name` and the valid names; `key`: it is a key of what `problem` begins with,
+        and not its value."""
         valid = tuple(valid)
         near = did_you_mean(name, valid) if isinstance(name, str) else ""
-        inner = name if problem.startswith("actuators names no joint") or "unknown key" in problem else None
-        self.fail(f"{problem} {quote(name)}{near} (valid: {listing(valid, 24)})", inner)
+        self.fail(f"{problem} {quote(name)}{near} (valid: {listing(valid, 24)})", name if key else None)
 
     def robot(self) -> Robot:
         raw = _changed(self.document(), self.changes)
@@ -393,7 +393,7 @@ class _Reader:
         for name in models:
             if name not in used:
                 valid = {*joints, *(without_side(joint) for joint in joints)}
-                self.fail_name("actuators names no joint, nor several with *,", name, sorted(valid))
+                self.fail_name("actuators names no joint, nor several with *,", name, sorted(valid), key=True)
         return tuple(out)
 
     def armatures(
@@ -556,7 +556,7 @@ class _Reader:
         required, valid = tuple(required), (*required, *optional)
         for key in raw:
             if key not in valid:
-                self.fail_name(f"{where} has the unknown key", key, valid)
+                self.fail_name(f"{where} has the unknown key", key, valid, key=True)
         for key in required:
             if key not in raw:
                 self.fail(f"{where} has no {key}; it requires {listing(required)}")

@@ -76,7 +76,7 @@ def robot(
 
         exciting.require_format(excite)
     if changes:
-        tell_idle(lint.idle_changes(found, changes, known))
+        tell_idle(lint.idle_changes(found, changes))
     print(describe(made, lint.moved_inertia(made)))
     done = lint.hold(made)
     print(f"home pose  {done.text} (2 s of joint targets at home)")

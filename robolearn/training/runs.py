@@ -21,7 +21,7 @@ from robolearn.learners import saved
 from robolearn.learners.policy import Act, Policy, PolicyRunner
 from robolearn.learners.team import Team, TeamRunner, runner_of
 from robolearn.training.build import device_of
-from robolearn.training.joint_order import other_motors, require_same_order
+from robolearn.training.same_robot import other_motors, require_same_order
 
 BUILT_IN = ("random", "zero")
 """Policies without training: see `random_policy` and `zero_policy`."""

@@ -44,13 +44,13 @@ from robolearn.training.guard.guard import KEY as GUARD
 from robolearn.training.guard.guard import Guard, Healthy, RolledBack
 from robolearn.training.guard.remedies import completed
 from robolearn.training.host_memory import PLENTY, enough_memory, require_room
-from robolearn.training.joint_order import require_same_order
 from robolearn.training.ranks import Regrouped
 from robolearn.training.ranks.copies import Copies
 from robolearn.training.ranks.launched import launched_folder, started_by_launcher
 from robolearn.training.ranks.slow import Slow
 from robolearn.training.ranks.world import World, goes_on, joined, with_ranks
 from robolearn.training.record import Record
+from robolearn.training.same_robot import require_same_order
 
 DIVERGED_SHARE = 0.001
 """Training stops where more than this share of an iteration's steps diverges."""

@@ -1,4 +1,4 @@
-"""A policy is refused for a robot that has the same joints in another order."""
+"""A policy is refused for a robot that has the same joints in another order; other motors are named."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from robolearn.cli import main
 from robolearn.commands.exits import BAD_INPUT, OK
 from robolearn.errors import ConfigError
 from robolearn.training.build import acting_robot
-from robolearn.training.joint_order import other_motors, require_same_order
+from robolearn.training.same_robot import other_motors, require_same_order
 
 
 def contract(folder, joints, motors):

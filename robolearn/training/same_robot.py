@@ -1,4 +1,4 @@
-"""Whether a robot has its joints in the order in which a policy was trained with them, and motors as strong."""
+"""Whether a robot is the one that a policy was trained with: its joints in that order, and motors as strong."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from robolearn.errors import ConfigError, quote
 from robolearn.training.build import acting_robot
 
 STRENGTH = ("kp", "kd", "effort")
+"""What of a motor is compared."""
 NEAR = 0.01
-"""Relative difference up to which they count as equal."""
+"""Relative difference up to which two of them count as equal."""
 
 
 def _contract(folder: Path) -> dict[str, Any]:
