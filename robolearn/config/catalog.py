@@ -210,8 +210,7 @@ def find(name: str) -> Path | None:
     """The file of a robot of `ROBOTS`, or our robot.yaml about it; None where neither a package nor the cache has
     it."""
     for source in ROBOTS[name][1]:
-        found = _in_packages(source.path) if source.package else _in_cache(source.path)
-        if found is not None:
+        if (found := _here(source)) is not None:
             return KNOWN / source.facts if source.facts else found
     return None
 
@@ -220,9 +219,14 @@ def package(name: str) -> str:
     """Where the file of a robot of `ROBOTS` comes from here, or would: a package, or "menagerie"."""
     sources = ROBOTS[name][1]
     for source in sources:
-        if (_in_packages(source.path) if source.package else _in_cache(source.path)) is not None:
+        if _here(source) is not None:
             return source.package or "menagerie"
     return next((source.package for source in sources if source.package), "menagerie")
+
+
+def _here(source: Source) -> Path | None:
+    """The robot's file where the source has it here."""
+    return _in_packages(source.path) if source.package else _in_cache(source.path)
 
 
 def hint(name: str) -> str:

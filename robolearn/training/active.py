@@ -133,7 +133,8 @@ def comments(sections: Sections, width: int = 110) -> str:
     if not sections:
         return ""
     left = max(len(title) for title in sections) + 2
-    middle = max(len(name) for rows in sections.values() for name, _ in rows if len(name) <= NAME_WIDTH) + 2
+    names = [name for rows in sections.values() for name, _ in rows]
+    middle = max((len(name) for name in names if len(name) <= NAME_WIDTH), default=0) + 2
     lines = ["# Active in this run:"]
     for title, rows in sections.items():
         for i, (name, values) in enumerate(rows):

@@ -155,6 +155,13 @@ def test_as_many_joints_of_a_motors_model_are_named_as_fit_beside_it():
     assert (name, model) == (f"{', '.join(joints[:2])} and {len(joints) - 2} more", "explicit (delay 0.5)")
 
 
+def test_a_list_of_long_names_alone_is_listed():
+    assert comments({"motors": [("x" * 50, "dcmotor")]}).splitlines()[1:] == [
+        f"# motors  {'x' * 50}",
+        "#           dcmotor",
+    ]
+
+
 def test_values_of_a_name_that_fills_the_line_begin_in_the_next_one():
     long = "x" * 130
     sections = {"motors": [(long, "explicit (delay 0.5)"), ("hip", "dcmotor")]}
