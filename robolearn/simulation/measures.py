@@ -39,7 +39,7 @@ MEASURES = {
     "torque": Measure("root mean square of the joint torques, as a share of their limits", "", -1),
     "peak_torque": Measure("largest joint torque, as a share of its limit", "", -1),
     "power": Measure("mean positive mechanical power of all joints", "W", -1),
-    "foot_slide": Measure("mean horizontal speed of the soles that touch the ground", "m/s", -1),
+    "foot_slide": Measure("mean horizontal speed of the soles that stay on the ground", "m/s", -1),
     "penetration": Measure("largest depth of a contact", "m", -1),
 }
 """Measures of every robot that has what they need; a task's own metrics join them by name."""
@@ -97,6 +97,8 @@ class Measures:
         self._return = torch.zeros(n, dtype=torch.float64, device=env.device)
         self._steps = torch.zeros(n, dtype=torch.long, device=env.device)
         self._displacement = Displacement(env)
+        self._soles: tuple[Tensor, Tensor] | None = None
+        """Where each sole was after the last control step (N, F, 2) [m], and whether on the ground (N, F) bool."""
         self._count = 0
         self._ended: list[tuple[dict[str, Tensor], Tensor, int]] = []
         self._posed = None
@@ -161,9 +163,14 @@ class Measures:
             self._mean("torque", counts * share.square().mean(dim=1), counts)
             self._peak("peak_torque", counts * share.abs().amax(dim=1))
         if robot.foot_force.shape[1]:
-            down = (robot.foot_force[:, :, 2] > ON_GROUND).double() * counts[:, None]
-            speed = robot.foot_lin_vel[:, :, :2].double().norm(dim=-1)
-            self._mean("foot_slide", (down * speed).sum(dim=1), down.sum(dim=1))
+            down = (robot.foot_force[:, :, 2] > ON_GROUND) & (counts > 0)[:, None]
+            place = robot.foot_pos[:, :, :2].double()
+            # By places, not speeds: a simulator may show the speed from before the ground acted.
+            place_before, down_before = self._soles or (place, torch.zeros_like(down))
+            held = (down & down_before).double()
+            slid = held * (place - place_before).norm(dim=-1)
+            self._mean("foot_slide", slid.sum(dim=1), env.dt * held.sum(dim=1))
+            self._soles = place, down
         if self._posed is not None and self._count % PENETRATION_INTERVAL == 1:
             depth = self._posed.penetration(env.backend.state, counts > 0)
             self._peak("penetration", torch.from_numpy(depth).to(counts.device))

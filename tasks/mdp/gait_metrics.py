@@ -35,6 +35,10 @@ def start(num_envs: int, feet: int, device: torch.device) -> dict[str, Tensor]:
         "contact": torch.ones(num_envs, feet, dtype=torch.bool, device=device),
         "last_contact": torch.ones(num_envs, feet, dtype=torch.bool, device=device),
         "foot_speed": torch.zeros(num_envs, feet, device=device),
+        "foot_place": torch.zeros(num_envs, feet, 2, device=device),
+        "placed": torch.zeros(num_envs, dtype=torch.bool, device=device),
+        "held": torch.zeros(num_envs, feet, dtype=torch.bool, device=device),
+        "slid": torch.zeros(num_envs, feet, device=device),
         "last_foot_speed": torch.zeros(num_envs, feet, device=device),
         "air_time": torch.zeros(num_envs, feet, device=device),
         "swing_peak": torch.zeros(num_envs, feet, device=device),
@@ -49,19 +53,27 @@ def follow(state: State, ctx: Context, resting: Tensor, above: Tensor | None = N
     """The same after one more control step; `resting` (N,) bool: the command is to stand; `above` (N, F) [m]: height of
     the feet, where it is not that above the ground below them.
 
-    In the step of a touch-down `air_time` [s] and `swing_peak` [m] are still those of the swing it ends.
+    In the step of a touch-down `air_time` [s] and `swing_peak` [m] are still those of the swing it ends. A foot is
+    `held` (N, F) bool where it was on the ground before the step and is after it, and `slid` (N, F) [m] is how far it
+    moved along the ground meanwhile. Its speed at the end would not do: a simulator may show the one from before the
+    ground acted, by which a landing foot slips.
     """
     robot, past = state.robot, ctx.task_state
     contact = robot.foot_force[:, :, 2] > CONTACT_FORCE
     lifted = ~past["contact"]  # a swing begins with the step that leaves the ground
     position = robot.base_pos[:, :2]
     above = ctx.above_ground(robot.foot_pos) if above is None else above
+    place = robot.foot_pos[:, :, :2]
     rest_time = (past["rest_time"] + ctx.dt) * resting
     anchor = torch.where((rest_time <= SETTLE_TIME)[:, None], position, past["anchor"])
     return {
         "contact": contact,
         "last_contact": past["contact"],
         "foot_speed": robot.foot_lin_vel.square().sum(dim=-1),
+        "foot_place": place.clone(),
+        "placed": torch.ones_like(past["placed"]),
+        "held": contact & past["contact"] & past["placed"][:, None],
+        "slid": (place - past["foot_place"]).norm(dim=-1),
         "last_foot_speed": past["foot_speed"],
         "air_time": past["air_time"] * lifted + ctx.dt * ~contact,
         "swing_peak": torch.maximum(past["swing_peak"] * lifted, above),
@@ -78,7 +90,7 @@ def measure(state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
     settled = (ctx.command_time > SETTLE_TIME).float()
     moving = (ctx.command.abs().amax(dim=1) > 0.01) & (ctx.command_time > SETTLE_TIME)
     stepped = (past["contact"] & ~past["last_contact"] & (past["air_time"] >= AIR_TIME)).float()
-    stance = (past["contact"] & (past["rest_time"] == 0)[:, None]).float()
+    held = (past["held"] & (past["rest_time"] == 0)[:, None]).float()
     torque = robot.joint_torque[:, ctx.robot.actuated]
     saturated = (torque.abs() >= SATURATED * ctx.robot.effort).float().mean(dim=1)
     power = (robot.joint_torque * robot.joint_vel).clamp(min=0).sum(dim=1)
@@ -88,13 +100,11 @@ def measure(state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
     progress = (velocity * ctx.command[:, :2]).sum(dim=1) / asked.clamp(min=1e-6)
     going = moving & (asked > 0.1)
     resting = past["rest_time"] > SETTLE_TIME
-    feet = stance.shape[1]
+    feet = held.shape[1]
     return {
         "linear_velocity_error": Ratio(settled * (velocity - ctx.command[:, :2]).norm(dim=1), settled),
         "yaw_rate_error": Ratio(settled * (yaw_rate - ctx.command[:, 2]).abs(), settled),
-        "foot_slip": Ratio(
-            (stance * robot.foot_lin_vel[:, :, :2].norm(dim=-1)).sum(dim=1), stance.sum(dim=1)
-        ),
+        "foot_slip": Ratio((held * past["slid"]).sum(dim=1), ctx.dt * held.sum(dim=1)),
         "swing_height": Ratio((stepped * past["swing_peak"]).sum(dim=1), stepped.sum(dim=1)),
         "step_frequency": Ratio(stepped.sum(dim=1) * moving, feet * ctx.dt * moving),
         "standing_drift": Ratio(

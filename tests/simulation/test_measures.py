@@ -98,10 +98,14 @@ def test_torque_power_and_slide_are_those_of_the_state() -> None:
     robot.joint_vel[0, order[0]], robot.joint_vel[0, order[1]] = 2.0, -3.0
     robot.foot_force.zero_()
     robot.foot_force[0, 0, 2] = 100.0
-    robot.foot_lin_vel.zero_()
-    robot.foot_lin_vel[0, 0, :2] = torch.tensor([0.3, 0.4])
-    robot.foot_lin_vel[0, 1, 0] = 9.0  # in the air
-    measures._measure(env, torch.ones(1, dtype=torch.float64))
+    counts = torch.ones(1, dtype=torch.float64)
+    measures._measure(env, counts)
+    moved = torch.tensor([[0.006, 0.008], [0.5, 0.0]])  # 10 mm in 20 ms; the other foot is in the air
+    robot.foot_pos[0, :, :2] += moved
+    measures._measure(env, counts)
+    robot.foot_pos[0, :, :2] += 1.0
+    measures._measure(env, 0 * counts)  # a reset, or an episode that does not count
+    measures._measure(env, counts)  # the first step after it
     values = measures._values()
     assert float(values["torque"]) == pytest.approx(0.5)
     assert float(values["peak_torque"]) == pytest.approx(0.5)

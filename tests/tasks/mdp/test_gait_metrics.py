@@ -63,12 +63,28 @@ def test_tracking_does_not_count_in_the_first_second_after_a_command():
     assert advance(state, ctx)["linear_velocity_error"][1] == 1.0
 
 
-def test_slip_is_the_horizontal_speed_of_feet_on_the_ground():
+def test_slip_is_how_far_feet_that_stay_on_the_ground_move_along_it():
     state, ctx = walker()
-    state.robot.foot_lin_vel[0] = torch.tensor([[0.3, 0.4, 9.0], [2.0, 0.0, 0.0]])
+    feet = state.robot.foot_pos[0]
     on_ground(state, left=True, right=False)
-    assert advance(state, ctx)["foot_slip"] == pytest.approx([0.5, 1.0])  # 3-4-5, and one foot of two
+    assert advance(state, ctx)["foot_slip"] == [0.0, 0.0]  # where they were before is not known
+    feet[:] += torch.tensor([[0.006, 0.008, 0.3], [0.5, 0.0, 0.0]])
+    slip = advance(state, ctx)["foot_slip"]  # 3-4-5: 10 mm of one foot of two, in 20 ms
+    assert slip == pytest.approx([0.010, 0.02], rel=1e-4)
+    on_ground(state, left=True, right=True)
+    feet[:] += torch.tensor([[0.0, 0.0, 0.0], [0.02, 0.0, -0.1]])
+    assert advance(state, ctx)["foot_slip"] == pytest.approx([0.0, 0.02])  # the right one lands
+    feet[1, 0] += 0.003
+    assert advance(state, ctx)["foot_slip"] == pytest.approx([0.003, 0.04], rel=1e-4)
     assert advance(state, ctx, resting=True)["foot_slip"] == [0.0, 0.0]  # no robot walks
+
+
+def test_slip_does_not_count_the_speed_at_which_a_foot_lands():
+    state, ctx = walker()
+    on_ground(state, True, True)
+    advance(state, ctx)
+    state.robot.foot_lin_vel[0, 0, 0] = 0.7  # of before the ground acted
+    assert advance(state, ctx)["foot_slip"] == [0.0, pytest.approx(0.04)]
 
 
 def test_a_swing_counts_once_at_touch_down_with_its_largest_height():
