@@ -322,6 +322,8 @@ class Velocity(Task):
     )
     """Function, first level and parameters of each curriculum."""
 
+    # What an iteration teaches hardly grows with them, and on a CPU its time does (docs/experiments.md).
+    cpu_envs: ClassVar[int] = 1024
     defaults: ClassVar[dict[str, Any]] = {
         "num_envs": 4096,
         "max_iterations": 2400,

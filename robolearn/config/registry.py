@@ -276,6 +276,13 @@ def devices(backend: str) -> tuple[str, ...]:
     return tuple(getattr(load("backends", backend), "devices", ("cpu",)))
 
 
+def uses_gpu(backend: str, device: str) -> bool:
+    """Whether `device`, a setting, is a GPU for this backend: with auto, where there is one that it runs on."""
+    if device != "auto":
+        return device.startswith("cuda")
+    return "cuda" in devices(backend) and _has_cuda()
+
+
 def _is_robot_path(kind: str, name: str) -> bool:
     """Whether a name is the path of a folder with a robot.yaml, or of a robot.yaml, an MJCF or a URDF file."""
     if kind != "robots":

@@ -65,6 +65,7 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     # Single values first: checking them imports nothing.
     guard = trees.get("", {}).get("guard")
     scalars = plain_settings(trees.pop("", {}))
+    sized = "num_envs" in scalars
     if base is None and scalars.get("resume"):
         saved = load(scalars["resume"], _naming_files(words))
         return resolve(
@@ -101,6 +102,9 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
         else:
             built[section] = _instance(_settings_of(section, name), section, name)
         built[f"{section}_name"] = name
+    few = getattr(task_class, "cpu_envs", 0)
+    if base is None and few and not sized and not registry.uses_gpu(built["backend_name"], device):
+        scalars["num_envs"] = few
 
     known = {path for section in SECTIONS for path in fields.paths(built[section], section)}
     anything = tuple(

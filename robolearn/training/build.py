@@ -82,9 +82,9 @@ def device_of(run: Config) -> torch.device:
         raise ConfigError(f"device={run.device}: no CUDA GPU was found; use device=cpu")
     if run.device != "auto":
         return torch.device(run.device)
-    devices = run.task.devices if run.backend_name == EXTERNAL else registry.devices(run.backend_name)
-    cuda = "cuda" in devices and torch.cuda.is_available()
-    return torch.device("cuda" if cuda else "cpu")
+    if run.backend_name == EXTERNAL:
+        return torch.device("cuda" if "cuda" in run.task.devices and torch.cuda.is_available() else "cpu")
+    return torch.device("cuda" if registry.uses_gpu(run.backend_name, run.device) else "cpu")
 
 
 def build_env(run: Config, num_envs: int, rank: int = 0, training: bool = False, shards: Shards = ONE) -> Env:

@@ -170,6 +170,9 @@ def _train(
             guard.begin(start, saved_in, lambda: checkpoint.local(start, learner, env, infos))
         if start and back is None:
             record.note(f"resumed at iteration {start}, {said}")
+        few = getattr(type(run.task), "cpu_envs", 0)
+        if few and not start and run.num_envs > few and device_of(run).type == "cpu":
+            record.note(f"num_envs={run.num_envs} on a CPU: num_envs={few} learns more from a step")
         if run.rollout_share < 1 and not world.again:
             record.note(
                 f"rollout_share={run.rollout_share:g}: the rollouts of slow ranks are cut, so the same command gives "

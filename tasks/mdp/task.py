@@ -128,6 +128,8 @@ class Task:
 
     defaults: ClassVar[dict[str, Any]] = {}
     """Overrides applied before the user's: sizes, iterations, settings of the task's default learner."""
+    cpu_envs: ClassVar[int] = 0
+    """`num_envs` on a CPU, in place of the one in `defaults`; 0: the same."""
     learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {}
     """Overrides by the name of a learner, applied over `defaults` where that learner is chosen."""
     observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {}

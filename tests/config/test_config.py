@@ -559,3 +559,13 @@ def test_a_misspelt_observation_a_missing_group_and_missing_joint_targets_are_na
         path.write_text(head + body)
         with pytest.raises(ConfigError, match=message):
             config.resolve([f"task={path}:T"])
+
+
+def test_a_task_may_state_another_number_of_environments_for_a_cpu():
+    pytest.importorskip("mujoco_warp")
+    walk = ["task=humanoid_walk"]
+    assert config.resolve([*walk, "device=cpu"]).num_envs == 1024
+    assert config.resolve([*walk, "device=cpu", "backend=mujoco_warp"]).num_envs == 1024
+    assert config.resolve([*walk, "device=cuda", "backend=mujoco_warp"]).num_envs == 4096
+    assert config.resolve([*walk, "device=cpu", "num_envs=4096"]).num_envs == 4096
+    assert config.resolve(["task=arm_lift", "device=cpu"]).num_envs == 4096  # which states none

@@ -15,6 +15,7 @@ from robolearn.cli import main
 from robolearn.core.env import Env
 from robolearn.core.timers import PHASES
 from robolearn.envs.mujoco.backend import MujocoBackend
+from robolearn.tasks.velocity import Velocity
 from robolearn.training import checkpoint
 from robolearn.training import train as training
 from robolearn.training.metrics import read_metrics
@@ -205,3 +206,13 @@ def test_resuming_on_a_backend_without_exact_restore_reports_it(tmp_path, monkey
     assert "not bit for bit: backend=mujoco does not repeat a trajectory bit for bit here" in " ".join(
         said.split()
     )
+
+
+def test_more_environments_than_the_task_has_for_a_cpu_are_told_of(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Velocity, "cpu_envs", 4)
+    walk = ["train", "task=humanoid_walk", "device=cpu", "max_iterations=1"]
+    assert main([*walk, "num_envs=8", "output=many"]) == 0
+    assert "num_envs=4" in capsys.readouterr().out
+    assert main([*walk, "num_envs=4", "output=few"]) == 0
+    assert "num_envs=4" not in capsys.readouterr().out
