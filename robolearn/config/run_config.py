@@ -1,7 +1,8 @@
 """Resolves, validates, saves and loads the configuration of a run.
 
 A `Config` is made by `resolve` or `load` and never changed afterwards. Precedence, last wins: defaults of the
-dataclasses, the task's `defaults`, its `learner_defaults`, the user's overrides in the order written.
+dataclasses, the task's `defaults`, its `cpu_envs` on a CPU, its `learner_defaults`, the user's overrides in the order
+written.
 """
 
 from __future__ import annotations
@@ -9,16 +10,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
-from robolearn.config import fields, registry, yaml_file
+from robolearn.config import fields, presets, registry, yaml_file
 from robolearn.config.guarding import GuardConfig
-from robolearn.config.overrides import Override, Scalar, parse
+from robolearn.config.overrides import Override, parse
 from robolearn.config.schema import FILE_NAME, SCALARS, SECTIONS, SHOWN, Config, migrated, to_dict
 from robolearn.config.schema import scalars as plain_settings
-from robolearn.errors import ConfigError, listing, near, quote
+from robolearn.config.sections import (
+    DEFAULT_CHOICE,
+    EXTERNAL,
+    instance,
+    names_of,
+    put,
+    settings_of,
+    settled,
+    sort,
+)
+from robolearn.errors import ConfigError, quote
 
 __all__ = [
+    "EXTERNAL",
     "FILE_NAME",
     "Config",
     "changed",
@@ -36,17 +48,6 @@ NOT_GUARDED = ("clone", "distill", "dpo")
 INSIDE = "run:"
 """Begins the path of a reference policy in config.yaml that is in the run folder itself, which may be moved."""
 
-_DEFAULT_CHOICE = {"backend": "auto", "learner": "ppo"}
-"""Sections that a user need not choose, with their default."""
-
-EXTERNAL = "external"
-"""Name of the backend of a task that brings its own simulator, as third-party environments do."""
-
-
-@dataclasses.dataclass
-class ExternalSimulator:
-    """Settings of the backend `external`: none."""
-
 
 def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     """The complete, valid configuration that overrides describe.
@@ -61,11 +62,11 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     """
     words = list(overrides)
     items = parse(words, [*SCALARS, *SECTIONS])
-    chosen, trees = _sort(items)
+    chosen, trees = sort(items)
     # Single values first: checking them imports nothing.
     guard = trees.get("", {}).get("guard")
     scalars = plain_settings(trees.pop("", {}))
-    sized = "num_envs" in scalars
+    asked = scalars
     if base is None and scalars.get("resume"):
         saved = load(scalars["resume"], _naming_files(words))
         return resolve(
@@ -74,10 +75,10 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
 
     task_name = registry.canonical("tasks", chosen.get("task") or (base.task_name if base else _no_task()))
     task_class = registry.load("tasks", task_name)
-    presets = _presets(task_class, chosen.get("learner")) if base is None else []
+    stated = presets.stated_by(task_class, chosen.get("learner")) if base is None else []
     if base is None:
-        given = [plain_settings(preset.trees.pop("", {}), preset.where) for preset in presets]
-        scalars = {key: value for settings in (*given, scalars) for key, value in settings.items()}
+        given = [preset.values for preset in stated]
+        scalars = {key: value for settings in (*given, asked) for key, value in settings.items()}
     else:
         changes = fields.apply(base.robot, dict, scalars.pop("robot", fields.KEEP), "robot", {"open": True})
         scalars = {**{key: getattr(base, key) for key in SCALARS}, **scalars, "robot": changes}
@@ -86,24 +87,24 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
 
     built: dict[str, Any] = {}
     device = scalars.get("device", "auto")
-    usual = {**_DEFAULT_CHOICE, "task": task_name}
-    for preset in presets:
+    usual = {**DEFAULT_CHOICE, "task": task_name}
+    for preset in stated:
         usual |= preset.chosen
     for section in ("task", "learner", "backend"):  # backend=auto depends on the learner
         learner = built.get("learner_name", "")
         name = chosen.get(section) or (getattr(base, f"{section}_name") if base else usual[section])
-        name = _settled(section, name, device, learner, task_class, task_name)
-        settled = section == "backend" and any(section in preset.trees for preset in presets)
-        if settled and name != _settled(section, usual[section], device, learner, task_class, task_name):
-            for preset in presets:  # settings for one backend do not apply to another
+        name = settled(section, name, device, learner, task_class, task_name)
+        tuned = section == "backend" and any(section in preset.trees for preset in stated)
+        if tuned and name != settled(section, usual[section], device, learner, task_class, task_name):
+            for preset in stated:  # settings for one backend do not apply to another
                 preset.trees.pop(section, None)
         if base is not None and getattr(base, f"{section}_name") == name:
             built[section] = getattr(base, section)
         else:
-            built[section] = _instance(_settings_of(section, name), section, name)
+            built[section] = instance(settings_of(section, name), section, name)
         built[f"{section}_name"] = name
-    few = getattr(task_class, "cpu_envs", 0)
-    if base is None and few and not sized and not registry.uses_gpu(built["backend_name"], device):
+    few = presets.cpu_envs(task_class, stated) if base is None and "num_envs" not in asked else 0
+    if few and not registry.uses_gpu(built["backend_name"], device):
         scalars["num_envs"] = few
 
     known = {path for section in SECTIONS for path in fields.paths(built[section], section)}
@@ -115,7 +116,7 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
             raise ConfigError(fields.missing_key(item.text, item.dotted, known | set(SCALARS)))
     heads = _with_heads(items, built["task"])
     if heads != items:
-        trees["task"] = _sort(heads)[1]["task"]
+        trees["task"] = sort(heads)[1]["task"]
     robot = trees.get("task", {}).get("robot")
     if isinstance(robot, str):
         trees["task"]["robot"] = registry.canonical("robots", robot)
@@ -123,7 +124,7 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
         trees.setdefault("task", {})["robot"] = registry.beside(task_name, own)
     for section in SECTIONS:
         node = built[section]
-        for preset in presets:
+        for preset in stated:
             if section in preset.trees:
                 node = fields.apply(node, type(node), preset.trees[section], preset.where + section, {})
         built[section] = fields.apply(node, type(node), trees.get(section, fields.KEEP), section, {})
@@ -132,63 +133,6 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     if (given := [key for key in guard or {} if key != "mode"]) and config.guard.mode == "off":
         raise ConfigError(f"guard.{given[0]} is set, and guard=off: nothing is watched; add guard=on")
     return config
-
-
-def _settled(
-    section: str, name: str, device: str, learner: str = "", task: Any = None, task_name: str = ""
-) -> str:
-    """The name as it is saved: files with their absolute path, and the backend that auto picks for task and learner."""
-    if section == "backend" and getattr(task, "brings_simulator", False):
-        if name not in ("auto", EXTERNAL):
-            raise ConfigError(f"task={task_name} brings its own simulator; leave backend={name} out")
-        return EXTERNAL
-    if section == "backend" and name == EXTERNAL:
-        raise ConfigError(
-            f"backend={EXTERNAL} is the simulator of a third-party environment; {_names_of('backend')}"
-        )
-    if section == "backend" and name == "auto":
-        needs = getattr(registry.load("learners", learner), "requires", ()) if learner else ()
-        return registry.pick_backend(device, needs)
-    return registry.canonical(SECTIONS[section], name)
-
-
-def _sort(items: Iterable[Override]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Overrides as (names of the chosen sections, nested updates by section; single values under "")."""
-    chosen: dict[str, str] = {}
-    trees: dict[str, Any] = {}
-    items = list(items)
-    for item in items:
-        head, rest = item.key[0], item.key[1:]
-        if head == "schema":
-            raise ConfigError(f"{quote(item.text)}: RoboLearn writes schema; it cannot be set")
-        if head == "robot" and not rest:
-            name = item.value.text if isinstance(item.value, Scalar) else item.value
-            if not isinstance(name, str) or not name.strip():
-                raise ConfigError(
-                    f"{quote(item.text)}: robot takes the name or path of a robot; see robolearn list robots"
-                )
-            _put(trees.setdefault("task", {}), ("robot",), name)
-        elif head == "robot":
-            _put(trees.setdefault("", {}).setdefault("robot", {}), rest, item.value)
-        elif head == "guard":  # guard=on is guard.mode=on
-            whole = not rest and not isinstance(item.value, dict)
-            _put(trees.setdefault("", {}), ("guard", "mode") if whole else item.key, item.value)
-        elif head in SECTIONS and not rest:
-            name = item.value.text if isinstance(item.value, Scalar) else item.value
-            if not isinstance(name, str) or not name.strip():
-                raise ConfigError(f"{quote(item.text)}: {head} takes a name; {_names_of(head)}")
-            chosen[head] = name
-        elif head in SECTIONS and rest[0] == "name":
-            raise ConfigError(f"{quote(item.text)}: a {head} is chosen with {head}=NAME; {_names_of(head)}")
-        elif head in SECTIONS:
-            _put(trees.setdefault(head, {}), rest, item.value)
-        elif head in SCALARS and not rest:
-            trees.setdefault("", {})[head] = item.value
-        elif head in SCALARS:
-            raise ConfigError(f"there is no {quote(item.dotted)}: {head} is one value, set as {head}=VALUE")
-        else:
-            _unknown(item, items)
-    return chosen, trees
 
 
 def _with_heads(items: list[Override], task: Any) -> list[Override]:
@@ -224,101 +168,12 @@ def robot_changes(items: Iterable[Override]) -> dict[str, Any]:
     for item in items:
         if item.key[0] != "robot" or len(item.key) < 2:
             raise ConfigError(f"{quote(item.text)} is no change of the robot; write robot.KEY=VALUE")
-        _put(tree, item.key[1:], item.value)
+        put(tree, item.key[1:], item.value)
     return dict(plain_settings({"robot": tree})["robot"]) if tree else {}
 
 
-def _put(tree: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
-    for part in key[:-1]:
-        inner = tree.get(part)
-        if not isinstance(inner, dict):  # a.b=1 after a=3: the later one holds
-            inner = tree[part] = {}
-        tree = inner
-    old = tree.get(key[-1])
-    if isinstance(old, dict) and isinstance(value, dict):  # a={c:1} after a.b=2: both
-        for part, inner in value.items():
-            _put(old, (part,), inner)
-    else:
-        tree[key[-1]] = dict(value) if isinstance(value, dict) else value
-
-
-class _Preset(NamedTuple):
-    """A task's overrides, sorted by `_sort`; `where` begins error messages."""
-
-    where: str
-    chosen: dict[str, str]
-    trees: dict[str, Any]
-
-
-def _presets(task_class: Any, learner: str | None) -> list[_Preset]:
-    """The task's `defaults`, and its `learner_defaults` for the learner that the user chose, or else the task."""
-    where = f"{task_class.__name__}.defaults: "
-    first = _Preset(where, *_sort(_overrides(getattr(task_class, "defaults", {}), where)))
-    usual = registry.canonical("learners", first.chosen.get("learner", _DEFAULT_CHOICE["learner"]))
-    name = registry.canonical("learners", learner or usual)
-    if name != usual and "learner" in first.trees:
-        # Settings for one learner do not apply to another, but to one that says so.
-        cls = registry.load("learners", name)
-        shared = fields.hints(cls.config_class) if getattr(cls, "shares_settings_of", "") == usual else ()
-        kept = {key: value for key, value in first.trees["learner"].items() if key in shared}
-        first.trees["learner"] = kept
-    where = f"{task_class.__name__}.learner_defaults: "
-    by_learner = getattr(task_class, "learner_defaults", {})
-    if not isinstance(by_learner, Mapping):
-        raise ConfigError(
-            f"{where}must be a dictionary from names of learners to dictionaries like `defaults`"
-        )
-    where = f"{where}{name}: "
-    second = _Preset(where, *_sort(_overrides(by_learner.get(name, {}), where)))
-    if "learner" in second.chosen:
-        raise ConfigError(f"{where}cannot choose a learner; `defaults` can")
-    return [first, second]
-
-
-def _overrides(settings: Any, where: str) -> list[Override]:
-    """A task's dictionary of settings as overrides."""
-    if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
-        raise ConfigError(f"{where}must be a dictionary from dotted keys to values")
-    return [Override(f"{where}{k}={v}", tuple(k.split(".")), v) for k, v in settings.items()]
-
-
-def _settings_of(section: str, name: str) -> Any:
-    """The dataclass of a section's settings."""
-    if section == "backend" and name == EXTERNAL:
-        return ExternalSimulator
-    cls = registry.load(SECTIONS[section], name)
-    return cls if section == "task" else cls.config_class
-
-
-def _instance(cls: Any, section: str, name: str) -> Any:
-    try:
-        return cls()
-    except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{section} {quote(name, 120)} cannot be made with its defaults: {what}") from error
-
-
-def _names_of(section: str) -> str:
-    return f"valid: {listing(registry.names(SECTIONS[section]))}"
-
-
 def _no_task() -> NoReturn:
-    raise ConfigError(f"no task is named: add task=NAME; {_names_of('task')}")
-
-
-def _unknown(item: Override, items: list[Override]) -> NoReturn:
-    """Refuses a key whose first part is no setting."""
-    known = {*SCALARS, *SECTIONS}
-    if not near(item.key[0], known, cutoff=0.8):
-        # No simple misspelling: import the sections to search for the name in them.
-        for section, kind in SECTIONS.items():
-            names = [i.value for i in items if i.key == (section,)] or [_DEFAULT_CHOICE.get(section)]
-            try:
-                cls = registry.load(kind, _settled(section, names[-1], "cpu"))
-                known |= set(fields.paths(cls() if section == "task" else cls.config_class(), section))
-            except Exception:  # this section cannot be imported: its names are not suggested
-                continue
-    raise ConfigError(fields.missing_key(item.text, item.dotted, known))
+    raise ConfigError(f"no task is named: add task=NAME; {names_of('task')}")
 
 
 def validate(config: Config) -> None:
@@ -608,7 +463,7 @@ def _from_dict(content: Mapping[str, Any], named: Mapping[str, str]) -> Config:
                 name = registry.pick_backend(str(content.get("device", "auto")))
         name = _allowed(section, name, named)
         _refuse_files(tree, section, named)
-        start = _instance(_settings_of(section, name), section, name)
+        start = instance(settings_of(section, name), section, name)
         built[section] = fields.apply(start, type(start), tree, section, {}, whole=True)
         built[f"{section}_name"] = name
     given = {key: content[key] for key in SCALARS if key in content and (key != "robot" or content[key])}

@@ -615,8 +615,10 @@ class Env:
         moved = env_state.to(snapshot["backend"], self.device), env_state.to(snapshot["state"], self.device)
         rows = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
         self.backend.restore(moved[0], rows)
-        state = with_leaves(self._kept(), self._observing.moved(moved[1])).rows(rows)
         now = self.state
+        # What a task keeps for itself since the snapshot was taken starts anew, as in a new episode.
+        anew = {path: leaf for path, leaf in leaves(self._kept()).items() if path.startswith("episode.task.")}
+        state = with_leaves(self._kept(), anew | self._observing.moved(moved[1])).rows(rows)
         # Sums since they were last read. A version whose task had other metrics has sums of others.
         stats = state.stats if state.stats.shape == now.stats.shape else now.stats
         self.state = replace(state, stats=stats, outcome=now.outcome, transit=now.transit, flags=now.flags)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from robolearn import config
-from robolearn.config import registry
+from robolearn.config import presets, registry
 from robolearn.config.run_config import Config, agents_of
 from robolearn.core.finite_check import Diverged, NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
@@ -170,8 +170,8 @@ def _train(
             guard.begin(start, saved_in, lambda: checkpoint.local(start, learner, env, infos))
         if start and back is None:
             record.note(f"resumed at iteration {start}, {said}")
-        few = getattr(type(run.task), "cpu_envs", 0)
-        if few and not start and run.num_envs > few and device_of(run).type == "cpu":
+        few = _fewer_on_cpu(run)
+        if few and not start and run.num_envs > few:
             record.note(f"num_envs={run.num_envs} on a CPU: num_envs={few} learns more from a step")
         if run.rollout_share < 1 and not world.again:
             record.note(
@@ -311,6 +311,13 @@ def _policies_read(learner: Learner) -> dict[str, str]:
         for holder in holders
         if isinstance(held := getattr(holder, name, None), (Reference, Teacher))
     }
+
+
+def _fewer_on_cpu(run: Config) -> int:
+    """The task's number of environments for a CPU where PPO trains on one, else 0: not measured for other learners."""
+    if run.learner_name != "ppo" or device_of(run).type != "cpu":
+        return 0
+    return presets.cpu_envs(type(run.task), presets.stated_by(type(run.task), "ppo"))
 
 
 def _resume_command(run: Config, folder: Path) -> str:

@@ -16,6 +16,7 @@ from robolearn.commands.plan import example, machine, measure, packaged, shards
 from robolearn.commands.plan import formulas as f
 from robolearn.commands.plan.formulas import Duration, Iteration, Link, Pipeline, Work
 from robolearn.commands.plan.tables import bytes_text, seconds_text
+from robolearn.config import registry
 from robolearn.errors import ConfigError
 
 # ---------------------------------------------------------------------------------------- formulas
@@ -509,6 +510,21 @@ def test_the_file_that_the_documentation_shows_is_valid(tmp_path):
     path = tmp_path / "shown.yaml"
     path.write_text(shown)
     assert machine.load(path).workload("humanoid_walk", "mujoco_warp", "ppo").num_steps == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "envs"), [([], 4096), (["device=cpu", "backend=mujoco_warp"], 1024), (["num_envs=2048"], 2048)]
+)
+def test_a_plan_has_the_number_of_environments_of_the_machine_that_was_measured(
+    words, envs, monkeypatch, tmp_path, capsys
+):
+    page = (Path(__file__).parents[2] / "docs" / "planning.md").read_text()
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "gpu.yaml"
+    path.write_text(shown)
+    monkeypatch.setattr(registry, "_has_cuda", lambda: False)  # this machine, which only plans
+    assert main(["plan", "task=humanoid_walk", "--machine", str(path), *words]) == 0
+    assert f"{envs} environments x" in capsys.readouterr().out
 
 
 def test_the_machines_of_the_package_are_valid():

@@ -220,6 +220,21 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, capsys, monkeypatch,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("gpus", "envs", "wrong"), [("1", 512, 128), ("0", 128, 512)])
+def test_a_placement_fits_the_number_of_environments_on_the_cluster_not_here(
+    tmp_path, capsys, gpus, envs, wrong
+):
+    # humanoid_walk has 4096 environments on a GPU and 1024 on a CPU, eight actors a part each.
+    placement = tmp_path / "p.yaml"
+    words = ["workflow", "--engine", "slurm", "--output", str(tmp_path / "out"), "--gpus-per-node", gpus]
+    words += ["task=humanoid_walk", "mode=async", f"placement={placement}"]
+    placement.write_text(f"actor: {{count: 8, envs: {wrong}}}\n")
+    assert main(words) == 2
+    assert f"num_envs={8 * envs}" in capsys.readouterr().err
+    placement.write_text(f"actor: {{count: 8, envs: {envs}}}\n")
+    assert main(words) == 0
+
+
 @pytest.mark.parametrize(
     ("text", "nodes", "offender"),
     [

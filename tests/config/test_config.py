@@ -561,11 +561,78 @@ def test_a_misspelt_observation_a_missing_group_and_missing_joint_targets_are_na
             config.resolve([f"task={path}:T"])
 
 
-def test_a_task_may_state_another_number_of_environments_for_a_cpu():
+@pytest.mark.parametrize(("cuda", "envs"), [(False, 1024), (True, 4096)])
+def test_a_task_may_state_another_number_of_environments_for_a_cpu(cuda, envs, monkeypatch, tmp_path):
     pytest.importorskip("mujoco_warp")
+    monkeypatch.setattr(registry, "_has_cuda", lambda: cuda)
     walk = ["task=humanoid_walk"]
+    assert config.resolve(walk).num_envs == envs
     assert config.resolve([*walk, "device=cpu"]).num_envs == 1024
+    assert config.resolve([*walk, "backend=mujoco"]).num_envs == 1024
     assert config.resolve([*walk, "device=cpu", "backend=mujoco_warp"]).num_envs == 1024
     assert config.resolve([*walk, "device=cuda", "backend=mujoco_warp"]).num_envs == 4096
     assert config.resolve([*walk, "device=cpu", "num_envs=4096"]).num_envs == 4096
     assert config.resolve(["task=arm_lift", "device=cpu"]).num_envs == 4096  # which states none
+    saved = config.resolve([*walk, "device=cpu", "num_envs=4096"])
+    assert config.resolve(["device=cpu"], base=saved).num_envs == 4096
+    config.save(saved, tmp_path / "config.yaml")
+    assert config.load(tmp_path / "config.yaml", ["seed=2"]).num_envs == 4096
+
+
+ON_CPU = """
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from robolearn.tasks.cartpole import CartpoleBalance
+
+@dataclass
+class Both(CartpoleBalance):
+    "64 on a CPU."
+    defaults: ClassVar[dict[str, Any]] = {"num_envs": 4096}
+    cpu_envs: ClassVar[int] = 64
+
+@dataclass
+class Own(Both):
+    "Its own number."
+    defaults: ClassVar[dict[str, Any]] = {**Both.defaults, "num_envs": 256}
+
+@dataclass
+class Other(Both):
+    "Another setting."
+    defaults: ClassVar[dict[str, Any]] = {**Both.defaults, "seed": 3}
+
+@dataclass
+class Learner(Both):
+    "A number for one learner."
+    learner_defaults: ClassVar[dict[str, Any]] = {"grpo": {"num_envs": 32}}
+
+@dataclass
+class Off(Both):
+    "The same number everywhere."
+    cpu_envs: ClassVar[int] = 0
+
+@dataclass
+class Negative(Both):
+    "No number of environments."
+    cpu_envs: ClassVar[int] = -3
+
+@dataclass
+class Word(Both):
+    "A word."
+    cpu_envs: ClassVar[Any] = "lots"
+"""
+
+
+def test_what_a_subclass_or_a_learner_states_holds_on_a_cpu(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(ON_CPU)
+
+    def envs(name: str, *words: str) -> int:
+        return config.resolve([f"task={path}:{name}", "device=cpu", *words]).num_envs
+
+    assert [envs(name) for name in ("Both", "Own", "Other", "Learner", "Off")] == [64, 256, 64, 64, 4096]
+    assert envs("Learner", "learner=grpo") == 32
+    assert envs("Learner", "learner=grpo", "num_envs=96") == 96
+    for name in ("Negative", "Word"):
+        with pytest.raises(ConfigError, match=rf"{name}\.cpu_envs: num_envs"):
+            envs(name)

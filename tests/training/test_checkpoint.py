@@ -278,6 +278,27 @@ def test_a_simulation_that_does_not_fit_is_refused_as_such(make_env, tmp_path):
         checkpoint.restore(content, PPO(env, PPOConfig()), env)
 
 
+def test_a_simulation_saved_before_its_task_kept_something_continues(make_env, tmp_path):
+    env = make_env(HumanoidWalk(), num_envs=4)
+    learner = PPO(env, PPOConfig())
+    env.reset()
+    for _ in range(3):
+        env.step(torch.zeros(4, env.num_actions))
+    checkpoint.save(tmp_path, 3, learner, env, {})
+    content = checkpoint.load(tmp_path / "latest.pt")
+    kept = content["env"]["state"]
+    assert kept["episode.task.placed"].all()
+    del kept["episode.task.placed"], kept["episode.task.foot_place"]
+    other = make_env(HumanoidWalk(), num_envs=4, seed=9)
+    other.reset()
+    assert checkpoint.restore(content, PPO(other, PPOConfig()), other) is True
+    now = other.snapshot()["state"]
+    assert not now["episode.task.placed"].any()
+    assert torch.equal(now["episode.task.air_time"], kept["episode.task.air_time"])
+    assert torch.equal(now["episode.time"], kept["episode.time"])
+    other.step(torch.zeros(4, other.num_actions))
+
+
 def test_a_gpu_checkpoint_loads_its_weights_on_a_cpu_but_not_its_random_state(make_env, tmp_path):
     env = make_env(CartpoleBalance(), num_envs=4)
     learner = PPO(env, PPOConfig(), seed=5)

@@ -73,8 +73,8 @@ def plan(
         raise ConfigError("--sizes is for a measurement, and --machine measures nothing; leave one out")
     words = [w for w in overrides if measuring.key_of(w) not in LATER]
     known = None if machine is None else machines.find(machine)
-    run = config.resolve(_with_backend(words, known))
-    asked = config.resolve(_with_backend(list(overrides), known))  # refuses what `train` refuses
+    run = config.resolve(_as_measured(words, known))
+    asked = config.resolve(_as_measured(list(overrides), known))  # refuses what `train` refuses
     require_one_agent(asked)
     for path in (output, save):
         require_writable(path)
@@ -132,13 +132,22 @@ def _sizes(words: str) -> list[int]:
     return sorted({int(word) for word in numbers})
 
 
-def _with_backend(words: list[str], known: Machine | None) -> list[str]:
-    """The words, with the simulator that was measured where the user names none."""
-    if known is None or any(measuring.key_of(w) in ("backend", "resume") for w in words):
+def _as_measured(words: list[str], known: Machine | None) -> list[str]:
+    """The words, with the simulator and the device that were measured where the user names none.
+
+    A task's number of environments may depend on the device, and `device=auto` would be of this machine.
+    """
+    given = {measuring.key_of(w): w.partition("=")[2] for w in words}
+    if known is None or "resume" in given:
         return words
-    task = next((w.partition("=")[2] for w in words if measuring.key_of(w) == "task"), "")
-    held = {w.backend for w in known.workloads if w.task == task}
-    return [*words, f"backend={next(iter(held))}"] if len(held) == 1 else words
+    held = [w for w in known.workloads if w.task == given.get("task")]
+    added = []
+    for key in ("backend", "device"):
+        if key in given:
+            held = [w for w in held if getattr(w, key) == given[key]]
+        elif len(values := {getattr(w, key) for w in held}) == 1:
+            added.append(f"{key}={values.pop()}")
+    return [*words, *added]
 
 
 def _measured(run: Config, words: Sequence[str], sizes: Sequence[int], iterations: int) -> Machine:

@@ -191,6 +191,16 @@ def ranks_of(words: Sequence[str], nodes: int, gpus: int) -> int:
     return ranks
 
 
+def on_device(words: Sequence[str], engine: str | None, gpus: int) -> list[str]:
+    """The words, with the device of the engine's nodes where the user names neither it nor a simulator.
+
+    A task's number of environments may depend on the device, and `device=auto` would be of this machine.
+    """
+    if engine is None or any(key_of(w) in ("device", "backend", "resume") for w in words):
+        return list(words)
+    return [*words, "device=cuda" if gpus else "device=cpu"]
+
+
 def resolved(words: Sequence[str]) -> Config:
     """The training's configuration, so that a wrong setting is found now and not on the cluster.
 

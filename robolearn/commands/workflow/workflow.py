@@ -19,6 +19,7 @@ from robolearn.commands.workflow.steps import (
     key_of,
     memory_mib,
     name_of,
+    on_device,
     packed,
     ranks_of,
     require_engine,
@@ -103,7 +104,8 @@ def workflow(
     if sbatch and engine != "slurm":
         raise ConfigError("--sbatch goes with --engine slurm")
     slurm_rules.require_given(sbatch)
-    run = resolved(words)
+    there = on_device(words, engine, gpus)
+    run = resolved(there)
     load_target(target)
     kept, again, files = packed(words)
     asynchronous = run.mode == "async"
@@ -113,7 +115,7 @@ def workflow(
     ranks = 1 if asynchronous else ranks_of(words, nodes, gpus)
     decided = ("ranks",) if not here else ()
     if ranks > 1:
-        require_ranks(words, ranks)
+        require_ranks(there, ranks)
     kept_words = tuple(w for w in kept if key_of(w) not in decided)
     request = Request(
         name=name_of(name, run),
