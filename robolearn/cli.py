@@ -62,7 +62,7 @@ def train(
     """Train a policy.
 
     \b
-    robolearn train task=humanoid_walk num_envs=4096
+    robolearn train task=humanoid_walk
     robolearn train task=humanoid_walk task.rewards.upright=0.5 learner.learning_rate=3e-4
     robolearn train task=my_task.py:MyTask
     robolearn train resume=runs/humanoid_walk/2026-01-31_12-00-00 max_iterations=500

@@ -15,6 +15,7 @@ from robolearn.envs import mjcf
 from robolearn.envs.backend import FEATURES, MOTORS, Capabilities, Snapshot, require_features
 from robolearn.envs.model_changes import WITH_CONSTANTS, ModelChanges
 from robolearn.envs.mujoco.index import EntityIndex, Offsets
+from robolearn.envs.mujoco.timers import stop_timers
 from robolearn.envs.parameters import EVERY
 from robolearn.envs.randomize import require_same_params, require_settable, settable
 from robolearn.envs.robot import Robot
@@ -95,6 +96,7 @@ class MujocoBackend:
             features=self.features,
         )
         self._changes = ModelChanges(scene, self.model, torch.float64)
+        stop_timers()
         self._batch = Batch(self.model, num_envs, config.threads)
         self._rows = torch.from_numpy(self._batch.state)
         self._warning = torch.from_numpy(self._batch.warning)

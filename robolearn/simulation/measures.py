@@ -47,7 +47,7 @@ MEASURES = {
 OF_TASKS = {
     "linear_velocity_error": Measure("error of the horizontal velocity", "m/s", -1),
     "yaw_rate_error": Measure("error of the turning rate", "rad/s", -1),
-    "foot_slip": Measure("horizontal speed of the soles in stance", "m/s", -1),
+    "foot_slip": Measure("mean horizontal speed of the soles that stay on the ground", "m/s", -1),
     "swing_height": Measure("height of a swing", "m"),
     "step_frequency": Measure("steps a second a foot", "1/s"),
     "standing_drift": Measure("drift of a standing robot in 10 s", "m", -1),

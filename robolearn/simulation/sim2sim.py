@@ -36,8 +36,6 @@ SINK_AGREES = 0.005
 """Heights of the base in contact agree within this [m]."""
 LAGGING = (
     "energy_per_metre",
-    "foot_slide",
-    "foot_slip",
     "peak_torque",
     "power",
     "swing_height",
