@@ -602,15 +602,20 @@ def _merged(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 def _changed(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a robot.yaml with changes. A change of a motor's model does away with what the same entry of the
-    file says of the one before: nothing on a command line can remove a key."""
+    """The content of a robot.yaml with changes. A change of a motor's model or kind does away with what the same entry
+    of the file says of the one before: nothing on a command line can remove a key."""
     merged = _merged(content, changes)
     old, new = content.get("actuators"), changes.get("actuators")
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name, change in new.items():
             entry = old.get(name)
-            model = change.get("model") if isinstance(change, Mapping) else None
-            if isinstance(entry, Mapping) and isinstance(model, str) and model in motors.MODELS:
+            if not isinstance(entry, Mapping) or not isinstance(change, Mapping):
+                continue
+            model = change.get("model")
+            if change.get("kind") == "force":
+                entry = {key: value for key, value in entry.items() if key not in ("kp", "kd")}
+                merged["actuators"][name] = motors.merged(entry, change)
+            if isinstance(model, str) and model in motors.MODELS:
                 taken = (*motors.MODELS[model], "model")
                 kept = {key: value for key, value in entry.items() if key not in motors.KEYS or key in taken}
                 merged["actuators"][name] = motors.merged(kept, change)

@@ -115,6 +115,9 @@ def simulate(request: Request, python: str | None = None) -> Side:
         if done.returncode or not given.is_file():
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise RunFailed(f"{quote(python, 120)} failed: {one_line(last, 250)}")
+        for line in done.stderr.splitlines():  # what it tells the user, such as a robot with other motors
+            if line.startswith("robolearn: "):
+                print(line, file=sys.stderr, flush=True)
         return Side.load(given)
 
 

@@ -126,6 +126,7 @@ def test_changes_by_a_pattern_that_more_particular_entries_overrule_are_found(ch
         ({"kneee": {"kp": 3}}, "robot.actuators.kneee "),
         ({"*": {"model": "explicit", "delay": -1}}, "robot.actuators.hip_pitch.delay "),
         ({"*": {"armature": -1}}, "robot.actuators.hip_pitch.armature "),
+        ({"knee": {"kind": "force", "kp": 3}}, "robot.actuators.knee "),
     ],
 )
 def test_what_is_wrong_with_a_change_is_not_blamed_on_the_file(change, begins: str):
@@ -148,6 +149,15 @@ def test_a_wrong_value_of_a_change_names_its_setting(changes, begins: str):
     with pytest.raises(ConfigError) as error:
         Robot.load(ROBOTS / "humanoid", changes)
     assert str(error.value).startswith(begins)
+
+
+def test_a_motor_that_becomes_a_torque_motor_loses_the_gains_of_the_file():
+    robot = Robot.load(ROBOTS / "humanoid", {"actuators": {"knee": {"kind": "force"}}})
+    knees = [motor for motor in robot.actuators if "knee" in motor.joint]
+    assert [(motor.kind, motor.kp, motor.kd, motor.effort) for motor in knees] == [
+        ("force", 0.0, 0.0, 120.0)
+    ] * 2
+    assert {motor.kind for motor in robot.actuators if motor not in knees} == {"position"}
 
 
 def test_a_change_is_not_blamed_for_what_the_file_says_beside_it(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -209,11 +210,15 @@ def test_two_simulators_get_the_same_starts_and_commands(trained, tmp_path, caps
 
 
 @pytest.mark.slow
-def test_a_simulator_of_another_python_gives_the_same_bits(trained) -> None:
-    import sys
-
+def test_a_simulator_of_another_python_gives_the_same_bits_and_its_lines(trained, tmp_path, capfd) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\necho noise >&2\necho robolearn: other motors >&2\nexec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
     request = Request(str(trained), ("backend=mujoco", "task.episode_length_s=0.2"), 3)
-    here, there = simulate(request), simulate(request, sys.executable)
+    here, there = simulate(request), simulate(request, str(python))
+    assert capfd.readouterr().err == "robolearn: other motors\n"
     assert np.array_equal(here.observations, there.observations, equal_nan=True)
     assert np.array_equal(here.episodes["return"], there.episodes["return"])
 
