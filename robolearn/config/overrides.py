@@ -142,6 +142,8 @@ def _value(word: str, key: str, raw: str) -> Any:
         # Hydra's messages are lists of grammar tokens; say what to do instead.
         if raw.lstrip().startswith("("):
             _refuse(word, f"uses parentheses; write a list in brackets: {key}=[...]")
+        if quoted := re.search(r"[{,]\s*([\"'])([^\"']*)\1\s*:", raw):
+            _refuse(word, f"has a key in quotes; write {quoted[2]} without them")
         _refuse(word, f"has a value that cannot be read; put text in quotes: {key}=\"'...'\"")
     if parsed.is_sweep_override():
         _refuse(

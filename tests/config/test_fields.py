@@ -176,3 +176,11 @@ def test_whole_replaces_a_dictionary_so_a_default_key_that_is_not_saved_is_dropp
     update = {"table": {"x": 4.0}}
     assert fields.apply(Everything(), Everything, update, "it", {}).table == {"x": 4.0, "y": 2.0}
     assert fields.apply(Everything(), Everything, update, "it", {}, whole=True).table == {"x": 4.0}
+
+
+def test_a_key_in_quotes_is_named():
+    for word in ('robot.actuators={"*": {kp: 1}}', "robot.actuators={knee: {kp: 1}, '*': {kp: 1}}"):
+        with pytest.raises(ConfigError, match=r"write \* without"):
+            parse([word])
+    (item,) = parse(["robot.actuators={*: {kp: 1}}"])
+    assert item.value == {"*": {"kp": 1}}
