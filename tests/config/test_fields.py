@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from robolearn.config import fields, run_config
+from robolearn.config import fields, sections
 from robolearn.config.overrides import parse
 from robolearn.errors import ConfigError
 
@@ -81,7 +81,7 @@ def apply(*words: str) -> Everything:
     """Overrides applied to Everything, as `resolve` does for a section."""
     tree: dict[str, Any] = {}
     for item in parse(words):
-        run_config._put(tree, item.key, item.value)
+        sections.put(tree, item.key, item.value)
     return fields.apply(Everything(), Everything, tree, "it", {})
 
 
