@@ -39,6 +39,19 @@ def suite(folder: Path, text: str = CARTPOLE, name: str = "suite.yaml") -> Path:
     return path
 
 
+def test_a_run_whose_task_comes_from_a_file_is_simulated_where_the_scenario_names_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "from robolearn.tasks.cartpole import CartpoleBalance\n\nclass Mine(CartpoleBalance):\n    pass\n"
+    )
+    assert main(["train", "task=mine.py:Mine", "num_envs=16", "max_iterations=1", "output=run"]) == 0
+    named = CARTPOLE.replace("zero, task: cartpole_balance", "run, task: mine.py:Mine")
+    assert main(["sim", "--suite", str(suite(tmp_path, named))]) == 0
+    capsys.readouterr()
+    assert main(["sim", "--suite", str(suite(tmp_path, named.replace(", task: mine.py:Mine", "")))]) == 2
+    assert "mine.py:Mine" in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------------------------------- the file
 
 

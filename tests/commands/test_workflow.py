@@ -110,6 +110,8 @@ def test_a_task_of_ones_own_is_taken_along(tmp_path, monkeypatch):
     assert Path("out/mine.py").read_text() == source
     assert "task=mine.py:Mine" in Path("out/train.sbatch").read_text()
     assert "robolearn eval run task=mine.py:Mine" in Path("out/evaluate.sbatch").read_text()
+    (scenario,) = spec.read(Path("out/suite.yaml")).scenarios
+    assert (scenario.policy, scenario.task) == ("bundle", "mine.py:Mine")
     assert (
         main(["workflow", "--engine", "osmo", *words[:2], "--output", "o", *IMAGE, "--store", "s3://b"]) == 0
     )

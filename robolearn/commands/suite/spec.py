@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,79}\Z")
 KEYS = {
     "name": "name of the scenario",
     "policy": "a run, a checkpoint, pretrained:NAME, the folder of a bundle, zero or random",
-    "task": "the task, for zero and random",
+    "task": "the task, for zero and random, and for a policy whose task comes from a file",
     "backends": "simulators",
     "settings": "settings in Hydra's grammar, such as task.randomize.friction=[0.5,0.5]",
     "commands": "what the robot is asked to do, by time; without, the task's own commands",

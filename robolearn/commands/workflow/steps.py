@@ -12,6 +12,7 @@ All steps work in one folder, the workflow's, with the same layout on every engi
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -299,8 +300,9 @@ def _text(word: str, path: Path) -> str:
         raise ConfigError(f"{quote(word)}: {quote(str(path), 120)} cannot be read: {why}") from error
 
 
-def suite_text(file: Path | None, run: Config, survival: float) -> str:
-    """suite.yaml: the user's file, or one that simulates the bundle as it was trained.
+def suite_text(file: Path | None, run: Config, survival: float, again: Sequence[str] = ()) -> str:
+    """suite.yaml: the user's file, or one that simulates the bundle as it was trained; `again` are the words that name
+    files, a task from one among them.
 
     Raises:
         ConfigError: the user's file is invalid.
@@ -312,6 +314,8 @@ def suite_text(file: Path | None, run: Config, survival: float) -> str:
         raise ConfigError(
             "a third-party environment has no suite of its own; state one with --suite FILE.yaml"
         )
+    named = value_of(again, "task")
+    task = f"    task: {json.dumps(named)}\n" if named else ""
     return (
         "# Written by robolearn workflow: the exported policy, with the settings it was trained with.\n"
         "# More scenarios, simulators and gates: docs/suites.md\n"
@@ -320,6 +324,7 @@ def suite_text(file: Path | None, run: Config, survival: float) -> str:
         "scenarios:\n"
         "  - name: as trained\n"
         "    policy: bundle\n"
+        f"{task}"
         f"    backends: [{run.backend_name}]\n"
         "    episodes: 32\n"
         f'    gates: {{survival: ">= {survival:g}"}}\n'

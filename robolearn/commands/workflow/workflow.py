@@ -135,7 +135,7 @@ def workflow(
         target=target,
         setup=tuple(setup),
         sbatch=tuple(option.removeprefix("--") for option in sbatch),
-        suite=suite_text(suite, run, min_survival),
+        suite=suite_text(suite, run, min_survival, again),
         files=tuple(files),
     )
     require_suite(request.suite, output / SUITE)
