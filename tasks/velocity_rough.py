@@ -102,7 +102,7 @@ class VelocityRough(Velocity):
         """Also that a blind policy has no height scan to be noisy."""
         own = {item.name for item in self.items("policy")}
         if scans.NAME in self.noise and scans.NAME not in own:
-            raise ValueError(f"noise.{scans.NAME}: the policy is blind; use scan=true, or leave it out")
+            raise ValueError(f"noise.{scans.NAME}: the policy is blind; use task.scan=true, or leave it out")
         super().validate()
 
     def filled(self) -> VelocityRough:

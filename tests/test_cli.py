@@ -197,3 +197,20 @@ def test_an_empty_name_of_a_backend_is_refused(capsys) -> None:
         cli.main(["eval", "pretrained:humanoid_walk", "--backend", "", "--episodes", "1"]) == exits.BAD_INPUT
     )
     assert "backend" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["--num_envs", "64"], "num_envs=VALUE"),
+        (["--task", "cartpole_balance"], "task=VALUE"),
+        (["--max-iterations=2"], "max_iterations=VALUE"),
+        (["cartpole_balance"], "task=cartpole_balance"),
+    ],
+)
+def test_a_setting_written_as_an_option_and_a_task_without_its_key_are_told_how_to_write_it(
+    words, fix, capsys
+):
+    assert cli.main(["train", *words]) == exits.BAD_INPUT
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert fix in line

@@ -144,7 +144,7 @@ class Terrain:
             more = next(
                 (n for n in range(self.columns, 201) if set(self._kinds_of(n)) == set(self.shares)), None
             )
-            fix = f"use terrain.columns={more}" if more else "give it a larger share"
+            fix = f"use task.terrain.columns={more}" if more else "give it a larger share"
             raise ConfigError(
                 f"terrain.kinds.{left[0]}={self.kinds[left[0]]:g} is the share of none of {self.columns} columns; "
                 f"{fix}, or 0"

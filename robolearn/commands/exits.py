@@ -26,6 +26,7 @@ from typing import Any
 
 import typer
 
+from robolearn.config.schema import SCALARS, SECTIONS
 from robolearn.errors import MissingError, OtherRankFailed, RunFailed, tell, tell_line
 from robolearn.runtime.errors import NOT_HERE, NOT_THE_SAME, Refused
 from robolearn.training.ranks import under_torchrun
@@ -46,7 +47,7 @@ def exit_code(work: Callable[[], object]) -> int:
         tell_line(str(error))
         return error.code
     except usage as error:
-        tell_line(error.format_message())
+        tell_line(_of_usage(error))
         return BAD_INPUT
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
@@ -58,6 +59,15 @@ def exit_code(work: Callable[[], object]) -> int:
         return RUN_FAILED
     except Exception as error:
         return tell(error)
+
+
+def _of_usage(error: Any) -> str:
+    """The message of a wrong option, with the fix where it is a setting, such as `--num_envs`."""
+    said = str(error.format_message())
+    name = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
+    if name.partition(".")[0] not in (*SCALARS, *SECTIONS):
+        return said
+    return f"{said.rstrip('.')}; settings have no dashes: write {name}=VALUE"
 
 
 def ended(code: int) -> int:

@@ -245,7 +245,7 @@ def _apply_dict(
     elif not update and not whole and present:
         example = next(iter(valid), "KEY")
         raise ConfigError(
-            f"{where}={{}} changes nothing: dictionaries are merged; set single keys, such as {where}.{example}=0"
+            f"{where}={{}} changes nothing: dictionaries are merged; set single keys, such as {where}.{example}=VALUE"
         )
     elif whole:
         present = {key: present[key] for key in present if key in update}

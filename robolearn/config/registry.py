@@ -511,6 +511,7 @@ def _checked(kind: str, name: str, found: Any) -> Any:
                 f"task {shown}: put @dataclass above the class, or {numbers[0]} is not a setting"
             )
         _require_types(found, shown)
+        _require_constants(found, shown)
     elif not dataclasses.is_dataclass(getattr(found, "config_class", None)):
         raise ConfigError(f"{one} {shown} has no config_class, the dataclass of its settings")
     return found
@@ -538,4 +539,23 @@ def _require_types(task: type, shown: str) -> None:
                 f"task {shown}: {name} in class {cls.__name__} has no type, so it changes nothing; write {name}: "
                 f"{kind} = ..., with field(default_factory=lambda: ...) "
                 "around a list, a dictionary or settings of their own"
+            )
+
+
+def _require_constants(task: type, shown: str) -> None:
+    """Refuse a constant of the class, such as `defaults`, where a class states it as a field with a factory: only an
+    instance would have it, and the class would go on with the value of the one above.
+
+    Raises:
+        ConfigError: there is one; it is named.
+    """
+    made = {each.name for each in dataclasses.fields(task) if each.default_factory is not dataclasses.MISSING}
+    for cls in task.__mro__:
+        constants = {
+            name for name, hint in vars(cls).get("__annotations__", {}).items() if "ClassVar" in str(hint)
+        }
+        for name in sorted(made & constants):
+            raise ConfigError(
+                f"task {shown}: {name} is a constant of the class and no field; write {name}: ClassVar = ..., without "
+                "field(...)"
             )

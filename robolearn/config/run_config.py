@@ -61,6 +61,9 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
         MissingError: a package that is needed is not installed.
     """
     words = list(overrides)
+    for word in words:
+        if "=" not in word and word in registry.names("tasks"):
+            raise ConfigError(f"{quote(word)} is no setting; name the task with task={word}")
     items = parse(words, [*SCALARS, *SECTIONS])
     chosen, trees = sort(items)
     # Single values first: checking them imports nothing.

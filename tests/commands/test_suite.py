@@ -39,7 +39,9 @@ def suite(folder: Path, text: str = CARTPOLE, name: str = "suite.yaml") -> Path:
     return path
 
 
-def test_a_run_whose_task_comes_from_a_file_is_simulated_where_the_scenario_names_it(tmp_path, monkeypatch, capsys):
+def test_a_run_whose_task_comes_from_a_file_is_simulated_where_the_scenario_names_it(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(
         "from robolearn.tasks.cartpole import CartpoleBalance\n\nclass Mine(CartpoleBalance):\n    pass\n"

@@ -296,6 +296,14 @@ def test_a_relative_file_is_saved_with_its_absolute_path(task_file: Path, monkey
             "A",
             "noise in class Base has no type",
         ),
+        (
+            (
+                "from dataclasses import dataclass, field\nfrom robolearn.tasks.stand import Stand\n"
+                "@dataclass\nclass A(Stand):\n    defaults: dict = field(default_factory=lambda: {'seed': 2})\n"
+            ),
+            "A",
+            "defaults is a constant of the class and no field",
+        ),
     ],
 )
 def test_an_error_in_a_file_is_named_in_one_line(

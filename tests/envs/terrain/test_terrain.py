@@ -212,7 +212,9 @@ def test_gaps_and_stones_that_change_from_row_to_row_are_stated_as_wide_as_they_
 
 def test_a_stated_kind_without_a_column_is_refused_and_of_the_mixture_few_columns_leave_some_out():
     # The middle of the one of two columns is at 0.25 of all shares, that of the other at 0.75.
-    line = r"^terrain\.kinds\.flat=0\.2 is the share of none of 2 columns; use terrain\.columns=3, or 0$"
+    line = (
+        r"^terrain\.kinds\.flat=0\.2 is the share of none of 2 columns; use task\.terrain\.columns=3, or 0$"
+    )
     with pytest.raises(ConfigError, match=line):
         Terrain(columns=2, kinds={"flat": 0.2, "rough": 0.8})
     assert Terrain(columns=3, kinds={"flat": 0.2, "rough": 0.8}).kind_of == ("flat", "rough", "rough")
