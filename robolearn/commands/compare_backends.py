@@ -62,11 +62,15 @@ def compare_backends(
     found = open_run(run, [*words, f"backend={backends[0]}"])
     folder = output or found.folder
     require_writable(folder)
-    # Every simulator is looked up before the first one starts.
+    named = run if run is not None else str(found.folder)
+    # Every simulator and its settings are looked up before the first one starts.
     for name in backends:
         if name not in (pythons or {}):
             registry.load("backends", name)
-    named = run if run is not None else str(found.folder)
+            try:
+                open_run(named, [*words, f"backend={name}"])
+            except ConfigError as error:
+                raise ConfigError(f"--backend {name}: {error}") from error
     sides: list[Side] = []
     for name in backends:
         request = Request(named, (*words, f"backend={name}"), episodes)

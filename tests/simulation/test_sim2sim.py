@@ -229,6 +229,11 @@ def test_a_simulator_of_another_python_gives_the_same_bits_and_its_lines(trained
         (["--backend", "mujoco,mujocco"], "mujocco", 2),
         (["--backend", "mujoco,mujoco"], "mujoco,mujoco", 2),
         (["--backend", "mujoco,mujoco_warp", "num_envs=3"], "num_envs=3", 2),
+        (
+            ["--backend", "mujoco,mujoco_warp", "backend.threads=1"],
+            "--backend mujoco_warp: 'backend.threads=1'",
+            2,
+        ),
         (["--backend", "mujoco,mujoco_warp", "--gap"], "--gap", 2),
         (["--backend", "mujoco", "--python", "isaaclab=x"], "--python", 2),
         (["--backend", "mujoco,isaaclab", "--python", "isaaclab=/no/python"], "/no/python", 2),
