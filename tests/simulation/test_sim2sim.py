@@ -164,6 +164,7 @@ def test_a_delay_is_found_with_its_number_of_steps(late) -> None:
 def test_less_friction_and_a_softer_ground_are_found() -> None:
     t = np.arange(1, 16)
     assert cause(changed(slide_speed=1 - 0.01 * t), "friction").excluded is False
+    assert cause(changed(slide_speed=1.1 + 0.02 * t), "friction").excluded is None  # it tips over
     assert cause(changed(drop_height=np.full(50, 0.58)), "contact model").excluded is False
     assert cause(changed(drop_force=np.full(50, 500.0)), "contact model").excluded is False
 
