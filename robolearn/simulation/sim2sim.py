@@ -279,7 +279,9 @@ def _friction(reference: Side, other: Side) -> Cause:
     a, b = (side.probes["slide_speed"] for side in (reference, other))
     lost = [1.0 - float(v.min()) for v in (a, b)]
     if min(lost) <= 0:
-        return Cause(name, None, "sliding at 1 m/s it gets faster, as a robot does that tips over: not told by this")
+        return Cause(
+            name, None, "sliding at 1 m/s it gets faster, as a robot does that tips over: not told by this"
+        )
     error = float(np.abs(a - b).max()) / max(lost[0], 0.05)
     said = (
         f"sliding at 1 m/s it loses {lost[1]:.3f} m/s in 0.3 s, {lost[0]:.3f} in {reference.backend}; speeds differ by "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import inspect
 import os
 import shlex
@@ -124,7 +125,7 @@ def _train(
     if isinstance(env, RemoteEnvs):
         set_threads(replace(run, torch_threads=env.torch_threads))  # not saved: the placement says it again
     learner = make_learner(run, env, env.shards if isinstance(env, RemoteEnvs) else world.shards)
-    known = {"precision": getattr(learner, "precision", None), **_policies_read(learner)}
+    known = {"precision": getattr(learner, "precision", None), **_policies_read(learner), **_task_file(run)}
     if not run.ranks:  # a shard is always computed by one thread
         known["torch threads"] = torch.get_num_threads()
     content = checkpoint.rows_of(copies.newest(content), run, world)
@@ -281,7 +282,8 @@ def _restored(
     start, infos = content.get("iter", 0), content.get("infos") or {}
     saved = infos.get("numerics", known)
     differ = [*changes, *(name for name, value in known.items() if saved.get(name, value) != value)]
-    why = f"{', '.join(differ)} differ from the saved run" if differ else WEIGHTS_ONLY
+    verb = "differs" if len(differ) == 1 else "differ"
+    why = f"{', '.join(differ)} {verb} from the saved run" if differ else WEIGHTS_ONLY
     if run.backend_name == config.EXTERNAL:
         why = "a third-party environment cannot be restored, and starts again"
     elif isinstance(env, RemoteEnvs) and not env.exact:
@@ -311,6 +313,14 @@ def _policies_read(learner: Learner) -> dict[str, str]:
         for holder in holders
         if isinstance(held := getattr(holder, name, None), (Reference, Teacher))
     }
+
+
+def _task_file(run: Config) -> dict[str, str]:
+    """A digest of the file that the task comes from: one that was edited since computes something else."""
+    source = Path(run.task_name.rpartition(":")[0])
+    if source.suffix != ".py" or not source.is_file():
+        return {}
+    return {"file of the task": hashlib.sha256(source.read_bytes()).hexdigest()}
 
 
 def _fewer_on_cpu(run: Config) -> int:

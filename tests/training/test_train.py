@@ -208,6 +208,22 @@ def test_resuming_on_a_backend_without_exact_restore_reports_it(tmp_path, monkey
     )
 
 
+def test_a_resume_names_a_task_file_that_was_edited_since(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file = Path("mine.py")
+    file.write_text(
+        "from robolearn.tasks.cartpole import CartpoleBalance\n\nclass Mine(CartpoleBalance):\n    pass\n"
+    )
+    again = ["train", "task=mine.py:Mine"]
+    assert main([*again, "num_envs=8", "max_iterations=1", "output=run"]) == 0
+    assert main([*again, "resume=run", "max_iterations=2"]) == 0
+    assert "resumed at iteration 1, exactly" in capsys.readouterr().out
+    file.write_text(file.read_text() + "\n# edited\n")
+    assert main([*again, "resume=run", "max_iterations=3"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "resumed at iteration 2, not bit for bit: file of the task" in said
+
+
 def test_more_environments_than_the_task_has_for_a_cpu_are_told_of(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Velocity, "cpu_envs", 4)
