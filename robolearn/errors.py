@@ -105,14 +105,16 @@ def quote(value: object, limit: int = 60) -> str:
 
 
 def near(word: str, choices: Iterable[str], count: int = 3, cutoff: float = 0.6) -> list[str]:
-    """The choices that `word` is probably a misspelling or an abbreviation of, best first; with `cutoff` 1, only equal
-    words."""
+    """The choices that `word` is probably a misspelling, an abbreviation or the first words of, best first; with
+    `cutoff` 1, only equal words."""
     by_fold: dict[str, str] = {}
     for choice in choices:
         by_fold.setdefault(choice.lower(), choice)
     word = word.lower()[:200]
     found = [choice for choice in by_fold if cutoff < 1 and _abbreviation(choice) == word]
     found += [c for c in difflib.get_close_matches(word, by_fold, count, cutoff) if c not in found]
+    if cutoff < 1 and len(word) > 2:
+        found += [c for c in by_fold if c.startswith(f"{word}_") and c not in found]
     return [by_fold[choice] for choice in found[:count]]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from robolearn.config import fields, sections
 from robolearn.config.overrides import parse
-from robolearn.errors import ConfigError
+from robolearn.errors import ConfigError, near
 
 
 @dataclass
@@ -184,3 +184,9 @@ def test_a_key_in_quotes_is_named():
             parse([word])
     (item,) = parse(["robot.actuators={*: {kp: 1}}"])
     assert item.value == {"*": {"kp": 1}}
+
+
+def test_a_name_of_which_the_first_word_is_given_is_suggested():
+    assert near("knee", ["ankle_joint", "knee_joint", "left_knee_joint"]) == ["knee_joint"]
+    assert near("knee", ["ankle", "knees"]) == ["knees"]
+    assert near("hip", ["hip_joint"], cutoff=1.0) == []
