@@ -191,21 +191,26 @@ def test_stamps_that_scatter_about_a_regular_clock_are_told_from_intervals_that_
 def test_what_is_suspicious_about_a_log_is_said():
     time = np.arange(150) * 0.02
     time[80:] += 1.0
-    position = some_log().position.copy()
-    position[:, 0] *= 57.3
     torque = np.full((150, 2), 9.9)
     lines = "\n".join(
         findings(
-            some_log(time=time, position=position, torque=torque),
+            some_log(time=time, torque=torque),
             {"shoulder": (-2.0, 2.0), "elbow": (-0.3, 0.3)},
             {"shoulder": 20.0, "elbow": 10.0},
         )
     )
     assert "1.02 s, at 1.6 s" in lines
-    assert "shoulder: positions reach" in lines
     assert "elbow: targets reach beyond" in lines
     assert "elbow: its motor is at its torque limit" in lines
     assert findings(some_log(), {"elbow": (-2, 2)}, {}) == []
+
+
+def test_a_log_in_degrees_is_refused():
+    position = some_log().position.copy()
+    position[:, 0] *= 57.3
+    with pytest.raises(ConfigError, match="positions of shoulder reach"):
+        findings(some_log(position=position), {"shoulder": (-2.0, 2.0)}, {})
+    findings(some_log(position=position), {}, {})  # a joint without limits may turn that far
 
 
 def test_noise_is_told_from_motion():

@@ -392,6 +392,9 @@ def findings(log: Log, limits: Mapping[str, tuple[float, float]], efforts: Mappi
         log: the recording.
         limits: lower and upper limit of each joint of the robot [rad or m].
         efforts: largest torque of each motor [Nm or N].
+
+    Raises:
+        ConfigError: positions are far beyond a joint's range, as degrees are.
     """
     lines = list(log.notes)
     stamps = log.clock()
@@ -416,9 +419,10 @@ def findings(log: Log, limits: Mapping[str, tuple[float, float]], efforts: Mappi
         ):
             lines.append(f"{joint}: targets reach beyond its range, {low:.3g} to {high:.3g}")
         if len(measured):
-            if np.abs(measured).max() > 20 and np.abs(measured).max() > 5 * max(abs(low), abs(high)):
-                lines.append(
-                    f"{joint}: positions reach {np.abs(measured).max():.4g}; are they degrees? Logs are in rad"
+            if (most := np.abs(measured).max()) > 20 and most > 5 * max(abs(low), abs(high)):
+                raise ConfigError(
+                    f"{quote(log.name)}: positions of {joint} reach {most:.4g}, and its range is {low:.3g} to "
+                    f"{high:.3g} rad; if they are degrees, convert them to rad"
                 )
             share = float(np.mean(np.diff(measured) == 0))
             if share > 0.5 and np.ptp(measured) > 1e-3 and np.isfinite(target).any() and _moves(target) > 0.3:
