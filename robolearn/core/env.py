@@ -616,13 +616,19 @@ class Env:
         rows = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
         self.backend.restore(moved[0], rows)
         now = self.state
-        # What a task keeps for itself since the snapshot was taken starts anew, as in a new episode.
-        anew = {path: leaf for path, leaf in leaves(self._kept()).items() if path.startswith("episode.task.")}
+        own = leaves(self._kept())
+        anew = {path: own[path] for path in self.lacking(snapshot)}
         state = with_leaves(self._kept(), anew | self._observing.moved(moved[1])).rows(rows)
         # Sums since they were last read. A version whose task had other metrics has sums of others.
         stats = state.stats if state.stats.shape == now.stats.shape else now.stats
         self.state = replace(state, stats=stats, outcome=now.outcome, transit=now.transit, flags=now.flags)
         self.random.set_state(snapshot["random"])
+
+    def lacking(self, snapshot: dict[str, Any]) -> list[str]:
+        """What the task keeps for itself and a snapshot of a version before does not have: `restore` starts it anew."""
+        return [
+            p for p in leaves(self._kept()) if p.startswith("episode.task.") and p not in snapshot["state"]
+        ]
 
     def _kept(self) -> EnvState:
         """The state without the parts that are meaningful only within a step."""

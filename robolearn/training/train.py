@@ -23,6 +23,7 @@ import torch
 from robolearn import config
 from robolearn.config import presets, registry
 from robolearn.config.run_config import Config, agents_of
+from robolearn.core.env import Env
 from robolearn.core.finite_check import Diverged, NonFiniteTerm
 from robolearn.core.learner_env import LearnerEnv
 from robolearn.core.recorder import Recorder
@@ -279,9 +280,11 @@ def _restored(
     if content is None:
         return 0, {}, ""
     exact = checkpoint.restore(content, learner, env, changes)
+    lacking = env.lacking(content["env"]) if exact and isinstance(env, Env) else []
     start, infos = content.get("iter", 0), content.get("infos") or {}
     saved = infos.get("numerics", known)
     differ = [*changes, *(name for name, value in known.items() if saved.get(name, value) != value)]
+    differ += [path.removeprefix("episode.") for path in lacking]
     verb = "differs" if len(differ) == 1 else "differ"
     why = f"{', '.join(differ)} {verb} from the saved run" if differ else WEIGHTS_ONLY
     if run.backend_name == config.EXTERNAL:

@@ -293,6 +293,7 @@ def test_a_simulation_saved_before_its_task_kept_something_continues(make_env, t
     other.reset()
     assert checkpoint.restore(content, PPO(other, PPOConfig()), other) is True
     now = other.snapshot()["state"]
+    assert sorted(other.lacking(content["env"])) == ["episode.task.foot_place", "episode.task.placed"]
     assert not now["episode.task.placed"].any()
     assert torch.equal(now["episode.task.air_time"], kept["episode.task.air_time"])
     assert torch.equal(now["episode.time"], kept["episode.time"])

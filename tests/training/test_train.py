@@ -224,6 +224,17 @@ def test_a_resume_names_a_task_file_that_was_edited_since(tmp_path, monkeypatch,
     assert "resumed at iteration 2, not bit for bit: file of the task" in said
 
 
+def test_a_resume_names_what_the_task_did_not_keep_when_the_run_was_saved(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "task=humanoid_walk", "num_envs=4", "max_iterations=1", "output=run"]) == 0
+    content = checkpoint.load(Path("run/latest.pt"))
+    del content["env"]["state"]["episode.task.placed"]
+    checkpoint.write(Path("run"), content)
+    assert main(["train", "resume=run", "max_iterations=2"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "resumed at iteration 1, not bit for bit: task.placed differs" in said
+
+
 def test_more_environments_than_the_task_has_for_a_cpu_are_told_of(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Velocity, "cpu_envs", 4)

@@ -111,7 +111,8 @@ def _require_own_task(case: Case) -> None:
     if scenario.policy in BUILT_IN:
         found = config.resolve([f"task={scenario.task}"])
     else:  # a task from a file is only run where it is named again
-        found = open_run(scenario.policy, [] if scenario.task is None else [f"task={scenario.task}"]).config
+        words = scenario.words(case.backend, scenario.seeds[0], case.extra) if scenario.task else []
+        found = open_run(scenario.policy, words).config
     if found.backend_name == EXTERNAL:
         raise ConfigError(
             f"task={found.task_name} brings its own simulator; suites simulate RoboLearn's: use robolearn sim"
