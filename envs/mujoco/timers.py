@@ -1,4 +1,4 @@
-"""MuJoCo's timers, which cost a twentieth of a step."""
+"""MuJoCo's timers, which cost a few per cent of a step."""
 
 from __future__ import annotations
 
