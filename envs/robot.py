@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -181,15 +181,25 @@ class Robot:
         return _Reader(path if path.suffix == ".yaml" else path / "robot.yaml", None, changes, name).robot()
 
 
-def _matching(
-    joint: str, chosen: object, models: Mapping[str, Any], joints: tuple[str, ...], mirror: Mirror | None
+def _about(
+    joint: str,
+    chosen: object,
+    models: Mapping[str, Any],
+    others: Collection[str],
+    mirror: Mirror | None = None,
 ) -> list[str]:
     """The entries of `actuators:` that are about a joint, the more particular the later: patterns by how many
-    characters they state, the name without a side, and the joint's own name, which means that joint alone."""
-    names = {mirror.base(joint) if mirror else joint, without_side(joint), chosen} - (set(joints) - {joint})
-    matching = [m for m in models if m != joint and (m in names or fnmatchcase(joint, m))]
-    matching.sort(key=lambda m: (m in names, len(m.replace("*", "").replace("?", ""))))
-    return [*matching, joint] if joint in models else matching
+    characters they state, the entry `chosen` for it, its name without a side, and its own, which means it alone. An
+    entry of the name of one of the `others` is about that one."""
+    chosen = (
+        chosen if isinstance(chosen, str) else joint
+    )  # what is no text is refused by name where it is read
+    names = [chosen, mirror.base(joint) if mirror else joint, without_side(joint)]
+    names = [name for name in dict.fromkeys(names) if name != joint and name not in others] + [joint]
+    exact = {*names, *others}
+    patterns = [m for m in models if m not in exact and (fnmatchcase(joint, m) or fnmatchcase(chosen, m))]
+    patterns.sort(key=lambda m: len(m.replace("*", "").replace("?", "")))
+    return [*patterns, *(name for name in names if name in models)]
 
 
 class _UniqueKeys(PlainLoader):
@@ -373,7 +383,7 @@ class _Reader:
                 and (not isinstance(chosen, str) or chosen not in models)
             ):
                 self.fail_name(f"joints.{joint} names the undefined actuator", chosen, models)
-            matching = _matching(joint, chosen, models, joints, mirror)
+            matching = _about(joint, chosen, models, joints, mirror)
             used.update(matching)
             if chosen is None:  # passive
                 continue
@@ -403,7 +413,7 @@ class _Reader:
         models = self.mapping("actuators", raw.get("actuators", {}))
         found = {}
         for joint in joints:
-            for name in _matching(joint, given.get(joint, {}).get("actuator", joint), models, joints, mirror):
+            for name in _about(joint, given.get(joint, {}).get("actuator", joint), models, joints, mirror):
                 if "armature" in self.mapping(f"actuators.{name}", models[name]):
                     found[joint] = self.number(f"actuators.{name}.armature", models[name]["armature"])
         return found
@@ -458,6 +468,9 @@ class _Reader:
         home: list[float] = []
         actuators: list[Actuator] = []
         unused = dict(models)
+        kinds = {
+            k for j in joints.values() if isinstance(j, Mapping) and isinstance(k := j.get("actuator"), str)
+        }
         for name, raw_joint in joints.items():
             where = f"joints.{name}"
             joint = self.mapping(where, raw_joint)
@@ -469,12 +482,9 @@ class _Reader:
             if not isinstance(model, str) or model not in models:
                 self.fail_name(f"{where} names the undefined actuator", model, models)
             entry: dict[str, Any] = {}
-            for each in models:  # patterns first: the actuator's own keys are more particular
-                if "*" in each and (fnmatchcase(model, each) or fnmatchcase(name, each)):
-                    unused.pop(each, None)
-                    entry = motors.merged(entry, self.mapping(f"actuators.{each}", models[each]))
-            unused.pop(model, None)
-            entry = motors.merged(entry, self.mapping(f"actuators.{model}", models[model]))
+            for each in _about(name, model, models, kinds - {model}):
+                unused.pop(each, None)
+                entry = motors.merged(entry, self.mapping(f"actuators.{each}", models[each]))
             actuators.append(self.actuator(model, name, entry))
         if unused:
             name, used = next(iter(unused)), [each for each in models if each not in unused]

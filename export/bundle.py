@@ -28,6 +28,7 @@ from robolearn.export.profiles import PROFILES
 from robolearn.runtime.bundle import MANIFEST_SCHEMA, canonical
 from robolearn.runtime.files import sha256_of
 from robolearn.runtime.signature import SIGNATURE
+from robolearn.simulation.sim2sim import FILE_NAME as SIM2SIM
 from robolearn.tasks.mdp.observations import VOCABULARY, Observation
 from robolearn.tasks.mdp.randomization import Randomized
 from robolearn.tasks.mdp.task import Task
@@ -326,6 +327,7 @@ BUNDLE_NAMES = {
     RUNTIME,
     "latency.json",
     "latency.png",
+    SIM2SIM,
     "REPORT.md",
     "config.yaml",
     SIGNATURE,

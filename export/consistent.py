@@ -79,9 +79,8 @@ def _require_same_values(contract: dict[str, Any], env: Env, affine: bool) -> No
     )
     for probe in (0.0, 1.0, -2.5) if affine else (0.0, SMALL):
         action = torch.full((1, env.num_actions), probe, device=env.device)
-        ctx = replace(
-            env.ctx.rows(slice(0, 1)), task_state=task.task_state(1, env.ctx.robot, env.random.fork())
-        )
+        first, at_rest = env.ctx.rows(slice(0, 1)), task.task_state(1, env.ctx.robot, env.random.fork())
+        ctx = replace(first, task_state=at_rest, command=torch.zeros_like(first.command))
         sent = task.joint_targets(action, ctx)[0].tolist()
         pairs += [
             (f"joint target of {a['joint']} at action {probe:g}", a["offset"] + a["scale"] * probe, value)

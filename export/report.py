@@ -237,7 +237,7 @@ def _met(out: Export) -> list[str]:
     units = {item["name"]: item["unit"] for item in contract["observations"]}
     met = out.manifest.get("conditions", {}).get("randomize", task.randomize)
     rows = [
-        (_parameter(name), f"{span(*each)}{Randomized.of(each).notes()}")
+        (_parameter(name), f"{span(*each)}{Randomized.of(each).notes()}{_grown(task, 'randomize')}")
         for name, each in task.randomize.items()
         if name in met
     ]
@@ -258,11 +258,14 @@ def _met(out: Export) -> list[str]:
         unit = "; delay in control steps" if "delay" in model else ""
         rows.append((f"motors of {', '.join(joints)}", model + unit))
     if _pushed(task):
-        rows.append((f"pushes, every {span(*task.pushes.seconds)} s", _jumps(task.pushes) + _grown(task)))
+        rows.append(
+            (f"pushes, every {span(*task.pushes.seconds)} s", _jumps(task.pushes) + _grown(task, "pushes"))
+        )
     if task.commands is not None:
         of_command = dict(zip(task.commands.names, task.commands.units, strict=True))
         for name, ends in out.manifest.get("command_ranges", {}).items():
-            rows.append((f"command `{name}`", f"{span(*ends)} {of_command.get(name, '')}".rstrip()))
+            asked = f"{span(*ends)} {of_command.get(name, '')}".rstrip()
+            rows.append((f"command `{name}`", asked + _grown(task, "commands")))
         if times := getattr(task.commands, "seconds", None):
             standing = getattr(task.commands, "standing", None)
             share = "" if standing is None else f", {100 * standing:g} % of them to stand"
@@ -273,7 +276,8 @@ def _met(out: Export) -> list[str]:
     late = any(each.delay[1] for each in task.sensing.values()) or any("delay" in m for m in motors.values())
     for name, steps in delays.items():
         ms = span(*(1e3 * contract["control_dt"] * count for count in steps))
-        rows += [(name, f"{span(*steps)} control steps ({ms} ms)")] * delayed
+        grown = _grown(task, "randomize") if name.startswith("action") and max(steps) else ""
+        rows += [(name, f"{span(*steps)} control steps ({ms} ms){grown}")] * delayed
     without = ["randomized physics"] * (not task.randomize) + ["sensor noise"] * (not noisy(task))
     without += ["pushes"] * (not _pushed(task))
     items = [NO_DELAY] if not delayed and not late else []
@@ -335,12 +339,13 @@ def _sensed(name: str, each: Sensing, unit: str, dt: float) -> list[tuple[str, s
     return rows
 
 
-def _grown(task: Any) -> str:
-    """How far a curriculum scales the pushes."""
-    level = task.curricula.get("pushes")
+def _grown(task: Any, curriculum: str) -> str:
+    """How far a curriculum scales what it is of: how far it came is not known."""
+    level = task.curricula.get(curriculum)
     if level is None or level.off:
         return ""
-    return f"; while training succeeded, up to {level.most:g} times of all this"
+    first = f"at first {level.start:g} times of it; " if level.start else ""
+    return f"; {first}while training succeeded, up to {level.most:g} times of all this"
 
 
 def _parameter(name: str) -> str:

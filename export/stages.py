@@ -266,6 +266,8 @@ class RobotTrial:
 
     def __init__(self, checked: Checked, act: Act) -> None:
         self.checked, self.act, self.config = checked, act, on_robot(checked.found.config)
+        # What runs on the robot is what was trained, where settings of the command simulate something else.
+        self.traced = replace(self.config, task=on_robot(checked.trained).task)
         self.driven = team.driven(checked.found, checked.policy)
         """Which robots have the exported policy; None: all."""
         self.parts: dict[str, Robot] = {}
@@ -335,7 +337,7 @@ class RobotTrial:
 
     def entry(self, contract: Contract) -> dict[str, Any]:
         """The contract as in the manifest."""
-        return bundles.contract_entry(contract, self.config.task.items("policy"))
+        return bundles.contract_entry(contract, self.traced.task.items("policy"))
 
     def controller(self, network: nn.Module, recurrent: dict[str, Tensor]) -> Controller:
         """What runs on the robot, around the exported network.
@@ -343,7 +345,7 @@ class RobotTrial:
         Raises:
             ConfigError: the policy observes what no robot measures.
         """
-        env = make_env(self.config, num_envs=1, rank=NEVER_TRAINED)
+        env = make_env(self.traced, num_envs=1, rank=NEVER_TRAINED)
         try:
             made = Controller(env, network, recurrent)
             agents = team.agents_of(self.checked.found, self.checked.policy) or env.agent_names
@@ -471,7 +473,7 @@ def _engine(bundle: Bundle, precision: str) -> EngineSession:
 def _measured(session: Session, bundle: Bundle, checked: Checked) -> dict[str, Any]:
     result = measure(Runtime(bundle, session), bundle.golden, checked.request.measure_seconds)
     status = "measured-on-target" if checked.on_target else "measured-other-device"
-    return result | {"status": status, "board": checked.board}
+    return result | {"status": status, "board": checked.board, "processor": processor()}
 
 
 def _show_latency(out: Export) -> None:

@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +22,7 @@ from robolearn.commands.cluster import plan, sweep, workflow
 from robolearn.commands.exits import CHECK_FAILED, MISSING, OK, ended, exit_code
 from robolearn.commands.export import DEPLOY_EPILOG, EXPORT_EPILOG, deploy, export
 from robolearn.commands.options import Output, Overrides, Words
+from robolearn.commands.report.command import report
 from robolearn.commands.sysid.command import sysid
 from robolearn.config.overrides import split
 from robolearn.errors import ConfigError, did_you_mean, quote
@@ -253,7 +255,8 @@ def play(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", help="Folder for the video and for recordings; the run folder where omitted."
+            "--output",
+            help="Folder of the video, this one where omitted, or of the viewer's recordings, the run folder.",
         ),
     ] = None,
     num_envs: Annotated[int, typer.Option(min=1, max=64, help="Number of robots in the viewer.")] = 1,
@@ -558,39 +561,7 @@ def bench(
 app.command(epilog=EPILOG, context_settings=WIDTH)(sysid)
 app.command(epilog=EPILOG, context_settings=WIDTH)(plan)
 app.command(epilog=EPILOG, context_settings=WIDTH)(workflow)
-
-
-@app.command(epilog=EPILOG, context_settings=WIDTH)
-def report(
-    words: Words = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", help="File to write; report.html in the run folder where omitted."),
-    ] = None,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Compare several runs, and average those that differ by seed.")
-    ] = False,
-    stills: Annotated[
-        bool, typer.Option(help="Make pictures of the policy where the run folder holds no video.")
-    ] = True,
-) -> int:
-    """Write a page about a run: curves, rewards, evaluation, latency, settings. It opens without a network.
-
-    \b
-    robolearn report
-    robolearn report runs/humanoid_walk/2026-01-31_12-00-00 --output walk.html
-    robolearn report --compare runs/a runs/b runs/c
-    """
-    if compare:
-        from robolearn.commands.report.compare import compare as overlay
-
-        overlay(words or [], output)
-        return OK
-    run, overrides = split(words)
-    from robolearn.commands.report.report import report as describe
-
-    describe(run, overrides, output, stills)
-    return OK
+app.command(epilog=EPILOG, context_settings=WIDTH)(report)
 
 
 @app.command(epilog=EPILOG, context_settings=WIDTH)
@@ -639,9 +610,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.freeze()  # else the interpreter's last collections, over all of torch, take seconds
 
 
+@functools.cache
+def command() -> Any:
+    """All commands, with their options; made once in a process, which takes longer than to read a command line."""
+    return typer.main.get_command(app)
+
+
 def _run(words: Sequence[str]) -> int:
-    command = typer.main.get_command(app)
-    return exit_code(lambda: command.main(args=list(words), prog_name="robolearn", standalone_mode=False))
+    return exit_code(lambda: command().main(args=list(words), prog_name="robolearn", standalone_mode=False))
 
 
 if __name__ == "__main__":

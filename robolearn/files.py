@@ -26,8 +26,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     if not path.name or path.is_dir():
         raise ConfigError(f"cannot write {quote(str(path), 120)}: it is a folder")
-    # The suffix stays: encoders take the format of a video from it.
-    part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+    part = part_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield part
@@ -40,6 +39,12 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def part_of(path: Path) -> Path:
+    """Where `replacing` writes the file `path` of this process."""
+    # The suffix stays: encoders take the format of a video from it.
+    return path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
 
 
 _PART = re.compile(r"\..+\.(\d+)\.part(\.[^.]*)?")
@@ -90,10 +95,11 @@ LOCK = ".lock"
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, advice: str = "add output=DIR") -> Iterator[None]:
     """Lock a folder for this process. The kernel releases the lock when the process ends, also by kill -9.
 
-    Worker processes do not inherit the lock. On a file system without locks, nothing is locked.
+    `advice` says how to use another folder. Worker processes do not inherit the lock. On a file system without locks,
+    nothing is locked.
 
     Raises:
         ConfigError: another process has locked it, named by id, host and time; or the folder cannot be written to.
@@ -110,7 +116,7 @@ def locked(folder: Path) -> Iterator[None]:
             file.seek(0)
             holder = file.read(200).strip() or "another process"
             raise ConfigError(
-                f"{quote(str(folder), 120)} is in use by {holder}; wait until it ends, or add output=DIR"
+                f"{quote(str(folder), 120)} is in use by {holder}; wait until it ends, or {advice}"
             ) from None
         except OSError:
             pass

@@ -29,6 +29,8 @@ from robolearn.tasks.mdp.stated import Reward, Termination, ends, reward
 from robolearn.tasks.mdp.task import Ratio, Task
 
 CUBE = "cube"
+LAST = 0.5
+"""End of an episode that counts for its result [s]."""
 EDGE = 0.04
 """Edge of the cube [m]."""
 LOW, HIGH = (0.32, -0.2), (0.5, 0.2)
@@ -228,12 +230,14 @@ class ArmLift(Task):
 
     def metrics(self, state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
         """Shares of cubes held and lifted; and of the episodes that started at home, in their last half second, the
-        cube's distance from its goal [m] and the share within 5 cm."""
-        last = ctx.episode_time > self.episode_length_s - 0.5
+        cube's distance from its goal [m] and the share within 5 cm, which a lost cube is not."""
+        last = ctx.episode_time > self.episode_length_s - LAST
         counted = (last & (ctx.task_state["start"] == FAR)).float()
         distance = arm.object_distance(state, ctx, thing=CUBE)
+        # A cube that is lost counts as much as one that has not been at its goal all that time.
+        lost = (ctx.task_state["start"] == FAR) * self.terminated(state, ctx) * (LAST / ctx.dt)
         return {
-            "within_5cm": Ratio((distance < 0.05) * counted, counted),
+            "within_5cm": Ratio((distance < 0.05) * counted, counted + lost),
             "distance": Ratio(distance * counted, counted),
             "held": held(state, ctx),
             "lifted": (state.entities[CUBE].base_pos[:, 2] > EDGE).float(),

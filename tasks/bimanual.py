@@ -301,7 +301,7 @@ class Bimanual(Task):
         away = (height(state) - ctx.command[:, 0]).abs()
         held = (away < 0.03) & (tilt(state, ctx) < 0.1)
         # A box that is lost counts as much as one that has not been held up all that second.
-        lost = sum(term(state, ctx) for term in self.termination_terms().values()) * (LAST / ctx.dt)
+        lost = self.terminated(state, ctx) * (LAST / ctx.dt)
         return {
             "held_up": Ratio(held * counted, counted + lost),
             "distance": Ratio(away * counted, counted),

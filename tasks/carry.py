@@ -272,12 +272,12 @@ class Carry(Task):
 
     def metrics(self, state: State, ctx: Context) -> dict[str, Tensor | Ratio]:
         """The share of beams that are at their goal and level in the last second, their distance from it [m], and the
-        beam's angle [rad]."""
+        sine of the beam's angle with the horizontal."""
         counted = (ctx.episode_time > self.episode_length_s - LAST).float()
         distance, angle = beam_from_goal(state, ctx).norm(dim=1), tilt(state, ctx).abs()
         arrived = (distance < 0.05) & (angle < 0.05)
         # A beam that has dropped counts as much as one that has not arrived all that second.
-        lost = sum(term(state, ctx) for term in self.termination_terms().values()) * (LAST / ctx.dt)
+        lost = self.terminated(state, ctx) * (LAST / ctx.dt)
         return {
             "arrived": Ratio(arrived * counted, counted + lost),
             "distance": Ratio(distance * counted, counted),

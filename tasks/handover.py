@@ -345,8 +345,7 @@ class Handover(Task):
 
     def lost(self, state: State, ctx: Context) -> Tensor:
         """1 over the control period in which the bar drops (N,) [1/s]."""
-        ended = [term(state, ctx) for term in self.termination_terms().values()]
-        return torch.stack(ended).any(dim=0) / ctx.dt if ended else torch.zeros_like(ctx.episode_time)
+        return self.terminated(state, ctx) / ctx.dt
 
     def joint_targets(self, action: Tensor, ctx: Context) -> Tensor:
         """Joint targets (N, A): scale x action, from home [rad], of a finger from closed [m]."""

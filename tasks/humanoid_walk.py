@@ -16,7 +16,7 @@ from robolearn.tasks.velocity import Velocity
 class HumanoidWalk(Velocity):
     """A humanoid follows velocity commands: forward, sideways, turning, and standing still."""
 
-    # With the 4.0 of other robots it walks slower and stands no better; with 2.5 those walk slower.
+    # With the 4.0 of other robots it stands worse (docs/experiments.md).
     curricula: dict[str, Level] = field(
         default_factory=lambda: {
             "commands": level(Velocity.keeping_up, 1.0, rise=0.0, drop=0.0),

@@ -63,6 +63,7 @@ TIMES = (
 """How long each foot has been up, or down, for the critic: what a stride is worth depends on it [s]."""
 Positive = Annotated[float, {"above": 0.0}]
 Share = Annotated[float, {"min": 0.0, "max": 1.0}]
+Height = Annotated[float, {"above": 0.0, "max": 1.0}]
 Change = Annotated[float, {"min": 0.0, "max": 10.0}]
 
 
@@ -83,6 +84,7 @@ def asked_speed(state: State, ctx: Context) -> Tensor:
     return ctx.command[:, :2].norm(dim=1) + reach * ctx.command[:, 2].abs()
 
 
+@once
 def moving(state: State, ctx: Context) -> Tensor:
     """Whether the command asks to move (N,) bool."""
     return ctx.command.abs().amax(dim=1) > COMMAND_THRESHOLD
@@ -133,7 +135,7 @@ def foot_clearance(state: State, ctx: Context, above: Tensor, height: Share) -> 
     return (off * speed).sum(dim=1) * moving(state, ctx)
 
 
-def swing_height(state: State, ctx: Context, height: Share) -> Tensor:
+def swing_height(state: State, ctx: Context, height: Height) -> Tensor:
     """By what share the swings that end in this step missed their height, squared, summed (N,)."""
     past = ctx.task_state
     down = past["contact"] & ~past["last_contact"] & (past["air_time"] >= quality.AIR_TIME)
@@ -192,6 +194,7 @@ def landing(state: State, ctx: Context) -> Tensor:
     return (down * past["last_foot_speed"]).sum(dim=1)
 
 
+@once
 def resting(state: State, ctx: Context) -> Tensor:
     """Whether the robot should stand still (N,) bool: the command asks to, and no push was so recent that it may still
     have to catch itself."""
@@ -388,8 +391,7 @@ class Velocity(Task):
 
     def fall(self, state: State, ctx: Context) -> Tensor:
         """One in the step that ends an episode for good (N,)."""
-        fallen = [term(state, ctx) for term in self.termination_terms().values()]
-        return torch.stack(fallen).any(dim=0).float() if fallen else torch.zeros_like(ctx.episode_time)
+        return self.terminated(state, ctx)
 
     def astride(self, robot: RobotConstants, share: float) -> tuple[Tensor, float]:
         """Joint positions (J,) [rad] and height of the base [m] with the feet `share` of `sturdy_width` apart, see

@@ -100,10 +100,10 @@ class VelocityRough(Velocity):
 
     def validate(self) -> None:
         """Also that a blind policy has no height scan to be noisy."""
+        super().validate()
         own = {item.name for item in self.items("policy")}
         if scans.NAME in self.noise and scans.NAME not in own:
             raise ValueError(f"noise.{scans.NAME}: the policy is blind; use task.scan=true, or leave it out")
-        super().validate()
 
     def filled(self) -> VelocityRough:
         """With `scan`, a copy that has the errors of the scan that are not stated, too."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from robolearn import cli
 from robolearn.commands import exits
@@ -89,7 +88,7 @@ def dead_links(page: Path) -> list[str]:
 
 def parse(words: list[str]) -> None:
     """Raise what the command line would raise for these arguments; run nothing."""
-    group: Any = typer.main.get_command(cli.app)
+    group: Any = cli.command()
     with group.make_context("robolearn", list(words), resilient_parsing=False) as context:
         name, command, rest = group.resolve_command(context, list(words))
         assert command is not None, f"there is no command {words[0]}"
@@ -224,7 +223,7 @@ def test_the_commands_of_a_page_parse(page: Path, tmp_path: Path, monkeypatch: p
 
 def test_the_pages_use_every_command() -> None:
     found = [words for page in PAGES for words in robolearn_commands(page)]
-    assert {words[0] for words in found} == set(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
+    assert {words[0] for words in found} == set(cli.command().commands)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

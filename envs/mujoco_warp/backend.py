@@ -166,7 +166,8 @@ class MujocoWarpBackend:
         self._ones, self._rank, self._masked = (wp.zeros(n, dtype=int) for _ in range(3))
         self._begin, self._count, self._remaining = (wp.zeros(1, dtype=int) for _ in range(3))
         self._rows = wp.full(self._batch_size, -1, dtype=int)
-        self._arena = Arena(self.device)
+        # One for each loop: a recording takes blocks in the order and of the sizes of the pass before it.
+        self._arena, self._constants_arena = Arena(self.device), Arena(self.device)
         self._step_graphs: dict[int, wp.Graph] = {}
         self._reset_graph: wp.Graph | None = None
         self._constants_graph: wp.Graph | None = None
@@ -198,6 +199,12 @@ class MujocoWarpBackend:
         self._copy_inputs(torch.ones(self.num_envs, dtype=torch.bool, device=self.device), {})
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # Warp's stream reads next what torch's stream has written
+        if self.device.type == "cuda" and self._changes.needs_constants:
+            self._derive_constants()
+            for name in CONSTANTS:
+                if name in self._sim.inputs:  # those that MuJoCo computed, until something is drawn
+                    self._sim.inputs_torch[name].copy_(self._sim.nominal[name])
+            torch.cuda.synchronize(self.device)
         self._reset_rows()
         self._physics(1)
         self._reset_rows()
@@ -456,7 +463,7 @@ class MujocoWarpBackend:
         derived = [name for name in CONSTANTS if name in self._sim.inputs]
 
         def derive() -> None:
-            with self._arena.used():
+            with self._constants_arena.used():
                 mjw.set_const(self._reset_sim.model, self._reset_sim.data, restore=False)
             for name in derived:
                 rows = self._sim.inputs[name]

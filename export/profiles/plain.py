@@ -77,6 +77,8 @@ def _obstacles(
         yield f"its joint targets depend on {', '.join(other)} too, not on the action alone", RUNTIME
     if not manifest.get("targets", {}).get("affine", True):
         yield "its joint targets are not offset + scale x action", RUNTIME
+    if manifest.get("controller", {}).get("precision") == "bf16":
+        yield "it is in bf16, which the readers' ONNX Runtime cannot compute on a CPU", "export it in fp32"
     if contract["extra"]:
         yield f"it needs {', '.join(contract['extra'])}, which the readers do not support", ""
     for name, item in items.items():

@@ -54,12 +54,14 @@ GL_VALUES = {
     "egl",
     "osmesa",
     "glfw",
+    "glx",
     "enable",
     "enabled",
     "on",
     "true",
     "1",
     "disable",
+    "disabled",
     "off",
     "false",
     "0",
@@ -468,7 +470,7 @@ def environment(variables: Mapping[str, str] = os.environ) -> list[Row]:
     if graphics not in GL_VALUES:
         text = f"{one_line(graphics, 40)}: MuJoCo takes egl, osmesa or glfw and is not imported with another value"
         rows.append(Row(part, "MUJOCO_GL", WARNING, text, "unset MUJOCO_GL"))
-    elif graphics in ("glfw", "disable", "off", "false", "0"):
+    elif graphics in ("glfw", "glx", "disable", "disabled", "off", "false", "0"):
         text = f"{graphics}: not used; pictures without a display are drawn with EGL or OSMesa"
         rows.append(Row(part, "MUJOCO_GL", NOTE, text))
     elif graphics in ("egl", "osmesa"):

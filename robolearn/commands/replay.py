@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
 import torch
 
@@ -37,9 +38,11 @@ class Row:
     tilt: float
     """Angle between the base's z axis and the vertical [deg]."""
     speed: float
-    """Largest joint velocity [rad/s or m/s]."""
+    """Largest joint velocity, in `unit`."""
     fastest: str
     """Its joint."""
+    unit: str
+    """rad/s, or m/s of a sliding joint."""
     torque: float
     """Largest joint torque as a share of its limit."""
     strongest: str
@@ -154,6 +157,7 @@ def _row(state: State, env: Opened, posed: Posed, time: float, told: list[str]) 
         tilt=float(np.degrees(np.arccos(np.clip(float(up), -1, 1)))),
         speed=float(speeds.max(initial=0.0)),
         fastest=robot.joints[fast] if len(speeds) else "-",
+        unit=_unit(env, posed, robot.joints[fast]) if len(speeds) else "rad/s",
         torque=float(shares.max(initial=0.0)),
         strongest=robot.joints[strong] if len(shares) else "-",
         force=float(entity.foot_force.norm(dim=-1).sum()),
@@ -162,6 +166,12 @@ def _row(state: State, env: Opened, posed: Posed, time: float, told: list[str]) 
             [*told, *(f"{name} not finite" for name in wrong), *(["diverged"] * bool(state.diverged[0]))]
         ),
     )
+
+
+def _unit(env: Opened, posed: Posed, joint: str) -> str:
+    """Of a joint's velocity."""
+    kind = posed.model.joint(env.scene.prefix(env.entity) + joint).type[0]
+    return "m/s" if kind == int(mujoco.mjtJoint.mjJNT_SLIDE) else "rad/s"
 
 
 def _print(recorded: Replay, env: Opened, table: list[Row], rows: int, same: bool) -> None:
@@ -185,7 +195,7 @@ def _print(recorded: Replay, env: Opened, table: list[Row], rows: int, same: boo
             f"{row.time:.2f} s",
             f"{row.height:.3f} m",
             f"{row.tilt:.0f} deg",
-            f"{row.speed:.1f} rad/s {row.fastest}",
+            f"{row.speed:.1f} {row.unit} {row.fastest}",
             f"{100 * row.torque:.0f} %",
             row.strongest,
             f"{row.force:.0f} N",
@@ -211,7 +221,7 @@ def _told(row: Row) -> str:
     lines = [
         f"**{row.time:.2f} s before the end**",
         f"base {row.height:.3f} m high, tilted by {row.tilt:.0f} deg",
-        f"fastest joint: {row.fastest}, {row.speed:.1f} rad/s",
+        f"fastest joint: {row.fastest}, {row.speed:.1f} {row.unit}",
         f"strongest torque: {row.strongest}, {100 * row.torque:.0f} % of its limit",
         f"feet: {row.force:.0f} N; deepest contact: {1e3 * row.depth:.0f} mm",
     ]

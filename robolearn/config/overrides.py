@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from robolearn.errors import ConfigError, did_you_mean, quote
@@ -132,7 +133,13 @@ def _value(word: str, key: str, raw: str) -> Any:
     from hydra.errors import HydraException
 
     if (not raw.isascii() or "~" in raw) and re.fullmatch(r"[\w ./~:@+-]+", raw):
-        return raw.strip()  # text, such as a path, with a letter or ~ that the grammar cannot read
+        # Text, such as a path, with a letter or ~ that the grammar cannot read. Shells leave the home directory in
+        # learner.reference=~/run, some also in output=~/run.
+        text = raw.strip()
+        try:
+            return str(Path(text).expanduser()) if text.startswith("~/") else text
+        except RuntimeError:
+            _refuse(word, "starts with ~/, and this user has no home directory here")
     strange = next((c for c in raw if not c.isprintable()), None)
     if strange:
         _refuse(word, f"has {_character(strange)} in its value")

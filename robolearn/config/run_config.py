@@ -35,6 +35,7 @@ __all__ = [
     "Config",
     "changed",
     "load",
+    "named_files",
     "resolve",
     "resume_changes",
     "save",
@@ -123,8 +124,12 @@ def resolve(overrides: Iterable[str], base: Config | None = None) -> Config:
     robot = trees.get("task", {}).get("robot")
     if isinstance(robot, str):
         trees["task"]["robot"] = registry.canonical("robots", robot)
-    elif isinstance(own := getattr(built["task"], "robot", None), str) and own:
-        trees.setdefault("task", {})["robot"] = registry.beside(task_name, own)
+    else:
+        own = getattr(built["task"], "robot", None)
+        for preset in stated:
+            own = preset.trees.get("task", {}).get("robot", own)
+        if isinstance(own, str) and own:
+            trees.setdefault("task", {})["robot"] = registry.beside(task_name, own)
     for section in SECTIONS:
         node = built[section]
         for preset in stated:
@@ -155,6 +160,14 @@ def _with_heads(items: list[Override], task: Any) -> list[Override]:
     def beside(item: Override) -> bool:
         return any(len(o.key) > len(item.key) and o.key[: len(item.key)] == item.key for o in items)
 
+    def leaves(item: Override) -> list[Override]:
+        """A dictionary as one override for each of its values, where others set something within it."""
+        if not isinstance(item.value, dict) or not item.value or not beside(item):
+            return [item]
+        parts = [dataclasses.replace(item, key=(*item.key, k), value=v) for k, v in item.value.items()]
+        return [leaf for part in parts for leaf in leaves(part)]
+
+    items = [leaf for item in items for leaf in leaves(item)]
     return [
         dataclasses.replace(item, key=(*item.key, name)) if (name := head(item)) and beside(item) else item
         for item in items
@@ -361,13 +374,32 @@ def resume_changes(overrides: Iterable[str], run: Config) -> list[str]:
         harmless |= {"ranks", "torch_threads"}
     elif not run.ranks and not saved.ranks:
         harmless |= {"ranks", "shards"}
-    differing = dict.fromkeys((*_added(run.resume, saved), *changed(saved, run)))
+    scripts = [key for key, value in flat(saved_tree(run.resume)) if registry.is_file(str(value))]
+    left_out = [key for key in scripts if f"{key}=null" in _naming_files(overrides)]
+    differing = dict.fromkeys((*_added(run.resume, saved), *changed(saved, run), *left_out))
     return [key for key in differing if key not in harmless and not key.startswith("guard.")]
 
 
+def named_files(config: Config) -> list[str]:
+    """The settings of a configuration that name a file, as overrides: its code is only run where they are given."""
+    chosen = {
+        "task": config.task_name,
+        "backend": config.backend_name,
+        "learner": config.learner_name,
+        "robot": getattr(config.task, "robot", None),
+        "learner.preference_script": getattr(config.learner, "preference_script", None),
+    }
+    return [f"{k}={name}" for k, name in chosen.items() if isinstance(name, str) and registry.is_file(name)]
+
+
 def _naming_files(words: Iterable[str]) -> list[str]:
-    """The overrides that name a file, which allows importing it."""
-    return [word for word in words if registry.is_file(word.partition("=")[2].strip("'\""))]
+    """The overrides that name a file, which allows importing it, or leave out one of the learner."""
+    out = []
+    for word in words:
+        key, _, value = word.partition("=")
+        if registry.is_file(value.strip("'\"")) or (key.startswith("learner.") and value == "null"):
+            out.append(word)
+    return out
 
 
 def show(config: Config) -> str:

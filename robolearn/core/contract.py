@@ -18,8 +18,8 @@ from robolearn.tasks.mdp.task import Task
 
 SCHEMA = 1
 """Version of contract.json's layout."""
-SMALL = 0.01
-"""A small action."""
+SMALL, LARGE = 0.01, 20.0
+"""A small action, and one beyond those of trained policies."""
 MOTOR = ("joint", "kind", "kp", "kd", "effort")
 """What the contract says of each actuator: what the robot's drive is told. The rotor's inertia it has by itself."""
 
@@ -89,7 +89,9 @@ def contract_of(env: LearnerEnv) -> Contract:
         return cast(Contracting, env).contract()
     task, robot, constants = env.task, env.robot, env.ctx.robot
     at_rest = task.task_state(1, constants, env.random.fork())
-    ctx = replace(env.ctx.rows(slice(0, 1)), task_state=at_rest)
+    first = env.ctx.rows(slice(0, 1))
+    # Without the command, which is another one in each environment.
+    ctx = replace(first, task_state=at_rest, command=torch.zeros_like(first.command))
     offset, scale, _ = mapping(task, ctx, env.num_actions)
     column, observations = 0, []
     for item, width in env.columns["policy"]:
@@ -130,8 +132,14 @@ def mapping(task: Task, ctx: Context, actions: int) -> tuple[torch.Tensor, torch
     offset = task.joint_targets(0 * ones, ctx)[0]
     scale = task.joint_targets(ones, ctx)[0] - offset
     odd = -2.5 * torch.arange(1, actions + 1, device=ones.device)[None].cos()
-    if torch.allclose(task.joint_targets(odd, ctx)[0], offset + scale * odd[0], rtol=1e-4, atol=1e-5):
-        return offset, scale, True
+
+    def straight(action: torch.Tensor) -> bool:
+        given = task.joint_targets(action, ctx)[0]
+        return torch.allclose(given, offset + scale * action[0], rtol=1e-4, atol=1e-5)
+
+    if straight(odd):
+        # A clamp may show only where all actions are large.
+        return offset, scale, straight(LARGE * ones) and straight(-LARGE * ones)
     return offset, (task.joint_targets(SMALL * ones, ctx)[0] - offset) / SMALL, False
 
 

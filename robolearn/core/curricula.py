@@ -36,6 +36,14 @@ class Curricula:
         first = {name: torch.full((num_envs,), s.start, device=device) for name, s in self._stated.items()}
         return {**first, **own} if first else own
 
+    def reached(self, own: dict[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A per-env state whose levels are the means of those of an EnvState, given by path."""
+        old = {
+            name: saved[f"per_env.{name}"].mean().item() for name in self.names if f"per_env.{name}" in saved
+        }
+        most = {name: self._stated[name].most for name in old}
+        return {**own, **{name: torch.full_like(own[name], min(x, most[name])) for name, x in old.items()}}
+
     def shares(self, levels: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Each level (N,) as a share of the one of a complete training."""
         return {name: levels[name] / stated.complete for name, stated in self._stated.items()}
@@ -52,7 +60,8 @@ class Curricula:
         """
         others, out = max(0.0, self._shards.whole(len(diverged)) / LEVEL_ENVS - 1), {}
         for name, function in self._functions.items():
-            old, change = levels[name], function(state, ctx)
+            # The State of a diverged environment means nothing, and one NaN would make the mean NaN.
+            old, change = levels[name], torch.where(diverged, 0.0, function(state, ctx))
             new = (old + change + others * self._mean(change)).clamp(0.0, self._stated[name].most)
             out[name] = torch.where(diverged, old, new)
         return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, cast
@@ -15,7 +16,7 @@ from robolearn.core.curricula import Curricula
 from robolearn.core.delay import DelayLine, delayed_targets
 from robolearn.core.ends import GONE, Ends
 from robolearn.core.env_state import EnvState, EpisodeState, leaves, with_leaves
-from robolearn.core.episode_stats import EpisodeStats
+from robolearn.core.episode_stats import EpisodeStats, as_ratios
 from robolearn.core.finite_check import FiniteCheck
 from robolearn.core.finite_check import NonFiniteTerm as NonFiniteTerm
 from robolearn.core.graphs import Graph
@@ -387,7 +388,7 @@ class Env:
         counts = done, ends.terminated, diverged, total_return, episode.time, ends.valid
         stats = self._stats.add(self.state.stats, raw, list(metrics.values()), *counts)
         # Where the sums are finite, so are all their summands.
-        if not self.read_at_once or not torch.isfinite(stats.sum()):
+        if not self.read_at_once or not math.isfinite(stats.sum().item()):
             self._look_at_terms(raw, metrics)
         self.state.stats, episode.total_return, self._metrics = stats, total_return, metrics
         self.state.outcome = {
@@ -398,9 +399,8 @@ class Env:
         }
         if self.state.per_env:
             # The State of a diverged environment means nothing, and a NaN here would survive every reset.
-            self.state.per_env = env_state.where(
-                done & ~diverged, task.advance_per_env(state, ctx, done), self.state.per_env
-            )
+            now = {**self.state.per_env, **task.advance_per_env(state, ctx, done)}
+            self.state.per_env = env_state.where(done & ~diverged, now, self.state.per_env)
             levels = self._curricula.changed(self.state.per_env, state, ctx, diverged)
             now = {**self.state.per_env, **levels}
             self.state.per_env = self._tiles.changed(now, task, state, ctx, done & ~diverged)
@@ -432,25 +432,15 @@ class Env:
     def _rewards(self, ctx: Context, lost: Tensor | None) -> Tensor:
         """Raw reward terms (N, K), 0 in the rows `lost` (N,) to divergence."""
         columns = [term(self.backend.state, ctx) for term in self._reward_terms.values()]
-        raw = (
-            torch.stack(columns, dim=1).float()
-            if columns
-            else torch.zeros(self.num_envs, 0, device=self.device)
-        )
-        return without(lost, raw)
+        if not columns:
+            return torch.zeros(self.num_envs, 0, device=self.device)
+        return without(lost, torch.stack(columns, dim=1).float())
 
     @torch.no_grad()
     def _measured(self, ctx: Context, lost: Tensor | None) -> dict[str, Ratio]:
         """The task's metrics; rows `lost` (N,) to divergence count in none."""
-        out = {}
         levels = self._curricula.shares(self.state.per_env)
-        for name, value in {**self.task.metrics(self.backend.state, ctx), **levels}.items():
-            total, weight = value if isinstance(value, Ratio) else (value, torch.ones_like(value))
-            # Copies: the reset of this step overwrites the State, of which a metric may be a view.
-            out[name] = Ratio(
-                *(part.clone() if lost is None else without(lost, part) for part in (total, weight))
-            )
-        return out
+        return as_ratios({**self.task.metrics(self.backend.state, ctx), **levels}, lost)
 
     def _look_at_terms(self, raw: Tensor, metrics: dict[str, Ratio]) -> None:
         """Check that the reward terms (N, K) and the metrics are finite."""
@@ -623,6 +613,17 @@ class Env:
         stats = state.stats if state.stats.shape == now.stats.shape else now.stats
         self.state = replace(state, stats=stats, outcome=now.outcome, transit=now.transit, flags=now.flags)
         self.random.set_state(snapshot["random"])
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Name of the level of each curriculum in the per-env state; () outside of a training."""
+        return (*self._curricula.names, *self._tiles.names)
+
+    def keep_levels(self, snapshot: dict[str, Any], terrain: bool = True) -> None:
+        """Begin with the mean levels that another simulation of this task had reached at a `snapshot`; those of the
+        terrain only on the same `terrain`."""
+        reached = self._curricula.reached(self.state.per_env, snapshot["state"])
+        self.state.per_env = self._tiles.reached(reached, snapshot["state"]) if terrain else reached
 
     def lacking(self, snapshot: dict[str, Any]) -> list[str]:
         """What the task keeps for itself and a snapshot of a version before does not have: `restore` starts it anew."""

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from robolearn.envs.state import Tensor
 from robolearn.tasks.mdp.task import Ratio
+
+
+def as_ratios(found: Mapping[str, Tensor | Ratio], lost: Tensor | None) -> dict[str, Ratio]:
+    """Metrics by name, (N,) each, as pairs of a total and a weight; of a number alone the weight is 1. Rows `lost` (N,)
+    bool count in none. They are copies: a metric may be a view of a State, which the next reset overwrites."""
+    if not found:
+        return {}
+    pairs = [v if isinstance(v, Ratio) else Ratio(v, torch.ones_like(v)) for v in found.values()]
+    table = torch.stack([part for pair in pairs for part in pair])
+    rows = (table if lost is None else torch.where(lost, 0.0, table)).unbind()
+    return {name: Ratio(*pair) for name, *pair in zip(found, rows[::2], rows[1::2], strict=True)}
 
 
 class EpisodeStats:
@@ -56,8 +69,8 @@ class EpisodeStats:
                 (raw.double(), torch.stack([column.double() for column in columns], dim=1)), dim=1
             )
             return sums + table.view(self.shards, -1, table.shape[1]).sum(dim=1)
-        per_step = [column.sum(dtype=torch.float64) for column in columns]
-        return sums + torch.cat((raw.sum(dim=0, dtype=torch.float64), torch.stack(per_step)))
+        per_step = torch.stack(columns).sum(dim=1, dtype=torch.float64)
+        return sums + torch.cat((raw.sum(dim=0, dtype=torch.float64), per_step))
 
     def means(self, sums: Tensor) -> dict[str, float]:
         """Means by name: `reward/<term>` (weighted, per step),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -71,7 +72,7 @@ class FiniteCheck:
             flags = self._flags()
             flags[key] = flags[key] | bad if key in flags else bad
             return
-        if bool(torch.isfinite(values.sum())):
+        if math.isfinite(values.sum().item()):
             return
         guilty = (~torch.isfinite(values)).nonzero().tolist()
         if guilty:  # otherwise only the sum overflowed

@@ -139,7 +139,8 @@ class Observing:
             seen = sensed if name == "policy" else known
             out[name] = torch.cat([computed_once(item.compute, seen, ctx) for item, _ in columns], dim=1)
         if self._late:
-            out[READINGS] = torch.cat([s(sensed).flatten(1) for s in self._late.values()], dim=1)
+            rows = len(ctx.episode_time)
+            out[READINGS] = torch.cat([s(sensed).reshape(rows, -1) for s in self._late.values()], dim=1)
         return out
 
     def draw(self, state: EnvState, random: Random) -> None:

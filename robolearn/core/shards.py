@@ -79,6 +79,8 @@ class Shards:
         self.total, self.mine = total, range(total) if mine is None else mine
         self.owners, self.exchange, self.swap = list(owners) or [self.mine], exchange, swap
         self.cut = cut
+        self.uneven = False
+        """Whether parts may have different numbers of valid steps although no rollout is cut."""
         self.count = len(self.mine)
         """Number of parts that this process has."""
         self.single = total == 1
@@ -93,7 +95,7 @@ class Shards:
     def total_rows(self, parts: Sequence[Tensor]) -> int:
         """The number of rows of all parts of all ranks, of one tensor a part of this process."""
         mine = [len(part) for part in parts]
-        if self.cut is None:
+        if self.cut is None and not self.uneven:
             return self.whole(sum(mine))
         return int(self.sum([torch.tensor(n, device=parts[0].device) for n in mine]))
 

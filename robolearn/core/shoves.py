@@ -42,7 +42,7 @@ class Shoves:
             force = force * level[:, None]
         force = torch.where(due[:, None], force, now["force"])
         left = torch.where(due, lasting, now["left"])
-        # Half a step's tolerance: a force of 0.1 s acts for five steps of 0.02 s.
-        force = torch.where(left[:, None] > 0.5 * dt, force, 0.0)
+        # Half a step's tolerance: a force of 0.1 s acts for five steps of 0.02 s. The shortest acts for one.
+        force = torch.where((due | (left > 0.5 * dt))[:, None], force, 0.0)
         backend.apply_force(force)
         return {"force": force, "left": left - dt}

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from robolearn.core.learner_env import LEVEL
 from robolearn.core.measurable import reads
 from robolearn.envs.backend import MOTOR_DELAY, Capabilities
 from robolearn.envs.parameters import PARAMETERS
@@ -85,9 +86,11 @@ def check_parts(
         ConfigError: one of them raises, or returns another shape or type than it must.
     """
     n, device = len(ctx.episode_time), ctx.episode_time.device
+    levels = {name: term for name, term in task.active_levels().items() if LEVEL + name in ctx.per_env_state}
     for kind, terms, dtype in (
         ("reward", task.reward_terms(), None),
         ("termination", task.termination_terms(), torch.bool),
+        ("curriculum", levels, None),
     ):
         for name, term in terms.items():
             value = tried(f"{kind} {name!r}", term, state, ctx)
@@ -103,9 +106,12 @@ def check_parts(
     _require_same_tree("task state", "task_state() and advance()", state, ctx.task_state, following)
     never = torch.zeros(n, dtype=torch.bool, device=device)
     following = tried("advance_per_env()", task.advance_per_env, state, ctx, never)
-    _require_same_tree(
-        "per-env state", "per_env_state() and advance_per_env()", state, ctx.per_env_state, following
-    )
+    kept = ctx.per_env_state
+    if isinstance(kept, dict) and isinstance(following, dict):
+        # Beside the task's own there are the levels and what a terrain adds, which it may leave out.
+        own = tried("per_env_state()", task.per_env_state, n, Random(0, device))
+        following = {name: value for name, value in kept.items() if name not in own} | following
+    _require_same_tree("per-env state", "per_env_state() and advance_per_env()", state, kept, following)
     _check_commands(task, state, ctx)
     shape = (n, num_actions)
     targets = tried("joint_targets()", task.joint_targets, torch.zeros(shape, device=device), ctx)

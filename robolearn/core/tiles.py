@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -51,6 +52,23 @@ class Tiles:
         number = torch.arange(self._num_envs, device=self._device) + self._first_env
         columns, levels = self.terrain.columns, self.terrain.start_level + 1
         return {**own, ROW: number // columns % levels, COLUMN: number % columns}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of the level in the per-env state; () without levels."""
+        return (ROW,) if self.terrain is not None and self._levels else ()
+
+    def reached(self, own: dict[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A per-env state whose levels are, in each column, the mean that it had in an EnvState, given by path."""
+        rows, columns = saved.get(f"per_env.{ROW}"), saved.get(f"per_env.{COLUMN}")
+        if self.terrain is None or ROW not in own or rows is None or columns is None:
+            return own
+        means = torch.full((self.terrain.columns,), rows.float().mean().item(), device=self._device)
+        for column in columns.unique().tolist():
+            if column < len(means):
+                means[column] = rows[columns == column].float().mean().item()
+        level = means[own[COLUMN]].round().long().clamp(0, self.terrain.rows)
+        return {**own, ROW: level}
 
     def changed(
         self, per_env: dict[str, Tensor], task: Task, state: State, ctx: Context, ended: Tensor

@@ -11,9 +11,50 @@ from collections.abc import Sequence
 import gymnasium
 import torch
 
+from robolearn.core.step_result import StepResult
+from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, one_line
-from robolearn.external.env import Actions
+from robolearn.external.env import Actions, ExternalEnv
 from robolearn.external.spaces import Box, observation_columns
+from robolearn.tasks.mdp.task import Ratio
+
+
+class AgentsEnv(ExternalEnv):
+    """Environments of several agents, whose returns are metrics too."""
+
+    agent_names: list[str]
+    """K names, in the order of the rows."""
+    _returns: Tensor
+    """(2, K) of each agent, the sum of the returns of its episodes since the last `drain`, and their number."""
+
+    def reset(self, stagger: bool = False) -> dict[str, Tensor]:
+        """See `ExternalEnv.reset`."""
+        self._returns = torch.zeros(2, self.agents, device=self.device)
+        return super().reset(stagger)
+
+    def step(self, action: Tensor, joint_targets: Tensor | None = None) -> StepResult:
+        """See `ExternalEnv.step`. The metrics are the returns of each agent, in the steps that end its episodes."""
+        before = self.episode_return
+        result = super().step(action, joint_targets)
+        if self.agents == 1:
+            return result
+        total, done = (before + result.reward).view(-1, self.agents), result.done.view(-1, self.agents)
+        ended = torch.where(done, total, 0.0)
+        self._returns = self._returns + torch.stack([ended.sum(dim=0), done.sum(dim=0).to(ended.dtype)])
+        for k, agent in enumerate(self.agent_names):
+            mine = torch.zeros_like(done)
+            mine[:, k] = done[:, k]
+            result.metrics[f"return_{agent}"] = Ratio(
+                torch.where(mine, total, 0.0).flatten(), mine.flatten().to(total.dtype)
+            )
+        return result
+
+    def drain(self) -> dict[str, float]:
+        """See `ExternalEnv.drain`; with the mean return of each agent."""
+        (totals, counts), self._returns = self._returns.tolist(), torch.zeros_like(self._returns)
+        returns = zip(self.agent_names, totals, counts, strict=True)
+        found = {f"metric/return_{agent}": total / count for agent, total, count in returns if count}
+        return super().drain() | (found if self.agents > 1 else {})
 
 
 def agent_of(name: str, agent: str) -> str:

@@ -11,9 +11,11 @@ from robolearn.errors import RunFailed, one_line
 
 
 def describe(error: BaseException) -> str:
-    """An exception of an environment's code as one line, with the file and line that raised it."""
+    """An exception of an environment's code as one line, with the file and line that raised it where they are known."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    # Gymnasium's vector environments of several processes raise an error again, whose place is lost.
+    known = bool(frames) and Path(frames[-1].filename).name != "async_vector_env.py"
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if known else ""
     return one_line(f"{type(error).__name__}: {error}", 240) + place
 
 

@@ -18,6 +18,7 @@ import torch
 
 from robolearn.errors import ConfigError, did_you_mean, listing, one_line, quote
 from robolearn.external.configs import lay_over, ppo_settings, skrl_settings
+from robolearn.external.failures import describe
 from robolearn.external.isaaclab_agents import IsaacLabAgentsEnv
 from robolearn.external.isaaclab_env import IsaacLabEnv
 from robolearn.external.tensor_env import TensorTask, quiet
@@ -198,6 +199,8 @@ def _register(module: str, id: str) -> None:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
             raise ConfigError(f"task=isaaclab:{id}: there is no module {quote(error.name)}") from error
+        except Exception as error:
+            raise ConfigError(f"task=isaaclab:{id}: {quote(module)} raised {describe(error)}") from error
 
 
 def _read_entry(id: str, entry: str, read: Callable[[Any], Any]) -> Any:

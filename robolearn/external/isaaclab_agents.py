@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from robolearn.core.step_result import StepResult
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, RunFailed, listing, one_line
 from robolearn.external.agents import (
+    AgentsEnv,
     agent_of,
     id_columns,
     joint_actions,
@@ -20,16 +20,16 @@ from robolearn.external.agents import (
     require_observations,
 )
 from robolearn.external.env import Actions, Transition
+from robolearn.external.failures import failing
 from robolearn.external.isaaclab_env import IsaacLabEnv
 from robolearn.external.spaces import Box, require_actions
 from robolearn.external.tensor_env import TensorTask
-from robolearn.tasks.mdp.task import Ratio
 
 JOINT, STATE = "joint", "state"
 """Groups that the critic may observe: the observations of all agents of its world, and the task's own state."""
 
 
-class IsaacLabAgentsEnv(IsaacLabEnv):
+class IsaacLabAgentsEnv(AgentsEnv, IsaacLabEnv):
     """W worlds of K agents as N = W K environments: row w K + k is world w as agent k of `possible_agents` sees it.
 
     Observation groups:
@@ -91,7 +91,6 @@ class IsaacLabAgentsEnv(IsaacLabEnv):
         # In agent k's critic: agents k, k + 1 and so on around.
         self._order = (torch.arange(count)[:, None] + torch.arange(count)).to(device) % count
         self._ids = torch.eye(count, device=device).expand(worlds, count, count)
-        self._returns = torch.zeros(2, count, device=device)
         self.device = device
         columns = {JOINT: joint_columns(width, count)}
         if STATE in self._parts:
@@ -107,30 +106,6 @@ class IsaacLabAgentsEnv(IsaacLabEnv):
 
     # ------------------------------------------------------------------ stepping
 
-    def step(self, action: Tensor, joint_targets: Tensor | None = None) -> StepResult:
-        """See `ExternalEnv.step`. The metrics are the returns of each agent, in the steps that end its episodes."""
-        before = self.episode_return
-        result = super().step(action, joint_targets)
-        if self.agents == 1:
-            return result
-        total, done = (before + result.reward).view(-1, self.agents), result.done.view(-1, self.agents)
-        ended = torch.where(done, total, 0.0)
-        self._returns = self._returns + torch.stack([ended.sum(dim=0), done.sum(dim=0).to(ended.dtype)])
-        for k, agent in enumerate(self.agent_names):
-            mine = torch.zeros_like(done)
-            mine[:, k] = done[:, k]
-            result.metrics[f"return_{agent}"] = Ratio(
-                torch.where(mine, total, 0.0).flatten(), mine.flatten().to(total.dtype)
-            )
-        return result
-
-    def drain(self) -> dict[str, float]:
-        """See `ExternalEnv.drain`; with the mean return of each agent."""
-        (totals, counts), self._returns = self._returns.tolist(), torch.zeros_like(self._returns)
-        returns = zip(self.agent_names, totals, counts, strict=True)
-        found = {f"metric/return_{agent}": total / count for agent, total, count in returns if count}
-        return super().drain() | (found if self.agents > 1 else {})
-
     def check(self) -> None:
         """See `ExternalEnv.check`; also raises where an agent ended before the others and must not."""
         super().check()
@@ -142,7 +117,6 @@ class IsaacLabAgentsEnv(IsaacLabEnv):
 
     def _start(self, stagger: bool) -> dict[str, Tensor]:
         self._alive = torch.ones_like(self._alive)
-        self._returns = torch.zeros_like(self._returns)
         return super()._start(stagger)
 
     def _rows(self, observed: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -152,7 +126,9 @@ class IsaacLabAgentsEnv(IsaacLabEnv):
         alive = self._alive
         self._final, self._rewarded, self._stepping = None, False, True
         try:
-            observed, rewards, ended, out_of_time, extras = self.inner.step(self._given(actions, alive))
+            given = self._given(actions, alive)
+            with failing("step", self.name):
+                observed, rewards, ended, out_of_time, extras = self.inner.step(given)
         finally:
             self._stepping = False
         if not self._rewarded:
@@ -182,7 +158,7 @@ class IsaacLabAgentsEnv(IsaacLabEnv):
             reward.flatten(),
             terminated.flatten(),
             truncated.flatten(),
-            self._new_log(_joined(extras, self.agent_names)),
+            self._logged_now(extras),
         )
         if not self._ends_together and not (self.read_at_once and bool(alive.all())):
             made.valid = alive.flatten()
@@ -194,6 +170,14 @@ class IsaacLabAgentsEnv(IsaacLabEnv):
         self._early = self._early | (over.any(dim=1) & goes_on.any(dim=1)).any()
         if self.read_at_once:
             self.check()
+
+    def _logged_now(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+        """See `IsaacLabEnv._logged_now`; those of an agent under AGENT/NAME."""
+        log = self._new_log(extras)
+        for agent in self.agent_names:
+            mine = self._new_log(extras.get(agent) or {}, agent)
+            log |= {f"{agent}/{key}": value for key, value in mine.items()}
+        return log
 
     # ------------------------------------------------------------------ inside Isaac Lab's step
 
@@ -325,12 +309,3 @@ def _critic_parts(task: TensorTask, inner: Any) -> tuple[str, ...]:
             f"task.critic_groups=[{JOINT}]"
         )
     return parts
-
-
-def _joined(extras: Mapping[str, Any], agents: list[str]) -> dict[str, Any]:
-    """`extras` with what is logged of each agent too, under AGENT/NAME."""
-    log = dict(extras.get("log") or {})
-    for agent in agents:
-        mine = (extras.get(agent) or {}).get("log") or {}
-        log |= {f"{agent}/{key}": value for key, value in mine.items()}
-    return {"log": log}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from robolearn.envs.state import Tensor
 from robolearn.errors import RunFailed
 from robolearn.external.env import Actions, Transition
+from robolearn.external.failures import failing
 from robolearn.external.spaces import require_actions
 from robolearn.external.tensor_env import TensorEnv, TensorTask, mixed
 
@@ -21,7 +23,8 @@ class IsaacLabEnv(TensorEnv):
 
     def __init__(self, task: TensorTask, inner: Any, device: torch.device) -> None:
         """See `TensorEnv`."""
-        self._logged_last: dict[str, Any] = {}
+        self._logged_last: dict[str, tuple[Any, dict[str, Any]]] = {}
+        """What was logged last, by who logs: the dictionary, and its entries."""
         super().__init__(task, inner, device)
 
     def _actions(self, task: TensorTask, device: torch.device) -> Actions:
@@ -31,11 +34,12 @@ class IsaacLabEnv(TensorEnv):
 
     def _start(self, stagger: bool) -> dict[str, Tensor]:
         rows = super()._start(stagger)
-        self._new_log(self.inner.extras)  # logged by the reset, of no episode
+        self._logged_now(self.inner.extras)  # by the reset, of no episode
         return rows
 
     def _advance(self, actions: Tensor) -> Transition:
-        observed, reward, terminated, truncated, extras = self.inner.step(actions)
+        with failing("step", self.name):
+            observed, reward, terminated, truncated, extras = self.inner.step(actions)
         observations = terminal = self._rows(observed)
         # Isaac Lab does not remove it; it must not be read again in a later step.
         final = extras.pop("final_obs", None)
@@ -47,11 +51,21 @@ class IsaacLabEnv(TensorEnv):
                     "set: its class overrides step or reset, and the state that the episodes ended in is lost"
                 )
             terminal = mixed(ended, self._rows(final), observations)
-        return self._transition(observations, terminal, reward, terminated, truncated, self._new_log(extras))
+        return self._transition(
+            observations, terminal, reward, terminated, truncated, self._logged_now(extras)
+        )
 
-    def _new_log(self, extras: dict[str, Any]) -> dict[str, Any]:
-        """Entries logged in this step: Isaac Lab leaves older ones in the dictionary."""
-        log = dict(extras.get("log") or {})
-        new = {key: value for key, value in log.items() if value is not self._logged_last.get(key)}
-        self._logged_last = log
+    def _logged_now(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+        """Entries that were logged in this step, by name."""
+        return self._new_log(extras)
+
+    def _new_log(self, extras: Mapping[str, Any], of: str = "") -> dict[str, Any]:
+        """Entries that were logged in this step, `of` an agent where there are several.
+
+        Isaac Lab makes a new dictionary where it logs, or adds to the one that it leaves there.
+        """
+        log = extras.get("log") or {}
+        before, entries = self._logged_last.get(of, (None, {}))
+        new = {k: value for k, value in log.items() if log is not before or value is not entries.get(k)}
+        self._logged_last[of] = log, dict(log)
         return new

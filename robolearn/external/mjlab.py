@@ -13,6 +13,7 @@ from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, one_line, quote
 from robolearn.external.configs import lay_over, ppo_settings
 from robolearn.external.env import Actions, Transition
+from robolearn.external.failures import describe, failing
 from robolearn.external.tensor_env import TensorEnv, TensorTask, mixed, quiet
 
 PREFIX = "Mjlab-"
@@ -78,14 +79,16 @@ class MjlabEnv(TensorEnv):
         return Actions.of(low, high, task.actions, device, self._action_names(int(np.prod(box.shape))))
 
     def _advance(self, actions: Tensor) -> Transition:
-        observed, reward, terminated, truncated, extras = self.inner.step(actions)
+        with failing("step", self.name):
+            observed, reward, terminated, truncated, extras = self.inner.step(actions)
         observations = terminal = self._rows(observed)
         # A reset overwrites the environment's tensors: the results of the step are copied before.
         now = self._transition(observations, terminal, reward, terminated, truncated, None)
         ended = now.terminated | now.truncated
         if bool(ended.any()):
             rows = ended.nonzero().squeeze(-1).to(self.inner.device)
-            fresh, extras = self.inner.reset(env_ids=rows)
+            with failing("reset", self.name):
+                fresh, extras = self.inner.reset(env_ids=rows)
             now.observations = mixed(ended, self._rows(fresh), terminal)
         now.log = self._log(extras.get("log"))
         return now
@@ -108,4 +111,6 @@ def _registry(module: str, id: str) -> Any:
                 importlib.import_module(module)
             except ModuleNotFoundError as error:
                 raise ConfigError(f"task=mjlab:{id}: there is no module {quote(error.name)}") from error
+            except Exception as error:
+                raise ConfigError(f"task=mjlab:{id}: {quote(module)} raised {describe(error)}") from error
         return importlib.import_module("mjlab.tasks.registry")

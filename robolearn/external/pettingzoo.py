@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from pettingzoo import AECEnv, ParallelEnv
 
-from robolearn.core.step_result import StepResult
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, MissingError, RunFailed, one_line
 from robolearn.external.agents import (
+    AgentsEnv,
     agent_of,
     id_columns,
     joint_actions,
@@ -25,12 +25,11 @@ from robolearn.external.agents import (
     own_columns,
     require_observations,
 )
-from robolearn.external.env import NO_LIMIT, Actions, ExternalEnv, Transition
+from robolearn.external.env import NO_LIMIT, Actions, Transition
 from robolearn.external.failures import describe, failing
 from robolearn.external.pettingzoo_ids import find
 from robolearn.external.spaces import require_actions
 from robolearn.external.task import ExternalTask
-from robolearn.tasks.mdp.task import Ratio
 
 
 @dataclass
@@ -79,7 +78,7 @@ class PettingZooTask(ExternalTask):
         return PettingZooEnv(self, num_envs, device, seed, rank, render)
 
 
-class PettingZooEnv(ExternalEnv):
+class PettingZooEnv(AgentsEnv):
     """W worlds of K agents as N = W K environments: row w K + k is world w as agent k of `possible_agents` sees it.
 
     Observation groups:
@@ -115,8 +114,13 @@ class PettingZooEnv(ExternalEnv):
         first = self.worlds[0]
         self.agent_names = agents = _agents(first, task.name)
         """K names, in the order of the rows."""
-        seen = [require_observations(first.observation_space(a), agent_of(task.name, a)) for a in agents]
-        moved = [require_actions(first.action_space(a), agent_of(task.name, a)) for a in agents]
+        try:
+            spaces = [(first.observation_space(a), first.action_space(a)) for a in agents]
+        except Exception as error:  # code of the user
+            raise ConfigError(f"task={task.name}: its spaces cannot be read: {describe(error)}") from error
+        named = [agent_of(task.name, a) for a in agents]
+        seen = [require_observations(space, a) for (space, _), a in zip(spaces, named, strict=True)]
+        moved = [require_actions(space, a) for (_, space), a in zip(spaces, named, strict=True)]
         alike = all(space == seen[0] for space in seen) and all(box == moved[0] for box in moved)
         self._identified = task.agent_id == "on" or (task.agent_id == "auto" and not alike)
         self.agents = count = len(agents)
@@ -145,27 +149,11 @@ class PettingZooEnv(ExternalEnv):
             joint_actions(self._own, self._shared, device),
             _columns(width, agents, self._identified),
         )
-        self._rows_of = torch.arange(worlds * count, device=device) % count
         drawn = np.random.SeedSequence((seed, rank)).generate_state(worlds)
         self._seeds: list[int] | None = [int(number) >> 1 for number in drawn]
         self.reset()
 
     # ------------------------------------------------------------------ stepping
-
-    def step(self, action: Tensor, joint_targets: Tensor | None = None) -> StepResult:
-        """See `ExternalEnv.step`. The metrics are the returns of each agent, in the steps that end its episodes."""
-        before = self.episode_return
-        result = super().step(action, joint_targets)
-        if self.agents == 1 or not bool(result.done.any()):
-            return result
-        total = before + result.reward
-        for k, agent in enumerate(self.agent_names):
-            ended = result.done & (self._rows_of == k)
-            mean = Ratio(torch.where(ended, total, 0.0), ended.to(total.dtype))
-            result.metrics[f"return_{agent}"] = mean
-            if bool(ended.any()):
-                self._logged.setdefault(f"return_{agent}", []).append(float(total[ended].mean()))
-        return result
 
     def _start(self, stagger: bool) -> dict[str, Tensor]:
         seeds, self._seeds = self._seeds, None  # seeded once: all later random numbers follow from that

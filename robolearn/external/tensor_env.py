@@ -17,6 +17,7 @@ import torch
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, listing
 from robolearn.external.env import NO_LIMIT, Actions, ExternalEnv, Transition
+from robolearn.external.failures import failing
 from robolearn.external.task import ExternalTask
 
 POLICY = ("policy", "actor")
@@ -153,7 +154,8 @@ class TensorEnv(ExternalEnv):
         """
         self.inner = inner
         try:
-            first, _ = inner.reset()
+            with failing("reset", task.name):
+                first, _ = inner.reset()
             columns = self._observed(task, first, device)
             actions = self._actions(task, device)
         except BaseException:
@@ -182,8 +184,11 @@ class TensorEnv(ExternalEnv):
         raise NotImplementedError
 
     def _start(self, stagger: bool) -> dict[str, Tensor]:
-        observed, _ = self.inner.reset()
+        with failing("reset", self.name):
+            observed, _ = self.inner.reset()
         rows = self._rows(observed)
+        # Tasks spread them by themselves where all environments are reset; episodes are to be whole.
+        self.inner.episode_length_buf[:] = 0
         if stagger:
             # Spread ages over the episode; otherwise all environments would time out in the same step, again and again.
             ages = torch.randint_like(self.inner.episode_length_buf, self.max_episode_steps)

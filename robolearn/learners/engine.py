@@ -336,6 +336,10 @@ class Engine:
         loss, numbers = self.objective(part)
         return torch.autograd.grad(loss, self.adam.parameters), numbers.detach()
 
+    def _originals(self, rows: Tensor) -> slice:
+        """The samples among the rows that `objective` gets, which may be followed by their mirror images."""
+        return slice(len(rows) // 2 if self.symmetry is not None else None)
+
     @torch.no_grad()
     def _clip_and_step(self) -> None:
         """One step of Adam, skipped after the KL divergence exceeded `max_kl` or a gradient was not finite."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import torch
 
 from robolearn.core.learner_env import LearnerEnv
+from robolearn.core.shards import ONE, Shards
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, quote
 from robolearn.learners.losses import divergence, log_prob
@@ -64,15 +65,21 @@ class Reference:
         """(A,) its standard deviations."""
 
     @torch.no_grad()
-    def means(self, batch: Batch) -> Tensor:
-        """Its mean actions (T, N, A) in each step of a batch.
+    def means(self, batch: Batch, shards: Shards = ONE) -> Tensor:
+        """Its mean actions (T, N, A) in each step of a batch, for each shard by itself: the rounding of a product
+        depends on its number of rows.
 
         Raises:
             ConfigError: the task has other observations than those it was trained with.
         """
-        seen = {name: batch.observations[name][:-1] for name in self.policy.spec.inputs}
-        steps, envs = batch.reward.shape
-        rows = {name: obs.flatten(0, 1) for name, obs in seen.items()}
+        seen = {name: shards.parts(batch.observations[name][:-1], 1) for name in self.policy.spec.inputs}
+        parts = [self._means({name: obs[i] for name, obs in seen.items()}) for i in range(shards.count)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def _means(self, observations: Mapping[str, Tensor]) -> Tensor:
+        """Its mean actions (T, N, A) for observations (T, N, D)."""
+        steps, envs = next(iter(observations.values())).shape[:2]
+        rows = {name: obs.flatten(0, 1) for name, obs in observations.items()}
         parts = []
         for start in range(0, steps * envs, ROWS):
             action = self.policy.act({name: obs[start : start + ROWS] for name, obs in rows.items()})

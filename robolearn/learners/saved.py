@@ -70,7 +70,9 @@ def find_folder(run: str | None) -> tuple[Path, Path | None]:
             *ROOT.glob("*/config.yaml"),
             *ROOT.glob("*/*/config.yaml"),
         ]  # output=runs/NAME, and runs/TASK/TIME
-        found = [p for p in both if not any(p.with_name(name).exists() for name in EXPORTED)]
+        # Neither is a folder of preferences, which contains the configuration of the run that they are about.
+        others = (*EXPORTED, "segments")
+        found = [p for p in both if not any(p.with_name(name).exists() for name in others)]
         found.sort(key=lambda p: p.stat().st_mtime)
         if not found:
             raise ConfigError(

@@ -28,6 +28,8 @@ RUNTIMES = ("onnxruntime", "tensorrt")
 
 BESIDE = ("manifest.json", "golden.npz", "manifest.sig", "timing.cache", "__pycache__")
 """Names in a bundle whose hashes are not in the manifest."""
+ANY = {"p50": 1.0, "p99": 1.0, "max": 1.0, "jitter": 1.0}
+"""A budget to try a measurement with."""
 TIMES = ("latency.json", "latency.png")
 """Files that `measure` writes anew."""
 
@@ -181,8 +183,9 @@ def measure_all(bundle: Bundle, runtimes: Sequence[str], seconds: float, write: 
             print(f"  over: {line}")
     path = bundle.folder / "latency.json"
     saved = _with(_read_latency(path), results)
-    # The verdict takes every measurement on this board with enough steps, new or old.
-    judged = [r for r in saved["measured"] if r.get("board") == here and r["paced"]["count"] >= LEAST_STEPS]
+    # The verdict takes every measurement on this machine with enough steps, new or old. A PC has no name of a board.
+    machine = here, processor()
+    judged = [r for r in saved["measured"] if _machine(r) == machine and r["paced"]["count"] >= LEAST_STEPS]
     code = OK
     if not mine:
         best = best_of(results, budget)
@@ -229,18 +232,23 @@ def _read_latency(path: Path) -> dict[str, Any]:
     try:
         saved = json.loads(read(path, 1 << 24).decode("utf-8"))
         for result in saved["measured"]:
-            int(result["paced"]["count"]), float(result["paced"]["p99_ms"]), str(result["runtime"])
+            int(result["paced"]["count"]), str(result["runtime"]), over_budget(result, ANY)
         return dict(saved)
     except (OSError, Refused, *MALFORMED):
         return {"schema": 1, "status": "not-run", "measured": []}
 
 
+def _machine(result: dict[str, Any]) -> tuple[str | None, str | None]:
+    """The board and the processor that a measurement is of."""
+    return result.get("board"), result.get("processor")
+
+
 def _with(saved: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
-    """latency.json's content with new measurements: for each runtime and board the newest one, but a measurement with
+    """latency.json's content with new measurements: for each runtime and machine the newest one, but a measurement with
     enough steps is not replaced by a shorter one."""
-    kept = {(result["runtime"], result.get("board")): result for result in saved["measured"]}
+    kept = {(result["runtime"], *_machine(result)): result for result in saved["measured"]}
     for result in results:
-        key = (result["runtime"], result["board"])
+        key = (result["runtime"], *_machine(result))
         long = [r["paced"]["count"] >= LEAST_STEPS for r in (kept.get(key, result), result)]
         if long[1] or not long[0]:
             kept[key] = result

@@ -67,7 +67,10 @@ class Runtime:
         self._run = _bound(session, self.feeds, self._out)
         command = (len(contract["command"]),)
         self._command = self.feeds.get("command", np.zeros((1, 0), np.float32))
-        self._places = [(name, self.feeds[name][0], shape) for name, shape in self.sensors.items()]
+        # Of a sensor of one number the whole input: a row of it would be a copy.
+        self._places = [
+            (n, self.feeds[n][0] if shape else self.feeds[n], shape) for n, shape in self.sensors.items()
+        ]
         if self._command.size:
             self._places.append(("command", self._command[0], command))
         self._carried = [(self.feeds[name], self._out[f"{name[:-3]}_out"]) for name in self._initial]
@@ -120,7 +123,7 @@ class Runtime:
                 except KeyError:
                     raise ValueError(f"{name} is missing; a step needs {', '.join(self.sensors)}") from None
                 try:
-                    if len(value) != shape[0] or len(shape) > 1:
+                    if len(shape) != 1 or len(value) != shape[0]:
                         _require_shape(name, value, shape)
                     place[...] = value
                 except (TypeError, ValueError):
@@ -203,14 +206,14 @@ def _bound(
 
 def _require_shape(name: str, value: Any, shape: tuple[int, ...]) -> None:
     """Raise ValueError for a reading that is not numbers of that shape."""
-    size = shape[0] if len(shape) == 1 else "x".join(map(str, shape))
+    wanted = f"{'x'.join(map(str, shape))} numbers" if shape else "one number"
     try:
         numbers = np.asarray(value, np.float32)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be {size} numbers, not {value!r:.80}") from None
+        raise ValueError(f"{name} must be {wanted}, not {value!r:.80}") from None
     if numbers.shape != shape:
         given = "x".join(map(str, numbers.shape)) or "one"
-        raise ValueError(f"{name} must be {size} numbers, not {given}")
+        raise ValueError(f"{name} must be {wanted}, not {given}")
 
 
 TOLERANCE = {"fp32": 1e-5, "fp16": 8e-3, "bf16": 6.5e-2}

@@ -47,7 +47,7 @@ def tour(commands: Command | None, seconds: float = 20.0, pushes: Pushes | None 
         "stand": {},
         "walk": {"forward": fast["forward"]},
         "walk and turn": {"forward": SLOWER * fast["forward"], "yaw": fast["yaw"]},
-        "turn": {"yaw": -fast["yaw"] if -fast["yaw"] >= commands.yaw[0] else fast["yaw"]},
+        "turn": {"yaw": -fast["yaw"] if commands.yaw[0] <= -fast["yaw"] <= commands.yaw[1] else fast["yaw"]},
         "sideways": {"sideways": fast["sideways"]},
         "stop": {},
     }

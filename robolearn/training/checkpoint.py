@@ -219,6 +219,9 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
         state = _without(state, *SIMULATED)
     _load(state, content, learner, "the checkpoint does")
     if not simulated:
+        if keeps_levels(content, env, changed):
+            with _damage_named():
+                env.keep_levels(saved, not any(f"{key}.".startswith("task.terrain.") for key in changed))
         return False
     try:
         env.restore(saved)
@@ -233,6 +236,14 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
     return True
 
 
+def keeps_levels(content: dict[str, Any], env: Any, changes: Iterable[str]) -> bool:
+    """Whether curricula go on at the mean levels of a checkpoint's simulation where that is not restored: where it has
+    one, of the same task, robot and curricula."""
+    others = ("task.curricula", "task.robot", "robot")
+    same = all(key != "task" and not f"{key}.".startswith(tuple(f"{o}." for o in others)) for key in changes)
+    return bool(content.get("env")) and same and bool(getattr(env, "levels", ()))
+
+
 def start_with(run: str, learner: Any) -> None:
     """Load the networks of RUN (a run folder, a checkpoint, pretrained:NAME) into a learner that has learned nothing.
 
@@ -243,11 +254,13 @@ def start_with(run: str, learner: Any) -> None:
         raise ConfigError(f"weights={quote(run, 120)} with learner={type(learner).__name__.lower()}: {why}")
     folder, path = find_run(run)
     content = load(path, folder)
-    # The rate, too: Adam's first step changes every weight by as much, and a trained policy takes small steps only.
+    # The rate, too: Adam's first step changes every weight by as much, and a trained policy takes small steps only. But
+    # a rate that does not adapt is the one that is asked for.
+    fixed = getattr(getattr(learner, "config", None), "schedule", "") == "fixed"
     kept = {
         key: value
         for key, value in content.items()
-        if key.rpartition(".")[2] == "learning_rate"
+        if (key.rpartition(".")[2] == "learning_rate" and not fixed)
         or (key.endswith("_state_dict") and "optimizer" not in key)
     }
     _load(kept, content, learner, f"weights={quote(run, 120)} do")

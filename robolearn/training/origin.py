@@ -58,6 +58,22 @@ def record_start(folder: Path, iteration: int, found: dict[str, Any]) -> None:
         part.write_text(json.dumps({"schema": SCHEMA, "starts": starts}, indent=1) + "\n", encoding="utf-8")
 
 
+def record_finish(folder: Path, iteration: int) -> None:
+    """Note in starts.json that training is complete after `iteration`, before the last one that was asked for; nothing
+    where the file is missing or damaged.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    try:
+        content = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
+        content["starts"][-1]["finished"] = iteration
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return
+    with replacing(folder / FILE_NAME) as part:
+        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
 def here(device: torch.device) -> dict[str, Any]:
     """Time, versions, commit and machine of this process."""
     return {

@@ -112,6 +112,12 @@ class Record:
         )
         self.note(f"an environment diverged; look at it with robolearn replay {file}")
 
+    def finished(self, iteration: int) -> None:
+        """Note that more training would not improve the policy."""
+        self.note(f"finished at iteration {iteration}: more would not improve it")
+        if self.writes:
+            origin.record_finish(self.folder, iteration)
+
     def done(self) -> None:
         """Note that the training is complete."""
         self.note(f"trained {self.run.task_name}: {self.folder}")

@@ -76,7 +76,7 @@ def train(run: Config, changes: list[str] | None = None, film: Film | None = Non
     """
     run = with_ranks(run)
     if goes_on(run) and (Path(run.output or "") / checkpoint.LATEST).exists():
-        changes = config.resume_changes([], replace(run, resume=run.output))
+        changes = config.resume_changes(config.named_files(run), replace(run, resume=run.output))
         run = replace(completed(replace(run, resume=run.output)), resume=run.resume)
     run = completed(run)
     if run.recovery == "takeover" and run.ranks > 1:
@@ -144,7 +144,7 @@ def _train(
     if parts and content is not None and (content.get("infos") or {}).get("shards") == parts:
         # Actors without lag and ranks compute the same; a shard is computed by one thread.
         changes = [key for key in changes or [] if key not in ("ranks", "shards", "torch_threads")]
-    start, infos, said = _restored(run, content, learner, env, known, changes or [], world.again)
+    start, infos, said = _restored(run, content, learner, env, known, changes or [], world.again, parts)
     goes_on = content is not None
     del content  # it holds a whole simulation
     if world.writes and folder is None:
@@ -255,7 +255,7 @@ def _train(
                 copies.clear()
                 raise KeyboardInterrupt
             if report.finished:
-                record.note(f"finished at iteration {iteration}: more would not improve it")
+                record.finished(iteration)
                 break
         record.done()
         copies.clear()
@@ -270,21 +270,24 @@ def _restored(
     known: dict[str, Any],
     changes: list[str],
     again: bool,
+    parts: int,
 ) -> tuple[int, dict[str, Any], str]:
     """Restore learner and environments from the content of a checkpoint, of which `changes` are other settings now, and
-    `known` what else bits depend on.
+    `known` what else bits depend on; `parts` are those of ranks or actors, 0 without.
 
     Returns:
         The iteration, what the checkpoint says of the run, and how exactly it goes on, for the user.
     """
     if content is None:
         return 0, {}, ""
-    exact = checkpoint.restore(content, learner, env, changes)
+    exact = simulated = checkpoint.restore(content, learner, env, changes)
     lacking = env.lacking(content["env"]) if exact and isinstance(env, Env) else []
     start, infos = content.get("iter", 0), content.get("infos") or {}
     saved = infos.get("numerics", known)
     differ = [*changes, *(name for name, value in known.items() if saved.get(name, value) != value)]
     differ += [path.removeprefix("episode.") for path in lacking]
+    if infos.get("shards", parts) != parts and not {"ranks", "shards"} & set(changes):
+        differ.append("number of actors")
     verb = "differs" if len(differ) == 1 else "differ"
     why = f"{', '.join(differ)} {verb} from the saved run" if differ else WEIGHTS_ONLY
     if run.backend_name == config.EXTERNAL:
@@ -295,6 +298,9 @@ def _restored(
         why = "rollouts are cut where a rank is slow"
     elif exact and not differ and not env.capabilities.exact_restore:
         why = f"backend={run.backend_name} does not repeat a trajectory bit for bit here"
+    if not simulated and isinstance(env, Env) and env.levels:
+        kept = checkpoint.keeps_levels(content, env, changes)
+        why += "; curricula go on at their mean levels" if kept else "; curricula begin anew"
     if start >= run.max_iterations and not again:
         raise ConfigError(
             f"the run is at iteration {start} already; for more, set max_iterations={2 * start}"
@@ -334,12 +340,8 @@ def _fewer_on_cpu(run: Config) -> int:
 
 
 def _resume_command(run: Config, folder: Path) -> str:
-    """The command that resumes a run; it names files again, whose code is not run otherwise."""
-    chosen = {"task": run.task_name, "backend": run.backend_name, "learner": run.learner_name}
-    if script := getattr(run.learner, "preference_script", None):
-        chosen["learner.preference_script"] = script
-    again = [f"{key}={name}" for key, name in chosen.items() if registry.is_file(name)]
-    return shlex.join(["robolearn", "train", f"resume={folder}", *again])
+    """The command that resumes a run."""
+    return shlex.join(["robolearn", "train", f"resume={folder}", *config.named_files(run)])
 
 
 def _build(run: Config, world: World) -> LearnerEnv:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -261,10 +261,14 @@ def once(term: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def computed_once(term: Callable[..., Tensor], state: State, ctx: Context, **parameters: float) -> Tensor:
     """`term(state, ctx, **parameters)`, or its value from an earlier call with the very same State and Context."""
-    if ctx.shared is None or not isinstance(term, Hashable):
+    if ctx.shared is None:
         return term(state, ctx, **parameters)
     key = (term, *parameters.items())
-    if key not in ctx.shared:
-        ctx.shared[key] = state, term(state, ctx, **parameters)
-    computed_of, value = ctx.shared[key]
+    try:
+        kept = ctx.shared.get(key)
+    except TypeError:  # an object without a hash
+        return term(state, ctx, **parameters)
+    if kept is None:
+        kept = ctx.shared[key] = state, term(state, ctx, **parameters)
+    computed_of, value = kept
     return value if computed_of is state else term(state, ctx, **parameters)

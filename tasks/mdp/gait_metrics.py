@@ -85,7 +85,7 @@ def follow(state: State, ctx: Context, resting: Tensor, above: Tensor | None = N
 
 
 def measure(state: State, ctx: Context) -> Mapping[str, Tensor | Ratio]:
-    """Metrics of a walking robot; docs/tasks.md defines them."""
+    """Metrics of a walking robot; docs/training.md defines them."""
     robot, past = state.robot, ctx.task_state
     settled = (ctx.command_time > SETTLE_TIME).float()
     moving = (ctx.command.abs().amax(dim=1) > 0.01) & (ctx.command_time > SETTLE_TIME)

@@ -7,7 +7,8 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
+from types import FunctionType
 from typing import Any, ClassVar, Self
 
 from robolearn.config.fields import Parts, Setting, apply
@@ -187,6 +188,11 @@ def _checked(function: Callable[..., Tensor], given: Mapping[str, Any], *reserve
 
 def _is_method(function: Callable[..., Tensor]) -> bool:
     """Whether it is a function in a class's body, which takes the task first."""
+    return isinstance(function, FunctionType) and _takes_self(function)
+
+
+@lru_cache(maxsize=256)  # a task that asks for its terminations in each step would read signatures in each
+def _takes_self(function: Callable[..., Tensor]) -> bool:
     try:
         first = next(iter(inspect.signature(function).parameters), "")
     except (TypeError, ValueError):

@@ -115,6 +115,11 @@ def sagittal(
         signs: list[float] = []
         for observation, width in items:
             order, sign = item(observation, width // observation.history)
+            if not len(order) == len(sign) == width // observation.history:
+                raise ConfigError(
+                    f"observation {observation.name!r} has {width // observation.history} columns, and its "
+                    f"mirror={observation.mirror!r} is of {len(order)}"
+                )
             for _ in range(observation.history):
                 permutation += [len(signs) + i for i in order]
                 signs += sign

@@ -201,6 +201,11 @@ class Task:
         """The functions (state, ctx) -> (N,) bool of the active terminations, by name."""
         return self._terminations()
 
+    def terminated(self, state: State, ctx: Context) -> Tensor:
+        """One in a step in which an active termination ends the episode (N,)."""
+        ended = [term(state, ctx) for term in self.termination_terms().values()]
+        return torch.stack(ended).any(dim=0).float() if ended else torch.zeros_like(ctx.episode_time)
+
     def _stated_terminations(self) -> dict[str, Term]:
         stated = self.__dict__["terminations"]
         return {name: self._bound("terminations", name, term) for name, term in stated.items() if term.active}
@@ -334,6 +339,8 @@ class Task:
                     f"{name} can be neither added nor removed; change its fields: {name}.<field>=...{off}"
                 )
         for name, stated in self.curricula.items():
+            if not isinstance(stated, Level):
+                raise ValueError(f"curricula.{name} is {stated!r}; it must be a Level")
             if name not in ("commands", "pushes", "randomize") or getattr(self, name) is None:
                 raise ValueError(
                     f"curricula.{name}: the task has no {name} to make harder; it takes commands, pushes and randomize"

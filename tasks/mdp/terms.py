@@ -73,6 +73,8 @@ def joint_limits(
     without limits counts nothing."""
     centre = (ctx.robot.lower + ctx.robot.upper) / 2
     half = (ctx.robot.upper - ctx.robot.lower) / 2 * (1 - margin)
+    # Without limits it is not a number, and the gradient would not be one either.
+    centre = torch.where(torch.isfinite(half), centre, 0.0)
     beyond = ((state.robot.joint_pos - centre).abs() - half).clamp(min=0)
     return torch.where(torch.isfinite(half), beyond, 0.0).sum(dim=1)
 

@@ -147,7 +147,11 @@ def test_the_legend_names_the_groups_and_hides_one(chromium, compare_page, size)
         buttons.first.click()
         assert buttons.first.get_attribute("aria-pressed") == "false"
         assert page.evaluate(names) == ["B"]
+        buttons.last.click()
+        assert page.evaluate(names) == []  # the first stays hidden
         buttons.first.click()
+        assert page.evaluate(names) == ["A"]
+        buttons.last.click()
         assert page.evaluate(names) == ["A", "B"]
 
 

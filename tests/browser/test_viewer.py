@@ -306,17 +306,23 @@ def test_the_ball_at_the_tip_of_the_command_is_dragged(page, viewer):
     frames = viewer.drawing.frames
     simulate(viewer, 1)
     until(lambda: viewer.drawing.frames > frames)
-    page.wait_for_timeout(1000)
     knob = viewer.panel.steering.handle
     (client,) = viewer.server.get_clients().values()
-    x, y = on_screen(client.camera, np.array(knob.ball.position))
-    page.mouse.move(x, y)
-    page.mouse.down()
-    for i in range(1, 9):
-        page.mouse.move(x + 12 * i, y + 6 * i)
-        page.wait_for_timeout(100)
-    page.mouse.up()
-    until(lambda: float(viewer.operator.values[0, :2].abs().max()) > 0.1)
+
+    def drag() -> bool:
+        # On a slow machine the page may not have drawn the ball yet where it is taken hold of.
+        page.wait_for_timeout(1000)
+        x, y = on_screen(client.camera, np.array(knob.ball.position))
+        page.mouse.move(x, y)
+        page.mouse.down()
+        for i in range(1, 9):
+            page.mouse.move(x + 12 * i, y + 6 * i)
+            page.wait_for_timeout(100)
+        page.mouse.up()
+        page.wait_for_timeout(1000)
+        return float(viewer.operator.values[0, :2].abs().max()) > 0.1
+
+    until(drag)
     settle(viewer)
     # The ball is where the pointer is, as far as the ranges of the commands let it.
     assert bool(viewer.operator.mine.all())

@@ -188,6 +188,7 @@ def test_another_mujoco_than_the_pinned_one_is_a_warning(monkeypatch):
         ({"OMP_WAIT_POLICY": "ACTIVE"}, "OMP_WAIT_POLICY", WARNING),
         ({"MUJOCO_GL": "EGL"}, "MUJOCO_GL", NOTE),
         ({"MUJOCO_GL": "glfw"}, "MUJOCO_GL", NOTE),
+        ({"MUJOCO_GL": "glx"}, "MUJOCO_GL", NOTE),
         ({"MUJOCO_GL": "vulkan"}, "MUJOCO_GL", WARNING),
         ({"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES", NOTE),
         ({"OMP_WAIT_POLICY": "passive", "CUDA_VISIBLE_DEVICES": "0", "HOME": "/"}, "all", OK),

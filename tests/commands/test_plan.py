@@ -393,8 +393,9 @@ def test_what_train_refuses_is_refused(bench, capsys, words, offender):
 
 def test_a_task_of_several_agents_is_refused_before_anything_is_measured(monkeypatch, capsys):
     monkeypatch.setattr("robolearn.commands.plan.measure.measure", lambda *words: pytest.fail("measured"))
-    assert main(["plan", "task=handover"]) == 2
-    assert "handover" in capsys.readouterr().err
+    for task in ("handover", "pettingzoo:mpe2.simple_spread_v3"):
+        assert main(["plan", f"task={task}"]) == 2
+        assert task in capsys.readouterr().err
 
 
 def test_shards_are_those_of_the_run(bench, tmp_path):
@@ -495,6 +496,27 @@ def test_saving_keeps_what_was_measured_before(bench):
     again = other.model_copy(update={"start": 9.0})
     machine.save(first.model_copy(update={"workloads": [again]}), bench)
     assert [w.start for w in machine.load(bench).workloads] == [4.0, 9.0]
+
+
+def test_a_machine_whose_gpu_is_not_used_is_the_same_machine(bench):
+    first = machine.load(bench)
+    on_gpu = {**CONSTANTS["workloads"][0], "device": "cuda", "start": 7.0}
+    on_gpu["memory"] = {**on_gpu["memory"], "gpu": {"fixed": 1e9, "each": 1e5}}
+    with_gpu = {"gpu": "a gpu", "gpu_memory": 8e9, "workloads": [machine.Workload.model_validate(on_gpu)]}
+    machine.save(first.model_copy(update=with_gpu), bench)
+    machine.save(first, bench)  # measured again, on the CPU
+    found = machine.load(bench)
+    assert (found.gpu, found.gpu_memory) == ("a gpu", 8e9)
+    assert sorted(w.device for w in found.workloads) == ["cpu", "cuda"]
+    assert found.workload("cartpole_balance", "mujoco", "ppo", "cuda").start == 7.0
+    with pytest.raises(ConfigError, match="another machine"):
+        machine.save(first.model_copy(update={"gpu": "another gpu", "gpu_memory": 8e9}), bench)
+
+
+def test_a_file_of_another_machine_is_refused_before_anything_is_measured(bench, monkeypatch, capsys):
+    monkeypatch.setattr("robolearn.commands.plan.measure.measure", lambda *words: pytest.fail("measured"))
+    assert main(["plan", "task=cartpole_balance", "--save", str(bench)]) == 2
+    assert "a processor" in capsys.readouterr().err
 
 
 def test_a_file_of_another_machine_is_not_overwritten(bench):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from robolearn.errors import MissingError
 from robolearn.files import locked
 from robolearn.learners import saved
 from robolearn.simulation import sim2sim
+from robolearn.training import origin
 from tests.commands.runs import make_run
 from tests.simulation.test_sim2sim import side
 
@@ -277,6 +279,25 @@ def test_a_run_that_is_training_now_is_named_as_such(tmp_path):
     assert "2 of 5 iterations: it was stopped" in page(run).text("li")
 
 
+def test_a_training_that_had_nothing_left_to_improve_was_not_stopped(tmp_path):
+    run = make_run(tmp_path / "run", [1.0, 2.0], "max_iterations=5")
+    origin.record_start(run, 0, {})
+    assert "2 of 5 iterations" in page(run).text("li")
+    origin.record_finish(run, 2)
+    assert "2 of 5 iterations" not in page(run).text("li")
+    origin.record_start(run, 2, {})  # it was resumed, and stopped
+    assert "2 of 5 iterations" in page(run).text("li")
+
+
+def test_files_that_are_being_written_are_no_results_of_a_run(tmp_path):
+    run = make_run(tmp_path / "run", [1.0])
+    for name in (".play.7.part.mp4", ".metrics.7.part.json"):
+        (run / name).write_text("{}")
+    found = reading.read(str(run))
+    assert found.video is None
+    assert not [name for name in found.results if "part" in name]
+
+
 def test_reading_a_run_takes_no_lock(tmp_path):
     run = make_run(tmp_path / "run", [1.0])
     page(run)
@@ -483,6 +504,12 @@ def test_runs_that_differ_only_by_the_seed_are_one_group(tmp_path):
     assert (first.letter, second.letter) == ("A", "B")
     assert second.label == "learner.learning_rate=0.002"
     assert compare.varying_settings([first, second]) == ["learner.learning_rate"]
+
+
+def test_runs_without_a_column_of_episodes_have_a_comparison_without_them():
+    groups = [SimpleNamespace(letter=letter, runs=[None]) for letter in "AB"]
+    (table, *_) = compare.compared(groups, {}, set())
+    assert table.rows == []
 
 
 def test_the_band_spans_the_seeds_up_to_the_end_of_the_shortest(tmp_path):

@@ -430,6 +430,29 @@ def test_a_backend_that_is_not_installed_is_exit_code_3_or_skipped(tmp_path, cap
     assert "SKIP" in capsys.readouterr().out
 
 
+def test_a_suite_of_which_nothing_can_be_simulated_here_does_not_pass(tmp_path, capsys) -> None:
+    from robolearn.config import registry
+
+    if not registry.entries("backends")["isaaclab"].hint:
+        pytest.skip("Isaac Lab is installed")
+    path = suite(tmp_path, CARTPOLE.replace("pushes: []", "backends: [isaaclab]"))
+    assert main(["sim", "--suite", str(path), "--skip-missing"]) == 3
+    assert "isaaclab" in capsys.readouterr().err
+
+
+def test_what_comes_after_the_end_is_refused_in_every_scenario(tmp_path, capsys) -> None:
+    walking = (
+        "schema: 1\nname: walk\ndefaults: {policy: zero, task: humanoid_walk, episodes: 2, seconds: 1}\n"
+    )
+    for late in ("pushes: [{at: 1.5, speed: 1}]", "commands: [{at: 0, forward: 1}, {at: 1.5, forward: 0.5}]"):
+        known = late.replace("1.5", "0.5")
+        path = suite(
+            tmp_path, f"{walking}scenarios:\n  - {{name: early, {known}}}\n  - {{name: late, {late}}}\n"
+        )
+        assert main(["sim", "--suite", str(path)]) == 2
+        assert "late" in capsys.readouterr().err
+
+
 def test_only_names_a_scenario(tmp_path, capsys) -> None:
     assert main(["sim", "--suite", str(suite(tmp_path)), "--only", "resst"]) == 2
     assert "rest" in capsys.readouterr().err

@@ -565,7 +565,7 @@ def test_a_run_that_fails_leaves_the_others_finished_and_gives_exit_code_4(tmp_p
 @pytest.mark.slow
 def test_a_killed_run_loses_only_itself_and_is_tried_again_only_when_asked(tmp_path: Path) -> None:
     folder = tmp_path / "s"
-    words = [*TINY, "max_iterations=400", "checkpoint_interval=10", "seed=1,2"]
+    words = [*TINY, "max_iterations=200", "checkpoint_interval=20", "seed=1,2"]
     process = start(folder, *words, f"output={folder}", "--jobs", "1")
     until(lambda: iterations(folder / "seed-1") > 30)
     (pid,) = children(process.pid)

@@ -124,6 +124,11 @@ def test_a_search_keeps_the_best_trial_and_prunes_worse_ones(tmp_path: Path) -> 
     assert best == max(float(run.settings[RATE]) for run in finished)
     rows = list(csv.DictReader((folder / table.RUNS).open()))
     assert float(rows[0][RATE]) == best
+    # The same command again has nothing to do, and with another aim it would go on with the first one's trials.
+    other = [word if word != "loss/learning_rate" else "episode/return" for word in SEARCH[:-2]]
+    code, output = finish(start(folder, *other, *more))
+    assert code == 2, output
+    assert "--metric" in output
 
 
 @pytest.mark.slow

@@ -4,18 +4,20 @@ import importlib.util
 import json
 from types import SimpleNamespace
 
+import mujoco
 import numpy as np
 import pytest
 import yaml
 
 from robolearn.cli import main
 from robolearn.commands.exits import BAD_INPUT, CHECK_FAILED, MISSING, OK
-from robolearn.commands.sysid.outputs import as_json, randomize
+from robolearn.commands.sysid.outputs import as_json, randomize, write_bodies
 from robolearn.commands.sysid.run import table
 from robolearn.envs import mjcf
 from robolearn.envs.robot import Robot
 from robolearn.simulation.sysid.solve import Estimate, Result
 from robolearn.simulation.sysid.unknowns import Unknown
+from tests.envs.test_model_file import two_toes
 from tests.simulation.sysid_robots import TRUTH, recorded, two_links, without
 
 solves = pytest.mark.skipif(
@@ -181,6 +183,18 @@ def test_a_common_factor_has_an_interval_for_each_joint_in_proportion_to_its_fil
     assert {"0.11", "shoulder;", "1.1"} <= set(said.split())  # whose numbers these are, and the factor
 
 
+@pytest.mark.parametrize(("name", "motors"), [("delay", "*"), ("delay/elbow", "elbow")])
+def test_a_delay_is_stated_for_the_motors_that_it_was_found_of(name, motors, folder):
+    targets = ("shoulder", "elbow") if name == "delay" else ("elbow",)
+    one = Unknown(name, "delay", targets, (0.0,) * len(targets), (0.01,) * len(targets), 1.0, 0.0, 10.0)
+    problem = SimpleNamespace(model=SimpleNamespace(opt=SimpleNamespace(timestep=0.002)), sequences=[])
+    # 9 to 11 ms, and half a physics step of 2 ms, of a control period of 20 ms.
+    result = Result(
+        Robot.load(folder / "links.xml"), problem, [Estimate(one, 0.010, 0.001)], {}, {}, {}, [], "", True, ""
+    )
+    assert f"'robot.actuators={{{motors}:{{model:explicit,delay:[0.5,0.6]}}}}'" in randomize(result)
+
+
 def test_without_the_package_it_says_what_to_install(folder, capsys):
     with without("tabulate"):
         assert sysid(folder, "--log", folder / "both.csv") == MISSING
@@ -199,3 +213,12 @@ def test_a_robot_whose_base_is_free_hangs(tmp_path):
     assert model.opt.timestep == 0.002
     assert robot.base == "trunk"
     assert model.body("trunk").quat[1] == pytest.approx(0.2, abs=1e-3)
+
+
+def test_a_robot_with_two_meshes_of_one_name_is_written_with_both(tmp_path):
+    robot = Robot.load(two_toes(tmp_path))
+    (tmp_path / "out").mkdir()
+    write_bodies(mjcf.robot_bodies(robot), robot.mjcf.parent, tmp_path / "out")
+    written = mujoco.MjModel.from_xml_path(str(tmp_path / "out" / "robot.xml"))
+    sizes = [float(np.ptp(written.mesh_vert[k : k + 4], axis=0).max()) for k in written.mesh_vertadr]
+    assert max(sizes) == pytest.approx(4 * min(sizes))  # they are turned to their principal axes

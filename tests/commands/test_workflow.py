@@ -19,6 +19,8 @@ import yaml
 from robolearn.cli import main
 from robolearn.commands.suite import spec
 from robolearn.commands.workflow import slurm_rules, steps
+from robolearn.config import overrides
+from robolearn.errors import ConfigError
 from tests.commands.workflows import IMAGE, TASK, needs_bash, written
 from tests.test_docs import parse
 
@@ -120,6 +122,34 @@ def test_a_task_of_ones_own_is_taken_along(tmp_path, monkeypatch):
     assert files["/tmp/mine.py"] == source
 
 
+def test_relative_paths_are_those_of_this_folder_in_the_steps_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["task=cartpole_balance", "num_envs=4", "weights=pretrained:humanoid_walk"]
+    kept, _, _ = steps.packed(
+        [*words, "learner.teacher=runs/t", "learner.demonstrations=[a.npz,/b.npz]"], True
+    )
+    assert kept[:3] == words
+    assert kept[3:] == [
+        f"learner.teacher={tmp_path}/runs/t",
+        f"learner.demonstrations=[{tmp_path}/a.npz,/b.npz]",
+    ]
+    assert steps.packed(["robot=mine.XML"], True)[0] == [f"robot={tmp_path}/mine.XML"]
+    for name in ("unitree_g1", "package:mjlab/asset_zoo/g1.xml"):
+        assert (
+            steps.packed([f"robot={name}"])[0]
+            == steps.packed([f"robot={name}"], True)[0]
+            == [f"robot={name}"]
+        )
+    # What is written can be read again.
+    for given in ("learner.teacher='runs/a,b'", "learner.demonstrations=['m\u00fcller/a.npz']"):
+        (word,), _, _ = steps.packed([given], True)
+        (before,), (after,) = overrides.parse([given]), overrides.parse([word])
+        old, new = (x.value if isinstance(x.value, list) else [x.value] for x in (before, after))
+        assert new == [f"{tmp_path}/{name}" for name in old]
+    with pytest.raises(ConfigError, match="runs/t"):
+        steps.packed(["learner.teacher=runs/t"])
+
+
 def test_the_suite_that_is_written_is_one_that_sim_takes(tmp_path):
     (scenario,) = spec.read(written("slurm", tmp_path, "--min-survival", "0.75") / "suite.yaml").scenarios
     assert scenario.policy == "bundle"
@@ -211,7 +241,10 @@ def test_odd_characters_in_names_stay_in_one_word_of_bash(tmp_path):
         (["--engine", "slurm", "robot=my.xml"], "my.xml"),
         (["--engine", "osmo", *IMAGE, "--store", "s3://b", "--sbatch", "partition=x"], "--sbatch"),
         (["--local", "--nodes", "2"], "--nodes"),
-        (["--local", "--gpus-per-node", "2"], "--gpus-per-node"),
+        (["--local", "--gpus-per-node", "1"], "--gpus-per-node"),
+        (["--local", "--hours", "2"], "--hours"),
+        (["--local", "--memory", "64Gi"], "--memory"),
+        (["--local", "--setup", "source x/bin/activate"], "--setup"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(tmp_path, capsys, monkeypatch, words, offender):
@@ -329,6 +362,50 @@ def test_a_folder_with_results_of_another_training_is_refused(tmp_path, capsys):
     assert "learner.gamma" in capsys.readouterr().err
 
 
+def test_a_folder_that_no_workflow_has_made_is_refused_and_kept(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("mine")
+    for how in (["--local"], ["--engine", "slurm"]):
+        assert main(["workflow", *how, "--output", str(tmp_path), *TASK]) == 2
+        assert "run/" in capsys.readouterr().err
+    assert (tmp_path / "run" / "mine.txt").read_text() == "mine"
+    assert not (tmp_path / "workflow.json").exists()
+
+
+@pytest.mark.parametrize("engine", ["slurm", "kuberay"])
+def test_a_store_with_the_results_of_another_workflow_ends_its_script(engine, tmp_path):
+    """The lines themselves, in a folder as the store's."""
+    lines = {}
+    for gamma in ("0.97", "0.99"):
+        words = [*TASK, f"learner.gamma={gamma}"]
+        folder, store = tmp_path / gamma, tmp_path / "store"
+        options = ["--store", str(store)] if engine == "slurm" else ["--store", "claim", "--image", "i"]
+        assert main(["workflow", "--engine", engine, "--output", str(folder), *options, *words]) == 0
+        if engine == "slurm":
+            text = (folder / "train.sbatch").read_text()
+        else:
+            maps = [each.get("data", {}) for each in yaml.safe_load_all((folder / "files.yaml").read_text())]
+            (text,) = [x for each in maps for x in each.values() if "> workflow.id" in x]
+        begin, end = text.index(f"if [ -e {steps.RUN} ] && [ "), text.index("> workflow.id")
+        lines[gamma] = text[begin:end] + "> workflow.id"
+    store.mkdir(exist_ok=True)
+    run = lambda gamma: subprocess.run(["bash", "-c", lines[gamma]], cwd=store, check=False).returncode  # noqa: E731
+    assert run("0.97") == 0
+    assert run("0.99") == 0  # nothing was trained yet
+    (store / steps.RUN).mkdir()
+    assert [run("0.99"), run("0.97"), run("0.99")] == [0, 2, 0]
+
+
+def test_another_gate_is_checked_anew(tmp_path):
+    marks = set()
+    for survival in ("0.5", "0.99", "0.5"):
+        words = ["--engine", "slurm", "--output", str(tmp_path), "--min-survival", survival, *TASK]
+        assert main(["workflow", *words]) == 0
+        text = (tmp_path / "simulate.sbatch").read_text()
+        marks.add(text[text.index("touch done/") :].split()[1])
+    assert len(marks) == 2
+
+
 # ---------------------------------------------------------------------------------------- run here
 
 
@@ -352,8 +429,9 @@ def test_a_workflow_runs_here_resumes_after_a_kill_and_skips_what_is_done(tmp_pa
     assert again.returncode == 0, again.stderr
     assert "resume=run" in again.stdout
     assert "exactly" in again.stdout
-    for path in ("evaluation/metrics.json", "bundle/manifest.json", "simulation/out.xml", "done/simulate"):
+    for path in ("evaluation/metrics.json", "bundle/manifest.json", "simulation/out.xml"):
         assert (folder / path).exists()
+    assert len(list((folder / "done").glob("simulate-*"))) == 1
     rows = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == list(range(1, 41))
     (folder / "simulation" / "out.xml").unlink()  # a result that is gone is made again, and only that

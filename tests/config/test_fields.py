@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -85,6 +86,11 @@ def apply(*words: str) -> Everything:
     return fields.apply(Everything(), Everything, tree, "it", {})
 
 
+def test_a_path_from_the_home_directory_is_expanded_as_a_shell_does(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert apply("word=~/x y").word == f"{tmp_path}/x y"
+
+
 @pytest.mark.parametrize(
     ("word", "name", "value"),
     [
@@ -100,7 +106,8 @@ def apply(*words: str) -> Everything:
         ("word='a b, c'", "word", "a b, c"),
         ("word=runs/a-b/2026-01-31_12-00-00", "word", "runs/a-b/2026-01-31_12-00-00"),
         ("word=/data/m\u00fcller/\u673a\u5668", "word", "/data/m\u00fcller/\u673a\u5668"),
-        ("word=~/x y", "word", "~/x y"),
+        ("word=x~/y", "word", "x~/y"),
+        ("word=~x/y", "word", "~x/y"),
         ("maybe=null", "maybe", None),
         ("maybe=x", "maybe", "x"),
         ("limit=2", "limit", 2.0),

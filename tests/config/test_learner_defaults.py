@@ -43,6 +43,12 @@ class Missing(CartpoleBalance):
     learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {"ppo": {"learner.target_keep": 0.5}}
 
 @dataclass
+class Other(CartpoleBalance):
+    "Is about another robot, and with SHAC about a third."
+    defaults: ClassVar[dict[str, Any]] = {"robot": "hopper"}
+    learner_defaults: ClassVar[dict[str, dict[str, Any]]] = {"shac": {"task.robot": "ant"}}
+
+@dataclass
 class Flat(CartpoleBalance):
     "Has a number instead of a dictionary."
     learner_defaults: ClassVar[dict[str, Any]] = {"ppo": 5}
@@ -64,6 +70,13 @@ def test_learner_defaults_override_defaults_where_that_learner_is_chosen(tasks: 
     assert (run.num_envs, run.max_iterations, run.learner.num_steps, run.task.force) == (33, 9, 5, 10.0)
     assert run.learner.gamma == 0.99  # 0.5 is for PPO
     assert config.resolve([*words, "learner=shac", "num_envs=8", "learner.num_steps=7"]).num_envs == 8
+
+
+def test_a_robot_in_defaults_is_the_tasks_and_the_users_word_is_the_last(tasks: str) -> None:
+    words = [f"task={tasks}:Other", "backend=mujoco"]
+    assert config.resolve(words).task.robot == "hopper"
+    assert config.resolve([*words, "learner=shac", "backend=differentiable"]).task.robot == "ant"
+    assert config.resolve([*words, "robot=cartpole"]).task.robot == "cartpole"
 
 
 def test_learner_settings_in_defaults_apply_to_the_learner_that_defaults_name(tasks: str) -> None:

@@ -331,7 +331,7 @@ def test_the_table_of_a_replay_is_about_the_agent_that_was_recorded(carry, tmp_p
     assert main(["replay", str(file), "--rows", "1"]) == 0
     said = capsys.readouterr().out
     assert "environment 5, partner" in said
-    assert f"{speed:.1f} rad/s lift" in said
+    assert f"{speed:.1f} m/s lift" in said
 
 
 # ---------------------------------------------------------------------- what stands on agents that end one by one

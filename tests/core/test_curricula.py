@@ -147,3 +147,46 @@ def test_levels_that_cannot_be_are_refused():
 def test_a_first_level_above_the_highest_one_is_refused(given: tuple[str, ...]):
     with pytest.raises(ConfigError, match=r"curricula\.pushes\.start=(4\.5|1\.6)"):
         config.resolve(["task=velocity", "robot=humanoid", *given])
+
+
+def broken(state, ctx: Context, rise: float) -> torch.Tensor:
+    """`rise`, but for the first environment, whose State means nothing."""
+    first = torch.arange(len(ctx.episode_time)) == 0
+    return torch.where(first, torch.nan, rise)
+
+
+def test_a_diverged_environment_does_not_spoil_the_levels_of_the_others():
+    env = eased(curricula={"pushes": level(broken, 0.5, rise=0.25)})
+    first = torch.tensor([True, False, False])
+    levels = env._curricula.changed(env.state.per_env, env.backend.state, env.ctx, first)
+    assert levels["level_pushes"].tolist() == [0.5, 0.75, 0.75]
+
+
+def wide(state, ctx: Context) -> torch.Tensor:
+    return torch.zeros(len(ctx.episode_time), 1)
+
+
+def test_a_curriculum_that_does_not_give_one_number_an_environment_is_named():
+    with pytest.raises(ValueError, match=r"'commands'.*one number an environment"):
+        eased(curricula={"commands": level(wide, 0.5)})
+
+
+@dataclass
+class Counting(Eased):
+    """Counts the episodes of each environment, beside the levels."""
+
+    def per_env_state(self, num_envs, random):
+        return {"episodes": torch.zeros(num_envs)}
+
+    def advance_per_env(self, state, ctx, done):
+        return {"episodes": ctx.per_env_state["episodes"] + 1}
+
+
+def test_a_task_with_levels_advances_its_own_per_env_state_alone():
+    run = config.resolve(["task=velocity", "robot=humanoid", "device=cpu", "num_envs=2"])
+    run.task.__class__ = Counting
+    env = build_env(run, 2, training=True)
+    env.state.episode.step = torch.tensor([env.max_episode_steps - 1, 0])
+    env.step(torch.zeros(2, 21))
+    assert env.state.per_env["episodes"].tolist() == [1.0, 0.0]
+    assert env.state.per_env.keys() == {"level_pushes", "episodes"}

@@ -314,6 +314,25 @@ def test_a_metric_that_is_a_view_of_the_state_keeps_its_value_of_before_the_rese
     assert not torch.equal(result.metrics["pole_angle"].total, env.backend.state.robot.joint_pos[:, 1])
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """An observation's function that is an object without a hash, because one of its fields has none."""
+
+    joints: list[int]
+
+    def __call__(self, state, ctx):
+        return state.robot.joint_pos[:, self.joints]
+
+
+def test_an_observation_by_an_object_without_a_hash_is_computed(make_env):
+    task = CartpoleBalance()
+    item = Observation("chosen", Chosen([1]), "same")
+    task.observations = {"policy": ["joint_pos_rel", item], "critic": ["joint_pos_rel", item]}
+    env = make_env(task, num_envs=2)
+    seen = env.reset()
+    assert torch.equal(seen["critic"][:, -1], env.backend.state.robot.joint_pos[:, 1])
+
+
 def test_a_shared_function_is_computed_anew_for_another_state_and_another_context(make_env):
     env = make_env(CartpoleBalance())
     env.step(torch.full((16, 1), 0.5))

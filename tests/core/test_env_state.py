@@ -9,8 +9,10 @@ import torch
 
 from robolearn.core import env_state
 from robolearn.core.env import Env
+from robolearn.core.episode_stats import as_ratios
 from robolearn.envs.mujoco import MujocoBackend
 from robolearn.tasks.cartpole import CartpoleBalance
+from robolearn.tasks.mdp.task import Ratio
 from tests.factories import load_robot
 
 
@@ -98,3 +100,48 @@ def test_the_env_of_a_checkpoint_of_schema_2_gets_the_paths_of_today():
     migrated = env_state.from_first_layout(old)
     assert set(migrated["state"]) == set(state) - {"per_env.level"}
     assert all(torch.equal(value, state[name]) for name, value in migrated["state"].items())
+
+
+def test_a_tree_is_mapped_leaf_by_leaf_whatever_it_is_made_of():
+    pair = ({"a": torch.tensor([1.0]), "rest": [torch.tensor([2.0]), None, "x"]}, (torch.tensor([3.0]),))
+    other = ({"rest": [torch.tensor([20.0]), None, "y"], "a": torch.tensor([10.0])}, (torch.tensor([30.0]),))
+    mapped = env_state.tree_map(torch.add, pair, other)
+    assert mapped == (
+        {"a": torch.tensor([11.0]), "rest": [torch.tensor([22.0]), None, "x"]},
+        (torch.tensor([33.0]),),
+    )
+
+
+@pytest.mark.parametrize("other", [{"a": torch.zeros(1)}, {"a": torch.zeros(1), "c": torch.zeros(1)}])
+def test_trees_of_different_keys_are_not_mapped_together(other):
+    with pytest.raises((KeyError, ValueError)):
+        env_state.tree_map(torch.add, {"a": torch.zeros(1), "b": torch.zeros(1)}, other)
+
+
+def test_leaves_and_maps_have_the_same_parts_of_a_tree():
+    tree = {
+        "a": [torch.tensor([1.0]), "x"],
+        "none": None,
+        "pair": Ratio(torch.tensor([2.0]), torch.tensor([3.0])),
+    }
+    doubled = env_state.tree_map(lambda x: 2 * x, tree)
+    assert {path: x.item() for path, x in env_state.leaves(doubled).items()} == {
+        "a.0": 2.0,
+        "pair.0": 4.0,
+        "pair.1": 6.0,
+    }
+    assert isinstance(doubled["pair"], Ratio)
+    assert env_state.with_leaves(tree, env_state.leaves(doubled)) == doubled
+
+
+def test_metrics_are_copies_with_a_weight_and_none_where_the_simulation_was_lost():
+    speed, settled = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([True, False, True])
+    lost = torch.tensor([False, False, True])
+    found = as_ratios({"speed": speed, "error": Ratio(speed * settled, settled)}, lost)
+    speed.zero_()
+    assert [[part.tolist() for part in pair] for pair in found.values()] == [
+        [[1.0, 2.0, 0.0], [1.0, 1.0, 0.0]],
+        [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]],
+    ]
+    assert list(found) == ["speed", "error"]
+    assert as_ratios({}, lost) == {}

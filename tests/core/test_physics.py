@@ -164,28 +164,26 @@ def test_a_resumed_env_draws_on_as_if_it_had_not_stopped():
     assert math.isfinite(float(env.observations["critic"].sum()))
 
 
-def test_a_push_by_force_acts_as_long_as_it_says_and_no_longer():
-    settings = [
-        *(
-            "task=humanoid_walk",
-            "num_envs=4",
-            "torch_threads=1",
-            "backend.threads=1",
-            "task.episode_length_s=10",
-        ),
-        *("task.pushes.speed=[0,0]", "task.pushes.box=[0,0,0]", "task.pushes.turn=[0,0,0]"),
-        *("task.pushes.seconds=[0.1,0.1]", "task.pushes.force=[40,40]", "task.pushes.lasting=[0.06,0.06]"),
-    ]
-    env = make_env(resolve(settings))
+@pytest.mark.parametrize(
+    ("lasting", "expected"),
+    [
+        # Pushes come with steps 5 and 10 of 0.02 s, and last for three steps.
+        (0.06, [0, 0, 0, 0, 40, 40, 40, 0, 0, 40]),
+        # The shortest acts for one.
+        (0.005, [0, 0, 0, 0, 40, 0, 0, 0, 0, 40]),
+    ],
+)
+def test_a_push_by_force_acts_as_long_as_it_says_and_no_longer(lasting, expected):
+    settings = ["task=humanoid_walk", "num_envs=4", "torch_threads=1", "backend.threads=1"]
+    settings += ["task.episode_length_s=10", "task.pushes.seconds=[0.1,0.1]", "task.pushes.force=[40,40]"]
+    settings += [f"task.pushes.{part}" for part in ("speed=[0,0]", "box=[0,0,0]", "turn=[0,0,0]")]
+    env = make_env(resolve([*settings, f"task.pushes.lasting=[{lasting},{lasting}]"]))
     acting = []
     for _ in range(10):
         step(env)
         acting.append(env.state.episode.shove["force"].norm(dim=1))
-    # Pushes come with steps 5 and 10 of 0.02 s, and last for three steps.
-    expected = [0, 0, 0, 0, 40, 40, 40, 0, 0, 40]
-    assert torch.allclose(
-        torch.stack(acting), torch.tensor(expected, dtype=torch.float32)[:, None].expand(10, 4), atol=1e-3
-    )
+    wanted = torch.tensor(expected, dtype=torch.float32)[:, None].expand(10, 4)
+    assert torch.allclose(torch.stack(acting), wanted, atol=1e-3)
 
 
 def test_a_backend_without_forces_names_the_setting():

@@ -20,6 +20,7 @@ from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.mdp.context import Random
 from robolearn.tasks.mdp.observations import VOCABULARY, Observation
 from robolearn.tasks.mdp.sensing import Sensing
+from robolearn.tasks.mdp.sensors import Sensor
 from robolearn.training.build import make_env as built
 from tests.no_sync import no_host_sync
 from tests.toy import DT, Home, toy_env
@@ -61,6 +62,25 @@ def test_a_delay_of_two_steps_arrives_exactly_two_steps_late_and_at_the_critic_a
     env = points(sensing={"joint_pos_rel": Sensing(delay=(2, 2))})
     assert [row[0] for row in moved(env, 5)] == [1.0, 1.0, 1.0, 1.1, 1.2, 1.3]
     assert env.observations["critic"][0, 0].item() == pytest.approx(1.5)
+
+
+PLACE = Sensor("place", "m", compute=lambda state: state.robot.joint_pos[:, 0])
+
+
+@dataclass
+class Placed(Home):
+    """The policy observes a sensor whose reading is one number."""
+
+    sensors: ClassVar[tuple[Sensor, ...]] = (PLACE,)
+    observations: ClassVar[dict[str, tuple[str | Observation, ...]]] = {
+        "policy": (Observation("place", lambda state, ctx: PLACE(state)[:, None], "same"),),
+        "critic": ("joint_pos_rel",),
+    }
+
+
+def test_a_sensor_of_one_number_arrives_late():
+    env = toy_env(Placed(sensing={"place": Sensing(delay=(2, 2))}), 2, gradients=False)[0]
+    assert [row[0] for row in moved(env, 4)] == [1.0, 1.0, 1.0, 1.1, 1.2]
 
 
 def test_lags_are_within_their_range_all_of_it_and_kept_for_an_episode():

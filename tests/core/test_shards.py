@@ -112,3 +112,12 @@ def test_with_many_envs_a_level_follows_its_own_shard_alone():
     assert curricula._mean(change).tolist() == [1.0, 1.0, 6.0, 6.0]
     curricula._shards = Shards()
     assert curricula._mean(change).item() == 3.5
+
+
+def test_rows_of_parts_of_different_sizes_are_counted_over_all_ranks():
+    def counted(shards: Shards) -> int:
+        shards.uneven = True
+        return shards.total_rows([torch.zeros(1 + part) for part in shards.mine])
+
+    assert together(4, 2, counted) == [10, 10]
+    assert together(4, 1, counted) == [10]

@@ -1,5 +1,7 @@
 """Broken MJCF and URDF files are refused in one line that names the file and the element."""
 
+from pathlib import Path
+
 import mujoco
 import pytest
 
@@ -81,14 +83,18 @@ def test_meshes_of_a_urdf_are_found_in_the_folders_above_it(tmp_path):
     assert model_file.read(urdf(folder / "urdf", (LINK, LINK + shape))).model.nmesh == 1
 
 
-def test_meshes_of_one_name_in_two_folders_are_two_meshes(tmp_path):
+def two_toes(folder: Path) -> Path:
+    """A URDF with two meshes of one name, the second four times as large."""
     text = "v 0 0 0\nv {0} 0 0\nv 0 {0} 0\nv 0 0 {0}\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
-    for folder, size in (("a", 0.1), ("b", 0.4)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "toe.obj").write_text(text.format(size))
+    for name, size in (("a", 0.1), ("b", 0.4)):
+        (folder / name).mkdir()
+        (folder / name / "toe.obj").write_text(text.format(size))
     shape = '<collision><geometry><mesh filename="{}/toe.obj"/></geometry></collision>'
-    change = (LINK, LINK + shape.format("a") + shape.format("b"))
-    assert model_file.read(urdf(tmp_path, change)).model.nmesh == 2
+    return urdf(folder, (LINK, LINK + shape.format("a") + shape.format("b")))
+
+
+def test_meshes_of_one_name_in_two_folders_are_two_meshes(tmp_path):
+    assert model_file.read(two_toes(tmp_path)).model.nmesh == 2
 
 
 def test_names_of_the_file_that_are_those_of_added_elements_do_not_clash(tmp_path):

@@ -101,6 +101,25 @@ def test_a_folder_without_a_robot_is_refused(tmp_path):
         Robot.load(tmp_path)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_more_particular_entry_of_a_robot_with_its_own_file_wins_wherever_it_stands(turned):
+    entries = {"*": 0.1, "*_elbow": 0.2, "elbow": 0.3, "l_elbow": 0.4}
+    for upto, expected in ((2, (0.2, 0.2)), (3, (0.3, 0.3)), (4, (0.4, 0.3))):
+        some = [(name, {"model": "explicit", "delay": value}) for name, value in list(entries.items())[:upto]]
+        robot = Robot.load(ROBOTS / "humanoid", {"actuators": dict(some[::-1] if turned else some)})
+        delay = {a.joint: a.motor.delay for a in robot.actuators if a.motor is not None}
+        assert (delay["l_elbow"], delay["r_elbow"], delay["l_knee"]) == (
+            *[(d, d) for d in expected],
+            (0.1, 0.1),
+        )
+    robot = Robot.load(
+        ROBOTS / "humanoid", {"actuators": {"shoulder_pitch": {"kp": 50}, "l_elbow": {"kp": 60}}}
+    )
+    kp = {a.joint: a.kp for a in robot.actuators}
+    assert [kp[name] for name in ("l_shoulder_pitch", "r_shoulder_pitch", "l_shoulder_roll")] == [50, 50, 30]
+    assert (kp["l_elbow"], kp["r_elbow"]) == (60, 20)
+
+
 @pytest.mark.parametrize(
     ("change", "idle"),
     [

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 
+from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.mdp.observations import Observation, projected_gravity
 from robolearn.tasks.mdp.sensors import Sensor
 from robolearn.tasks.velocity import Velocity
@@ -157,3 +158,17 @@ def observing(compute):
         }
 
     return Observing
+
+
+ANGLE = Sensor("pole_angle", "rad", compute=lambda s: s.robot.joint_pos[:, 1])
+
+
+@dataclass
+class OneNumber(CartpoleBalance):
+    """A sensor gives one number for each robot, without a column."""
+
+    sensors: ClassVar = (ANGLE,)
+    observations: ClassVar = {
+        "policy": (Observation("angle", lambda s, c: ANGLE(s)[:, None], "negate"), "joint_vel_rel"),
+        "critic": ("joint_pos_rel",),
+    }

@@ -14,6 +14,7 @@ from torch import nn
 
 from robolearn import config
 from robolearn.cli import main
+from robolearn.export import stages
 from robolearn.export.onnx import graph
 from robolearn.export.profiles import PROFILES
 from robolearn.runtime.files import sha256_of
@@ -21,6 +22,12 @@ from robolearn.training.train import train
 
 QUICK = ["--starts", "8", "--seconds", "0.4", "--measure-seconds", "0"]
 """Runs every stage without timing, so that results do not depend on the load of the machine."""
+
+
+@pytest.fixture(autouse=True)
+def short_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports of a test record 3 robots for 80 steps, which takes a tenth of the time; those of fixtures record all."""
+    monkeypatch.setattr(stages, "RECORDED", (3, 80))
 
 
 @pytest.fixture(scope="module")

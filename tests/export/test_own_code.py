@@ -14,6 +14,7 @@ import torch
 
 from robolearn import config
 from robolearn.cli import main
+from robolearn.core.contract import mapping
 from robolearn.core.measurable import reads
 from robolearn.errors import ConfigError
 from robolearn.export import profiles
@@ -24,8 +25,9 @@ from robolearn.export.profiles import PROFILES
 from robolearn.export.record import on_robot
 from robolearn.runtime.bundle import Bundle
 from robolearn.runtime.errors import NOT_THE_SAME, Refused
-from robolearn.runtime.robot import replay
+from robolearn.runtime.robot import Runtime, replay
 from robolearn.runtime.sessions import OnnxSession
+from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.mdp.sensors import Sensor
 from robolearn.training.build import make_env
 from robolearn.training.runs import load_policy, open_run
@@ -83,6 +85,29 @@ def test_the_history_after_a_reset_is_the_first_sample_and_then_the_last_two(bun
     seen = golden["observations"][:, start : start + 6]
     assert np.array_equal(seen[0], np.tile(golden["gyro"][0], 2))
     assert np.array_equal(seen[5], np.concatenate((golden["gyro"][4], golden["gyro"][5])))
+
+
+def test_a_setting_of_export_simulates_something_else_and_does_not_change_the_controller(
+    run, tmp_path, capfd
+):
+    words = [str(run), TASK, "task.sway=-0.1", "--output", str(tmp_path / "b"), *QUICK]
+    # The trained sway is exported, so the simulation with the other one is found to differ.
+    assert main(["export", *words]) == NOT_THE_SAME, capfd.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_sensor_of_one_number_is_given_as_one_number(tmp_path):
+    task, run = f"task={FILE}:OneNumber", tmp_path / "run"
+    assert main(["train", task, "num_envs=16", "max_iterations=1", f"output={run}"]) == 0
+    assert main(["export", str(run), task, "--output", str(tmp_path / "b"), *QUICK]) == 0
+    bundle = Bundle.load(tmp_path / "b")
+    robot = Runtime(bundle, OnnxSession(bundle.graph))
+    assert robot.sensors["pole_angle"] == ()
+    readings = {name: np.zeros(shape, np.float32) for name, shape in robot.sensors.items()}
+    robot.step({**readings, "pole_angle": 0.25})
+    assert 0.25 in robot.observation.tolist()
+    with pytest.raises(ValueError, match="pole_angle"):
+        robot.step({**readings, "pole_angle": [0.25, 0.5]})
 
 
 class Wrong:
@@ -312,11 +337,35 @@ def test_joint_targets_with_a_clamp_are_the_controllers(tmp_path):
     assert out["targets"][0] == pytest.approx(env.ctx.robot.upper.numpy(), abs=1e-6)
 
 
+@pytest.mark.parametrize(("bound", "straight"), [(5.0, False), (100.0, True)])
+def test_joint_targets_are_linear_unless_they_are_clamped_where_a_policy_may_ask_for_them(bound, straight):
+    class Clipped(CartpoleBalance):
+        def joint_targets(self, action, ctx):
+            return 0.5 + 2.0 * action.clamp(-bound, bound)
+
+    ctx = make_env(config.resolve(["task=cartpole_balance", "num_envs=1"])).ctx
+    offset, scale, affine = mapping(Clipped(), ctx, 1)
+    assert (offset.item(), scale.item(), affine) == (0.5, 2.0, straight)
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_refuses_joint_targets_that_are_not_linear_in_the_action(profile, bundle):
     manifest = {**bundle.manifest, "targets": {"depend_on": ["action"], "affine": False}, "state": []}
     manifest["contract"] = {**bundle.contract, "observations": bundle.contract["observations"][:6]}
     with pytest.raises(Refused, match="joint targets are not offset"):
+        profiles.load(profile).files(manifest, onnx.load(bundle.folder / "policy.onnx"))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_refuses_bf16_which_its_reader_cannot_compute(profile, bundle):
+    manifest = {
+        **bundle.manifest,
+        "controller": {**bundle.manifest["controller"], "precision": "bf16"},
+        "state": [],
+    }
+    manifest["targets"] = {"depend_on": ["action"], "affine": True}
+    manifest["contract"] = {**bundle.contract, "observations": bundle.contract["observations"][:6]}
+    with pytest.raises(Refused, match="bf16"):
         profiles.load(profile).files(manifest, onnx.load(bundle.folder / "policy.onnx"))
 
 

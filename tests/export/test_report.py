@@ -303,6 +303,18 @@ def test_ranges_are_those_of_training_not_of_the_closed_loop(humanoid):
     assert "| the same starts, under randomized physics |" in text
 
 
+def test_a_range_that_grew_in_training_says_how_far_it_may_have_come(humanoid):
+    out = made(humanoid)
+    slow = ["task.curricula.commands.start=0.2", "task.curricula.commands.rise=0.2"]
+    out.checked.trained = config.resolve(["task=humanoid_walk", *slow])
+    said = section(report(out), "Conditions in training")
+    assert (
+        "| command `forward` | -0.5 to 1 m/s; at first 0.2 times of it; while training succeeded, up to 1 times"
+        in said
+    )
+    assert "| sliding friction | 0.3 to 1.2 |" in said
+
+
 @pytest.mark.parametrize("has_levels", [True, False])
 def test_how_robots_came_to_other_rows_of_the_ground_is_stated(humanoid, has_levels, monkeypatch):
     out = made(humanoid)

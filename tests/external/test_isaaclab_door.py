@@ -89,6 +89,48 @@ def test_stagger_spreads_the_ages_of_the_first_episodes():
     assert set(env.inner.episode_length_buf.tolist()) == {0}
 
 
+class Spread(Lab):
+    """Spreads the ages where all of its environments are reset, as many of Isaac Lab's direct tasks do."""
+
+    def reset(self):
+        super().reset()
+        self.episode_length_buf[:] = torch.arange(self.num_envs) % LIMIT
+        return self.observe(), self.extras
+
+
+def test_episodes_begin_at_age_0_although_the_task_spreads_ages_by_itself():
+    env = IsaacLabEnv(IsaacLabTask(), Spread(num_envs=6), CPU)
+    env.reset()
+    assert set(env.inner.episode_length_buf.tolist()) == {0}
+
+
+class Counting(Lab):
+    """Logs how many environments it resets as a plain integer, of which Python has one object each."""
+
+    def _reset(self, rows):
+        super()._reset(rows)
+        self.extras["log"] = {"ends": int(rows.sum())}
+
+
+def test_the_same_number_logged_again_counts_again():
+    env = IsaacLabEnv(IsaacLabTask(), Counting(num_envs=2), CPU)
+    env.reset()
+    for falls in ((1.0, 0.0), (1.0, 0.0), (0.0, 0.0), (1.0, 1.0)):
+        env.step(actions(*falls))
+    assert env.drain()["metric/ends"] == 1.25  # 1, 1, 1, whose time is up, and 2
+
+
+class Failing(Lab):
+    def step(self, action):
+        raise ValueError("of the task")
+
+
+def test_an_error_in_a_step_is_one_line_with_its_place():
+    env = IsaacLabEnv(IsaacLabTask(), Failing(), CPU)
+    with pytest.raises(RunFailed, match=r"of the task \(test_isaaclab_door.py"):
+        env.step(actions(0.0, 0.0))
+
+
 def test_numbers_that_the_environment_logs_count_once():
     env = door()
     env.reset()

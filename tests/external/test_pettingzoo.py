@@ -166,6 +166,18 @@ def test_episodes_are_counted_agent_by_agent(make):
     assert means["metric/return_c"] == 6
 
 
+def test_the_mean_return_of_an_agent_is_of_its_episodes_and_not_of_the_steps_in_which_some_end(make):
+    env = make("Counters", num_envs=3)
+    env.reset()
+    env.drain()
+    # Agent a of world 0 ends in its first step with a return of 1, those of worlds 1 and 2 in their third with 1.5.
+    action = torch.full((9, 1), 0.5)
+    action[0] = 1.0
+    for _ in range(3):
+        env.step(action)
+    assert env.drain()["metric/return_a"] == pytest.approx((1.0 + 1.5 + 1.5) / 3)
+
+
 def test_ppo_does_not_learn_from_agents_that_have_ended():
     env = build_external(config.resolve([f"task=pettingzoo:{WORLDS}:Counters", *SMALL]), 1)
     learner = PPO(env, config.resolve([f"task=pettingzoo:{WORLDS}:Counters", *SMALL]).learner)
@@ -335,6 +347,7 @@ def test_a_name_that_is_no_environment_is_refused(capsys, id, named):
         ("Pictured", "image"),
         ("Nameless", "possible_agents"),
         ("Turns", "Turns"),
+        ("Spaceless", "spaces"),
         ("nothing", "NoneType"),
     ],
 )

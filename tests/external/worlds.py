@@ -75,6 +75,11 @@ class Keyed(Counters):
         return gymnasium.spaces.Dict(at=super().observation_space(agent))
 
 
+class Spaceless(Counters):
+    def action_space(self, agent):
+        raise KeyError(agent)
+
+
 class Pictured(Counters):
     def observation_space(self, agent):
         return BOX(0, 255, (8, 8, 3), np.uint8)

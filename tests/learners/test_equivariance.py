@@ -107,6 +107,22 @@ def test_a_symmetric_task_trains_symmetric_networks(make_env):
     assert torch.allclose(value, learner._value(learner._critic_obs(mirrored)), atol=1e-4)
 
 
+def test_how_far_a_policy_is_from_symmetric_is_no_step_that_it_took(make_env):
+    env = make_env(Velocity(), num_envs=8)
+    config = PPOConfig(symmetry="augment", num_steps=2, num_epochs=1, minibatch_size=16, learning_rate=1e-5)
+    learner = PPO(env, config)
+    with torch.no_grad():
+        for weight in learner.actor.mlp[-1].parameters():
+            weight.mul_(50.0)
+    obs = env.observations
+    image = learner.policy.act({name: learner.symmetry.groups[name](group) for name, group in obs.items()})
+    assert (learner.symmetry.action(learner.policy.act(obs)) - image).abs().mean() > 0.5
+    found = learner.iterate(env).losses
+    # All samples in one gradient step, taken from the policy that collected them.
+    assert found["kl"] < 1e-6
+    assert found["gradient_steps"] == 1
+
+
 def test_a_policy_that_was_trained_without_symmetry_is_not_bent_into_it(make_env):
     env = make_env(Velocity(), num_envs=2)
     free, symmetric = (PPO(env, PPOConfig(symmetry=each)) for each in ("none", "auto"))

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from robolearn import config
+from robolearn.core.shards import Shards
 from robolearn.errors import ConfigError
 from robolearn.learners.distill.teacher import Teacher
 from robolearn.learners.estimator import PASSES, RATE, WARM_UP
@@ -98,6 +99,20 @@ def test_a_steered_weight_is_saved_and_restored(make_env, trained):
     other = PPO(make_env(CartpoleBalance(), num_envs=16), settings, seed=2)
     other.load_state_dict(learner.state_dict())
     assert float(other.update.coefficient) == pytest.approx(0.1 * 1.2**3)
+
+
+def test_the_reference_computes_each_shard_by_itself(make_env, trained):
+    # Other numbers of rows may round in another way, and two ranks have half of those of one.
+    env = make_env(CartpoleBalance(), num_envs=16)
+    learner = PPO(env, PPOConfig(num_steps=8, minibatch_size=64, reference=str(trained)), shards=Shards(4))
+    batch, reference = learner.batch, learner.update.reference
+    assert reference is not None
+    batch.observations["policy"].copy_(torch.randn(9, 16, 4, generator=torch.Generator().manual_seed(0)))
+    seen = []
+    reference.policy.actor.mlp.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    found = reference.means(batch, learner.shards)
+    assert seen == [8 * 4] * 4
+    assert torch.allclose(found, reference.means(batch), atol=1e-6)
 
 
 def test_a_run_without_a_reference_reports_no_divergence_from_one(make_env):

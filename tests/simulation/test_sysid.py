@@ -592,3 +592,23 @@ def test_a_minute_of_an_arm_tells_all_its_joints_within_five_percent():
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
     assert "24 of 24 parameters told" in said
     assert "24 below 5 %" in said
+
+
+def test_gravity_turns_where_a_base_that_cannot_move_hangs_askew(tmp_path):
+    robot = two_links(tmp_path)
+    assert robot.base is None
+    # A quarter turn about x: its y axis points up.
+    spec = hanging(robot, base=np.array([0.5**0.5, 0.5**0.5, 0.0, 0.0]))
+    assert np.allclose(spec.option.gravity, (0.0, -9.81, 0.0), atol=1e-9)
+
+
+def test_a_log_whose_only_motion_is_held_out_leaves_nothing_to_fit(tmp_path):
+    robot = two_links(tmp_path)
+    time = np.arange(0.0, 10.0, 0.02)
+    rest = np.tile([robot.home[k] for k in robot.actuated], (len(time), 1))
+    position = rest.copy()
+    position[450:, 1] += 0.3 * np.sin(np.linspace(0.0, 12.0, 50))  # moved by hand, in the last tenth
+    none = np.full_like(rest, np.nan)
+    by_hand = Log("by_hand.csv", ("shoulder", "elbow"), time, rest, position, none, none)
+    with pytest.raises(ConfigError, match="held out"):
+        solve.identify(robot, [by_hand], ["armature/elbow"])

@@ -47,6 +47,8 @@ def test_commands_stay_within_ranges_that_leave_out_zero_or_one_side() -> None:
         assert 1.0 <= values["forward"] <= 1.1 or values["yaw"] > 0
         assert values["sideways"] == 0
         assert 0 <= values["yaw"] <= 0.5
+    right = tour(VelocityCommands(forward=(0.0, 1.0), yaw=(-1.0, 0.2), standing=0.5))
+    assert all(-1.0 <= values["yaw"] <= 0.2 for _, values in right.commands)
     back = tour(VelocityCommands(forward=(-2.0, 0.1)))
     assert back.commands[1][1]["forward"] == -1.0
 

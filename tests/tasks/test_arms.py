@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -103,6 +104,23 @@ def test_an_episode_ends_when_the_cube_is_out_of_reach(made):
     env.backend.state.entities[CUBE].base_pos[:] = torch.tensor([[0.48, 0.63, 0.0], [0.48, 0.65, 0.0]])
     ends = env.task.termination_terms()["cube_lost"](env.backend.state, env.ctx)
     assert ends.tolist() == [False, True]  # 0.79 m and 0.81 m
+
+
+def test_a_lost_cube_counts_as_one_that_has_missed_its_goal_for_the_time_that_counts(made):
+    env = made(ArmLift(), 4)
+    cube = env.backend.state.entities[CUBE].base_pos
+    env.ctx.command[:] = cube[:] = torch.tensor([0.4, 0.0, 0.2])
+    cube[2:] = torch.tensor([0.9, 0.0, 0.0])  # out of reach
+    start = torch.tensor([FAR, FAR, FAR, HELD])
+    ctx = replace(
+        env.ctx,
+        task_state={**env.ctx.task_state, "start": start},
+        episode_time=torch.tensor([env.task.episode_length_s, 1.0, 1.0, 1.0]),
+    )
+    found = env.task.metrics(env.backend.state, ctx)["within_5cm"]
+    # The first has come to its end, the second not yet; half a second is 25 steps. What starts held does not count.
+    assert found.total.tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert found.weight.tolist() == [1.0, 0.0, pytest.approx(0.5 / env.dt), 0.0]
 
 
 @pytest.mark.parametrize("start", [FAR, NEAR, HELD])

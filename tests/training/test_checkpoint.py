@@ -14,11 +14,13 @@ import pytest
 import torch
 
 from robolearn import config
+from robolearn.core.env import Env
 from robolearn.errors import ConfigError
 from robolearn.learners.ppo.ppo import PPO, PPOConfig
 from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
 from robolearn.training import checkpoint, train
+from robolearn.training.build import build_env
 
 
 class Bomb:
@@ -260,6 +262,10 @@ def test_the_newest_run_is_found_and_without_a_run_it_is_refused(tmp_path, monke
             (folder / file).touch()
         os.utime(folder / "config.yaml", (when, when))
         assert checkpoint.find_run(None)[0] == Path("runs") / name
+    # A folder of preferences has the configuration of its run.
+    (Path("runs/preferences") / "segments").mkdir(parents=True)
+    Path("runs/preferences/config.yaml").touch()
+    assert checkpoint.find_run(None)[0] == Path("runs/named")
 
 
 def test_a_checkpoint_of_another_task_is_refused_naming_the_task_as_the_cause(make_env, tmp_path):
@@ -276,6 +282,56 @@ def test_a_simulation_that_does_not_fit_is_refused_as_such(make_env, tmp_path):
     env = make_env(CartpoleBalance(), num_envs=4)
     with pytest.raises(ConfigError, match="simulation in this checkpoint does not fit"):
         checkpoint.restore(content, PPO(env, PPOConfig()), env)
+
+
+def test_curricula_go_on_at_their_mean_levels_where_the_simulation_does_not():
+    def training(num_envs: int, *words: str) -> Env:
+        run = config.resolve(["task=humanoid_walk", "device=cpu", f"num_envs={num_envs}", *words])
+        return build_env(run, num_envs, training=True)
+
+    env = training(4)
+    learner = PPO(env, PPOConfig())
+    env.state.per_env["level_pushes"] = torch.tensor([0.5, 1.5, 1.5, 2.5])
+    content = checkpoint.local(3, learner, env, {})
+    for num_envs, words, expected in (
+        (2, ["num_envs"], 1.5),
+        (4, ["task.rewards.still"], 1.5),
+        (4, ["task.curricula.pushes.rise"], 0.0),
+        (4, ["robot.actuators"], 0.0),
+    ):
+        other = training(num_envs)
+        assert checkpoint.restore(content, PPO(other, PPOConfig()), other, words) is False
+        assert other.state.per_env["level_pushes"].tolist() == [expected] * num_envs, words
+    lower = training(2, "task.curricula.pushes.most=1.0", "task.curricula.pushes.full=1.0")
+    lower.keep_levels(content["env"])
+    assert lower.state.per_env["level_pushes"].tolist() == [1.0, 1.0]
+    weights = {name: value for name, value in content.items() if name != "env"}
+    other = training(4)
+    assert checkpoint.restore(weights, PPO(other, PPOConfig()), other) is False
+    assert other.state.per_env["level_pushes"].tolist() == [0.0] * 4
+
+
+def test_robots_go_on_at_the_level_of_the_terrain_that_was_reached_in_their_column():
+    def training(num_envs: int) -> Env:
+        words = ["task=velocity_rough", "device=cpu", f"num_envs={num_envs}", "task.terrain.columns=2"]
+        return build_env(config.resolve(words), num_envs, training=True)
+
+    env = training(4)
+    learner = PPO(env, PPOConfig())
+    assert env.state.per_env["terrain_column"].tolist() == [0, 1, 0, 1]
+    env.state.per_env["level_terrain"] = torch.tensor([5, 1, 7, 2])
+    content = checkpoint.local(3, learner, env, {})
+    other = training(6)
+    assert checkpoint.restore(content, PPO(other, PPOConfig()), other, ["num_envs"]) is False
+    # The means are 6 and 1.5, rounded to an even number.
+    assert other.state.per_env["level_terrain"].tolist() == [6, 2, 6, 2, 6, 2]
+    assert "level_terrain" in other.levels
+    other = training(4)
+    other.state.per_env["level_pushes"] = torch.zeros(4)
+    content["env"]["state"]["per_env.level_pushes"] = torch.full((4,), 0.5)
+    assert checkpoint.restore(content, PPO(other, PPOConfig()), other, ["task.terrain.rows"]) is False
+    assert other.state.per_env["level_pushes"].tolist() == [0.5] * 4
+    assert other.state.per_env["level_terrain"].max() <= other.scene.terrain.start_level
 
 
 def test_a_simulation_saved_before_its_task_kept_something_continues(make_env, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +13,14 @@ import torch
 
 from robolearn import config
 from robolearn.cli import main
+from robolearn.commands.replay import _unit
 from robolearn.core.recorder import Recorder
+from robolearn.envs.scene import Scene
 from robolearn.errors import ConfigError
+from robolearn.simulation.posed import Posed
 from robolearn.training import replay
 from robolearn.training.build import make_env
-from tests.factories import INSTALLED
+from tests.factories import INSTALLED, load_robot
 
 BACKENDS = [name for name in ("mujoco", "mujoco_warp") if name in INSTALLED]
 
@@ -83,6 +87,12 @@ def test_a_changed_input_changes_the_bits(tmp_path) -> None:
             pass
         assert not replay.same_bits(found, env)
     assert main(["replay", str(path)]) == 1
+
+
+def test_a_sliding_joint_moves_in_metres_per_second():
+    scene = Scene.of(load_robot("cartpole"))
+    env = SimpleNamespace(scene=scene, entity=scene.first)
+    assert [_unit(env, Posed(scene), joint) for joint in scene.robot.joints] == ["m/s", "rad/s"]
 
 
 def test_an_armed_recorder_holds_the_end_of_the_episode_not_the_start_of_the_next(tmp_path) -> None:

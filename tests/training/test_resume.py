@@ -8,13 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from robolearn import config
 from robolearn.cli import main
+from robolearn.errors import ConfigError
 from robolearn.training import checkpoint
+from robolearn.training.train import train
 from tests.training.equal import assert_equal
 
 RUN = [
@@ -72,7 +76,9 @@ def send(number): os.kill(os.getpid(), number)
 def kill(): send(signal.SIGKILL)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # under nohup it is ignored
 PATCH
+from robolearn import config
 from robolearn.cli import main
+from robolearn.errors import ConfigError
 sys.argv.insert(1, "train")
 sys.exit(main())
 """
@@ -336,3 +342,18 @@ def test_resuming_a_checkpoint_of_weights_only_reports_that_it_is_not_exact(unin
     result = command(tmp_path, f"resume={path}", "output=other", "max_iterations=7")
     assert result.returncode == 0, result.stderr
     assert "resumed at iteration 6, not bit for bit: this checkpoint holds weights only" in result.stdout
+
+
+def test_a_command_that_is_started_again_names_the_files_of_its_run(tmp_path):
+    """As torchrun starts it, whose words are those of the first start."""
+    (tmp_path / "own.py").write_text(
+        "from robolearn.tasks.cartpole import CartpoleBalance\nclass Own(CartpoleBalance):\n    pass\n"
+    )
+    small = ["learner.actor_hidden=[8]", "learner.critic_hidden=[8]", "learner.num_steps=2", "num_envs=2"]
+    words = [f"task={tmp_path / 'own.py'}:Own", *small, "max_iterations=1", f"output={tmp_path / 'run'}"]
+    run = config.resolve(words)
+    train(run)
+    again = replace(run, resume=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"own\.py"):
+        config.resume_changes([], again)
+    assert config.resume_changes(config.named_files(run), again) == []

@@ -149,15 +149,15 @@ class Machine(Strict):
                 raise ValueError(f"workloads: {w.task} ran on a GPU; state gpu_memory and its memory.gpu")
         return self
 
-    def workload(self, task: str, backend: str, learner: str) -> Workload:
-        """The constants of this task, simulator and learner.
+    def workload(self, task: str, backend: str, learner: str, device: str | None = None) -> Workload:
+        """The constants of this task, simulator and learner; of several those on the device, cpu or cuda.
 
         Raises:
             ConfigError: they were not measured on this machine; names what was.
         """
-        for each in self.workloads:
-            if (each.task, each.backend, each.learner) == (task, backend, learner):
-                return each
+        found = [w for w in self.workloads if (w.task, w.backend, w.learner) == (task, backend, learner)]
+        if found:
+            return next((w for w in found if w.device == device), found[0])
         held = [f"task={w.task} backend={w.backend} learner={w.learner}" for w in self.workloads]
         wanted = f"task={task} backend={backend} learner={learner}"
         raise ConfigError(
@@ -194,13 +194,29 @@ def save(machine: Machine, path: Path) -> None:
     workloads: Sequence[Workload] = machine.workloads
     if path.exists():
         before = load(path)
-        if (before.processor, before.cores, before.gpu) != (machine.processor, machine.cores, machine.gpu):
-            raise ConfigError(f"--save {quote(str(path), 120)}: it is of another machine; name another file")
+        require_same(before, path, machine.processor, machine.cores, machine.gpu)
+        if machine.gpu is None:  # one that is not used here
+            kept_gpu = {"gpu": before.gpu, "gpu_memory": before.gpu_memory}
+            machine = machine.model_copy(update=kept_gpu)
         new = {(w.task, w.backend, w.learner, w.device) for w in workloads}
         kept = [w for w in before.workloads if (w.task, w.backend, w.learner, w.device) not in new]
         workloads = [*kept, *workloads]
     content = machine.model_copy(update={"workloads": list(workloads)})
     yaml_file.write(_rounded(content.model_dump(by_alias=True, exclude_none=True)), path)
+
+
+def require_same(before: Machine, path: Path, processor: str, cores: int, gpu: str | None) -> None:
+    """Check that a machine's file is of this one; a GPU counts where both name one.
+
+    Raises:
+        ConfigError: it is of another.
+    """
+    gpus = {name for name in (before.gpu, gpu) if name is not None}
+    if (before.processor, before.cores) != (processor, cores) or len(gpus) > 1:
+        raise ConfigError(
+            f"--save {quote(str(path), 120)}: it is of another machine ({quote(before.processor)}, "
+            f"{before.cores} cores, {before.gpu or 'no GPU'}); name another file"
+        )
 
 
 def _rounded(value: Any) -> Any:

@@ -10,6 +10,7 @@ import time
 from statistics import median
 
 from robolearn.commands.plan.machine import Network
+from robolearn.errors import RunFailed, one_line
 
 SMALL, LARGE = 256, 1_048_576
 """Values of four bytes in the two tensors."""
@@ -22,7 +23,7 @@ def measure() -> Network:
     """Latency and bandwidth of an all-gather between two processes here.
 
     Raises:
-        RuntimeError: the two processes could not be connected.
+        RunFailed: the two processes could not be connected.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -39,14 +40,15 @@ def measure() -> Network:
         output, errors = processes[0].communicate(timeout=TIMEOUT)
         processes[1].communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"two processes did not connect within {TIMEOUT} s") from None
+        raise RunFailed(f"two processes on this machine did not connect within {TIMEOUT} s") from None
     finally:
         for process in processes:
             if process.poll() is None:
                 process.kill()
                 process.wait()
     if processes[0].returncode != 0:
-        raise RuntimeError((errors.strip().splitlines() or ["no message"])[-1])
+        why = one_line((errors.strip().splitlines() or ["no message"])[-1], 240)
+        raise RunFailed(f"two processes on this machine could not be connected: {why}")
     small, large = (float(word) for word in output.split())
     bandwidth = 4 * (LARGE - SMALL) / max(large - small, 1e-9)
     return Network(latency=small, bandwidth=bandwidth, source="two processes on this machine, gloo")

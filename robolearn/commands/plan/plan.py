@@ -80,7 +80,10 @@ def plan(
         require_writable(path)
     if known is None:
         if save is not None and save.exists():
-            machines.load(save)  # a broken file is refused before minutes of measuring
+            # Before minutes of measuring.
+            device = device_of(run)
+            gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+            machines.require_same(machines.load(save), save, _processor(), usable_cores(), gpu)
         numbers = (
             measuring.sizes_for(run.num_envs, getattr(run.learner, "group_size", 1))
             if sizes is None
@@ -89,7 +92,8 @@ def plan(
         known = _measured(run, words, numbers, iterations)
     else:
         known = known.model_copy()
-    workload = known.workload(run.task_name, run.backend_name, run.learner_name)
+    on = None if run.device == "auto" else run.device.partition(":")[0]
+    workload = known.workload(run.task_name, run.backend_name, run.learner_name, on)
     network, price = _network(known, latency, bandwidth), known.price if price is None else price
     known = known.model_copy(update={"price": price, "network": network})
     if save is not None:
@@ -150,6 +154,10 @@ def _as_measured(words: list[str], known: Machine | None) -> list[str]:
     return [*words, *added]
 
 
+def _processor() -> str:
+    return processor() or platform.processor() or platform.machine()
+
+
 def _measured(run: Config, words: Sequence[str], sizes: Sequence[int], iterations: int) -> Machine:
     """This machine's constants."""
 
@@ -157,20 +165,20 @@ def _measured(run: Config, words: Sequence[str], sizes: Sequence[int], iteration
         print(f"{text} ...", file=sys.stderr, flush=True)
 
     device = device_of(run)
-    cpu = processor() or platform.processor() or platform.machine()
     cuda = device.type == "cuda"
     memory = free_bytes(torch.device("cpu")) or 0
     gpu_memory = float(free_bytes(device) or 0) if cuda else None
-    workload = measuring.measure(run, words, sizes, iterations, say)
     say("measuring the connection of two processes")
+    network = networks.measure()
+    workload = measuring.measure(run, words, sizes, iterations, say)
     return Machine(
         name=socket.gethostname(),
-        processor=cpu,
+        processor=_processor(),
         cores=usable_cores(),
         memory=float(max(memory, 1)),
         gpu=torch.cuda.get_device_name(device) if cuda else None,
         gpu_memory=gpu_memory,
-        network=networks.measure(),
+        network=network,
         workloads=[workload],
     )
 

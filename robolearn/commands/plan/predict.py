@@ -80,7 +80,7 @@ def steps_of(run: Config, workload: Workload) -> int:
 
 def require_one_agent(run: Config) -> None:
     """Refuse a task with several agents."""
-    if agents_of(run) > 1:
+    if agents_of(run) > 1 or hasattr(run.task, "agent_id"):  # those of a third-party task are not known yet
         raise ConfigError(f"task={run.task_name} has several agents, of which no plan knows the cost yet")
 
 

@@ -81,7 +81,7 @@ def prefer(
     set_threads(found.config)
     folder = Preferences(output, create=True)
     with ExitStack() as held:
-        held.enter_context(locked(folder.folder))
+        held.enter_context(locked(folder.folder, "use another --output"))
         _claim(folder.folder, found.config)
         rollouts = held.enter_context(closing(Rollouts(found, steps, noise, checkpoints)))
         by = "person" if script is None else f"script {script}"

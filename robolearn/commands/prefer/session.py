@@ -99,7 +99,10 @@ class Session:
         number = 1 + max([int(m[1]) for name in names if (m := re.match(r"prefer-(\d+)-", name))], default=0)
         seed = int(np.random.SeedSequence((self.seed, number)).generate_state(1)[0])
         count = min(ROUND, need)
-        made = {each.name: each for each in self.make(2 * count, f"prefer-{number:04d}", seed)}
+        # For few pairs too, segments of every checkpoint: the robots of one may fall too early for any.
+        made = {
+            each.name: each for each in self.make(2 * max(count, ROUND // 2), f"prefer-{number:04d}", seed)
+        }
         if len(made) < 2:
             raise ConfigError(
                 "no two segments of this length fit into an episode; ask for shorter ones with --seconds, or name a "

@@ -361,7 +361,7 @@ def compared(groups: Sequence[Group], values: dict[str, list[list[float]]], apar
     caption = "Mean of the seeds with Student's 95 % interval of the mean; no interval with one seed."
     heads = [f"{group.letter} ({len(group.runs)})" for group in groups]
     blocks: list[Any] = [Table(("", *heads), rows, caption, numeric=1)]
-    counts = [max(len(columns[i]) for columns in values.values()) for i in range(len(groups))]
+    counts = [max((len(columns[i]) for columns in values.values()), default=0) for i in range(len(groups))]
     small = [g.letter for g, count in zip(groups, counts, strict=True) if count < statistics.LEAST]
     if len(groups) < 2:
         return blocks

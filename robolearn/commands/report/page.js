@@ -78,8 +78,9 @@
     const box = element.querySelector(".legend");
     if (!box) return;
     const number = Number(element.dataset.figure);
+    const off = hidden.get(number) || new Set();
+    hidden.set(number, off);
     box.replaceChildren(...data.figures[number].traces.map((trace, i) => {
-      const off = hidden.get(number) || new Set();
       const button = document.createElement("button");
       button.type = "button";
       button.setAttribute("aria-pressed", String(!off.has(i)));
@@ -88,7 +89,6 @@
       button.append(trace.name);
       button.addEventListener("click", () => {
         off.has(i) ? off.delete(i) : off.add(i);
-        hidden.set(number, off);
         button.setAttribute("aria-pressed", String(!off.has(i)));
         draw(element);
       });

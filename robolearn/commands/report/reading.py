@@ -134,7 +134,9 @@ def read(run: str | None) -> RunData:
     exported = out.output / "export"
     for manifest in sorted([*exported.glob("*/manifest.json"), *exported.glob("*/*/manifest.json")]):
         out.bundles.append(_bundle(manifest.parent, out))
-    videos = [path for path in (out.output / "play.mp4", *sorted(out.output.glob("*.mp4"))) if path.is_file()]
+    videos = [
+        path for path in (out.output / "play.mp4", *sorted(out.output.glob("[!.]*.mp4"))) if path.is_file()
+    ]
     out.video = videos[0] if videos else None
     return out
 
@@ -225,7 +227,8 @@ def junit(path: Path) -> list[tuple[str, str, str]] | None:
 
 def _files(folder: Path, suffix: str) -> Iterator[Path]:
     """Files with results: in the folder and one level below, without bundles and checkpoints."""
-    for path in (*sorted(folder.glob(f"*{suffix}")), *sorted(folder.glob(f"*/*{suffix}"))):
+    # Names that begin with a dot are of files that are being written.
+    for path in (*sorted(folder.glob(f"[!.]*{suffix}")), *sorted(folder.glob(f"[!.]*/[!.]*{suffix}"))):
         aside = path.parent != folder and path.parent.name in ("export", "checkpoints")
         bundle = path.with_name("manifest.json").exists()
         if path.is_file() and not aside and not bundle and path.stat().st_size <= LARGEST:

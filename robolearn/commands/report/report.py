@@ -103,6 +103,8 @@ def notes(run: RunData) -> list[Cell]:
 
 def _short(run: RunData) -> bool:
     target, last = run.setting("max_iterations"), run.last("iteration")
+    if run.starts and last is not None and run.starts[-1].get("finished") == last:
+        return False  # more would not have improved it
     return isinstance(target, int) and last is not None and last < target
 
 

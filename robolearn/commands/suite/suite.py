@@ -107,6 +107,12 @@ def run_suite(
                 "episodes"
             )
     cases, skipped = _cases(suite, tuple(overrides), only, max(1, usable_cores() // jobs), skip_missing)
+    if skipped and not cases:
+        raise MissingError(
+            f"{quote(str(path), 120)}: nothing can be simulated here: {skipped[0].verdicts[0].why}"
+        )
+    if update_baseline and not only and skipped:  # what was skipped keeps its entries
+        known = baseline.read(suite.baseline)
     began = time.perf_counter()
     outcomes, broken = _simulate(cases, jobs)
     _measure_latency(cases, outcomes)
@@ -155,7 +161,8 @@ def _cases(
         for backend in scenario.backends:
             case = Case(scenario, backend, extra, threads)
             place = f"{quote(str(suite.path), 120)}: scenario {quote(scenario.name)}"
-            key = (scenario.policy, scenario.task, scenario.settings, bool(scenario.script.pushes), backend)
+            same = (scenario.policy, scenario.task, scenario.settings, backend)
+            key = (*same, scenario.steps, repr(scenario.script))
             try:
                 if key not in checked:
                     checked[key] = check_case(case)

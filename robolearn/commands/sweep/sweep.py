@@ -269,6 +269,13 @@ def _resumed(
         for option in ("search", "metric", "direction", "pruner"):
             if getattr(options, option):
                 raise ConfigError(f"--{option}: a sweep goes on with its own; leave it out")
+    for option in ("metric", "direction", "pruner") if found.search is not None else ():
+        given, own = getattr(options, option), getattr(found.search, option)
+        if given and given != own:
+            raise ConfigError(
+                f"--{option} {given}: the search in {quote(str(folder), 120)} has {own}; leave it out, or start "
+                "another one"
+            )
     if options.trials is not None:
         if found.search is None:
             raise ConfigError("--trials is for a search")

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mujoco
+
 from robolearn import __version__
 from robolearn.commands.robot import stated
 from robolearn.envs.mjcf import build_model, robot_bodies
@@ -126,18 +128,31 @@ def robot_files(result: Result, folder: Path) -> None:
             body.mass, body.inertia = value, model.body(name).inertia * factor
             body.ipos, body.iquat = model.body(name).ipos, model.body(name).iquat
             body.fullinertia = [math.nan, 0, 0, 0, 0, 0]
-        for part in ("meshdir", "texturedir"):
-            if getattr(spec, part, None) is not None:
-                there = (result.robot.mjcf.parent / (getattr(spec, part) or ".")).resolve()
-                setattr(spec, part, str(there))
-        spec.compile()
-        with replacing(folder / "robot.xml") as part_file:
-            part_file.write_text(spec.to_xml(), encoding="utf-8")
+        write_bodies(spec, result.robot.mjcf.parent, folder)
         robot = replace(robot, mjcf=Path("robot.xml"))
     else:
         robot = replace(robot, mjcf=robot.mjcf.resolve())
     with replacing(folder / "robot.yaml") as part_file:
         part_file.write_text(stated(robot), encoding="utf-8")
+
+
+def write_bodies(spec: mujoco.MjSpec, source: Path, folder: Path) -> None:
+    """Write robot.xml, which reads meshes and textures where the robot's file in the folder `source` does.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    for part in ("meshdir", "texturedir"):
+        if getattr(spec, part, None) is not None:
+            setattr(spec, part, str((source / (getattr(spec, part) or ".")).resolve()))
+    spec.compile()
+    for mesh in spec.meshes:
+        if mesh.file in spec.assets:  # one that has the name of another, and got a new one
+            with replacing(folder / mesh.file) as part_file:
+                part_file.write_bytes(spec.assets[mesh.file])
+            mesh.file = str((folder / mesh.file).resolve())
+    with replacing(folder / "robot.xml") as part_file:
+        part_file.write_text(spec.to_xml(), encoding="utf-8")
 
 
 def randomize(result: Result) -> str:
@@ -164,10 +179,11 @@ def randomize(result: Result) -> str:
         if field == "delay":
             # A simulator answers half a physics step early, see docs/sysid.md.
             low, high = (round((end + step / 2) / PERIOD, 3) for end in (max(0.0, one.low), one.high))
+            motors = ("*",) if one.unknown.name == "delay" else one.unknown.targets
+            each = ",".join(f"{motor}:{{model:explicit,delay:[{low:g},{high:g}]}}" for motor in motors)
             rows.append(
                 f"    # {one.unknown.name}: {1e3 * one.low:.2f} to {1e3 * one.high:.2f} ms; with a control period of "
-                f"{1e3 * PERIOD:g} ms and a physics step of {1e3 * step:g} ms: "
-                f"'robot.actuators={{*:{{model:explicit,delay:[{low:g},{high:g}]}}}}'"
+                f"{1e3 * PERIOD:g} ms and a physics step of {1e3 * step:g} ms: 'robot.actuators={{{each}}}'"
             )
     if biases:
         rows.append(

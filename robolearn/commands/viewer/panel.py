@@ -68,7 +68,7 @@ class Panel:
 
     def offer(self, choices: list[str], current: str) -> None:
         """Offer these checkpoints, of which `current` acts."""
-        offered = tuple(dict.fromkeys((*choices[:LAST], current)))
+        offered = _offered(choices, current)
         if offered != self.checkpoints.options:
             self.checkpoints.options = offered
         self.checkpoints.value = current
@@ -182,12 +182,14 @@ class Panel:
     def _show(self, robot: int) -> None:
         self.viewer.drawing.shown = robot
         self.viewer.history.clear()
+        self.steering.refresh()
 
     def _policy(self) -> None:
         viewer, gui = self.viewer, self.viewer.server.gui
-        choices = viewer.source.choices()
         self.checkpoints: Any = gui.add_dropdown(
-            "Checkpoint", tuple(choices[:LAST]), initial_value=viewer.source.name
+            "Checkpoint",
+            _offered(viewer.source.choices(), viewer.source.name),
+            initial_value=viewer.source.name,
         )
         self.following: Any = gui.add_checkbox(
             "Follow training", viewer.follow, hint="Switch to each new checkpoint of the run"
@@ -212,3 +214,8 @@ class Panel:
         self.following.value = False
         self.viewer.follow_training(False)  # else the newest would be back in a second
         self.viewer.switch(name)
+
+
+def _offered(choices: list[str], current: str) -> tuple[str, ...]:
+    """The newest of these checkpoints, and the one that acts, which may be older."""
+    return tuple(dict.fromkeys((*choices[:LAST], current)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import numpy as np
 from robolearn.core.env import Env
 from robolearn.envs.state import State
 from robolearn.errors import ConfigError, MissingError, RunFailed, one_line
-from robolearn.files import replacing
+from robolearn.files import part_of, replacing
 from robolearn.simulation.renderer import Renderer
 from robolearn.simulation.video import write_video
 from robolearn.tasks.mdp.commands import VelocityCommands
@@ -41,7 +42,7 @@ class Video:
     def __init__(self, env: Env, path: Path) -> None:
         """Begins at once; what is missing on this machine shows in `error` soon after."""
         self.env, self.path = env, path
-        self.every = max(1, round(1 / (FPS * env.dt)))
+        self.every = math.ceil(1 / (FPS * env.dt) - 1e-9)
         self.seconds, self.error, self.done = 0.0, "", False
         self._count = 0
         self._frames: queue.SimpleQueue[tuple[State, dict[str, np.ndarray]] | None] = queue.SimpleQueue()
@@ -75,7 +76,7 @@ class Video:
     def _write(self) -> None:
         try:
             rate = 1 / (self.every * self.env.dt)
-            write_video(self.path, self._drawn(), rate, round(LONGEST["mp4"] * rate))
+            write_video(self.path, self._drawn(), rate, round(LONGEST["mp4"] * rate), progress=False)
         except (ConfigError, MissingError, RunFailed) as error:
             self.error = one_line(str(error))
         except StopIteration:
@@ -158,8 +159,8 @@ class RecordingPanel:
     # ------------------------------------------------------------------ called by the loop
 
     def start(self) -> None:
-        """Begin to record."""
-        if self._writing is not None:
+        """Begin to record; nothing where a recording runs or is being written."""
+        if self._writing is not None or self.active is not None:
             return
         kind = FORMATS[self.format.value]
         path = self._path(kind)
@@ -219,6 +220,7 @@ class RecordingPanel:
         self.stop()
         if self._writing is not None:
             self._writing.join(seconds)
+            part_of(self._writing.path).unlink(missing_ok=True)  # its thread ends with the process
 
     def _over(self, said: str, wrong: bool = False) -> None:
         self.button.label, self.button.disabled, self.format.disabled = "Record", False, False

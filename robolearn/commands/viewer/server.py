@@ -88,8 +88,10 @@ def free_port(host: str, port: int | None) -> int:
             return candidate
         except socket.gaierror as error:
             raise _no_host(host, str(error.strerror)) from None
+        except UnicodeError:
+            raise _no_host(host, "it is no name of a host") from None
         except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL:
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 raise _no_host(host, "this machine has no such address") from None
             if error.errno in (errno.EACCES, errno.EPERM):
                 raise ConfigError(f"--port {candidate}: no permission; choose one of 1024 to 65535") from None

@@ -30,6 +30,8 @@ class Steering:
         self.viewer, self.operator = viewer, viewer.operator
         gui, env = viewer.server.gui, viewer.env
         self.sliders: list[Any] = []
+        self._robot = viewer.drawing.shown
+        """The robot whose commands the sliders show."""
         own = env.task.commands
         drawn = getattr(own, "drawn", own)  # the task's own, behind the operator's
         self.all: Any = None
@@ -74,14 +76,15 @@ class Steering:
         self._give([values.get(i, value) for i, value in enumerate(now)])
 
     def refresh(self) -> None:
-        """Show the commands of the robot that is shown, where they are not the user's."""
+        """Show the commands of the robot that is shown; the user's only once, as the user may be moving them."""
         if not self.operator.columns:
             return
         shown = self.viewer.drawing.shown
         mine = bool(self.operator.mine[shown])
         self.mine.value = mine
-        if not mine:
-            now = self.viewer.env.ctx.command[shown].tolist()
+        if not mine or shown != self._robot:
+            self._robot = shown
+            now = (self.operator.values if mine else self.viewer.env.ctx.command)[shown].tolist()
             for slider, column, value in zip(self.sliders, self.operator.columns, now, strict=True):
                 slider.value = _on_slider(column, value)
 

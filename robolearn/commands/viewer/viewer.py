@@ -97,9 +97,13 @@ def view(
         server = serving.open_server(host, port)
         try:
             viewer = Viewer(
-                server, env, source, title=f"{settings.task_name}: {title}", folder=output or folder
+                server,
+                env,
+                source,
+                title=f"{settings.task_name}: {title}",
+                folder=output or folder,
+                follow=follow,
             )
-            viewer.follow = follow
             print(serving.address(host, server.get_port()), flush=True)
             try:
                 viewer.run()

@@ -151,7 +151,8 @@ def _script(request: Request, step: Step) -> str:
     enter += scripts.head(request)
     if step.name != "train":
         return scripts.text_of(["set -euo pipefail", *enter, *scripts.simple(step)])
-    lines = ["set -uo pipefail", *enter, *scripts.prepare(request), '[ -e "$final" ] && exit 0']
+    lines = ["set -uo pipefail", *enter, *scripts.claim(request), *scripts.prepare(request)]
+    lines.append('[ -e "$final" ] && exit 0')
     if request.ranks > 1 and not request.asynchronous:
         lines.append(scripts.ENVIRONMENT)
     lines += [scripts.training(request, step), '[ -e "$final" ]']

@@ -9,7 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from robolearn.commands.workflow.steps import DONE, RUN, SUITE, Request, Step, steps_of
+from robolearn.commands.workflow.steps import CLAIM, DONE, RUN, SUITE, Request, Step, steps_of
+from robolearn.config import FILE_NAME
 from robolearn.files import locked, replacing
 
 
@@ -25,7 +26,7 @@ def run(request: Request, folder: Path) -> int:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        for name, content in ((SUITE, request.suite), *request.files):
+        for name, content in ((SUITE, request.suite), (CLAIM, f"{request.digest}\n"), *request.files):
             with replacing(folder / name) as part:
                 part.write_text(content, encoding="utf-8")
         steps = steps_of(request)
@@ -52,7 +53,7 @@ def run(request: Request, folder: Path) -> int:
 def is_done(step: Step, folder: Path) -> bool:
     """Whether a step has succeeded and its result is there. A training is complete with its last checkpoint."""
     there = (folder / step.result).exists()
-    return there and (step.name == "train" or (folder / DONE / step.name).exists())
+    return there and (step.name == "train" or (folder / DONE / step.mark).exists())
 
 
 def arguments(step: Step, folder: Path) -> list[str]:
@@ -61,13 +62,14 @@ def arguments(step: Step, folder: Path) -> list[str]:
         return list(step.words)
     if (folder / RUN / "latest.pt").exists():
         return ["train", f"resume={RUN}", *step.words[1:]]
-    shutil.rmtree(folder / RUN, ignore_errors=True)
+    if (folder / RUN / FILE_NAME).exists():  # of a training that was ended before its first checkpoint
+        shutil.rmtree(folder / RUN, ignore_errors=True)
     return ["train", f"output={RUN}", *step.words[1:]]
 
 
 def _mark(step: Step, folder: Path) -> None:
     (folder / DONE).mkdir(exist_ok=True)
-    (folder / DONE / step.name).touch()
+    (folder / DONE / step.mark).touch()
 
 
 def _run(words: list[str], folder: Path) -> int:

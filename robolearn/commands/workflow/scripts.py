@@ -7,9 +7,11 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from robolearn.commands.workflow.steps import BAD_RESULT, DONE, RUN, Request, Step
+from robolearn.commands.workflow.steps import BAD_RESULT, CLAIM, DONE, RUN, Request, Step
+from robolearn.config import FILE_NAME
 from robolearn.errors import ConfigError, quote
 
+BAD_INPUT = 2
 PORT = 29400
 """Port of the rendezvous on the first node."""
 
@@ -37,7 +39,19 @@ def prepare(request: Request) -> list[str]:
     return [
         "# What a complete training leaves; change it together with max_iterations.",
         f"final={request.final}",
-        f"[ -e {RUN}/latest.pt ] || rm -rf {RUN}",
+        f"if [ ! -e {RUN}/latest.pt ] && [ -e {RUN}/{FILE_NAME} ]; then rm -rf {RUN}; fi",
+    ]
+
+
+def claim(request: Request) -> list[str]:
+    """Lines that note what the folder is for; with the results of another workflow they end with exit code 2."""
+    known = f'"$(cat {CLAIM} 2>/dev/null)"'
+    return [
+        f"if [ -e {RUN} ] && [ {known} != {request.digest} ]; then",
+        '  echo "$PWD holds the results of another workflow: use another --output, --store or --name" >&2',
+        f"  exit {BAD_INPUT}",
+        "fi",
+        f"echo {request.digest} > {CLAIM}",
     ]
 
 
@@ -86,10 +100,10 @@ def give_up() -> str:
 def simple(step: Step, run: str = "") -> list[str]:
     """Lines of a step that is not the training, skipped where it is done; `run` precedes the command."""
     return [
-        f"if [ -e {DONE}/{step.name} ]; then echo '{step.name} is done'; exit 0; fi",
+        f"if [ -e {DONE}/{step.mark} ]; then echo '{step.name} is done'; exit 0; fi",
         f"mkdir -p {DONE} {step.folder}" if step.name == "simulate" else f"mkdir -p {DONE}",
         f"{run}{step.command}",
-        f"touch {DONE}/{step.name}",
+        f"touch {DONE}/{step.mark}",
     ]
 
 

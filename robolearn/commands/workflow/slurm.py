@@ -80,7 +80,8 @@ def _sbatch(request: Request, step: Step) -> str:
         return scripts.text_of(
             [*lines, "set -euo pipefail", place, *scripts.head(request), *scripts.simple(step, srun)]
         )
-    lines += ["set -uo pipefail", f"{place} || exit", *scripts.head(request), *scripts.prepare(request)]
+    lines += ["set -uo pipefail", f"{place} || exit", *scripts.claim(request), *scripts.head(request)]
+    lines += scripts.prepare(request)
     lines += ['[ -e "$final" ] && exit 0']
     more: dict[str, Any] = {}
     if _torchrun(request):

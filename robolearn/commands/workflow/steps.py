@@ -8,31 +8,39 @@ All steps work in one folder, the workflow's, with the same layout on every engi
     simulation/     out.xml and out.json of `robolearn sim --suite`, which simulates the bundle
     suite.yaml      the scenarios; a task's .py file lies beside it
     done/           an empty file for each finished step
+    workflow.id     which workflow all of this is of
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from robolearn import config
 from robolearn.commands.suite import spec
-from robolearn.config import placement, registry, yaml_file
+from robolearn.config import catalog, overrides, placement, registry, yaml_file
+from robolearn.config.registry import ROBOT_FILES
 from robolearn.config.run_config import EXTERNAL, Config
 from robolearn.errors import ConfigError, listing, quote
+from robolearn.learners import saved
 
 STEPS = ("train", "evaluate", "export", "simulate")
 RUN, DONE, SUITE = "run", "done", "suite.yaml"
+CLAIM = "workflow.id"
+"""The file beside the results that says which workflow they are of."""
 ENGINES = ("osmo", "slurm", "kuberay")
 OWN = ("output", "resume")
 """Settings of `train` that the workflow sets."""
 BAD_RESULT = (2, 3, 4)
 """Exit codes of `robolearn train` after which trying again gives the same: bad input, missing, the run failed."""
 
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+*-]+\Z")
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,35}[a-z0-9])?\Z")
 _WORD = r"[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*"
 IMAGE = re.compile(
@@ -91,9 +99,23 @@ class Request:
         return max(1.0, self.hours / 4)
 
     @property
+    def digest(self) -> str:
+        """Of what is trained, and for which target."""
+        return _digest(self.words, self.target)
+
+    @property
+    def gates(self) -> str:
+        """Of what is simulated, and how it is judged."""
+        return _digest(self.suite, self.files)
+
+    @property
     def final(self) -> str:
         """The checkpoint that a complete training leaves."""
         return f"{RUN}/checkpoints/iteration_{self.max_iterations:06d}.pt"
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -109,6 +131,8 @@ class Step:
     """A file that it leaves."""
     folder: str
     """The folder that it leaves."""
+    mark: str = ""
+    """The file in done/ that says that it has succeeded; of other scenarios or gates it is another one."""
 
     @property
     def command(self) -> str:
@@ -124,9 +148,9 @@ def steps_of(request: Request) -> list[Step]:
     simulate = ("sim", "--suite", SUITE, "--junit", "simulation/out.xml", "--failures", "simulation/failures")
     return [
         Step("train", None, ("train", *request.words), request.final, RUN),
-        Step("evaluate", "train", evaluate, "evaluation/metrics.json", "evaluation"),
-        Step("export", "evaluate", export, "bundle/manifest.json", "bundle"),
-        Step("simulate", "export", simulate, "simulation/out.xml", "simulation"),
+        Step("evaluate", "train", evaluate, "evaluation/metrics.json", "evaluation", "evaluate"),
+        Step("export", "evaluate", export, "bundle/manifest.json", "bundle", "export"),
+        Step("simulate", "export", simulate, "simulation/out.xml", "simulation", f"simulate-{request.gates}"),
     ]
 
 
@@ -261,8 +285,23 @@ def require_ranks(words: Sequence[str], ranks: int) -> None:
     config.resolve([*(w for w in words if key_of(w) not in ("ranks", "mode", "placement")), f"ranks={ranks}"])
 
 
-def packed(words: Sequence[str]) -> tuple[list[str], list[str], list[tuple[str, str]]]:
+PATHS = (
+    "robot",
+    "weights",
+    "learner.teacher",
+    "learner.reference",
+    "learner.demonstrations",
+    "learner.preferences",
+)
+"""Settings that name a file or a folder which is not taken along."""
+
+
+def packed(words: Sequence[str], shared: bool = False) -> tuple[list[str], list[str], list[tuple[str, str]]]:
     """Settings whose files lie beside the workflow, those of them that name a file, and the files.
+
+    Args:
+        words: the settings.
+        shared: the steps see the files of this machine, but run in another folder.
 
     Raises:
         ConfigError: a file cannot be read, or one is named that cannot be packed.
@@ -288,8 +327,33 @@ def packed(words: Sequence[str]) -> tuple[list[str], list[str], list[tuple[str, 
                 raise ConfigError(f"{quote(word)}: two different files are called {name}; rename one")
             word = f"{key}={name}:{value.strip(chr(39) + chr(34)).rpartition(':')[2]}"
             again.append(word)
+        elif key in PATHS:
+            word = _from_anywhere(word, shared)
         out.append(word)
     return out, again, list(files.items())
+
+
+def _from_anywhere(word: str, shared: bool) -> str:
+    """A setting with the absolute path of the file or folder that it names; as it is where it names none."""
+    (item,) = overrides.parse([word])
+    named = item.value if isinstance(item.value, list) else [item.value]
+    relative = [
+        n for n in named if isinstance(n, str) and not n.startswith((saved.PREFIX, catalog.PACKAGE, "/"))
+    ]
+    if item.dotted == "robot":  # the others are names of robots
+        relative = [n for n in relative if "/" in n or Path(n).suffix.lower() in ROBOT_FILES]
+    if not relative:
+        return word
+    if not shared:
+        raise ConfigError(
+            f"{quote(word)}: {quote(relative[0], 120)} is not taken along; put it into the image, and name it by its "
+            "absolute path there"
+        )
+    absolute = [str(Path(n).absolute()) if n in relative else str(n) for n in named]
+    shown = [n if _PLAIN_PATH.match(n) else "'" + n.replace("'", "\\'") + "'" for n in absolute]
+    return (
+        f"{item.dotted}=[{','.join(shown)}]" if isinstance(item.value, list) else f"{item.dotted}={shown[0]}"
+    )
 
 
 def _text(word: str, path: Path) -> str:

@@ -100,14 +100,25 @@ def workflow(
     if engine is not None:
         require_engine(engine)
     else:
-        _require_local(words, nodes=nodes, gpus=gpus, image=image, store=store, sbatch=sbatch)
+        _require_local(
+            nodes=(nodes, 1),
+            gpus=(gpus, 0),
+            cpus=(cpus, 8),
+            memory=(memory, "32Gi"),
+            image=(image, None),
+            store=(store, None),
+            hours=(hours, 24.0),
+            retries=(retries, 9),
+            setup=(tuple(setup), ()),
+            sbatch=(tuple(sbatch), ()),
+        )
     if sbatch and engine != "slurm":
         raise ConfigError("--sbatch goes with --engine slurm")
     slurm_rules.require_given(sbatch)
     there = on_device(words, engine, gpus)
     run = resolved(there)
     load_target(target)
-    kept, again, files = packed(words)
+    kept, again, files = packed(words, shared=here or engine == "slurm")
     asynchronous = run.mode == "async"
     if asynchronous:
         require_one_node(engine, nodes)
@@ -173,9 +184,10 @@ def check(file: Path, engine: str | None) -> int:
     return OK
 
 
-def _require_local(words: Sequence[str], **given: Any) -> None:
-    for option, value in given.items():
-        if value not in (None, 0, 1, ()) and value != []:
+def _require_local(**given: tuple[Any, Any]) -> None:
+    """Refuse options, each with its default, that are for a cluster alone."""
+    for option, (value, default) in given.items():
+        if value != default:
             shown = {"gpus": "gpus-per-node"}.get(option, option)
             raise ConfigError(f"--{shown} is for a cluster; --local runs every step on this machine")
 
@@ -193,6 +205,11 @@ def _claim(output: Path, request: Request) -> None:
     except (OSError, ValueError):
         before = None
     results = [x for x in (RUN, DONE) if (output / x).exists()]
+    if results and not isinstance(before, dict):
+        raise ConfigError(
+            f"{quote(str(output), 120)} has a {results[0]}/ that no workflow has made, and {FILE_NAME} does not say "
+            "otherwise: use another --output, or move it away"
+        )
     if isinstance(before, dict) and before != now and results:
         old, new = (_flat(x) for x in (before, now))
         changed = [k for k in {**old, **new} if old.get(k) != new.get(k)]

@@ -43,7 +43,7 @@ class Distill(ImitationLearner):
         super().__init__(env, config, seed, shards)
         c = config
         assert c.teacher is not None, "its settings are validated before"
-        self.teacher = Teacher(c.teacher, env, c.loss == "kl")
+        self.teacher = Teacher(c.teacher, env, c.loss == "kl", shards)
         self.set_std()
         self.batch = Batch.empty(env, self.steps, (*c.actor_groups, *c.estimated_groups), ())
         self.labels = torch.zeros_like(self.batch.action)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from robolearn.core.learner_env import LearnerEnv
+from robolearn.core.shards import ONE, Shards
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
 from robolearn.learners.networks import RecurrentState, deviation
@@ -17,12 +18,14 @@ from robolearn.learners.units import require_same_units
 class Teacher:
     """What a trained policy would do in the states that another one comes into; a recurrent one sees every step."""
 
-    def __init__(self, path: str, env: LearnerEnv, needs_std: bool) -> None:
+    def __init__(self, path: str, env: LearnerEnv, needs_std: bool, shards: Shards = ONE) -> None:
         """
         Args:
             path: a run folder, a checkpoint, or pretrained:NAME.
             env: the environments.
             needs_std: whether its standard deviations are needed.
+            shards: parts of the environments, each of which it computes for itself: the rounding of a product depends
+                on its number of rows, which would be that of a rank.
 
         Raises:
             ConfigError: there is no such policy, or it cannot act here.
@@ -51,24 +54,32 @@ class Teacher:
             raise ConfigError(f"{shown} has no Gaussian actions; use learner.loss=mse")
         self.digest = policy.digest()
         """sha256 of its weights as they were read: the run that it is of may train on."""
-        self._runner = PolicyRunner(policy)
+        self._shards, self._inputs = shards, tuple(policy.spec.inputs)
+        self.policy = policy
+        self._runners = [PolicyRunner(policy) for _ in range(shards.count)]
         self.std = deviation(policy.actor).detach() if needs_std else None
         """(A,) its standard deviations."""
 
     @torch.no_grad()
     def __call__(self, observations: Mapping[str, Tensor]) -> Tensor:
         """Its mean actions (N, A)."""
-        return self._runner(observations)
+        parts = {name: self._shards.parts(observations[name]) for name in self._inputs}
+        actions = [
+            runner({name: obs[i] for name, obs in parts.items()}) for i, runner in enumerate(self._runners)
+        ]
+        return actions[0] if len(actions) == 1 else torch.cat(actions)
 
     def reset(self, done: Tensor) -> None:
         """Reset its recurrent state where an episode ended, `done` (N,) bool."""
-        self._runner.reset(done)
+        for runner, part in zip(self._runners, self._shards.parts(done), strict=True):
+            runner.reset(part)
 
     @property
     def state(self) -> RecurrentState:
         """Its recurrent state, (L, N, H) each; () without one."""
-        return self._runner.state
+        return tuple(torch.cat(parts, dim=1) for parts in zip(*(r.state for r in self._runners), strict=True))
 
     def restore(self, state: RecurrentState) -> None:
         """Continue with a recurrent state; () begins anew."""
-        self._runner.state = tuple(state)
+        for i, runner in enumerate(self._runners):
+            runner.state = tuple(self._shards.parts(x, dim=1)[i] for x in state)

@@ -70,8 +70,11 @@ def group_advantage(
         difference = grouped - common
     scale = torch.ones_like(grouped)
     if normalize == "group":
-        around = difference if baseline != "none" else grouped - grouped.mean(dim=-1, keepdim=True)
-        scale = _root_mean_square(around, counted)
+        if baseline in ("group", "leave_one_out"):
+            scale = _root_mean_square(difference, counted)
+        else:
+            spread = _root_mean_square(grouped - grouped.mean(dim=-1, keepdim=True), counted)
+            scale = torch.where(spread > EQUAL * _root_mean_square(grouped, counted), spread, 0.0)
     elif normalize == "batch":
         scale = _mean(difference.square(), counted, shards).sqrt()
     advantage = torch.where(scale > 0, difference / torch.where(scale > 0, scale, 1.0), 0.0)

@@ -128,7 +128,8 @@ class GRPO:
         self.timers.start()
         with self.timers("simulate"):
             self.start_together(env)
-        until = _AllEnded(env, self.update.read_at_once)
+        # Ranks all take the same number of steps: a shard's random numbers must not depend on those beside it.
+        until = _AllEnded(env, self.update.read_at_once and self.shards.single)
         collect(env, batch, self.sampler, self.timers, until.note, until)
         with self.timers("learn"):
             valid = alive(batch.done)

@@ -92,7 +92,9 @@ class Update(Engine):
             mean = self._outputs(self.networks[0], part["actor"])
         mean, std = mean.float(), deviation(self.actor)
         with torch.no_grad():
-            moved = divergence(part["mean"], self._old_std, mean, std)
+            # Not of mirror images: how far a policy is from symmetric is no step that it took.
+            rows = self._originals(mean)
+            moved = divergence(part["mean"][rows], self._old_std, mean[rows], std)
         new = log_prob(part["action"], mean, std)
         surrogate, clipped = clipped_surrogate(
             new, part["log_prob"], part["advantage"], c.clip, part["weight"], c.clip_high
@@ -116,5 +118,5 @@ class Update(Engine):
             "weight": weight,
         }
         if self.reference is not None:
-            data["reference"] = self.reference.means(batch)
+            data["reference"] = self.reference.means(batch, self.shards)
         return self._samples(data, batch.done)

@@ -66,7 +66,7 @@ class PPOConfig(PreferenceConfig, SelfPlayConfig):
     max_grad_norm: float = field(default=1.0, metadata={"above": 0.0, "max": 1e6})
     """Largest gradient norm, of actor and critic separately."""
     init_std: float = field(default=0.5, metadata={"above": 0.0, "max": 10.0})
-    """Standard deviation of the actions at the start."""
+    """Standard deviation of the actions at the start. None is below 0.05, whatever is asked for."""
     final_std: float = field(default=0.0, metadata={"min": 0.0, "max": 10.0})
     """Largest standard deviation at the end of the task's curricula; the bound falls from `init_std` to it with their
     levels. A policy that explores much relies on its noise, and its mean, which the robot gets, does worse. 0: none."""

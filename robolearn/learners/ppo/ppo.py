@@ -127,6 +127,8 @@ class PPO:
 
     def __init__(self, env: LearnerEnv, config: PPOConfig, seed: int = 1, shards: Shards = ONE) -> None:
         self.config, self.shards = config, shards
+        if not shards.single:
+            shards.uneven = env.resets_take_a_step
         if env.resets_take_a_step:
             _require_fit(config)
         self.device = env.device
@@ -288,10 +290,11 @@ class PPO:
 
     def _steps(self, drained: dict[str, float]) -> int:
         """Steps of all ranks; where rollouts may be cut, the share that was cut is noted beside the Env's numbers."""
-        if self.shards.cut is None:
+        if self.shards.cut is None and not self.shards.uneven:
             return self.shards.whole(self.batch.steps)
         steps = self.shards.total_rows(self.batch.parts(self.batch.reward, self.shards))
-        drained["rollout/cut"] = 1 - steps / self.shards.whole(self.batch.reward.numel())
+        if self.shards.cut is not None:
+            drained["rollout/cut"] = 1 - steps / self.shards.whole(self.batch.reward.numel())
         return steps
 
     @torch.no_grad()

@@ -110,7 +110,9 @@ class Update(Engine):
             mean, value = self._outputs(actor, latent), self._outputs(critic, part["critic"])
         mean, value, std = mean.float(), value.float().squeeze(-1), deviation(self.actor)
         with torch.no_grad():
-            moved = divergence(part["mean"], self._old_std, mean, std)
+            # Not of mirror images: how far a policy is from symmetric is no step that it took.
+            rows = self._originals(mean)
+            moved = divergence(part["mean"][rows], self._old_std, mean[rows], std)
         new = log_prob(part["action"], mean, std)
         surrogate, clipped = clipped_surrogate(
             new, part["log_prob"], part["advantage"], c.clip, part.get("weight")
@@ -168,5 +170,5 @@ class Update(Engine):
         if self.config.clip_value_loss:
             data["value"] = value
         if self.reference is not None:
-            data["reference"] = self.reference.means(batch)
+            data["reference"] = self.reference.means(batch, self.shards)
         return self._samples(data, batch.done)

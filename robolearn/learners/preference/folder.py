@@ -69,7 +69,7 @@ class Preferences:
         Raises:
             ConfigError: it does not exist, or cannot be written.
         """
-        self.folder = Path(folder)
+        self.folder = Path(folder).expanduser()  # a shell leaves ~ in learner.preferences=~/x
         self.file = self.folder / FILE
         if create:
             try:

@@ -88,6 +88,10 @@ def hanging(robot: Robot, timestep: float | None = None, base: np.ndarray | None
         spec.delete(sensor)
     if base is not None and robot.base is not None:
         spec.body(robot.base).quat = base
+    elif base is not None:  # one that cannot move stays, and gravity turns the other way
+        turned, back = np.zeros(3), np.asarray(base, dtype=float) * (1, -1, -1, -1)
+        mujoco.mju_rotVecQuat(turned, np.array(spec.option.gravity, dtype=float), back)
+        spec.option.gravity = turned
     spec.option.timestep = timestep or spec.option.timestep
     return spec
 

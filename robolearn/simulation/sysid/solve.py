@@ -219,7 +219,7 @@ def identify(
     asked = unknowns(items, robot, compiled(robot, spec), period)
     clocks = [clock_unknown(log.name) for log in logs if log.clock().regular is not None]
     problem = Problem(robot, spec, [*logs, *extra], [*asked, *clocks])
-    said = _findings(problem, logs)
+    said = _findings(problem, [*logs, *extra])
     for line in said:
         say(f"log  {line}")
     still = _still(problem, logs, asked)
@@ -233,6 +233,11 @@ def identify(
     _first_weights(problem)
     solver = _Solver(problem, [*moving, *clocks])
     count = sum(int(used.sum()) for s in problem.fitted for used in s.used.values())
+    if not count:
+        raise ConfigError(
+            f"nothing is left to fit {listing([one.name for one in moving], 8)} to: what moves is held out; "
+            "record it twice, or give another log to --holdout"
+        )
     say(f"fit  {len(moving)} parameters to {count} measured values")
     solver.tell()
     outliers = 0

@@ -213,7 +213,8 @@ class Pool:
     def _order_all(self) -> None:
         """Give an order to each actor that may begin a batch; first to those that hold fewest."""
         p = self.placement
-        most = (p.staleness + 1) * -(-p.batches // max(1, len(self._actors)))
+        staying = sum(not actor.leaving for actor in self._actors.values())
+        most = (p.staleness + 1) * -(-p.batches // max(1, staying))
         for actor in sorted(self._actors.values(), key=lambda each: each.held):
             if not actor.ready or actor.version is not None or actor.leaving or actor.held >= most:
                 continue

@@ -112,10 +112,6 @@ class RemoteEnvs:
             stopping: whether the run is to stop; `gather` then raises `Stopped`.
         """
         role, run = self.placement.actor, self.run
-        named = {"task": run.task_name, "backend": run.backend_name, "learner": run.learner_name}
-        robot = getattr(run.task, "robot", None)
-        if isinstance(robot, str):
-            named["robot"] = robot
         here = replace(run, resume=None, output=None, mode="sync", placement=None)
         setup = Setup(
             role="actor",
@@ -126,7 +122,7 @@ class RemoteEnvs:
             precision=learner.precision,
             cores=role.cores,
             config=config.show(here),
-            words=tuple(f"{key}={name}" for key, name in named.items() if registry.is_file(name)),
+            words=tuple(config.named_files(run)),
             folder=str(folder.absolute()),
             resources=role.resources,
             labels=role.labels,

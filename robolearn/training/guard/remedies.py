@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from robolearn import config
-from robolearn.config import run_config
+from robolearn.config import registry, run_config
 from robolearn.config.run_config import Config
+from robolearn.errors import ConfigError, quote
 from robolearn.tasks.mdp.task import Task
 from robolearn.training import checkpoint
 from robolearn.training.guard.detectors import ENTROPY, KL, REWARD, SPREADS, VALUE
@@ -109,7 +110,7 @@ def _smaller_steps(run: Config, healthy: Path | None) -> Remedy:
 
 def _takes_reference(learner: Any) -> bool:
     """Whether a checkpoint of the run can be the reference of its learner: of one policy, without recurrent layers."""
-    alone = not getattr(learner, "policies", None) and getattr(learner, "rnn", "") == "none"
+    alone = not getattr(learner, "policies", None) and getattr(learner, "rnn", "none") == "none"
     return alone and hasattr(learner, "reference")
 
 
@@ -142,8 +143,26 @@ def completed(run: Config) -> Config:
     if not (folder / FOLDER).is_dir():
         return run
     state = (checkpoint.load(path).get("infos") or {}).get(KEY) or {}
-    words = [word for word in state.get(PENDING, ()) if _as_saved(word.partition("=")[0], run, folder)]
+    pending = [str(word) for word in state.get(PENDING, ())]
+    for word in pending:
+        _require_own(word, path)
+    words = [word for word in pending if _as_saved(word.partition("=")[0], run, folder)]
     return config.resolve(words, run) if words else run
+
+
+def _require_own(word: str, path: Path) -> None:
+    """Refuse a change that no remedy makes: a checkpoint may come from anybody, and a setting may name code.
+
+    Raises:
+        ConfigError: it is such a one.
+    """
+    key, _, value = word.partition("=")
+    ours = key.startswith(("learner.", "task.rewards.")) and key != "learner.preference_script"
+    if not ours or registry.is_file(value.strip("'\"")):
+        raise ConfigError(
+            f"{quote(str(path), 120)} asks for {quote(word, 120)}, which the guard never changes: damaged, or not "
+            "from robolearn"
+        )
 
 
 def _as_saved(key: str, run: Config, folder: Path) -> bool:

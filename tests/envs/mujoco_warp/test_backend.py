@@ -13,7 +13,7 @@ import mujoco_warp as mjw
 
 from robolearn.envs import mjcf
 from robolearn.envs.contacts import ArraySizes, array_sizes, colliding_pairs
-from robolearn.envs.mujoco_warp.backend import MujocoWarpBackend, MujocoWarpConfig
+from robolearn.envs.mujoco_warp.backend import CONSTANTS, MujocoWarpBackend, MujocoWarpConfig
 from robolearn.envs.randomize import InverseWeights
 from robolearn.envs.scene import ROBOT, Scene
 from robolearn.errors import RunFailed
@@ -269,6 +269,20 @@ def test_friction_decelerates_a_sliding_robot_as_in_mujoco(humanoid):
         slowed.append(1.0 - backend.state.robot.base_lin_vel[:, 0].numpy())
     assert slowed[1] == pytest.approx(slowed[0], abs=0.02)
     assert np.all(slowed[0][1] > 1.3 * slowed[0][0])
+
+
+@pytest.mark.cuda
+def test_a_parameter_with_derived_constants_acts_on_a_gpu_as_on_a_cpu(humanoid):
+    scene, found = Scene({"robot": humanoid}, params=("payload",)), {}
+    for device, count in (("cpu", 2), ("cuda", 600)):
+        backend = MujocoWarpBackend(scene, count, device=device)
+        mask = every(count).to(device)
+        for _ in range(2):
+            backend.set_params(mask, {"payload": torch.full((count,), 5.0, device=device)})
+        found[device] = {name: backend._sim.inputs_torch[name][-1].cpu() for name in CONSTANTS[:3]}
+        backend.close()
+    for name, values in found["cpu"].items():
+        assert torch.allclose(found["cuda"][name], values, rtol=1e-4, atol=1e-6), name
 
 
 @pytest.mark.cuda

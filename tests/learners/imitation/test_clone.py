@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from dataclasses import replace
@@ -383,6 +384,8 @@ def test_a_run_ends_with_a_checkpoint_where_the_clone_no_longer_improves(tmp_pat
     iterations = load(tmp_path / "run" / "latest.pt")["iter"]
     assert 3 <= iterations < 5000
     assert f"finished at iteration {iterations}" in capsys.readouterr().out
+    starts = json.loads((tmp_path / "run" / "starts.json").read_text())["starts"]
+    assert starts[-1]["finished"] == iterations
 
 
 def test_one_episode_and_what_a_file_lacks_are_noted_once(make_env, tmp_path):

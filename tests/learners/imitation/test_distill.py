@@ -11,6 +11,7 @@ import torch
 
 from robolearn import config
 from robolearn.cli import main
+from robolearn.core.shards import Shards
 from robolearn.errors import ConfigError
 from robolearn.learners.distill.config import DistillConfig
 from robolearn.learners.distill.distill import Distill
@@ -68,7 +69,7 @@ def test_a_student_comes_to_act_as_its_teacher(loss, make_env, teachers):
     env = make_env(CartpoleBalance(), num_envs=16)
     learner = Distill(env, settings(teachers["plain"], loss=loss, learning_rate=3e-3))
     # A teacher of a few iterations hardly acts yet.
-    learner.teacher._runner.policy.actor.mlp[-1].weight.mul_(30)
+    learner.teacher.policy.actor.mlp[-1].weight.mul_(30)
     errors = [learner.iterate(env).losses["error"] for _ in range(40)]
     assert errors[-1] < 0.1 * errors[0]
     assert learner.policy.spec.inputs == {"policy": 4}
@@ -100,20 +101,35 @@ def test_labels_are_what_the_teacher_does_with_its_own_observations(make_env, te
     assert torch.equal(learner.labels[2], wanted)
 
 
-def test_a_recurrent_teacher_sees_every_step_and_forgets_at_the_end_of_an_episode(make_env, teachers):
+def test_the_teacher_computes_each_shard_by_itself(make_env, teachers):
+    # Other numbers of rows may round in another way, and two ranks have half of those of one.
     env = make_env(CartpoleBalance(), num_envs=16)
-    learner = Distill(env, settings(teachers["gru"]))
+    learner = Distill(env, settings(teachers["none"]), shards=Shards(4))
+    seen = []
+    learner.teacher.policy.actor.mlp.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    learner._act(env.observations, 0)
+    assert seen == [4, 4, 4, 4]
+    whole = Policy.load(teachers["none"]).act(env.observations)
+    assert torch.allclose(learner.labels[0], whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_recurrent_teacher_sees_every_step_and_forgets_at_the_end_of_an_episode(shards, make_env, teachers):
+    env = make_env(CartpoleBalance(), num_envs=16)
+    learner = Distill(env, settings(teachers["gru"]), shards=Shards(shards))
     runner = PolicyRunner(Policy.load(teachers["gru"]))
     ended = torch.zeros(16, dtype=torch.bool)
     ended[3] = True
     for t in range(3):
         learner._act(env.observations, t)
-        assert torch.equal(learner.labels[t], runner(env.observations))
+        assert torch.allclose(learner.labels[t], runner(env.observations), atol=1e-6)
         done = env.step(learner.labels[t]).done | ended
         learner._ended(done)
         runner.reset(done)
         assert not learner.teacher.state[0][:, 3].any()
         assert learner.teacher.state[0].any()
+        assert torch.allclose(learner.teacher.state[0], runner.state[0], atol=1e-6)
+        learner.teacher.restore(learner.teacher.state)
 
 
 def test_a_symmetric_student_is_refused_where_the_task_is_not(make_env, teachers):

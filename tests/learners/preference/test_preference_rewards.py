@@ -168,6 +168,20 @@ def test_a_resumed_run_with_a_script_has_the_bits_of_one_in_one_go(folder, scrip
     assert len(Preferences(tmp_path / "one").answers()) == 27
 
 
+def test_a_resume_may_leave_the_script_out_and_says_so(folder, script, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    config.save(config.resolve(words_of(folder, script, run, 3)), run / config.FILE_NAME)
+    for words, changed in (
+        (["learner.preference_script=null"], ["learner.preference_script"]),
+        ([f"learner.preference_script={script}"], []),
+        ([f"learner.preference_script={script}", "learner.reference=null"], []),
+    ):
+        assert config.resume_changes(words, config.resolve([f"resume={run}", *words])) == changed
+    with pytest.raises(ConfigError, match="preference_script"):
+        config.resolve([f"resume={run}"])
+
+
 @pytest.mark.slow
 def test_a_run_that_goes_on_from_an_older_checkpoint_leaves_segments_and_takes_up_no_answer_about_others(
     make_env, script, tmp_path

@@ -40,6 +40,22 @@ def test_a_reward_has_every_parameter_of_its_function():
     assert ends(low, height=1).parameters == {"height": 1.0}
 
 
+@dataclass(frozen=True)
+class Near:
+    """A term that is an object, and has no hash because one of its fields has none."""
+
+    joints: list[int]
+
+    def __call__(self, state: State, ctx: Context, std: float = 0.5) -> Tensor:
+        return torch.exp(-((state.robot.joint_pos[:, self.joints] / std) ** 2).sum(dim=1))
+
+
+def test_a_term_may_be_an_object_without_a_hash():
+    stated = reward(Near([0, 1]), 1.0, std=0.1)
+    assert stated.parameters == {"std": 0.1}
+    assert stated.bound(None).keywords == {"std": 0.1}
+
+
 @pytest.mark.parametrize(
     ("make", "named"),
     [
@@ -79,6 +95,8 @@ def test_weight_and_parameters_of_a_reward_are_settings():
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_weight_alone_and_a_parameter_hold_together_in_any_order(order: int):
     words = ["task.rewards.swing_height=-3", "task.rewards.swing_height.height=0.1"][::order]
+    assert resolve(*words).task.rewards["swing_height"] == Reward(swing_height, {"height": 0.1}, -3.0)
+    words = ["task.rewards={swing_height: -3}", "task.rewards.swing_height.height=0.1"][::order]
     assert resolve(*words).task.rewards["swing_height"] == Reward(swing_height, {"height": 0.1}, -3.0)
     words = ["task.terminations.fallen=false", "task.terminations.fallen.height=0.1"][::order]
     fallen = resolve(*words).task.terminations["fallen"]
@@ -157,7 +175,7 @@ def test_a_task_without_earlier_names_refuses_them():
         ("task.rewards.swing_height=high", ["task.rewards.swing_height", "high"]),
         ("task.rewards.swing_height.weight=null", ["task.rewards.swing_height.weight", "null"]),
         ("task.rewards.swing_height.hight=1", ["did you mean task.rewards.swing_height.height"]),
-        ("task.rewards.swing_height.height=-1", ["task.rewards.swing_height.height", "from 0 to 1"]),
+        ("task.rewards.swing_height.height=0", ["task.rewards.swing_height.height", "above 0"]),
         ("task.rewards.swing_height.height=[1]", ["task.rewards.swing_height.height"]),
         ("task.rewards.swing_height={}", ["task.rewards.swing_height"]),
         ("task.rewards.swing_height={swing: 1}", ["task.rewards.swing_height.swing"]),

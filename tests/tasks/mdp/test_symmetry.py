@@ -8,7 +8,7 @@ import torch
 from robolearn import config
 from robolearn.errors import ConfigError
 from robolearn.learners.equivariance import choose_symmetry
-from robolearn.tasks.mdp.observations import VOCABULARY
+from robolearn.tasks.mdp.observations import VOCABULARY, Observation
 from robolearn.tasks.mdp.symmetry import sagittal
 from robolearn.training.build import make_env
 from tests.factories import load_robot
@@ -81,6 +81,13 @@ def test_a_parameter_of_one_side_leaves_the_networks_of_symmetry_auto_without_on
         with pytest.raises(ConfigError, match="robot/kp_scale/r_knee"):
             choose_symmetry(env, wanted, (256, 128))
     env.close()
+
+
+def test_a_mirror_of_another_width_than_the_observation_is_refused_by_name():
+    robot = load_robot("humanoid")
+    two = Observation("two_vectors", lambda state, ctx: state.robot.base_lin_vel, "vector")
+    with pytest.raises(ConfigError, match="two_vectors"):
+        sagittal(robot, {"policy": [(two, 6)]}, CPU)
 
 
 def test_an_env_mirrors_the_columns_of_its_critic_by_their_names():

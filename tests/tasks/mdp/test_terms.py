@@ -92,11 +92,16 @@ def test_joint_limits_cost_only_in_the_margin_near_the_limits():
     assert terms.joint_limits(state, ctx).item() == pytest.approx(0.03 + 0.05, abs=1e-5)
 
 
-def test_a_joint_without_limits_costs_nothing():
+def test_a_joint_without_limits_costs_nothing_and_has_no_gradient():
     state, ctx = humanoid()
     ctx.robot.lower[0], ctx.robot.upper[0] = -math.inf, math.inf
+    state.robot.joint_pos[:] = 0.0
     state.robot.joint_pos[0, :2] = torch.tensor([50.0, -1.0])
-    assert terms.joint_limits(state, ctx).item() == pytest.approx(0.05, abs=1e-5)
+    state.robot.joint_pos.requires_grad_()
+    cost = terms.joint_limits(state, ctx)
+    assert cost.item() == pytest.approx(0.05, abs=1e-5)
+    cost.sum().backward()
+    assert state.robot.joint_pos.grad[0, :3].tolist() == [0.0, -1.0, 0.0]
 
 
 def test_foot_spacing_costs_the_missing_distance_across_the_heading():

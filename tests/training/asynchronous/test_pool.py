@@ -268,3 +268,29 @@ def test_a_stop_ends_the_wait_for_a_batch():
         pool.publish(0, {})
         with pytest.raises(Stopped):
             pool.take(lambda: True)
+
+
+@pytest.mark.parametrize(("batches", "actors", "fewer"), [(4, 4, 1), (8, 8, 3), (4, 4, 2)])
+def test_fewer_actors_go_on_to_collect_all_batches_of_an_update(batches, actors, fewer):
+    draw, engine, stop = random.Random(0), Scripted(), threading.Event()
+
+    def happen() -> None:
+        while not stop.is_set():
+            engine.cause(draw, lose=0.0)
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=happen)
+    with pool_of(engine, 1, batches, actors) as pool:
+        thread.start()
+        began = time.monotonic()
+        try:
+            for version in range(6):
+                if version == 2:
+                    pool.resize(fewer)
+                pool.publish(version, {})
+                taken = [pool.take(lambda: time.monotonic() - began > 60.0) for _ in range(batches)]
+                for batch in taken:
+                    pool.used(batch)
+        finally:
+            stop.set()
+            thread.join()

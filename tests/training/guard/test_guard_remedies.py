@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from robolearn import config
+from robolearn.cli import main
 from robolearn.training.guard.detectors import KL
-from robolearn.training.guard.remedies import remedy
+from robolearn.training.guard.remedies import KEY, PENDING, remedy
 
 HEALTHY = Path("runs/x/checkpoints/iteration_000010.pt")
 BEFORE = {"reward/forward": 0.01, "reward/alive": 0.02, "reward/effort": -0.03}
@@ -61,3 +63,21 @@ def test_a_reward_from_preferences_that_rose_most_counts_a_tenth(tmp_path):
 def test_collapsed_diversity_earns_a_bonus():
     assert words("action_spread", BEFORE) == ["learner.entropy_coef=0.01"]
     assert words("state_spread", BEFORE, "learner.entropy_coef=0.02") == ["learner.entropy_coef=0.04"]
+
+
+@pytest.mark.parametrize(
+    "word", ["task=evil.py:Evil", "learner=evil.py:Evil", "learner.preference_script=evil.py:f", "output=x"]
+)
+def test_a_checkpoint_cannot_ask_for_code_or_for_what_no_remedy_changes(word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ["learner.actor_hidden=[8]", "learner.critic_hidden=[8]", "learner.num_steps=2"]
+    words = ["task=cartpole_balance", "num_envs=2", *small, "max_iterations=1", "output=run"]
+    assert main(["train", *words]) == 0
+    (tmp_path / "evil.py").write_text("open('it_ran', 'w')\n")
+    (tmp_path / "run" / "guard").mkdir(exist_ok=True)
+    path = tmp_path / "run" / "latest.pt"
+    content = torch.load(path, weights_only=True)
+    content["infos"][KEY] = {PENDING: [word]}
+    torch.save(content, path)
+    assert main(["train", "resume=run", "max_iterations=2"]) == 2
+    assert not (tmp_path / "it_ran").exists()

@@ -40,7 +40,7 @@ from tests.training.ranks.processes import (
     until,
 )
 
-pytestmark = pytest.mark.timeout(600)  # each starts many processes
+pytestmark = pytest.mark.timeout(900)  # each starts many processes
 
 HUMANOID = ["task=humanoid_walk", "num_envs=64"]
 AGENTS = ["task=carry", "num_envs=32"]
@@ -153,7 +153,6 @@ def _undisturbed(folder: Path, count: int) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", ["recovery=restart", TAKEOVER])
 def test_ranks_killed_at_random_moments_change_no_bit_and_lose_no_iteration(how, tmp_path):
     if how == TAKEOVER:
@@ -212,7 +211,7 @@ def test_ranks_end_when_their_launcher_is_killed(how, tmp_path):
     launcher.kill()
     launcher.wait()
     try:
-        until(lambda: not any(alive(pid) for pid in started), seconds=60)
+        until(lambda: not any(alive(pid) for pid in started))
     finally:
         for pid in filter(alive, started):
             os.kill(pid, signal.SIGKILL)
@@ -226,7 +225,7 @@ def test_sigterm_saves_one_checkpoint_from_which_the_run_goes_on_exactly(how, tm
     launcher = start(tmp_path / "run", *TINY, "max_iterations=100000", "ranks=2", how)
     until(lambda: iterations(tmp_path / "run") > 2)
     launcher.terminate()
-    assert launcher.wait(timeout=120) == 130
+    assert launcher.wait(timeout=300) == 130
     reached = iterations(tmp_path / "run")
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == max(
         1, reached // 25 + (reached % 25 > 0)
@@ -288,7 +287,7 @@ def test_a_rank_that_joins_while_the_run_is_told_to_stop_trains_no_further(tmp_p
     until(lambda: "stopping after this iteration" in said(tmp_path / "run"))
     time.sleep(1)  # the launcher has signalled its ranks
     goes_on.touch()
-    assert launcher.wait(timeout=120) == 130
+    assert launcher.wait(timeout=300) == 130
     (only,) = (tmp_path / "run" / "checkpoints").iterdir()
     assert only.stem == f"iteration_{iterations(tmp_path / 'run'):06d}"
     assert said(tmp_path / "run").count("resume with") == 1
@@ -335,7 +334,7 @@ def test_under_torchrun_a_new_run_does_not_go_on_from_the_copies_of_another_that
     ranks = ranks_of(first)
     first.kill()
     first.wait()
-    until(lambda: not any(alive(pid) for pid in ranks.values()), seconds=60)
+    until(lambda: not any(alive(pid) for pid in ranks.values()))
     assert torchrun("second", 8).wait(timeout=300) == 0
     assert [row["iteration"] for row in read_metrics(tmp_path / "second" / "metrics.jsonl")] == [*range(1, 9)]
 
@@ -390,7 +389,7 @@ def test_a_stopped_rank_is_named_and_killed_and_the_run_goes_on(how, tmp_path):
     before = iterations(tmp_path / "run")
     until(lambda: iterations(tmp_path / "run") > before + 2 and "rank1/waiting" in last_row(tmp_path / "run"))
     launcher.terminate()
-    assert launcher.wait(timeout=120) == 130
+    assert launcher.wait(timeout=300) == 130
 
 
 @pytest.mark.slow
@@ -405,7 +404,7 @@ def test_a_stop_while_ranks_start_again_loses_no_iteration(how, tmp_path):
     os.kill(ranks_of(launcher)[1], signal.SIGKILL)
     until(lambda: "SIGKILL" in said(tmp_path / "run"))
     launcher.terminate()
-    assert launcher.wait(timeout=120) == 130
+    assert launcher.wait(timeout=300) == 130
     saved = checkpoint.load(tmp_path / "run" / "latest.pt")["iter"]
     assert saved >= reached - 1  # rank 0 may log an iteration of which rank 1 has no copy yet
     more = ["ranks=2", f"max_iterations={saved + 2}"]
@@ -449,7 +448,7 @@ def _on_hosts(hosts: str, identity: str, again: str) -> list[dict[str, str]]:
 @pytest.mark.slow
 def test_a_machine_that_is_lost_with_its_memory_loses_no_iteration(tmp_path):
     identity = f"test-{tmp_path.name}-{os.getpid()}"
-    words = ["max_iterations=200", "checkpoint_interval=1000"]
+    words = ["max_iterations=100", "checkpoint_interval=1000"]
     folders = {host: memory_folder(identity).with_name(memory_folder(identity).name + host) for host in "abc"}
     first = _by_hand(tmp_path, _on_hosts("ab", identity, "0"), *words)
     until(lambda: iterations(tmp_path / "run") > 5)
@@ -461,7 +460,7 @@ def test_a_machine_that_is_lost_with_its_memory_loses_no_iteration(tmp_path):
     second = _by_hand(tmp_path, _on_hosts("ac", identity, "1"), *words)
     assert [process.wait(timeout=300) for process in second] == [0, 0]
     assert "resumed at iteration" in (tmp_path / "rank0.log").read_text()
-    assert differing(_undisturbed(tmp_path / "reference", 200), tmp_path / "run") == []
+    assert differing(_undisturbed(tmp_path / "reference", 100), tmp_path / "run") == []
     assert not any(folder.exists() for folder in folders.values())
 
 
