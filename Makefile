@@ -45,9 +45,11 @@ robots: install $(ROBOTS)/.installed
 	PYTHONPATH=$(abspath $(ROBOTS)) $(BIN)/python -m pytest -n auto tests/robots
 
 # The viewer and the reports, as a browser shows them. One worker: each browser draws with both cores.
-CHROMIUM = $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
+# A shell finds the browser: make expands a whole recipe before its first line installs one.
+CHROMIUM = $$(command -v chromium || command -v chromium-browser || command -v google-chrome)
 browser: install
-	@command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update -qq; apt-get install -y -qq chromium; }
+	@test -n "$(CHROMIUM)" || { apt-get update -qq; apt-get install -y -qq chromium; }
+	@test -n "$(CHROMIUM)" || { echo "make browser: there is no Chromium and no Chrome" >&2; exit 1; }
 	BROWSER=$(CHROMIUM) $(BIN)/python -m pytest tests/browser
 
 # One thread: Isaac Lab steps from Python, where a second thread of torch would only wait for the first.

@@ -48,6 +48,9 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(900))  # a slow machine that does something else as well
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,21 @@ def _keep_threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_table_of_operators() -> Iterator[None]:
+    """torch's exporter makes its table of ONNX functions anew for each graph, which takes longer than the graph."""
+    with pytest.MonkeyPatch.context() as patch:
+        try:
+            from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+            patch.setattr(
+                ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib))
+            )
+        except (ImportError, AttributeError):
+            pass  # another version of torch: exports take longer
+        yield
 
 
 @pytest.fixture(scope="module")
