@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from robolearn.cli import main
 from robolearn.commands.suite import spec
 from robolearn.commands.suite.case import Case, run_case
 from robolearn.commands.suite.suite import run_suite
+from robolearn.commands.suite.workers import each_in_a_worker
 from robolearn.learners import saved
 from tests.commands.test_suite import CARTPOLE, suite
 
@@ -196,9 +198,19 @@ def test_an_interrupt_ends_the_workers_and_writes_nothing(
     assert os.listdir(tmp_path) == ["suite.yaml"]
 
 
+def without_glfw() -> bool:
+    importlib.import_module("mujoco")
+    return "glfw" not in sys.modules
+
+
+def test_a_worker_imports_mujoco_without_the_process_that_asks_glfw_for_its_version(monkeypatch) -> None:
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    assert list(each_in_a_worker(without_glfw, [()], 1)) == [(0, "", True)]
+
+
 def pool(leader: int) -> list[int]:
-    """The leader of a process group and what multiprocessing has started in it. `import mujoco` starts a process, too,
-    which asks GLFW for its version."""
+    """The leader of a process group and what multiprocessing has started in it. `import mujoco` of the leader starts a
+    process, too, which asks GLFW for its version."""
     found = []
     for pid in group(leader):
         try:
