@@ -23,6 +23,9 @@ ISAACLAB ?= .venv-isaaclab
 ROBOTS ?= .robots
 KNOWN  := python3 python3.13 python3.12 python3.11 python
 
+# Some container images set it. Each process would then compile RoboLearn anew, which takes half a second.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: walk test slow suite robots browser isaaclab lint install clean
 
 walk: install

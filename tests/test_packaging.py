@@ -18,7 +18,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_SOURCE = shutil.ignore_patterns(
-    ".git", ".venv", "*.egg-info", "build", "dist", "runs", "__pycache__", ".*_cache", ".hypothesis", ".whl"
+    *(".git", ".venv*", ".robots", "*.egg-info", "build", "dist", "runs", "__pycache__", ".*_cache"),
+    *(".hypothesis", ".whl"),
 )
 
 SHIPPED = (

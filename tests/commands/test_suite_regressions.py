@@ -147,7 +147,6 @@ INT, TERM = signal.SIGINT, signal.SIGTERM
     ("jobs", "running", "pause", "numbers"),
     [
         (2, 2, 0, (TERM,)),
-        (2, 3, 0, (TERM,)),
         (2, 4, 0, (TERM,)),
         (1, 3, 3, (INT, TERM)),
         (2, 4, 4, (TERM, INT)),

@@ -137,7 +137,7 @@ def test_a_search_that_is_killed_goes_on_with_its_trials(tmp_path: Path) -> None
     from optuna.storages.journal import JournalFileBackend
 
     folder = tmp_path / "s"
-    words = [*SEARCH, "max_iterations=120", "--pruner", "none", "--trials", "4", f"output={folder}"]
+    words = [*SEARCH, "max_iterations=60", "--pruner", "none", "--trials", "4", f"output={folder}"]
     process = start(folder, *words)
     until(
         lambda: len(list(folder.glob("0*"))) >= 2 and all(iterations(run) > 10 for run in folder.glob("0*"))
