@@ -87,8 +87,8 @@ def _start() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the workers,
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by a signal that it may itself have been told to ignore
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    # MuJoCo's import would start a process that asks GLFW for its version, which prints a traceback when this worker ends
-    # first. Films open OpenGL without it (`renderer.open_context`).
+    # MuJoCo's import would start a process that asks GLFW for its version, and that prints a traceback when this worker
+    # ends first. Films open OpenGL without it (`renderer.open_context`).
     os.environ.setdefault("MUJOCO_GL", "disable")
 
     import torch
