@@ -16,6 +16,7 @@ from robolearn.commands.workflow.steps import (
     RUN,
     SUITE,
     Request,
+    baseline_of,
     key_of,
     memory_mib,
     name_of,
@@ -147,7 +148,7 @@ def workflow(
         setup=tuple(setup),
         sbatch=tuple(option.removeprefix("--") for option in sbatch),
         suite=suite_text(suite, run, min_survival, again),
-        files=tuple(files),
+        files=(*files, *baseline_of(suite)),
     )
     require_suite(request.suite, output / SUITE)
     written = {} if engine is None else FILES[engine](request)
