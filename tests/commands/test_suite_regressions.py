@@ -202,6 +202,7 @@ def without_glfw() -> bool:
     return "glfw" not in sys.modules
 
 
+@pytest.mark.slow
 def test_a_worker_imports_mujoco_without_the_process_that_asks_glfw_for_its_version(monkeypatch) -> None:
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     assert list(each_in_a_worker(without_glfw, [()], 1)) == [(0, "", True)]
