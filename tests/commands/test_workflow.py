@@ -440,7 +440,7 @@ def command(folder: Path, *words: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_workflow_runs_here_resumes_after_a_kill_and_skips_what_is_done(tmp_path):
+def test_a_workflow_resumes_after_a_kill_skips_what_is_done_and_has_the_exit_code_of_a_failed_step(tmp_path):
     words = ["task=cartpole_balance", "num_envs=8", "max_iterations=40", "checkpoint_interval=1"]
     folder = tmp_path / "work"
     first = subprocess.Popen(command(folder, *words), stdout=subprocess.PIPE, text=True)
@@ -463,16 +463,16 @@ def test_a_workflow_runs_here_resumes_after_a_kill_and_skips_what_is_done(tmp_pa
     assert third.returncode == 0
     assert third.stdout.count("done before") == 3
     assert (folder / "simulation" / "out.xml").exists()
-
-
-@pytest.mark.slow
-def test_the_exit_code_is_that_of_the_first_step_that_fails(tmp_path):
-    # An untrained policy falls, so the suite's gate fails; what came before it stays.
-    words = ["task=cartpole_balance", "num_envs=8", "max_iterations=1", "--min-survival", "1"]
-    done = subprocess.run(command(tmp_path / "w", *words), capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert (tmp_path / "w" / "done" / "export").exists()
-    assert not (tmp_path / "w" / "done" / "simulate").exists()
+    # The exit code is that of the step that fails, here a gate of another suite; what came before it stays.
+    gate = 'survival: ">= 0"'
+    text = (folder / "suite.yaml").read_text()
+    assert gate in text
+    (tmp_path / "hard.yaml").write_text(text.replace(gate, 'return: ">= 1e9"'))
+    hard = ["--suite", str(tmp_path / "hard.yaml")]
+    failed = subprocess.run(command(folder, *words, *hard), capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    assert failed.stdout.count("done before") == 3
+    assert len(list((folder / "done").glob("simulate-*"))) == 1
 
 
 def until(condition: Callable[[], bool], seconds: float = 200.0) -> None:
