@@ -105,7 +105,7 @@ def test_a_complete_trial_without_a_value_ends_the_search_with_the_reason(tmp_pa
 def test_a_search_keeps_the_best_trial_and_prunes_worse_ones(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     # One at a time: which settings Optuna proposes, and which trials are worse, does not depend on the load.
-    more = ["max_iterations=300", "--trials", "8", "--jobs", "1", f"output={folder}"]
+    more = ["max_iterations=150", "--trials", "8", "--jobs", "1", f"output={folder}"]
     code, output = finish(start(folder, *SEARCH[:-2], *more))
     assert code == 0, output
     runs = state.load(folder).runs
@@ -117,10 +117,10 @@ def test_a_search_keeps_the_best_trial_and_prunes_worse_ones(tmp_path: Path) -> 
     for run in finished:
         assert run.value == pytest.approx(float(run.settings[RATE]))
     for run in pruned:
-        assert 300 // 5 <= iterations(folder / run.name) < 300  # not before a fifth, and not at the end
+        assert 150 // 5 <= iterations(folder / run.name) < 150  # not before a fifth, and not at the end
         assert checkpoint.load(folder / run.name / "latest.pt")["iter"] == iterations(folder / run.name)
     best = max(float(run.settings[RATE]) for run in runs)
-    assert f"robolearn train {' '.join(TINY)} {RATE}={best!r} max_iterations=300" in output
+    assert f"robolearn train {' '.join(TINY)} {RATE}={best!r} max_iterations=150" in output
     assert best == max(float(run.settings[RATE]) for run in finished)
     rows = list(csv.DictReader((folder / table.RUNS).open()))
     assert float(rows[0][RATE]) == best
