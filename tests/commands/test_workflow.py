@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from robolearn.cli import main
-from robolearn.commands.suite import baseline, spec
+from robolearn.commands.suite import spec
 from robolearn.commands.workflow import slurm_rules, steps
 from robolearn.config import overrides
 from robolearn.errors import ConfigError
@@ -154,30 +154,6 @@ def test_the_suite_that_is_written_is_one_that_sim_takes(tmp_path):
     (scenario,) = spec.read(written("slurm", tmp_path, "--min-survival", "0.75") / "suite.yaml").scenarios
     assert scenario.policy == "bundle"
     assert [(gate.measure, gate.low) for gate in scenario.gates] == [("survival", 0.75)]
-
-
-def test_the_baseline_of_a_suite_is_taken_along_and_another_one_is_checked_anew(tmp_path, capsys):
-    given = Path(shutil.copy(written("slurm", tmp_path / "first") / "suite.yaml", tmp_path / "walks.yaml"))
-    old = tmp_path / "walks.baseline.json"
-    baseline.write(old, {"as trained on mujoco": {"scenario": "a", "measures": {}}}, "0.1")
-    text = old.read_text()
-    engines = ("slurm", "osmo", "kuberay")
-    slurm, osmo, kuberay = (written(each, tmp_path / each, "--suite", str(given)) for each in engines)
-    assert (slurm / "suite.baseline.json").read_text() == text
-    assert spec.read(slurm / "suite.yaml").baseline == slurm / "suite.baseline.json"
-    assert yaml.safe_load((kuberay / "files.yaml").read_text())["data"]["suite.baseline.json"] == text
-    groups = yaml.safe_load((osmo / "workflow.yaml").read_text())["workflow"]["groups"]
-    files = {file["path"]: file["contents"] for file in groups[-1]["tasks"][0]["files"]}
-    assert files["/tmp/suite.baseline.json"] == text
-    before = (slurm / "simulate.sbatch").read_text()
-    baseline.write(old, {"as trained on mujoco": {"scenario": "b", "measures": {}}}, "0.1")
-    after = written("slurm", tmp_path / "again", "--suite", str(given)) / "simulate.sbatch"
-    assert after.read_text() != before
-    old.write_text("{")
-    words = ["--engine", "slurm", "--output", str(tmp_path / "damaged"), *TASK, "--suite", str(given)]
-    assert main(["workflow", *words]) == 2
-    assert "walks.baseline.json" in capsys.readouterr().err
-    assert not (tmp_path / "damaged").exists()
 
 
 def test_actors_on_kuberay_are_placed_on_workers_of_their_own(tmp_path):

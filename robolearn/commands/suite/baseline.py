@@ -24,8 +24,6 @@ from robolearn.simulation.measures import described
 from robolearn.simulation.sim2sim import bootstrap
 
 SCHEMA = 1
-SUFFIX = ".baseline.json"
-"""NAME.yaml has its baseline beside it, in NAME.baseline.json."""
 
 ALPHA = 0.01
 """Largest probability that a suite with an unchanged policy fails against its baseline."""

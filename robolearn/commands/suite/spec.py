@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from robolearn.commands.suite.baseline import SUFFIX
 from robolearn.commands.suite.gates import Gate
 from robolearn.config import registry, yaml_file
 from robolearn.errors import ConfigError, did_you_mean, listing, quote
@@ -121,7 +120,7 @@ def _suite(content: object, path: Path) -> Suite:
     name = top.get("name", path.stem)
     if not isinstance(name, str) or not _NAME.match(name):
         raise ConfigError(f"name: {quote(name)} is no name of letters, digits, spaces and _.-")
-    return Suite(name, path, scenarios, path.with_suffix(SUFFIX))
+    return Suite(name, path, scenarios, path.with_suffix(".baseline.json"))
 
 
 def file_stem(name: str) -> str:

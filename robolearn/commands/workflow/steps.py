@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from robolearn import config
-from robolearn.commands.suite import baseline, spec
+from robolearn.commands.suite import spec
 from robolearn.config import catalog, overrides, placement, registry, yaml_file
 from robolearn.config.registry import ROBOT_FILES
 from robolearn.config.run_config import EXTERNAL, Config
@@ -393,19 +393,6 @@ def suite_text(file: Path | None, run: Config, survival: float, again: Sequence[
         "    episodes: 32\n"
         f'    gates: {{survival: ">= {survival:g}"}}\n'
     )
-
-
-def baseline_of(file: Path | None) -> list[tuple[str, str]]:
-    """The baseline of the user's suite as it will lie beside suite.yaml, name and content; empty where it has none.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    path = None if file is None else file.with_suffix(baseline.SUFFIX)
-    if path is None or not path.exists():
-        return []
-    baseline.read(path)
-    return [(str(Path(SUITE).with_suffix(baseline.SUFFIX)), path.read_text(encoding="utf-8"))]
 
 
 def require_suite(text: str, path: Path) -> None:

@@ -16,7 +16,6 @@ from robolearn.commands.workflow.steps import (
     RUN,
     SUITE,
     Request,
-    baseline_of,
     key_of,
     memory_mib,
     name_of,
@@ -148,7 +147,7 @@ def workflow(
         setup=tuple(setup),
         sbatch=tuple(option.removeprefix("--") for option in sbatch),
         suite=suite_text(suite, run, min_survival, again),
-        files=(*files, *baseline_of(suite)),
+        files=tuple(files),
     )
     require_suite(request.suite, output / SUITE)
     written = {} if engine is None else FILES[engine](request)
