@@ -9,6 +9,7 @@
 #   make isaaclab  install Isaac Lab 3 without a GPU, into a separate environment, then run its tests
 #   make lint      style and type checks only
 #   make install   installation only, into .venv
+#   make environments   installation of what `make robots` and `make isaaclab` need beside it
 #   make clean     remove installations and build outputs
 #
 # PYTHON=/path/to/python3.12 chooses the interpreter, VENV=DIR the folder of the installation, ISAACLAB=DIR that of Isaac
@@ -26,7 +27,7 @@ KNOWN  := python3 python3.13 python3.12 python3.11 python
 # Some container images set it. Each process would then compile RoboLearn anew, which takes half a second.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: walk test slow suite robots browser isaaclab lint install clean
+.PHONY: walk test slow suite robots browser isaaclab lint install environments clean
 
 walk: install
 	$(BIN)/robolearn train task=humanoid_walk num_envs=1024 $(ARGS)
@@ -66,6 +67,8 @@ lint: install
 	$(BIN)/mypy
 
 install: $(STAMP)
+
+environments: $(ROBOTS)/.installed $(ISAACLAB)/.installed
 
 # The installation is editable: only a change of the dependencies requires another one.
 $(STAMP): pyproject.toml constraints.txt

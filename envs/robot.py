@@ -191,9 +191,7 @@ def _about(
     """The entries of `actuators:` that are about a joint, the more particular the later: patterns by how many
     characters they state, the entry `chosen` for it, its name without a side, and its own, which means it alone. An
     entry of the name of one of the `others` is about that one."""
-    chosen = (
-        chosen if isinstance(chosen, str) else joint
-    )  # what is no text is refused by name where it is read
+    chosen = chosen if isinstance(chosen, str) else joint  # other than text is refused where it is read
     names = [chosen, mirror.base(joint) if mirror else joint, without_side(joint)]
     names = [name for name in dict.fromkeys(names) if name != joint and name not in others] + [joint]
     exact = {*names, *others}

@@ -7,11 +7,11 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
+from robolearn.commands.exits import BAD_INPUT
 from robolearn.commands.workflow.steps import BAD_RESULT, CLAIM, DONE, RUN, Request, Step
 from robolearn.config import FILE_NAME
 from robolearn.errors import ConfigError, quote
 
-BAD_INPUT = 2
 PORT = 29400
 """Port of the rendezvous on the first node."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
 from collections.abc import Callable, Sequence
@@ -101,16 +102,16 @@ def workflow(
         require_engine(engine)
     else:
         _require_local(
-            nodes=(nodes, 1),
-            gpus=(gpus, 0),
-            cpus=(cpus, 8),
-            memory=(memory, "32Gi"),
-            image=(image, None),
-            store=(store, None),
-            hours=(hours, 24.0),
-            retries=(retries, 9),
-            setup=(tuple(setup), ()),
-            sbatch=(tuple(sbatch), ()),
+            nodes=nodes,
+            gpus=gpus,
+            cpus=cpus,
+            memory=memory,
+            image=image,
+            store=store,
+            hours=hours,
+            retries=retries,
+            setup=tuple(setup),
+            sbatch=tuple(sbatch),
         )
     if sbatch and engine != "slurm":
         raise ConfigError("--sbatch goes with --engine slurm")
@@ -184,10 +185,11 @@ def check(file: Path, engine: str | None) -> int:
     return OK
 
 
-def _require_local(**given: tuple[Any, Any]) -> None:
-    """Refuse options, each with its default, that are for a cluster alone."""
-    for option, (value, default) in given.items():
-        if value != default:
+def _require_local(**given: Any) -> None:
+    """Refuse options of `workflow` that are for a cluster alone, where they are not as by default."""
+    own = inspect.signature(workflow).parameters
+    for option, value in given.items():
+        if value != own[option].default:
             shown = {"gpus": "gpus-per-node"}.get(option, option)
             raise ConfigError(f"--{shown} is for a cluster; --local runs every step on this machine")
 
