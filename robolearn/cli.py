@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from robolearn import __version__
+from robolearn.commands import interrupts
 from robolearn.commands.cluster import plan, sweep, workflow
 from robolearn.commands.exits import CHECK_FAILED, MISSING, OK, ended, exit_code
 from robolearn.commands.export import DEPLOY_EPILOG, EXPORT_EPILOG, deploy, export
@@ -601,12 +601,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is not None:
         return _run(argv)
     try:
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        interrupts.listen()
         return ended(_run(sys.argv[1:]))
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
+        interrupts.ignore()
         gc.freeze()  # else the interpreter's last collections, over all of torch, take seconds
 
 

@@ -1,0 +1,49 @@
+"""Ctrl-C and SIGTERM end a command, wherever in it they arrive."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from contextlib import suppress
+from typing import Any
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+AGAIN = 0.01
+"""How long after it was lost an interrupt is sent again [s]: by then Python has left the callback that lost it."""
+
+
+def listen() -> None:
+    """Let SIGTERM raise KeyboardInterrupt as Ctrl-C does, and send an interrupt again that Python has ignored.
+
+    Python ignores what is raised in some callbacks, such as `__del__` and what runs after a fork (a film's encoder is
+    started with one). An interrupt that arrived there was lost: the command went on.
+    """
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = sys.unraisablehook
+
+    def ignored(what: Any) -> None:
+        if what.exc_type is None or not issubclass(what.exc_type, KeyboardInterrupt):
+            before(what)
+            return
+        again = threading.Timer(AGAIN, _send_again)
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = ignored
+
+
+def ignore() -> None:
+    """Ignore both signals, for a command whose exit code is known."""
+    for number in NUMBERS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _send_again() -> None:
+    """Send the main thread a signal that raises KeyboardInterrupt: SIGTERM where SIGINT is ignored, as under nohup."""
+    main = threading.main_thread().ident
+    number = next((number for number in NUMBERS if callable(signal.getsignal(number))), None)
+    if number is not None and main is not None:
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            signal.pthread_kill(main, number)
