@@ -52,6 +52,7 @@ from robolearn.training.ranks.launched import launched_folder, started_by_launch
 from robolearn.training.ranks.slow import Slow
 from robolearn.training.ranks.world import World, goes_on, joined, with_ranks
 from robolearn.training.record import Record
+from robolearn.training.same_groups import SUFFIX, require_same_groups
 from robolearn.training.same_robot import require_same_order
 
 DIVERGED_SHARE = 0.001
@@ -133,11 +134,15 @@ def _train(
     if content is None and run.weights is not None:
         source = checkpoint.find_run(run.weights)[0]
         require_same_order(source, run, f"weights={quote(run.weights, 120)} do")
+        require_same_groups(source, run, f"weights={quote(run.weights, 120)} do")
         checkpoint.start_with(run.weights, learner)
+    shown = f"resume={quote(run.resume or '', 120)} does"
     if run.resume is not None and any(
         f"{key}.".startswith(("task.robot.", "robot.")) for key in changes or ()
     ):
-        require_same_order(checkpoint.find_run(run.resume)[0], run, f"resume={quote(run.resume, 120)} does")
+        require_same_order(checkpoint.find_run(run.resume)[0], run, shown)
+    if run.resume is not None and any(key.endswith(SUFFIX) for key in changes or ()):
+        require_same_groups(checkpoint.find_run(run.resume)[0], run, shown)
     parts = run.shards if run.ranks else 0
     if isinstance(env, RemoteEnvs) and not env.shards.single:
         parts = env.shards.total
