@@ -59,18 +59,18 @@ def compare_backends(
     for name, python in (pythons or {}).items():
         if shutil.which(python) is None:
             raise ConfigError(f"--python {name}={quote(python, 120)}: there is no such program")
-    found = open_run(run, [*words, f"backend={backends[0]}"])
+    here = [name for name in backends if name not in (pythons or {})]
+    found = open_run(run, [*words, *(f"backend={name}" for name in here[:1])])
     folder = output or found.folder
     require_writable(folder)
     named = run if run is not None else str(found.folder)
     # Every simulator and its settings are looked up before the first one starts.
-    for name in backends:
-        if name not in (pythons or {}):
-            registry.load("backends", name)
-            try:
-                open_run(named, [*words, f"backend={name}"])
-            except ConfigError as error:
-                raise ConfigError(f"--backend {name}: {error}") from error
+    for name in here:
+        registry.load("backends", name)
+        try:
+            open_run(named, [*words, f"backend={name}"])
+        except ConfigError as error:
+            raise ConfigError(f"--backend {name}: {error}") from error
     sides: list[Side] = []
     for name in backends:
         request = Request(named, (*words, f"backend={name}"), episodes)

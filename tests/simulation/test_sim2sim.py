@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 from robolearn.cli import main
+from robolearn.commands import compare_backends
+from robolearn.config import registry
+from robolearn.errors import RunFailed
 from robolearn.simulation import sim2sim
 from robolearn.simulation.side import Request, Side, simulate
 from tests.factories import INSTALLED
@@ -246,3 +249,20 @@ def test_bad_input_is_named_and_writes_nothing(trained, tmp_path, capsys, words,
     assert main(["eval", str(trained), *words, *extra]) == code
     assert offender in capsys.readouterr().err
     assert not Path(out, "sim2sim.json").exists()
+
+
+def test_a_simulator_of_another_python_need_not_be_installed_here(trained, tmp_path, monkeypatch) -> None:
+    """No Python here has a backend of that name, so opening it here would end the command."""
+    asked = []
+
+    def simulated(request: Request, python: str | None = None) -> None:
+        asked.append((request.words[-1], python))
+        raise RunFailed("as far as this test goes")
+
+    monkeypatch.setattr(compare_backends, "simulate", simulated)
+    monkeypatch.setattr(registry, "names", lambda kind: ["elsewhere", "mujoco"])
+    with pytest.raises(RunFailed):
+        compare_backends.compare_backends(
+            str(trained), ["elsewhere", "mujoco"], output=tmp_path, pythons={"elsewhere": sys.executable}
+        )
+    assert asked == [("backend=elsewhere", sys.executable)]
