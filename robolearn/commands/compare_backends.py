@@ -13,7 +13,7 @@ from robolearn.errors import ConfigError, did_you_mean, listing, quote
 from robolearn.files import replacing
 from robolearn.simulation import sim2sim
 from robolearn.simulation.side import SAME_DEVICE, Request, Side, simulate
-from robolearn.training.runs import open_run, require_writable
+from robolearn.training.runs import open_run, require_no_training, require_writable, results_folder
 
 
 def compare_backends(
@@ -59,13 +59,15 @@ def compare_backends(
     for name, python in (pythons or {}).items():
         if shutil.which(python) is None:
             raise ConfigError(f"--python {name}={quote(python, 120)}: there is no such program")
-    here = [name for name in backends if name not in (pythons or {})]
-    found = open_run(run, [*words, *(f"backend={name}" for name in here[:1])])
-    folder = output or found.folder
+    require_no_training(words)
+    results = results_folder(run)
+    folder = output or results
     require_writable(folder)
-    named = run if run is not None else str(found.folder)
-    # Every simulator and its settings are looked up before the first one starts.
-    for name in here:
+    named = run if run is not None else str(results)
+    # Every simulator that is here and its settings are looked up before the first one starts.
+    for name in backends:
+        if name in (pythons or {}):
+            continue
         registry.load("backends", name)
         try:
             open_run(named, [*words, f"backend={name}"])

@@ -12,6 +12,8 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 AGAIN = 0.01
 """How long after it was lost an interrupt is sent again [s]: by then Python has left the callback that lost it."""
 
+_over = threading.Event()
+
 
 def listen() -> None:
     """Let SIGTERM raise KeyboardInterrupt as Ctrl-C does, and send an interrupt again that Python has ignored.
@@ -26,24 +28,27 @@ def listen() -> None:
     def ignored(what: Any) -> None:
         if what.exc_type is None or not issubclass(what.exc_type, KeyboardInterrupt):
             before(what)
-            return
-        again = threading.Timer(AGAIN, _send_again)
-        again.daemon = True
-        again.start()
+        else:
+            threading.Thread(target=_send_again, daemon=True).start()
 
     sys.unraisablehook = ignored
 
 
 def ignore() -> None:
     """Ignore both signals, for a command whose exit code is known."""
+    _over.set()
     for number in NUMBERS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _send_again() -> None:
-    """Send the main thread a signal that raises KeyboardInterrupt: SIGTERM where SIGINT is ignored, as under nohup."""
+    """Send the main thread one of the signals, once one raises KeyboardInterrupt: under nohup SIGINT is ignored, and
+    while processes start both may be."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # as in the main thread, which started this one
     main = threading.main_thread().ident
-    number = next((number for number in NUMBERS if callable(signal.getsignal(number))), None)
-    if number is not None and main is not None:
-        with suppress(ProcessLookupError):  # it has ended meanwhile
-            signal.pthread_kill(main, number)
+    while main is not None and not _over.wait(AGAIN):
+        for number in NUMBERS:
+            if callable(signal.getsignal(number)) and number not in blocked:
+                with suppress(ProcessLookupError):  # it has ended meanwhile
+                    signal.pthread_kill(main, number)
+                return

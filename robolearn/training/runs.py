@@ -91,11 +91,20 @@ def open_run(run: str | None, overrides: Iterable[str] = ()) -> Run:
     words = tuple(overrides)
     require_no_training(words)
     source, path = saved.find_run(run)
-    name, folder = str(path), source
-    if run is not None and run.startswith(saved.PREFIX):
-        # The folder of a pretrained policy is part of the installed package: results go elsewhere.
-        name, folder = run, saved.ROOT / "pretrained" / source.name
-    return Run(name, folder, load_config(source, words), words, saved.load(path, source))
+    pretrained = run is not None and run.startswith(saved.PREFIX)
+    name = str(run) if pretrained else str(path)
+    return Run(name, results_folder(run), load_config(source, words), words, saved.load(path, source))
+
+
+def results_folder(run: str | None) -> Path:
+    """Where what is found out about a run goes, see `open_run`: its folder, but that of a pretrained policy is part of
+    the installed package.
+
+    Raises:
+        ConfigError: the run does not exist.
+    """
+    folder, _ = saved.find_run(run)
+    return saved.ROOT / "pretrained" / folder.name if (run or "").startswith(saved.PREFIX) else folder
 
 
 def load_config(folder: Path, overrides: Iterable[str] = ()) -> Config:

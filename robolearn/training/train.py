@@ -52,7 +52,7 @@ from robolearn.training.ranks.launched import launched_folder, started_by_launch
 from robolearn.training.ranks.slow import Slow
 from robolearn.training.ranks.world import World, goes_on, joined, with_ranks
 from robolearn.training.record import Record
-from robolearn.training.same_groups import SUFFIX, require_same_groups
+from robolearn.training.same_groups import ALL, require_same_groups
 from robolearn.training.same_robot import require_same_order
 
 DIVERGED_SHARE = 0.001
@@ -78,6 +78,7 @@ def train(run: Config, changes: list[str] | None = None, film: Film | None = Non
     run = with_ranks(run)
     if goes_on(run) and (Path(run.output or "") / checkpoint.LATEST).exists():
         changes = config.resume_changes(config.named_files(run), replace(run, resume=run.output))
+        _require_same(run.output or "", run, changes)
         run = replace(completed(replace(run, resume=run.output)), resume=run.resume)
     run = completed(run)
     if run.recovery == "takeover" and run.ranks > 1:
@@ -136,13 +137,8 @@ def _train(
         require_same_order(source, run, f"weights={quote(run.weights, 120)} do")
         require_same_groups(source, run, f"weights={quote(run.weights, 120)} do")
         checkpoint.start_with(run.weights, learner)
-    shown = f"resume={quote(run.resume or '', 120)} does"
-    if run.resume is not None and any(
-        f"{key}.".startswith(("task.robot.", "robot.")) for key in changes or ()
-    ):
-        require_same_order(checkpoint.find_run(run.resume)[0], run, shown)
-    if run.resume is not None and any(key.endswith(SUFFIX) for key in changes or ()):
-        require_same_groups(checkpoint.find_run(run.resume)[0], run, shown)
+    if run.resume is not None:
+        _require_same(run.resume, run, changes or [])
     parts = run.shards if run.ranks else 0
     if isinstance(env, RemoteEnvs) and not env.shards.single:
         parts = env.shards.total
@@ -265,6 +261,15 @@ def _train(
         record.done()
         copies.clear()
     return folder
+
+
+def _require_same(resumed: str, run: Config, changes: list[str]) -> None:
+    """Refuse to resume with the same joints or observation groups in another order; `changes` are other settings."""
+    shown = f"resume={quote(resumed, 120)} does"
+    if any(f"{key}.".startswith(("task.robot.", "robot.")) for key in changes):
+        require_same_order(checkpoint.find_run(resumed)[0], run, shown)
+    if any(key.rpartition(".")[2] in ALL for key in changes):
+        require_same_groups(checkpoint.find_run(resumed)[0], run, shown, ALL)
 
 
 def _restored(
